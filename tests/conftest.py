@@ -1,4 +1,4 @@
-"""Options and fixtures of all tests."""
+"""Defines the command-line options and fixtures that all tests share."""
 
 import signal
 from collections.abc import Iterator
@@ -18,13 +18,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    # A suite started in the background ignores SIGINT, which its children would inherit.
+    # Restore SIGINT: background processes ignore it, and children of the tests would inherit this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compiles into a temporary cache, so that tests evict nothing from the user's cache."""
+    """Sets a temporary policy cache, so that tests evict nothing from the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield

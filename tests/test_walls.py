@@ -21,7 +21,7 @@ TOP_LEVEL = {
     *("README.md", "setup.py", "transport", "native", "congestion", "tests", "bench", "examples"),
     *("pyproject.toml", "Makefile", "LICENSE", "docs", "CMakeLists.txt"),
 }
-# Created by tools and ignored by git.
+# Names at the top level that tools create and git ignores.
 BY_TOOLS = {"build", "dist", "weft.egg-info", "__pycache__", "compile_commands.json"}
 
 # Top-level names that a module may import besides the standard library; the longest prefix wins.
@@ -42,7 +42,7 @@ PYTHON_ROOMS = {
 }
 # Large or optional packages: imported only inside functions, so that importing weft stays fast.
 LAZY = {"numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2", "distributed"}
-# Allowed everywhere if imported lazily; an extra installs them.
+# Packages that any module may import lazily; an optional extra of weft installs them.
 OPTIONAL = {"matplotlib"}
 # Modules that are pure functions of their inputs, and the standard library modules they may use.
 PURE = {
@@ -97,7 +97,7 @@ NATIVE_ROOMS = {
         *("core", "wire", "policy", "telemetry"),
     },
 }
-# All modules use the status codes.
+# Headers that every module may include: the status codes.
 EVERYWHERE = {"native/core/status.h"}
 CLOCKS = r"chrono|ctime|time\.h"
 THREADS = r"thread|mutex|shared_mutex|condition_variable|future|semaphore|latch|barrier|stop_token"
@@ -170,7 +170,7 @@ def python_breaches() -> Iterator[str]:
 
 
 def judge(where: str, name: str, lazy: bool, allowed: set[str]) -> Iterator[str]:
-    """Messages about the rules that one import breaks."""
+    """Yields a message for each rule that one import breaks."""
     top = name.split(".")[0]
     pure = longest_prefix(where, PURE)
     if top in STDLIB:
@@ -252,7 +252,7 @@ NOT_A_FUNCTION = re.compile(
 
 
 def native_functions(lines: list[str]) -> Iterator[tuple[int, int]]:
-    """(first line, lines) of each function, found by the indentation of clang-format."""
+    """(first line, number of lines) of each C++ function, found by clang-format's indentation."""
     open_at: list[tuple[str, int]] = []
     for number, line in enumerate(lines, 1):
         begin = re.match(r"( {0,4})(?! *:)\S.*\{$", line)

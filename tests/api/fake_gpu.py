@@ -1,6 +1,6 @@
 """Arrays on two fake GPUs, with tests/native/fake_cuda.cc in place of libcuda.
 
-Its device memory is host memory, its copies end late, and any of its calls can be made to fail.
+The fake's device memory is host memory, its copies end late, and tests can make its calls fail.
 """
 
 import ctypes
@@ -13,19 +13,19 @@ ILLEGAL_ADDRESS = 700
 
 
 class FakeGpu:
-    """Loads the fake under libcuda's name, so that later loads of libcuda find it."""
+    """Loads the fake under the name libcuda, so that later loads of libcuda find the fake."""
 
     def __init__(self, library: Path) -> None:
         self.calls = ctypes.CDLL(str(library))
         self.calls.fake_cuda_context.restype = ctypes.c_void_p
 
     def fail_at(self, symbol: str | None, nth: int = 1, stays: bool = False) -> None:
-        """Makes the n-th next call of a function fail; `stays`: and all calls after it."""
+        """Makes the n-th next call of a function fail; `stays`: later calls fail, too."""
         name = None if symbol is None else symbol.encode()
         self.calls.fake_cuda_fail(name, nth, ILLEGAL_ADDRESS, int(stays))
 
     def stream(self, device: int = 0) -> int:
-        """A stream of a device's primary context."""
+        """Makes a stream of a device's primary context."""
         made = ctypes.c_void_p()
         context = ctypes.c_void_p(self.calls.fake_cuda_context(device))
         assert self.calls.cuCtxPushCurrent_v2(context) == 0
@@ -35,7 +35,7 @@ class FakeGpu:
         return made.value
 
     def copy(self, stream: int, array: "FakeArray", content: np.ndarray) -> None:
-        """Queues a copy on a stream, which is done when the stream is waited for."""
+        """Queues a copy on a stream; the fake copies when a call waits for the stream."""
         context = ctypes.c_void_p(self.calls.fake_cuda_context(0))
         assert self.calls.cuCtxPushCurrent_v2(context) == 0
         status = self.calls.cuMemcpyHtoDAsync_v2(
@@ -124,7 +124,7 @@ class _Versioned(ctypes.Structure):
 
 
 class FakeTensor:
-    """The same memory as a tensor like PyTorch's: DLPack; `old`: before version 1.0."""
+    """A FakeArray as a DLPack tensor, like PyTorch's; `old`: of a version before 1.0."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class FakeTensor:
     ) -> None:
         self.array, self.old, self.read_only = array, old, read_only
         self.kind, self.major, self.name = kind, major, name
-        self.streams: list[int | None] = []  # the streams given by consumers
+        self.streams: list[int | None] = []  # the `stream` argument of each export
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.kind, 0

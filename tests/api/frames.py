@@ -1,6 +1,6 @@
 """Control frames of an unauthenticated peer, for tests of bad handshakes and opens.
 
-They follow docs/PROTOCOL.md, not the encoder, so that the two check each other.
+They are written after docs/PROTOCOL.md, without weft's encoder, so that each checks the other.
 """
 
 import socket
@@ -31,7 +31,7 @@ def crc32c(data: bytes) -> int:
 
 
 def frame(kind: int, body: bytes, version: int = VERSION) -> bytes:
-    """A whole frame of any type and body."""
+    """A complete frame with a given type and body."""
     return HEADER.pack(b"WFTC", version, kind, len(body), crc32c(body)) + body
 
 
@@ -43,14 +43,14 @@ def _address(host: str, port: int | None = None) -> bytes:
 def hello(
     *, node: int = 77, target: int = 0, session: int = 5, joined: int = 0, control: int = 0
 ) -> bytes:
-    """A hello from 127.0.0.1."""
+    """A hello frame from the address 127.0.0.1."""
     body = struct.pack("<QQQQIH", node, target, session, joined, 0, 1)
     ends = [_address("127.0.0.1", port) for port in (0, 0, control)]
     return frame(HELLO, body + b"".join(ends) + struct.pack("<H", 0))
 
 
 def open_frame(dial: int, *, listener: int = 0, address: str = "127.0.0.1", peer: int = 0) -> bytes:
-    """An offer of one flow over eight paths."""
+    """An open frame that offers one flow over eight paths."""
     body = struct.pack("<QQIIIIQ?QQ", dial, listener, 0, 0, 1472, 65000, 1 << 20, True, 8192, 16)
     words = b"u" + struct.pack("<8H", *range(40_000, 40_008))
     flow = struct.pack("<HHIQIQ", 0, 0, peer, 11 + peer, 0, 13) + struct.pack("<H", len(words))
@@ -60,12 +60,12 @@ def open_frame(dial: int, *, listener: int = 0, address: str = "127.0.0.1", peer
 
 
 def refuse(text: bytes, *, dial: int = 0, status: int = 7) -> bytes:
-    """A refusal with any text."""
+    """A refuse frame with any text."""
     return frame(REFUSE, struct.pack("<QIHH", dial, status, VERSION, len(text)) + text)
 
 
 def confirm(dial: int) -> bytes:
-    """The dialler's confirmation of an open."""
+    """The confirm frame, with which a dialler confirms an open."""
     return frame(CONFIRM, struct.pack("<Q", dial))
 
 
@@ -80,7 +80,7 @@ def verdict(status: int) -> bytes:
 
 
 def read_frames(peer: socket.socket, count: int) -> list[tuple[int, bytes]]:
-    """The next frames, until `count`, the end of the stream or the socket's timeout."""
+    """Reads up to `count` frames; fewer at the end of the stream or the socket's timeout."""
     found: list[tuple[int, bytes]] = []
     buffer = b""
     while len(found) < count:

@@ -26,12 +26,12 @@ def echo() -> None:
 
 
 def posts_and_sleeps(address: str, count: str) -> None:
-    """Posts sends before the peer posts receives; checks no handle until it has read a line."""
+    """Posts sends before the peer's receives; checks the handles only after a line of stdin."""
     with Endpoint() as endpoint, endpoint.connect(bytes.fromhex(address)) as connection:
         handles = [connection.isend(bytes([i % 251]) * (i % 61)) for i in range(int(count))]
         print("posted", flush=True)
         sys.stdin.readline()
-        until = time.monotonic() + 10  # the last acknowledgments may be in flight
+        until = time.monotonic() + 10  # wait, as the last acknowledgments may be in flight
         while not all(handle.done for handle in handles) and time.monotonic() < until:
             time.sleep(0.01)
         print("done", sum(handle.done for handle in handles), flush=True)
@@ -39,14 +39,14 @@ def posts_and_sleeps(address: str, count: str) -> None:
 
 
 def greets() -> None:
-    """Listens without accepting; prints its port."""
+    """Listens, never accepts, and prints its port."""
     with Endpoint() as endpoint, endpoint.listen() as listener:
         print(listener.port, flush=True)
         time.sleep(60)
 
 
 def echoes() -> None:
-    """Echoes for every peer that connects, for ever."""
+    """Accepts any number of peers and echoes their messages, without end."""
 
     def serve(connection: Connection) -> None:
         memory = bytearray(4 << 20)
@@ -62,7 +62,7 @@ def echoes() -> None:
 
 
 def dials_at_once(address: str) -> None:
-    """Connects to the handle by the hundred; prints how many connections carried no message."""
+    """Opens hundreds of connections to the handle; prints how many carried no message."""
     handle = bytes.fromhex(address)
     failures: list[str] = []
 
@@ -113,7 +113,7 @@ def sends_and_dies() -> None:
 
 
 def blocked() -> None:
-    """Listens, accepts, waits for a message that never comes; prints how it ended."""
+    """Listens, accepts, waits for a message that never comes; prints how the wait ended."""
     with Endpoint() as endpoint, endpoint.listen() as listener:
         print(listener.handle.hex(), flush=True)
         with listener.accept(timeout_s=60) as connection:
@@ -158,7 +158,7 @@ def few_descriptors(limit: int) -> None:
 
 
 def little_memory(spare_mib: int) -> None:
-    """Opens connections until memory runs out; prints the error, and whether the first works."""
+    """Opens connections until memory runs out; prints the error; tests the first connection."""
     import resource
 
     with Endpoint(engines=1) as endpoint, endpoint.listen() as listener:
@@ -201,7 +201,7 @@ def listening(limit: int = 0) -> None:
 
 
 def forgetful() -> None:
-    """Leaves everything open at exit."""
+    """Exits without closing its endpoint and connections."""
     endpoint = Endpoint()
     listener = endpoint.listen()
     here = endpoint.connect(listener.handle)
@@ -212,7 +212,7 @@ def forgetful() -> None:
 
 
 def threads_at_exit() -> None:
-    """Ends while daemon threads dial, send and wait."""
+    """Exits while daemon threads connect, send and wait."""
     endpoint = Endpoint()
     listener = endpoint.listen()
     begun = threading.Event()

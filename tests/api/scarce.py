@@ -25,7 +25,7 @@ def open_descriptors() -> int:
 
 
 def take_all(at_most: int = MANY) -> list[int]:
-    """Opens descriptors until none is left."""
+    """Opens file descriptors until the process has none left; returns them."""
     taken: list[int] = []
     with contextlib.suppress(OSError):
         while len(taken) < at_most:
@@ -124,7 +124,7 @@ def endpoints(engines: int) -> None:
 
 
 def dials(_: int) -> None:
-    """Connects without a free descriptor, and again with one."""
+    """Connects without a free descriptor, reports the error, and connects again with some."""
     with (
         Endpoint(interfaces=LOCAL, engines=1) as endpoint,
         Endpoint(interfaces=LOCAL, engines=1) as other,
@@ -142,7 +142,7 @@ def dials(_: int) -> None:
 
 
 def accepts(spared: int) -> None:
-    """Listens with `spared` free descriptors; with all of them after the second line of stdin."""
+    """Accepts with `spared` free descriptors, and after a second line of stdin with all of them."""
     with Endpoint(interfaces=LOCAL, engines=1) as endpoint, endpoint.listen() as listener:
         taken = take_all()
         give_back([taken.pop() for _ in range(spared)])
@@ -173,7 +173,7 @@ def forks(engines: int) -> None:
 
 
 def fork_paths(engines: int) -> None:
-    """Reports the paths of a forked child that inherits an endpoint without open paths."""
+    """Reports how many paths an endpoint of a forked child gets; the parent has one, too."""
     with Endpoint(interfaces=LOCAL, engines=engines):
         child = os.fork()
         if child == 0:
@@ -184,7 +184,7 @@ def fork_paths(engines: int) -> None:
 
 
 def half_way(engines: int) -> None:
-    """Tries starts that fail after engines and sockets were created."""
+    """Opens endpoints that fail after engines and sockets were created; reports leaks."""
     before = open_descriptors()
     opened, running = [], []
     for _ in range(20):

@@ -56,7 +56,7 @@ def child(
 
 @contextmanager
 def running(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """Kills the child at the end."""
+    """Yields the child process, and kills it at the end of the `with`."""
     try:
         yield process
     finally:
@@ -88,7 +88,7 @@ class Log:
         self.text = ""
 
     def take(self, words: str) -> str:
-        """Waits for a line with these words and returns it; earlier lines are dropped."""
+        """Waits for a line that contains `words` and returns it; earlier lines are dropped."""
         end = time.monotonic() + PATIENCE_S
         while True:
             *lines, rest = self.text.split("\n")

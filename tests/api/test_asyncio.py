@@ -28,7 +28,7 @@ async def connected(endpoint: Endpoint, count: int) -> list[tuple[Connection, Co
         dials = [asyncio.create_task(endpoint.aconnect(listener.handle)) for _ in range(count)]
         there = [await listener.aaccept() for _ in range(count)]
         here = [await dial for dial in dials]
-    # A first message tells which accepted end belongs to which connect.
+    # The first message on each connection tells which accepted end belongs to which connect.
     for i, one in enumerate(here):
         one.isend(i.to_bytes(2))
     order = [int.from_bytes(await one.arecv(2)) for one in there]

@@ -1,4 +1,4 @@
-"""Compares the extension with its stub, and the status table with the exceptions."""
+"""Compares the extension with its .pyi stub, and the status table with the exceptions."""
 
 import ast
 import pickle
@@ -15,7 +15,7 @@ STUBS = sorted(Path(native.PACKAGE).glob("_native*.pyi"))
 
 
 def declared() -> dict[str, set[str] | None]:
-    """Name -> public members if it is a class, else None."""
+    """Public name of a module -> the public members if it is a class, else None."""
     names: dict[str, set[str] | None] = {}
     for node in [node for stub in STUBS for node in ast.parse(stub.read_text()).body]:
         if isinstance(node, ast.ClassDef):
@@ -66,7 +66,7 @@ def test_stub__arguments_are_those_of_the_binary() -> None:
             if not isinstance(member, ast.FunctionDef) or member.decorator_list:
                 continue
             signature = (getattr(owner, member.name).__doc__ or "").split(" -> ")[0]
-            # pybind11 writes (self: T, name: T, *, name: T); unnamed arguments are arg0, arg1.
+            # pybind11 writes a signature as (self: T, name: T, *, name: T); arg0 has no name.
             bound = re.findall(r"[(,] (\w+):|\((\w+):", signature.replace("(", "( ", 1))
             names = [first or second for first, second in bound]
             assert names == arguments(member), f"{node}: {signature}"

@@ -1,4 +1,4 @@
-"""Tests limits on file descriptors: how many are used, left to the program, and the errors."""
+"""Tests weft under limits on file descriptors: how many it uses and leaves, and its errors."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.api.support import LOCAL, PATIENCE_S, ROOT, Log, line, running
 from transport import Endpoint
 from transport.errors import OutOfDescriptorsError
 
-ENGINES = 8  # with 32 paths each: 256 sockets per device
+ENGINES = 8  # each has 32 paths, so there are 256 sockets per device
 PATHS = 32
 LEFT_TO_PROGRAM = 64
 
@@ -38,7 +38,7 @@ def scarce(
 
 
 def told(role: str, soft: int, hard: int, number: int = ENGINES) -> tuple[dict[str, Any], str]:
-    """The JSON line that a child prints, and its log."""
+    """Runs a child; returns the JSON line that it prints, and its log."""
     with running(scarce(role, soft, hard, number)) as process:
         out, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, err
@@ -109,7 +109,7 @@ def test_limit__too_low_for_one_path_is_an_error_that_names_it() -> None:
 
 
 def test_limit__counts_what_other_endpoints_will_open() -> None:
-    """Each takes 27 descriptors at once and 8 sockets with its first peer."""
+    """Each endpoint opens 27 descriptors at once, and 8 sockets with its first peer."""
     facts, _ = told("endpoints", 200, 200, 2)
     assert facts["kind"] == "OutOfDescriptorsError"
     assert facts["made"] >= 2
@@ -130,7 +130,7 @@ def test_limit__forked_child_counts_no_promise_of_its_parent() -> None:
 
 def test_start__that_fails_half_way_leaves_nothing_open() -> None:
     facts, _ = told("half_way", 4096, 4096)
-    # The first use of a socket leaves /dev/null open, for forked children.
+    # One more descriptor: weft keeps /dev/null open after its first socket, for forked children.
     assert facts["opened"][-1] == facts["opened"][0] <= facts["before"] + 1
     assert facts["running"][-1] <= facts["running"][0]
 
@@ -169,7 +169,7 @@ def test_accept__without_a_descriptor_is_said_at_both_ends(secret: bool, tmp_pat
     ):
         assert peer.stdin is not None
         handle = bytes.fromhex(json.loads(line(peer))["handle"])
-        for _ in range(3):  # the descriptor reserved for refusals is available again
+        for _ in range(3):  # each refusal frees the descriptor that is reserved for refusals
             with pytest.raises(OutOfDescriptorsError, match=r"refused: .*Too many open") as said:
                 endpoint.connect(handle, timeout_s=PATIENCE_S)
             assert "the limit is 200" in str(said.value)
@@ -187,7 +187,7 @@ def test_accept__without_a_descriptor_is_said_at_both_ends(secret: bool, tmp_pat
 
 
 def test_accept__without_a_descriptor_for_a_path_is_said() -> None:
-    """The only free descriptor is taken by the control socket of the peer."""
+    """The peer's control socket takes the only free descriptor, so that none is left for a path."""
     with running(scarce("accepts", 200, 200, 1)) as peer, Endpoint(**LOCAL) as endpoint:
         handle = bytes.fromhex(json.loads(line(peer))["handle"])
         said = r"refused: cannot create a UDP socket for a path: Too many open files"

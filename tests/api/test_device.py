@@ -48,12 +48,12 @@ def ends_(gpu: FakeGpu) -> Iterator[Ends]:
 
 
 def filled(gpu: FakeGpu, size_bytes: int, seed: int = 1, **more: Any) -> FakeArray:
-    """An array of random bytes."""
+    """Makes an array of random bytes in fake GPU memory."""
     return FakeArray(gpu, np.frombuffer(bytearray(content(size_bytes, seed)), np.uint8), **more)
 
 
 def empty(gpu: FakeGpu, size_bytes: int, **more: Any) -> FakeArray:
-    """An array to receive into."""
+    """Makes an empty array in fake GPU memory, to receive into."""
     return FakeArray(gpu, np.full(size_bytes, 0xEE, np.uint8), **more)
 
 
@@ -89,7 +89,8 @@ def test_device__dlpack_tensors_cross(gpu: FakeGpu, ends: Ends, old: bool) -> No
     here.send(sent, timeout_s=PATIENCE_S)
     assert handle.wait(PATIENCE_S) == 240_000
     assert received.array.host.tobytes() == sent.array.host.tobytes()
-    # The producer lets a stream of weft's wait for its own, unless the caller names another one.
+    # weft gives the array one of its streams to order after the array's work, unless the caller
+    # names a stream.
     assert len(sent.streams) == len(received.streams) == 1
     assert all((one or 0) > 2 for one in sent.streams + received.streams)
     handle = there.irecv_into(received, stream=gpu.stream())
@@ -192,14 +193,14 @@ def test_device__streams_order_the_work(gpu: FakeGpu, ends: Ends) -> None:
     bytes_ = np.frombuffer(content(500_000, 3), np.uint8)
     produced, received, consumed = empty(gpu, 500_000), empty(gpu, 500_000), gpu.stream()
     producer = gpu.stream()
-    gpu.copy(producer, produced, bytes_)  # done when the stream runs
+    gpu.copy(producer, produced, bytes_)  # done later, when the stream runs
     handle = there.irecv_into(received)
     handle.wait_on(consumed)
     here.send(produced, timeout_s=PATIENCE_S, stream=producer)
     assert handle.wait(PATIENCE_S) == 500_000
     gpu.finish(consumed)
     assert (received.host == bytes_).all()
-    handle.wait_on(consumed)  # the message is done, so nothing waits
+    handle.wait_on(consumed)  # the message is done, so the stream does not wait
     host = here.isend(b"x")
     with pytest.raises(InvalidArgumentError, match="stream: this message is in host memory"):
         host.wait_on(consumed)
@@ -224,7 +225,7 @@ def test_device__streams_of_any_library(gpu: FakeGpu, ends: Ends) -> None:
     for stream in (CupyStream(), TorchStream(), CudaStream(), 0, gpu.stream()):
         here.send(sent, timeout_s=PATIENCE_S, stream=stream)
         assert there.recv(10, timeout_s=PATIENCE_S) == sent.host.tobytes()
-    # An array's own stream. Version 2 of the interface has none and means the default stream.
+    # The array names its stream; version 2 of the interface cannot, so it is the default stream.
     for more in ({"stream": gpu.stream()}, {"version": 2}):
         here.send(filled(gpu, 10, **more), timeout_s=PATIENCE_S)
         assert there.recv(10, timeout_s=PATIENCE_S) == sent.host.tobytes()
@@ -304,7 +305,7 @@ def test_device__a_forked_child_closes_at_once(gpu: FakeGpu, ends: Ends) -> None
 
 
 class Odd:
-    """An array with any attributes."""
+    """An object with the given attributes, for tests of odd arrays."""
 
     def __init__(self, **said: Any) -> None:
         self.said = said
@@ -323,7 +324,7 @@ class NoStream:
 def test_order__a_library_is_asked_for_its_stream(
     gpu: FakeGpu, ends: Ends, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
-    """PyTorch and CuPy arrays, also subclasses: weft asks for their stream and lends none."""
+    """For arrays of PyTorch and CuPy, also subclasses, weft asks the library for its stream."""
     here, there = ends
     producer, current = gpu.stream(), [0]
     entered: list[int] = []
@@ -362,11 +363,11 @@ def test_order__a_library_is_asked_for_its_stream(
 
 
 def mistakes(gpu: FakeGpu) -> Iterator[tuple[Any, Any, type[Exception], str]]:
-    """(buffer of a receive, stream, error, its text)."""
+    """Yields mistakes: (receive buffer, stream, expected error, its text)."""
     good = empty(gpu, 100)
     invalid = InvalidArgumentError
     yield empty(gpu, 100, managed=True), None, invalid, "buf: managed memory.*copy it to device"
-    yield empty(gpu, 100, data=(1 << 20, False)), None, invalid, "buf: no memory of a device at 0x1"
+    yield empty(gpu, 100, data=(1 << 20, False)), None, invalid, "buf: no device memory at 0x1"
     yield empty(gpu, 100, shape=(200,)), None, invalid, "buf: .*shorter than the array says"
     yield empty(gpu, 100, data=(good.address, True)), None, invalid, "buf: .*is read-only"
     yield FakeTensor(good, read_only=True), None, invalid, "buf: this FakeTensor: it is read-only"
@@ -396,7 +397,7 @@ def mistakes(gpu: FakeGpu) -> Iterator[tuple[Any, Any, type[Exception], str]]:
     dates = np.zeros(3, "datetime64[s]")
     yield [bytearray(2), dates], None, invalid, r"buf\[1\]: cannot use this ndarray"
     yield object(), None, TypeError, "buf: needs an object with a buffer.*not object"
-    yield good, gpu.stream(1), invalid, "stream: a stream of another device or context"
+    yield good, gpu.stream(1), invalid, "stream: belongs to another device or context"
     yield good, "fast", TypeError, "stream: must be a stream of CuPy, PyTorch or Numba.*not str"
     yield good, -3, invalid, "stream: -3 is not the handle of a stream"
     yield bytearray(5), gpu.stream(), invalid, "stream: `buf` is host memory"
@@ -419,7 +420,7 @@ def test_device__every_mistake_is_one_error_that_names_the_argument(
 
 def test_device__memory_freed_while_in_use_is_an_error(gpu: FakeGpu, ends: Ends) -> None:
     here, there = ends
-    received = empty(gpu, 4_000_000)  # more than the pool has, so the sender waits for it
+    received = empty(gpu, 4_000_000)  # larger than the pinned pool, so the send does not end
     handle = there.irecv_into(received)
     received.free()
     with pytest.raises(WeftError):
@@ -484,9 +485,9 @@ def test_reduce__in_one_pass_to_two_places(gpu: FakeGpu, ends: Ends, kind: Any) 
     draw = np.random.default_rng(5).integers
     a, b = (FakeArray(gpu, draw(0, 100, 1_001).astype(kind)) for _ in range(2))
     out, also = (FakeTensor(FakeArray(gpu, np.zeros(1_001, kind))) for _ in range(2))
-    if np.issubdtype(kind, np.floating):  # the fake's tensors report this type
+    if np.issubdtype(kind, np.floating):  # FakeTensor can report only floating types
         endpoint.reduce(a, b, out, also=also)
-        gpu.finish(1)  # the default stream
+        gpu.finish(1)  # 1 is the default stream
         assert (out.array.host == a.host + b.host).all()
         assert (also.array.host == a.host + b.host).all()
     stream = gpu.stream()
@@ -520,7 +521,7 @@ def test_reduce__mistakes_name_the_argument(gpu: FakeGpu, ends: Ends) -> None:
     there = FakeArray(gpu, np.zeros(10, np.float32), device=1)
     with pytest.raises(InvalidArgumentError, match="b: is not on the same GPU as `out`"):
         reduce(a, there, out)
-    with pytest.raises(InvalidArgumentError, match="stream: a stream of another device"):
+    with pytest.raises(InvalidArgumentError, match="stream: belongs to another device"):
         reduce(a, b, out, stream=gpu.stream(1))
     gpu.fail_at("cuLaunchKernel")
     with pytest.raises(DeviceError, match="cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS"):
@@ -556,6 +557,6 @@ def test_device__without_a_gpu_it_says_what_is_missing() -> None:
         env={"PATH": "", "WEFT_INTERFACES": str(LOCAL["interfaces"])},
     )
     first, second = done.stdout.splitlines()
-    # Without libcuda, or on a host with a GPU, where the address is wrong instead.
+    # The error without libcuda; on a host with a GPU, the error is that the address is wrong.
     assert first.startswith("buf: no libcuda.so.1 on this host: device memory needs the NVIDIA")
     assert second == "b'host'"

@@ -87,10 +87,10 @@ def test_strangers__are_counted_and_change_nothing() -> None:
                 with socket.create_connection(("127.0.0.1", int(port)), timeout=5) as stranger:
                     stranger.sendall(noise)
                     stranger.settimeout(5)
-                    # The socket is closed or refused, and not kept open for ever.
+                    # The listener closes or refuses the socket; it does not keep it open.
                     with contextlib.suppress(ConnectionResetError):
                         stranger.recv(4096)
-            # Data ports open with the first peer.
+            # Data ports are opened with the first peer, so connect one.
             with endpoint.connect(bytes.fromhex(handle), timeout_s=PATIENCE_S):
                 noise_ports = udp_ports(peer.pid)
                 assert noise_ports
@@ -110,7 +110,7 @@ def test_version__of_another_peer_is_refused_without_a_hang() -> None:
     magic = b"WFTC"
     other = magic + struct.pack("<HHII", 999, 1, 0, 0)
     with Endpoint(**LOCAL) as endpoint:
-        # Incoming: refused with our version in the answer, and the connection ends.
+        # As listener: it answers with its own version and closes the connection.
         with endpoint.listen() as listener:
             address = ("127.0.0.1", listener.port)
             with socket.create_connection(address, timeout=5) as stranger:
@@ -124,7 +124,7 @@ def test_version__of_another_peer_is_refused_without_a_hang() -> None:
                         break
                 assert answer.startswith(magic)
                 assert struct.unpack_from("<H", answer, 4)[0] != 999
-        # Outgoing.
+        # As dialler: connecting fails with VersionMismatchError.
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(5)
             _, dial = endpoint._dial("127.0.0.1", server.getsockname()[1], 0)
@@ -141,7 +141,7 @@ def test_connect__to_one_who_never_answers_times_out() -> None:
         port = mute.getsockname()[1]
         with Endpoint(**LOCAL) as endpoint, pytest.raises(TimedOutError, match=r"127\.0\.0\.1"):
             endpoint.connect("127.0.0.1", port, timeout_s=0.2)
-        # The peer's kernel accepts, so its process may be stalled; only the knob limits the wait.
+        # The kernel accepts for a peer that may be stalled; only peer_stall_ns limits the wait.
         knobs = {"handshake_timeout_ns": 100_000_000, "peer_stall_ns": 300_000_000}
         with Endpoint(**LOCAL, **knobs) as endpoint, pytest.raises(WeftError, match="handshake"):
             endpoint.connect("127.0.0.1", port, timeout_s=PATIENCE_S)

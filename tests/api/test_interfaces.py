@@ -142,14 +142,14 @@ def play(hosts: tuple[str, str], messages: int, pause_s: float, cut: bool) -> li
 def test_interfaces__two_carry_one_connection(hosts: tuple[str, str]) -> None:
     before = [sent_bytes(hosts[0], name) for name in ("e0", "e1")]
     words = play(hosts, 40, 0.0, cut=False)
-    # After it follows one word per path: whether that path carried anything.
+    # After "done" comes one word per path: 1 if the path carried anything.
     assert words[-33:-32] == ["done"], words
     assert set(words[-32:]) == {"1"}
     carried = [
         sent_bytes(hosts[0], name) - was for name, was in zip(("e0", "e1"), before, strict=True)
     ]
     assert sum(carried) >= 40 * MESSAGE_BYTES
-    # Other load shifts the shares, so only check that each carries more than probes and acks.
+    # Other load shifts the shares, so only check that each interface carries data.
     assert min(carried) >= 64 << 10
 
 
@@ -171,7 +171,7 @@ except WeftError as error:
 
 
 def listed(namespace: str, **variables: str) -> str:
-    """The default devices of an endpoint, or the error if there are none."""
+    """The devices of an endpoint with default settings, or the error if there are none."""
     done = subprocess.run(
         ["ip", "netns", "exec", namespace, sys.executable, "-c", LIST],
         cwd=ROOT,
@@ -194,7 +194,7 @@ def test_interfaces__bridges_and_link_local_ones_are_not_taken_by_default(
         ip("link", "add", name, "type", "bridge", namespace=here)
         ip("address", "add", address, "dev", name, namespace=here)
         ip("link", "set", name, "up", namespace=here)
-    # A bridge without a port has no carrier, so each gets a port.
+    # A bridge without a port has no carrier, so each bridge gets a port.
     for number, name in enumerate(("docker0", "br7")):
         ends = (f"v{number}a", f"v{number}b")
         ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1], namespace=here)

@@ -1,4 +1,4 @@
-"""Tests peers that stop, die, fork and come back: the survivor's errors, and their time."""
+"""Tests peers that stop, die, fork and come back: the other end's errors, and when they come."""
 
 import contextlib
 import os
@@ -30,7 +30,7 @@ SHORT = {"peer_silence_ns": 1_000_000_000}
 
 @contextlib.contextmanager
 def stopped(peer: subprocess.Popen[str]) -> Iterator[None]:
-    """Stops the process with SIGSTOP meanwhile."""
+    """Keeps the process stopped by SIGSTOP during the `with`."""
     peer.send_signal(signal.SIGSTOP)
     try:
         until = time.monotonic() + PATIENCE_S
@@ -56,7 +56,7 @@ def test_stall__a_stopped_peer_is_waited_for() -> None:
         with stopped(peer):
             send = connection.isend(data)
             receive = connection.irecv_into(back := bytearray(len(data)))
-            # Four times the silence that ends a connection over a dead network.
+            # Four times peer_silence_ns, after which a silent network would end the connection.
             time.sleep(4.0)
             assert not send.done
             connection.check()
@@ -72,7 +72,7 @@ def test_stall__the_stopped_one_does_not_charge_its_pause_to_the_peer() -> None:
         handle = bytes.fromhex(line(peer))
         with Endpoint(**LOCAL, **SHORT) as endpoint:
             connection = endpoint.connect(handle, timeout_s=PATIENCE_S)
-            assert echoed(connection, 1000, 1)  # the child's next receive waits for us
+            assert echoed(connection, 1000, 1)  # then the child waits in its next receive
             for seed in range(2):
                 with stopped(peer):
                     time.sleep(2.5)
@@ -80,13 +80,13 @@ def test_stall__the_stopped_one_does_not_charge_its_pause_to_the_peer() -> None:
 
 
 def test_stall__the_one_that_was_stopped_reads_every_greeting_that_waits() -> None:
-    """More sockets than one event loop turn handles, stopped longer than a handshake may take."""
+    """A process reads 100 hellos after a stop that is longer than its handshake timeout."""
     with running(child("greets", WEFT_HANDSHAKE_TIMEOUT_NS="1000000000")) as peer:
         port = int(line(peer))
         sockets = [
             socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(100)
         ]
-        time.sleep(0.3)  # they are accepted, and their timeout runs
+        time.sleep(0.3)  # the sockets are accepted, and their handshake timeout runs
         with stopped(peer):
             for index, one in enumerate(sockets):
                 one.sendall(frames.hello(node=1000 + index, session=1000 + index))
@@ -125,7 +125,7 @@ def test_stall__connecting_to_a_stopped_process_waits_for_it() -> None:
 
 
 def test_stall__the_one_that_was_stopped_loses_none_of_its_dials() -> None:
-    """Each stop is longer than a handshake may take."""
+    """Stops of the dialling process, longer than the handshake timeout, fail no dial."""
     with (
         Endpoint(**LOCAL, handshake_timeout_ns=300_000_000) as endpoint,
         endpoint.listen() as listener,
@@ -134,7 +134,7 @@ def test_stall__the_one_that_was_stopped_loses_none_of_its_dials() -> None:
         def serve(connection: Connection) -> None:
             with connection, contextlib.suppress(WeftError):
                 connection.send(connection.recv(4))
-                connection.recv(4)  # until the other end closes
+                connection.recv(4)  # returns when the other end closes
 
         def accept() -> None:
             with contextlib.suppress(WeftError):
@@ -157,7 +157,7 @@ def test_stall__the_one_that_was_stopped_loses_none_of_its_dials() -> None:
 
 
 def test_redial__after_a_stall_verdict_meets_the_same_process_again() -> None:
-    """The verdict removes all state of the peer, so that it can connect again."""
+    """A stall verdict removes all state of the peer, so that the peer can connect again."""
     knobs = SHORT | {"peer_stall_ns": 500_000_000}
     with (
         running(child("echoes")) as peer,
@@ -191,7 +191,7 @@ def test_death__is_told_although_a_forked_child_lives_on() -> None:
             peer.kill()
             with pytest.raises(PeerDeadError):
                 receive.wait(PATIENCE_S)
-            # Silence would take 20 s; a proven death is reported at once.
+            # A silent peer is given up after 20 s, but a proven death is reported at once.
             assert time.monotonic() - begin < 10.0
             with pytest.raises(RefusedError):
                 endpoint.connect("127.0.0.1", connection_port(connection), timeout_s=5)
@@ -209,7 +209,7 @@ def test_death__what_was_sent_to_the_end_is_received_first() -> None:
         assert line(peer) == "sent"
         peer.kill()
         peer.wait(PATIENCE_S)
-        time.sleep(1.0)  # the death is detected by now
+        time.sleep(1.0)  # enough time for the death to be detected
         assert connection.recv(100, timeout_s=PATIENCE_S) == b"first"
         assert connection.recv(100, timeout_s=PATIENCE_S) == b"second"
         with pytest.raises(PeerDeadError):
@@ -246,7 +246,7 @@ def test_timeout__of_a_dial_that_is_abandoned_leaves_the_next_one_alone() -> Non
 
 
 def test_dials__that_are_given_up_leave_room_for_the_next() -> None:
-    """They go to a stopped peer, which handles all of them when it runs again."""
+    """Connects to a stopped peer time out; the peer still works when it runs again."""
     with running(child("echoes")) as peer, Endpoint(**LOCAL) as endpoint:
         handle = bytes.fromhex(line(peer))
         kept = endpoint.connect(handle, timeout_s=PATIENCE_S)
@@ -285,7 +285,7 @@ def test_close__of_an_endpoint_while_others_dial_and_listen_is_told_to_them() ->
 
 @pytest.mark.parametrize("deaf", ["dialler", "listener"])
 def test_silence__of_the_network_one_way_is_told_to_both_ends(deaf: str) -> None:
-    """Control sockets work, datagrams pass one way only: the end that gives up tells the other."""
+    """If datagrams pass in one direction only, the end that gives up tells the other one."""
     knobs = LOCAL | SHORT | {"log_level": "error"}
     with (
         Endpoint(**knobs, fault_loss=float(deaf == "dialler")) as left,
@@ -301,7 +301,7 @@ def test_silence__of_the_network_one_way_is_told_to_both_ends(deaf: str) -> None
             with pytest.raises(PeerSilentError):
                 handle.wait(PATIENCE_S)
         assert time.monotonic() - begin > 0.5
-        # The next connection is not blocked by the first one, and fails in the same way.
+        # The first connection does not block the next one, which fails in the same way.
         again = left.connect(listener.handle, timeout_s=PATIENCE_S)
         with pytest.raises(PeerSilentError):
             again.send(bytes(1 << 20), timeout_s=PATIENCE_S)

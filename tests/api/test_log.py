@@ -1,4 +1,4 @@
-"""Tests the log: lines about peers, and a standard error that is full and that nobody reads."""
+"""Tests the log: lines about peers, and a standard error pipe that is full and not read."""
 
 import signal
 import socket
@@ -83,7 +83,7 @@ def test_log__full_standard_error_stalls_nothing() -> None:
 def test_log__names_peers_that_connect_and_close() -> None:
     with running(child("echoes", WEFT_LOG_LEVEL="info")) as process:
         handle, log = bytes.fromhex(line(process)), Log(process)
-        for _ in range(2):  # the second peer is served like the first
+        for _ in range(2):  # the full pipe must not affect a second peer either
             with Endpoint(**LOCAL) as endpoint, endpoint.connect(handle) as connection:
                 connection.send(b"hello")
                 assert connection.recv(8) == b"hello"
@@ -101,5 +101,5 @@ def test_log__names_a_peer_that_was_killed() -> None:
             other.wait(timeout=PATIENCE_S)
             assert "127.0.0.1" in log.take("disconnected from ")
         with Endpoint(**LOCAL) as endpoint, endpoint.connect(bytes.fromhex(handle)) as connection:
-            connection.send(b"hello")  # the child serves other peers
+            connection.send(b"hello")  # the child still serves other peers
             assert connection.recv(8) == b"hello"

@@ -1,6 +1,6 @@
 """Tests registered memory: over sockets it has no effect, and misuse raises errors.
 
-tests/rdma tests its use by NICs.
+tests/rdma tests how NICs use registered memory.
 """
 
 import threading
@@ -35,7 +35,7 @@ def test_memory__parts_are_sent_and_received(ends: tuple[Connection, Connection]
         for handle in handles:
             handle.wait(PATIENCE_S)
         assert target == source
-        # Blocking calls and empty messages, too.
+        # Empty messages and blocking calls also accept registered memory.
         receive = there.irecv_into(memoryview(target)[:0], memory=received)
         here.send(memoryview(source)[5:5], timeout_s=PATIENCE_S, memory=sent)
         assert receive.wait(PATIENCE_S) == 0

@@ -63,13 +63,13 @@ def test_policies__a_connection_may_have_its_own() -> None:
         exchange(plain, plain_there)
         exchange(own, own_there)
         exchange(own_there, own)
-        left.set_policy("path", "fixed")  # for connections with the endpoint's policies
+        left.set_policy("path", "fixed")  # of all connections that use the endpoint's policies
         assert plain.policies["path"].name == "fixed"
         assert own.policies["path"].name == "oblivious"
 
 
 def swap_while(here: Connection, there: Connection, swaps: list[tuple[str, str]]) -> int:
-    """Sends both ways while another thread swaps policies; returns the number of swaps."""
+    """Sends in both directions while another thread swaps policies; returns the swaps' number."""
     done = 0
     stopping = threading.Event()
     errors: list[BaseException] = []
@@ -126,7 +126,7 @@ def test_swap__of_the_whole_endpoint_reaches_live_connections() -> None:
         here.set_params("window", window_bytes=300_000)
         endpoint.set_params(
             "window", window_bytes=100_000
-        )  # does not affect connections with their own policy
+        )  # connections with their own policy keep it
         assert here.policies["window"].params == {"window_bytes": 300_000}
         exchange(here, there)
 
@@ -155,7 +155,7 @@ def test_cache__what_does_not_fit_is_compiled_again(cache: Path, tmp_path: Path)
     shutil.copy(EXAMPLE, mine)
     first = cached_policy(mine)
     whole = first.read_bytes()
-    first.write_bytes(whole[:-100])  # truncated, as by a full disk
+    first.write_bytes(whole[:-100])  # truncated, as if the disk had been full
     assert cached_policy(mine).read_bytes() == whole
     first.with_suffix(".sha256").write_text("0" * 64)
     assert cached_policy(mine).read_bytes() == whole

@@ -1,4 +1,4 @@
-"""Tests that public names are exported and documented, and options keyword-only and uniform."""
+"""Tests that public names are exported and documented, and that options are keyword-only."""
 
 import asyncio
 import inspect

@@ -37,7 +37,7 @@ def traffic(here: Any, there: Any, messages: int = 6, size: int = 1_500_000) -> 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Recording]:
-    """Recordings of both ends of a lossy transfer, with all families, from the first decision."""
+    """Recordings of both ends of a lossy transfer: all policy families, from the first decision."""
     path = tmp_path_factory.mktemp("recording") / "run-%p.weftrec"
     with pair(fault_loss=0.01, credit_policy="grant", record_file=path) as (here, there):
         traffic(here, there)
@@ -157,7 +157,7 @@ def test_replay__through_a_swap_the_recorded_restarts_and_others_go_on(tmp_path:
         assert swift.answers[from_:until] == told
     calls = 0
     for index, answer in enumerate(replay(load(file), steps).answers):
-        calls += index not in starts[1:]  # at later starts it keeps its answer
+        calls += index not in starts[1:]  # a recorded restart gives no new answer
         assert answer[0] == 1_000_000.0 + calls
 
 
@@ -169,7 +169,7 @@ def test_replay__other_code_of_the_same_name_keeps_its_own_parameters(tmp_path: 
     text = (Path(__file__).parents[2] / "examples" / "my_policy.py").read_text()
     then, now = tmp_path / "then.py", tmp_path / "now.py"
     then.write_text(text)
-    # As many parameters as before, with another meaning.
+    # The new source has as many parameters, but with other meanings.
     now.write_text(
         text.replace("window_bytes_min=131_072.0, factor=0.5", "factor=0.5, floor=1.0").replace(
             "params.window_bytes_min", "params.floor"
@@ -208,7 +208,7 @@ def test_record__parameters_and_swaps_are_in_the_file(tmp_path: Path) -> None:
     with pair() as (here, there):
         with here._owner.record(tmp_path / "swap.weftrec") as live:
             traffic(here, there, messages=1)
-            for limit in range(40):  # more flows than the encoder remembers, at reused addresses
+            for limit in range(40):  # more flows than the encoder remembers
                 here.set_policy("window", "fixed", window_bytes=200_000 + limit)
                 traffic(here, there, messages=1, size=100_000)
                 here.set_params("window", window_bytes=300_000 + limit)
@@ -232,7 +232,7 @@ def test_replay__follows_the_parameters_that_were_in_force(tmp_path: Path) -> No
         steps = read(live.path).of("window")
     swift = find("window", "swift")
     assert replay(swift, steps).differs == 0
-    assert replay(swift, steps, params={}).differs > 0  # the defaults
+    assert replay(swift, steps, params={}).differs > 0  # replayed with default parameters
 
 
 def test_record__two_of_a_process_have_files_of_their_own(tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_record__a_full_file_ends_and_traffic_goes_on(tmp_path: Path) -> None:
         assert live.lost == found.lost > 0
         assert (
             live.path.stat().st_size == live.size_bytes <= 65_536 + 24
-        )  # plus the entry of the gap
+        )  # 24 bytes: the entry that marks the gap
 
 
 def test_read__what_is_cut_keeps_what_came_before(recorded: list[Recording]) -> None:

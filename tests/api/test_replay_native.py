@@ -1,6 +1,6 @@
 """Tests that recorded decisions replay equally through the simulator's calls.
 
-A difference of one bit in an answer, an event or a parameter must be detected.
+It also tests that one changed bit in an answer, an event or a parameter is detected.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def test_replay__one_bit_of_an_answer_is_one_difference(
         mine = [(at, head) for at, head in entries(bytes(image)) if head[1:3] == (DECISION, family)]
         at, head = mine[len(mine) // 2]
         heads = head[6] * 24 if family == 3 else 0
-        image[at + head[0] - heads - 8] ^= 1  # the answer's last word
+        image[at + head[0] - heads - 8] ^= 1  # flip a bit in the answer's last field
 
     found = replay_files([changed(most_of(files, family), tmp_path / "flipped", flip)])
     assert (found.differ, found.skipped, found.good) == (1, 0, False)
@@ -113,7 +113,7 @@ def test_replay__a_parameter_that_was_another_makes_other_answers(
                     value = struct.unpack_from("<d", image, word)[0]
                     if (
                         1e-9 < value < 1e12
-                    ):  # integers, read as floats, look like far smaller numbers
+                    ):  # the bits of an integer, read as a float, are a far smaller number
                         struct.pack_into("<d", image, word, value / 2)
 
     assert replay_files([changed(most_of(files, 1), tmp_path / "weak", weaken)]).differ > 0
@@ -166,7 +166,7 @@ def test_replay__any_cut_of_a_recording_is_read_without_harm(
 
 
 def entries_at_most(whole: bytes) -> range:
-    """No entry is shorter than its head."""
+    """An entry whose length is less than that of its header is damage."""
     return range(len(whole) // HEAD.size)
 
 

@@ -1,4 +1,4 @@
-"""Tests unauthenticated peers: without the secret, with idle sockets, or with false frames."""
+"""Tests unauthenticated peers, which lack the secret, keep sockets idle, or send wrong frames."""
 
 import contextlib
 import resource
@@ -29,7 +29,7 @@ LOCALHOST = "127.0.0.1"
 
 @contextlib.contextmanager
 def relay(port: int) -> Iterator[int]:
-    """Forwards bytes unchanged between its clients and `port`; yields its own port."""
+    """Runs a relay that forwards bytes between its clients and `port`; yields the relay's port."""
     ended = threading.Event()
     sockets: list[socket.socket] = []
 
@@ -67,7 +67,7 @@ def secret(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("to", ["itself", "another"])
 def test_relay__of_a_handshake_gets_nobody_in(tmp_path: Path, to: str) -> None:
-    """A relay passes a handshake on to the dialler's own listener or to another endpoint's."""
+    """A dial fails if a relay forwards its handshake to some other listener."""
     knobs = LOCAL | secret(tmp_path)
     with Endpoint(**knobs) as victim, Endpoint(**knobs) as other:
         target = victim if to == "itself" else other
@@ -76,20 +76,20 @@ def test_relay__of_a_handshake_gets_nobody_in(tmp_path: Path, to: str) -> None:
                 victim.connect(LOCALHOST, port, timeout_s=PATIENCE_S)
             with pytest.raises(TimedOutError):
                 listener.accept(timeout_s=0.2)
-            # Without the relay they connect.
+            # Without the relay, the same endpoints can connect.
             connection = victim.connect(LOCALHOST, listener.port, timeout_s=PATIENCE_S)
             connection.isend(b"hello")
             assert listener.accept(timeout_s=PATIENCE_S).recv(5, timeout_s=PATIENCE_S) == b"hello"
 
 
 def test_secret__keeps_frames_from_whoever_reads_along(tmp_path: Path) -> None:
-    """A relay on the path sees neither tokens nor names."""
+    """With a secret, frames are encrypted, so that a relay sees no tokens and names."""
     knobs = LOCAL | secret(tmp_path)
     with Endpoint(**knobs) as endpoint, socket.create_server((LOCALHOST, 0)) as server:
         _, dial = endpoint._dial(LOCALHOST, server.getsockname()[1], 0)
         accepted, _ = server.accept()
         with accepted:
-            assert accepted.recv(1) == b"\x16"  # a TLS handshake, and no frame of ours
+            assert accepted.recv(1) == b"\x16"  # the first byte of a TLS handshake
             accepted.sendall(frames.hello())
             with pytest.raises(AuthenticationError):
                 _poll_until(lambda: endpoint._reached("it", dial, []), deadline(PATIENCE_S))
@@ -126,7 +126,7 @@ def test_refusal__that_is_too_long_or_comes_again_and_again_is_one_line() -> Non
 
 @pytest.mark.parametrize(("limit", "many"), [(256, 10_000), (0, 10_000)])
 def test_knocking__by_the_thousand_keeps_nobody_out(limit: int, many: int) -> None:
-    """Idle sockets are closed in favour of those that send a hello, at any descriptor limit."""
+    """10,000 idle sockets do not keep out a peer that sends a hello, at any descriptor limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < many + 200:
         pytest.skip(f"the hard limit on descriptors is {hard}")
@@ -150,7 +150,7 @@ def test_knocking__by_the_thousand_keeps_nobody_out(limit: int, many: int) -> No
 
 
 def cut_at_confirm(box: socket.socket, port: int) -> None:
-    """Forwards frames until the dialler confirms, then drops that frame and closes both sockets."""
+    """A middlebox that drops the dialler's confirm frame and then closes both sockets."""
     near, _ = box.accept()
     far = socket.create_connection((LOCALHOST, port))
 
@@ -177,7 +177,7 @@ def cut_at_confirm(box: socket.socket, port: int) -> None:
 
 
 def reached(endpoint: Endpoint, name: str, dial: Any) -> Connection:
-    """The connection of a connect that was begun."""
+    """Waits until a connect that was begun has succeeded; returns the connection."""
     made: list[Connection] = []
     assert _poll_until(lambda: endpoint._reached(name, dial, made), deadline(PATIENCE_S))
     return made[0]
@@ -185,7 +185,7 @@ def reached(endpoint: Endpoint, name: str, dial: Any) -> Connection:
 
 @contextlib.contextmanager
 def greeted(port: int, **words: Any) -> Iterator[socket.socket]:
-    """A control socket of this test with its own session."""
+    """Opens a control socket from this test and completes the hello for a new session."""
     with socket.create_connection((LOCALHOST, port), timeout=PATIENCE_S) as one:
         one.settimeout(PATIENCE_S)
         one.sendall(frames.hello(**words))
@@ -195,7 +195,7 @@ def greeted(port: int, **words: Any) -> Iterator[socket.socket]:
 
 @contextlib.contextmanager
 def opened(listener: Listener) -> Iterator[tuple[socket.socket, Connection]]:
-    """A control socket of this test, and the connection that it opened."""
+    """Opens a connection through a control socket of this test; yields both."""
     with greeted(listener.port) as one:
         one.sendall(frames.open_frame(1))
         assert frames.read_frames(one, 1)[0][0] == frames.OPEN_REPLY
@@ -232,7 +232,7 @@ def test_open__again_and_again_without_a_confirmation_is_bounded() -> None:
             kinds = [kind for kind, _ in frames.read_frames(one, 199)]
             assert kinds.count(frames.OPEN_REPLY) == 32
             assert kinds.count(frames.REFUSE) == 167
-            # A repeated open is answered as before and opens nothing.
+            # An open frame that is repeated gets the same answer and opens no second connection.
             one.sendall(frames.open_frame(1, peer=1))
             assert frames.read_frames(one, 1)[0][0] == frames.OPEN_REPLY
             here.isend(data := content(1_000_000, 1))
@@ -243,7 +243,7 @@ def test_open__again_and_again_without_a_confirmation_is_bounded() -> None:
 def test_open__stalled_by_the_thousand_in_many_sessions_keeps_nobody_out(
     sessions: int, opens: int
 ) -> None:
-    """The table of opens is full: the oldest entries are dropped for a real peer."""
+    """If the table of half-open connections is full, a real peer replaces the oldest entries."""
     with pair() as (here, there), contextlib.ExitStack() as held:
         listener = held.enter_context(there._owner.listen())
         kinds: list[int] = []
@@ -266,12 +266,12 @@ def test_open__stalled_by_the_thousand_in_many_sessions_keeps_nobody_out(
 
 
 def test_session__that_is_only_held_gives_its_sockets_up() -> None:
-    """More sockets that sent a hello than the listener may have descriptors."""
+    """Sessions without a connection are closed if the listener runs out of descriptors."""
     with running(child("listening", "256")) as peer, contextlib.ExitStack() as held:
         _, port = line(peer).split()
         for number in range(1, 400):
             one = held.enter_context(socket.create_connection((LOCALHOST, int(port)), timeout=5))
-            with contextlib.suppress(ConnectionError):  # closed already
+            with contextlib.suppress(ConnectionError):  # the listener may have closed it already
                 one.sendall(frames.hello(node=number, session=number) + frames.open_frame(1))
         with Endpoint(**LOCAL) as endpoint:
             connection = endpoint.connect(LOCALHOST, int(port), timeout_s=5)
@@ -279,12 +279,12 @@ def test_session__that_is_only_held_gives_its_sockets_up() -> None:
         assert peer.stdin is not None
         peer.stdin.write("\n")
         peer.stdin.flush()
-        # It connected last, so all others were accepted before it.
+        # The endpoint connected last, so the listener has accepted all 399 sockets by now.
         assert int(line(peer).split()[0]) > 399 - 256
 
 
 def test_session__outlives_a_cut_as_its_first_confirmation_passes() -> None:
-    """A middlebox drops the confirmation and closes the control sockets."""
+    """A connection opens although a middlebox drops the first confirm frame and both sockets."""
     with (
         Endpoint(**LOCAL) as there,
         there.listen() as listener,
@@ -302,7 +302,7 @@ def test_session__outlives_a_cut_as_its_first_confirmation_passes() -> None:
 
 
 def test_open__that_comes_late_once_more_harms_no_connection() -> None:
-    """A copy of an earlier open arrives after the connection exists."""
+    """An open frame that arrives again after the connection exists has no effect."""
     with (
         Endpoint(**LOCAL) as endpoint,
         endpoint.listen() as listener,
@@ -328,14 +328,14 @@ def test_verdict__that_is_no_end_ends_the_session_as_a_farewell(status: int) -> 
 
 
 def test_session__without_a_connection_gives_way_to_others() -> None:
-    """With more sessions than are kept, the oldest are dropped; the one in use stays."""
+    """Too many sessions: the oldest are dropped, but not one that has a connection."""
     with pair() as (here, there), contextlib.ExitStack() as held:
         listener = held.enter_context(there._owner.listen())
         unused = [
             held.enter_context(greeted(listener.port, node=number, session=number))
             for number in range(1, 257)
         ]
-        time.sleep(1.2)  # a real peer has opened a connection by then
+        time.sleep(1.2)  # time for a real peer to open its connection
         unused += [
             held.enter_context(greeted(listener.port, node=number, session=number))
             for number in range(257, 277)

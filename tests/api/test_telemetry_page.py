@@ -34,7 +34,7 @@ def only(where: Path, pid: int | None = None) -> telemetry.Page:
 
 
 def is_at_rest(page: telemetry.Page) -> bool:
-    """Whether the last acknowledgment has arrived and the next receive is posted."""
+    """Whether the page shows the last acknowledgment and the next posted receive."""
     (flow,) = page.flows
     waits = flow.state["sends"] == 0 and flow.state["receives"] == 1
     return waits and flow.counters["bytes_sent"] == 7 * len(MESSAGE)
@@ -42,7 +42,7 @@ def is_at_rest(page: telemetry.Page) -> bool:
 
 @pytest.fixture
 def echo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A process that echoed two megabytes and waits for more, and the directory of its page."""
+    """Starts a process that has echoed two megabytes; yields it and the directory of its page."""
     with running(child("echo", WEFT_TELEMETRY=str(tmp_path), WEFT_PATHS="4")) as process:
         handle = bytes.fromhex(line(process))
         settings = LOCAL | {"paths": 4, "telemetry": "off"}
@@ -78,11 +78,11 @@ def check_traffic(page: telemetry.Page) -> None:
 
 
 def test_quantile__bounds_the_values_of_a_histogram() -> None:
-    counts = (1, 0, 2, 0, 5) + (0,) * 34 + (2,)  # one below 1, two of 2 or 3, five of 8 to 15
+    counts = (1, 0, 2, 0, 5) + (0,) * 34 + (2,)  # one value below 1, two of 2 to 3, five of 8 to 15
     assert [telemetry.quantile(counts, share) for share in (0, 0.1, 0.3, 0.5, 0.8)] == [
         *(0, 0, 3, 15, 15)
     ]
-    assert telemetry.quantile(counts, 1) == 1 << 38  # the last bucket has no end
+    assert telemetry.quantile(counts, 1) == 1 << 38  # the last bucket's start
     assert telemetry.quantile((0,) * 40, 0.5) is None
     with pytest.raises(InvalidArgumentError, match="share must be from 0 to 1"):
         telemetry.quantile(counts, 1.5)
@@ -119,7 +119,7 @@ def test_page__a_killed_process_leaves_its_last_counters(
     assert page.process_state == "gone"
     check_traffic(page)
     assert page.flows[0].state["receives"] == 1
-    # The next process that starts here marks it, so that later ones know its age.
+    # The next process that uses this directory notes in the page that its process is gone.
     with Endpoint(**LOCAL, telemetry=str(where)):
         assert len(telemetry.pages(where)) == 2
         path = page.path
@@ -261,7 +261,7 @@ def test_damage__a_header_that_lies_is_refused(image: bytes, tmp_path: Path) -> 
 def test_damage__random_bytes_never_crash_the_reader(image: bytes, tmp_path: Path) -> None:
     draw = random.Random(7)
     path = tmp_path / "random"
-    head = 8192  # header, schema and the first rows, where damage has an effect
+    head = 8192  # damage only the header, the schema and the first rows, where it has an effect
     for _ in range(400):
         data = bytearray(image)
         for _ in range(draw.choice((1, 2, 8, 64))):

@@ -1,4 +1,4 @@
-"""Tests many threads at one endpoint, connection and handle; blocking calls release the GIL."""
+"""Tests many threads on one endpoint, connection or handle; blocking calls release the GIL."""
 
 import os
 import threading
@@ -16,7 +16,7 @@ from transport.errors import OperationCancelledError
 
 
 def together(count: int, work: Callable[[int], Any]) -> None:
-    """Runs work(0..count-1) in threads; raises the first failure."""
+    """Calls work(0) to work(count - 1) in threads; raises the first failure."""
     failures: list[BaseException] = []
 
     def guarded(index: int) -> None:
@@ -118,7 +118,7 @@ def test_threads__a_blocked_call_holds_no_lock() -> None:
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Threads and processes started inside are pinned to one core."""
+    """Pins threads and processes that start in the `with` to one core."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})
     try:
@@ -137,7 +137,7 @@ def spent_ns(name: str) -> int:
 
 
 def test_threads__who_asks_an_engine_sleeps_meanwhile() -> None:
-    """A spinning control thread would take the core from the engine that it waits for."""
+    """The control thread sleeps while it waits for an engine, so that it leaves it the core."""
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("needs a kernel with CONFIG_SCHED_INFO")
     count = 50

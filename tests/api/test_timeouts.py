@@ -1,4 +1,4 @@
-"""Tests timeout_s of every call: any length is accepted, invalid values are refused."""
+"""Tests timeout_s of every call: any length is accepted; invalid values raise errors."""
 
 import asyncio
 import math
@@ -13,7 +13,7 @@ import pytest
 from tests.api.support import LOCAL, PATIENCE_S, pair
 from transport import Connection, Endpoint
 
-# No limit, the longest, and values that overflow nanoseconds or floats.
+# Timeouts without limit, and lengths that overflow as nanoseconds or as floats.
 LONG = (math.inf, 1e10, 1e300, 10**400, Fraction(10**12), np.float64(1e12), None)
 WRONG: tuple[tuple[Any, type[Exception]], ...] = (
     (math.nan, ValueError),
@@ -27,7 +27,7 @@ WRONG: tuple[tuple[Any, type[Exception]], ...] = (
 
 
 def later(work: Callable[[], object]) -> threading.Timer:
-    """Runs `work` after the caller has begun to wait."""
+    """Runs `work` in a thread, after the caller has begun to wait."""
     timer = threading.Timer(0.02, work)
     timer.start()
     return timer
@@ -93,4 +93,4 @@ def test_timeouts__wrong_ones_connect_to_nobody(timeout_s: Any, error: type[Exce
         with pytest.raises(error, match="timeout_s: must be"):
             listener.accept(timeout_s=timeout_s)
         with pytest.raises(TimeoutError):
-            listener.accept(timeout_s=0.05)  # none of them connected
+            listener.accept(timeout_s=0.05)  # none of the calls above has connected

@@ -111,7 +111,7 @@ def test_transfer__too_long_fails_both_ends(sent: int, room: int) -> None:
         send = here.isend(bytes(sent))
         with pytest.raises(MessageTooLongError):
             receive.wait(PATIENCE_S)
-        # A short message may be complete before its receive is posted: the peer's host has it.
+        # A short send may be done before its receive is posted, as the peer's engine stores it.
         try:
             send.wait(PATIENCE_S)
             assert sent <= 100
@@ -240,7 +240,7 @@ def test_endpoint__forgotten_at_exit_ends_cleanly() -> None:
 
 
 def test_endpoint__daemon_threads_at_exit_end_nothing() -> None:
-    """Their calls may return when the interpreter has ended."""
+    """Calls of daemon threads may return after the interpreter has ended, which must not crash."""
     for _ in range(6):
         with running(child("threads_at_exit")) as peer:
             out, _ = peer.communicate(timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Runs every benchmark and example without a GPU, small: exit status, document, contents."""
+"""Runs every benchmark and example that needs no GPU, tiny, and checks status and output."""
 
 import importlib.util
 import json
@@ -291,4 +291,4 @@ def test_nccl_hosts__a_rank_needs_a_host_of_its_own() -> None:
         pytest.raises(click.UsageError, match="3 ranks need a host each, the lab has 2"),
         nccl_hosts.hosts(file, 3),
     ):
-        pytest.fail("three ranks on two hosts")
+        pytest.fail("three ranks ran on two hosts")

@@ -1,4 +1,4 @@
-"""Tests bench fidelity: the parameters of the simulator, and tiny runs."""
+"""Tests `bench fidelity`: the parameters that it gives the simulator, and tiny runs."""
 
 import json
 import os
@@ -67,7 +67,7 @@ def test_fidelity__runs_the_same_work_in_both(tmp_path: Path) -> None:
     assert set(row["libraries"]) == {"window_swift.so", "path_power_of_two.so", "loss_rack.so"}
     # 64 KB at 400 Mb/s take 1.3 ms, but each of four token buckets passes some 25 KB at once.
     assert row["fct_ns"] > 100_000
-    # The simulated hosts have the delays measured on this machine, so the bound is as loose.
+    # The simulated hosts have delays measured on this machine, so the bound is loose here, too.
     assert row["simulated_ns"] > 100_000
     assert row["error_share"] == pytest.approx(row["simulated_ns"] / row["fct_ns"] - 1)
     assert found["settings"]["hosts"]["weft"]["packet_ns"] > 0

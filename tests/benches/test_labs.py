@@ -62,7 +62,7 @@ def test_collision__one_tcp_flow_takes_one_path(lab_rights: None) -> None:
     words = ("--flows", "1", "--path-rate", "20 Mb/s", "-D", "2")
     weft, tcp = tiny("collision", *words)
     assert (weft["contender"], tcp["contender"]) == ("weft", "tcp-cubic")
-    # One path of four: a quarter, plus the bytes that a slow link's token bucket passes at once.
+    # TCP uses one of four paths: a quarter, plus what a token bucket passes at once.
     assert tcp["capacity_share"] < 0.4
     # weft's share depends on the host; tests/api/test_interfaces.py checks that it uses all paths.
     assert weft["capacity_share"] > 0
@@ -75,7 +75,7 @@ def test_loss__counts_what_the_paths_lost(lab_rights: None) -> None:
     lossless, lossy = tiny("loss", *SLOW, *words)
     assert [row["loss_rate"] for row in (lossless, lossy)] == [0, 2**-4]
     assert lossless["kept_share"] == 1
-    # One datagram in sixteen is lost and sent again. The resulting goodput is not tested.
+    # One datagram in sixteen is lost and resent. The goodput is not tested.
     assert lossy["retransmitted_segments"] >= 20
     assert lossy["kept_share"] > 0
 
@@ -87,11 +87,11 @@ def test_failover__a_cut_is_survived_and_all_cuts_end_in_an_error(
     cuts = ("--cut", "one path", "--cut", "all for good", "--only", "weft")
     one, good = tiny("failover", *SLOW, *cuts, "-D", "4")
     assert (one["cut"], good["cut"]) == ("one path", "all for good")
-    # Within the 1.3 s of the cut; the specified time is two timeouts and 50 ms.
+    # Traffic moved while the path was cut, for 1.3 s; the required time is two timeouts and 50 ms.
     assert one["moved_ns"] is not None
     assert one["cut_rate_bytes_per_s"] > 0
     assert "PeerDeadError" in good["error"]
-    # The engine checks only periodically and other load adds delay; the test is that it ends.
+    # The bounds are wide, as the engine checks periodically and other load adds delay.
     assert 1e9 < good["error_ns"] < 20e9
 
 
@@ -116,13 +116,13 @@ def test_benches__interrupted_they_keep_what_they_have_and_leave_no_lab(
         stderr=subprocess.PIPE,
         text=True,
         process_group=0,
-        # SIGINT is ignored if a shell runs the tests in the background.
+        # Restore SIGINT, which a shell makes background processes ignore.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     ) as running:
         try:
             name = f"paths-{running.pid}"
             assert eventually(lambda: name in state.names() and state.load(name).built)
-            time.sleep(2.0)  # at least a round
+            time.sleep(2.0)  # enough for at least one round
             running.send_signal(number)
             _, errors = running.communicate(timeout=60)
         finally:
@@ -186,7 +186,7 @@ def test_timeline__when_a_rate_was_back() -> None:
 def test_timeline__a_dip_begins_when_the_queue_behind_a_cut_is_empty() -> None:
     # Cut at 10 ms; queued data arrives until 30 ms; the rate is back in the interval to 70 ms.
     assert timeline.dipped_ns(RATES, 10 * MS, 10 * MS, 150 * MS, 70) == 60 * MS
-    assert timeline.dipped_ns(RATES, 10 * MS, 10 * MS, 60 * MS, 70) is None  # repaired before
+    assert timeline.dipped_ns(RATES, 10 * MS, 10 * MS, 60 * MS, 70) is None  # the dip ends too late
     assert timeline.dipped_ns(RATES, 10 * MS, 10 * MS, 150 * MS, 101) is None
     assert timeline.dipped_ns([100] * 9, 10 * MS, 10 * MS, 90 * MS, 70) == 0
 

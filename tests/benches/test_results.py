@@ -103,7 +103,7 @@ def test_compare__wrong_usage(tmp_path: Path) -> None:
 
 
 def test_compare__recorded_results_can_still_be_read() -> None:
-    # The first result was written before results named their benchmark.
+    # Skip the first recorded result, because results did not name their benchmark then.
     paths = sorted(path for path in RESULTS.glob("*.json") if "first" not in path.name)
     assert paths
     for path in paths:

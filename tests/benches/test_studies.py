@@ -1,4 +1,4 @@
-"""Runs every study tiny: rows, columns, contents, exit status."""
+"""Runs every study with tiny settings; checks rows, columns, contents and exit status."""
 
 import contextlib
 import csv
@@ -111,7 +111,7 @@ def test_collectives__every_size_as_nccl_tests_count(name: str) -> None:
     [
         ({"counted_messages": study.FEW - 1}, True),
         ({"counted_messages": study.FEW}, False),
-        ({"iterations": 20}, False),  # a collective: the number of repetitions is an option
+        ({"iterations": 20}, False),  # no mark for a collective, whose iterations are an option
     ],
 )
 def test_study__too_few_messages_are_marked(row: dict[str, Any], marked: bool) -> None:
@@ -288,7 +288,7 @@ def test_study__killed_it_leaves_no_process() -> None:
         [sys.executable, "-m", "bench", *words], cwd=ROOT, stdout=subprocess.DEVNULL
     ) as running:
         try:
-            # The fork server, its tracker, and both hosts.
+            # Four processes: the fork server, its resource tracker, and both hosts.
             assert _eventually(lambda: len(_children(running.pid)) >= 4, 60)
             children = _children(running.pid)
         finally:
@@ -309,9 +309,9 @@ def test_study__ctrl_c_leaves_a_partial_result_and_no_process(tmp_path: Path) ->
     ) as running:
         try:
             assert _eventually(lambda: len(_children(running.pid)) >= 3, 60)
-            time.sleep(1.5)  # at least a round
+            time.sleep(1.5)  # enough for at least one round
             children = _children(running.pid)
-            os.killpg(running.pid, signal.SIGINT)  # as a terminal does
+            os.killpg(running.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
             said, errors = running.communicate(timeout=60)
         finally:
             running.kill()

@@ -1,4 +1,4 @@
-"""Tests `weft policy`: it lists registered policies, and errors give a place and a reason."""
+"""Tests `weft policy`: it lists registered policies, and its errors give line and reason."""
 
 from __future__ import annotations
 

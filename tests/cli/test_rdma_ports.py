@@ -88,7 +88,7 @@ def ports_at(**places: str) -> list[rdma.Port]:
 def test_pairing__nearest_and_in_turn() -> None:
     found = ports_at(mlx5_0=A, mlx5_1=C, mlx5_2="")
     assert rdma.pairing({"gpu0": B, "gpu1": C}, found) == {"gpu0": "mlx5_0", "gpu1": "mlx5_1"}
-    # Both devices are equally far, so each gets a GPU.
+    # Both RDMA devices are equally far, so each gets one of the GPUs.
     far = rdma.pairing({"gpu0": ELSEWHERE, "gpu1": ELSEWHERE}, found)
     assert sorted(far.values()) == ["mlx5_0", "mlx5_1"]
     assert rdma.pairing({"gpu0": A}, []) == {}

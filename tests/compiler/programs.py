@@ -100,7 +100,7 @@ class Program:
         if kind == 2:
             return [f"{margin}flow.y += {self.number(2)}"]
         if kind == 3:
-            # A constant index out of range would be refused; a computed one only fails at run time.
+            # "+ 0" hides the constant: the compiler refuses a constant index that is out of range.
             return [f"{margin}flow.seen[({self.integer(0)} + 0)] = {self.integer(1)}"]
         inner = self.statement(indent + 1, depth - 1) if depth else [f"{margin}    pass"]
         if kind == 4:

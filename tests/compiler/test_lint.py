@@ -140,7 +140,7 @@ def test_lint__refused(tmp_path: Path, body: str, line: int | None, reason: str)
 
 
 def statuses(folder: Path, body: str, **fields: float) -> tuple[int, int]:
-    """The statuses of the compiled and the interpreted hook."""
+    """Calls a hook compiled and interpreted; returns both statuses."""
     from transport.compiler import Interpreted
     from transport.compiler.source import load
 
@@ -246,8 +246,18 @@ LOSS = 'loss_policy("tried", on_ack=hook, on_timer=hold)'
         ("paths[event.path].rtt_ns += 1", PATH, "rtt_ns is written by the core", "path=record"),
         ("one = paths[0]; one.inflight_bytes = 1", PATH, "written by the core", "path=record"),
         ("paths[256].seen = 1", PATH, "index 256 is out of range", "0 to 255"),
-        ("for i in range(len(paths)): pass", LOSS, "is not an array of records", "declare path=record(...)"),
-        ("result.probe = len(paths)", LOSS, "is not an array of records", "declare path=record(...)"),
+        (
+            "for i in range(len(paths)): pass",
+            LOSS,
+            "is not an array of records",
+            "declare path=record(...)",
+        ),
+        (
+            "result.probe = len(paths)",
+            LOSS,
+            "is not an array of records",
+            "declare path=record(...)",
+        ),
     ],
 )
 def test_lint__of_paths_refused(
@@ -293,7 +303,7 @@ def test_lint__an_unknown_baseline_lists_those_there_are(tmp_path: Path) -> None
 
 
 def answer(policy: Policy, runner: Library | Interpreted) -> float:
-    """The answer of on_ack to an empty event."""
+    """The answer of on_ack to an event of zeros."""
     result = policy.family.result.zeros()
     status = runner.call(
         "on_ack",
@@ -316,7 +326,7 @@ SAVED_TWICE = (
 def test_load__what_is_compiled_is_what_the_file_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After two saves of one size within a second, Python would use the first byte code."""
+    """A file saved twice within a second, with equal size, is loaded from its new text."""
     monkeypatch.setattr("sys.dont_write_bytecode", False)
     file = write(tmp_path, SAVED_TWICE[0])
     os.utime(file, (1_000_000_000, 1_000_000_000))
@@ -328,7 +338,7 @@ def test_load__what_is_compiled_is_what_the_file_holds(
     assert answer(second, Interpreted(second)) == 2.0
     assert answer(second, jit(second)) == 2.0
     with pytest.raises(PolicyError, match="differs from the file"):
-        jit(first)  # its text has been replaced
+        jit(first)  # refused, because the file's text has been replaced
 
 
 def test_load__helpers_from_stale_byte_code_are_refused(

@@ -1,4 +1,4 @@
-"""Tests the errors of the registry and of declarations, and that records.h is up to date."""
+"""Tests errors of the registry and of policy declarations; records.h must be up to date."""
 
 from __future__ import annotations
 

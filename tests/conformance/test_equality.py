@@ -1,4 +1,4 @@
-"""Tests that the equality check finds differences, and that its interpreter is equivalent."""
+"""Tests that the equality check finds differences, and that its interpreter is correct."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ every_policy = pytest.mark.parametrize(
 
 
 def slowly(policy: Policy, chunk: Chunk) -> tuple[list[int], list[bytes], bytes]:
-    """Runs the chunk by transport.compiler.interpret, to which records.py must be equivalent."""
+    """Runs a chunk with transport.compiler.interpret, whose results records.py must reproduce."""
     runner, params = Interpreted(policy), policy.params.filled()
     flow, shared = policy.flow.zeros(), policy.shared.zeros(chunk.shared)
     statuses, answers, last = [], [], 0
@@ -97,7 +97,7 @@ def policy_of(hook: Any) -> Policy:
 
 
 @pytest.mark.parametrize(
-    ("other", "words"), [(nearly, "other answers"), (forgets, "leave other records")]
+    ("other", "words"), [(nearly, "other answers"), (forgets, "records differ")]
 )
 def test_equality__one_bit_of_an_answer_or_a_record_is_seen(other: Any, words: str) -> None:
     libraries = {"one": jit(policy_of(double)), "other": jit(policy_of(other))}
@@ -151,7 +151,7 @@ def test_native_side__parameters_stay_as_they_are() -> None:
 
 
 def answers_of(family: str, name: str, **wrong: float) -> str:
-    """The complaint about one wrong answer among plausible ones."""
+    """What complaint() says about one wrong answer among plausible answers."""
     policy = find(family, name)
     chunk = Stream(policy.family, 2).chunk(extreme=False)
     statuses, results, _ = play_interpreted(Interpreter(policy), chunk)

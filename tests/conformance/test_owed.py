@@ -1,4 +1,4 @@
-"""Tests the checks required of every window policy with faults that only these checks find."""
+"""Tests the checks of required properties, by faults that only these checks find."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transport.conformance.result import Outcome
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# A plain window policy; each fault replaces a piece of its text.
+# The source of a plain window policy; each fault replaces a part of it.
 TEXT = """
 from congestion.api import record, window_policy
 from congestion.promises import Promises
@@ -173,9 +173,9 @@ def test_names__a_parameter_may_be_called_as_a_function_of_the_file(tmp_path: Pa
 
 
 def test_files__however_odd_are_answered_without_a_traceback(tmp_path: Path) -> None:
-    """Lines and words of shipped policies are swapped, removed or duplicated."""
+    """Policy files with swapped, removed or duplicated lines and words cause no traceback."""
     chance = random.Random(7)
-    packages = "__init__.py"  # one line each: nothing to change
+    packages = "__init__.py"  # skipped: these files have a single line
     sources = [f for f in sorted((ROOT / "congestion").glob("*/*.py")) if f.name != packages]
     words = ["0", "-1", "1 << 70", "flow", "params", "event", "None", "'x'", "(", "    ", "nan"]
     answered = 0
@@ -200,4 +200,4 @@ def test_files__however_odd_are_answered_without_a_traceback(tmp_path: Path) -> 
             answered += gates.language(load(file)).passed
         except PolicyError:
             continue
-    assert answered > 10  # some are still valid
+    assert answered > 10  # some changed files are still valid policies

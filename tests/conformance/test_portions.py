@@ -1,4 +1,4 @@
-"""Tests that portions do not depend on the processes, and that the checked library is kept."""
+"""Tests that portions are the same with or without a helper process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs the whole suite on every registered policy, with fewer events and shorter runs.
 
-`make conformance` runs everything in full.
+`make conformance` runs the suite in full.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Hypothesis profiles: `fast` by default, `slow` with many more and longer schedules.
 
-WEFT_TEST_PROFILE=slow selects the second one.
+WEFT_TEST_PROFILE=slow selects `slow`.
 """
 
 import os

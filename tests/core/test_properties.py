@@ -1,4 +1,4 @@
-"""Tests random fault schedules: invariants hold after each step, runs end and are repeatable.
+"""Tests the core with random fault schedules: invariants hold, and runs end and are repeatable.
 
 Hypothesis generates the schedules and minimises failing ones.
 """
@@ -126,7 +126,7 @@ def test_properties__without_faults_nothing_fails_or_is_sent_again(schedule: Any
     schedule.outages = []
     schedule.dies_at_ns = schedule.close_at_ns = -1
     schedule.send_too_long = False
-    schedule.staged_receives = 0.0  # segments that find a ring full are sent again
+    schedule.staged_receives = 0.0  # because segments that meet a full ring are resent
     report = native.run_schedule(schedule)
     assert report.violation == ""
     assert report.failed == 0
@@ -139,7 +139,7 @@ def test_properties__without_faults_nothing_fails_or_is_sent_again(schedule: Any
 
 @st.composite
 def late_writes(draw: st.DrawFn) -> Any:
-    """Long messages through memory windows, over a network that delays, duplicates and reorders."""
+    """Sends long messages through RDMA memory windows; the network delays and reorders."""
     schedule = draw(schedules())
     schedule.windows = schedule.late_reads = True
     schedule.staged_sends = schedule.staged_receives = draw(st.sampled_from([0.0, 0.3]))
@@ -160,12 +160,12 @@ def test_properties__late_originals_change_no_byte(schedule: Any) -> None:
     report = native.run_schedule(schedule)
     assert report.violation == ""
     assert report.failed == 0
-    assert report.writes > 0 or schedule.staged_sends > 0.0  # by chance all messages were staged
+    assert report.writes > 0 or schedule.staged_sends > 0.0  # unless all messages were staged
 
 
 @st.composite
 def narrow_paths(draw: st.DrawFn) -> Any:
-    """Paths that drop datagrams above a size, one way or both, for a while."""
+    """Adds paths that for a while drop datagrams above a size, in one or both directions."""
     schedule = draw(schedules())
     schedule.search_size, schedule.windows = True, False
     schedule.segment_bytes = draw(st.sampled_from([1472, 4096, 9000]))
@@ -207,7 +207,7 @@ def test_properties__a_narrow_network_is_used_at_its_own_size() -> None:
 
 
 def test_properties__a_window_that_outlives_its_message_is_found_out() -> None:
-    """Breaks the rule that protects against late originals: P-1 must fail."""
+    """If a memory window stays open after its message, a late write must break P-1."""
     found = []
     for seed in range(1, 40):
         schedule = native.Schedule()

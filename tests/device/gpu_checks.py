@@ -44,13 +44,13 @@ def ends_() -> Iterator[Ends]:
 
 @pytest.fixture(name="roomy")
 def roomy_() -> Iterator[Ends]:
-    """Enough pinned memory for all messages of a test, so that no message waits for another."""
+    """Gives weft enough pinned memory for all messages of a test, so that none has to wait."""
     with pair(gpu_pool_bytes=128 << 20) as ends:
         yield ends
 
 
 def random(size_bytes: int, seed: int) -> Any:
-    """Random bytes on the current GPU."""
+    """Makes an array of random bytes on the current GPU."""
     return cupy.random.default_rng(seed).integers(0, 256, size_bytes, dtype=cupy.uint8)
 
 
@@ -76,7 +76,7 @@ def test_torch__crosses(ends: Ends, kind: str) -> None:
     sent, received = bits.to(kinds), torch.zeros((257, 3, 1_001), dtype=kinds, device="cuda")
     move(*ends, sent, received)
     assert torch.equal(sent, received)
-    # Tensors in host memory: PyTorch has no buffer protocol.
+    # Also tensors in host memory, which lack the buffer protocol.
     host, back = sent.cpu(), torch.zeros_like(sent, device="cpu")
     move(*ends, host, back)
     assert torch.equal(host, back)
@@ -107,7 +107,7 @@ def test_cupy__thousands_of_odd_tensors(ends: Ends) -> None:
     begins = np.cumsum(sizes + gaps) - sizes
     sent = [whole[b : b + n] for b, n in zip(begins, sizes, strict=True)]
     received = [target[b : b + n] for b, n in zip(begins, sizes, strict=True)]
-    # First as one message, then each array as its own message.
+    # First all arrays as one message, then each array as its own message.
     assert move(here, there, sent, received) == int(sizes.sum())
     expected = cupy.zeros_like(target)
     for b, n in zip(begins, sizes, strict=True):
@@ -155,7 +155,7 @@ def test_streams__what_came_before_is_sent_and_what_comes_after_sees_it(ends: En
             SLOW((64,), (256,), (sent, np.int64(sent.size), np.int64(20_000_000), np.int32(7)))
         handle = there.irecv_into(received, stream=consumer)
         handle.wait_on(consumer)
-        # Before the kernel, because compute-sanitizer waits for each launch.
+        # Post the send before the kernel, because compute-sanitizer waits for each launch.
         here.isend(sent, stream=producer)
         with consumer:
             SLOW((64,), (256,), (received, np.int64(received.size), np.int64(0), np.int32(1)))
@@ -261,7 +261,7 @@ def test_streams__an_array_of_the_stream_in_force_needs_no_word(ends: Ends) -> N
 
 @pytest.mark.parametrize("busy", ["fresh", "kernel", "to_host", "to_device"])
 def test_streams__many_wait_while_messages_come(roomy: Ends, busy: str) -> None:
-    """More waiting streams than a GPU has queues: none blocks the copies that it waits for."""
+    """Streams that wait for messages, more than a GPU has queues, do not block weft's copies."""
     here, there = roomy
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(100)]
     sent = random(300_000, 1)
@@ -295,7 +295,7 @@ def test_streams__many_wait_while_messages_come(roomy: Ends, busy: str) -> None:
 
 
 def other_context_stream() -> int:
-    """A stream of a context that is not the device's primary one."""
+    """Makes a stream of a CUDA context that is not the device's primary context."""
     driver = ctypes.CDLL("libcuda.so.1")
     context, stream = ctypes.c_void_p(), ctypes.c_void_p()
     if hasattr(driver, "cuCtxCreate_v4"):
@@ -314,17 +314,17 @@ def mistakes() -> Iterator[tuple[Any, Any, str]]:
     managed = cupy.ndarray(100, cupy.uint8, memptr=cupy.cuda.malloc_managed(100))
     yield managed, None, "buf: managed memory"
     yield cupy.zeros((8, 8))[:, ::2], None, "buf: .*not contiguous"
-    yield good, other_context_stream(), "stream: a stream of another device or context"
+    yield good, other_context_stream(), "stream: belongs to another device or context"
     freed = cupy.cuda.runtime.malloc(1 << 22)
     memory = cupy.cuda.UnownedMemory(freed, 1 << 22, None)
     stale = cupy.ndarray(1 << 22, cupy.uint8, memptr=cupy.cuda.MemoryPointer(memory, 0))
     cupy.cuda.runtime.free(freed)
-    yield stale, None, "buf: no memory of a device at"
+    yield stale, None, "buf: no device memory at"
     if GPUS > 1:
         with cupy.cuda.Device(1):
             elsewhere, stream = cupy.zeros(100, cupy.uint8), cupy.cuda.Stream()
         yield [good, elsewhere], None, "buf: .*on device 0 and on device 1"
-        yield good, stream, "stream: a stream of another device or context"
+        yield good, stream, "stream: belongs to another device or context"
 
 
 def test_mistakes__are_one_error_each_and_nothing_is_lost(ends: Ends) -> None:
@@ -434,7 +434,7 @@ def test_verbs__over_the_software_provider(library: str, mode: str) -> None:
     knobs = {"WEFT_RDMA_MODE": mode, "TRANSFER_ARRAYS": library}
     for weather, (received, sent) in zip(weathers, exchange(plans, weathers, **knobs), strict=True):
         assert (received["wrong"], received["touched"]) == (0, 0), weather
-        # Arrays are sent without a copy. Only the final "yes", which may be resent, is copied.
+        # Arrays are sent without a copy; only the final "yes", perhaps resent, is copied.
         copied = sent["engine"]["payload_copied_bytes"]
         assert copied % len(b"yes") == 0
         assert copied < 100

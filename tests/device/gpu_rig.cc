@@ -44,7 +44,7 @@ Rig::Rig(const std::string& library) : driver(found(library)) {
   require("cuEventCreate", driver.event_create(&first_, 0));
   require("cuEventCreate", driver.event_create(&last_, 0));
   std::string error;
-  // A library given by name is a fake, which requires an image and does not read it.
+  // A library given by its path is a fake of libcuda, which needs some kernel image but does not read it.
   kernels = gpu::kernel_image() == nullptr && !library.empty() ? gpu::Kernels::load(driver, context_, "any", &error)
                                                                : gpu::Kernels::open(driver, context_, &error);
   if (kernels == nullptr && gpu::kernel_image() == nullptr) skip(error);

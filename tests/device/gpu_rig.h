@@ -37,7 +37,7 @@ class Rig {
     std::exit(1);
   }
   void synchronize() const { require("cuStreamSynchronize", driver.stream_synchronize(stream)); }
-  // The time of the work that `launch` queues, measured by events.
+  // The time of the work that `launch` queues, measured by CUDA events.
   template <class Launch>
   double seconds(Launch launch) const {
     require("cuEventRecord", driver.event_record(first_, stream));
@@ -77,7 +77,7 @@ class Region {
 
   gpu::Address address() const { return address_; }
   std::size_t bytes() const { return bytes_; }
-  // The copy of the whole region on the host.
+  // The host's copy of the whole region.
   std::vector<std::uint8_t>& mirror() { return mirror_; }
   void upload();
   // The current contents. Waits for the stream.
@@ -91,13 +91,13 @@ class Region {
   std::vector<std::uint8_t> mirror_;
 };
 
-// Compare the GPU's results with the expected ones; print a difference and return false.
+// Compares the GPU's results with the expected results; at a difference, prints it and returns false.
 bool check_pieces(const Rig& rig, std::uint64_t seed);
 bool check_attended(const Rig& rig, std::uint64_t seed);
 bool check_reduce(const Rig& rig, std::uint64_t seed);
-// Every pair of numbers of a narrow format with this distance.
+// Reduces every pair of numbers of a 16-bit format whose bit patterns have this distance.
 bool check_narrow(const Rig& rig, gpu::ElementType type, std::uint64_t distance);
-// JSON: medians, each compared with a copy of as many bytes.
+// Measures the kernels; returns JSON with medians, each compared with a copy of as many bytes.
 std::string measure(const Rig& rig, std::uint64_t bytes, int repeats);
 
 }  // namespace weft::test

@@ -9,7 +9,7 @@
 namespace weft::test {
 namespace {
 
-// Median times of the launches, which take turns; the first turn is a warm-up.
+// The median time of each launch. Launches run in turn; the first round is a warm-up.
 template <class... Launch>
 std::vector<double> medians(const Rig& rig, int repeats, Launch... launch) {
   std::vector<std::vector<double>> times(sizeof...(launch));
@@ -29,7 +29,7 @@ std::vector<double> medians(const Rig& rig, int repeats, Launch... launch) {
   return all;
 }
 
-// `floor`: the time of a copy that reads and writes as many bytes; a ratio of 1 is as fast.
+// `floor`: the time of a copy that reads and writes as many bytes; ratio 1 means as fast as the copy.
 void add_row(std::string* rows, const std::string& what, std::uint64_t bytes, double seconds, double floor) {
   char text[256];
   std::snprintf(text, sizeof(text),
@@ -40,7 +40,7 @@ void add_row(std::string* rows, const std::string& what, std::uint64_t bytes, do
   *rows += text;
 }
 
-// A message of equal pieces in random order, each at a multiple of 16 or at a random address.
+// A message of pieces of equal length in random order, at multiples of 16 or at random addresses.
 struct Pieces {
   std::vector<gpu::Piece> table;
   std::uint64_t bytes = 0;
@@ -84,7 +84,7 @@ void measure_pieces(const Rig& rig, std::uint64_t bytes, int repeats, const Regi
   }
 }
 
-// Through pinned memory, one piece of a ring at a time; the floor is the copy engine's time.
+// Measures copies through pinned memory, one piece of a ring at a time, against the copy engine.
 void measure_ring(const Rig& rig, std::uint64_t bytes, int repeats, const Region& from, std::string* rows) {
   constexpr std::uint64_t kPieceBytes = 8'900;
   for (const bool anywhere : {false, true}) {
@@ -131,7 +131,7 @@ void measure_reduce(const Rig& rig, std::uint64_t bytes, int repeats, const Regi
           rig.require("cuMemcpyDtoDAsync", rig.driver.copy_on_device(to.address(), from.address(), used, rig.stream));
         },
         [&] { rig.require("cuLaunchKernel", rig.kernels->reduce(type, gpu::Operation::sum, reduction, rig.stream)); });
-    // A copy reads and writes once; this reads twice and writes once or twice.
+    // The floor: a copy reads and writes each byte once; this kernel reads two arrays and writes one or two.
     add_row(rows, std::string("reduce ") + name + (twice ? " and copy" : "") + (skewed ? ", b an element on" : ""),
             used, times[1], times[0] * (twice ? 2.0 : 1.5));
   };
@@ -149,8 +149,7 @@ void measure_reduce(const Rig& rig, std::uint64_t bytes, int repeats, const Regi
 
 std::string measure(const Rig& rig, std::uint64_t bytes, int repeats) {
   bytes = std::max<std::uint64_t>(bytes, 100'000);
-  // Cleared by copies from a small initialised region, because initcheck reports uninitialised
-  // reads.
+  // Initialised by copies from a small region, because initcheck reports reads of uninitialised memory.
   Region from(rig, Kind::device, bytes + 64, false), to(rig, Kind::device, bytes + 64, false);
   Region zeros(rig, Kind::device, std::min<std::uint64_t>(bytes, 1 << 20));
   zeros.upload();

@@ -20,8 +20,7 @@ bool say(bool right, const char* what, std::uint64_t seed) {
   return right;
 }
 
-// Pieces in memory: each in its own region that ends with it, or all in one region with guards
-// between them.
+// A message in pieces: each piece at the end of its own region, or all in one region with guards between them.
 struct Message {
   std::vector<Region> regions;
   struct Place {
@@ -50,7 +49,7 @@ struct Message {
     bytes.resize(gpu::lay_out(table.data(), count));
     draw->fill(bytes.data(), bytes.size());
   }
-  // Fills the mirrors with guards, then puts bytes [begin, end) of the message into them.
+  // Fills the host's copies of the regions with guard bytes, then writes bytes [begin, end) of the message.
   void mirror(std::uint64_t begin, std::uint64_t end) {
     for (Region& region : regions) std::fill(region.mirror().begin(), region.mirror().end(), kUntouched);
     for (std::size_t i = 0; i < table.size(); ++i) {
@@ -66,7 +65,7 @@ struct Message {
   }
 };
 
-// Results that are NaN need not have equal bits.
+// Needed because NaN results of GPU and host may have different bits.
 bool is_nan(gpu::ElementType type, const std::uint8_t* element) {
   std::uint64_t bits = 0;
   const auto above = [&](std::size_t bytes, std::uint64_t infinity) {
@@ -94,7 +93,7 @@ std::size_t bytes_of(gpu::ElementType type) {
   return kBytes[static_cast<std::size_t>(type)];
 }
 
-// Byte arrays at an offset in their own regions, which end with them.
+// Arrays of bytes, each in its own region: it begins at an offset and ends with the region.
 struct Arrays {
   std::vector<Region> regions;
   std::vector<std::size_t> places;
@@ -122,7 +121,7 @@ bool reduces_alike(const Rig& rig, gpu::ElementType type, gpu::Operation operati
     arrays->regions[i].upload();
     copies.emplace_back(arrays->regions[i].bytes() + 16);
   }
-  // The host's copies begin at multiples of 16 like the GPU's regions, so alignment is equal.
+  // The host's copies begin at multiples of 16, as the GPU's regions do, so that alignments are equal.
   const auto begins = [&](std::size_t i) {
     return copies[i].data() + (0 - reinterpret_cast<std::uintptr_t>(copies[i].data())) % 16;
   };
@@ -202,7 +201,7 @@ bool check_attended(const Rig& rig, std::uint64_t seed) {
   Region lying(rig, Kind::pinned, total + 1), memory(rig, Kind::pinned, sizeof(gpu::AttendantBoard));
   memory.upload();
   auto* const board = reinterpret_cast<gpu::AttendantBoard*>(memory.address());
-  std::uint32_t number = static_cast<std::uint32_t>(draw.below(2) == 0 ? 1 : 0 - draw.below(jobs) - 1);  // numbers wrap
+  std::uint32_t number = static_cast<std::uint32_t>(draw.below(2) == 0 ? 1 : 0 - draw.below(jobs) - 1);  // wraps
   const auto attend = [&](bool gathers, std::uint32_t generation) {
     const std::uint32_t first = number;
     for (std::uint64_t i = 0; i < jobs; ++i) {

@@ -94,7 +94,7 @@ def wait(what: Callable[[], bool], limit_s: float) -> bool:
 
 
 class Trial:
-    """The two ranks, and each phase's outcome."""
+    """Runs the two ranks through all phases and stores the outcome of each phase."""
 
     def __init__(self, lab: Lab, program: str, folder: Path, long_s: float) -> None:
         self.lab, self.program, self.folder, self.long_s = lab, program, folder, long_s
@@ -160,7 +160,7 @@ def main() -> int:
     folder = options.folder.resolve()
     work = folder / "work"
     work.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the lab is taken down
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the lab is removed
     name = f"liveness-{options.under}"
     with Lab(load(Path("examples/labs/gpus.toml")), name=name) as lab:
         trial = Trial(lab, PROGRAMS[options.under], work, options.seconds)

@@ -1,6 +1,6 @@
 """One rank of liveness.py over NCCL's C interface: sums and compares every element.
 
-Prints events as JSON lines. After an error a new generation begins with a new communicator and id.
+It prints events as JSON lines. After an error it makes a new communicator with a new id.
 """
 
 import ctypes
@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 INT32, SUM, IN_PROGRESS, SUCCESS = 2, 0, 7, 0
-COUNT = 8 << 20  # of int32: 32 MB
+COUNT = 8 << 20  # number of int32 elements: 32 MB
 ID_WAIT_S = 120
 
 
 class UniqueId(ctypes.Structure):
-    """ncclUniqueId: 128 bytes, passed by value."""
+    """The C struct ncclUniqueId: 128 bytes, passed by value."""
 
     _fields_ = [("internal", ctypes.c_char * 128)]
 
@@ -51,7 +51,7 @@ class Rank:
         return str(self.nccl.ncclGetErrorString(result).decode())
 
     def unique_id(self, generation: int) -> UniqueId:
-        """Rank 0 creates the id; the others read it once the file is complete."""
+        """Rank 0 writes the communicator's id to a file; the other rank reads it from there."""
         made, file = UniqueId(), self.folder / f"id-{generation}"
         if self.rank == 0:
             assert self.nccl.ncclGetUniqueId(ctypes.byref(made)) == SUCCESS

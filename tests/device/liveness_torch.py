@@ -1,6 +1,6 @@
 """One rank of liveness.py under PyTorch: DDP steps, each followed by an exact all-reduce.
 
-Prints events as JSON lines. After an error a new generation begins with a new process group.
+It prints events as JSON lines. After an error it makes a new process group.
 """
 
 import faulthandler
@@ -18,7 +18,7 @@ from torch.distributed import distributed_c10d
 from tests.device.liveness_rank import say
 
 WIDTH = 2048  # three layers of this width have 50 MB of gradients
-COUNT = 2 << 20  # of int32: 8 MB
+COUNT = 2 << 20  # number of int32 elements: 8 MB
 GROUP_LIMIT = timedelta(minutes=10)
 
 
@@ -46,7 +46,7 @@ class Job:
         self.model(data).square().mean().backward()
         self.optimizer.step()
         total = self.index * (self.rank + 1)
-        dist.all_reduce(total, async_op=True).wait()  # a synchronous call would not wait on the CPU
+        dist.all_reduce(total, async_op=True).wait()  # else only the GPU would wait
         wrong = int((total != self.index * (self.ranks * (self.ranks + 1) // 2)).sum())
         if number % 20 == 0:
             wrong += self._models_differ()
@@ -61,7 +61,7 @@ class Job:
         return int((mine.view(torch.int32) != first.view(torch.int32)).sum())
 
     def run(self) -> str:
-        """Steps until an error, and returns its text."""
+        """Runs steps until an error occurs, and returns the text of the error."""
         rounds, told = 0, time.monotonic()
         try:
             while True:
@@ -78,7 +78,7 @@ class Job:
 
 
 def main() -> None:
-    # wait() checks for errors on the CPU, and no watchdog thread ends the process at an error.
+    # With this, wait() checks for errors on the CPU, and no watchdog thread ends the process.
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     faulthandler.register(signal.SIGUSR1)

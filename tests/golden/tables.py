@@ -1,4 +1,4 @@
-"""Runs every shipped policy over loss rates and numbers of paths: four flows, 60 ms.
+"""Runs every shipped policy at several loss rates and numbers of paths: four flows, 60 ms.
 
 Each CSV row is the result of one policy at one loss rate and one number of paths.
 """

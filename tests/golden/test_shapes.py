@@ -15,7 +15,7 @@ from . import traces
 from .tables import names
 
 SEGMENT = 4_160
-NS_PER_BYTE = 0.8  # of the link in the standard traces
+NS_PER_BYTE = 0.8  # time per byte on the link of the standard traces
 
 Array = np.ndarray[Any, Any]
 
@@ -38,7 +38,7 @@ def queue_us(stage: str, from_ms: float, until_ms: float) -> Array:
 
 
 def cuts(window: Array, least: float = 0.02) -> list[tuple[int, float]]:
-    """The samples after which the window fell, and the ratio that remained."""
+    """The samples after which the window fell, with the ratio of the window after to before."""
     left = window[1:] / window[:-1]
     return [(int(at), float(left[at])) for at in np.flatnonzero(left < 1 - least)]
 
@@ -52,7 +52,7 @@ def test_standard__a_newcomer_gets_its_share_and_gives_it_back(name: str) -> Non
     assert share(stage, 0, 10, 20) >= 0.8
     for flow in (0, 1):
         assert 0.3 <= share(stage, flow, 40, 60) <= 0.65
-        assert 0.3 <= share(stage, flow, 70, 90) <= 0.65  # recovered from the burst of losses
+        assert 0.3 <= share(stage, flow, 70, 90) <= 0.65  # after the burst of losses
     assert share(stage, 0, 100, 110) >= 0.8
 
 
@@ -67,7 +67,7 @@ def test_aimd__saws_between_a_window_and_its_half() -> None:
     assert len(falls) >= 2
     for _, left in falls:
         assert left == pytest.approx(0.5, abs=0.02)
-    climb = window[falls[0][0] + 2 : falls[1][0]]  # linear: the same increase each round trip
+    climb = window[falls[0][0] + 2 : falls[1][0]]  # growth between two cuts: linear
     line = np.polyval(np.polyfit(np.arange(len(climb)), climb, 1), np.arange(len(climb)))
     assert np.abs(climb - line).max() < 0.02 * climb.max()
     small = part("standard_aimd", "window_0", 10, 20)
@@ -85,23 +85,23 @@ def test_cubic__is_concave_to_its_old_peak_and_convex_beyond() -> None:
     slope = np.diff(window[first:second])
     third = len(slope) // 3
     early, middle, late = (float(slope[i * third : (i + 1) * third].mean()) for i in range(3))
-    assert early > 3 * middle  # concave up to the plateau
-    assert late > 3 * middle  # convex after it
+    assert early > 3 * middle  # growth slows down up to the plateau
+    assert late > 3 * middle  # growth speeds up after the plateau
     assert float(slope.min()) >= 0
 
 
 def test_dctcp__saws_little_and_holds_the_queue_at_the_mark() -> None:
     window = part("standard_dctcp", "window_0", 10, 20)
-    assert window.min() / window.max() > 0.9  # 0.5 for aimd
+    assert window.min() / window.max() > 0.9  # small cuts; for aimd the ratio is 0.5
     assert share("standard_dctcp", 0, 10, 20) > 0.95
     delay = queue_us("standard_dctcp", 10, 20)
-    assert 30 <= delay.mean() <= 55  # marks begin at 52 us
+    assert 30 <= delay.mean() <= 55  # in us; ECN marking begins at a queueing delay of 52 us
     assert delay.min() > 10
 
 
 def test_swift__settles_at_its_target_and_scales_it_with_the_flows() -> None:
     alone, two = queue_us("standard_swift", 10, 20), queue_us("standard_swift", 45, 60)
-    # Twice the minimum round trip of 50 us, and more for smaller windows.
+    # The target delay is twice the minimum RTT of 50 us, and more for smaller windows.
     assert 100 <= alone.mean() < two.mean() <= 300
     assert alone.std() < 0.2 * alone.mean()
     assert two.std() < 0.2 * two.mean()
@@ -121,12 +121,12 @@ def test_dcqcn__is_cut_less_and_less_and_climbs_back_by_halves() -> None:
     assert len(falls) >= 4
     left = [one for _, one in falls]
     assert left[0] < 0.6
-    assert left[-1] > left[0] + 0.1  # alpha decays: marks are rare
+    assert left[-1] > left[0] + 0.1  # later cuts are smaller: alpha decays while marks are rare
     for at, _ in falls[:4]:
-        # Fast recovery: half of the way each 105 us, wherever the cut lies between two samples.
+        # Fast recovery regains half of the loss each 105 us; a cut lies anywhere between samples.
         lost, regained = rate[at] - rate[at + 1], rate[at + 3] - rate[at + 1]
         assert regained > 0.4 * lost
-        assert rate[at + 5] - rate[at + 4] < 0.5 * regained  # then a linear increase
+        assert rate[at + 5] - rate[at + 4] < 0.5 * regained  # then it grows linearly
 
 
 def test_nscc__keeps_delay_near_one_round_trip() -> None:

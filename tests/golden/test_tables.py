@@ -1,7 +1,7 @@
 """Tests that the committed tables and traces are reproduced exactly.
 
-Nothing in them depends on a C library (also tested here), so integers must be equal, and ratios
-equal in the stored digits.
+No value in them depends on a C library (which is also tested), so integers must be equal, and
+ratios must be equal in all stored digits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def test_traces__are_as_committed(stage: str) -> None:
 
 
 def test_policies__need_no_mathematics_of_a_c_library() -> None:
-    """Square roots are exact everywhere; exp, log and cbrt are not."""
+    """Shipped policies use no exp, log or cbrt, whose results differ between C libraries."""
     for entry in shipped():
         file = f"{entry.policy.family.name}_{entry.policy.name}.so"
         found = symbols((native.POLICY_DIRECTORY / file).read_bytes(), dynamic=True)

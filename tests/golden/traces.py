@@ -1,7 +1,7 @@
-"""Traces of the windows of shipped window policies over time, in two scenarios.
+"""Makes and reads traces of shipped window policies over time, in two scenarios.
 
-Standard: one flow from 0, a second flow from 20 to 90 ms, a burst of losses at 60 ms. Wide, for
-aimd and cubic: one flow, a round trip of 40 ms, a queue of a third of the bandwidth-delay product.
+Standard: one flow from 0 ms on, a second flow from 20 to 90 ms, a burst of losses at 60 ms. Wide,
+for aimd and cubic: one flow, an RTT of 40 ms, a queue of a third of the bandwidth-delay product.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def standard(name: str) -> native.ArenaPlan:
 
 
 def wide(name: str) -> native.ArenaPlan:
-    """The plan of a wide trace. It has two flow columns, but the second flow never starts."""
+    """The plan of the wide scenario. It has two flows, but the second flow never starts."""
     link = bottleneck(bytes_per_s=WIDE_BYTES_PER_S, delay_ns=20 * MS, queue_bytes_max=1_600_000)
     plan = plan_of(
         Cast({"window": name}), links=[link], flows=2, limit_ns=WIDE_END_NS, trace_ns=100 * MS
@@ -86,9 +86,9 @@ def path_of(stage: str) -> Path:
 
 
 def read(stage: str) -> dict[str, np.ndarray]:
-    """The committed trace, by column; float64."""
+    """A committed trace: column name -> values as float64."""
     values = np.loadtxt(path_of(stage), delimiter=",", skiprows=1)
     return dict(zip(HEADING.split(","), values.T, strict=True))
 
 
-assert DELAY_NS == 25 * US  # the traces were made with this delay
+assert DELAY_NS == 25 * US  # the committed traces were made with this delay

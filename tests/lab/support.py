@@ -15,14 +15,14 @@ from transport.lab import Counters, Lab, LabError, LabModel, Link, features, nam
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 7001
 CHUNK = 32
-QUIET_S = 0.4  # longer than a packet waits on a busy machine
+QUIET_S = 0.4  # no packet needs longer to arrive, even on a busy machine
 ECT_0, CE = 2, 3
-# From Linux headers; Python 3.11 does not define them.
+# Constants from Linux headers, which Python 3.11 does not define.
 IP_RECVTOS, SO_RCVBUFFORCE, UDP_SEGMENT = 13, 33, 103
 
 
 def reason_to_skip() -> str:
-    """Why no lab can be built on this host, or ""."""
+    """Why this host cannot build a lab; "" if it can."""
     try:
         features.require_rights()
         features.require_kernel(LabModel())
@@ -72,13 +72,13 @@ class Pair:
 
     def __post_init__(self) -> None:
         self.receiver = self.lab.call(self.target, udp)
-        # A small datagram uses much more buffer than its length.
+        # A large receive buffer, because a small datagram uses much more of it than its length.
         self.receiver.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 16 << 20)
         self.receiver.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
         self.receiver.bind((self.lab.address(self.target), PORT))
 
     def sender(self, port: int = 0) -> socket.socket:
-        """A connected socket, so that ICMP errors are reported by send."""
+        """Opens a connected socket, so that send() reports ICMP errors."""
         made = self.lab.call(self.source, udp)
         made.bind((self.lab.address(self.source), port))
         made.connect((self.lab.address(self.target), PORT))
@@ -120,7 +120,7 @@ def datagram(number: int, payload_bytes: int) -> bytes:
 
 
 def grown(lab: Lab, work: Callable[[], object]) -> dict[str, Counters]:
-    """How much each direction's counters grew during `work`."""
+    """Runs `work`; returns how much the counters of each direction grew meanwhile."""
     before = lab.counters()
     work()
     after = lab.counters()

@@ -61,7 +61,7 @@ def test_impair__orders_hold_the_link() -> None:
     value = {n: int.from_bytes(words[at : at + 8], "little") for n, at in impair.ORDER.items()}
     assert value["cut"] == 1
     assert value["loss"] == 1 << 31
-    assert value["cost"] == 1 << impair.COST_SHIFT  # a ns per byte
+    assert value["cost"] == 1 << impair.COST_SHIFT  # one ns per byte, as a fixed-point number
     assert (value["mark_ns"], value["limit_ns"]) == (50_000, 100_000)
     unmarked = impair.orders(link, cut=False, marks=False)
     at = impair.ORDER["mark_ns"]

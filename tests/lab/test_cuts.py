@@ -1,7 +1,7 @@
-"""Tests that a connection survives while one path works: paths are cut for longer than a silence.
+"""Tests that a connection survives while one path works; the others are cut for long.
 
-`make test` cuts some subsets of four paths for seconds, with a silence of 3 s. LAB_CUT_S=60 cuts
-all subsets of one, two and three paths for a minute, with the default silence.
+`make test` cuts some subsets of four paths for some seconds, with a peer silence of 3 s.
+LAB_CUT_S=60 cuts all subsets of one, two and three paths for a minute, with the default silence.
 """
 
 import itertools
@@ -24,7 +24,7 @@ CUT_S = LONG_S or 6.0
 KNOBS = {} if LONG_S else {"WEFT_PEER_SILENCE_NS": "3000000000", "WEFT_PEER_DEAD_NS": "3000000000"}
 LINKS = [f"leaf0-spine{i}" for i in range(4)]
 SUBSETS = [subset for count in (1, 2, 3) for subset in itertools.combinations(LINKS, count)]
-# All single links, because the control socket uses one of them, and some larger subsets.
+# Cut each single link, because the control socket uses one of them, and some larger subsets.
 CHOSEN = SUBSETS if LONG_S else [*SUBSETS[:4], SUBSETS[5], SUBSETS[11]]
 
 SERVER = """
@@ -40,7 +40,7 @@ with Endpoint() as endpoint, endpoint.listen(port=7000) as listener:
     for connection in listener:
         threading.Thread(target=serve, args=[connection], daemon=True).start()
 """
-# One connection always has a message in flight, one only waits; "dial" opens a third.
+# One connection always has a message in flight, another only waits; "dial" opens a third one.
 CLIENT = """
 import os, sys, threading, time
 from transport import Endpoint
@@ -89,7 +89,7 @@ def lab() -> Iterator[Lab]:
 
 
 class Pair:
-    """The two processes, and questions to the client."""
+    """Runs server and client in the lab, and asks the client questions."""
 
     def __init__(self, lab: Lab, log: Path) -> None:
         self.log = log
@@ -160,7 +160,7 @@ def test_cuts__a_connection_outlives_the_paths_it_has_lost(
             threading.Event().wait(CUT_S / 2)
             halfway = pair.rounds()
             assert halfway > before
-            # A new connection uses the remaining path and does not wait for the cut ones.
+            # A new connection uses the remaining path and does not wait for the cut paths.
             assert float(pair.ask("dial")) < 20.0
             threading.Event().wait(CUT_S / 2)
             assert pair.rounds() > halfway

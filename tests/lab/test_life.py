@@ -34,7 +34,7 @@ def _possible() -> None:
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """The name of a lab that is removed after the test in any case."""
+    """A name for a lab; a lab of this name is removed after the test in any case."""
     one = unique("life")
     yield one
     if one in state.names():
@@ -43,7 +43,7 @@ def name() -> Iterator[str]:
 
 
 def building(name: str) -> "subprocess.Popen[bytes]":
-    """A process that is building a lab."""
+    """Starts a process that builds a lab."""
     child = subprocess.Popen(
         [sys.executable, "-c", BUILD, name], cwd=ROOT, stderr=subprocess.DEVNULL
     )
@@ -210,7 +210,7 @@ def test_life__run_and_errors_of_the_python_door(name: str) -> None:
 
 
 def without_capabilities() -> Callable[[], None]:
-    """A preexec function that drops all capabilities, also from root."""
+    """A preexec_fn that makes a process drop all capabilities, even if it runs as root."""
     prctl = ctypes.CDLL(None).prctl
 
     def drop() -> None:

@@ -1,4 +1,4 @@
-"""Tests that messages arrive intact over bad paths, and over a device that comes and goes.
+"""Tests that messages arrive intact over bad paths, and if a device is removed and restored.
 
 `python -m bench wan` measures the speed.
 """
@@ -83,7 +83,7 @@ def transfer(wire: Wire) -> Iterator[subprocess.Popen[str]]:
     assert said.split() == SUMS
 
 
-# LAB_SICK=all runs all cases.
+# The cases that run unless LAB_SICK=all is set, which runs all of bench.wan's cases.
 CHOSEN = [
     *("1 in 50 passes, both ways", "1 in 50 passes, forward only"),
     "1/100 of the rate, both ways",
@@ -106,7 +106,7 @@ def ip(wire: Wire, *words: str) -> None:
 
 @pytest.mark.parametrize("what", ["down", "address", "device"])
 def test_sick__a_device_goes_and_comes_back(what: str) -> None:
-    """The address, the link or the whole device is gone for two seconds during a transfer."""
+    """A transfer survives two seconds without the interface's address, link or device."""
     address = f"{ADDRESSES[0]}/24"
     with Wire(unique("gone"), [HEALTHY] * 4, mtu_bytes=9_000) as wire, transfer(wire) as sender:
         assert sender.stdin is not None

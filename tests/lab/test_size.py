@@ -1,4 +1,4 @@
-"""Tests transfers while long packets are dropped: on all paths or one, one way or both."""
+"""Tests transfers while long packets are dropped: on one path or all, in one direction or both."""
 
 import os
 import subprocess
@@ -15,8 +15,8 @@ pytestmark = pytest.mark.namespaces
 
 MESSAGE_BYTES = 1 << 20
 MESSAGES = 16
-SHORT = 1_500  # the IP packet of a datagram of 1,472 bytes
-# Each line on the client's stdin starts a round: all messages there, and one message back.
+SHORT = 1_500  # length of the longest IP packet that passes: a datagram of 1,472 bytes
+# Each line on the client's stdin starts a round: 16 messages to the server, one message back.
 SERVER = f"""
 from transport import Endpoint
 with Endpoint() as endpoint, endpoint.listen(port=7000) as listener:
@@ -57,7 +57,7 @@ def lab() -> Iterator[Lab]:
 
 
 class Transfers:
-    """A client at host0 and a server at host1 that move 16 MB there and 1 MB back at a time."""
+    """A client at host0 and a server at host1; a round moves 16 MB there and 1 MB back."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -105,7 +105,7 @@ def transfers(lab: Lab) -> Iterator[Transfers]:
 
 
 def payload_of(lab: Lab, transfers: Transfers) -> tuple[int, float]:
-    """Bytes of one round on host0's link, and their mean packet length."""
+    """Runs one round; returns the bytes sent on host0's link, and their mean packet length."""
     before = lab.counters()["host0>leaf0"]
     transfers.begin()
     transfers.end()
@@ -115,7 +115,7 @@ def payload_of(lab: Lab, transfers: Transfers) -> tuple[int, float]:
 
 
 def await_long(lab: Lab, transfers: Transfers) -> int:
-    """Waits until long datagrams are sent (10 to 20 s); returns the bytes of that round."""
+    """Runs rounds until long datagrams are sent (10 to 20 s); returns the last round's bytes."""
     until = time.monotonic() + 120
     sent, mean = payload_of(lab, transfers)
     while mean < 4_000 and time.monotonic() < until:
@@ -128,7 +128,7 @@ def await_long(lab: Lab, transfers: Transfers) -> int:
 @pytest.mark.parametrize("ways", ["up", "down", "both"])
 def test_size__long_packets_vanish_on_all_paths(lab: Lab, transfers: Transfers, ways: str) -> None:
     _, mean = payload_of(lab, transfers)
-    assert mean > 4_000  # long datagrams, as negotiated
+    assert mean > 4_000  # the ends have negotiated long datagrams
     before = lab.counters()["host0>leaf0"].bytes
     transfers.begin()
     up, down = ways in ("up", "both"), ways in ("down", "both")
@@ -148,7 +148,7 @@ def test_size__long_packets_vanish_on_one_path(lab: Lab, transfers: Transfers) -
     transfers.begin()
     lab.set("leaf0-spine1", up_bytes_max=SHORT, down_bytes_max=SHORT)
     transfers.end()
-    # The other paths still carry long datagrams. If the process was not scheduled for a moment, it
-    # may have concluded that no path does.
+    # Wait until the other paths carry long datagrams. A process that did not run for a moment may
+    # have concluded that no path does.
     sent = await_long(lab, transfers)
     assert sent < 2 * MESSAGES * MESSAGE_BYTES

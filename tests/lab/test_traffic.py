@@ -46,7 +46,7 @@ def one_path() -> Iterator[Lab]:
 
 @pytest.fixture
 def pair(one_path: Lab) -> Iterator[Pair]:
-    """A pair of hosts with one path; resets the links after the test."""
+    """Yields a pair of hosts with one path; resets the links after the test."""
     one = Pair(one_path)
     try:
         yield one
@@ -84,7 +84,7 @@ def test_traffic__many_ports_take_all_paths(paths: Lab) -> None:
 
 def test_traffic__a_flow_stays_on_its_path(paths: Lab) -> None:
     pair = Pair(paths)
-    # The same ports from new sockets: the ports select the path, not the socket.
+    # New sockets with the same ports take the same path, because ports select it, not sockets.
     carried = by_spine(paths, pair, [6001] * 4, 50)
     pair.close()
     assert sorted(carried) == [0, 0, 0, 200]
@@ -103,7 +103,7 @@ def test_traffic__rate_is_held(pair: Pair) -> None:
     growth = grown(pair.lab, flood)["leaf0>spine0"]
     seconds = time.monotonic() - begin
     assert growth.queue_drops > 0
-    # The token bucket adds its burst. There is no lower bound, because other load slows the sender.
+    # 50,000: the token bucket's burst. No lower bound, because other load may slow the sender.
     assert 0 < growth.bytes < 1.1 * rate * seconds + 50_000
 
 
@@ -114,15 +114,15 @@ def test_traffic__every_nth_is_lost(pair: Pair) -> None:
     growth = grown(pair.lab, lambda: arrived.extend(pair.pass_on(sender, 1000)))
     assert growth["leaf0>spine0"].losses == 100
     assert len(arrived) == 900
-    assert growth["spine0>leaf0"].losses == 0  # no packet in this direction
+    assert growth["spine0>leaf0"].losses == 0  # no packets in this direction
     missing = sorted(set(range(1000)) - set(arrived))
     assert {after - before for before, after in pairwise(missing)} == {10}
 
 
 @pytest.mark.parametrize("link", ["host0-leaf0", "leaf0-spine0"])
 def test_traffic__a_burst_is_lost_datagram_by_datagram(pair: Pair, link: str) -> None:
-    # Larger than the token bucket of such a slow link: tbf would drop it whole if it did not
-    # segment it.
+    # The burst is longer than the token bucket of such a slow link. tbf would drop it whole if it
+    # did not split it into datagrams.
     pair.lab.set("host0-leaf0", rate_bytes_per_s=2_000_000)
     pair.lab.set(link, loss_every=10)
     sender = pair.sender()
@@ -168,7 +168,7 @@ def test_traffic__one_percent_is_lost(pair: Pair) -> None:
     arrived: list[int] = []
     growth = grown(pair.lab, lambda: arrived.extend(pair.pass_on(sender, 10_000)))
     losses = growth["host0>leaf0"].losses
-    assert 40 <= losses <= 160  # six standard deviations
+    assert 40 <= losses <= 160  # 100 are expected; the bounds are six standard deviations away
     assert len(arrived) == 10_000 - losses
 
 
@@ -178,7 +178,7 @@ def test_traffic__losses_come_in_bursts(pair: Pair) -> None:
     missing = sorted(set(range(10_000)) - set(arrived))
     runs = 1 + sum(b - a > 1 for a, b in pairwise(missing))
     assert len(missing) > 100
-    assert 2.5 < len(missing) / runs < 8  # the mean is 1/0.2
+    assert 2.5 < len(missing) / runs < 8  # bursts have a mean length of 1 / 0.2 = 5 datagrams
 
 
 def test_traffic__marks_above_the_threshold(pair: Pair) -> None:
@@ -188,7 +188,7 @@ def test_traffic__marks_above_the_threshold(pair: Pair) -> None:
 
     def calmly() -> None:
         for number in range(50):
-            sender.send(datagram(number, 200))  # even all at once they would be below the threshold
+            sender.send(datagram(number, 200))  # 50 together are below the threshold
             time.sleep(0.001)
 
     assert grown(pair.lab, calmly)["spine0>leaf1"].marked == 0
@@ -205,7 +205,7 @@ def test_traffic__corruption_is_caught(pair: Pair) -> None:
     pair.lab.set("leaf0-spine0", corruption=0.2)
     sender = pair.sender()
     arrived: list[int] = []
-    # Pair.receive compares every byte.
+    # Pair.receive drops datagrams with any wrong byte.
     growth = grown(pair.lab, lambda: arrived.extend(pair.pass_on(sender, 1000, 1024)))
     corrupted = growth["leaf0>spine0"].corrupted
     assert 100 <= corrupted <= 300
@@ -220,7 +220,7 @@ def test_traffic__a_cut_is_silent_and_heals(pair: Pair, link: str, down: bool) -
     pair.lab.cut(link, down=down)
     with pytest.raises(LabError, match="is cut"):
         pair.lab.cut(link)
-    assert pair.pass_on(sender, 100) == []  # send raised no error
+    assert pair.pass_on(sender, 100) == []  # and send() raised no error
     pair.lab.heal(link)
     assert pair.pass_on(sender, 10) == list(range(10))
 

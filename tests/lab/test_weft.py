@@ -63,7 +63,7 @@ def start(lab: Lab, host: str, script: str, *words: str) -> "subprocess.Popen[st
 
 
 def move(lab: Lab, *, cut: str = "") -> None:
-    """Sends all messages from host0 to host1, which compares every byte; may cut a link."""
+    """Sends all messages from host0 to host1, which compares every byte; cuts a link if `cut`."""
     processes = [start(lab, "host1", SERVER)]
     try:
         assert processes[0].stdout is not None

@@ -48,7 +48,7 @@ void check_equal(const A& a, const B& b, const char* text, const char* file, int
   if (!(a == b)) fail(file, line, std::string(text) + ": " + show(a) + " is not " + show(b));
 }
 
-// Runs the cases whose name contains the first argument, or all; returns 1 if any failed or none was found.
+// Runs the cases whose name contains the first argument, or all cases; returns 1 if a case failed or none was found.
 inline int run(int argc, char** argv) {
   int failed = 0;
   int ran = 0;
@@ -69,7 +69,7 @@ inline int run(int argc, char** argv) {
 
 }  // namespace weft::test
 
-// TEST(unit__case) { ... }
+// Defines a test case: TEST(unit__case) { ... }
 #define TEST(name)                                                             \
   static void name();                                                          \
   static const ::weft::test::Registration registration_of_##name(#name, name); \

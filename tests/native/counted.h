@@ -1,5 +1,5 @@
-// Counts allocations: every operator new, and malloc itself unless a sanitizer has replaced it. It defines the global
-// operators, so only one source file of a test may include it.
+// Counts allocations: calls of every operator new, and of malloc unless a sanitizer has replaced it. It defines the
+// global operators, so only one source file of a test may include it.
 #pragma once
 
 #include <malloc.h>

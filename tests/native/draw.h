@@ -1,4 +1,4 @@
-// Random numbers for tests of the kernels, the same for a seed on any machine, and random sizes of pieces.
+// Random numbers and piece sizes for tests of the kernels; a seed gives the same numbers on any machine.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace weft::test {
 
-// A small generator with the same numbers on every machine.
+// A small random number generator that gives the same numbers on every machine.
 class Draw {
  public:
   explicit Draw(std::uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15u + 1) {}
@@ -26,7 +26,7 @@ class Draw {
   std::uint64_t state_;
 };
 
-// Common sizes, and sizes at which the code behaves differently.
+// Draws a common piece size, or one at which the kernels take another branch.
 inline std::size_t draw_piece_bytes(Draw* draw) {
   switch (draw->below(8)) {
     case 0:

@@ -1,6 +1,5 @@
-// A fake libcuda in which host memory plays device memory. Work of a stream runs in order, at some later query of an
-// event, immediately or a few queries later. It is never more eager than the real driver promises, so reading too early
-// gives wrong bytes.
+// A fake libcuda that uses host memory as device memory. Work of a stream runs in order, at some later query. It runs
+// no earlier than the real driver guarantees, so that reading too early gives wrong bytes.
 #include "tests/native/fake_cuda.h"
 
 #include <sys/mman.h>
@@ -35,36 +34,36 @@ struct Recorded {
   struct FakeStream* stream = nullptr;
 };
 struct FakeEvent {
-  std::shared_ptr<Recorded> last;  // separate, as an event may be recorded again or destroyed while streams wait for it
+  std::shared_ptr<Recorded> last;  // shared, as streams may still wait for an event that is recorded again or destroyed
 };
 struct FakeStream {
   void* context = nullptr;
-  std::deque<std::function<bool()>> work;  // false: not finished yet
+  std::deque<std::function<bool()>> work;  // a function returns false until its work is done
 };
 struct FakeMemory {
   std::size_t bytes = 0;
   int device = 0;
   bool managed = false;
-  std::uint8_t* reached = nullptr;  // where this file accesses it; null: at its address
+  std::uint8_t* reached = nullptr;  // address at which this file accesses the memory; null: its own address
 };
 
 std::mutex mutex;
 std::string failing;
 int fails_in = 0, fails_with = 0, live = 0;
-bool fails_on = false;  // whether later calls fail, too
+bool fails_on = false;  // whether all calls after the first failure fail, too
 std::uint32_t chance = 12345;
 thread_local std::vector<void*> contexts;
-int context_of_device[2], module_of_image;  // their addresses stand for the contexts and every module
+int context_of_device[2], module_of_image;  // their addresses are used as handles of contexts and modules
 FakeStream default_of_device[2];
 
 std::set<FakeStream*> streams{&default_of_device[0], &default_of_device[1]};
 std::map<std::uintptr_t, FakeMemory> memories;
-std::multiset<const unsigned*> awaited;  // words that streams wait for
+std::multiset<const unsigned*> awaited;  // memory words that streams wait for
 int held_up = 0;
 bool gone = false;
 void* captured = nullptr;
 
-// The context is gone: work that was submitted never runs.
+// Destroys the context: submitted work never runs.
 void forget_work() {
   gone = true;
   for (FakeStream* stream : streams) stream->work.clear();
@@ -75,7 +74,7 @@ int device_of(const void* context) {
   return context == &context_of_device[0] ? 0 : context == &context_of_device[1] ? 1 : -1;
 }
 
-// Resolves a handle as passed by callers: default streams belong to the current context. Null: there is none.
+// The stream of a caller's handle; default streams belong to the current context. Null: there is no current context.
 FakeStream* stream_of(void* handle) {
   if (reinterpret_cast<std::uintptr_t>(handle) > 2) return static_cast<FakeStream*>(handle);
   if (contexts.empty()) return nullptr;
@@ -84,7 +83,7 @@ FakeStream* stream_of(void* handle) {
   return found;
 }
 
-// The device memory that contains an address; null: none.
+// The device memory that contains an address; null: it is not device memory.
 const FakeMemory* memory_at(std::uintptr_t at, std::size_t bytes) {
   auto next = memories.upper_bound(at);
   if (next == memories.begin()) return nullptr;
@@ -99,7 +98,7 @@ std::uint8_t* reach(void* at) {
   return found->reached + (address - std::prev(memories.upper_bound(address))->first);
 }
 
-// Requires the mutex. True: this call is the one that must fail.
+// Whether this call is the one that must fail. The caller holds the mutex.
 bool fails(const char* symbol, int* result) {
   if (failing != symbol || fails_in == 0 || --fails_in != 0) return false;
   if (fails_on) fails_in = 1;
@@ -120,7 +119,7 @@ void advance(FakeStream* stream, bool all) {
   }
 }
 
-// Requires the mutex. Submits work to a stream; nonzero: a result with which the call fails.
+// Submits work to a stream; returns nonzero if the call must fail with this result. The caller holds the mutex.
 int hand_over(void* handle, std::function<bool()> work) {
   if (gone) return fails_with;
   if (contexts.empty()) return kInvalidContext;
@@ -144,12 +143,12 @@ int copy(const char* symbol, void* to, const void* from, std::size_t bytes, void
   });
 }
 
-// Requires the mutex. Emulates calls for which the driver first waits for all submitted work.
+// Emulates calls for which the driver first waits for all submitted work. The caller holds the mutex.
 void comes_last() {
   for (const unsigned* word : awaited) held_up += __atomic_load_n(word, __ATOMIC_ACQUIRE) == 0 ? 1 : 0;
 }
 
-// Requires the mutex.
+// The caller must hold the mutex.
 int make_stream(void** stream) {
   if (contexts.empty()) return kInvalidContext;
   auto* const made = new FakeStream();
@@ -329,7 +328,7 @@ FAKE int cuModuleUnload(void* module) {
   --live;
   return result;
 }
-// Ignores the image: the kernels are the host's, with the same names.
+// Ignores the module's image: kernels are host functions with the same names.
 FAKE int cuModuleGetFunction(void** function, void* module, const char* name) {
   BEGIN("cuModuleGetFunction");
   const weft::test::HostKernel* const found = weft::test::find_host_kernel(name);
@@ -365,7 +364,7 @@ FAKE int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 FAKE int cuStreamCreateWithPriority(void** stream, unsigned, int) {
   BEGIN("cuStreamCreateWithPriority");
-  comes_last();  // the driver does this for some streams, at undocumented times
+  comes_last();  // the driver may wait like this for some streams, as it does not document
   return make_stream(stream);
 }
 FAKE int cuStreamCreate(void** stream, unsigned) {
@@ -391,7 +390,7 @@ FAKE int cuStreamSynchronize(void* stream) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return kNotReady;  // a defect of the test, reported instead of hanging
+  return kNotReady;  // a defect of the test: report it, instead of waiting without end
 }
 FAKE int cuStreamQuery(void* stream) {
   BEGIN("cuStreamQuery");
@@ -480,7 +479,7 @@ FAKE int cuMemGetHandleForAddressRange(void* handle, std::uint64_t at, std::size
   *static_cast<int*>(handle) = file;
   return file < 0 ? kInvalidValue : result;
 }
-// Times are not emulated.
+// Times of events are not emulated.
 FAKE int cuEventElapsedTime(float* milliseconds, void* from, void* to) {
   BEGIN("cuEventElapsedTime");
   const auto *a = static_cast<FakeEvent*>(from), *b = static_cast<FakeEvent*>(to);

@@ -1,5 +1,5 @@
-// Workers of a fake device (fake_cuda.cc) with real engines on loopback: its memory, its failures, and helpers that
-// post messages and retry.
+// A fixture for tests of GPU workers: a fake device (fake_cuda.cc), its memory and failures, real engines on loopback,
+// and helpers that post messages and retry.
 #pragma once
 
 #include <dlfcn.h>
@@ -23,7 +23,7 @@ using namespace weft::control;
 using namespace weft::message;
 
 inline constexpr int kIllegalAddress = 700;
-// messages wrap around in their rings; the kernels are the fake's
+// rings so small that messages wrap around; "any" selects the fake's kernels
 inline const DeviceLimits kTight{1 << 21, 1 << 18, "any"};
 
 inline const gpu::Driver& driver() {
@@ -34,7 +34,7 @@ inline const gpu::Driver& driver() {
   return *found;
 }
 
-// A control function of the fake, which is loaded by path like the driver.
+// A control function of the fake libcuda, which is loaded by its path as the driver is.
 template <class Function>
 Function* fake(const char* name) {
   static_cast<void>(driver());
@@ -47,13 +47,14 @@ Function* fake(const char* name) {
 inline void fail_at(const char* symbol, int nth, bool stays = false) {
   fake<void(const char*, int, int, int)>("fake_cuda_fail")(symbol, nth, kIllegalAddress, stays ? 1 : 0);
 }
-// Number of contexts and other objects not freed. Also checks that no call would have blocked behind a waiting stream.
+// The number of contexts and other objects not freed. Also checks that no call would have blocked behind a waiting
+// stream.
 inline int live() {
   CHECK_EQUAL(fake<int()>("fake_cuda_held_up")(), 0);
   return fake<int()>("fake_cuda_live")();
 }
 
-// Memory of a device, followed by guard bytes that no message may overwrite.
+// Memory of the fake device, followed by guard bytes that no message may overwrite.
 class Memory {
  public:
   explicit Memory(const std::vector<std::uint8_t>& bytes, int device = 0, bool managed = false)
@@ -100,7 +101,7 @@ inline gpu::Event mark_of(DeviceWorker& worker, gpu::Stream stream, std::string*
   return made;
 }
 
-// Posts and retries while it would block. Null if the connection has ended.
+// Posts a message, and retries while that would block. Null if the connection has ended.
 inline std::shared_ptr<DeviceRequest> post_unless_closed(DeviceWorker& worker,
                                                          const std::shared_ptr<Connection>& connection, gpu::Way way,
                                                          const std::shared_ptr<const gpu::Layout>& layout,

@@ -1,5 +1,5 @@
-// A minimal driver that runs kernels on the host, synchronously in the launching call, for tests of their results.
-// Streams, contexts and failures are emulated by fake_cuda.cc.
+// A minimal CUDA driver for tests of kernel results: it runs kernels on the host, within the launching call.
+// fake_cuda.cc emulates streams, contexts and failures.
 #pragma once
 
 #include "native/gpu/driver.h"
@@ -16,7 +16,7 @@ inline bool& only_counts() {
   return only;
 }
 
-// Only the functions that Kernels calls.
+// The driver; it has only the functions that gpu::Kernels calls.
 inline const gpu::Driver& host_driver() {
   static const gpu::Driver all = [] {
     gpu::Driver driver;

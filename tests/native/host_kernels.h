@@ -1,5 +1,5 @@
-// Runs the kernels of native/gpu on the host, found by name: each thread's share is computed in turn, in reverse order,
-// since a GPU guarantees no order.
+// Runs the kernels of native/gpu on the host, by name. Threads are run one after the other, in reverse order, since a
+// GPU guarantees no order.
 #pragma once
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace weft::test {
 
 struct HostKernel {
   const char* name;
-  // The launch, with a copy of its current parameters. False: it has not finished and must be called again.
+  // Returns a function that runs the launch, with a copy of its parameters; while that returns false, call it again.
   std::function<bool()> (*prepare)(unsigned blocks, void** parameters);
 };
 
@@ -28,7 +28,7 @@ std::function<bool()> each_thread(unsigned blocks, void** parameters, Share shar
   };
 }
 
-// Does one block's share of a job per call, so that the host can query in between.
+// Each call does one block's share of a job, so that the host can query in between.
 inline std::function<bool()> prepare_attend(unsigned blocks, void** parameters) {
   return [told = *static_cast<const gpu::AttendJob*>(parameters[0]), block = blocks, blocks]() mutable {
     auto* const board = reinterpret_cast<gpu::AttendantBoard*>(told.board);
@@ -65,7 +65,7 @@ std::function<bool()> prepare_reduce(unsigned blocks, void** parameters) {
                                      });
 }
 
-// Null: there is no kernel of that name.
+// The kernel of a name; null if there is none.
 inline const HostKernel* find_host_kernel(const char* name) {
 #define WEFT_HOST_KERNEL(operation, type) \
   {"weft_reduce_" #type "_" #operation, prepare_reduce<gpu::ElementType::type, gpu::Operation::operation>},

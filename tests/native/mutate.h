@@ -1,4 +1,4 @@
-// Shared by the fuzz tests: real packets as a corpus, a mutation that knows the positions of fields, and a pair of
+// Helpers of the fuzz tests: a corpus of real packets, a mutation that knows the positions of fields, and a pair of
 // stacks as the target, which reports violated rules.
 #pragma once
 
@@ -30,7 +30,7 @@ inline std::vector<Wired> corpus() {
     static_cast<void>(pair.send(0, data.data(), i % 3 == 0 ? 30'000 : i % 3 == 1 ? 100 : 0));
     static_cast<void>(pair.run([&] { return false; }, record, 30'000'000));
   }
-  // Both ends are silent for a while, which causes probes; then they close.
+  // Let both ends be silent for a while, which causes probes; then close them.
   static_cast<void>(pair.receive(1, buffer.data(), buffer.size(), &tickets[0]));
   static_cast<void>(pair.send(0, data.data(), 30'000));
   static_cast<void>(pair.run([&] { return false; }, [](const Wired&) { return true; }, 50'000'000));
@@ -74,8 +74,8 @@ inline u64 wild(Random& random) {
   return pick < std::size(kValues) ? kValues[pick] : random.next() >> (random.next() % 64);
 }
 
-// Makes a few changes: a bit, a byte, an aligned field, truncation, extra bytes. Usually corrects the CRC and the
-// length field afterwards.
+// Changes a packet a few times: a bit, a byte, an aligned field, truncation, extra bytes. Usually corrects the CRC and
+// the length field afterwards.
 inline Wired mutate(const Wired& from, Random& random) {
   Wired packet = from;
   for (u64 changes = random.next() % 4; changes != 0; --changes) {
@@ -96,7 +96,7 @@ inline Wired mutate(const Wired& from, Random& random) {
         target.resize(std::min<std::size_t>(target.size() + random.next() % 64, 9000), static_cast<u8>(random.next()));
         break;
       default: {
-        // Packet-specific fields begin at 24; with wrong fields before that a packet is usually discarded.
+        // Prefer fields of the packet type, which begin at 24: wrong common fields usually make the packet discarded.
         const std::size_t width = std::size_t{1} << (random.next() % 4);
         const std::size_t first = random.next() % 8 == 0 ? 0 : std::min<std::size_t>(24, target.size());
         if (target.size() < first + width) break;
@@ -120,7 +120,7 @@ inline Wired mutate(const Wired& from, Random& random) {
   return packet;
 }
 
-// A pair in the middle of transfers, to which single packets are passed; its replies are dropped.
+// A pair of stacks in the middle of transfers, to which single packets are passed; its replies are dropped.
 class FuzzTarget {
  public:
   explicit FuzzTarget(u64 seed) : random_(seed), pair_(config(seed)), data_(pattern(30'000, seed)) {

@@ -1,4 +1,4 @@
-// Two stacks connected in memory with a clock of their own, for native tests. Packets are lost only if a test's filter
+// Two stacks connected in memory with a virtual clock, for native tests. A packet is lost only if the test's filter
 // says so.
 #pragma once
 
@@ -17,12 +17,12 @@ namespace weft::test {
 
 using namespace weft::core;
 
-// The build's directory of shipped policies, next to its executables.
+// The directory of the shipped policies in the build folder, beside the test executables.
 inline std::string policy_directory() {
   return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "policies").string();
 }
 
-// A shipped policy, which stays loaded until the program ends.
+// Loads a shipped policy, which stays loaded until the program ends.
 inline PolicyChoice shipped(policy::Family family, const char* name) {
   static std::vector<std::shared_ptr<const policy::Library>> kept;
   std::string error;
@@ -39,7 +39,7 @@ inline StackConfig shipped_config() {
   return config;
 }
 
-// A copy of one packet, which outlives its burst.
+// A copy of one packet, which remains valid after its burst.
 struct Wired {
   int to = 0;
   u8 path = 0;
@@ -56,7 +56,7 @@ struct Wired {
   }
 };
 
-// Ends 0 and 1, with one flow between them.
+// Two stacks, end 0 and end 1, with one flow between them.
 struct Pair {
   static constexpr u64 kToken[2] = {0x1111'2222'3333'4444u, 0x5555'6666'7777'8888u};
   static constexpr u64 kPeerToken[2] = {0xAAAA'0000u, 0xBBBB'0000u};
@@ -137,12 +137,12 @@ struct Pair {
   }
   void give(const Wired& packet) { stack[packet.to].on_datagram(now_ns, packet.view()); }
 
-  // One exchange: the packets of both ends arrive 20 us later, except those for which `drops` is true. False if there
-  // were none.
+  // Runs one exchange: packets of both ends arrive 20 us later, except those for which `drops` is true. False if there
+  // were no packets.
   bool exchange(const std::function<bool(const Wired&)>& drops = nullptr) {
     std::vector<Wired> packets = take(0);
     for (Wired& packet : take(1)) packets.push_back(std::move(packet));
-    if (packets.empty()) return false;  // time must not pass, or a timer's deadline could be skipped
+    if (packets.empty()) return false;  // the clock stays, because a timer's deadline might be skipped
     now_ns += 20'000;
     for (const Wired& packet : packets) {
       if (drops == nullptr || !drops(packet)) give(packet);
@@ -150,7 +150,7 @@ struct Pair {
     for (Stack& each : stack) each.on_timer(now_ns);
     return true;
   }
-  // Runs until `done`, or until nothing more happens before `limit_ns` from now.
+  // Runs until `done` is true, or until no packet or timer is left within `limit_ns` from now.
   bool run(const std::function<bool()>& done, const std::function<bool(const Wired&)>& drops = nullptr,
            i64 limit_ns = 60'000'000'000) {
     const i64 end_ns = now_ns + limit_ns;
@@ -170,7 +170,7 @@ struct Pair {
     return count;
   }
 
-  // Distinct payload bytes received by `end`.
+  // The number of distinct payload bytes that `end` has received.
   u64 received_bytes(int end) { return static_cast<u64>(stack[end].flow(flow[end])->rx.counters().bytes_received); }
 
   u64 flows_added = 0;

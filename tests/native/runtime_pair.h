@@ -1,5 +1,5 @@
-// Two runtimes on loopback with a connection between them and data to send, for tests of whole engines. Every wait has
-// a time limit.
+// A fixture for tests of whole engines: two runtimes on loopback with a connection between them, and data to send.
+// Every wait has a time limit.
 #pragma once
 
 #include <cstdint>

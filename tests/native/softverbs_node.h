@@ -1,5 +1,5 @@
-// Ends of queue pairs over softverbs, for tests of the provider itself, without weft's datapath: a device, memory,
-// queues, and waits with a time limit.
+// Helpers for tests of the softverbs provider without weft's datapath: a device, memory, queue pairs, and waits with a
+// time limit.
 #pragma once
 
 #include <arpa/inet.h>
@@ -38,7 +38,7 @@ inline const Ibv* softverbs() {
   return found;
 }
 
-// Settings of the simulated network for a case; read when the process opens its first device.
+// Settings of the simulated network for a test case; the provider reads them when the process opens its first device.
 class Weather {
  public:
   Weather(std::initializer_list<std::pair<const char*, const char*>> what) : what_(what) {
@@ -107,7 +107,7 @@ struct Node {
     if (!pair.make(ibv, plan, &error)) fail(__FILE__, __LINE__, error);
   }
 
-  void join(const Node& far, std::uint32_t psn = 0xFF'FFF0) {  // packet numbers wrap around soon
+  void join(const Node& far, std::uint32_t psn = 0xFF'FFF0) {  // so that packet numbers wrap around soon
     QpTraits traits;
     traits.mtu = IBV_MTU_1024;
     traits.remote_writes = true;
@@ -217,7 +217,7 @@ struct Joined {
   Node a, b;
 };
 
-// A window onto part of a node's memory, bound by the node's queue pair.
+// A memory window onto part of a node's memory, bound by the node's queue pair.
 struct OpenWindow {
   OpenWindow(Node* node, std::size_t offset, std::size_t bytes)
       : node(node), window(ibv_alloc_mw(node->pd, IBV_MW_TYPE_1)) {
@@ -250,7 +250,7 @@ inline void fill(std::vector<std::uint8_t>* memory, std::size_t offset, std::siz
   }
 }
 
-// A counter of the provider since its first device was opened.
+// The value of a counter of the provider since its first device was opened.
 std::int64_t counted(const char* name);
 
 }  // namespace weft::test

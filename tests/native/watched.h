@@ -1,5 +1,5 @@
-// Observes every access of kernels that run on the host: any byte read or written that the test did not allow is
-// reported, even if it does no harm. Must be included before the kernels' headers.
+// Observes every memory access of kernels that run on the host, and reports each byte read or written that the test did
+// not allow. Must be included before the kernels' headers.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ class Watched {
       breaches_ = (stores ? "stored " : "loaded ") + std::to_string(bytes) + " bytes that it may not";
     }
   }
-  // Describes the first one; empty: none.
+  // Describes the first access that was not allowed; empty if there was none.
   const std::string& breaches() const { return breaches_; }
   std::uint64_t accesses() const { return accesses_; }
 
@@ -57,7 +57,7 @@ inline Watched& watched() {
   return one;
 }
 
-// Bytes with a given alignment modulo 16 that end exactly with their allocation, and guard bytes before them.
+// An array with a given alignment modulo 16, which ends exactly with its allocation, and guard bytes before it.
 class Placed {
  public:
   Placed(std::size_t bytes, std::size_t place, std::uint8_t fill)
@@ -82,7 +82,7 @@ class Placed {
  private:
   static constexpr std::uint8_t kGuard = 0xA5;
   std::size_t shift_, bytes_;
-  std::uint8_t* memory_;  // new[] returns multiples of 16
+  std::uint8_t* memory_;  // a multiple of 16, as new[] returns
 };
 
 }  // namespace weft::test

@@ -1,4 +1,4 @@
-"""Fixtures of the plugin tests, which run the host program on a library, version and scenario."""
+"""Fixtures for tests of the plugin: they run the host program, which stands for NCCL."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ Play = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def built(file: Path) -> Path:
-    """The file, or a failure if make test-native has not built it."""
+    """The path of a built file; fails the test if make test-native has not built it."""
     if not file.exists():
         pytest.fail(f"{file} is not built: run make test-native")
     return file

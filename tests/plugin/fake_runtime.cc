@@ -18,7 +18,7 @@ namespace {
 
 constexpr char kMagic[8] = {'f', 'a', 'k', 'e', 'w', 'e', 'f', 't'};
 
-// Refuses `kRefusals` times before each success.
+// Makes each operation report "would block" `kRefusals` times before it succeeds.
 class Reluctance {
  public:
   bool refuses() noexcept { return ++asked_ % (kRefusals + 1) != 0; }
@@ -39,7 +39,7 @@ class FakeRequest final : public engine::Request {
   std::size_t length = 0;
 };
 
-// One direction: sends of one end, receives of the other, matched in order by the pump thread.
+// One direction of a connection: the pump thread matches sends of one end with receives of the other.
 struct Lane {
   std::deque<FakeRequest*> sends;
   std::deque<FakeRequest*> receives;
@@ -53,7 +53,7 @@ struct Wire {
   void pump() {
     const std::lock_guard lock(mutex);
     for (Lane& lane : lanes) {
-      // One message a turn, so that no operation is done when it is posted.
+      // One message per turn, so that no operation is done already when it is posted.
       if (lane.sends.empty() || lane.receives.empty()) continue;
       FakeRequest* const send = lane.sends.front();
       FakeRequest* const receive = lane.receives.front();
@@ -66,7 +66,7 @@ struct Wire {
       send->finish(status, send->length);
     }
   }
-  // Requires the lock.
+  // The caller must hold the lock.
   static void cancel(std::deque<FakeRequest*>* queue, const std::uint8_t* begin, const std::uint8_t* end,
                      Status why = Status::cancelled) {
     for (auto entry = queue->begin(); entry != queue->end();) {
@@ -153,14 +153,14 @@ class FakeConnection final : public Connection {
 
   std::shared_ptr<Wire> wire_;
   int end_;
-  std::map<engine::Request*, std::unique_ptr<FakeRequest>> requests_;  // not released yet
+  std::map<engine::Request*, std::unique_ptr<FakeRequest>> requests_;  // those not released yet
   Reluctance reluctance_;
 };
 
 struct Fabric {
   std::mutex mutex;
   std::uint64_t next_port = 1;
-  std::map<std::uint64_t, std::deque<std::shared_ptr<Wire>>> waiting;  // by listener
+  std::map<std::uint64_t, std::deque<std::shared_ptr<Wire>>> waiting;  // listener's port -> connections to accept
   std::vector<std::weak_ptr<Wire>> wires;
 };
 
@@ -169,7 +169,7 @@ class FakeListener final : public Listener {
   FakeListener(std::shared_ptr<Fabric> fabric, std::uint64_t port) : fabric_(std::move(fabric)), port_(port) {}
   ~FakeListener() override {
     const std::lock_guard lock(fabric_->mutex);
-    // A connector whose own end is complete gets an error, because its peer will not be accepted.
+    // Connections that were never accepted are closed, so that the connecting ends get an error.
     for (const std::shared_ptr<Wire>& unclaimed : fabric_->waiting[port_]) FakeConnection(unclaimed, 1).close();
     fabric_->waiting.erase(port_);
   }
@@ -242,7 +242,7 @@ class FakeRuntime final : public Runtime {
       *error = "no such device";
       return Status::invalid_argument;
     }
-    // Long enough for another thread to close the last comm meanwhile: the runtime must stay, as this listener uses it.
+    // Lets another thread close the last comm meanwhile: the runtime must stay, because this listener uses it.
     std::this_thread::sleep_for(std::chrono::microseconds(200));
     const std::lock_guard lock(fabric_->mutex);
     const std::uint64_t port = fabric_->next_port++;

@@ -54,8 +54,7 @@ void large(Side& side) {
   side.stop();
 }
 
-// NCCL has a connection in each direction per channel and peer: hundreds, mostly set up at once.
-// None may add a thread.
+// NCCL makes a connection in each direction per channel and peer, hundreds at once. No connection may add a thread.
 void many(Side& side) {
   constexpr std::size_t one_by_one = 25;
   constexpr std::size_t count = 250;
@@ -92,7 +91,7 @@ void many(Side& side) {
   side.stop();
 }
 
-// NCCL after an abort: deregister, free and close with outstanding requests.
+// Deregisters, frees and closes with outstanding requests, as NCCL does after an abort.
 void close_outstanding(Side& side) {
   constexpr std::size_t bytes = 1 << 20;
   side.start();
@@ -108,7 +107,7 @@ void close_outstanding(Side& side) {
       if (round % 2 == 0 || side.rank == 0) side.send(link.send, out->data() + bytes * i, bytes, out_handle);
       if (round % 2 == 0 || side.rank == 0) side.receive(link.receive, in->data() + bytes * i, bytes, in_handle);
     }
-    side.barrier();  // a side that still posted would get an error once the other has closed
+    side.barrier();  // because posting fails once the other side has closed
     if (side.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(5 * round));
     REQUIRE(side.net.dereg(link.receive, in_handle) == Result::success);
     REQUIRE(side.net.dereg(link.send, out_handle) == Result::success);
@@ -124,7 +123,7 @@ void close_outstanding(Side& side) {
   side.stop();
 }
 
-// NCCL's service thread sets up while its progress thread moves data over the same comms.
+// One thread sets up connections while others move data, like NCCL's service and progress threads.
 void hammer(Side& side) {
   side.start();
   const Link link = side.link();
@@ -185,7 +184,7 @@ void oversized(Side& side) {
   for (const std::size_t bytes : {std::size_t{100}, std::size_t{50000}}) {
     if (side.rank == 0) {
       void* const request = side.send(link.send, memory.data(), bytes, nullptr);
-      side.outcome(request, nullptr);  // must end, with an error or success
+      side.outcome(request, nullptr);  // it must end, either with an error or with success
       break;
     }
     void* const request = side.receive(link.receive, memory.data(), bytes / 2, nullptr);
@@ -278,7 +277,7 @@ int dial_loopback(int port) {
   return -1;
 }
 
-// Other programs connect to the listener: they are silent, send data, or leave at once.
+// Strangers connect to the listener: they stay silent, send data, or disconnect at once.
 void strays(Side& side) {
   side.start();
   Handle own;
@@ -336,7 +335,7 @@ void forked(Side& side) {
   side.stop();
 }
 
-// The peer closes and this side goes on: later calls report a failed peer, not wrong usage.
+// After the peer has closed, calls of this side report a failed peer, not wrong usage.
 void peer_closes(Side& side) {
   side.start();
   const Link link = side.link();
@@ -387,7 +386,7 @@ void restart(Side& side) {
   }
 }
 
-// One of a process's two communicators ends first.
+// A process has two communicators; when one ends, the other still works.
 void contexts(Side& side) {
   side.start();
   void* second = nullptr;
@@ -418,7 +417,7 @@ void properties(Side& side) {
     REQUIRE(facts.registration_is_global == 0 && facts.net_device_type == 0);
   }
   REQUIRE(names.size() == static_cast<std::size_t>(count) && guids.size() == names.size());
-  // An unused listener.
+  // A listener that is closed without being used.
   std::uint8_t handle[weft::nccl::kHandleBytesMax];
   void* const listener = side.listen(handle);
   REQUIRE(std::all_of(handle + 64, handle + sizeof handle, [](std::uint8_t byte) { return byte == 0; }));
@@ -525,7 +524,7 @@ void fails_in_test(Side& side, const Link& link, Result expected) {
       REQUIRE(!deadline.over());
     }
     REQUIRE(result == expected);
-    for (int i = 0; i < 200; ++i) {  // more than the number of slots
+    for (int i = 0; i < 200; ++i) {  // more times than there are slots
       void* const request = post();
       REQUIRE(side.outcome(request, nullptr) == expected && side.outcome(request, nullptr) == expected);
     }

@@ -1,5 +1,5 @@
-// Finalizing with open comms, listeners and requests, as NCCL does after a failure. Calls with
-// their handles then fail, or succeed if they free something.
+// Finalizes with open comms, listeners and requests, as NCCL does after a failure. Later calls with their handles fail,
+// or succeed if they free something.
 #include "tests/plugin/host_finalize.h"
 
 #include <malloc.h>
@@ -54,7 +54,7 @@ Left open_all(Side& side) {
   return left;
 }
 
-// Each late call is made twice.
+// Calls functions with handles of a finalized communicator, each of them twice.
 void call_late(Side& side, const Left& left) {
   std::uint8_t* const data = left.memory->data();
   for (int i = 0; i < 2; ++i) {
@@ -89,7 +89,7 @@ void finalize_open(Side& side) {
   for (int cycle = 0; cycle < cycles; ++cycle) {
     side.start();
     Left left = open_all(side);
-    // Handles of earlier cycles must not refer to objects that reuse their memory.
+    // Old handles must not refer to new objects that reuse their memory.
     if (side.net.has_finalize()) {
       for (const Left& late : all) call_late(side, late);
     }

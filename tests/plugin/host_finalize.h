@@ -1,14 +1,14 @@
-// Scenarios of communicators that end with everything open. They count the descriptors and threads
-// of the process, so no other code may open or close any meanwhile.
+// Scenarios in which communicators are finalized with open connections. They count the process's descriptors and
+// threads, so no other code may open descriptors or start threads meanwhile.
 #pragma once
 
 #include "tests/plugin/host_side.h"
 
 namespace host {
 
-// Cycles of init, listen, connect and finalize without any close.
+// Repeats init, listen, connect and finalize without closing anything.
 void finalize_open(Side& side);
-// The same with a second communicator, which must not be affected.
+// Finalizes one communicator with open connections; a second communicator must not be affected.
 void finalize_one_of_two(Side& side);
 
 }  // namespace host

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uintptr_t kGarbage = 0xDEAD0;
 
-// isend and irecv always write *request; test always writes *done (Side::outcome checks it).
+// isend and irecv always write *request; test always writes *done (Side::outcome checks *done).
 void requests_are_always_written(Side& side) {
   on_a_link(side, [&](const Link& link) {
     constexpr int attempts = 400;
@@ -80,7 +80,7 @@ void the_hint_of_a_receive_is_overwritten(Side& side) {
   });
 }
 
-// An empty message matches a receive in order, with any buffer and registration.
+// Empty messages match receives in order like others, with any buffer and registration.
 void empty_messages_keep_their_turn(Side& side) {
   on_a_link(side, [&](const Link& link) {
     const std::vector<std::size_t> sizes = {0, 5, 0, 0, 200000, 0, 8193, 0};
@@ -111,7 +111,7 @@ void empty_messages_keep_their_turn(Side& side) {
   });
 }
 
-// Receives are as large as a whole chunk; test reports the size of the message.
+// A receive may be larger than its message: test reports the message's size.
 void sizes_are_those_of_the_messages(Side& side) {
   on_a_link(side, [&](const Link& link) {
     constexpr std::size_t capacity = 1 << 20;
@@ -129,8 +129,7 @@ void sizes_are_those_of_the_messages(Side& side) {
   });
 }
 
-// NCCL does not test a completed request again, so it can be reused; requests may be tested in any
-// order.
+// The plugin may reuse a completed request, because NCCL does not test it again; NCCL tests in any order.
 void done_requests_are_used_again(Side& side) {
   on_a_link(side, [&](const Link& link) {
     std::set<void*> seen;
@@ -145,7 +144,7 @@ void done_requests_are_used_again(Side& side) {
         sends.push_back(side.send(link.send, out.data() + 8 * i, 8, nullptr));
       }
       seen.insert(receives.begin(), receives.end());
-      // In reverse order in one round, in strides in the next.
+      // Test requests in reverse order in one round, in strides in the next.
       for (std::size_t i = 0; i < kOutstanding; ++i) {
         const std::size_t at = round % 2 == 0 ? kOutstanding - 1 - i : i * 5 % kOutstanding;
         side.finish(receives[at], 8);
@@ -157,7 +156,7 @@ void done_requests_are_used_again(Side& side) {
   });
 }
 
-// NCCL's bootstrap passes no sizes to test; sends pass one int, receives more than one.
+// NCCL passes test no sizes for its bootstrap, one int for sends, and more for receives.
 void sizes_may_be_left_out(Side& side) {
   on_a_link(side, [&](const Link& link) {
     Buffer out(3000);
@@ -184,7 +183,7 @@ void progress_needs_no_calls(Side& side) {
     constexpr std::size_t bytes = 60000;
     Buffer memory(bytes * kOutstanding);
     std::vector<void*> requests;
-    // Rank 0 sends and waits; rank 1 makes no calls after everything arrived, until the barrier.
+    // Rank 0 sends and waits; rank 1 makes no calls from when everything arrived until the barrier.
     for (std::size_t i = 0; i < kOutstanding; ++i) {
       std::uint8_t* const data = memory.data() + bytes * i;
       if (side.rank == 0) fill(data, bytes, i);
@@ -243,7 +242,7 @@ void received_bytes_are_there_when_done(Side& side) {
   });
 }
 
-// Memory is registered twice, and one registration ends while a message uses the other.
+// Registers memory twice; one registration ends while a message uses the other.
 void a_registration_goes_alone(Side& side) {
   on_a_link(side, [&](const Link& link) {
     constexpr std::size_t bytes = 100000;

@@ -26,7 +26,7 @@ namespace host {
 using weft::nccl::DeviceHandle;
 using weft::nccl::Result;
 
-// Communicators between init and finalize. The plugin must not log when there is none. Up to v10
+// Number of communicators between init and finalize. The plugin must not log when there is none. Up to v10
 // there is no finalize.
 inline std::atomic<int> communicators{0};
 
@@ -56,7 +56,7 @@ using Clock = std::chrono::steady_clock;
 // bounds only detect a hang; a busy machine stays far below them.
 inline constexpr auto kPollBound = std::chrono::seconds(2);
 inline constexpr auto kSetupBound = std::chrono::seconds(10);
-// Off in a process that will be stopped, because the stop would count as part of a call.
+// Whether calls have time limits. False in a process that will be stopped, because the stop counts as time of a call.
 inline std::atomic<bool> bounded{true};
 
 // Runs one call of the plugin. It must return in time, and not with "in progress", which NCCL
@@ -70,7 +70,7 @@ Result called(const char* name, std::chrono::seconds bound, Call&& call) {
   return result;
 }
 
-// The communicator's trafficClass as NCCL would pass it; -1 is undefined.
+// The trafficClass that NCCL would pass for the communicator; -1: undefined.
 inline int traffic_class() {
   const char* given = std::getenv("HOST_TRAFFIC_CLASS");
   return given == nullptr ? -1 : std::atoi(given);
@@ -101,11 +101,11 @@ class Net {
   virtual ~Net() = default;
   virtual const char* name() = 0;
   virtual Result init(void** context) = 0;
-  virtual Result finalize(void* context) = 0;  // success if the version has none
+  virtual Result finalize(void* context) = 0;  // success if this version has no finalize
   virtual bool has_finalize() = 0;
   virtual Result devices(int* count) = 0;
   virtual Result properties(int device, Facts* facts) = 0;
-  // The struct as the plugin leaves it, if every byte was `garbage` before.
+  // The properties struct after the plugin filled it; before the call every byte is `garbage`.
   virtual std::vector<unsigned char> raw_properties(int device, int garbage) = 0;
   virtual Result listen(void* context, int device, void* handle, void** comm) = 0;
   virtual Result connect(void* context, int device, void* handle, void** comm) = 0;
@@ -122,14 +122,14 @@ class Net {
   virtual Result close_receive(void* comm) = 0;
   virtual Result close_listen(void* comm) = 0;
 
-  void* parent = nullptr;  // the profiler's parent for isend and irecv, from version 10 on
+  void* parent = nullptr;  // passed to isend and irecv for the profiler, from version 10 on
 };
 
 template <typename Abi, typename Properties, int version>
 class NetOf final : public Net {
  public:
   explicit NetOf(Abi* abi) : abi_(abi) {
-    // A plugin for host memory leaves these null, which NCCL checks.
+    // A plugin for host memory leaves these functions null, and NCCL checks for null.
     REQUIRE(abi->reg_mr_dma_buf == nullptr && abi->get_device_mr == nullptr && abi->irecv_consumed == nullptr);
     if constexpr (version >= 9) REQUIRE(abi->make_virtual_device == nullptr);
     if constexpr (version >= 11) REQUIRE(abi->set_attributes == nullptr);
@@ -288,7 +288,7 @@ class NetOf final : public Net {
   Abi* abi_;
 };
 
-inline void* library = nullptr;  // from the last load
+inline void* library = nullptr;  // the library opened by the last load()
 
 // Opens the library as NCCL does and leaves it open.
 inline std::unique_ptr<Net> load(const char* path, int version) {

@@ -18,8 +18,8 @@
 namespace host {
 namespace {
 
-// Several progress threads, each with its comms, a service thread that registers on the same comms,
-// and a thread that creates and ends communicators.
+// Runs progress threads, each with its comms, a service thread that registers on the same comms, and a thread that
+// creates and ends communicators.
 void threads_share_the_plugin(Side& side) {
   side.start();
   constexpr std::size_t count = 3;
@@ -67,7 +67,7 @@ void threads_share_the_plugin(Side& side) {
 void unloading_while_threads_run(Side& side) {
   side.start();
   Handle handle;
-  side.listen(handle.bytes);  // never closed, so the engines go on running
+  side.listen(handle.bytes);  // never closed, so that the engines go on running
   side.barrier();
   REQUIRE(dlclose(library) == 0);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
@@ -94,7 +94,7 @@ std::set<int> open_descriptors() {
 // Closed connections leave neither a descriptor nor a thread.
 void closed_connections_leave_nothing(Side& side) {
   side.start();
-  const Link first = side.link();  // opens the descriptors that connections share
+  const Link first = side.link();  // made first, because it opens descriptors that all connections share
   const auto round = [&] {
     const Link link = side.link();
     exchange(side, link, {0, 100});
@@ -108,14 +108,14 @@ void closed_connections_leave_nothing(Side& side) {
   const std::size_t running = threads().size();
   side.barrier();
   for (int i = 0; i < 60; ++i) round();
-  const Deadline deadline;  // the peer may close its end a little later
+  const Deadline deadline;  // a limit, because the peer may close its end a little later
   while (open_descriptors().size() > descriptors + 4 || threads().size() > running) REQUIRE(!deadline.over());
   side.barrier();
   side.unlink(first);
   side.stop();
 }
 
-// Descriptors that a program started by exec would inherit.
+// The plugin's descriptors are closed on exec, so that a started program does not inherit them.
 void descriptors_close_on_exec(Side& side) {
   const std::set<int> before = open_descriptors();
   side.barrier();

@@ -30,7 +30,7 @@ void on_a_link(Side& side, Body&& body) {
   side.stop();
 }
 
-// Thread ids of this process.
+// The thread ids of this process.
 inline std::set<int> threads() {
   std::set<int> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {

@@ -14,7 +14,7 @@
 namespace host {
 namespace {
 
-// Two connection attempts to one listener are told apart by the second halves of the handles. An
+// The second halves of handles distinguish two connection attempts to one listener. An
 // attempt to a closed listener ends with an error. host_net.h checks that each call returns at
 // once.
 void attempts_keep_apart_and_end(Side& side) {
@@ -80,7 +80,7 @@ void peers_come_early_late_and_in_vain(Side& side) {
     side.barrier();
     side.unlink(link);
   }
-  // Without an accept the attempt fails, or its connection does.
+  // If the listener is closed without an accept, the connection attempt fails, or else the connection fails later.
   Handle own;
   void* const listener = side.listen(own.bytes);
   side.tell(own);
@@ -110,8 +110,7 @@ void peers_come_early_late_and_in_vain(Side& side) {
   side.stop();
 }
 
-// NCCL lets a thread connect to its own listener, so a process may have both ends; several threads
-// do so at once.
+// Several threads at once connect to their own listeners, as NCCL may do; the process then has both ends.
 void threads_connect_to_themselves(Side& side) {
   side.start();
   std::vector<std::thread> workers;
@@ -159,7 +158,7 @@ void connections_outlive_their_listener(Side& side) {
   side.stop();
 }
 
-// Device numbers are local to a process: each side uses another one.
+// Each side uses another device, because device numbers are local to a process.
 void each_side_has_its_own_device(Side& side) {
   side.start();
   int count = 0;
@@ -176,7 +175,7 @@ void each_side_has_its_own_device(Side& side) {
   Handle handle;
   void* comm = nullptr;
   REQUIRE(side.net.listen(side.context, count, handle.bytes, &comm) != Result::success && comm == nullptr);
-  // A handle begins with a magic; handles with another beginning are refused.
+  // A handle begins with a magic number; the plugin refuses handles without it.
   for (const std::size_t at : {0, 1, 3, 4, 7}) {
     void* const listener = side.listen(handle.bytes, count - 1);
     handle.bytes[at] = static_cast<std::uint8_t>(handle.bytes[at] ^ 0x55);
@@ -197,8 +196,7 @@ bool is_mapped(std::uint64_t address) {
   return false;
 }
 
-// A handle is sent to another host: at most 128 bytes are written, without pointers, and unused
-// bytes are zero.
+// A handle can be sent to another host: listen writes at most 128 bytes, no pointers, and zeros in unused bytes.
 void a_handle_is_plain_bytes(Side& side) {
   side.start();
   constexpr std::size_t bytes = weft::nccl::kHandleBytesMax;
@@ -217,7 +215,7 @@ void a_handle_is_plain_bytes(Side& side) {
     }
   }
   REQUIRE(!std::equal(handles[0].begin(), handles[0].begin() + bytes, handles[1].begin()));
-  // connect may use the second half for its own state, and nothing after it.
+  // connect may keep its own state in the second half of the handle, but must not write behind the handle.
   std::vector<std::uint8_t> guarded = handles[0];
   void* comm = nullptr;
   REQUIRE(side.net.connect(side.context, 0, guarded.data(), &comm) == Result::success);
@@ -235,7 +233,7 @@ void a_handle_is_plain_bytes(Side& side) {
   side.stop();
 }
 
-// NCCL passes an uninitialised struct, from two threads without a lock, and keeps the pointers.
+// getProperties fills the whole struct, which NCCL passes uninitialised, from two threads; NCCL keeps its pointers.
 void every_property_is_filled(Side& side) {
   side.start();
   int count = 0;

@@ -71,7 +71,7 @@ struct Handle {
 struct Peer {
   pid_t pid = -1;
   int channel = -1;
-  bool killed = false;  // its end does not count as a failure
+  bool killed = false;  // its exit does not count as a failure
 };
 
 // One side: its own context of the plugin, and a pipe to the other side that is independent of it.
@@ -82,14 +82,14 @@ struct Side {
   void* context = nullptr;
   std::vector<Peer>* peers = nullptr;  // set for rank 0 if ranks are processes; peers[0] is rank 1
 
-  // The same side, with the pipe to another rank.
+  // A copy of this side that uses the pipe to the given rank.
   Side towards(int other) const {
     Side side = *this;
     side.channel = (*peers)[static_cast<std::size_t>(other) - 1].channel;
     return side;
   }
 
-  // Both continue after a signal.
+  // write_all and read_all continue after a signal.
   void write_all(const void* data, std::size_t bytes) {
     const auto* from = static_cast<const char*>(data);
     while (bytes > 0) {
@@ -105,7 +105,7 @@ struct Side {
     while (bytes > 0) {
       const ssize_t count = ::recv(channel, to, bytes, 0);
       if (count < 0 && errno == EINTR) continue;
-      REQUIRE(count > 0);  // 0: the other side is gone
+      REQUIRE(count > 0);  // 0 means that the other side has ended
       to += count;
       bytes -= static_cast<std::size_t>(count);
     }
@@ -141,14 +141,14 @@ struct Side {
     REQUIRE(comm != nullptr);
     return comm;
   }
-  // One call of connect and one of accept, unless that direction is already connected.
+  // Calls connect once and accept once, except in a direction that is already connected.
   void step(void* listener, Handle* peer, Link* link, int connect_device = 0) {
     if (link->send == nullptr) {
       REQUIRE(net.connect(context, connect_device, peer->bytes, &link->send) == Result::success);
     }
     if (link->receive == nullptr) REQUIRE(net.accept(listener, &link->receive) == Result::success);
   }
-  // A connection in each direction through exchanged listeners, polled like NCCL's service thread.
+  // Connects both directions through exchanged handles, polling as NCCL's service thread does.
   Link link_through(void* listener, Handle peer, int connect_device = 0) {
     Link made;
     const Deadline deadline;
@@ -188,7 +188,7 @@ struct Side {
       REQUIRE(!deadline.over());
     }
   }
-  // The first result that is not success, or success when done.
+  // Tests a request until it is done or fails; returns the result.
   Result outcome(void* request, int* sizes) {
     const Deadline deadline;
     for (;;) {

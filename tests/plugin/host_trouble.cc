@@ -22,8 +22,7 @@
 namespace host {
 namespace {
 
-// Far below the silence after which a host counts as dead (20 s), far above the time to detect a
-// process's death.
+// Far less than the silence after which a host counts as dead (20 s), far more than detecting a death takes.
 constexpr auto kDeathBound = std::chrono::seconds(10);
 
 void pause_for(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
@@ -44,7 +43,7 @@ void kill_process(Peer* peer) {
 
 std::atomic<int> signals{0};
 
-// A handler without SA_RESTART, and continuous signals to the process and to each of its threads.
+// Calls work under continuous signals to the process and its threads, with a handler without SA_RESTART.
 void signals_interrupt_nothing(Side& side) {
   struct sigaction action{};
   action.sa_handler = [](int) { ++signals; };
@@ -53,7 +52,7 @@ void signals_interrupt_nothing(Side& side) {
   std::thread storm([&] {
     while (!stopping) {
       REQUIRE(::kill(getpid(), SIGUSR1) == 0);
-      // The thread may have ended meanwhile.
+      // The result is ignored, because the thread may have ended meanwhile.
       for (const int thread : threads()) static_cast<void>(::syscall(SYS_tgkill, getpid(), thread, SIGUSR1));
       std::this_thread::sleep_for(std::chrono::microseconds(300));
     }
@@ -166,7 +165,7 @@ void calls_return_while_the_peer_is_stopped(Side& side) {
   Buffer in(bytes);
   Buffer spare(bytes);
   if (side.rank == 1) {
-    const auto count = side.hear<std::size_t>();  // this process is stopped here
+    const auto count = side.hear<std::size_t>();  // rank 0 stops this process here
     side.unlink(closing);
     Link late;
     const Deadline deadline;
@@ -183,7 +182,7 @@ void calls_return_while_the_peer_is_stopped(Side& side) {
     side.barrier();
     side.unlink(late);
   } else {
-    pause_for(50);  // the peer then most likely waits in `hear`
+    pause_for(50);  // by then the peer most likely waits in hear()
     stop_process((*side.peers)[0]);
     std::vector<void*> sends;
     void* const receive = side.receive(link.receive, in.data(), bytes, nullptr);
@@ -260,8 +259,7 @@ void a_stopped_peer_is_waited_for(Side& side) {
   side.stop();
 }
 
-// With a killed peer test() fails soon and close succeeds; other peers go on, and a new one can
-// connect.
+// After a peer is killed, test() fails soon and close succeeds; other peers go on, and a new peer can connect.
 void a_killed_peer_fails_alone(Side& side) {
   constexpr int victim = 1;
   constexpr int bystander = 2;
@@ -272,7 +270,7 @@ void a_killed_peer_fails_alone(Side& side) {
     const Link link = side.link();
     exchange(side, link, {1000});
     if (side.rank == victim) {
-      side.hear<int>();  // the end comes here
+      side.hear<int>();  // waits here until it is killed
       REQUIRE(false);
     }
     if (side.rank == bystander) exchange(side, link, {0, 100000});
@@ -334,12 +332,12 @@ void a_survivor_links_anew(Side& side) {
         void* comm = nullptr;
         REQUIRE(side.net.connect(side.context, 0, peer.bytes, &comm) == Result::success);
         side.tell(1);
-        side.hear<int>();  // the end comes here
+        side.hear<int>();  // waits here until it is killed
       }
       const Link link = side.link_through(listener, peer);
       exchange(side, link, {0, 1000, 100000});
       REQUIRE(side.net.close_listen(listener) == Result::success);
-      if (end == End::killed) side.hear<int>();  // the end comes here, too
+      if (end == End::killed) side.hear<int>();  // waits here until it is killed
       side.unlink(link);
     }
     side.stop();
@@ -384,8 +382,7 @@ void forks_disturb_no_transfer(Side& side) {
       int children = 0;
       while (!stopping) {
         const pid_t child = fork();
-        // exit() runs the libraries' handlers, whose locks may be held by threads that do not
-        // exist.
+        // Not always exit(): it runs handlers of libraries, whose locks may be held by threads that the child lacks.
         if (child == 0 && ++children % 2 == 0) std::_Exit(0);
         if (child == 0) std::exit(0);
         ++children;
@@ -431,11 +428,11 @@ void a_child_that_lives_on_hides_no_death(Side& side) {
   if (side.rank == 1) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(60);  // in case no process ends it
+      alarm(60);  // in case no other process kills it
       for (;;) pause();
     }
     side.tell(child);
-    side.hear<int>();  // the end comes here
+    side.hear<int>();  // waits here until it is killed
     REQUIRE(false);
   }
   REQUIRE(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);

@@ -25,7 +25,7 @@ def test_fake__only_those_of_the_context_go(play: Play, fake_plugin: Path, versi
 def test_plugin__cycles_without_a_close_take_no_threads_and_descriptors(
     play: Play, plugin: Path, version: int, processes: int
 ) -> None:
-    """Versions before 11 have no finalize, so one runtime serves the process until it ends."""
+    """Cycles without a close leave no threads; before version 11, without finalize, one runtime."""
     play(plugin, version, processes, "finalize_open")
 
 

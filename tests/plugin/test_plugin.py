@@ -10,7 +10,7 @@ from transport.recording import read
 from .conftest import Play
 
 VERSIONS = (8, 9, 10, 11, 12)
-# Behaviour that a shim cannot change is tested only with the oldest and the newest interface.
+# Behaviour that is the same in all interface versions is tested with the oldest and the newest.
 ENDS = (8, 12)
 
 
@@ -69,7 +69,7 @@ def test_plugin__strangers_and_deaths(
 def test_plugin__every_line_goes_to_the_logger_of_nccl(
     play: Play, plugin: Path, version: int
 ) -> None:
-    """Includes lines of engine threads. The host fails at a line after the last finalize."""
+    """NCCL's logger gets all lines, also of engine threads, but none after the last finalize."""
     done = play(plugin, version, 2, "strays", WEFT_LOG_LEVEL="debug")
     assert "log 2 NET/weft: dropped an unknown peer at the control port" in done.stderr
     assert all(line.startswith("log ") for line in done.stderr.splitlines())
@@ -108,7 +108,7 @@ CLASSES = "3 window=fixed:window_bytes=200000 path=oblivious; 7 loss=fixed"
 def test_plugin__a_traffic_class_chooses_its_policies(
     play: Play, plugin: Path, version: int, tmp_path: Path
 ) -> None:
-    """The recordings show the policies. In version 10 only the connecting end has a class."""
+    """Recordings show which policies ran. In version 10 only the connecting end has a class."""
 
     def decided(traffic_class: str) -> dict[str, set[str]]:
         variables = {

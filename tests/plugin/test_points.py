@@ -82,7 +82,7 @@ def test_point__holds_on_two_fake_devices(
 def test_point__holds_for_every_context(
     play: Play, plugin: Path, fake_plugin: Path, version: int, scenario: str
 ) -> None:
-    """Versions 8 to 10 have no context."""
+    """Tests points about contexts, which versions 8 to 10 do not have."""
     play(plugin, version, 2, scenario)
     play(fake_plugin, version, 1, scenario)
 
@@ -90,7 +90,7 @@ def test_point__holds_for_every_context(
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("scenario", ["unloading_while_threads_run"])
 def test_point__holds_when_unloaded(play: Play, plugin: Path, version: int, scenario: str) -> None:
-    """Before version 11 there is no finalize; from 11 on NCCL may unload without calling it."""
+    """NCCL may unload the plugin without finalize, which versions before 11 do not have."""
     play(plugin, version, 2, scenario)
 
 
@@ -99,5 +99,5 @@ def test_point__holds_when_unloaded(play: Play, plugin: Path, version: int, scen
 def test_point__holds_for_the_profiler(
     play: Play, plugin: Path, version: int, scenario: str
 ) -> None:
-    """Versions 8 and 9 have no profiler."""
+    """Tests points about the profiler, which versions 8 and 9 do not have."""
     play(plugin, version, 2, scenario)

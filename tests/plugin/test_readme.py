@@ -13,7 +13,7 @@ POINTS = 30
 
 
 def parameters(function: object) -> dict[str, list[object]]:
-    """The parameters of a test function, by name."""
+    """The parametrize values of a test function, by parameter name."""
     marks = getattr(function, "pytestmark", [])
     return {mark.args[0]: list(mark.args[1]) for mark in marks if mark.name == "parametrize"}
 
@@ -36,7 +36,7 @@ def played() -> dict[str, set[int]]:
 
 
 def versions_of(text: str) -> set[int]:
-    """The versions in "8-12", "8, 12" or "any", which means that the test has no version."""
+    """Parses "8-12", "8, 12" or "any" to a set of versions; "any": the test has no version."""
     if text == "any":
         return set()
     if "-" in text:

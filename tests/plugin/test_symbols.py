@@ -1,4 +1,4 @@
-"""Tests that the plugin needs nothing newer than glibc 2.28, and policies need no library."""
+"""Tests that the plugin runs with glibc 2.28, and that policies need no library."""
 
 import importlib.util
 import re
@@ -12,7 +12,7 @@ from transport import native
 
 from .conftest import Play
 
-# The glibc of RHEL 8 and Debian 10.
+# The newest glibc version that may be needed: that of RHEL 8 and Debian 10.
 NEWEST = (2, 28)
 NEEDED = re.compile(r"Name: (GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)")
 
@@ -63,7 +63,7 @@ def test_plugin__has_its_policies_wherever_it_lies(
 def test_plugin__takes_no_policy_of_a_folder_above_a_copy(
     play: Play, plugin: Path, tmp_path: Path
 ) -> None:
-    """That folder may be /tmp, where every user can write."""
+    """A copied plugin loads no policy from the folder above, which may be writable by all users."""
     (tmp_path / "lib").mkdir()
     elsewhere = tmp_path / "lib" / plugin.name
     shutil.copy(plugin, elsewhere)

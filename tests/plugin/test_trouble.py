@@ -14,7 +14,7 @@ from transport.lab import namespace
 from .conftest import Play
 
 VERSIONS = (8, 9, 10, 11, 12)
-# Behaviour that a shim cannot change is tested only with the oldest and the newest interface.
+# Behaviour that is the same in all interface versions is tested with the oldest and the newest.
 ENDS = (8, 12)
 DEVICES = ("w0", "w1", "w2")
 
@@ -36,7 +36,7 @@ def test_trouble__no_call_waits_for_a_peer(
 @pytest.mark.parametrize("version", ENDS)
 @pytest.mark.parametrize("scenario", ["a_stopped_peer_is_waited_for"])
 def test_trouble__stall(play: Play, plugin: Path, version: int, scenario: str) -> None:
-    """The peer is stopped for longer than the allowed silence of the network."""
+    """Scenarios in which a peer is stopped for longer than the allowed network silence."""
     play(plugin, version, 2, scenario, WEFT_PEER_SILENCE_NS="500000000")
 
 
@@ -86,7 +86,7 @@ def test_trouble__five_hundred_connections(
 
 
 def add_devices() -> None:
-    """Adds interfaces to this thread's namespace, each in its own network."""
+    """Adds interfaces to this thread's namespace, each with an address in its own subnet."""
     from pyroute2 import IPRoute
 
     with IPRoute() as kernel:
@@ -101,7 +101,7 @@ def add_devices() -> None:
 
 @pytest.fixture(scope="module")
 def devices() -> Iterator[str]:
-    """The name of a namespace with three devices."""
+    """Makes a network namespace with three devices and yields its name."""
     if reason := reason_to_skip():
         pytest.skip(reason)
     name = f"test-weft-plugin-{os.getpid()}"
@@ -133,7 +133,7 @@ def test_trouble__several_devices(
 def test_trouble__contexts_on_several_devices(
     play: Play, plugin: Path, devices: str, version: int, scenario: str
 ) -> None:
-    """Versions 8 to 10 have no context."""
+    """Contexts on several devices, which versions 8 to 10 do not have."""
 
     def inside() -> Any:
         return play(plugin, version, 2, scenario, WEFT_INTERFACES=",".join(DEVICES))

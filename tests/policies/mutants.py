@@ -1,4 +1,4 @@
-"""Mistakes to plant in copies of the shipped policies, one at a time, by replacing a piece of text.
+"""Mistakes to plant in copies of shipped policies, one at a time, by replacing a piece of text.
 
 Most were found in released transports. It is an error if a text does not occur exactly once, so
 that a change of a policy cannot silently disable a mutant.
@@ -17,7 +17,7 @@ class Mutant:
     """One mistake: the policy's file, the text and its replacement."""
 
     name: str
-    file: str  # relative to congestion/
+    file: str  # path relative to congestion/
     before: str
     after: str
 
@@ -34,7 +34,7 @@ _AIMD_GROWTH = "flow.window_bytes += params.increase_segments * event.segment_by
 _SWIFT_QUEUE = "queue_ns = min(event.rtt_ns, NO_SAMPLE_NS) - max(event.rtt_min_ns, 0)"
 
 MUTANTS = (
-    # Growth.
+    # Mistakes in the growth of windows.
     Mutant(
         "growth_truncated_to_an_integer",
         "window/aimd.py",
@@ -65,7 +65,7 @@ MUTANTS = (
         "flow.epoch_s += elapsed_s",
         "flow.epoch_s = elapsed_s",
     ),
-    # Cuts.
+    # Mistakes in cuts of windows.
     Mutant(
         "guard_against_a_second_cut_never_set",
         "window/swift.py",
@@ -142,7 +142,7 @@ MUTANTS = (
         "if flow.rtt_ns == 0 or event.rtt_ns <= flow.rtt_ns or old:",
         "if event.rtt_ns < flow.rtt_ns:",
     ),
-    # Taking over.
+    # Mistakes when a policy takes over a live flow.
     Mutant(
         "begins_at_a_rate_of_the_longest_wait",
         "window/dcqcn.py",
@@ -155,7 +155,7 @@ MUTANTS = (
         "        window_bytes = event.hint_window_bytes\n    answer",
         "        window_bytes = 0.0\n    answer",
     ),
-    # Paths.
+    # Mistakes of path policies.
     Mutant(
         "path_never_answered_wins_every_draw",
         "paths/power_of_two.py",
@@ -216,7 +216,7 @@ MUTANTS = (
         "    if path.marked != 0:\n        bursts = -bursts\n",
         "",
     ),
-    # Loss.
+    # Mistakes of loss policies.
     Mutant(
         "retransmit_storm",
         "loss/rack.py",
@@ -226,7 +226,7 @@ MUTANTS = (
     Mutant(
         "fast_retransmit_out_of_reach",
         "loss/selective.py",
-        "threshold_segments=3,  # DupThresh",
+        "threshold_segments=3,  # DupThresh of RFC 6675",
         "threshold_segments=128,",
     ),
     Mutant(
@@ -253,7 +253,7 @@ MUTANTS = (
         "event.sacked_segments >= reach",
         "event.sacked_segments % 256 >= reach",
     ),
-    # Credit.
+    # Mistakes of credit policies.
     Mutant(
         "grant_taken_back",
         "credit/grant.py",
@@ -284,7 +284,7 @@ MUTANTS = (
         "link_share=0.98,",
         "link_share=1.02,",
     ),
-    # Any family.
+    # Mistakes that are possible in any family.
     Mutant(
         "record_larger_than_promised",
         "window/aimd.py",

@@ -1,4 +1,4 @@
-"""Runs one interpreted policy event by event; tests give only the relevant fields."""
+"""Runs one interpreted policy event by event; tests set only the fields that matter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MS = 1_000_000
 
 
 class Rig:
-    """One flow of one policy."""
+    """Runs one policy on one flow or peer."""
 
     def __init__(self, policy: Policy, shared: int = 1, **params: float) -> None:
         self.policy = policy
@@ -40,7 +40,7 @@ class Rig:
 
 
 class WindowRig(Rig):
-    """A flow of a window policy. All events have the fields of `network`; windows in segments."""
+    """One flow of a window policy; windows are in segments. `network`: fields of all events."""
 
     def __init__(
         self, name: str, segments: float = 0.0, network: Mapping[str, float] | None = None, **p: Any

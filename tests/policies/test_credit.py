@@ -50,7 +50,7 @@ def test_grant__a_mark_between_two_intervals_counts() -> None:
 
 
 LINK = 12_500_000_000
-PULL = 4 * SEGMENT  # 2.62 us of the link
+PULL = 4 * SEGMENT  # bytes of one pull, which take 2.62 us on the link
 
 
 class Sender:
@@ -63,7 +63,7 @@ class Sender:
         self.granted, self.tick_ns, self.wants, self.events = 0, 0, 1 << 40, 0
 
     def ask(self, now_ns: int, marked: int = 0, **fields: Any) -> int:
-        """The bytes granted by this event."""
+        """Sends a credit request to the policy; returns how many bytes it grants."""
         self.events += 1
         given: dict[str, Any] = {"received_bytes": self.granted, "link_bytes_per_s": LINK}
         given["rand"] = self.events * 0.7548777 % 1.0
@@ -77,13 +77,13 @@ class Sender:
             **(given | fields),
         )
         before, self.granted = self.granted, answer["granted_bytes"]
-        self.tick_ns = max(answer["next_tick_ns"], now_ns + 10 * US)  # the core's minimum
+        self.tick_ns = max(answer["next_tick_ns"], now_ns + 10 * US)  # the core's shortest timer
         assert self.granted >= before
         return self.granted - before
 
 
 def run(senders: list[Sender], from_ns: int, span_ns: int) -> list[int]:
-    """Bytes granted to each sender within a span; the clock advances from tick to tick."""
+    """Runs from tick to tick for `span_ns`; returns the bytes granted to each sender."""
     before = [sender.granted for sender in senders]
     now_ns = from_ns
     while now_ns < from_ns + span_ns:
@@ -175,7 +175,7 @@ def test_rccc__idle_flows_are_pulled_ahead_while_nobody_waits() -> None:
     assert idle.granted == start + PULL
     busy.ask(10**9 + MS)
     idle.ask(10**9 + MS + 10 * US, received_bytes=start)
-    assert idle.granted == start + PULL  # the pacer is busy
+    assert idle.granted == start + PULL  # no further pull, because the pacer is busy
     for step in range(200):
         idle.ask(10**9 + 2 * MS + step * 100 * US, received_bytes=start)
     assert idle.granted == start + int(0.98 * 1_250_000)
@@ -189,7 +189,7 @@ def test_rccc__marks_lower_the_port_by_half_of_what_exceeds_the_limit() -> None:
         fields = {"received_bytes": step * 10 * SEGMENT, "rand": 0.5}
         sender.ask(10**9 + step * MS, 10, **fields)
         shares.append(sender.rig.shared["rate_share"][0].item())
-    # g is 1/2, 3/4, 7/8, ...; each step cuts the share by half of g - 0.3, down to 0.9 / 4.
+    # The estimate g is 1/2, 3/4, 7/8, ...; each step multiplies the share by 1 - (g - 0.3) / 2.
     assert shares[:2] == pytest.approx([0.9, 0.9 * 0.775])
     assert shares[-1] == pytest.approx(0.225)
 

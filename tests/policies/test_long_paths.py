@@ -1,4 +1,4 @@
-"""Tests that a flow fills a path with a long round trip, simulated, without needless resends."""
+"""Simulates a flow on a path with a long RTT: it fills the path, without needless resends."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from transport import native
 
 from .rig import SEGMENT, US, Rig
 
-# 200 Mb/s with a queue of 40 ms, like a leased line.
+# The link: 200 Mb/s with a queue that drains in 40 ms, like a leased line.
 BYTES_PER_S = 25_000_000
 QUEUE_BYTES = 1 << 20
 SEGMENT_BYTES = 1_472
@@ -20,7 +20,7 @@ DIRECTORIES = [str(native.POLICY_DIRECTORY)]
 
 
 def run(window: str, rtt_ns: int, seconds: int) -> native.ArenaReport:
-    """Runs one flow alone, with ten trace samples."""
+    """Simulates one flow alone on the link, with ten trace samples."""
     plan = native.ArenaPlan()
     link = native.LinkConfig(
         bytes_per_s=BYTES_PER_S, delay_ns=rtt_ns // 2, queue_bytes_max=QUEUE_BYTES
@@ -52,7 +52,7 @@ def test_long_path__is_filled_and_nothing_is_sent_twice(
 
 
 def test_long_path__silence_is_not_taken_for_loss_before_the_first_answer() -> None:
-    """The timer of the first flight uses an estimate of the round trip."""
+    """No resends before the first answer, because the first timer is set from an estimated RTT."""
     report = run("fixed", 200_000_000, 1)
     sent = report.flows[0].sent
     assert sent.segments_sent > 1_000
@@ -63,7 +63,7 @@ MS = 1_000 * US
 
 
 def long_swift(rtt_ns: int = 20 * MS) -> Rig:
-    """A flow that doubles its window, because the control socket's round trip is long."""
+    """A flow of swift that doubles its window, because the control socket measured a long RTT."""
     rig = Rig(find("window", "swift"))
     rig.call("on_start", window_bytes_max=1 << 26, srtt_ns=rtt_ns)
     return rig
@@ -92,7 +92,7 @@ def test_swift__an_overshoot_is_answered_once() -> None:
     assert 0.4 * window < after < 0.8 * window
     lost = {"lost_bytes": 200 * SEGMENT, "lost_segments": 200, "window_bytes_max": 1 << 26}
     times = {"srtt_ns": 25 * MS, "rtt_min_ns": 20 * MS}
-    # There is no further cut within 1.25 round trips over a full queue, and one after that.
+    # After a cut, losses cause another cut only when 1.25 round trips of 30 ms have passed.
     for at_ms, cut in ((150, False), (165, True)):
         again = rig.call("on_loss", now_ns=at_ms * MS, **lost, **times)["window_bytes"]
         assert (again < after) == cut

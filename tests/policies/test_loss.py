@@ -1,4 +1,4 @@
-"""Tests the loss policies, interpreted: lost segments, timers, probes. Numbers are the papers'."""
+"""Tests the loss policies, interpreted: lost segments, timers, probes. Numbers are from papers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def loss(name: str) -> Rig:
 
 
 def tell(rig: Rig, now_us: float, hook: str = "on_ack", **fields: Any) -> Mapping[str, Any]:
-    """Calls a hook with times in us; 100 us of round trip, a timeout of 1 ms, path 1."""
+    """Calls a hook, with times in us: an RTT of 100 us and a timeout of 1 ms, on path 1."""
     usual: dict[str, Any] = {
         "path": 1,
         "rtt_min_ns": 80 * US,
@@ -55,7 +55,7 @@ def test_loss__order_is_no_loss(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["go_back_n", "selective", "sleek"])
 def test_loss__a_timeout_of_the_oldest_gives_up_the_flight(name: str) -> None:
-    """Otherwise the rest of a dead path's flight would wait for several doubled timeouts."""
+    """The timeout of the oldest segment on a dead path declares all segments in flight lost."""
     flight: dict[str, Any] = {"oldest_inflight": 9_000, "newest_inflight": 9_990}
     answer = tell(loss(name), 10_000, "on_timer", **flight)
     assert answer["lost_sent_before_ns"] == 9_990 * US + 1
@@ -88,7 +88,7 @@ def test_selective__a_later_hole_waits_for_three_of_its_own() -> None:
 
 def test_selective__reordering_within_the_distance_is_no_loss() -> None:
     rig = loss("selective")
-    for step in range(100):  # every other segment arrives two places late
+    for step in range(100):  # two later segments overtake each second one
         hole: dict[str, Any] = {
             "newest_acked": 9_902 + 4 * step,
             "oldest_inflight": 9_900 + 4 * step,
@@ -143,7 +143,7 @@ def test_sleek__recovers_what_was_overtaken_when_one_and_a_half_windows_are_out_
     rig = loss("sleek")
     assert sleek_ack(rig, 10_000, 59) == -1
     assert sleek_ack(rig, 10_001, 60) == 9_901
-    assert sleek_ack(rig, 10_002, 200) == -1  # only once
+    assert sleek_ack(rig, 10_002, 200) == -1  # once per recovery only
 
 
 def test_sleek__five_segments_are_the_least() -> None:
@@ -164,7 +164,7 @@ def test_sleek__ends_when_the_cumulative_position_passes_what_was_delivered_at_i
     sleek_ack(rig, 10_000, 60)
     assert sleek_ack(rig, 10_100, 90, cumulative_seq=1_200) == -1
     after: dict[str, Any] = {"cumulative_seq": 1_201, "highest_acked_seq": 1_400}
-    assert sleek_ack(rig, 10_150, 60, **after) == -1  # the resends are still in flight
+    assert sleek_ack(rig, 10_150, 60, **after) == -1  # segments resent are in flight
     assert sleek_ack(rig, 10_300, 60, **after) == 10_200
 
 

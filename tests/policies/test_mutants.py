@@ -27,7 +27,7 @@ def test_mutants__there_are_thirty_at_least_and_none_is_in_the_tree() -> None:
 
 
 def caught_by(mutant: Mutant, folder: Path) -> str:
-    """The first check that fails and its measured value; empty if all checks pass."""
+    """The first conformance check that fails, with its measurement; empty if all pass."""
     path = folder / Path(mutant.file).name
     path.write_text(mutant.planted())
     try:

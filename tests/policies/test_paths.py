@@ -1,4 +1,4 @@
-"""Tests the path policies, interpreted: chosen and avoided paths. Numbers are the papers'."""
+"""Tests the path policies, interpreted: chosen and avoided paths. Numbers are from papers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_power_of_two__leaves_a_path_that_timed_out_and_comes_back() -> None:
     feed(rig, 2, TIMEOUT)
     assert 2 not in picks(rig, 200, now_ns=10**9 + 9_000_000)
     assert 2 in picks(rig, 200, now_ns=10**9 + 11_000_000)
-    feed(rig, 2, TIMEOUT, now_ns=10**9 + 20_000_000)  # the path is avoided for twice as long
+    feed(rig, 2, TIMEOUT, now_ns=10**9 + 20_000_000)  # now avoided for twice as long
     assert 2 not in picks(rig, 200, now_ns=10**9 + 39_000_000)
     assert 2 in picks(rig, 200, now_ns=10**9 + 41_000_000)
 
@@ -97,7 +97,7 @@ def test_power_of_two__a_path_that_swallows_everything_does_not_win_forever() ->
 
 
 def test_power_of_two__the_last_choice_is_kept_where_both_draws_are_slow() -> None:
-    """With six slow paths of eight, both random draws are slow for 6/8 * 5/7 = 54% of bursts."""
+    """Random draws alone would use one of six slow paths for 6/8 * 5/7 = 54% of bursts."""
     rig = peer("power_of_two", 8)
     for _ in range(50):
         for path in range(8):
@@ -109,7 +109,7 @@ def test_power_of_two__the_last_choice_is_kept_where_both_draws_are_slow() -> No
 def test_power_of_two__its_own_bytes_in_flight_end_a_choice_before_an_answer_does() -> None:
     rig = peer("power_of_two", 8)
     rig.shared["inflight_bytes"] = 65_536
-    for turn in range(400):  # the measured queueing delay is 8 ns a byte, which is 1 Gb/s
+    for turn in range(400):  # teaches it a queueing delay of 8 ns per byte: 1 Gb/s
         for path in range(8):
             feed(rig, path, GOOD, 100 if turn == 0 else 624)
     rig.shared["inflight_bytes"] = 0
@@ -129,7 +129,7 @@ def test_power_of_two__what_was_slow_is_tried_again() -> None:
         feed(rig, 1, GOOD, 900)
     assert 1 not in picks(rig, 100, now_ns=10**9 + 1)
     for _ in range(50):
-        feed(rig, 0, GOOD, 600, now_ns=10**9 + 15_000_000)  # path 1's measurement has aged
+        feed(rig, 0, GOOD, 600, now_ns=10**9 + 15_000_000)  # by now path 1's score is old
     assert 1 in picks(rig, 100, now_ns=10**9 + 15_000_001)
 
 
@@ -147,7 +147,7 @@ def test_single__a_flow_keeps_its_path_while_that_is_usable() -> None:
 @pytest.mark.parametrize("paths", [1, 3, 8, 200, 256])
 def test_round_robin__each_round_visits_every_path_once(paths: int) -> None:
     rig = peer("round_robin", paths)
-    picks(rig, paths - 1)  # finishes the first round, which starts at its second entry
+    picks(rig, paths - 1)  # finish the first round, which starts at its second path
     chosen = picks(rig, 4 * paths)
     orders = [chosen[i * paths : (i + 1) * paths] for i in range(4)]
     assert all(sorted(order) == list(range(paths)) for order in orders)
@@ -187,9 +187,9 @@ def test_reps__what_came_back_unmarked_is_used_again_oldest_first() -> None:
     rig = peer("reps")
     for path in (3, 6, 1):
         feed(rig, path, GOOD)
-    feed(rig, 2, ECN)  # a marked path is not recycled
+    feed(rig, 2, ECN)  # marked: path 2 is not used again
     assert picks(rig, 3) == [3, 6, 1]
-    assert len(set(picks(rig, 100))) == 8  # no fresh entries, so picks are random
+    assert len(set(picks(rig, 100))) == 8  # picks are random, as no entry is fresh
 
 
 def test_reps__keeps_the_eight_latest() -> None:
@@ -222,10 +222,10 @@ def acknowledge(rig: Rig, kinds: list[int], each_bytes: int, inflight: int = 1 <
 @pytest.mark.parametrize(
     ("kinds", "each_bytes", "entries"),
     [
-        ([GOOD] * 16, 8_192, 2),  # two bursts of 64 KiB, in many acknowledgments
+        ([GOOD] * 16, 8_192, 2),  # two bursts of 64 KiB in many acknowledgments
         ([GOOD], 262_144, 4),  # four bursts in one acknowledgment
-        ([GOOD, GOOD, ECN, GOOD, GOOD], 16_384, 0),  # a mark counts for its whole burst
-        ([GOOD] * 3, 8_192, 0),  # less than a burst
+        ([GOOD, GOOD, ECN, GOOD, GOOD], 16_384, 0),  # a mark counts for the whole burst: no entry
+        ([GOOD] * 3, 8_192, 0),  # less than one burst: no entry
     ],
 )
 def test_reps__a_path_is_recycled_once_for_each_burst(
@@ -262,9 +262,9 @@ def test_mixed__recycles_first_then_goes_round_past_penalties() -> None:
         feed(rig, path, GOOD)
     feed(rig, 1, ECN)
     assert picks(rig, 2) == [3, 6]
-    assert picks(rig, 6) == [2, 3, 4, 5, 6, 7]  # the round begins at 1, which has a penalty
+    assert picks(rig, 6) == [2, 3, 4, 5, 6, 7]  # skips path 1 because of its penalty
     feed(rig, 3, GOOD)
-    feed(rig, 3, TIMEOUT)  # removed from the queue, and skipped
+    feed(rig, 3, TIMEOUT)  # path 3 leaves the queue and gets a penalty
     assert 3 not in picks(rig, 7 * 14)
 
 
@@ -336,7 +336,7 @@ def test_weighted__in_proportion_and_never_a_zero_unless_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["bitmap", "mixed", "power_of_two", "reps"])
 def test_paths__one_that_swallows_everything_loses_its_share_and_gets_it_back(name: str) -> None:
-    """The only sign is a timeout 1 ms after each burst; later a probe is answered."""
+    """A path times out 1 ms after each burst, and is avoided until a probe is answered."""
     rig, draw, dead = peer(name), random.Random(3), 2
     counts, replies = [0, 0], [(10**9, 0)]
     for step in range(6_000):
@@ -352,5 +352,5 @@ def test_paths__one_that_swallows_everything_loses_its_share_and_gets_it_back(na
             came = heapq.heappop(replies)[1]
             feed(rig, came % 8, TIMEOUT if came < 0 else GOOD, 0 if came < 0 else 100, now_ns)
     assert counts[0] < 2_000 / 8 / 10
-    # Recycling policies keep to working paths and return to this one only when marks remove others.
+    # reps and mixed reuse paths that work, so they return to this path only if others get marks.
     assert counts[1] > (0 if name in {"reps", "mixed"} else 2_000 / 8 / 2)

@@ -1,4 +1,4 @@
-"""Tests the default loss policy rack, and fixed, interpreted: lost segments and timer checks."""
+"""Tests the loss policies rack (the default) and fixed, interpreted: lost segments and timers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_rack__what_was_sent_a_window_before_the_newest_delivered_is_lost() -> N
     answer = judge(
         rig, now_ns=10_000 * US, newest_acked_sent_ns=9_900 * US, oldest_inflight_sent_ns=9_890 * US
     )
-    assert answer["lost_sent_before_ns"] == (9_900 - 20) * US  # a quarter of 80 us
+    assert answer["lost_sent_before_ns"] == (9_900 - 20) * US  # window: a quarter of 80 us
     assert answer["next_check_ns"] == (9_890 + 100 + 20) * US + 1
     later = judge(
         rig,
@@ -36,7 +36,7 @@ def test_rack__what_was_sent_a_window_before_the_newest_delivered_is_lost() -> N
 
 def test_rack__a_hole_in_the_newest_burst_is_lost_after_the_reordering_window() -> None:
     rig = Rig(find("loss", "rack"), 4)
-    # Segments of a burst have send times a nanosecond apart. The last one has been delivered.
+    # Send times of a burst's segments are a nanosecond apart. The last segment was delivered.
     burst: dict[str, Any] = {
         "newest_acked_sent_ns": 9_900 * US + 6,
         "oldest_inflight_sent_ns": 9_900 * US,
@@ -65,8 +65,8 @@ def test_rack__the_first_timeout_gives_up_the_oldest_alone_the_second_all() -> N
     first = judge(rig, "on_timer", now_ns=10_500 * US, **fields)
     assert first["lost_sent_before_ns"] == 9_000 * US + 1
     second = judge(rig, "on_timer", now_ns=11_600 * US, **fields)
-    assert second["lost_sent_before_ns"] == 11_600 * US  # all: no reply for two timeouts
-    judge(rig, now_ns=11_700 * US, newest_acked_sent_ns=11_650 * US)  # an acknowledgment
+    assert second["lost_sent_before_ns"] == 11_600 * US  # everything, after two timeouts
+    judge(rig, now_ns=11_700 * US, newest_acked_sent_ns=11_650 * US)  # restarts the count
     again = judge(rig, "on_timer", now_ns=12_800 * US, **(fields | {"newest_acked_sent_ns": -1}))
     assert again["lost_sent_before_ns"] == 9_000 * US + 1
 
@@ -87,8 +87,7 @@ def test_rack__the_window_grows_with_needless_resends_up_to_the_timeout() -> Non
     # The reordering window doubles from a quarter of 80 us up to the timeout of 1 ms.
     assert horizons[:4] == [9_860, 9_820, 9_740, 9_580]
     assert horizons[-1] == 8_900
-    # It halves every 1,024 round trips (81.92 ms) without a needless resend; 128 quarters are
-    # 2.56 ms.
+    # It halves every 1,024 round trips (81.92 ms) without a spurious retransmission.
     calm = [
         judge(rig, now_ns=at * US, newest_acked_sent_ns=(at - 100) * US)["lost_sent_before_ns"]
         // US
@@ -96,7 +95,7 @@ def test_rack__the_window_grows_with_needless_resends_up_to_the_timeout() -> Non
         for at in range(100_000, 1_600_000, 90_000)
     ]
     assert calm[0] == -1_100
-    assert calm[-1] == -120  # the minimum
+    assert calm[-1] == -120  # an RTT of 100 us and the least window, 20 us
     assert calm == sorted(calm)
 
 

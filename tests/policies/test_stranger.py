@@ -42,7 +42,7 @@ print("live")
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a process that can import the package."""
+    """Environment variables with which a process can import the installed package."""
     folder = tmp_path_factory.mktemp("stranger")
     shutil.copytree(EXAMPLE, folder / "source")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
@@ -95,7 +95,7 @@ def test_stranger__runs_on_live_flows(installed: dict[str, str]) -> None:
 
 
 def test_stranger__reaches_the_plugin_as_a_library(installed: dict[str, str]) -> None:
-    """Programs started by `weft run` may lack Python, so the variable names a compiled library."""
+    """`weft run` names a compiled library in the variable, as the program may lack Python."""
     done = weft(installed | {"WEFT_WINDOW_POLICY": "copa:delta=0.3"}, "run", "--", "env")
     assert done.returncode == 0, done.stderr
     (line,) = [one for one in done.stdout.splitlines() if one.startswith("WEFT_WINDOW_POLICY=")]

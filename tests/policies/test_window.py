@@ -65,7 +65,7 @@ def test_swift__cuts_once_per_round_trip() -> None:
     windows = [ack(rig, 10_000 + 10 * step, 2_000) for step in range(41)]
     cuts = sum(later < earlier for earlier, later in itertools.pairwise(windows))
     assert windows[0] < 1_600 * SEGMENT
-    assert cuts == 4  # 400 us of acknowledgments, 100 us of RTT
+    assert cuts == 4  # one per RTT of 100 us, in 400 us
 
 
 def test_swift__cuts_by_the_excess_and_at_most_by_half() -> None:
@@ -110,7 +110,7 @@ def test_swift__tolerates_corruption_and_cuts_once_on_congestion() -> None:
 
 
 def test_swift__does_not_collapse_under_scheduling_noise() -> None:
-    """As on loopback: 50 to 500 us without a queue, one acknowledgment for eight segments."""
+    """Noise as on loopback: RTTs of 50 to 500 us without any queue do not shrink the window."""
     rig, draw, now_us, window = swift(32 * SEGMENT), random.Random(5), 10_000, 0.0
     for _ in range(3_000):
         now_us += 35
@@ -119,7 +119,7 @@ def test_swift__does_not_collapse_under_scheduling_noise() -> None:
 
 
 def test_swift__holds_the_queue_near_its_target() -> None:
-    """A link of 3 GB/s and 50 us; the queue is the window minus the bandwidth-delay product."""
+    """On a link of 3 GB/s with 50 us, swift keeps the queueing delay between 50 and 200 us."""
     rig, now_us, window, queue_us = swift(1_000 * SEGMENT), 10_000.0, 1_000.0 * SEGMENT, 0.0
     for _ in range(4_000):
         queue_us = max(window / 3_000 - 50, 0.0)
@@ -204,7 +204,7 @@ def test_dctcp__alpha_follows_the_share_of_marks_by_a_sixteenth_a_round_trip() -
     assert rig.state("alpha") == 1.0
     for round_trip in range(16):
         rig.ack(1_000 + 100 * round_trip, 10)
-    assert rig.state("alpha") == pytest.approx(0.356, abs=1e-3)  # (15/16) ** 16
+    assert rig.state("alpha") == pytest.approx(0.356, abs=1e-3)  # = (15/16) ** 16
     for round_trip in range(100):
         rig.ack(3_000 + 100 * round_trip, 100, marked=25)
     assert rig.state("alpha") == pytest.approx(0.25, abs=1e-3)
@@ -212,7 +212,7 @@ def test_dctcp__alpha_follows_the_share_of_marks_by_a_sixteenth_a_round_trip() -
 
 def test_dctcp__cuts_by_half_of_alpha() -> None:
     rig = WindowRig("dctcp", 100)
-    assert rig.ack(1_000, 100, marked=100) == pytest.approx(50)  # alpha starts at 1
+    assert rig.ack(1_000, 100, marked=100) == pytest.approx(50)  # alpha is 1 at the start
     rig = WindowRig("dctcp", 1_000)
     for round_trip in range(200):
         rig.flow["window_bytes"] = 1_000 * SEGMENT
@@ -225,7 +225,7 @@ SLOW = {"rtt_ns": 200_000 * US, "srtt_ns": 200_000 * US, "rtt_min_ns": 200_000 *
 
 
 def curve(rig: WindowRig, until_s: float, since_s: float = 0.0) -> float:
-    """Acknowledges a window every 200 ms."""
+    """Acknowledges a full window every 200 ms until `until_s`; returns the window."""
     window = 0.0
     for step in range(round(since_s * 5) + 1, round(until_s * 5) + 1):
         window = rig.ack(1e6 + step * 2e5, rig.flow["window_bytes"][0] / SEGMENT)
@@ -233,11 +233,11 @@ def curve(rig: WindowRig, until_s: float, since_s: float = 0.0) -> float:
 
 
 def test_cubic__passes_the_points_of_its_curve() -> None:
-    """Cut from 100 segments to 70, back at 100 after the cube root of 30 / 0.4, 4.217 s."""
+    """After a cut from 100 to 70 segments, the window is 100 again after cbrt(30 / 0.4) s."""
     rig = WindowRig("cubic", 100, SLOW)
     assert rig.lose(1e6) == pytest.approx(70)
     assert rig.state("origin_s") == pytest.approx(4.217, abs=1e-3)
-    # The target is one round trip ahead: 100 + 0.4 * (t + 0.2 - 4.217) ** 3.
+    # The expected window uses the curve one RTT ahead: 100 + 0.4 * (t + 0.2 - 4.217) ** 3.
     assert curve(rig, 2.0) == pytest.approx(96.72, abs=0.1)
     assert curve(rig, 4.0, 2.0) == pytest.approx(100.0, abs=0.1)
     assert curve(rig, 7.0, 4.0) == pytest.approx(110.6, abs=0.2)
@@ -246,14 +246,14 @@ def test_cubic__passes_the_points_of_its_curve() -> None:
 def test_cubic__a_lower_peak_gives_way_by_fast_convergence() -> None:
     rig = WindowRig("cubic", 100, SLOW)
     rig.lose(1e6)
-    rig.lose(2e6)  # at 70, below the peak of 100
+    rig.lose(2e6)  # a loss at 70, below the old peak of 100
     assert rig.state("peak_bytes") == pytest.approx(0.85 * 70 * SEGMENT)
 
 
 def test_cubic__is_reno_where_round_trips_are_short() -> None:
     rig = WindowRig("cubic", 100)
     rig.lose(1_000)
-    assert rig.ack(1_100, 70) == pytest.approx(70 + 9 / 17, abs=1e-3)  # 3 * 0.3 / 1.7
+    assert rig.ack(1_100, 70) == pytest.approx(70 + 9 / 17, abs=1e-3)  # 9 / 17 = 3 * 0.3 / 1.7
     for step in range(60):
         rig.ack(1_200 + 100 * step, rig.flow["window_bytes"][0] / SEGMENT)
     before = rig.flow["window_bytes"][0] / SEGMENT
@@ -274,7 +274,7 @@ def nscc(window_bytes: float, **params: float) -> WindowRig:
 
 
 def gain(rig: WindowRig, acked: float, rtt_us: float, marked: int = 0) -> float:
-    """The bytes that one acknowledgment adds, without the constant increase."""
+    """How many bytes one acknowledgment adds to the window, without the constant increase."""
     before = float(rig.flow["window_bytes"][0])
     rig.flow["steady_ns"] = 1 << 61
     return rig.ack(1_000, acked / 4_096, marked, rtt_ns=int(rtt_us * US)) * 4_096 - before
@@ -282,7 +282,7 @@ def gain(rig: WindowRig, acked: float, rtt_us: float, marked: int = 0) -> float:
 
 def test_nscc__starts_with_one_and_a_half_products() -> None:
     rig = WindowRig("nscc", 0, REFERENCE, rtt_ns_min=0, hold_ns=0)
-    assert rig.start * 4_096 == 225_000  # 100 Gb/s times 12 us is 150 KB
+    assert rig.start * 4_096 == 225_000  # 1.5 times 100 Gb/s * 12 us
 
 
 def test_nscc__without_marks_below_the_target_it_grows_with_the_room() -> None:
@@ -301,7 +301,7 @@ def test_nscc__marks_below_the_target_change_nothing() -> None:
 def test_nscc__marks_above_the_target_cut_by_the_excess_once_per_round_trip() -> None:
     for rtt_us, left in ((30, 1 - 0.8 * 6 / 18), (120, 0.5)):
         rig = nscc(200_000)
-        rig.flow["delay_ns"] = (rtt_us - 12) * US  # the smoothed delay has settled
+        rig.flow["delay_ns"] = (rtt_us - 12) * US  # as if smoothed for long
         fields = {"rtt_ns": rtt_us * US, "srtt_ns": rtt_us * US, "app_limited": 1}
         assert rig.ack(1_000, 4, 4, **fields) * 4_096 == pytest.approx(200_000 * left)
         assert rig.ack(1_010, 4, 4, **fields) * 4_096 == pytest.approx(200_000 * left)
@@ -326,9 +326,9 @@ def test_nscc__after_a_collapse_the_window_is_what_came_through() -> None:
     rig.ack(1_000, 1)  # starts the measurement period
     rig.lose(1_005)
     window = rig.ack(1_025, 5, inflight_bytes=100_000) * 4_096
-    assert window == pytest.approx(5 * 4_096)  # in 24 us less than an eighth of 225 KB arrived
+    assert window == pytest.approx(5 * 4_096)  # what arrived in 24 us
     fields = {"rtt_ns": 100 * US}
-    for step in range(20):  # marks of segments sent before the collapse cut nothing
+    for step in range(20):  # marks on segments sent earlier cut nothing
         assert rig.ack(1_026 + step, 1, 1, **fields) * 4_096 == pytest.approx(5 * 4_096)
 
 
@@ -362,7 +362,7 @@ def test_windows__a_hint_that_is_no_number_is_ignored(name: str) -> None:
 
 
 def timely(queue_us: float) -> WindowRig:
-    """10 Gb/s and 20 us, at half the link's rate; the last sample, a round trip ago, is given."""
+    """A flow of timely at half of 10 Gb/s, RTT 20 us; `queue_us`: the previous delay sample."""
     network = {"link_bytes_per_s": 1_250_000_000, "rtt_min_ns": 20 * US, "srtt_ns": 20 * US}
     rig = WindowRig("timely", 0, network)
     rig.flow["paths"][0, 0] = 1
@@ -376,7 +376,7 @@ def test_timely__compares_samples_of_one_path_over_the_time_between_them() -> No
     rate_after(rig, 120, path=1)  # the path's first sample gives no gradient
     assert rig.state("difference_ns") == 0.0
     rate_after(rig, 140, 1_040)
-    # The difference spans three round trips.
+    # The queueing delay grew by 20 us in the three round trips between the samples.
     assert rig.state("difference_ns") == pytest.approx(0.875 * 20 * US / 3)
 
 
@@ -417,7 +417,7 @@ def test_timely__updates_once_per_least_round_trip() -> None:
 
 
 def dcqcn() -> WindowRig:
-    """40 Gb/s and a round trip far below the periods."""
+    """A flow of dcqcn on a link of 40 Gb/s, with an RTT far shorter than dcqcn's periods."""
     return WindowRig("dcqcn", 0, {"link_bytes_per_s": 5_000_000_000, "srtt_ns": 5 * US})
 
 
@@ -425,7 +425,7 @@ def test_dcqcn__starts_at_line_rate_and_the_first_mark_halves_it() -> None:
     rig = dcqcn()
     assert rig.answer["pacing_bytes_per_s"] == 5e9
     assert rate_after(rig, 5, 50, marked=1) == pytest.approx(2.5e9)
-    assert rate_after(rig, 5, 99, marked=1) == pytest.approx(2.5e9)  # one mark in 50 us counts
+    assert rate_after(rig, 5, 99, marked=1) == pytest.approx(2.5e9)  # one mark counts per 50 us
     assert rate_after(rig, 5, 100, marked=1) == pytest.approx(1.25e9)
 
 
@@ -442,7 +442,7 @@ def test_dcqcn__far_from_the_last_mark_it_adds_more_and_more() -> None:
     rig = dcqcn()
     rig.flow["target_rate"], rig.flow["rate"], rig.flow["timer_ns"] = 2e9, 2e9, 0
     rig.flow["timer_stages"], rig.flow["byte_stages"] = 6, 7
-    assert rate_after(rig, 5, 55) == pytest.approx((2e9 + 2.1e9) / 2)  # 2 * a hundredth of 5e9
+    assert rate_after(rig, 5, 55) == pytest.approx((2e9 + 2.1e9) / 2)  # adds 2 * 5e9 / 100
 
 
 def test_dcqcn__alpha_decays_by_a_256th_each_period_also_for_periods_without_events() -> None:
@@ -463,7 +463,7 @@ def test_dcqcn__the_byte_counter_is_a_stage_every_ten_megabytes() -> None:
 
 
 class Pipe:
-    """bbr over 1 GB/s and 100 us: each round trip delivers the lesser of window and link."""
+    """bbr on a link of 1 GB/s, 100 us: a round trip delivers a window, at most 100 KB."""
 
     def __init__(self) -> None:
         self.rig = WindowRig("bbr")
@@ -481,7 +481,7 @@ class Pipe:
 def test_bbr__starts_up_drains_and_cruises() -> None:
     pipe = Pipe()
     gains = [pipe.round_trip(inflight_bytes=200_000) for _ in range(6)]
-    assert gains[:3] == pytest.approx([2.885] * 3)  # startup ends after three rounds without growth
+    assert gains[:3] == pytest.approx([2.885] * 3)  # STARTUP lasts three round trips
     assert gains[3:] == pytest.approx([1 / 2.885] * 3)
     cycle = [pipe.round_trip(inflight_bytes=90_000) for _ in range(16)]
     assert sorted(cycle[:8]) == pytest.approx([0.75, *[1.0] * 6, 1.25])
@@ -518,11 +518,11 @@ def test_bbr__looks_for_the_round_trip_when_it_has_not_seen_it_for_long() -> Non
         pipe.round_trip(inflight_bytes=90_000)
     pipe.now_us += 4_000
     pipe.round_trip(rtt_us=150)
-    assert pipe.rig.state("rtt_ns") == 100 * US  # a minimum is valid for 5 ms
+    assert pipe.rig.state("rtt_ns") == 100 * US  # the minimum RTT is valid for 5 ms
     pipe.now_us += 1_500
     pipe.round_trip(rtt_us=150)
     assert pipe.rig.state("rtt_ns") == 150 * US
-    assert pipe.window <= 4 * SEGMENT  # drains the queue; 4 segments keep the ack clock running
+    assert pipe.window <= 4 * SEGMENT  # PROBE_RTT drains the queue, with 4 segments in flight
     for _ in range(8):
         pipe.round_trip(rtt_us=90)
     assert pipe.window == pytest.approx(2 * 90_000 + 60_000, rel=0.01)
@@ -548,7 +548,7 @@ def test_bbr__losses_are_a_share_of_what_was_in_flight() -> None:
     pipe = Pipe()
     for _ in range(12):
         pipe.round_trip(inflight_bytes=90_000)
-    pipe.rig.lose(pipe.now_us, 1)  # 1 of 22 segments is below the threshold
+    pipe.rig.lose(pipe.now_us, 1)  # 1 of 22 segments is too few to count
     pipe.round_trip(inflight_bytes=90_000)
     assert pipe.rig.state("bound_bytes") == 0.0
     before = pipe.rig.state("window_bytes")
@@ -575,9 +575,9 @@ def test_dcqcn__the_rest_of_a_stage_counts_for_the_next() -> None:
 
 def test_swift__a_host_that_holds_acknowledgments_has_a_window_of_its_own() -> None:
     rig = swift()
-    ack(rig, 10_000, 60, ack_delay_ns=30 * US)  # the intended acknowledgment delay
+    ack(rig, 10_000, 60, ack_delay_ns=30 * US)  # the normal acknowledgment delay
     before = ack(rig, 10_100, 60, ack_delay_ns=200 * US)
-    assert before > 200 * SEGMENT  # the delay was short in the previous round trip
+    assert before > 200 * SEGMENT  # no cut: the minimum delay was short until now
     window = ack(rig, 10_200, 60, ack_delay_ns=200 * US)
     assert window == pytest.approx(before * (1 - 0.8 * (200 - 100) / 200))
     assert rig.flow["window_bytes"][0] > before

@@ -1,1 +1,1 @@
-"""Random fault schedules of real processes, and the checks after the faults end."""
+"""Tests weft with random fault schedules of real processes, and checks the state afterwards."""

@@ -1,4 +1,4 @@
-"""Five mistakes that schedules of processes must find, planted one at a time in a copy.
+"""Five mistakes that fault schedules of processes must find, planted one at a time in a copy.
 
 Each was a real bug. A piece of text is replaced, as in tests/schedules/defects.py.
 """
@@ -39,7 +39,7 @@ DEFECTS = (
         "  if (candidates.empty()) return;\n",
         "    candidates.push_back(each.get());\n  }\n",
     ),
-    # Leaving them unread would not be noticed, because the answers of each turn bring more frames.
+    # It drops frames; merely leaving them unread would go unnoticed, because more frames follow.
     Defect(
         "frames_beyond_a_turn_are_lost",
         "native/control/control_handshake.cc",
@@ -53,7 +53,7 @@ SOURCES = ("native", "congestion", "transport", "tests", "CMakeLists.txt")
 
 
 class Workshop:
-    """A copy of the tree that is rebuilt for each defect; each library gets its own tree."""
+    """A copy of the source tree that is rebuilt for each defect; each library gets a copy."""
 
     def __init__(self, directory: Path, policies: Path) -> None:
         self.directory = directory
@@ -90,7 +90,7 @@ class Workshop:
         return module
 
     def plant(self, defect: Defect) -> Path:
-        """Builds a tree with a library that has the defect."""
+        """Makes a source tree with a library that is built with the defect."""
         file = self.base / defect.file
         healthy = file.read_text()
         file.write_text(defect.planted(healthy))

@@ -1,4 +1,4 @@
-"""One process of a schedule: echoes messages, dials others, and executes orders from stdin.
+"""One process of a fault schedule: echoes messages, dials others, and obeys lines of stdin.
 
 Each line of stdout is a JSON event: the state of a connection, or the open descriptors.
 """
@@ -17,14 +17,14 @@ from transport import Connection, Endpoint
 from transport.errors import WeftError
 
 BYTES_MAX = 200_000
-BURST = 400  # more control frames than the listener's side reads in one turn
+BURST = 400  # dials at once: more control frames than a listener reads in one loop iteration
 CHURN_S = 1.0
-CHILD_S = 120  # life of a forked child; longer than all waits for an error about a death
+CHILD_S = 120  # how long a forked child lives; longer than any wait for an error about a death
 POLICIES = {
     "window": ("swift", "dctcp", "cubic"),
     "path": ("power_of_two", "oblivious", "round_robin"),
 }
-# Policies of single connections, not defaults: their libraries are loaded and unloaded with them.
+# Policies for single connections: their libraries are loaded and unloaded with the connections.
 OWN_POLICIES = (
     {"window": "cubic", "path": "flowlet", "loss": "sleek"},
     {"window": "aimd", "path": "plb", "loss": "go_back_n", "credit": "grant"},
@@ -46,7 +46,7 @@ def descriptors() -> int:
 
 
 class Node:
-    """An endpoint and the connections that it has dialled."""
+    """An endpoint with the connections that it has dialled and accepted."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -107,7 +107,7 @@ class Node:
             os._exit(0)
 
     def burst(self, number: int, handle: str) -> None:
-        """Dials many times at once; each connection carries one message there and back."""
+        """Dials many connections at once; each carries one message there and back."""
         failures: list[str] = []
 
         def one(index: int) -> None:
@@ -130,7 +130,7 @@ class Node:
         say(event="burst", number=number, failures=sorted(set(failures)), count=len(failures))
 
     def churn(self, seed: int) -> None:
-        """Changes policies of process and connections while others are dialled and closed."""
+        """Changes policies of endpoint and connections while connections are dialled and closed."""
         until = time.monotonic() + CHURN_S
         failures: list[str] = []
 

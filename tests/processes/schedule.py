@@ -27,9 +27,9 @@ ACTIONS = (
     *("dial", "dial", "close", "abort", "burst", "swap", "swap", "churn"),
 )
 PATIENCE_S = 60.0
-# A death must be reported within this time, even if a forked child holds the sockets.
+# A process's death must be reported within this time, even if a forked child holds its sockets.
 DEATH_S = 30.0
-# Longer than control sockets survive on a cut path with the knobs below.
+# Length of a pause; with KNOBS, control sockets on a cut path are closed in this time.
 REST_S = 6.0
 KNOBS = {
     "WEFT_INTERFACES": "eth0",
@@ -39,16 +39,16 @@ KNOBS = {
     "WEFT_PEER_DEAD_NS": "3000000000",
     "WEFT_LOG_LEVEL": "error",
 }
-# The tree of the library and the node script; another one if a mistake is planted.
+# The source tree whose library and node script are used; a copy if a mistake is planted.
 TREE = os.environ.get("SCHEDULES_TREE", str(ROOT))
 # The errors allowed for a connection whose remote process was killed.
 DEATHS = {"peer_dead", "connection_closed", "refused", "timed_out"}
-# Allowed growth: sockets of the paths, of the log and of the sessions to the other processes.
+# How many more descriptors than at the start are allowed, for sockets of paths and sessions.
 DESCRIPTORS_MORE = 40
 
 
 class ViolationError(AssertionError):
-    """A violated rule, with the schedule that led to it."""
+    """A rule was violated; the message contains the schedule that led to it."""
 
 
 class Process:
@@ -66,7 +66,7 @@ class Process:
             text=True,
             cwd=TREE,
             env=clean | KNOBS,
-            start_new_session=True,  # so that its children can be ended with it
+            start_new_session=True,  # so that children of the node can be killed with it
         )
         self.said: list[dict[str, Any]] = []
         self.killed = False
@@ -107,14 +107,14 @@ def wait(what: Callable[[], bool], name: str, limit_s: float = PATIENCE_S) -> No
 
 @dataclass
 class Dialled:
-    """A connection: its two processes, and whether it may have ended."""
+    """A connection of the schedule: its two processes, and whether it may have ended."""
 
     number: int
     source: Process
     target: Process
     closed: bool = False
 
-    burst: bool = False  # many short connections at once instead of one
+    burst: bool = False  # True: stands for many short connections at once
 
     @property
     def mortal(self) -> bool:
@@ -135,7 +135,7 @@ class Dialled:
 
 @dataclass
 class Schedule:
-    """The run of one seed: processes on hosts of a lab, random actions, repair, final checks."""
+    """Runs one seed: processes on hosts of a lab, random actions, repair, final checks."""
 
     lab: Lab
     seed: int
@@ -211,7 +211,7 @@ class Schedule:
                     one.source.order(do="swap", number=one.number, seed=self.chance.random())
 
     def kill(self, process: Process) -> None:
-        """Kills the process, and starts another one if only one is left."""
+        """Kills a process; starts a new process if only one is left."""
         process.killed = True
         process.signal(signal.SIGKILL)
         if len(self.living()) < 2 or self.chance.random() < 0.5:
@@ -219,7 +219,7 @@ class Schedule:
             self.dial(self.processes[-1])
 
     def change(self, action: str) -> None:
-        """Cuts a link or heals all, and never cuts all paths of a host."""
+        """Cuts or restores a random link; never cuts all paths of a host."""
         if action == "heal":
             if self.cut:
                 link = self.chance.choice(sorted(self.cut))
@@ -260,7 +260,7 @@ class Schedule:
                 continue
             failure = self.await_failure(one)
             if failure["status"] not in DEATHS and not one.closed:
-                raise ViolationError(f"a death is reported as {failure}")
+                raise ViolationError(f"the death of a peer is reported as {failure}")
         for process in self.living():
             process.order(do="end")
         for process in self.living():
@@ -284,7 +284,7 @@ class Schedule:
         if told["count"] and not one.target.killed:
             raise ViolationError(f"dials failed: {told}")
         if not set(told["failures"]) <= DEATHS:
-            raise ViolationError(f"a death is reported as {told}")
+            raise ViolationError(f"the death of a peer is reported as {told}")
 
     def await_churns(self, process: Process) -> None:
         def over() -> bool:
@@ -313,7 +313,7 @@ class Schedule:
                 f"exit status {process.child.returncode}: {process.child.stderr.read()[-2000:]}"
             )
         if wrong := process.of("wrong"):
-            raise ViolationError(f"wrong bytes: {wrong}")
+            raise ViolationError(f"messages with wrong bytes: {wrong}")
         wait(lambda: bool(process.of("ended")), "the last event of a process", 10)
         grown = process.of("ended")[0]["descriptors"] - process.of("ready")[0]["descriptors"]
         if grown > DESCRIPTORS_MORE:
@@ -323,7 +323,7 @@ class Schedule:
         self.make_peace()
         for process in self.processes:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.child.pid, signal.SIGKILL)  # its children too
+                os.killpg(process.child.pid, signal.SIGKILL)  # with its forked children
             process.child.wait(PATIENCE_S)
             for pipe in (process.child.stdin, process.child.stderr):
                 if pipe is not None:
@@ -332,7 +332,7 @@ class Schedule:
 
 
 def play(lab_name: str, seeds: range) -> list[str]:
-    """Runs the seeds one after the other in their own lab; returns the violations."""
+    """Runs the seeds one after the other, in a lab of this process; returns the violations."""
     found = []
     with Lab(LabModel(hosts=HOSTS, spines=PATHS), name=unique(lab_name)) as lab:
         for seed in seeds:

@@ -1,6 +1,6 @@
-"""Runs fifty random schedules of real processes; `make schedules`: a thousand, and mutations.
+"""Runs fifty random fault schedules of processes; `make schedules` runs a thousand and mutations.
 
-Four run at a time, because a schedule mostly waits.
+Four schedules run at a time, because a schedule mostly waits.
 """
 
 import os

@@ -13,7 +13,7 @@ Netem = Callable[..., None]
 
 @pytest.fixture
 def netem() -> Iterator[Netem]:
-    """Sets netem parameters for packets that leave either device."""
+    """Yields a function that sets netem parameters for packets that leave either device."""
 
     def impose(*words: str) -> None:
         for device in ("va", "vb"):
@@ -26,14 +26,14 @@ def netem() -> Iterator[Netem]:
 
 
 def dropped_packets(device: str) -> int:
-    """Packets leaving this interface that netem has dropped since it was set."""
+    """How many packets leaving this interface netem has dropped since it was set."""
     words = ["tc", "-statistics", "-json", "qdisc", "show", "dev", device]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     return int(json.loads(done.stdout)[0].get("drops", 0))
 
 
 def restore_links() -> None:
-    """Sets both ends up, with the neighbours of start.sh, which are lost when a link goes down."""
+    """Sets both links up and restores their neighbour entries, which a link that is down loses."""
     lines = [
         *("link set va up", "link set vb up"),
         "neigh replace 192.0.2.2 lladdr 02:00:00:00:00:02 dev va nud permanent",

@@ -1,4 +1,4 @@
-"""Starts and stops the guest: `python -m tests.rdma.guest deps|build|run -- CMD`.
+"""Starts and stops the virtual machine: `python -m tests.rdma.guest deps|build|run -- CMD`.
 
 The guest can write to the host only below build/rdma/share.
 """
@@ -22,14 +22,14 @@ from tests.rdma import image, packages
 from tests.rdma.packages import LabError
 
 SHARE = image.OUT / "share"
-TIMED_OUT = 124  # the status of timeout(1)
+TIMED_OUT = 124  # exit status, as of timeout(1)
 NO_STATUS = 125
 CONSOLE_LINES = 30
 
-# Variables that describe the host's shell and are of no use to the command.
+# Environment variables of the host's shell that the command in the guest must not get.
 NOT_PASSED = {"_", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "TERM", "TMPDIR"}
-# tsc=reliable and mitigations=off avoid work that is useless on an emulated processor. norandmaps:
-# QEMU translates code separately for each address, so fixed addresses save translations.
+# tsc=reliable and mitigations=off avoid useless work on an emulated processor. norandmaps: with
+# fixed addresses QEMU need not translate code again for other addresses.
 KERNEL_LINE = (
     "console=ttyS0 quiet loglevel=4 panic=-1 tsc=reliable mitigations=off nokaslr norandmaps"
     " audit=0 apparmor=0 selinux=0 psi=0 cgroup_disable=memory"
@@ -56,7 +56,7 @@ def prepare(control: Path, command: Sequence[str]) -> None:
 
 
 def shared(tag: str, path: Path, *options: str) -> list[str]:
-    """QEMU options that share a host folder under a tag; remap: it may span file systems."""
+    """QEMU options that share a host folder under a tag; `remap`: the folder spans file systems."""
     where = f"path={str(path).replace(',', ',,')}"
     backend = ",".join(["local", f"id={tag}", where, "security_model=none", "multidevs=remap"])
     device = f"virtio-9p-pci,fsdev={tag},mount_tag={tag}"
@@ -64,8 +64,8 @@ def shared(tag: str, path: Path, *options: str) -> list[str]:
 
 
 def machine(control: Path, processors: int, memory_mib: int) -> list[str]:
-    # Only TCG: not every host has KVM, and not every KVM boots a stock kernel. Without erms nothing
-    # copies with `rep movsb`, which is emulated byte by byte; packets then cost a quarter.
+    # Only TCG: not every host has KVM, and not every KVM boots a stock kernel. Without erms, copies
+    # avoid `rep movsb`, which QEMU emulates byte by byte; packets then cost a quarter.
     return [
         *("qemu-system-x86_64", "-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max,erms=off"),
         *("-smp", str(processors), "-m", str(memory_mib)),
@@ -154,7 +154,7 @@ def arguments() -> argparse.Namespace:
     verbs.add_parser("build", help="build kernel and initrd unless they are up to date")
     runs = verbs.add_parser("run", help="boot, run a command, return its exit status")
     runs.add_argument("--timeout", type=float, default=600, metavar="S", help="default 600")
-    # With one processor, two polling threads wait 4 ms for each other.
+    # Two processors, because on one, two polling threads wait 4 ms for each other.
     runs.add_argument("--processors", type=int, default=2, metavar="N", help="default 2")
     runs.add_argument("--memory", type=int, default=1024, metavar="MIB", help="default 1024")
     runs.add_argument("command", nargs="+", help="after --: the program and its arguments")
@@ -163,7 +163,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     wanted = arguments()
-    # Ends QEMU when this process gets a signal; Ctrl-C already raises KeyboardInterrupt.
+    # Exit on these signals, which ends QEMU, too; Ctrl-C already raises KeyboardInterrupt.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
     try:

@@ -24,13 +24,13 @@ KERNEL = OUT / "vmlinux"
 INITRD = OUT / "initrd"
 STAMP = OUT / "stamp"
 
-# The sources of the image; start.sh is not among them, because each run reads it.
+# The image depends on these files; not on start.sh, which each run reads anew.
 SOURCES = ("image.py", "repair.py", "init.sh")
 RXE = "drivers/infiniband/sw/rxe"
 MODULES = (
     *("virtio_pci", "virtio_console", "9p", "9pnet_virtio", "overlay", "veth"),
     *("sch_netem", "sch_prio", "sch_tbf", "sch_ingress", "cls_u32", "cls_matchall", "act_mirred"),
-    # rxe requests the checksum by name, and the guest has no module autoloading.
+    # rxe needs crc32, which it requests by name; the guest does not load modules by itself.
     *("crc32_generic", "ib_uverbs", "rdma_ucm", "rdma_rxe"),
 )
 APPLETS = ("sh", "mount", "insmod", "mkdir", "ln", "echo", "switch_root")
@@ -107,7 +107,7 @@ def rxe_source(package: Path, work: Path) -> Path:
 
 
 def source_files(stream: IO[bytes]) -> Iterator[tuple[Path, IO[bytes]]]:
-    """The files of rxe; stops reading after them, because unpacking is slow."""
+    """The files of rxe in the tarball; stops reading after the last, because unpacking is slow."""
     with tarfile.open(fileobj=stream, mode="r|") as outer:
         for member in outer:
             packed = outer.extractfile(member) if member.name.endswith(".tar.xz") else None
@@ -160,7 +160,7 @@ def pack(tree: Path, release: str, ram: Path) -> None:
     (ram / "modules" / "order").write_text("".join(f"{name}\n" for name in order))
     shutil.copy(HERE / "init.sh", ram / "init")
     (ram / "init").chmod(0o755)
-    # Not compressed, because decompression on the emulated processor is slower than the copy.
+    # Not compressed, because the emulated processor decompresses slowly.
     names = "\n".join(p.relative_to(ram).as_posix() for p in sorted(ram.rglob("*")))
     with ram.with_suffix(".cpio").open("wb") as out:
         words = ["cpio", "--create", "--quiet", "--format=newc", "--owner=0:0"]

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 PACKAGES = (
-    # To build and boot the image.
+    # Packages to build and boot the image.
     *("qemu-system-x86", "busybox-static", "cpio", "kmod", "gcc", "make", "linux-headers-amd64"),
     # Programs for the guest, which uses the host's files.
     *("iproute2", "rdma-core", "ibverbs-providers", "ibverbs-utils", "perftest"),
@@ -18,7 +18,7 @@ class LabError(Exception):
 
 
 def installed(package: str) -> str | None:
-    """The installed version, or None."""
+    """The installed version of a package, or None."""
     words = ["dpkg-query", "--show", "--showformat=${db:Status-Status} ${Version}", package]
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -29,7 +29,7 @@ def installed(package: str) -> str | None:
 
 
 def kernel_headers() -> tuple[str, str]:
-    """Release and package version of the kernel of the installed headers."""
+    """Release and package version of the kernel whose headers are installed."""
     words = ["dpkg-query", "--show", "--showformat=${Depends}", "linux-headers-amd64"]
     if installed("linux-headers-amd64") is None:
         raise LabError("linux-headers-amd64 is missing: run `python -m tests.rdma.guest deps`")

@@ -40,7 +40,7 @@ class UnderWay:
         self.receives[0].wait(timeout_s=PATIENCE_S)
 
     def finish(self) -> int:
-        """Waits for all messages; returns the number of wrong ones."""
+        """Waits for all messages; returns the number of wrong messages."""
         wrong = 0
         for number, handle in enumerate(self.receives):
             got = handle.wait(timeout_s=PATIENCE_S)
@@ -59,13 +59,13 @@ class Pair:
     receiving: Connection
     there: Endpoint
     sending: Connection
-    direct: bool  # buffers are registered, and the NIC writes into them
+    direct: bool  # True: buffers are registered, and the NIC writes into them
 
     def begin(self, messages: int, most: int, seed: int = 1) -> UnderWay:
         return UnderWay(self, sizes(messages, most, seed))
 
     def carry(self, seed: int = 1) -> int:
-        """Transfers a few messages; returns the number of wrong ones."""
+        """Transfers a few messages; returns the number of wrong messages."""
         return self.begin(MESSAGES, MOST_BYTES, seed).finish()
 
 

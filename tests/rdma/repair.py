@@ -28,7 +28,7 @@ static void forget_message(struct rxe_qp *qp)
 """
 
 DEFINITION = re.compile(r"(?=^static enum resp_states check_psn\()", re.MULTILINE)
-# The code in which a first packet ends the dropping; only UC's case matches in this file.
+# Matches the code with which a UC queue pair stops dropping packets at a first packet.
 RESUMPTION = re.compile(
     r"RXE_START_MASK\)\s*\{\s*qp->resp\.drop_msg = 0;(?=\s*return RESPST_CHK_OP_SEQ;)"
 )

@@ -25,7 +25,7 @@ from transport.errors import TimedOutError, WeftError
 ROOT = Path(__file__).resolve().parents[2]
 LARGE_BYTES = 4 << 20
 SILENCE_NS = 3_000_000_000
-# The silence plus the possible delay of an emulated processor.
+# Time limit of an error: the allowed silence plus the delays of an emulated processor.
 END_S = SILENCE_NS / 1e9 + 10
 
 
@@ -35,7 +35,7 @@ def run(*words: str) -> None:
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_faults__time_to_mend_a_queue_pair(mode: str) -> None:
-    # One of 500 bursts finds its queue pair in error; a round of messages has about a hundred.
+    # One of 500 bursts finds its queue pair in error; a round of messages has about 100 bursts.
     with paired(mode, fault_qp_error=0.002, paths=16) as pair:
         for seed in range(1, 60):
             assert pair.begin(60, 256 << 10, seed).finish() == 0
@@ -43,7 +43,7 @@ def test_faults__time_to_mend_a_queue_pair(mode: str) -> None:
             if found.paths_broken > 0 and found.paths_mended >= found.paths_broken:
                 break
         else:
-            pytest.fail(f"{found.paths_broken} broken, {found.paths_mended} mended")
+            pytest.fail(f"{found.paths_broken} paths broken, {found.paths_mended} re-established")
     took_ms = found.mend_ns_max / 1e6
     print(f"{mode}: {found.paths_broken} broken, mended within {took_ms:.1f} ms")
     assert 0 < took_ms < 5_000
@@ -51,7 +51,7 @@ def test_faults__time_to_mend_a_queue_pair(mode: str) -> None:
 
 @pytest.fixture
 def links() -> Iterator[None]:
-    """Restores links that a test takes down."""
+    """Restores links after a test that takes them down."""
     yield
     restore_links()
 
@@ -99,7 +99,8 @@ def second_ports() -> Iterator[None]:
         run("rdma", "link", "add", device, "type", "rxe", "netdev", link)
     yield
     for device in ("rxec", "rxed"):
-        # It cannot be killed while a process has the device open; then the wait fails the test.
+        # The command cannot be killed while a process has the device open; then wait() fails the
+        # test.
         subprocess.Popen(["rdma", "link", "delete", device], stderr=subprocess.DEVNULL).wait(30)
     run("ip", "link", "delete", "vc")
 
@@ -118,7 +119,7 @@ def test_faults__other_ports_carry_on(second_ports: None, mode: str) -> None:
 
 
 def carry_while_removed(device: str) -> subprocess.Popen[bytes]:
-    """Removes the device during a transfer; returns the removal, which may still be waiting."""
+    """Starts to remove the device during a transfer; returns the command, which may still wait."""
     with paired("uc", "rxec", "rxed") as pair:
         under_way = pair.begin(30, 1 << 20)
         under_way.await_some()

@@ -82,6 +82,6 @@ def test_lab__uc_outlives_a_message_that_is_cut_short(netem: Netem) -> None:
     numbers = arrived(600, 4 * MTU_BYTES)
     lost = 600 - len(numbers)
     assert numbers == sorted(set(numbers))
-    # Each lost packet loses only its own message.
+    # A lost packet must not cause the loss of any message but its own.
     assert 10 <= lost <= dropped_packets("va")
     assert numbers[-1] >= 570

@@ -1,7 +1,7 @@
 """Tests that ten thousand messages of up to 4 MB per case arrive intact and nothing hangs.
 
-Runs in the guest, with RDMA_LONG=1. Each case appends a line to build/rdma/share/long.jsonl when it
-ends, also after a failure.
+It runs in the guest, with RDMA_LONG=1. Each case appends a line to build/rdma/share/long.jsonl when
+it ends, also after a failure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.rdma.transfer import exchange
 MESSAGES = int(os.environ.get("RDMA_MESSAGES", "10000"))
 MOST_BYTES = 4 << 20
 RESULTS = Path(os.environ["RDMA_GUEST_SHARE"]) / "long.jsonl"
-# Far slower than all measured runs. A hang ends sooner: ends fail after 300 s without a message.
+# Far longer than any run takes. A hang ends sooner: an end fails after 300 s without a message.
 PATIENCE_S = 600 + MESSAGES
 
 MIXED = "delay 2ms 1ms reorder 25% 50% duplicate 2% loss 0.5%"
@@ -69,7 +69,7 @@ def test_long(netem: Netem, case: str) -> None:
         note(line | {"seconds": time.monotonic() - begun_s, "hung": 1, "error": str(error)[:200]})
         raise
     dropped = {end: dropped_packets(end) for end in ("vb", "va")} if network else {}
-    # The receiver cannot tell copies by netem from resends, so use netem's count there.
+    # Where netem duplicates packets, use netem's count: the receiver cannot tell them from resends.
     lost = dropped["vb"] if network == MIXED else found.lost
     engine = found.sender["engine"]
     note(
@@ -81,5 +81,5 @@ def test_long(netem: Netem, case: str) -> None:
         | {"paths_broken": engine["paths_broken"], "corrupt": found.wrong, "hung": 0}
     )
     assert found.wrong == 0
-    if mode != "rc":  # with RC the device resends lost packets; resends by weft are needless
+    if mode != "rc":  # with RC, the device resends
         assert found.resent <= found.resends_allowed(lost)

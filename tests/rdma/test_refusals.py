@@ -20,12 +20,12 @@ from tests.rdma.conftest import restore_links
 from tests.rdma.transfer import exchange
 
 ROOT = Path(__file__).resolve().parents[2]
-# Root without capabilities: it cannot open devices that it does not own.
+# Runs a program as root without capabilities, which cannot open devices of other users.
 NO_RIGHTS = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")
 NOBODY = 65_534
 PATIENCE_S = 120
 
-# Sends a message to itself, to include late refusals, then prints the datapath.
+# The program sends a message to itself, so that late errors occur, and prints the datapath.
 PROGRAM = """
 from transport import Endpoint
 with Endpoint() as here, Endpoint() as there:
@@ -43,7 +43,7 @@ def attempt(
 ) -> subprocess.CompletedProcess[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     clean |= {"WEFT_DATAPATH": datapath, "WEFT_RDMA_DEVICES": "rxea", "WEFT_ENGINES": "1"}
-    # Sockets use lo, because packets from va to its own address are not delivered.
+    # Sockets must use lo, because packets from the interface va to its own address do not arrive.
     clean |= {"WEFT_INTERFACES": "lo"}
     return subprocess.run(
         [*prefix, sys.executable, "-c", PROGRAM],
@@ -57,7 +57,7 @@ def attempt(
 
 
 def refused(prefix: Sequence[str] = (), **knobs: str) -> str:
-    """The error line with WEFT_DATAPATH=verbs."""
+    """Runs the program with WEFT_DATAPATH=verbs; returns its error line."""
     done = attempt("verbs", prefix, **knobs)
     assert done.returncode != 0, done.stdout
     line = done.stderr.strip().splitlines()[-1]
@@ -66,7 +66,7 @@ def refused(prefix: Sequence[str] = (), **knobs: str) -> str:
 
 
 def fallen_back(prefix: Sequence[str] = (), **knobs: str) -> str:
-    """The log line of WEFT_DATAPATH=auto, which falls back to sockets."""
+    """Runs the program with WEFT_DATAPATH=auto; returns the log line about the use of sockets."""
     done = attempt("auto", prefix, **knobs)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "udp"
@@ -91,7 +91,7 @@ def test_refusals__a_setting(knobs: dict[str, str], words: list[str]) -> None:
         assert word in said
 
 
-# The first limit is too low for any use, the second for an engine at its default settings.
+# Locked-memory limits: the first is too low for any use, the second for default settings.
 @pytest.mark.parametrize("limit_bytes", [64 << 10, 4 << 20])
 def test_refusals__locked_memory(limit_bytes: int) -> None:
     prefix = ("prlimit", f"--memlock={limit_bytes}:{limit_bytes}", *NO_RIGHTS)
@@ -102,7 +102,7 @@ def test_refusals__locked_memory(limit_bytes: int) -> None:
 
 @pytest.fixture
 def closed_devices() -> Iterator[None]:
-    """Makes the devices belong to another user."""
+    """Makes another user the owner of the RDMA devices during the test."""
     devices = list(Path("/dev/infiniband").glob("uverbs*"))
     before = [(device, device.stat()) for device in devices]
     for device in devices:

@@ -1,4 +1,4 @@
-"""Tests queue pairs in a minute: transports, loss, re-establishing queue pairs, old packets.
+"""Tests queue pairs in a minute: transports, loss, re-established queue pairs, old packets.
 
 Both ends run in one process, because starting a second takes longer than a test. Runs in the guest
 only (tests/rdma/README.md).
@@ -25,7 +25,7 @@ ETHERNET_BYTES, IP_BYTES = 14, 20
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_smoke__messages_arrive_whole(mode: str) -> None:
-    # The default path policy would stay on one path while it has no load.
+    # Not the default path policy, which would stay on one path while there is no load.
     with paired(mode, path_policy="round_robin") as pair:
         assert pair.carry() == 0
         assert all(path.bytes_sent > 0 for path in pair.sending.counters().paths)
@@ -34,12 +34,14 @@ def test_smoke__messages_arrive_whole(mode: str) -> None:
 def test_smoke__long_segments_are_cut_by_the_nic() -> None:
     with paired("uc", segment_bytes=32_768) as pair:
         assert pair.carry() == 0
-        assert pair.sending.counters().segments_sent < 80  # about 120 with segments of 4 KB
+        assert (
+            pair.sending.counters().segments_sent < 80
+        )  # it would be about 120 with segments of 4 KB
 
 
 @pytest.mark.parametrize("mode", ["uc", "ud"])
 def test_smoke__loss_is_repaired(netem: Netem, mode: str) -> None:
-    netem("loss", "10%")  # of about 120 segments; one run in 300,000 loses none
+    netem("loss", "10%")  # of 120 segments; 1 in 300,000 runs loses none
     with paired(mode) as pair:
         assert pair.carry() == 0
         assert pair.sending.counters().segments_resent > 0
@@ -48,13 +50,13 @@ def test_smoke__loss_is_repaired(netem: Netem, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_smoke__queue_pairs_in_error_are_mended(mode: str) -> None:
     with paired(mode, fault_qp_error=0.1) as pair:
-        # The bursts per message depend on the host's speed, so repeat until some were hit.
+        # Repeat until a fault has hit some burst; their number depends on the host's speed.
         for seed in range(1, 30):
             assert pair.carry(seed) == 0
             counters = pair.there.counters()
             if counters.paths_broken > 3 and counters.paths_mended > 0:
                 return
-        pytest.fail(f"{counters.paths_broken} broken, {counters.paths_mended} mended")
+        pytest.fail(f"{counters.paths_broken} paths broken, {counters.paths_mended} re-established")
 
 
 @pytest.mark.parametrize("mode", ["uc", "rc"])
@@ -70,7 +72,7 @@ def test_smoke__direct__the_nic_writes_to_where_it_belongs(netem: Netem, mode: s
 
 
 class Replayer:
-    """Captures RoCE v2 frames on the veth pair and replays them."""
+    """Captures RoCE v2 frames on the veth pair, to replay them later."""
 
     def __init__(self) -> None:
         any_kind = socket.htons(0x0003)
@@ -80,7 +82,7 @@ class Replayer:
         self.tap.setblocking(False)
 
     def captured(self) -> list[bytes]:
-        """RoCE frames received by rxea so far."""
+        """The number of RoCE frames that rxea has received so far."""
         frames: list[bytes] = []
         while True:
             try:
@@ -104,7 +106,7 @@ class Replayer:
     ("mode", "placement"), [("uc", "slots"), ("ud", "slots"), ("uc", "direct")]
 )
 def test_smoke__old_packets_change_no_buffer(mode: str, placement: str) -> None:
-    """P-1: replays whole messages after their buffers were returned and reused."""
+    """P-1: replayed packets of a finished message do not change its reused buffer."""
     with ExitStack() as resources, paired(mode, rdma_placement=placement) as pair:
         replayer = Replayer()
         resources.callback(replayer.tap.close)
@@ -118,9 +120,9 @@ def test_smoke__old_packets_change_no_buffer(mode: str, placement: str) -> None:
             assert receive.wait(timeout_s=PATIENCE_S) == size_bytes
         old = replayer.captured()
         assert len(old) > 40
-        buffer[:] = paint  # the caller owns it again
+        buffer[:] = paint  # the caller owns the buffer again
         replayer.replay(old)
-        # The same buffer receives while old packets for it still arrive.
+        # Receive into the same buffer while old packets for it still arrive.
         receive = pair.receiving.irecv_into(buffer, memory=memory)
         replayer.replay(old)
         assert buffer == paint

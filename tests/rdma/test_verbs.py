@@ -20,7 +20,7 @@ from tests.rdma.transfer import exchange
 ROOT = Path(__file__).resolve().parents[2]
 MESSAGES = 120
 MOST_BYTES = 128 << 10
-# About 2,000 segments; at 1% loss 20 are lost, enough to make the result stable.
+# The messages have about 2,000 segments, of which 20 are lost at 1 %: enough for stable results.
 LOSSY_MESSAGES, LOSSY_MOST_BYTES = 240, 512 << 10
 PATIENCE_S = 120
 
@@ -30,7 +30,7 @@ def test_verbs__messages_arrive_whole(mode: str) -> None:
     found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S)
     assert found.wrong == 0
     used = [path for path in found.sender["paths"] if path["bytes_sent"] > 0]
-    assert len(used) >= 14  # with about a hundred bursts one or two paths may get none
+    assert len(used) >= 14  # about 100 bursts may miss one or two of 16 paths
     print(f"{mode}: {found.mbytes_per_s:.1f} MB/s, {found.resent} resent")
 
 
@@ -45,7 +45,7 @@ def test_verbs__loss_is_repaired(netem: Netem, mode: str, loss: str) -> None:
         f" resent, {found.lost} lost; netem dropped {dropped}"
     )
     assert found.wrong == 0
-    # netem also drops probes. If the host dropped packets too, more would be lost than it counts.
+    # netem's count includes probes. If the host dropped packets, too, found.lost would be larger.
     assert 0 < found.lost <= dropped
     assert found.lost <= found.resent <= found.resends_allowed(found.lost)
 
@@ -74,7 +74,7 @@ def test_verbs__a_queue_pair_in_error_is_mended(mode: str) -> None:
     engine = found.sender["engine"]
     assert engine["paths_broken"] > 0
     assert engine["paths_mended"] > 0
-    print(f"{mode}: {engine['paths_broken']} broken, {engine['paths_mended']} mended")
+    print(f"{mode}: {engine['paths_broken']} paths broken, {engine['paths_mended']} re-established")
 
 
 def test_verbs__long_segments_are_cut_by_the_nic() -> None:
@@ -102,5 +102,5 @@ def test_plugin__over_queue_pairs(version: str, placement: str) -> None:
     clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_DEVICES": "rxea", "WEFT_ENGINES": "1"}
     clean |= {"WEFT_RDMA_PLACEMENT": placement}
     words = [tree / "weft_plugin_host", tree / "libnccl-net-weft.so", version, "2", "transfer"]
-    # 160 MB in each direction take minutes on a busy host.
+    # The limit is long, because 160 MB in each direction take minutes on a busy host.
     subprocess.run([*map(str, words)], env=clean, check=True, timeout=5 * PATIENCE_S)

@@ -25,18 +25,18 @@ BASE_BYTES = 4 << 20
 AHEAD = 16
 SERVER, CLIENT = "rxea", "rxeb"
 SERVER_ADDRESS = "192.0.2.1"
-QUIET_S = 0.2  # for the arrival of packets in flight, which take milliseconds when emulated
+QUIET_S = 0.2  # waiting time for packets in flight, which need milliseconds when emulated
 REPORTS = 10
 
-# The host does not schedule the emulated processors for up to 70 ms. With the minimum for real
-# networks, 1 ms, such a pause would look like the loss of everything in flight.
+# Emulated processors may not run for up to 70 ms. With the default minimum RTO, 1 ms, such a pause
+# would look like the loss of everything in flight.
 RTO_NS_MIN = 200_000_000
 
 Facts = dict[str, Any]
 
 
 def sizes(count: int, most: int, seed: int) -> list[int]:
-    """Log-uniform from 0 to `most` bytes, one in twenty empty."""
+    """Draws message sizes, log-uniform up to `most` bytes; one in twenty is 0."""
     draw = random.Random(seed)
     return [
         0 if draw.random() < 0.05 else int(math.exp(draw.uniform(0, math.log(most))))
@@ -45,7 +45,7 @@ def sizes(count: int, most: int, seed: int) -> list[int]:
 
 
 class Contents:
-    """The content of message number i: a piece of one random block, at a different offset each.
+    """The content of message number i: a piece of one random block, whose offset depends on i.
 
     The processor is emulated, so one memcmp compares all bytes; numpy would cost several times as
     much. Buffers are not cleared, because their old contents are random too.
@@ -61,7 +61,7 @@ class Contents:
         return memoryview(self.block)[start : start + count]
 
     def are(self, number: int, count: int, memory_address: int) -> bool:
-        """Whether all these bytes are those of message `number`."""
+        """Whether the bytes are exactly the content of message `number`."""
         assert count <= BASE_BYTES
         return not _memcmp(self.address + number * 1_000_003 % BASE_BYTES, memory_address, count)
 
@@ -89,7 +89,8 @@ def serve(count: int, most: int, seed: int) -> None:
     with Endpoint() as endpoint, endpoint.listen() as listener:
         print(listener.port, flush=True)
         with listener.accept(timeout_s=300) as connection:
-            # Registered, so that the NIC writes into it with WEFT_RDMA_PLACEMENT=direct.
+            # Register the buffers, so that the NIC writes into them with
+            # WEFT_RDMA_PLACEMENT=direct.
             known = [endpoint.register(buffer) for buffer in memory]
             waiting = deque(
                 connection.irecv_into(buffer, memory=block)
@@ -132,7 +133,7 @@ def send(port: int, count: int, most: int, seed: int) -> None:
         paths = [facts(path) for path in connection.counters().paths]
         said: Facts = {"connection": facts(connection.counters()), "paths": paths}
         print(json.dumps(said | {"engine": facts(endpoint.counters())}), flush=True)
-        time.sleep(2 * QUIET_S)  # keeps the connection open until the receiver has counted
+        time.sleep(2 * QUIET_S)  # the receiver needs the connection until it has read its counters
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Outcome:
         return self.sent + self.resent - came
 
     def resends_allowed(self, lost: int) -> float:
-        """1.5 times the lost segments, plus the resends after one pause of the emulated host.
+        """Expected resends at most: 1.5 times the losses, plus those after a pause of the host.
 
         After a pause longer than any timeout each path resends its oldest segment once.
         """
@@ -187,7 +188,7 @@ def exchange(
     sender: Mapping[str, str] | None = None,
     **knobs: str,
 ) -> Outcome:
-    """Sends `count` messages of up to `most` bytes from rxeb to rxea, with knobs for the ends."""
+    """Sends `count` messages of up to `most` bytes from rxeb to rxea, with knobs for each end."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_MODE": mode, "WEFT_ENGINES": "1"}
     clean |= {"WEFT_PATHS": "16", "WEFT_RDMA_SLOTS": "1024"}
@@ -217,7 +218,10 @@ def exchange(
         finally:
             server.kill()
     if done.returncode != 0 or server.returncode != 0:
-        raise RuntimeError(f"{mode}: sender {done.returncode}, receiver {server.returncode}")
+        raise RuntimeError(
+            f"{mode}: transfer failed: exit status {done.returncode} of the sender, "
+            f"{server.returncode} of the receiver"
+        )
     return Outcome(json.loads(said.splitlines()[-1]), json.loads(done.stdout.splitlines()[-1]))
 
 

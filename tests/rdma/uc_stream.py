@@ -44,11 +44,13 @@ class End:
         self.pair.to_rts(attributes)
 
     def poll(self) -> list[int]:
-        """The numbers of the available completions."""
+        """The message numbers of the completions that are available now."""
         _, completions = self.queue.poll(num_entries=WINDOW)
         for completion in completions:
             if completion.status != e.IBV_WC_SUCCESS:
-                raise RuntimeError(f"completion status {completion.status}")
+                raise RuntimeError(
+                    f"a work request failed with completion status {completion.status}"
+                )
         return [completion.imm_data for completion in completions]
 
 
@@ -56,7 +58,7 @@ def stream(messages: int, size_bytes: int) -> list[int]:
     sender, receiver = End("rxea", size_bytes, 1), End("rxeb", size_bytes, messages)
     sender.connect(receiver)
     receiver.connect(sender)
-    # A receive only gets a number, but pyverbs requires a buffer for each.
+    # A receive delivers only an immediate number, but pyverbs requires a buffer for each receive.
     nowhere = SGE(receiver.memory.buf, 1, receiver.memory.lkey)
     for number in range(messages):
         receiver.pair.post_recv(RecvWR(wr_id=number, num_sge=1, sg=[nowhere]))

@@ -35,7 +35,7 @@ def entry(kind: int, hook: int, owner: int, body: bytes, family: int = 1) -> byt
 
 
 def declared(name: str) -> bytes:
-    """The entry that declares the policy of the following decisions."""
+    """The recording's entry that declares the policy of the decisions after it."""
     policy = find("window", "fixed")
     params = policy.params.filled()
     sizes = (policy.family.event.size_bytes, policy.family.result.size_bytes, params.nbytes, 0)
@@ -45,7 +45,7 @@ def declared(name: str) -> bytes:
 
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recording of `fixed` for two flows: 300 acknowledgments and a loss in the middle."""
+    """Writes a recording of policy `fixed` for two flows: 300 acknowledgments and one loss."""
     policy = find("window", "fixed")
     runner = Interpreted(policy)
     params = policy.params.filled()
@@ -89,7 +89,7 @@ def test_replay__table_of_recorded_and_tried(recording: Path) -> None:
     assert any(row[:3] == ["mine", "300", "100.0%"] for row in rows)
     assert "mine window: " in text
     assert "17 decisions were dropped" in text
-    assert "another version of" in text  # the recording has a fake digest of fixed
+    assert "another version of" in text  # the recorded digest of `fixed` is a fake
 
 
 def test_replay__json_holds_every_answer(recording: Path, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_replay__json_holds_every_answer(recording: Path, tmp_path: Path) -> Non
     assert [recorded["name"], mine["name"]] == ["fixed (recorded)", "mine"]
     assert len(mine["answers"]) == len(mine["now_ns"]) == 150
     assert set(mine["owner"]) == {1}
-    # The window starts at an eighth of the maximum; only owner 0 has a loss.
+    # The replayed policy starts at an eighth of the largest window; only owner 0 has a loss.
     assert mine["answers"][0][0] == (1 << 24) / 8
     windows = [answer[0] for answer in mine["answers"]]
     assert all(after > before for before, after in itertools.pairwise(windows))
@@ -171,7 +171,9 @@ def test_replay__another_file_is_refused(tmp_path: Path) -> None:
 def test_replay__wrong_usage_is_found_before_anything_is_read(
     recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("transport.cli.replay.read", lambda *a: pytest.fail("it was read"))
+    monkeypatch.setattr(
+        "transport.cli.replay.read", lambda *a: pytest.fail("the recording was read")
+    )
     code, text = run(str(recording), "--policy", "window/swift", "--policy", "path/reps")
     assert (code, "path/reps is a path policy" in text) == (2, True)
 
@@ -196,7 +198,7 @@ def test_replay__what_came_before_damage_is_shown_and_the_status_is_1(
 
 
 def of_windows(path: Path, *windows: float) -> Path:
-    """A recording of these answers, the second half by another policy."""
+    """Writes a recording with the given answers, of which another policy made the second half."""
     family = find("window", "fixed").family
     event, result = family.event.zeros(), family.result.zeros()
     image = MAGIC + declared("fixed")
@@ -265,7 +267,7 @@ def test_replay__matplotlib_is_missed_before_anything_runs(
     recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr("transport.cli.replay.read", lambda *a: pytest.fail("it ran"))
+    monkeypatch.setattr("transport.cli.replay.read", lambda *a: pytest.fail("the policy ran"))
     status, text = run(str(recording), "--plot", str(tmp_path / "x.svg"))
     assert status == 2
     assert text.endswith("--plot needs matplotlib: pip install matplotlib\n")

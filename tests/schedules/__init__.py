@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The JSON result of the runner."""
+    """The result of the runner, which it prints as JSON."""
 
     schedules: int
     distinct: int

@@ -1,4 +1,4 @@
-"""Defects to plant in a copy of the core, one at a time, by replacing a piece of text.
+"""Defects to plant in a copy of the core's sources, one at a time, by replacing a piece of text.
 
 It is an error if a text does not occur exactly once, so that a change of the sources cannot
 silently disable a defect.
@@ -27,7 +27,7 @@ class Defect:
     after: str
 
     def planted(self, source: str) -> str:
-        """The source with the mistake; ValueError unless the text occurs exactly once."""
+        """The source file with the mistake; ValueError unless the text occurs exactly once."""
         count = source.count(self.before)
         if count != 1:
             raise ValueError(f"{self.name}: the text occurs {count} times in {self.file}")
@@ -161,7 +161,7 @@ DEFECTS = (
 
 
 class Workshop:
-    """Builds the runner from a copy of the sources: everything once, then only changed units."""
+    """Builds runners from a copy of the sources: all units once, then only changed units."""
 
     product = "weft_schedules"
 
@@ -191,7 +191,7 @@ class Workshop:
         return tree / "objects" / ("_".join(unit.parts) + ".o")
 
     def compile(self, unit: Path, tree: Path) -> Path:
-        """Compiles the unit to an object; a file in `tree` replaces the one in the base."""
+        """Compiles a unit; files in `tree` replace those of the unchanged copy."""
         out = self.object_of(unit, tree)
         out.parent.mkdir(parents=True, exist_ok=True)
         source = tree / unit if (tree / unit).exists() else self.base / unit
@@ -206,7 +206,7 @@ class Workshop:
         return program
 
     def units_that_read(self, file: str) -> list[Path]:
-        """The units that include the file, from the compiler's dependency lists."""
+        """The compilation units that include a file, from the compiler's dependency lists."""
         name = re.compile(re.escape(file) + r"(\s|$)")
         return [
             unit
@@ -215,7 +215,7 @@ class Workshop:
         ]
 
     def build(self, defect: Defect) -> Path:
-        """Builds a runner with the defect; recompiles only the units that include the file."""
+        """Builds a runner with the defect; recompiles only units that include the changed file."""
         tree = self.directory / defect.name
         changed = tree / defect.file
         changed.parent.mkdir(parents=True)

@@ -52,7 +52,7 @@ struct Totals {
     distinct.insert(schedule_hash(schedule));
     for (std::size_t i = 0; i < kinds.size(); ++i) kinds[i] += fault_kinds(schedule) >> i & 1u;
     if (!report.violation.empty()) violations.push_back(std::to_string(seed) + ": " + report.violation);
-    // Depends on the order: two runs agree only if every schedule had the same result.
+    // Combines all results in order, so that two runs agree only if every schedule had the same result.
     fingerprint = (fingerprint ^ report.fingerprint) * 0x100000001B3u;
     hung += report.hung ? 1 : 0;
     corrupt_messages += report.corrupt_messages;
@@ -100,7 +100,7 @@ bool fill(Menu* menu, const std::string& directory) {
       {policy::Family::loss, &to.loss},
       {policy::Family::credit, &to.credit},
   };
-  std::set<std::string> stems;  // sorted, so that a seed gives the same run on every machine
+  std::set<std::string> stems;  // sorted, so that a seed chooses the same policies on every machine
   std::error_code failed;
   for (const auto& file : std::filesystem::directory_iterator(directory, failed)) {
     if (file.path().extension() == ".so") stems.insert(file.path().stem().string());
@@ -142,7 +142,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const auto number = [](const char* text) { return std::strtoull(text, nullptr, 10); };
-  // The default is the build's directory of shipped policies, beside its executables.
+  // By default, use the shipped policies of the build directory that contains this executable.
   const std::string directory =
       argc > 3 ? argv[3] : (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "policies").string();
   return weft::sim::run(number(argv[1]), number(argv[2]), directory, argc > 4 ? number(argv[4]) : 10);

@@ -1,6 +1,6 @@
 """Tests that the fault schedules find planted defects, and that the unchanged core passes.
 
-Everything is built from a copy at -O1. A hang or a crash counts as found.
+Everything is built from a copy of the sources at -O1. A hang or a crash counts as a finding.
 """
 
 import subprocess
@@ -22,7 +22,7 @@ JOBS = 2
 def verdicts(
     runner: Runner, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[str]]]:
-    """For each defect, and for "none": the failure that revealed it, or ""."""
+    """Defect (or "none") -> the failure that revealed it; "" if all schedules passed."""
     workshop = Workshop(tmp_path_factory.mktemp("defects"), runner.policies)
     with ThreadPoolExecutor(JOBS) as pool:
         objects = list(pool.map(lambda unit: workshop.compile(unit, workshop.base), workshop.units))

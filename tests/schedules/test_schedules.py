@@ -1,6 +1,6 @@
-"""Runs thousands of fault schedules: no hang, wrong byte or broken invariant, and repeatable.
+"""Runs thousands of fault schedules: none hangs, corrupts data, breaks an invariant or varies.
 
-WEFT_TEST_SCHEDULES sets the number (the required minimum is 20,000); a violation names its seed.
+WEFT_TEST_SCHEDULES sets their number, which is at least 20,000; a failure names its seed.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Helpers of the simulator tests: scenarios from a few lines, and enumeration of routes."""
+"""Helpers of the simulator tests: they make scenarios from a few lines, and enumerate routes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ needs_fabric = pytest.mark.skipif(
 
 
 def scenario(network: str, rest: str = "", folder: Path | None = None) -> Scenario:
-    """A scenario with these network lines and, by default, a permutation of 10 kB."""
+    """A scenario with the given lines for its network and, by default, a permutation of 10 kB."""
     work = "" if "[[workload]]" in rest else "\n[[workload]]\nsize_bytes = 10_000\n"
     return parse(f"[network]\n{network}\n{rest}{work}", file="test.toml", folder=folder)
 
@@ -82,7 +82,7 @@ def wait_for_a_worker(pid: int) -> list[int]:
 
 
 def wait_until_rows_are_done(pid: int) -> None:
-    """Waits until workers have used more CPU time than imports and many small runs need."""
+    """Waits until the workers have used so much CPU time that a long run must have begun."""
     until = time.monotonic() + 120
     while time.monotonic() < until:
         if sum(cpu_seconds(child) for child in children(pid)) > 6.0:

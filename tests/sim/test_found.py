@@ -1,4 +1,4 @@
-"""Tests scenarios found by `weft swarm`, minimised: each once did not end, or ended late."""
+"""Runs minimised scenarios that `weft swarm` found, each of which once did not end, or late."""
 
 import pytest
 

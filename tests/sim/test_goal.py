@@ -36,7 +36,7 @@ def test_goal__a_ping_pong() -> None:
     assert job.transfers["bytes"].tolist() == [10, 30, 20]
     assert job.transfers["from"].tolist() == [0, 0, 1]
     assert job.transfers["start_ns"].tolist() == [200, 100, 0]
-    # The third message waits for the answer, then 100 ns of computation, and for the first message.
+    # The third message waits for the answer plus 100 ns of computation, and for the first message.
     found = {(int(b), int(a)): int(d) for b, a, d in job.dependencies}
     assert found == {(0, 2): 0, (2, 1): 100, (0, 1): 0}
 
@@ -78,7 +78,7 @@ def test_goal__messages_match_in_order_and_the_last_is_enough() -> None:
         ("num_ranks 1\n", "line 1: num_ranks 1"),
         ("rank 0 {\n}\n", "line 1: rank 0: num_ranks says 0"),
         ("num_ranks 2\nrank 0 {\n", "close it"),
-        ("num_ranks 2\nrank 0 {\nsend 1b from 1\n}\n", "line 3: send is written with to"),
+        ("num_ranks 2\nrank 0 {\nsend 1b from 1\n}\n", "line 3: send needs to, not from"),
         ("num_ranks 2\nrank 0 {\nsend 1 to 1\n}\n", "line 3: 'send 1 to 1': expected send"),
         ("num_ranks 2\nrank 0 {\nrecv 1b from -1\n}\n", "line 3: wildcards"),
         ("num_ranks 2\nrank 0 {\nsend 1b to 2\n}\n", "line 3: rank 2"),

@@ -1,4 +1,4 @@
-"""Tests that the lowest limit of host and control groups applies, and too large runs fail."""
+"""Tests that the lowest memory limit of host and control groups applies to simulations."""
 
 from pathlib import Path
 

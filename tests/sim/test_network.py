@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def check_whole(net: Network) -> None:
-    """Checks rules that hold for every network."""
+    """Checks properties that every network must have."""
     assert (np.diff(net.ports["from"].astype(np.int64)) >= 0).all()
     assert len(net.node_names) == len(set(net.node_names)) == net.hosts + net.switches
     assert net.route.shape[0] == net.switches
@@ -111,7 +111,7 @@ def test_network__sixteen_thousand_hosts_take_no_time_to_lay_out() -> None:
 def test_network__rails() -> None:
     net = network('topology = "rail"\nhosts = 32\nrails = 4\nhosts_per_leaf = 4\nspines = 2')
     check_whole(net)
-    # Eight servers in two sets of four, with four leaves each.
+    # 8 leaves (two groups of four servers, a leaf per rail), 2 spines.
     assert net.switches == 8 + 2
     assert net.group_of[[0, 4, 8, 12]].tolist() == [net.group_of[0]] * 4
     assert len(ways(net, 0, 4)) == 1  # same rail, same leaf
@@ -191,7 +191,7 @@ def test_network__a_graph_of_any_shape_goes_the_shortest_ways() -> None:
     net = network('topology = "file"', GRAPH)
     check_whole(net)
     assert net.node_names[:4] == ["gpu0", "gpu1", "gpu2", "gpu3"]
-    assert len(ways(net, 0, 3)) == 2  # the two links, and not the detour
+    assert len(ways(net, 0, 3)) == 2  # over the two parallel links, not the detour
     assert len(net.find_ports("left-right")) == 4
 
 

@@ -31,7 +31,7 @@ PORT = (
 
 
 def result(own: Scenario, **columns: Any) -> Result:
-    """A result with the given columns and zeros in all others."""
+    """Makes a result with the given columns, and zeros in all other columns."""
     count = len(own.work.transfers)
     transfers = np.zeros(count, [(one, np.int64) for one in ("ready_ns", "received_ns", "sent_ns")])
     streams = np.zeros(count, [(one, np.int64) for one in STREAM])
@@ -57,8 +57,8 @@ def test_result__ideal_of_one_packet_is_every_hop_after_the_other() -> None:
     text = 'hosts = 4\nhosts_per_leaf = 2\nspines = 2\nrate = "8 Gb/s"\ndelay_ns = 500'
     own = scenario(text, '[[workload]]\npattern = "incast"\nsize_bytes = 936\n')
     near, *far = ideal.ideal_ns(own.network, own.work.transfers, own.keys["hosts"])
-    # 1,000 bytes at 1 GB/s are 1,000 ns a hop; two hops on a leaf, four over a spine. A packet uses
-    # one of the two uplinks.
+    # 1,000 bytes take 1,000 ns per hop at 1 GB/s. There are two hops below one leaf, four over a
+    # spine. One packet cannot use both uplinks.
     assert near == pytest.approx(2 * 1_000 + 2 * 500)
     assert far == pytest.approx([4 * 1_000 + 4 * 500] * 2)
 

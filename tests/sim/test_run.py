@@ -38,7 +38,7 @@ def test_run__every_transfer_takes_at_least_its_ideal_time() -> None:
         for size in (0, 1, 4_096, 300_000):
             found = run(scenario(text, f"[[workload]]\nsize_bytes = {size}\n"), check=True)
             assert found.good, found.violation
-            # Plus 1, because times are whole nanoseconds.
+            # 1 is added because completion times are whole nanoseconds.
             assert (found.fct_ns + 1 >= found.ideal_ns).all(), (text, size)
 
 
@@ -49,7 +49,7 @@ def test_run__what_meets_nobody_takes_about_its_ideal_time() -> None:
 
 
 def test_run__where_threads_cannot_be_had_it_says_so_and_ends() -> None:
-    """The memory limit has room for the stacks (8 MB each) of only a few of 64 threads."""
+    """A run with 64 threads fails cleanly if memory suffices for few stacks of 8 MB."""
     program = """
 import resource
 from transport.errors import OutOfMemoryError
@@ -231,7 +231,7 @@ def test_sweep__dask_gives_the_same() -> None:
     assert rows[1] == sweep.one_run(own, cases[1], 1, False)
 
 
-# The command line.
+# Tests of the command line.
 
 
 def weft(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -354,7 +354,7 @@ def test_cli__a_sweep(small: str, tmp_path: Path) -> None:
         *("--plot", str(tmp_path / "a.svg")),
     )
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "a.svg").read_text().count('<g id="axes_') >= 5  # one plot per measure
+    assert (tmp_path / "a.svg").read_text().count('<g id="axes_') >= 5  # a plot per measure
     assert "swift:decrease_max=0.3" in done.stdout
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 7
     assert weft(small, "--seeds", "1-2", "--limit", "3 us").returncode == 1
@@ -401,7 +401,7 @@ def test_cli__list_and_estimate(small: str) -> None:
 @pytest.mark.parametrize("arguments", [(), ("--seeds", "1-4", "-j", "2")])
 def test_cli__ctrl_c_shows_what_there_is(arguments: tuple[str, ...], tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from transport.cli import main; main()", "sim"]
-    # It would take minutes if it were not stopped.
+    # A run that would take minutes if it were not stopped.
     command += ["permutation_1024", "--set", "workload.size_bytes=1 GB", "--limit", "1 s"]
     out, rows = tmp_path / "a.json", tmp_path / "a.csv"
     running = subprocess.Popen(
@@ -418,7 +418,9 @@ def test_cli__ctrl_c_shows_what_there_is(arguments: tuple[str, ...], tmp_path: P
     assert "interrupted" in said
     assert '"partial": true' in out.read_text()
     marks = [row["partial"] for row in csv.DictReader(io.StringIO(rows.read_text()))]
-    assert set(marks) == (set() if arguments else {"True"})  # the sweep has finished no run
+    assert set(marks) == (
+        set() if arguments else {"True"}
+    )  # the interrupted sweep has no finished run
 
 
 def test_cli__a_worker_that_is_killed_costs_no_row_that_was_done(tmp_path: Path) -> None:
@@ -475,11 +477,11 @@ size_bytes = 1_000_000
 """
     made = parse(text, folder=tmp_path)
     burst = int(made.network.ports["burst_bytes"][made.network.find_ports("leaf0>spine0")][0])
-    assert burst == 2 * 9_014  # the minimum, because 2 ms at this rate are less than two packets
+    assert burst == 2 * 9_014  # at least two packets: 2 ms are less at this rate
     wire_bytes = 1_000_000 + 64 * -(-1_000_000 // (8_972 - 64))
     alone_ns = wire_bytes * 1e9 / 6_250_000
     saved_ns = burst * 1e9 / 6_250_000
     one_ns = 8_972 * 1e9 / 6_250_000
     for fct_ns in run(made).fct_ns.tolist():
-        # Both directions run at once, so acknowledgments add a little.
+        # Both directions carry data at once, so acknowledgments add a little time.
         assert alone_ns - saved_ns - 1 <= fct_ns <= alone_ns - saved_ns + 2 * one_ns

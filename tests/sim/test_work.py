@@ -26,8 +26,7 @@ def check_rules(own: work.Work) -> None:
     begins = last["from"]
     assert ((first["to"] == begins) | (first["from"] == begins)).all()
     assert (own.transfers["from"] != own.transfers["to"]).all()
-    # Complete the transfers in an order that respects connections and dependencies. All must be
-    # reached.
+    # Complete transfers in an order that respects connections and dependencies, until all are done.
     waits = np.bincount(own.dependencies["after"], minlength=len(own.transfers))
     after = defaultdict(list)
     for before, then in zip(own.dependencies["before"], own.dependencies["after"], strict=True):

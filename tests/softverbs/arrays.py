@@ -1,4 +1,4 @@
-"""The memory of a transfer's messages: the host's, a GPU's, or a fake GPU's.
+"""The memory of a transfer's messages: host memory, GPU memory, or fake GPU memory.
 
 Only copies can access a fake GPU's memory; a direct access kills the process.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Host:
-    """Byte arrays."""
+    """Messages in host memory: byte arrays."""
 
     def make(self, nbytes: int) -> Any:
         return bytearray(nbytes)
@@ -29,7 +29,7 @@ class Host:
 
 
 class _Untouchable:
-    """An array by `__cuda_array_interface__`."""
+    """An array in fake GPU memory, with `__cuda_array_interface__`."""
 
     def __init__(self, address: int, nbytes: int, owner: Any) -> None:
         self.address, self.nbytes, self.owner = address, nbytes, owner
@@ -42,7 +42,7 @@ class _Untouchable:
         }
 
 
-# Defined on the type, like those of the libraries.
+# The attribute is defined on the type, as in array libraries.
 _Untouchable.__cuda_array_interface__ = None  # type: ignore[assignment]
 
 
@@ -74,7 +74,7 @@ class Fake:
 
 
 class Cupy:
-    """Arrays of CuPy, on the only GPU or the last of several."""
+    """CuPy arrays on the last GPU."""
 
     def __init__(self) -> None:
         import cupy
@@ -96,7 +96,7 @@ class Cupy:
 
 
 class Torch:
-    """Tensors of PyTorch, on the first GPU."""
+    """PyTorch tensors on the first GPU."""
 
     def __init__(self) -> None:
         import torch

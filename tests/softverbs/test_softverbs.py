@@ -1,6 +1,6 @@
 """Tests messages between two processes over queue pairs of softverbs, with packet faults.
 
-Needs no device, no privileges and no guest. tests/rdma has the same tests over Soft-RoCE.
+They need no device, privileges or virtual machine. tests/rdma has the same tests over Soft-RoCE.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def test_softverbs__memory_of_a_gpu(mode: str, pytestconfig: pytest.Config) -> N
     for received, sent in exchange(plans, [{}, WEATHERS[-1]], **knobs):
         assert (received["wrong"], received["touched"]) == (0, 0)
         assert sent["engine"]["memory_by_dmabuf"] > 0
-        # Only the answer is in host memory; it may be resent.
+        # Only the receiver's answer is copied, from host memory, and again if it is resent.
         copied = sent["engine"]["payload_copied_bytes"]
         assert copied % len(b"yes") == 0
         assert copied < 100
-    # With payload checksums the CPU must read the payload, so registered memory is staged too.
+    # For payload checksums the CPU must read the payload, so that registered memory is staged, too.
     knobs |= {"WEFT_PAYLOAD_CRC": "on"}
     [(received, sent)] = exchange(plans[:1], [ODD], **knobs)
     assert (received["wrong"], received["touched"]) == (0, 0)
@@ -95,7 +95,7 @@ def test_softverbs__many_packets_a_segment(mode: str) -> None:
     assert (received["wrong"], received["touched"]) == (0, 0)
 
 
-# With an MTU of 1,500 a RoCE packet holds 1,024 bytes; an advert of many receives is longer.
+# With an MTU of 1,500 a RoCE packet holds 1,024 bytes, fewer than an advert of many receives has.
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_softverbs__control_packets_longer_than_a_datagram(mode: str) -> None:
     knobs = {"datapath": "verbs", "rdma_library": "softverbs", "rdma_mode": mode}
@@ -118,7 +118,7 @@ def test_softverbs__control_packets_longer_than_a_datagram(mode: str) -> None:
 
 
 def take_all(connection: Connection, handles: list[Handle]) -> None:
-    """Waits for all messages, more than a dead peer can have sent."""
+    """Waits for more messages than the peer sent before it died, so that it must get an error."""
     for handle in handles:
         handle.wait(timeout_s=PATIENCE_S)
     for _ in range(20):
@@ -163,7 +163,7 @@ def test_softverbs__says_that_it_is_no_nic() -> None:
         ({"rdma_library": "no_such_file.so"}, {}, ["WEFT_RDMA_LIBRARY=no_such", "softverbs"]),
         ({"rdma_library": "libc.so.6"}, {}, ["WEFT_RDMA_LIBRARY=libc.so.6", "lacks"]),
         ({}, {"SOFTVERBS_LOSS": "much"}, ["SOFTVERBS_LOSS=much", "0..0.9"]),
-        ({}, {"SOFTVERBS_LOS": "0.1"}, ["SOFTVERBS_LOS is no variable", "SOFTVERBS_LOSS"]),
+        ({}, {"SOFTVERBS_LOS": "0.1"}, ["SOFTVERBS_LOS is not a variable", "SOFTVERBS_LOSS"]),
         ({"rdma_devices": "soft1"}, {}, ["'soft1'", "soft0:1"]),
         (
             {"rdma_mode": "ud"},

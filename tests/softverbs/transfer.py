@@ -1,7 +1,7 @@
 """Transfers messages between two processes over softverbs; checks contents and late writes.
 
-`exchange` starts both ends, each of which runs this module. Both run the same list of fault
-settings ("weathers"), each with a new endpoint.
+`exchange` starts both ends, each of which runs this module. Both ends go through the same list of
+fault settings ("weathers"), with a new endpoint for each weather.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tests.softverbs.arrays import ARRAYS
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "transport" / "lib" / "libweft-softverbs.so"
 PATIENCE_S = 30.0
-EXCHANGE_S = 200.0  # limit for all weathers
-AHEAD = 8  # messages in flight
-RESTING = 8  # buffers that are checked for late writes before their reuse
+EXCHANGE_S = 200.0  # time limit for all weathers together
+AHEAD = 8  # number of messages in flight
+RESTING = 8  # number of buffers that rest, to be checked for late writes before reuse
 BEFORE, AFTER = b"\x5a", b"\xa5"
 
 Weather = Mapping[str, str]
@@ -35,14 +35,14 @@ Facts = dict[str, Any]
 
 
 def sizes(count: int, most: int, seed: int) -> list[int]:
-    """Odd sizes of all magnitudes, 0, and the maximum."""
+    """Message sizes: odd sizes of all magnitudes, 0, and the maximum."""
     draw = random.Random(seed)
     logarithmic = [int(most ** draw.uniform(0, 1)) | 1 for _ in range(count - 2)]
     return [0, *logarithmic, most]
 
 
 def contents(number: int, size: int) -> bytes:
-    """The content of message `number`, different in each message and at each offset."""
+    """The content of message `number`; it differs between messages and between offsets."""
     return random.Random(number).randbytes(size)
 
 
@@ -71,7 +71,7 @@ def facts(counters: Any) -> Facts:
 
 
 def receive(endpoint: Any, connection: Any, plan: list[int], most: int) -> Facts:
-    """Receives and compares all messages; then paints buffers, and checks them before reuse."""
+    """Receives and compares messages; fills used buffers, and checks them before reuse."""
     arrays = ARRAYS[os.environ.get("TRANSFER_ARRAYS", "host")]()
     buffers = [arrays.make(most) for _ in range(AHEAD + RESTING)]
     known = [endpoint.register(buffer) for buffer in buffers]
@@ -88,7 +88,7 @@ def receive(endpoint: Any, connection: Any, plan: list[int], most: int) -> Facts
         got = handle.wait(timeout_s=PATIENCE_S)
         wrong += got != size or arrays.get(buffers[place], got) != contents(number, size)
         arrays.put(buffers[place], BEFORE * most)
-    time.sleep(0.05)  # late writes arrive
+    time.sleep(0.05)  # time for late writes to arrive
     if len(plan) >= len(buffers):
         touched += sum(arrays.get(buffer, most) != BEFORE * most for buffer in buffers)
     return {"wrong": wrong, "touched": touched}
@@ -118,7 +118,7 @@ def send(endpoint: Any, connection: Any, plan: list[int], most: int) -> None:
 
 
 def end(role: str, plans: list[tuple[int, int, int]], weathers: Sequence[Weather]) -> None:
-    """Runs one end; prints its ports, then its results, in one line per weather."""
+    """Runs one end; prints a line with its ports, then a line with results per weather."""
     from transport import Endpoint
 
     for (count, most, seed), weather in zip(plans, weathers, strict=True):
@@ -160,7 +160,7 @@ def start(role: str, words: Sequence[str], knobs: Mapping[str, str]) -> subproce
 def exchange(
     plans: list[tuple[int, int, int]], weathers: Sequence[Weather], **knobs: str
 ) -> list[tuple[Facts, Facts]]:
-    """The results of receiver and sender in each weather; plans: (count, most bytes, seed)."""
+    """Runs both ends; returns their results per weather. plans: (count, most bytes, seed)."""
     words = [json.dumps(plans), json.dumps([dict(weather) for weather in weathers])]
     found = []
     with start("receiver", words, knobs) as receiver, start("sender", words, knobs) as sender:

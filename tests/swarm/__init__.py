@@ -1,1 +1,1 @@
-"""Tests of `weft swarm`: planted defects, the generator, the minimiser, replays."""
+"""Tests of `weft swarm`: planted defects, generating, minimising and replaying scenarios."""

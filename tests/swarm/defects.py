@@ -1,6 +1,6 @@
 """Five mistakes that a swarm must find, planted one at a time in a copy of the core.
 
-Each replaces a piece of text, as in tests/schedules/defects.py.
+Each mistake replaces a piece of text, as in tests/schedules/defects.py.
 """
 
 from tests.schedules.defects import Defect

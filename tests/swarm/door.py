@@ -14,7 +14,7 @@ NAME = "transport._native"
 
 
 def take_place(file: str) -> None:
-    """Loads this file as transport._native."""
+    """Loads the given file as the module transport._native."""
     loader = ExtensionFileLoader(NAME, file)
     spec = spec_from_file_location(NAME, file, loader=loader)
     assert spec is not None

@@ -1,4 +1,4 @@
-// An extension module of only the fabric, which replaces transport._native in tests/swarm.
+// A Python extension module with only the fabric simulator, which replaces transport._native in tests/swarm.
 #include <pybind11/pybind11.h>
 
 namespace weft::bind {

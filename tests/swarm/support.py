@@ -1,4 +1,4 @@
-"""Helpers of the swarm tests: run the command on a chosen extension module, read its findings."""
+"""Helpers of the swarm tests: they run `weft swarm` on a chosen extension module."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ needs_fabric = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Done:
-    """A finished command."""
+    """The exit status and output of a finished command."""
 
     status: int
     said: str
@@ -44,7 +44,7 @@ class Done:
 
 
 def weft(*arguments: str, module: Path | None = None, timeout_s: float = 170) -> Any:
-    """Runs `weft ARGUMENTS`, on another extension module if one is given."""
+    """Runs `weft ARGUMENTS`, with another extension module if `module` is given."""
     environment = dict(os.environ)
     if module is not None:
         environment[VARIABLE] = str(module)
@@ -55,7 +55,7 @@ def weft(*arguments: str, module: Path | None = None, timeout_s: float = 170) ->
 
 
 def swarm(folder: Path, *arguments: str, module: Path | None = None) -> Done:
-    """Runs `weft swarm` with its findings in `folder`."""
+    """Runs `weft swarm`, which writes its findings to `folder`."""
     file = folder / "swarm.json"
     folder.mkdir(parents=True, exist_ok=True)
     done = weft("swarm", "--out", str(folder), "--json", str(file), *arguments, module=module)
@@ -65,7 +65,7 @@ def swarm(folder: Path, *arguments: str, module: Path | None = None) -> Done:
 
 
 def replay(command: str, module: Path | None = None) -> Any:
-    """Runs the replay command of a finding."""
+    """Runs the command that replays a finding."""
     words = shlex.split(command)
     assert words[0] == "weft"
     return weft(*words[1:], module=module)

@@ -1,7 +1,7 @@
 """Tests that a swarm finds, minimises and replays five planted mistakes.
 
-Everything is built from a copy at -O1, which takes minutes, so it runs only with SWARM=full (make
-swarm). test_swarm.py tests the unchanged sources.
+Everything is built from a copy of the sources at -O1, which takes minutes, so it runs only with
+SWARM=full (make swarm). test_swarm.py tests the unchanged sources.
 """
 
 import os
@@ -18,7 +18,7 @@ from .support import Done, replay, swarm
 from .workshop import FabricWorkshop
 
 SEEDS = 300
-KEYS_MAX = 20  # in a minimised scenario, so that it fits on a screen
+KEYS_MAX = 20  # most keys of a minimised scenario, so that it fits on a screen
 # The kinds of finding allowed for each defect: a wrong count may break several invariants.
 KINDS = {
     "acknowledgment_off_by_one": {"P-1", "P-2", "P-3", "P-4", "P-7", "window"},
@@ -33,7 +33,7 @@ KINDS = {
 def found(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[tuple[Path, Done]]]]:
-    """For each defect, the module with the defect and the result of the swarm."""
+    """Defect -> the module with the defect, and the result of `weft swarm` on it."""
     if os.environ.get("SWARM") != "full":
         pytest.skip("building five modules takes minutes: make swarm does it (SWARM=full)")
     policies = Path(pytestconfig.getoption("--build-tree")) / "policies"
@@ -75,7 +75,7 @@ def test_defects__is_found_shrunk_and_replayed(
     assert first["small_replay"] in text
     again = replay(first["small_replay"], module)
     assert again.returncode != 0
-    # The command words a finding of unfinished transfers differently.
+    # `weft sim` reports unfinished transfers with other words than the finding.
     said = again.stdout + again.stderr
     assert first["kind"] in said or "were not done" in said or first["kind"] == "crash", said
     print(f"{defect.name}: {done.said}")

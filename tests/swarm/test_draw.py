@@ -1,4 +1,4 @@
-"""Tests that every seed generates a valid scenario that can end."""
+"""Tests that the generator makes a valid scenario, which can end, from every seed."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""Tests that minimising removes everything that a fake failure does not need."""
+"""Tests that minimising removes everything from a scenario that a fake failure does not need."""
 
 from typing import Any
 

@@ -20,7 +20,7 @@ from .support import ROOT, needs_fabric, swarm, weft
 
 pytestmark = needs_fabric
 
-# `make swarm` runs 10,000.
+# The number of seeds; `make swarm` runs 10,000.
 SEEDS = int(os.environ.get("WEFT_TEST_SWARM", "300"))
 
 
@@ -32,7 +32,7 @@ def test_swarm__nothing_is_found(tmp_path: Path) -> None:
 
 
 def test_swarm__faults_do_bite() -> None:
-    """The seeds do have faults: packets are lost, dropped and trimmed, links go down."""
+    """The seeds' scenarios do have faults: packets are lost, dropped and trimmed; links go down."""
     lost = dropped = trimmed = marked = resent = 0
     for seed in range(60):
         simulation = Simulation(scenario_of(seed), check=True)
@@ -74,8 +74,8 @@ def test_swarm__a_scenario_that_cannot_be_is_a_finding() -> None:
 
 
 def test_swarm__kinds() -> None:
-    assert kind_of("P-4: more copies than loss verdicts (transfer 3)") == "P-4"
-    assert kind_of("window: more in flight than the window allows") == "window"
+    assert kind_of("P-4: more segments resent than declared lost (transfer 3)") == "P-4"
+    assert kind_of("window: more bytes in flight than the window allows") == "window"
     assert replay_command("a.toml", 7, Finding("P-8", "P-8: x", 2)) == (
         "weft sim a.toml --check --seed 7 --threads 2"
     )
@@ -119,7 +119,7 @@ def test_cli__minutes_end_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after_s", [0.1, 0.3, 4])
 def test_cli__ctrl_c_says_what_was_done(after_s: float, tmp_path: Path) -> None:
-    """Also while workers start: an interrupted import does not count as a finding."""
+    """Ctrl-C ends the command; an import that it interrupts in a worker is not a finding."""
     out = tmp_path / "a.json"
     command = [sys.executable, "-m", "tests.swarm.door", "swarm", "--seeds", "1-9999"]
     running = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""Builds an extension module of only the fabric, unchanged or with a planted defect.
+"""Builds an extension module with only the fabric simulator, unchanged or with a defect.
 
-As in tests/schedules, all units are built once, then those that a defect changes. `python -m
-tests.swarm.workshop DIRECTORY` builds the unchanged module, to run a swarm on.
+As in tests/schedules, all compilation units are built once, then those that a defect changes.
+`python -m tests.swarm.workshop DIRECTORY` builds the unchanged module, to run a swarm on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pybind11
 from tests.schedules.defects import ROOT, Workshop
 
 JOBS = 2
-# The sources of the fabric, without the rest of the rig and of the engine.
+# Modules of native/ that the fabric simulator needs.
 ROOMS = ("bind", "core", "engine", "policy", "sim", "telemetry", "wire")
 UNITS = ("core/*.cc", "wire/*.cc", "policy/*.cc", "sim/fabric/*.cc", "bind/fabric.cc",
          "engine/policies/policy_choice.cc")  # fmt: skip

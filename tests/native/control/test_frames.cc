@@ -1,4 +1,4 @@
-// Control frames and handles survive encoding and decoding; damaged ones are refused safely.
+// Tests that control frames and handles survive encoding and decoding, and that damaged frames are refused safely.
 #include <cstdlib>
 #include <iterator>
 
@@ -87,7 +87,7 @@ TEST(frames__others_survive) {
   CHECK(decode(take(encode(Verdict{6})).body, &verdict_back));
   CHECK_EQUAL(verdict_back.status, 6u);
   Refuse refuse;
-  refuse.text = std::string(2000, 'x');  // truncated, not refused
+  refuse.text = std::string(2000, 'x');  // the encoder truncates it and does not refuse it
   refuse.status = 3;
   Refuse refuse_back;
   CHECK(decode(take(encode(refuse)).body, &refuse_back));
@@ -120,12 +120,12 @@ TEST(frames__stranger_version_damage) {
   damaged.back() = static_cast<char>(damaged.back() ^ 1);
   CHECK_EQUAL(take_frame(&damaged, &frame, &version), Take::damaged);
   std::string endless = encode(Confirm{1});
-  endless[11] = 0x7F;  // a length of gigabytes
+  endless[11] = 0x7F;  // a length field of gigabytes
   CHECK_EQUAL(take_frame(&endless, &frame, &version), Take::damaged);
 }
 
-// For any body a decoder succeeds or fails without reading beyond it (checked by the sanitizers). Starts from a body of
-// every type. WEFT_FUZZ_FRAMES=100000000 sets the number of tries (make fuzz).
+// Whatever a frame's body is, its decoder does not read beyond it (the sanitizers check). Bodies are mutations of valid
+// bodies of every type. WEFT_FUZZ_FRAMES=100000000 sets their number (make fuzz).
 TEST(frames__any_body_is_answered) {
   Random random(1);
   Hello greeting;

@@ -1,6 +1,5 @@
-// Complete handshakes of unauthenticated peers with a live listener, each with its own damage: frames truncated,
-// changed, repeated, out of order. The listener serves its real peer throughout. WEFT_HANDSHAKES=1000000 sets their
-// number.
+// Tests a live listener with handshakes of unauthenticated peers whose frames are truncated, changed, repeated or out
+// of order. The listener serves its real peer throughout. WEFT_HANDSHAKES=1000000 sets the number of handshakes.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netinet/in.h>
@@ -71,13 +70,13 @@ Open offer(Random& random) {
   flow.peer = static_cast<std::uint32_t>(random.next() % 4);
   flow.peer_token = random.next() | 1;
   flow.flow_token = random.next() | 1;
-  // Ports of path ends: the discard port, where nothing of ours listens.
+  // Encoded path ends: port 9 (discard), where no socket of weft listens.
   flow.words = std::string("u\x09\x00", 3);
   open.flows.assign(1 + random.next() % 3, flow);
   return open;
 }
 
-// A frame with a few bytes changed, removed or added, usually with corrected length and checksum.
+// Changes, removes or adds a few bytes of a frame, and usually corrects its length and checksum.
 std::string damaged(std::string frame, Random& random) {
   for (std::uint64_t changes = 1 + random.next() % 3; changes != 0 && !frame.empty(); --changes) {
     const std::size_t at = random.next() % frame.size();
@@ -103,7 +102,7 @@ std::string damaged(std::string frame, Random& random) {
   return frame;
 }
 
-// A dialler's frames in order, of which some are then damaged, duplicated, swapped or left out.
+// The frames of a dialler, of which some are damaged, duplicated, swapped or left out.
 std::string conversation(Random& random) {
   const Open open = offer(random);
   std::vector<std::string> frames = {encode(FrameType::hello, greeting(random)), encode(FrameType::open, open)};
@@ -124,7 +123,7 @@ std::string conversation(Random& random) {
   return bytes;
 }
 
-// Closed connections occupy their ports for a minute, and an address has only 28,000, so many addresses are used.
+// The test uses many addresses, because an address has 28,000 ports, each occupied for a minute after a close.
 datapath::SocketAddress own_address(long number) {
   datapath::SocketAddress address = localhost();
   address.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK + 0x100 + static_cast<std::uint32_t>(number % 0xFFFF));
@@ -134,19 +133,18 @@ datapath::SocketAddress own_address(long number) {
 void play(std::uint16_t port, long number, Random& random) {
   const int descriptor = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const datapath::SocketAddress from = own_address(number), to = localhost(port);
-  const int on =
-      1;  // connect() selects a port for the pair of addresses; bind() would search the sockets of every port
+  const int on = 1;  // lets connect() choose the port, because bind() would search the sockets of every port
   ::setsockopt(descriptor, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof on);
   CHECK(descriptor >= 0 && ::bind(descriptor, &from.any, from.bytes()) == 0);
   CHECK(::connect(descriptor, &to.any, to.bytes()) == 0);
   const std::string bytes = conversation(random);
-  // In pieces, so that frames are split.
+  // Send in pieces, so that frames are split.
   for (std::size_t at = 0; at < bytes.size();) {
     const std::size_t piece = std::min<std::size_t>(1 + random.next() % 600, bytes.size() - at);
     if (::send(descriptor, bytes.data() + at, piece, MSG_NOSIGNAL) < 0) break;
     at += piece;
   }
-  // Some wait for the answer, some close at once, some reset.
+  // Some connections wait for the answer, some close at once, some are reset.
   if (random.next() % 2 == 0) {
     pollfd answer{descriptor, POLLIN, 0};
     char buffer[4096];
@@ -188,12 +186,12 @@ TEST(handshakes__of_strangers_leave_the_listener_and_its_peer_well) {
     while (pair.listener->accept(&unasked) == Status::ok) unasked.reset();
   }
   exchange(pair, 1);
-  // At another listener, because confirmed connections of strangers may still wait to be accepted at the first.
+  // Use another listener, because at the first one confirmed connections of strangers may still wait to be accepted.
   std::string error;
   CHECK_EQUAL(pair.a->listen(0, 0, "", &pair.listener, &error), Status::ok);
   pair.connect();
   exchange(pair, 2);
-  // Sessions of strangers end with their sockets; only few are kept by the handshake timeout.
+  // Sessions of strangers end when their sockets close; only few stay until the handshake timeout.
   for (const std::int64_t until = now_ns() + test::kPatienceNs; descriptors() > before + 40;) {
     CHECK(now_ns() < until);
     ::usleep(10'000);

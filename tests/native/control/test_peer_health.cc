@@ -1,4 +1,4 @@
-// How a peer process is judged, tick by tick: dead, stalled, cut off, or well. Uses no clock and no socket.
+// Tests the verdicts on a peer process, tick by tick: dead, stalled, unreachable or well. Uses no clock and no socket.
 #include "native/control/peer_health.h"
 #include "tests/native/check.h"
 
@@ -12,7 +12,7 @@ using control::PeerHealth;
 
 constexpr std::int64_t kMs = 1'000'000, kSecond = 1'000 * kMs;
 
-// An examination that lasts until a verdict or the limit; `facts_at` supplies what is known at each tick.
+// Examines a peer until there is a verdict or the limit is reached; `facts_at` gives what is known at each tick.
 struct Examination {
   HealthLimits limits;
   std::int64_t ended_ns = -1;
@@ -82,7 +82,7 @@ TEST(health__dead_paths_between_running_processes_are_silence) {
     return facts;
   });
   CHECK_EQUAL(seen.verdict, Status::peer_silent);
-  // Five sixteenths of the time had passed when the examination began.
+  // Five sixteenths of the allowed silence had passed when the examination began.
   CHECK(seen.ended_ns >= 13 * kSecond && seen.ended_ns <= 15 * kSecond);
 }
 
@@ -136,8 +136,7 @@ TEST(health__a_closed_socket_whose_host_takes_another_is_a_stall) {
   CHECK(seen.condition == Condition::stalled);
 }
 
-// We are stopped for a minute during an examination, without having heard anything before: that time does not count
-// against the peer.
+// This process is stopped for a minute during an examination: that time does not count as silence of the peer.
 TEST(health__a_pause_of_ours_is_not_charged_to_the_peer) {
   PeerHealth health(HealthLimits{});
   health.begin(0);

@@ -1,4 +1,4 @@
-// Log lines about peer processes contain address, cause and duration, and are limited in rate.
+// Tests that log lines about peer processes contain address, cause and duration, and are limited in rate.
 #include <string>
 #include <vector>
 
@@ -75,7 +75,8 @@ TEST(process_log__a_stalled_process_is_named_with_the_knob_that_bounds_the_wait)
   bench.tell(ProcessEvent::Kind::resumed, 60 * kSecond);
   const std::vector<std::string> lines = bench.lines();
   CHECK_EQUAL(lines.size(), 2u);
-  CHECK(holds(lines[0], "for 30.0 s now; waiting for it, without a limit (knob peer_stall_ns)"));
+  CHECK(holds(lines[0], "the peer process has not run for 30.0 s"));
+  CHECK(holds(lines[0], "waiting for it, without a limit (knob peer_stall_ns)"));
   CHECK(holds(lines[1], "the peer process runs again after 40.0 s"));
 }
 

@@ -1,4 +1,4 @@
-// SHA-256 and HMAC conform to the standards: FIPS 180-4 examples, RFC 4231 cases 1, 2 and 6.
+// Tests SHA-256 and HMAC with examples of the standards: FIPS 180-4, and RFC 4231 cases 1, 2 and 6.
 #include "native/control/sha256.h"
 #include "tests/native/check.h"
 

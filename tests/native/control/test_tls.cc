@@ -1,4 +1,4 @@
-// Two ends of a TLS stream without a socket: with the same secret, different ones, none, and with a damaged or relayed
+// Tests two ends of a TLS stream without a socket: with equal, different or no secrets, and with a damaged or relayed
 // stream.
 #include <algorithm>
 #include <string>
@@ -25,7 +25,7 @@ struct Ends {
     left = TlsStream::make(*left_context, true);
     right = TlsStream::make(*right_context, false);
   }
-  // Passes bytes in both directions, a few at a time, until neither end has any.
+  // Carries bytes between the ends, a few at a time, until neither end has any to send.
   void carry(std::size_t piece = 7) {
     for (bool moved = true; moved && alive;) {
       moved = false;

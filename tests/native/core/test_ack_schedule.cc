@@ -1,4 +1,4 @@
-// When an acknowledgment is due, and what it reports about each path.
+// Tests when an acknowledgment is due, and what it reports about each path.
 #include <vector>
 
 #include "native/core/ack_schedule.h"
@@ -36,11 +36,11 @@ TEST(ack_schedule__waits_for_bytes_or_time) {
   bench.segment(kNow, 3, kNow - 500, 4'000);
   bench.segment(kNow + 1'000, 3, kNow - 400, 4'000);
   CHECK(!bench.acks.due(kNow + 1'000));
-  CHECK_EQUAL(bench.acks.poll_timeout(), kNow + kWaitNs);  // from the first of them
+  CHECK_EQUAL(bench.acks.poll_timeout(), kNow + kWaitNs);  // counted from the first segment
   CHECK(bench.acks.due(kNow + kWaitNs));
   bench.segment(kNow + 2'000, 3, kNow - 300, 2'000);
   CHECK(bench.acks.due(kNow + 2'000));
-  CHECK_EQUAL(bench.acks.poll_timeout(), kNever);  // due now, which needs no timer
+  CHECK_EQUAL(bench.acks.poll_timeout(), kNever);  // no timer, because it is due now
 }
 
 TEST(ack_schedule__a_mark_a_duplicate_and_a_whole_message_are_due_at_once) {
@@ -56,12 +56,12 @@ TEST(ack_schedule__a_mark_a_duplicate_and_a_whole_message_are_due_at_once) {
   }
 }
 
-// Counts grow, the newest send time is echoed, and the time since its arrival is told.
+// A path's report has growing counts, echoes the newest send time, and gives the time since that segment arrived.
 TEST(ack_schedule__a_report_echoes_the_newest_segment_of_its_path) {
   Bench bench;
   bench.segment(kNow, 2, 700, 100);
   bench.segment(kNow + 1'000, 2, 900, 100, true);
-  bench.segment(kNow + 2'000, 2, 800, 100);  // overtaken on the way
+  bench.segment(kNow + 2'000, 2, 800, 100);  // sent before the previous one, so it was overtaken
   auto reports = bench.take(kNow + 5'000);
   CHECK_EQUAL(reports.size(), 1u);
   CHECK_EQUAL(static_cast<int>(reports[0].path), 2);
@@ -87,7 +87,7 @@ TEST(ack_schedule__more_paths_than_fit_are_reported_in_turn) {
   for (std::size_t i = 0; i < seen.size(); ++i) CHECK_EQUAL(seen[i], static_cast<int>(7 * i));
 }
 
-// A duplicate may come first, on a path where nothing was counted.
+// A duplicate, which makes an acknowledgment due, may arrive on a path that has received no other segment.
 TEST(ack_schedule__a_path_without_a_segment_has_no_report) {
   Bench bench;
   bench.acks.on_due(5);

@@ -1,4 +1,4 @@
-// Advertisements at both ends: repeated until confirmed, accepted once, bounded, in any order of arrival.
+// Tests advertisements: they are repeated until confirmed, accepted once, bounded, and may arrive in any order.
 #include <vector>
 
 #include "native/core/advert_ledger.h"
@@ -59,14 +59,14 @@ TEST(advertiser__a_partial_confirmation_leaves_the_rest_to_be_said) {
   advertiser.on_post(0, 10, true, 16);
   advertiser.on_sent(10, 0, 1000);
   advertiser.on_confirm(4);
-  advertiser.on_confirm(2);   // old
-  advertiser.on_confirm(99);  // never posted
+  advertiser.on_confirm(2);   // an old confirmation
+  advertiser.on_confirm(99);  // confirms receives that were never posted
   advertiser.on_timer(1000);
   CHECK(advertiser.due());
   CHECK_EQUAL(advertiser.first(), 4u);
 }
 
-// Each advertisement starts at the confirmed position, so if they overtake each other, none has to wait for a timer.
+// Each advertisement starts at the confirmed position, so that one that overtakes others is complete by itself.
 TEST(advertiser__says_again_what_is_not_confirmed) {
   Advertiser advertiser;
   for (u64 posted = 1; posted <= 16; ++posted) {
@@ -80,7 +80,7 @@ TEST(advertiser__says_again_what_is_not_confirmed) {
   CHECK_EQUAL(advertiser.first(), 10u);
   advertiser.on_sent(30, 0, 1000);
   CHECK(!advertiser.due());
-  advertiser.on_post(0, 41, true, 16);  // too many to repeat: only the new one
+  advertiser.on_post(0, 41, true, 16);  // too many to repeat: advertises only new receives
   CHECK_EQUAL(advertiser.first(), 40u);
   advertiser.on_sent(1, 0, 1000);
   CHECK(!advertiser.due());
@@ -93,7 +93,7 @@ TEST(advertiser__receives_that_no_long_message_waits_for_may_wait) {
   CHECK(advertiser.poll_timeout() != kNever);
   for (u64 posted = 2; posted < 8; ++posted) advertiser.on_post(0, posted, false, 16);
   CHECK(!advertiser.due());
-  advertiser.on_post(0, 8, false, 16);  // half of the eager slots depend on it
+  advertiser.on_post(0, 8, false, 16);  // half of the eager slots: advertised at once
   CHECK(advertiser.due());
   Advertiser alone;
   alone.on_post(5, 1, false, 16);

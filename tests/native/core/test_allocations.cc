@@ -1,5 +1,5 @@
-// After warm-up a transfer allocates nothing, neither per segment nor per message, with or without losses. Two stacks
-// exchange bursts in memory, and every allocation of the process is counted.
+// Tests that after a warm-up a transfer allocates no memory, per segment or per message, with or without losses. Two
+// stacks exchange bursts in memory, and every allocation of the process is counted.
 #include "tests/native/check.h"
 #include "tests/native/counted.h"
 #include "tests/native/pair.h"
@@ -14,7 +14,7 @@ namespace {
 constexpr u64 kMessageBytes = 256 * 1024;
 constexpr int kInFlight = 8;
 
-// Passes bursts on without copying, so that the harness does not allocate.
+// Passes bursts between the stacks without copying, so that the test itself does not allocate.
 struct Ferry {
   Ferry(const StackConfig& config, u64 drop_every) : pair(config), every(drop_every), data(kMessageBytes, 7) {
     for (auto& buffer : buffers) buffer.resize(kMessageBytes);
@@ -47,7 +47,7 @@ struct Ferry {
       }
     }
   }
-  // Runs until `messages` more have arrived; false if they do not.
+  // Runs until `messages` more messages have arrived; false if they do not arrive.
   bool transfer(int messages) {
     const int target = done + messages;
     for (int steps = 0; done < target && steps < 2'000'000; ++steps) {
@@ -77,7 +77,7 @@ struct Ferry {
 
 void check_none(const StackConfig& config, u64 drop_every) {
   Ferry ferry(config, drop_every);
-  CHECK(ferry.transfer(WEFT_SANITIZED ? 300 : 400));  // until queues have reached their final capacity
+  CHECK(ferry.transfer(WEFT_SANITIZED ? 300 : 400));  // warm-up: queues reach their final capacity
   const i64 segments = ferry.pair.stack[0].flow(ferry.pair.flow[0])->tx.counters().segments_sent;
   const long before = allocations.load();
   const bool arrived = ferry.transfer(WEFT_SANITIZED ? 100 : 400);

@@ -1,4 +1,4 @@
-// The closing of a flow: close is repeated until confirmed or given up, and closed is final.
+// Tests the closing of a flow: a close packet is repeated until confirmed or given up, and closed is final.
 #include "native/core/closer.h"
 #include "tests/native/check.h"
 
@@ -42,7 +42,7 @@ TEST(closer__the_first_reason_stands) {
 
 TEST(closer__confirmed_or_closed_by_the_peer_is_the_end) {
   Closer confirmed;
-  confirmed.on_confirm();  // of nothing: a stray packet
+  confirmed.on_confirm();  // a stray packet: no close was sent
   CHECK(confirmed.state() == State::open);
   confirmed.close(Status::cancelled, 0, 1000);
   confirmed.on_confirm();

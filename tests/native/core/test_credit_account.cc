@@ -1,4 +1,4 @@
-// The sender's credit: what may be spent, and when more is requested.
+// Tests the sender's credit: how much may be sent, and when more is requested.
 #include "native/core/credit_account.h"
 #include "tests/native/check.h"
 
@@ -42,7 +42,7 @@ TEST(credit__a_grant_counts_from_the_start_and_an_old_one_changes_nothing) {
   CHECK(credit.is_spent());
   CHECK(credit.on_granted(5000));
   credit.on_sent(2000);
-  CHECK(!credit.on_granted(4000));  // reordered
+  CHECK(!credit.on_granted(4000));  // an older grant that arrives late
   CHECK_EQUAL(credit.burst_bytes_max(), 3000);
 }
 
@@ -79,7 +79,7 @@ TEST(credit__requests_in_vain_are_repeated_ever_more_slowly_while_starved) {
   CHECK_EQUAL(wait_ns, 32 * kMs);
   CHECK(credit.on_granted(500));
   CHECK(credit.take_request(credit.request_ns(), 1000, true, config));
-  CHECK_EQUAL(credit.request_ns() - now_ns - wait_ns, 2 * kMs);  // the grant ended the doubling
+  CHECK_EQUAL(credit.request_ns() - now_ns - wait_ns, 2 * kMs);  // after a grant, the interval is short again
 }
 
 TEST(credit__never_waits_longer_than_twice_the_longest_timeout) {

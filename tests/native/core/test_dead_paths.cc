@@ -1,5 +1,5 @@
-// If a path is dead towards the receiver, or in both directions, both ends stop using it, and sequentially dependent
-// messages do not each lose a timeout. If it is dead only from the receiver, they still do.
+// Tests that both ends stop using a path that is dead towards the receiver or in both directions, so that messages sent
+// one after the other do not each wait for a timeout. If it is dead only from the receiver, they still do.
 #include <algorithm>
 
 #include "tests/native/check.h"
@@ -16,8 +16,8 @@ constexpr i64 kMs = 1'000'000;
 constexpr u64 kBytes = 20'000;
 constexpr u8 kDead = 1;
 
-// Sends messages in one direction over four paths, one of which dies after the first few; each is posted once the
-// previous one has been acknowledged. Returns the times that the later ones took.
+// Sends messages one after the other over four paths, one of which dies after the first few messages. Returns how long
+// the later messages took.
 std::vector<i64> times(const std::function<bool(const Wired&)>& dies, bool search_size) {
   Pair pair(weft::test::shipped_config(), 4, 8972, 1 << 20, search_size);
   CHECK(pair.opened);
@@ -50,7 +50,7 @@ TEST(dead_paths__both_ends_leave_a_path_that_carries_nothing_to_the_receiver) {
     const auto both = [](const Wired& packet) { return packet.path == kDead; };
     for (const std::function<bool(const Wired&)>& dies : {std::function<bool(const Wired&)>(forth), {both}}) {
       const std::vector<i64> took = times(dies, search_size);
-      // The least timeout is a millisecond, and three exchanges of 20 us are needed.
+      // Without a timeout of a millisecond or more, a message needs three exchanges of 20 us.
       CHECK_EQUAL(std::count_if(took.begin(), took.end(), [](i64 ns) { return ns >= kMs; }), 0);
     }
   }

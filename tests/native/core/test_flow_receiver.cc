@@ -1,4 +1,4 @@
-// The receiving half of a flow alone: what each segment leads to, and the packets that answer.
+// Tests the receiving half of a flow alone: the outcome of each segment, and the packets that answer it.
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -57,7 +57,7 @@ struct Bench {
     ticket->message.store(message);
     return receiver.post(kNow, message, buffer->data(), buffer->size(), 0, ticket, nullptr);
   }
-  // The next control packet; type data: none is due.
+  // The next control packet; if none is due, a packet of type data.
   wire::Packet answer(i64 now_ns = kNow) {
     wire::Packet packet;
     packet.common.type = wire::Type::data;
@@ -132,7 +132,7 @@ TEST(flow_receiver__a_duplicate_changes_nothing_and_is_acknowledged_again) {
   CHECK_EQUAL(ack.ack.duplicate_segments, 1u);
 }
 
-// The same sequence number must be accepted again, undamaged.
+// After a damaged segment, the undamaged segment with the same sequence number must be accepted.
 TEST(flow_receiver__a_damaged_segment_counts_as_not_arrived) {
   Bench bench;
   std::vector<u8> buffer(100);
@@ -168,7 +168,7 @@ TEST(flow_receiver__a_trimmed_segment_is_reported_with_its_send_time) {
   CHECK_EQUAL(nack.nack.entry(0).sent_ns, kNow - 1'000 + 4);
 }
 
-// All blocks are taken by other flows: the sender is told to wait, and told again when there is one.
+// If other flows hold all blocks, the sender is told to wait, and told again when a block is free.
 TEST(flow_receiver__an_eager_message_without_a_block_waits) {
   StackConfig config;
   config.eager_blocks = 1;
@@ -190,7 +190,7 @@ TEST(flow_receiver__segments_from_nowhere_are_refused) {
   std::vector<u8> buffer(100);
   ReceiveTicket ticket;
   CHECK_EQUAL(bench.post(0, &buffer, &ticket), Status::ok);
-  CHECK_EQUAL(bench.data(0, 0, 0, bytes_of(100, 1), 100, kPaths), Outcome::refused);        // no such path
+  CHECK_EQUAL(bench.data(0, 0, 0, bytes_of(100, 1), 100, kPaths), Outcome::refused);        // there is no such path
   CHECK_EQUAL(bench.data(0, 0, 50, bytes_of(100, 1), 100), Outcome::refused);               // beyond its message
   CHECK_EQUAL(bench.data(kWindowSegments, 0, 0, bytes_of(100, 1), 100), Outcome::refused);  // beyond the window
   CHECK_EQUAL(bench.data(0, 5'000, 0, bytes_of(100, 1), 100), Outcome::refused);            // beyond the eager slots
@@ -198,7 +198,7 @@ TEST(flow_receiver__segments_from_nowhere_are_refused) {
   CHECK_EQUAL(static_cast<int>(buffer[0]), 0);
 }
 
-// Memory that runs out is no fault of the peer's: the segment is lost, and sent again.
+// If memory runs out, the segment counts as lost and is resent; the peer is not at fault.
 TEST(flow_receiver__without_memory_a_segment_counts_as_missing) {
   Bench bench;
   std::vector<u8> buffer(300);

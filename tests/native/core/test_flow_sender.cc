@@ -1,4 +1,4 @@
-// The sending half of a flow alone: which segments leave, and what acknowledgments and refusals do to them.
+// Tests the sending half of a flow alone: which segments are sent, and the effect of acknowledgments and refusals.
 #include <deque>
 #include <memory>
 #include <vector>
@@ -18,7 +18,7 @@ constexpr i64 kNow = 1'000'000'000, kMs = 1'000'000;
 constexpr i64 kBudget = 1 << 20;
 constexpr u64 kPayload = kSegmentBytes - wire::kDataBytes;
 
-// With the policies `fixed`, which are part of the core.
+// A sender with the policies `fixed`, which are part of the core.
 struct Bench {
   explicit Bench(u64 speculative_bytes = kNoCredit, const StackConfig& config = {})
       : shared(config),
@@ -56,7 +56,7 @@ struct Bench {
     }
     return found;
   }
-  // Transmits until the sender is blocked; the number of segments that left.
+  // Transmits until the sender is blocked; returns the number of segments sent.
   std::size_t transmit_all(i64 now_ns = kNow) {
     std::size_t count = 0;
     while (transmit(now_ns) == Blocked::sent) count += burst->count;
@@ -76,7 +76,7 @@ struct Bench {
     while (shared.events.poll(&event)) count += event.kind == Event::Kind::send_done;
     return count;
   }
-  std::deque<std::vector<u8>> kept;  // the messages
+  std::deque<std::vector<u8>> kept;  // contents of the messages
   FlowCells counters;
   Shared shared;
   PathSet paths;
@@ -144,7 +144,7 @@ TEST(flow_sender__bits_acknowledge_segments_out_of_order) {
   Bench at;
   CHECK_EQUAL(at.post(0, std::vector<u8>(4 * kPayload)), Status::ok);
   CHECK_EQUAL(at.transmit_all(), std::size_t{4});
-  CHECK(at.acknowledge(1, {0b110}));  // 2 and 3
+  CHECK(at.acknowledge(1, {0b110}));  // acknowledges 2 and 3
   CHECK_EQUAL(at.sender.inflight_bytes(), static_cast<i64>(kPayload));
   CHECK_EQUAL(at.done(), 0);
   CHECK(at.acknowledge(4));
@@ -232,7 +232,7 @@ TEST(flow_sender__frees_its_storage_when_idle_and_takes_it_again) {
   CHECK_EQUAL(at.post(0, std::vector<u8>(100)), Status::ok);
   CHECK_EQUAL(at.transmit_all(), std::size_t{1});
   at.sender.release_idle();
-  CHECK(at.sender.bytes_held() != 0);  // something is in flight
+  CHECK(at.sender.bytes_held() != 0);  // memory is held while segments are in flight
   CHECK(at.acknowledge(1));
   at.sender.release_idle();
   CHECK_EQUAL(at.sender.bytes_held(), std::size_t{0});

@@ -1,5 +1,4 @@
-// A host that lacks CPU time is not mistaken for a congested network, neither by the window policy nor by the loss
-// policy.
+// Tests that window and loss policies do not mistake a host that lacks CPU time for a congested network.
 #include <deque>
 
 #include "native/core/host_time.h"
@@ -13,7 +12,7 @@ using weft::test::Wired;
 namespace {
 
 constexpr i64 kUs = 1'000, kMs = 1'000'000;
-constexpr i64 kDelayNs = 20 * kUs;  // in each direction
+constexpr i64 kDelayNs = 20 * kUs;  // network delay in each direction
 constexpr i64 kAwayNs = 10 * kMs;
 constexpr u64 kBytes = 64 << 20;
 
@@ -22,11 +21,11 @@ struct Mail {
   Wired packet;
 };
 
-// End 0 always runs, and so does end 1 at first. Then end 1 runs once in 10 ms, as if another thread had its CPU.
+// Two ends: both run all the time at first; then end 1 runs only once in 10 ms, as if another thread had its CPU.
 struct Starved {
   explicit Starved(bool says_when) : pair(weft::test::shipped_config()), says_when_(says_when) {}
 
-  // Runs until `bytes` have arrived, for at most a minute.
+  // Runs until `bytes` bytes have arrived, for at most a minute.
   bool run(u64 bytes) {
     i64 ran_ns = pair.now_ns;
     while (pair.received_bytes(1) < bytes && pair.now_ns < 60'000 * kMs) {
@@ -85,16 +84,16 @@ TEST(host_time__a_datagram_waits_for_what_its_thread_was_away) {
   host.on_datagram(210, 150);  // arrived while the thread was away
   CHECK_EQUAL(host.arrived_ns(), 150);
   CHECK_EQUAL(host.away_ns() - host.away_at_arrival_ns(), 50);
-  host.on_datagram(210, 50);  // before
+  host.on_datagram(210, 50);  // arrived before the thread was away
   CHECK_EQUAL(host.away_ns() - host.away_at_arrival_ns(), 100);
-  host.on_datagram(210, 205);  // after
+  host.on_datagram(210, 205);  // arrived after the thread was away
   CHECK_EQUAL(host.away_ns() - host.away_at_arrival_ns(), 0);
-  host.on_datagram(210, 0);  // no time stamp
+  host.on_datagram(210, 0);  // has no time stamp
   CHECK_EQUAL(host.arrived_ns(), 210);
-  host.on_datagram(210, 300);  // during the iteration that began at 210
+  host.on_datagram(210, 300);  // arrived during the loop iteration that began at 210
   CHECK_EQUAL(host.arrived_ns(), 300);
   CHECK_EQUAL(host.late_ns(), 0);
-  host.on_away(150, 250);  // reported twice
+  host.on_away(150, 250);  // overlaps the time reported before
   CHECK_EQUAL(host.away_ns(), 150);
   host.on_away(150, 200);
   CHECK_EQUAL(host.away_ns(), 150);
@@ -103,8 +102,8 @@ TEST(host_time__a_datagram_waits_for_what_its_thread_was_away) {
 TEST(host_time__what_is_told_in_two_parts_is_one_time_away) {
   HostTime host;
   host.on_away(100, 200);
-  host.on_away(1000, 3000);  // until the sleep was over
-  host.on_away(1000, 3001);  // until the next iteration began
+  host.on_away(1000, 3000);  // first report: away until the sleep ended
+  host.on_away(1000, 3001);  // second report: until the next loop iteration began
   CHECK_EQUAL(host.away_ns(), 2101);
   host.on_datagram(3001, 1500);
   CHECK_EQUAL(host.away_ns() - host.away_at_arrival_ns(), 1501);
@@ -123,7 +122,7 @@ TEST(host_time__the_last_late_departures_are_known) {
   HostTime host;
   CHECK(!host.left_late(0));
   for (i64 at = 100; at < 600; at += 100) host.on_late_departure(at, at + 10);
-  CHECK(!host.left_late(105));  // no longer remembered
+  CHECK(!host.left_late(105));  // too old to be remembered
   for (i64 at = 200; at < 600; at += 100)
     CHECK(host.left_late(at) && host.left_late(at + 10) && !host.left_late(at + 11));
 }
@@ -143,7 +142,7 @@ TEST(host_time__the_longest_delay_is_forgotten_by_and_by) {
 
 TEST(host_time__a_starved_receiver_is_no_congestion) {
   const Found told = transfer(true), untold = transfer(false);
-  // Send times within a train run ahead of the clock, by a nanosecond per segment.
+  // The minimum may be slightly less, as send times in a burst are ahead of the clock by a nanosecond per segment.
   CHECK(told.rtt_min_ns <= 2 * kDelayNs && told.rtt_min_ns > kDelayNs);
   std::printf("64 MiB to a receiver with a turn in 10 ms: %lld ms, %lld resent; untold %lld ms, %lld\n",
               static_cast<long long>(told.took_ns / kMs), static_cast<long long>(told.resent),

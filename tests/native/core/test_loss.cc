@@ -1,4 +1,4 @@
-// A million segments at one percent loss with fixed seeds: every message arrives, and the number of resends is bounded.
+// Tests a million segments at one percent loss with fixed seeds: every message arrives, and resends are bounded.
 #include <string>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Bursts are spaced by the rate; idle time earns at most one burst of credit.
+// Tests that bursts are spaced by the rate, and that idle time allows at most one burst without waiting.
 #include "native/core/pacer.h"
 #include "tests/native/check.h"
 
@@ -21,7 +21,7 @@ TEST(pacer__without_a_rate_nothing_waits) {
 TEST(pacer__the_next_burst_waits_for_the_last_ones_bytes) {
   Pacer pacer;
   pacer.set_rate(kRate);
-  pacer.on_sent(kStart, 100'000);  // the first burst may use one burst of credit
+  pacer.on_sent(kStart, 100'000);  // the first burst need not wait
   const i64 next_ns = kStart + 100'000 - Pacer::kBurstNs;
   CHECK_EQUAL(pacer.next_ns(), next_ns);
   CHECK(!pacer.may_send(next_ns - 1));
@@ -41,7 +41,7 @@ TEST(pacer__carries_exactly_its_rate_however_late_the_timer_is) {
       bytes += 20'000;
       now_ns = std::max(now_ns, pacer.next_ns() + (pacer.may_send(now_ns) ? 0 : late_ns));
     }
-    // Within one burst of credit at the start and one burst that is on its way at the end.
+    // Allowed deviation: one burst sent at once at the start, and one burst under way at the end.
     const i64 lag_bytes = late_ns == 0 ? 0 : 20'000 + late_ns;
     CHECK(bytes <= 100'000'000 + Pacer::kBurstNs + 20'000);
     CHECK(bytes >= 100'000'000 - lag_bytes);
@@ -69,7 +69,7 @@ TEST(pacer__a_burst_lasts_50_us_at_the_rate) {
   CHECK_EQUAL(pacer.burst_bytes_max(), 50);
 }
 
-// A policy may ask for a rate at which one burst takes hours.
+// Even if a policy sets a rate at which one burst takes hours, the wait is a second at most.
 TEST(pacer__a_tiny_rate_waits_a_second_at_most) {
   Pacer pacer;
   pacer.set_rate(1e-3);

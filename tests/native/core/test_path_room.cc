@@ -1,5 +1,4 @@
-// Flows of a peer share the room of its paths: a flow that waits for room is woken when there is some, for whatever
-// reason.
+// Tests that a flow that waits for room on a path is woken when there is room, for whatever reason.
 #include <algorithm>
 
 #include "tests/native/check.h"
@@ -14,10 +13,10 @@ namespace wire = weft::wire;
 namespace {
 
 constexpr u64 kBytes = 1 << 20;
-constexpr i64 kRoomBytes = 64 << 10;  // of the only path: less than a flow's window
-constexpr i64 kSoonNs = 100'000'000;  // much less than the 10 s until the waiting flow would have tried again
+constexpr i64 kRoomBytes = 64 << 10;  // bytes in flight that the only path allows; less than a window
+constexpr i64 kSoonNs = 100'000'000;  // much less than 10 s, when the waiting flow would retry
 
-// The first flow has filled the path with segments that are never acknowledged; the second has something to send.
+// Two flows: the first has filled the path with segments that are never acknowledged; the second has data to send.
 struct Bench {
   Bench() : pair(config(), 1, 1472, kRoomBytes), sent(weft::test::pattern(kBytes, 1)) {
     second = pair.add_flow();
@@ -44,7 +43,7 @@ struct Bench {
   }
   const PathState& path() { return pair.stack[0].peer(pair.peer[0])->paths().path(0); }
   Flow& waiter() { return *pair.stack[0].flow(second[0]); }
-  // The first flow's segments are lost; the second's arrive.
+  // Runs for kSoonNs, losing the first flow's segments; true if all data of the second flow arrives.
   bool second_flow_gets_through() {
     const i64 until_ns = pair.now_ns + kSoonNs;
     return pair.run([&] { return received_bytes() == kBytes || pair.now_ns >= until_ns; }, swallows) &&
@@ -86,7 +85,7 @@ TEST(path_room__so_does_releasing_a_flow_and_its_number_may_be_used_again) {
   pair.stack[0].release_flow(pair.flow[0]);
   CHECK_EQUAL(bench.path().inflight_bytes, 0);
   CHECK(pair.stack[0].wants_to_send());
-  // The waiting flow is released, too, and its index reused: it must not be in any queue twice.
+  // The waiting flow is released, too; afterwards it must not be in any queue.
   pair.stack[0].release_flow(bench.second[0]);
   CHECK(!pair.stack[0].wants_to_send());
   CHECK(pair.stack[0].peer(pair.peer[0])->path_waiters().empty());
@@ -97,7 +96,7 @@ TEST(path_room__a_path_that_comes_back_wakes_those_that_wait) {
   PathSet& paths = pair.stack[0].peer(pair.peer[0])->paths();
   while (pair.exchange()) {
   }
-  // Path 1 is silent and path 0 full.
+  // Make path 1 silent and path 0 full.
   paths.on_sent(0, kRoomBytes, 1);
   CHECK(paths.on_timeout(pair.now_ns, 1, pair.now_ns + 1, -1));
   u64 probe_id = 0;
@@ -118,7 +117,7 @@ TEST(path_room__a_path_that_comes_back_wakes_those_that_wait) {
   common.token = Pair::kPeerToken[0];
   common.flow = pair.peer[0];
   common.path = 1;
-  // A probe from the peer may be a replay and proves nothing; the answer to ours does.
+  // A probe from the peer proves nothing, because it may be a replay; the reply to our own probe proves a path.
   common.type = wire::Type::probe;
   wire::encode_probe(probe.header.data(), common, {7, 7});
   pair.give(probe);

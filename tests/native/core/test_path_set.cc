@@ -1,4 +1,4 @@
-// Path health (P-5): a silent path is not chosen, is probed at increasing intervals, and becomes usable again.
+// Tests path health (P-5): a silent path is not chosen, is probed at increasing intervals, and becomes usable again.
 #include <deque>
 #include <set>
 #include <utility>
@@ -35,7 +35,7 @@ struct Bench {
   int poll_probe(i64 now_ns, u64* probe_id) {
     u16 bytes = 1;
     const int path = paths.poll_probe(now_ns, probe_id, &bytes);
-    CHECK_EQUAL(bytes, 0);  // sizes are not searched
+    CHECK_EQUAL(bytes, 0);  // 0: the probe does not test a datagram size
     return path;
   }
   bool answer(i64 now_ns, u8 path, u64 probe_id) {
@@ -75,7 +75,7 @@ TEST(path_set__a_silent_path_is_not_chosen_is_probed_and_comes_back) {
     CHECK(bench.paths.path(2).usable);
     CHECK_EQUAL(bench.events(Event::Kind::path_up, 2), 1);
     CHECK_EQUAL(bench.paths.path(2).rtt.smoothed_ns(), kMs);
-    // A policy that measures would choose the only path that has answered, so the others have answered, too.
+    // Give the other paths feedback, too, or a policy that measures would choose only path 2.
     for (const u8 path : {u8{0}, u8{1}, u8{3}})
       bench.paths.on_feedback(21 * kMs, path, PathSet::Feedback::good, {kMs}, 1400, -1);
     CHECK(bench.picks(21 * kMs) == std::set<int>({0, 1, 2, 3}));
@@ -85,7 +85,7 @@ TEST(path_set__a_silent_path_is_not_chosen_is_probed_and_comes_back) {
 
 TEST(path_set__a_path_heard_since_then_is_not_silent) {
   Bench bench;
-  static_cast<void>(bench.picks(kMs));  // something was sent that can be answered
+  static_cast<void>(bench.picks(kMs));  // sends something that can be answered
   bench.paths.on_heard(15 * kMs, 1);
   bench.paths.on_timeout(20 * kMs, 1, 10 * kMs, -1);
   CHECK(bench.paths.path(1).usable);
@@ -128,7 +128,7 @@ TEST(path_set__only_the_answer_to_the_last_probe_counts) {
   CHECK(bench.paths.path(3).usable);
 }
 
-// Both ends probe a path with a longer round trip than either knows, and each one's probes make the other send sooner.
+// The RTT has become longer than both ends know; each end's probes make the other end probe sooner.
 TEST(path_set__a_path_comes_back_although_the_other_end_keeps_probing) {
   constexpr i64 kRttNs = 40 * kMs, kStepNs = kMs;
   Bench bench;
@@ -152,9 +152,9 @@ TEST(path_set__a_copy_avoids_the_path_that_lost_it) {
     Bench bench(config);
     for (int avoid = 0; avoid < kPaths; ++avoid) CHECK_EQUAL(bench.picks(kMs, avoid).count(avoid), 0u);
     for (u8 path = 1; path < kPaths; ++path) bench.paths.on_timeout(20 * kMs, path, 10 * kMs, -1);
-    // One path is usable: better the same one than none.
+    // If only one path is usable, it is used even if the segment was lost there.
     CHECK(bench.picks(21 * kMs, 0) == std::set<int>({0}));
-    // No path is usable: all are tried.
+    // If no path is usable, all paths are tried.
     bench.paths.on_timeout(20 * kMs, 0, 10 * kMs, -1);
     CHECK(!bench.paths.any_usable());
     CHECK(!bench.picks(21 * kMs).empty());

@@ -1,4 +1,4 @@
-// A peer's keepalives: their number and paths, and that only answers to them, each once, are signs of life.
+// Tests keepalives: their number and paths, and that only the first answer to each counts as a sign of life.
 #include <map>
 #include <vector>
 
@@ -31,7 +31,7 @@ struct Sent {
   u64 id;
 };
 
-// The packets that a peer sends from `from_ns` to `to_ns`, polled like by a stack whenever its timeout expires.
+// The packets that a peer sends from `from_ns` to `to_ns`; as a stack does, it is polled when its timeout expires.
 std::vector<Sent> sent(Peer& peer, i64 from_ns, i64 to_ns) {
   std::vector<Sent> found;
   auto burst = std::make_unique<core::TxBurst>();
@@ -66,10 +66,10 @@ TEST(peer__keepalives_are_many_and_reach_every_path_of_a_silence) {
   const std::vector<Sent> probes = sent(watched.peer, 0, 20 * kSecond);
   std::map<u8, int> by_path;
   for (const Sent& each : probes) ++by_path[each.path];
-  CHECK(!probes.empty() && probes.front().at_ns >= 5 * kSecond);  // none before a quarter of the silence
+  CHECK(!probes.empty() && probes.front().at_ns >= 5 * kSecond);  // none in the first quarter of the allowed silence
   CHECK_EQUAL(by_path.size(), 4u);
   for (const auto& [path, count] : by_path) CHECK(count >= 18);
-  CHECK(probes.size() <= 4 * 33);  // a bounded number
+  CHECK(probes.size() <= 4 * 33);  // their number is bounded
 }
 
 TEST(peer__the_path_heard_last_is_asked_in_each_round) {

@@ -1,5 +1,5 @@
-// A policy that fails, at its start or later, is replaced by `fixed` with an event, in every family. The failing
-// policies are made here.
+// Tests in every family that a policy that fails, at its start or later, is replaced by `fixed`, with an event. The
+// failing policies are made here.
 #include <cstring>
 
 #include "native/core/credit_control.h"
@@ -18,7 +18,7 @@ namespace {
 std::int32_t good(void*, void*, std::int64_t, const void*, const void*, void*) { return 0; }
 std::int32_t bad(void*, void*, std::int64_t, const void*, const void*, void*) { return 1; }
 
-// `fixed` of the family with one failing hook.
+// The policy `fixed` of a family, with one hook that fails.
 Descriptor failing(Family family, bool at_start) {
   Descriptor made = weft::policy::fixed(family);
   for (auto& hook : made.hooks) hook = at_start ? good : bad;

@@ -1,4 +1,4 @@
-// Policies are replaced and given other parameters during a transfer: nothing is lost or corrupted, and the new policy
+// Tests that replacing policies or parameters during a transfer loses and corrupts no data, and that the new policy
 // continues from the current state. Also tests what a decision tap observes.
 #include <algorithm>
 #include <array>
@@ -64,7 +64,7 @@ class Counting final : public TraceSink {
   std::array<int, 5> told{};
 };
 
-// Collects the events with which policies were started.
+// Collects the events that were passed to on_start of policies.
 class Starts final : public TraceSink {
  public:
   void on_decision(const Decision& decision) noexcept override {
@@ -106,7 +106,7 @@ TEST(policy_swap__every_family_changes_in_mid_transfer) {
     CHECK_EQUAL(name_in_force(transfer, Family::window), windows[swaps % 2]);
     CHECK_EQUAL(name_in_force(transfer, Family::path), paths[swaps % 3]);
     CHECK_EQUAL(name_in_force(transfer, Family::loss), losses[swaps % 2]);
-    if (swaps % 2 == 1) {  // swift takes over the window that it is told
+    if (swaps % 2 == 1) {  // swift starts with the window of the replaced policy
       CHECK_EQUAL(transfer.sender().flow(transfer.flow())->tx.window().window_bytes(), window_before);
     }
   }

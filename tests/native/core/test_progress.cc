@@ -1,5 +1,5 @@
-// A flow without progress ends within the silence limit and gives the cause; a flow that only waits for its peer's
-// caller does not end; and messages get through even if most packets are lost.
+// Tests that a flow without progress ends within the silence limit with the cause, that a flow that only waits for its
+// peer's caller does not end, and that messages arrive even if most packets are lost.
 #include <algorithm>
 
 #include "tests/native/check.h"
@@ -14,7 +14,7 @@ namespace wire = weft::wire;
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr weft::core::u64 kSeeds = 1;  // ten times slower
+constexpr weft::core::u64 kSeeds = 1;  // with sanitizers the test is ten times slower
 #else
 constexpr weft::core::u64 kSeeds = 3;
 #endif
@@ -46,7 +46,7 @@ struct Bench {
   void run_for(i64 ns, const std::function<bool(const Wired&)>& drops = nullptr) {
     const i64 until_ns = pair.now_ns + ns;
     static_cast<void>(pair.run([&] { return look(), pair.now_ns >= until_ns; }, drops, ns + kMs));
-    pair.now_ns = std::max(pair.now_ns, until_ns);  // nothing happened before
+    pair.now_ns = std::max(pair.now_ns, until_ns);  // skip time in which nothing happens
     for (Stack& each : pair.stack) each.on_timer(pair.now_ns);
     look();
   }
@@ -65,7 +65,7 @@ bool is(const Wired& packet, wire::Type type) { return packet.type() == type; }
 
 }  // namespace
 
-// Probes are answered all the time: the peer is alive, and its paths look good.
+// All segments are lost, but probes are answered, so that peer and paths seem to work.
 TEST(progress__a_sender_whose_segments_vanish_fails_with_that_cause) {
   for (const wire::Type type : {wire::Type::data, wire::Type::ack}) {
     Bench bench;
@@ -76,7 +76,7 @@ TEST(progress__a_sender_whose_segments_vanish_fails_with_that_cause) {
     bench.run_for(2000 * kMs, [&](const Wired& packet) { return is(packet, type); });
     CHECK_EQUAL(bench.stuck_ns[0].size(), 1u);
     CHECK_EQUAL(bench.failed[0], Status::no_progress);
-    CHECK_EQUAL(bench.failed[1], Status::no_progress);  // reported by the other end
+    CHECK_EQUAL(bench.failed[1], Status::no_progress);  // the other end reports it, too
   }
 }
 
@@ -113,7 +113,7 @@ TEST(progress__who_waits_for_the_other_ends_caller_is_not_stuck) {
   CHECK(sender.idle());
 }
 
-// Short messages are not received, and there are no blocks left for them.
+// The receiver posts no receives and has no blocks left for short messages, so the sender has to wait.
 TEST(progress__who_waits_for_room_is_not_stuck) {
   StackConfig config = weft::test::shipped_config();
   config.eager_blocks = 4;
@@ -129,7 +129,7 @@ TEST(progress__slow_progress_is_progress) {
   Bench bench;
   bench.receive();
   bench.send();
-  // One segment every three seconds, for longer than the silence limit.
+  // Let one segment pass every three seconds, for longer than the silence limit.
   i64 next_ns = 0;
   bench.run_for(2 * bench.silence_ns, [&](const Wired& packet) {
     if (!is(packet, wire::Type::data)) return false;
@@ -155,7 +155,7 @@ TEST(progress__an_owner_that_judges_is_told_every_quarter_and_decides) {
   for (std::size_t i = 1; i < bench.stuck_ns[0].size(); ++i) {
     CHECK(bench.stuck_ns[0][i] - bench.stuck_ns[0][i - 1] >= bench.silence_ns / 4);
   }
-  // The flow was not ended, so it continues when it can.
+  // The flow was not ended, so it continues when segments pass again.
   bench.run_for(3000 * kMs);
   CHECK_EQUAL(bench.done, 1);
   CHECK(bench.buffer == bench.sent);
@@ -182,7 +182,7 @@ TEST(progress__an_advertisement_is_said_again_at_bounded_intervals) {
   for (std::size_t i = 1; i < said_ns.size(); ++i) CHECK(said_ns[i] - said_ns[i - 1] <= config.rto_ns_max + kMs);
 }
 
-// One of ten acknowledgments, advertisements, probes and replies gets through in each direction.
+// Of acknowledgments, advertisements, probes and replies, one in ten arrives, in each direction.
 TEST(progress__messages_get_through_though_nine_of_ten_short_packets_are_lost) {
   for (u64 seed = 1; seed <= kSeeds; ++seed) {
     for (const u64 bytes : {u64{100}, kBytes, u64{4} << 20}) {

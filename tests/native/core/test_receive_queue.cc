@@ -1,4 +1,4 @@
-// Where received bytes go: eager and posted messages, contradictory sizes, and everything that is refused.
+// Tests where received bytes go: eager and posted messages, contradictory sizes, and everything that is refused.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -69,12 +69,12 @@ TEST(receive_queue__a_posted_receive_takes_segments_in_any_order) {
   CHECK_EQUAL(bench.placed_events(&message_bytes), 1);
   CHECK_EQUAL(message_bytes, 30u);
   for (std::size_t i = 0; i < 40; ++i) CHECK_EQUAL(int{buffer[i]}, i < 30 ? static_cast<int>(1 + i / 10) : 0xEE);
-  // P-1: nothing is accepted for a complete message.
+  // P-1: no further segment is accepted for a complete message.
   CHECK_EQUAL(bench.deliver(0, 0, bytes_of(10, 9), 30), Placement::refused);
   CHECK_EQUAL(int{buffer[0]}, 1);
 }
 
-// Bytes of a damaged segment do not count, and are replaced when the segment arrives again.
+// Bytes of a damaged segment do not count; they are overwritten when the segment arrives again.
 TEST(receive_queue__what_is_written_and_not_placed_is_written_again) {
   const std::vector<u8> good = {1, 2, 3, 4, 5, 6, 7, 8}, damaged = {1, 2, 3, 0xBD, 5, 6, 7, 8};
   const u32 crc = wire::crc32c(0, good.data(), good.size());
@@ -109,8 +109,7 @@ TEST(receive_queue__what_is_written_and_not_placed_is_written_again) {
   }
 }
 
-// A segment that wraps around the end of a ring is written in two parts; the CRC of the second continues that of the
-// first.
+// A segment that wraps around the end of a ring is written in two parts, over which one CRC is computed.
 TEST(receive_queue__a_checked_segment_may_straddle_the_end_of_a_ring) {
   Bench bench;
   std::vector<u8> ring(16), payload(24);
@@ -139,7 +138,7 @@ TEST(receive_queue__an_eager_message_waits_for_its_receive) {
   std::vector<u8> first = bytes_of(32, 0xEE), second = bytes_of(16, 0xEE);
   ReceiveTicket tickets[2];
   CHECK_EQUAL(bench.post(0, &first, &tickets[0]), Status::ok);
-  CHECK_EQUAL(bench.placed_events(), 0);  // half of it is still missing
+  CHECK_EQUAL(bench.placed_events(), 0);  // half of the message is still missing
   CHECK_EQUAL(bench.deliver(0, 8, bytes_of(8, 6), 16), Placement::placed);
   CHECK_EQUAL(bench.placed_events(), 1);
   CHECK_EQUAL(int{first[7]}, 5);
@@ -184,7 +183,7 @@ TEST(receive_queue__what_does_not_fit_is_refused_and_writes_nothing) {
   CHECK_EQUAL(bench.deliver(0, 0, bytes_of(8, 1), kMessageBytesMax + 1), Placement::refused);
   CHECK(buffer == bytes_of(100, 0xEE));
   CHECK_EQUAL(bench.deliver(0, 0, bytes_of(8, 1), 64), Placement::placed);
-  // The size is fixed: no segment may claim another.
+  // The message's size is fixed by its first segment: a segment with another size is refused.
   CHECK_EQUAL(bench.deliver(0, 8, bytes_of(8, 1), 72), Placement::refused);
   CHECK_EQUAL(bench.placed_events(), 0);
 }
@@ -228,7 +227,7 @@ TEST(receive_queue__flows_of_a_connection_agree_on_the_size) {
   CHECK_EQUAL(second.post(0, &buffer, &ticket), Status::ok);
   CHECK_EQUAL(first.deliver(0, 0, bytes_of(8, 1), kBytes), Placement::placed);
   CHECK_EQUAL(second.deliver(0, kBytes - 8, bytes_of(8, 1), kBytes - 4096), Placement::refused);
-  // It belongs to the other flow's stripe.
+  // These bytes belong to the stripe of the other flow.
   CHECK_EQUAL(second.deliver(0, 0, bytes_of(8, 1), kBytes), Placement::refused);
   CHECK_EQUAL(second.deliver(0, kBytes - 8, bytes_of(8, 1), kBytes), Placement::placed);
 }

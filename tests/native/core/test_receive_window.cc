@@ -1,4 +1,5 @@
-// The receive window compared with a set of numbers: new segments, the cumulative position, and the reported words.
+// Compares the receive window with a plain set of numbers: new segments, cumulative position, and reported bitmap
+// words.
 #include <set>
 
 #include "native/core/random.h"
@@ -63,7 +64,7 @@ TEST(receive_window__in_order_takes_no_bitmap) {
   ReceiveWindow window(&pool);
   for (u64 seq = 0; seq < 100'000; ++seq) CHECK_EQUAL(window.on_arrival(seq), Arrival::fresh);
   CHECK_EQUAL(window.cumulative_seq(), 100'000u);
-  // Without memory for a bitmap nothing is marked.
+  // Without memory for a bitmap, the segment is not recorded.
   CHECK_EQUAL(window.on_arrival(100'001), Arrival::beyond);
   CHECK_EQUAL(window.cumulative_seq(), 100'000u);
   CHECK(!window.has_gap());

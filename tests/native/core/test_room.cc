@@ -1,5 +1,5 @@
-// A receiver without memory for a segment reports that: the segment waits for room, is not a loss, and other flows are
-// not affected.
+// Tests a receiver without memory for a segment: it tells the sender, the segment waits and is no loss, and other flows
+// are not affected.
 #include <algorithm>
 #include <map>
 
@@ -15,11 +15,11 @@ namespace wire = weft::wire;
 
 namespace {
 
-constexpr u64 kSmallBytes = 4000;  // three segments
+constexpr u64 kSmallBytes = 4000;  // a message of three segments
 constexpr u64 kBulkBytes = 4 << 20;
 constexpr i64 kMs = 1'000'000;
 
-// Connections whose small messages are not received, and one that transfers a long message.
+// Many connections whose small messages are not received, and one connection that transfers a long message.
 struct Crowd {
   Crowd(u64 connections, const StackConfig& config) : pair(config), small(weft::test::pattern(kSmallBytes, 5)) {
     for (u64 i = 0; i < connections; ++i) flows.push_back(pair.add_flow());
@@ -31,12 +31,12 @@ struct Crowd {
       }
     }
   }
-  // Runs until every sender has sent what it may and knows which messages lack room.
+  // Runs for a while, so that every sender has sent what it may and knows which messages lack room.
   void settle(i64 for_ns) {
     const i64 until_ns = pair.now_ns + for_ns;
     static_cast<void>(pair.run([&] { return pair.now_ns >= until_ns; }, drops));
   }
-  // Receives everything, one message per connection in turn.
+  // Receives all messages, one per connection in turn.
   void read_all(u64 messages) {
     for (u64 message = 0; message < messages; ++message) {
       for (std::size_t i = 0; i < flows.size(); ++i) {
@@ -77,7 +77,7 @@ StackConfig config_of(u64 blocks) {
 
 }  // namespace
 
-// 200 connections want 3,200 of an engine's 2,048 blocks.
+// 200 connections need 3,200 blocks for eager messages, but an engine has 2,048.
 TEST(room__unread_messages_of_many_connections_leave_a_long_one_alone) {
   Crowd crowd(200, config_of(2048));
   crowd.settle(50 * kMs);
@@ -103,7 +103,7 @@ TEST(room__unread_messages_of_many_connections_leave_a_long_one_alone) {
   const FlowCells& bulk = crowd.pair.stack[0].flow(crowd.pair.flow[0])->tx.counters();
   CHECK_EQUAL(bulk.segments_resent, 0);
   CHECK_EQUAL(bulk.segments_lost, 0);
-  // A second of waiting costs each connection a few tries.
+  // In a second of waiting, each connection retries only a few times.
   crowd.settle(1000 * kMs);
   CHECK(crowd.sum(&FlowCells::segments_sent) - sent_before < 200 * 3 * 8);
   CHECK_EQUAL(crowd.sum(&FlowCells::segments_lost), 0);
@@ -126,10 +126,10 @@ TEST(room__a_connection_that_holds_nothing_finds_a_block_though_others_want_all)
   CHECK_EQUAL(fresh.segments_resent, 0);
 }
 
-// The sender is told of room as soon as there is some, and need not find out by itself.
+// The receiver tells the sender as soon as there is room, so that the sender need not wait for its next retry.
 TEST(room__a_read_message_lets_another_in_within_a_round_trip) {
   Crowd crowd(12, config_of(64));
-  crowd.settle(3000 * kMs);  // tries have become rare
+  crowd.settle(3000 * kMs);  // by now, senders retry rarely
   const i64 received = crowd.pair.stack[1].flow(crowd.flows[0][1])->rx.counters().bytes_received;
   crowd.drops = [](const Wired&) { return false; };
   crowd.read_all(1);
@@ -175,7 +175,7 @@ TEST(room__blocks_of_a_closed_connection_go_to_those_that_wait) {
 
 namespace {
 
-// A message that passes through a ring of 32 KB, of which one piece is emptied at regular intervals.
+// Receives a message through a ring of 32 KB, of which one piece is emptied at regular intervals.
 void receive_through_a_ring(const std::function<bool(const Wired&)>& drops, i64 every_ns, bool tells) {
   constexpr u64 kBytes = 1 << 20, kRing = 32 << 10, kPiece = 8 << 10;
   Pair pair(weft::test::shipped_config());

@@ -1,4 +1,4 @@
-// Smoothing as RFC 6298 has it, the share of the hosts kept apart, and timeouts within their bounds.
+// Tests RTT smoothing after RFC 6298, that delays of hosts are kept apart, and that timeouts keep their bounds.
 #include <vector>
 
 #include "native/core/random.h"
@@ -22,8 +22,8 @@ TEST(rtt_estimator__smooths_as_rfc_6298_says) {
   CHECK_EQUAL(rtt.smoothed_ns(), 800 * kUs);
   CHECK_EQUAL(rtt.variation_ns(), 400 * kUs);
   rtt.on_sample(1'600 * kUs);
-  CHECK_EQUAL(rtt.variation_ns(), 500 * kUs);  // 3/4 of 400 and 1/4 of |1600 - 800|
-  CHECK_EQUAL(rtt.smoothed_ns(), 900 * kUs);   // 7/8 of 800 and 1/8 of 1600
+  CHECK_EQUAL(rtt.variation_ns(), 500 * kUs);  // 3/4 * 400 us + 1/4 * |1600 us - 800 us|
+  CHECK_EQUAL(rtt.smoothed_ns(), 900 * kUs);   // 7/8 * 800 us + 1/8 * 1600 us
   CHECK_EQUAL(rtt.min_ns(), 800 * kUs);
 }
 
@@ -35,7 +35,7 @@ TEST(rtt_estimator__settles_on_a_constant_round_trip) {
   CHECK_EQUAL(rtt.timeout_ns(kMs, kSecond, 0), rtt.smoothed_ns() + kMs);
 }
 
-// Time in which a host did not run counts for the timeout, and not for the network's round trip.
+// Time in which a host's thread did not run counts for the timeout, but not for the network's RTT.
 TEST(rtt_estimator__the_hosts_share_is_kept_apart) {
   RttEstimator rtt;
   for (int i = 0; i < 200; ++i) rtt.on_sample(50 * kUs, 2 * kMs);
@@ -51,7 +51,7 @@ TEST(rtt_estimator__an_estimate_serves_until_the_first_sample) {
   CHECK(!rtt.measured());
   CHECK_EQUAL(rtt.expected_ns(), 10 * kMs);
   CHECK_EQUAL(rtt.smoothed_ns(), 0);
-  CHECK_EQUAL(rtt.timeout_ns(kMs, kSecond, 0), 30 * kMs);  // 10 ms and four times a variation of 5
+  CHECK_EQUAL(rtt.timeout_ns(kMs, kSecond, 0), 30 * kMs);  // 10 ms + 4 * 5 ms, the assumed variation
   rtt.on_sample(2 * kMs);
   CHECK_EQUAL(rtt.smoothed_ns(), 2 * kMs);
   rtt.expect(10 * kMs);
@@ -60,17 +60,17 @@ TEST(rtt_estimator__an_estimate_serves_until_the_first_sample) {
 
 TEST(rtt_estimator__the_timeout_doubles_up_to_its_ceiling) {
   RttEstimator rtt;
-  CHECK_EQUAL(rtt.timeout_ns(kMs, kSecond, 0), 20 * kMs);  // nothing is known
+  CHECK_EQUAL(rtt.timeout_ns(kMs, kSecond, 0), 20 * kMs);  // the default, as nothing is known
   rtt.on_sample(kMs);
   const i64 base_ns = rtt.timeout_ns(kMs, kSecond, 0);
-  CHECK_EQUAL(base_ns, 3 * kMs);  // the round trip and four times half of it
+  CHECK_EQUAL(base_ns, 3 * kMs);  // SRTT + 4 * RTTVAR, and RTTVAR is SRTT / 2
   CHECK_EQUAL(rtt.timeout_ns(kMs, kSecond, 3), 8 * base_ns);
   for (const u32 backoff : {9u, 20u, 21u, 63u, 0xFFFF'FFFFu})
     CHECK_EQUAL(rtt.timeout_ns(kMs, kSecond, backoff), kSecond);
   CHECK_EQUAL(rtt.timeout_ns(kMs, kSecond, 0, 50 * kMs), 51 * kMs);
 }
 
-// Whatever a peer claims, sums stay within 64 bits and timeouts within their bounds.
+// Extreme samples that a peer can cause overflow no 64-bit sum and leave timeouts within their bounds.
 TEST(rtt_estimator__no_sample_breaks_it) {
   Random random(1);
   RttEstimator rtt;

@@ -1,4 +1,4 @@
-// The send ledger compared with a plain map: states, bytes in flight, send order, resend order, and returned slabs.
+// Compares the send ledger with a plain map: states, bytes in flight, send order, resend order, and freed memory.
 #include <deque>
 #include <map>
 #include <vector>
@@ -149,7 +149,7 @@ TEST(send_ledger__the_window_of_numbers_is_full_at_its_bound) {
   for (u64 i = 0; i < kWindowSegments; ++i) CHECK(bench.append());
   CHECK(!bench.ledger.reserve());
   CHECK_EQUAL(bench.pool.blocks_in_use(), kWindowSegments / SendLedger::kSlabSegments);
-  // Everything but the first is acknowledged: nothing can be freed yet.
+  // All segments but the first are acknowledged: no memory can be freed yet.
   for (u64 seq = 1; seq < kWindowSegments; ++seq) bench.acknowledge(seq);
   bench.advance();
   CHECK(!bench.ledger.reserve());

@@ -1,5 +1,5 @@
-// Paths that silently drop long datagrams: the size that they carry is found and used, and larger ones are tried again
-// later.
+// Tests paths that silently drop long datagrams: the size that they carry is found and used, and larger sizes are tried
+// again later.
 #include <algorithm>
 
 #include "native/core/partial_segments.h"
@@ -18,7 +18,7 @@ constexpr u64 kBytes = 8 << 20;
 constexpr i64 kMs = 1'000'000;
 constexpr u16 kLong = 8972, kShort = 1472;
 
-// A transfer of 8 MB over four paths that carry 8,972 bytes until `narrow` says otherwise.
+// A transfer of 8 MB over four paths that carry datagrams of 8,972 bytes; those for which `narrow` is true drop them.
 struct Bench {
   explicit Bench(u16 segment_bytes = kLong)
       : pair(weft::test::shipped_config(), 4, segment_bytes, 1 << 20, true), sent(weft::test::pattern(kBytes, 1)) {
@@ -89,12 +89,12 @@ TEST(size_search__a_transfer_goes_on_where_all_paths_swallow_long_datagrams) {
     const i64 start_ns = bench.pair.now_ns;
     const u64 sent_before = bench.data_sent;
     bench.finish();
-    // The sender sees no problem on the way back, as acknowledgments are short.
+    // If only the return direction is narrow, the sender notices nothing, because acknowledgments are short.
     CHECK_EQUAL(bench.paths().segment_bytes(), from == 1 ? kLong : kShort);
     CHECK(bench.pair.now_ns - start_ns < 1000 * kMs);
-    // Segments sent with the old size are resent as fragments; the rest uses the new size.
+    // Segments of the old size are resent as fragments; later segments have the new size.
     CHECK(bench.data_sent - sent_before < 2 * segments_of(kBytes, kShort));
-    bench.run_for(20 * kMs);  // the last probes may be in flight when the transfer ends
+    bench.run_for(20 * kMs);  // lets the last probes arrive
     CHECK_EQUAL(bench.usable(), 4);
   }
 }
@@ -124,7 +124,7 @@ TEST(size_search__where_one_path_carries_long_ones_it_is_used_alone) {
   CHECK_EQUAL(bench.paths().segment_bytes(), kLong);
   CHECK_EQUAL(bench.usable(), 1);
   CHECK(bench.paths().path(2).usable);
-  // Small datagrams get through on the other paths all the time, without making these paths usable.
+  // Small datagrams pass on the other paths all the time, but do not make those paths usable.
   const i64 events = bench.pair.events(0, Event::Kind::path_up);
   bench.run_for(5000 * kMs);
   CHECK_EQUAL(bench.pair.events(0, Event::Kind::path_up), 0);
@@ -140,7 +140,7 @@ TEST(size_search__the_size_comes_up_again_when_paths_heal) {
   bench.narrow = [](const Wired&) { return true; };
   bench.finish();
   bench.run_for(60'000 * kMs);
-  CHECK_EQUAL(bench.paths().segment_bytes(), kShort);  // tried without success
+  CHECK_EQUAL(bench.paths().segment_bytes(), kShort);  // larger sizes were tried without success
   bench.narrow = nullptr;
   bench.run_for(700'000 * kMs);
   CHECK_EQUAL(bench.paths().segment_bytes(), kLong);
@@ -164,7 +164,7 @@ TEST(size_search__the_size_comes_up_when_half_of_the_paths_carry_it) {
     CHECK_EQUAL(bench.usable(), raised ? 4 - narrow_paths : 4);
     bench.begin();
     bench.finish();
-    CHECK(bench.swallowed - swallowed < 3000);  // probes, and no segment
+    CHECK(bench.swallowed - swallowed < 3000);  // only probes, no segments
     bench.narrow = nullptr;
     bench.run_for(700'000 * kMs);
     CHECK_EQUAL(bench.paths().segment_bytes(), kLong);
@@ -213,7 +213,7 @@ TEST(size_search__silent_paths_do_not_put_off_the_next_raise) {
   CHECK(bench.pair.now_ns < back_ns + 60'000 * kMs);
 }
 
-// All paths were late at once, and one of them only carries short datagrams: the size must stay for the others.
+// All paths are late at once, and one of them carries only short datagrams: the others must keep the size.
 TEST(size_search__a_pause_beside_a_narrow_path_leaves_the_size) {
   Bench bench;
   bench.narrow = [](const Wired& packet) { return packet.path == 3; };
@@ -237,8 +237,7 @@ TEST(size_search__a_pause_beside_a_narrow_path_leaves_the_size) {
   CHECK_EQUAL(bench.usable(), 3);
 }
 
-// Short messages get through, and their acknowledgments show that the paths work: the loss of long segments is noticed
-// all the same.
+// Short messages arrive, so that the paths seem to work; the loss of long segments must be noticed nevertheless.
 TEST(size_search__short_messages_in_between_hide_nothing) {
   Bench bench;
   const auto other = bench.pair.add_flow();
@@ -273,7 +272,7 @@ TEST(size_search__where_nothing_gets_through_ever_less_is_sent) {
   bench.run_for(2000 * kMs);
   const u64 before = bench.swallowed;
   bench.run_for(5000 * kMs);
-  CHECK(bench.swallowed - before < 200);  // probes and tries on four paths, at most one per second each
+  CHECK(bench.swallowed - before < 200);  // probes and retries: at most one per second on each of four paths
   bench.narrow = nullptr;
   bench.finish(10'000 * kMs);
 }
@@ -309,15 +308,15 @@ TEST(size_search__where_all_is_well_nothing_long_is_probed) {
   };
   bench.finish();
   bench.run_for(100'000 * kMs);
-  CHECK(padded <= 4);  // a loss policy's probes for a tail
+  CHECK(padded <= 4);  // probes that the loss policy sends at the end of data
   CHECK_EQUAL(bench.pair.events(0, Event::Kind::segment_size), 0);
 }
 
-// Fragments
+// Tests of fragments.
 
 namespace {
 
-// Data for end 1 of a pair that waits for one message of 5,000 bytes, none of which has arrived.
+// Makes data packets for end 1 of a pair, which waits for a message of 5,000 bytes of which none has arrived.
 struct Fragments {
   Fragments() : pair(StackConfig{}, 4, kLong, 1 << 20, true), sent(weft::test::pattern(5000, 3)), buffer(5000) {
     CHECK_EQUAL(pair.receive(1, buffer.data(), 5000, &ticket), Status::ok);
@@ -357,21 +356,21 @@ TEST(fragments__a_segment_is_received_when_all_of_it_is_there) {
   Fragments bench;
   bench.pair.give(bench.fragment(0, 0, 4000, 1408, 1408));
   bench.pair.give(bench.fragment(0, 0, 4000, 0, 1408));
-  bench.pair.give(bench.fragment(0, 0, 4000, 0, 1408));    // again
-  bench.pair.give(bench.fragment(0, 0, 4000, 800, 1000));  // the same bytes, divided differently
+  bench.pair.give(bench.fragment(0, 0, 4000, 0, 1408));    // the same fragment again
+  bench.pair.give(bench.fragment(0, 0, 4000, 800, 1000));  // some of the same bytes, split differently
   CHECK_EQUAL(bench.pair.received_bytes(1), 0u);
   CHECK_EQUAL(bench.receiver().cumulative_seq(), 0u);
   bench.pair.give(bench.fragment(0, 0, 4000, 2816, 1184));
   CHECK_EQUAL(bench.pair.received_bytes(1), 4000u);
   CHECK_EQUAL(bench.receiver().cumulative_seq(), 1u);
-  bench.pair.give(bench.fragment(0, 0, 4000, 2816, 1184));  // a late copy changes nothing
+  bench.pair.give(bench.fragment(0, 0, 4000, 2816, 1184));  // a late duplicate changes nothing
   CHECK_EQUAL(bench.pair.received_bytes(1), 4000u);
   bench.pair.give(bench.fragment(1, 4000, 1000, 0, 504));
   CHECK_EQUAL(bench.pair.events(1, Event::Kind::stripe_placed), 0);
   bench.pair.give(bench.fragment(1, 4000, 1000, 504, 496));
   CHECK_EQUAL(bench.pair.events(1, Event::Kind::stripe_placed), 1);
   CHECK(bench.buffer == bench.sent);
-  // Nothing may be written any more.
+  // From here on, nothing may be written to the buffer.
   std::fill(bench.buffer.begin(), bench.buffer.end(), u8{0x5A});
   bench.pair.give(bench.fragment(1, 4000, 1000, 0, 504));
   bench.pair.give(bench.fragment(7, 4000, 1000, 0, 504));
@@ -399,16 +398,16 @@ TEST(fragments__what_does_not_fit_together_is_refused) {
     CHECK_EQUAL(bench.pair.received_bytes(1), 0u);
   };
   bench.pair.give(bench.fragment(0, 0, 4000, 0, 1408));
-  refuses(bench.fragment(0, 0, 4008, 1408, 1408));    // of a longer segment
-  refuses(bench.fragment(0, 8, 4000, 1408, 1408));    // at another offset
-  refuses(bench.fragment(2, 0, 4000, 3000, 1408));    // beyond its segment
-  refuses(bench.fragment(2, 0, 4000, 1404, 1408));    // not at a word boundary
-  refuses(bench.fragment(2, 0, 4000, 0, 1404));       // does not end at a word boundary
-  refuses(bench.fragment(2, 0, 4000, 8, 0));          // empty
-  refuses(bench.fragment(2, 4000, 1008, 0, 504));     // a segment beyond the message
-  refuses(bench.fragment(2, 0, 0, 8, 504));           // of an empty segment
-  refuses(bench.fragment(2, 0, 9000, 0, 504));        // longer than any segment here
-  Wired packet = bench.fragment(2, 0, 4000, 8, 504);  // would begin before its message
+  refuses(bench.fragment(0, 0, 4008, 1408, 1408));    // claims a longer segment
+  refuses(bench.fragment(0, 8, 4000, 1408, 1408));    // claims another offset of the segment
+  refuses(bench.fragment(2, 0, 4000, 3000, 1408));    // ends beyond its segment
+  refuses(bench.fragment(2, 0, 4000, 1404, 1408));    // does not begin at a multiple of 8 bytes
+  refuses(bench.fragment(2, 0, 4000, 0, 1404));       // does not end at a multiple of 8 bytes
+  refuses(bench.fragment(2, 0, 4000, 8, 0));          // an empty fragment
+  refuses(bench.fragment(2, 4000, 1008, 0, 504));     // the segment ends beyond the message
+  refuses(bench.fragment(2, 0, 0, 8, 504));           // a fragment of an empty segment
+  refuses(bench.fragment(2, 0, 9000, 0, 504));        // the segment is longer than any can be
+  Wired packet = bench.fragment(2, 0, 4000, 8, 504);  // the segment would begin before its message
   wire::Common common;
   common.token = Pair::kToken[1];
   common.flow = bench.pair.flow[1];
@@ -430,7 +429,7 @@ TEST(fragments__more_begun_segments_than_fit_are_bounded) {
     CHECK_EQUAL(partial.on_fragment({seq, 0, 10'000, 0, 4000}, 0, 1408, &marked), PartialSegments::Outcome::fresh);
   }
   CHECK(partial.bytes_held() < 32 << 10);
-  // The newest is remembered; the oldest starts afresh.
+  // Fragments of the newest segment are remembered; those of the oldest were forgotten.
   marked = true;
   CHECK_EQUAL(partial.on_fragment({999, 0, 10'000, 0, 4000}, 0, 1408, &marked), PartialSegments::Outcome::repeated);
   CHECK_EQUAL(partial.on_fragment({0, 0, 10'000, 0, 4000}, 0, 1408, &marked), PartialSegments::Outcome::fresh);

@@ -1,4 +1,4 @@
-// Indices of objects: reserved, opened, released and reused.
+// Tests a table that gives objects indices: they are reserved, opened, released and reused.
 #include <set>
 
 #include "native/core/slot_table.h"
@@ -38,7 +38,7 @@ TEST(slot_table__released_indices_are_reused_and_the_table_does_not_grow) {
   std::set<u32> reused;
   for (int i = 0; i < 50; ++i) {
     CHECK_EQUAL(table.reserve(&index), Status::ok);
-    CHECK(table.awaits(index));  // nothing is left of the object before
+    CHECK(table.awaits(index));  // no trace of the previous object
     reused.insert(index);
   }
   CHECK_EQUAL(reused.size(), std::size_t{50});

@@ -1,4 +1,4 @@
-// P-6 for the stack: malformed, stale, replayed and foreign packets change only counters. Also the rules of
+// Tests P-6 for the stack: malformed, stale, replayed and foreign packets change only counters. Also tests the rules of
 // acknowledgment: nothing unsent can be acknowledged, and a full window takes several packets.
 #include <algorithm>
 #include <cstring>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr u64 kBytes = 60'000;
 
-// Everything of an end that a packet could change, except counters.
+// All state of an end that a packet could change, except counters.
 std::string state_of(Pair& pair, int end) {
   Flow& flow = *pair.stack[end].flow(pair.flow[end]);
   std::ostringstream out;
@@ -38,7 +38,7 @@ std::string state_of(Pair& pair, int end) {
   return out.str();
 }
 
-// A pair in the middle of a transfer: end 0 has segments in flight, some of which have arrived.
+// A pair of stacks in the middle of a transfer: end 0 has segments in flight, some of which have arrived.
 struct Bench {
   Bench() : pair(config()), sent(weft::test::pattern(kBytes, 1)), buffer(kBytes) {
     CHECK(pair.opened);
@@ -59,8 +59,8 @@ struct Bench {
     config.payload_crc = true;
     return config;
   }
-  // Both ends are unchanged, except for one counter of refusals. A packet may only leave damaged bytes at its own
-  // position, which do not count.
+  // Checks that a packet changes only one counter of refusals at either end. It may write damaged bytes at its own
+  // position in the buffer, which do not count.
   void refuses(int end, const Wired& packet, weft::telemetry::Cell EngineCells::* counter, std::size_t spoils_from = 0,
                std::size_t spoils_bytes = 0) {
     const std::string before = state_of(pair, end);
@@ -137,7 +137,7 @@ TEST(stack__malformed_packets_change_nothing) {
   wire::Packet read;
   CHECK(wire::decode(packet.header.data(), packet.header.size(), packet.payload.size(), &read) == wire::Verdict::ok);
   bench.refuses(1, packet, &EngineCells::bad_crc, read.data.offset_bytes, packet.payload.size());
-  // If the intact segment has arrived, its damaged copy writes nothing.
+  // If the intact segment has arrived, a damaged duplicate writes nothing.
   packet = bench.packets[5];
   packet.payload[100] ^= 1;
   bench.refuses(1, packet, &EngineCells::bad_crc);
@@ -178,7 +178,7 @@ TEST(stack__foreign_packets_change_nothing) {
     Wired packet;
     packet.to = 1;
     packet.header.resize(wire::kProbeBytes);
-    common = bench.common(1);  // a flow's token is not the peer's
+    common = bench.common(1);  // the token of a flow, not that of the peer
     common.type = type;
     wire::encode_probe(packet.header.data(), common, {1, 1});
     bench.refuses(1, packet, &EngineCells::stray);
@@ -227,15 +227,15 @@ TEST(stack__data_for_no_message_is_refused) {
   data.offset_bytes = ~u64{0} - 5;
   bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
   data.offset_bytes = 0;
-  data.message_bytes = kBytes - 1;  // differs from the size in its other segments
+  data.message_bytes = kBytes - 1;  // differs from the message's size in other segments
   bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
   data.message_bytes = ~u64{0};
   bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
   data.message_bytes = kBytes;
-  data.message = 500;  // far beyond what may arrive eagerly
+  data.message = 500;  // number too far ahead for an eager message
   data.message_bytes = 11;
   bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
-  data.message = 0xFFFF'FFFFu;  // before the first one
+  data.message = 0xFFFF'FFFFu;  // a number before the first message
   bench.refuses(1, data_of(bench, data, 11), &EngineCells::malformed);
   data.message = 0;
   data.message_bytes = kBytes;
@@ -260,7 +260,7 @@ TEST(stack__replayed_packets_complete_nothing_and_write_nothing) {
   CHECK_EQUAL(bench.pair.events(1, Event::Kind::stripe_placed), 1);
   for (int i = 0; i < 40; ++i) bench.pair.exchange();
   CHECK_EQUAL(bench.pair.events(0, Event::Kind::send_done), 1);
-  // Everything is finished and the caller owns the buffer again.
+  // The message is complete, and the caller owns the buffer again.
   std::fill(bench.buffer.begin(), bench.buffer.end(), u8{0x5A});
   const i64 bytes_sent = bench.pair.stack[0].flow(bench.pair.flow[0])->tx.counters().bytes_sent;
   Random random(9);
@@ -290,7 +290,7 @@ namespace {
 
 void acknowledge_a_full_window(u16 segment_bytes) {
   const std::size_t payload_bytes = wire::segment_payload_bytes(segment_bytes);
-  Pair pair(StackConfig{}, 16, segment_bytes);  // so many paths that their room is not the limit
+  Pair pair(StackConfig{}, 16, segment_bytes);  // 16 paths, so that their room does not limit the flow
   const std::vector<u8> sent = weft::test::pattern(payload_bytes * (kWindowSegments + 100), 2);
   std::vector<u8> buffer(sent.size());
   ReceiveTicket ticket;
@@ -300,7 +300,7 @@ void acknowledge_a_full_window(u16 segment_bytes) {
   const std::vector<Wired> packets = pair.take(0);
   std::size_t data = 0;
   for (const Wired& packet : packets) {
-    if (packet.type() == wire::Type::data && data++ != 0) pair.give(packet);  // all but the first
+    if (packet.type() == wire::Type::data && data++ != 0) pair.give(packet);  // the first segment is lost
   }
   CHECK(data > 64 * wire::ack_words_max(segment_bytes));
   CHECK(segment_bytes != 128 || data == kWindowSegments);
@@ -312,7 +312,7 @@ void acknowledge_a_full_window(u16 segment_bytes) {
     CHECK_EQUAL(wire::decode(packet.header.data(), packet.header.size(), 0, &decoded), wire::Verdict::ok);
     if (decoded.common.type == wire::Type::ack) {
       full += decoded.ack.bitmap_words == wire::ack_words_max(segment_bytes) ? 1 : 0;
-      CHECK(packet.header.size() <= std::max<std::size_t>(segment_bytes, 440));  // the size that both ends assume
+      CHECK(packet.header.size() <= std::max<std::size_t>(segment_bytes, 440));  // the limit that both ends assume
       covered_end = std::max(covered_end, decoded.ack.base_seq + 64u * decoded.ack.bitmap_words);
       CHECK_EQUAL(decoded.ack.cumulative_seq, 0u);
     }
@@ -328,7 +328,7 @@ void acknowledge_a_full_window(u16 segment_bytes) {
 
 }  // namespace
 
-// No acknowledgment is longer than a segment either, which matters over UD.
+// Also, no acknowledgment is longer than a segment, which UD requires.
 TEST(stack__a_full_window_is_acknowledged_in_several_packets) {
   for (const u16 segment_bytes : std::initializer_list<u16>{128, 576}) acknowledge_a_full_window(segment_bytes);
 }
@@ -376,13 +376,13 @@ TEST(stack__a_lost_tail_is_found_by_a_probe_long_before_the_timeout) {
   const auto finished = [&](int count) {
     return [&, count] { return (done += pair.events(0, Event::Kind::send_done)) >= count; };
   };
-  CHECK(pair.run(finished(1)));  // the path is measured
+  CHECK(pair.run(finished(1)));  // now the path's RTT is measured
   CHECK_EQUAL(pair.receive(1, buffer.data(), 6000, &ticket), Status::ok);
   CHECK_EQUAL(pair.send(0, sent.data(), 6000), Status::ok);
   const i64 start_ns = pair.now_ns;
   int dropped = 0;
   const auto drops = [&](const Wired& packet) {
-    return packet.type() == wire::Type::data && ++dropped > 2 && dropped <= 5;  // the last three of five
+    return packet.type() == wire::Type::data && ++dropped > 2 && dropped <= 5;  // drop the last three of five
   };
   CHECK(pair.run(finished(2), drops));
   CHECK(dropped >= 5);
@@ -391,7 +391,7 @@ TEST(stack__a_lost_tail_is_found_by_a_probe_long_before_the_timeout) {
   CHECK(std::equal(sent.begin(), sent.begin() + 6000, buffer.begin()));
 }
 
-// Segments sent before any RTT sample: the probes at opening tell how long to wait for them.
+// Segments sent before any RTT sample: probes sent when the path opened measure how long to wait for them.
 TEST(stack__a_first_burst_that_is_lost_is_missed_once_its_path_is_measured) {
   StackConfig config = weft::test::shipped_config();
   config.rto_ns_min = 50'000'000;
@@ -410,7 +410,7 @@ TEST(stack__a_first_burst_that_is_lost_is_missed_once_its_path_is_measured) {
   CHECK(buffer == sent);
 }
 
-// An empty message is resent as well, but later, as it adds no bytes in flight to a path.
+// An empty message is also resent, but only after the timeout, because it adds no bytes in flight to a path.
 TEST(stack__a_first_message_of_no_bytes_is_missed_after_the_least_timeout) {
   StackConfig config = weft::test::shipped_config();
   config.rto_ns_min = 50'000'000;
@@ -449,6 +449,6 @@ TEST(stack__who_is_granted_nothing_asks_ever_more_seldom) {
                  }));
   CHECK(asked_ns.size() >= 15 && asked_ns.size() <= 25);
   CHECK(asked_ns[1] - asked_ns[0] < 4'000'000);
-  // Still often enough to recover from a lost grant.
+  // Requests stay frequent enough to recover from a lost grant.
   for (std::size_t i = 1; i < asked_ns.size(); ++i) CHECK(asked_ns[i] - asked_ns[i - 1] < 40'000'000);
 }

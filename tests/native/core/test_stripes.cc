@@ -1,4 +1,4 @@
-// The stripes of a message are a partition: exact, page-aligned, and the same at both ends.
+// Tests that the stripes of a message cover it exactly once, are page-aligned, and are the same at both ends.
 #include "native/core/random.h"
 #include "native/core/stripes.h"
 #include "tests/native/check.h"
@@ -22,7 +22,7 @@ void check_partition(u64 message, u64 bytes, u32 flows) {
     CHECK_EQUAL(range.begin, covered);
     CHECK(range.end >= range.begin);
     CHECK(range.begin % 4096 == 0);
-    CHECK(bytes == 0 || range.bytes() != 0);  // an empty part would never arrive
+    CHECK(bytes == 0 || range.bytes() != 0);  // no stripe is empty, because it would never arrive
     covered = range.end;
   }
   CHECK_EQUAL(covered, bytes);

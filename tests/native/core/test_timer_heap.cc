@@ -1,4 +1,4 @@
-// The timer heap keeps one deadline per id and returns them in order, compared with a sorted model.
+// Compares the timer heap with a sorted set: it keeps one deadline per id and returns deadlines in order.
 #include <map>
 #include <set>
 #include <utility>

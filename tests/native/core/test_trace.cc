@@ -1,5 +1,5 @@
-// Sinks see every event of a stack in order, with its time, its flow and its message; they see only the kinds that they
-// asked for, and nothing after they unsubscribe.
+// Tests that sinks get every event of a stack in order, with time, flow and message, only of the kinds that they
+// subscribed to, and none after they unsubscribe.
 #include <string>
 #include <vector>
 
@@ -81,7 +81,7 @@ TEST(trace__a_message_is_seen_from_post_to_completion_at_both_ends) {
   }
 }
 
-// It arrives before its receive is posted, and is complete with it.
+// The message arrives before its receive is posted, and is complete when it is posted.
 TEST(trace__an_eager_message_starts_before_it_is_posted) {
   Pair pair{StackConfig{}};
   Seen seen;

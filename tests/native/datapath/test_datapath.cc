@@ -1,4 +1,5 @@
-// Real sockets on loopback and memory rings deliver bursts unchanged (order, sizes, marks), and inject faults by seed.
+// Tests that sockets on loopback and memory rings deliver bursts unchanged (order, sizes, marks), and inject faults by
+// seed.
 #include <sys/socket.h>
 
 #include <memory>
@@ -57,7 +58,7 @@ SocketAddress loopback(bool v6) {
   return address;
 }
 
-// One path in each direction, over loopback.
+// Two datapaths with one path between them, over loopback.
 struct Ends {
   explicit Ends(bool v6) {
     places[0].address = loopback(v6);
@@ -118,7 +119,7 @@ TEST(udp__a_train_arrives_as_it_left) {
 TEST(udp__marks_come_through) {
   Ends ends(false);
   UdpDatapath& b = ends.b;
-  // A separate sender that marks its packets like a congested switch.
+  // A socket that sends packets with the mark of a congested switch.
   const int marker = ::socket(AF_INET, SOCK_DGRAM, 0);
   const int congested = 3;
   CHECK(::setsockopt(marker, IPPROTO_IP, IP_TOS, &congested, sizeof congested) == 0);

@@ -1,4 +1,4 @@
-// A child forked at any moment has no sockets of control and data connections; otherwise the kernel would not tell
+// Tests that a forked child has no sockets of control and data connections, because with them the kernel would not tell
 // peers when the parent dies.
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -29,7 +29,7 @@ constexpr int kForks = 300;
 int sockets() noexcept {
   int count = 0;
   for (int descriptor = 0; descriptor < kDescriptorsMax; ++descriptor) {
-    // Other sockets, opened briefly for queries of the kernel (netlink, if_nametoindex), have no peer.
+    // Do not count sockets without a peer, which weft opens briefly to query the kernel (netlink, if_nametoindex).
     sockaddr_storage own{};
     socklen_t length = sizeof own;
     const bool is_socket = ::getsockname(descriptor, reinterpret_cast<sockaddr*>(&own), &length) == 0;
@@ -41,11 +41,11 @@ int sockets() noexcept {
 }  // namespace
 
 TEST(fork__at_any_moment_leaves_the_child_without_sockets) {
-  const int before = sockets();  // inherited by this program
+  const int before = sockets();  // sockets that this program inherited
   RuntimePair pair{Knobs{}};
   CHECK(sockets() > before);
   std::atomic<bool> over{false};
-  // Runtimes come and go, so sockets are created, accepted and closed all the time.
+  // Open and close runtimes, so that sockets are created, accepted and closed all the time.
   std::thread dialler([&] {
     while (!over) RuntimePair{Knobs{}};
   });
@@ -62,7 +62,7 @@ TEST(fork__at_any_moment_leaves_the_child_without_sockets) {
   CHECK_EQUAL(kept, 0);
 }
 
-// Like a daemon that closes what it inherited, opens files of its own, and forks again.
+// The child is like a daemon, which closes inherited descriptors, opens files of its own, and forks again.
 TEST(fork__leaves_the_files_of_a_child_alone_when_it_forks_too) {
   RuntimePair pair{Knobs{}};
   const pid_t child = ::fork();

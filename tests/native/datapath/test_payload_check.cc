@@ -1,5 +1,5 @@
-// Payloads damaged after all checksums that the kernel verifies: with default knobs none is delivered. The damage is
-// done by this program's own recvmmsg, where datagrams leave the kernel.
+// Tests that payloads damaged after the kernel has verified all checksums are not delivered with default knobs. This
+// program's own recvmmsg does the damage, where datagrams leave the kernel.
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -42,8 +42,7 @@ void damage(const msghdr& message, std::size_t bytes) {
   }
 }
 
-// Sends to every kind of destination: eager blocks, small and large posted receives. Returns the number of wrong
-// messages.
+// Sends messages to eager blocks and to small and large posted receives. Returns the number of wrong messages.
 int wrong_of(test::RuntimePair& pair, int rounds) {
   int wrong = 0;
   for (int round = 0; round < rounds; ++round) {
@@ -96,7 +95,7 @@ TEST(payload_check__by_default_nothing_damaged_is_delivered) {
   CHECK_EQUAL(pair.a->counters().injected_corrupt, 0);
 }
 
-// Without the check the same damage is delivered. Only the knob turns it off, and the summary says so.
+// With the payload check turned off by its knob, damaged payloads are delivered, and the summary says that it is off.
 TEST(payload_check__off_is_the_operators_word_and_delivers_what_comes) {
   Knobs knobs;
   knobs.payload_crc = CrcMode::off;

@@ -1,4 +1,4 @@
-// Records of posted bursts, over a port of the null provider: what a burst takes is given back exactly once.
+// Tests records of posted bursts, over a port of the null provider: what a burst takes is given back exactly once.
 #ifdef WEFT_HAS_VERBS
 
 #include "native/datapath/verbs/null_provider.h"
@@ -60,11 +60,12 @@ TEST(records__of_one_completion_are_found_once) {
   CHECK(at.records.completed(id, &foreign) == record);
   CHECK(!foreign);
   at.records.give_back(record);
-  CHECK(at.records.completed(id, &foreign) == nullptr);  // as for each further flushed request of a chain
+  CHECK(at.records.completed(id, &foreign) ==
+        nullptr);  // a second completion, as for flushed requests of a chain, is ignored
   CHECK(!foreign);
   SendRecord* next = at.records.take(&at.port, &at.pair, 1, 1);
   CHECK(next == record);
-  CHECK(at.records.completed(id, &foreign) == nullptr);  // of the burst before
+  CHECK(at.records.completed(id, &foreign) == nullptr);  // a completion of the previous burst is ignored
   CHECK(at.records.id_of(*next) != id);
 }
 

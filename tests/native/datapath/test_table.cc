@@ -1,4 +1,5 @@
-// The table of datapaths agrees with the words of the knob, and each entry finds what it can use or says why not.
+// Tests that the table of datapaths agrees with the values of the knob, and that each entry finds devices or says why
+// not.
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -35,7 +36,7 @@ TEST(table__preferences_differ_and_the_default_is_one_of_them) {
   CHECK(datapath_table().front()->preference > 0);
 }
 
-// Every entry finds devices that can be used, or fails with a line; so each knob that it reads exists.
+// Every entry finds usable devices or fails with one line, which also shows that each knob that it reads exists.
 TEST(table__each_entry_works_or_says_why_not) {
   weft::engine::Knobs knobs;
   knobs.interfaces = "lo";

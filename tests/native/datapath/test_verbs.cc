@@ -1,5 +1,5 @@
-// Queue pairs without a device: the datapath over the null provider with two complete stacks. What needs a device
-// (packets, netem, privileges) is in tests/rdma.
+// Tests the verbs datapath over the null provider, without a device, with two complete stacks. Tests that need a device
+// (packets, netem, privileges) are in tests/rdma.
 #ifdef WEFT_HAS_VERBS
 
 #include <fcntl.h>
@@ -58,7 +58,7 @@ struct End final : RxSink {
   std::string words;
   std::uint32_t peer = 0, flow = 0;
   std::int64_t now_ns = 1'000'000'000;
-  // Handles events like the engine: windows are closed before anything is transmitted.
+  // Handles events as the engine does: memory windows are closed before anything is transmitted.
   void take_events() {
     core::Event event;
     while (stack.poll_event(&event)) {
@@ -71,7 +71,7 @@ struct End final : RxSink {
   int placed = 0, sent = 0, failed = 0;
 };
 
-// Two ends, stepped by one thread with one clock.
+// Two ends, which one thread runs in turn with one clock.
 struct Two {
   explicit Two(VerbsMode mode, double fault_qp_error = 0, bool direct = false) : registered(direct), ends() {
     VerbsOptions options = options_of(mode, direct);
@@ -125,7 +125,7 @@ struct Two {
     }
   }
 
-  // 0: not registered.
+  // Registers memory at an end; returns 0 if it was not registered.
   std::uint32_t add(End& end, std::vector<std::uint8_t>* memory) {
     if (!registered || memory->empty()) return 0;
     std::string error;
@@ -133,7 +133,7 @@ struct Two {
     return end.datapath.add_memory(added, &error) ? added.id : 0;
   }
 
-  // Sends messages from a to b, each into a buffer of its own; true if all arrived unchanged.
+  // Sends messages from a to b, each into its own buffer; true if all arrived unchanged.
   bool carry(int messages, std::size_t bytes, int rounds_max = 200'000) {
     std::vector<std::vector<std::uint8_t>> out, in;
     std::vector<core::ReceiveTicket> tickets(static_cast<std::size_t>(messages));
@@ -157,10 +157,10 @@ struct Two {
     next += messages;
     for (int round = 0; round < rounds_max && (b().placed < until || a().sent < sent_until); ++round) step();
     bool right = b().placed == until && a().sent == sent_until;
-    // Copies delivered from now on find the buffers returned to their owner.
+    // From here on the buffers belong to their owner: late duplicates must not change them.
     const std::vector<std::vector<std::uint8_t>> as_received = in, as_sent = out;
     for (auto& buffer : in) std::memset(buffer.data(), 0x5A, buffer.size());
-    // The sender's buffers are reused: a late request reads their new contents.
+    // The sender's buffers are reused, so that a late work request would read their new contents.
     for (auto& buffer : out) std::memset(buffer.data(), 0xA5, buffer.size());
     null_provider_replay();
     for (int round = 0; round < 200; ++round) step();
@@ -227,7 +227,7 @@ TEST(verbs__direct__payload_goes_where_it_belongs_without_a_copy) {
     Two two(mode, 0, true);
     const std::size_t regions = null_provider_regions();
     CHECK(two.carry(20, 100'000));
-    CHECK(two.carry(200, 20'000));  // more messages than one window may be used for
+    CHECK(two.carry(200, 20'000));  // more messages than one memory window serves
     CHECK_EQUAL(two.a().failed + two.b().failed, 0);
     CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 0);
     const std::int64_t total = 20 * 100'000 + 200 * 20'000, written = two.a().datapath.counters().payload_written_bytes;
@@ -260,7 +260,8 @@ TEST(verbs__direct__without_windows_or_room_to_register_bytes_are_copied) {
     Two two(VerbsMode::uc, 0, true);
     CHECK(two.carry(20, 60'000));
     CHECK_EQUAL(two.a().datapath.counters().payload_written_bytes, 0);
-    CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 0);  // registered, though without windows
+    CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes,
+                0);  // memory is registered, although there are no memory windows
     CHECK_EQUAL(two.b().datapath.counters().windows_refused, 20);
   }
   null_provider_reset({});
@@ -300,7 +301,7 @@ TEST(verbs__memory__of_a_gpu_by_dma_buf_then_by_address_then_not_at_all) {
 
 TEST(verbs__direct__datagrams_carry_what_is_not_registered) {
   null_provider_reset({});
-  Two two(VerbsMode::ud, 0, true);  // UD has no writes, but sends registered memory without a copy
+  Two two(VerbsMode::ud, 0, true);  // UD has no RDMA writes, but sends registered memory without a copy
   CHECK(two.carry(20, 60'000));
   CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 0);
   CHECK_EQUAL(two.a().datapath.counters().payload_written_bytes, 0);
@@ -308,7 +309,7 @@ TEST(verbs__direct__datagrams_carry_what_is_not_registered) {
 
 TEST(verbs__memory__is_forgotten_only_when_nothing_is_under_way) {
   NullProviderFaults faults;
-  faults.complete = false;  // a NIC that accepts requests and is slow to finish them
+  faults.complete = false;  // the NIC accepts requests and does not finish them yet
   null_provider_reset({});
   Two two(VerbsMode::uc, 0, true);
   std::vector<std::uint8_t> memory(60'000, 7);
@@ -330,7 +331,7 @@ TEST(verbs__a_completion_that_names_nothing_of_ours_is_counted) {
   odd.status = IBV_WC_SUCCESS;
   odd.opcode = IBV_WC_RECV;
   for (ibv_qp* pair : null_provider_pairs(IBV_QPT_UC)) {
-    odd.wr_id = 1u << 30;  // no such slot
+    odd.wr_id = 1u << 30;  // there is no such slot
     odd.byte_len = 100;
     null_provider_complete(pair, odd);
     odd.wr_id = 0;

@@ -1,5 +1,5 @@
-// 256 paths to each of 1,000 peers: their heap memory, and that an operation on one path does not search all others.
-// Uses the stub provider, whose own memory is not on the counted heap.
+// Tests 256 paths to each of 1,000 peers: their heap memory, and that an operation on one path does not search all
+// others. Uses the stub provider, whose own memory is not on the counted heap.
 #ifdef WEFT_HAS_VERBS
 
 #include <time.h>
@@ -18,13 +18,13 @@ namespace wire = weft::wire;
 namespace {
 
 #ifdef __SANITIZE_THREAD__
-constexpr std::uint32_t kPeers = 100;  // single-threaded: a minute of it would find nothing
+constexpr std::uint32_t kPeers = 100;  // fewer peers: the test is single-threaded, so a sanitizer finds nothing more
 #else
 constexpr std::uint32_t kPeers = 1'000;
 #endif
 constexpr std::uint16_t kPaths = 256;
 constexpr long kBytesPerPathMax = 160;
-constexpr std::int64_t kEachNsMax = 60'000'000'000;  // of CPU time, as stated in the design
+constexpr std::int64_t kEachNsMax = 60'000'000'000;  // limit of CPU time that the design states
 
 std::int64_t now_ns() {
   timespec now{};
@@ -71,7 +71,7 @@ struct Many {
     }
     stub_provider_refuse(false);
   }
-  // Polls until all paths work again, or for too long.
+  // Polls until all paths work again; fails if that takes too long.
   void mend_all() {
     NoSink sink;
     const std::int64_t until_ns = now_ns() + kEachNsMax;
@@ -108,7 +108,7 @@ TEST(verbs_scale__256_paths_to_1000_peers_are_small_and_quick) {
     const long bytes = (weft::test::live_bytes.load() - before) / (long{kPeers} * kPaths);
     std::printf("     %s: %ld bytes a path\n", mode_name(mode), bytes);
     CHECK(bytes <= kBytesPerPathMax);
-    // A queue pair and its send queue per path; over UD, which needs no remote end, only for 256 paths.
+    // There is a queue pair with its send queue per path; over UD only for 256 paths, because they need no remote end.
     const std::int64_t pairs = mode == VerbsMode::ud ? kPaths : std::int64_t{kPeers} * kPaths;
     CHECK_EQUAL(stub_provider_asked().queue_pairs, pairs + 1);
     CHECK_EQUAL(stub_provider_asked().send_requests, pairs * kSendsPerQp + kControlSends);

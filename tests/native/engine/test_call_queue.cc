@@ -1,4 +1,5 @@
-// Calls and aborts from other threads: run in order on the thread that takes them, waited for, exceptions included.
+// Tests that calls and aborts from other threads run in order on the thread that takes them, that callers wait, and
+// that exceptions reach the callers.
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -75,7 +76,7 @@ TEST(call_queue__threads_wait_until_their_calls_have_run_on_the_taking_thread) {
   CallQueue queue;
   constexpr int kThreads = 4, kCalls = 200;
   std::atomic<bool> stop{false};
-  int runs = 0;  // of the taking thread
+  int runs = 0;  // number of calls that have run; only the thread that takes them changes it
   std::thread engine([&] {
     while (!stop.load()) queue.take(kNoAbort);
   });

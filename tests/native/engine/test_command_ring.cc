@@ -1,5 +1,5 @@
-// Commands of several threads arrive once each, in each thread's order, and never beyond the reservation. Loops end
-// with the last command; nothing sleeps.
+// Tests that commands of several threads arrive once each, in each thread's order, and never more than were reserved.
+// The test does not sleep.
 #include <thread>
 #include <vector>
 

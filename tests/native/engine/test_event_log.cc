@@ -1,4 +1,4 @@
-// Log lines about paths and peers contain address, path and cause, and are limited in rate.
+// Tests that log lines about paths and peers contain address, path and cause, and are limited in rate.
 #include <string>
 #include <vector>
 
@@ -75,10 +75,10 @@ TEST(event_log__paths_that_flap_fill_no_disk) {
   CHECK(bench.lines().back().find("(1968 similar lines left out)") != std::string::npos);
 }
 
-// Logged once per interval, however many packets are refused.
+// Refused packets are logged once per interval, however many there are.
 TEST(event_log__packets_that_are_refused_now_are_named) {
   Bench bench;
-  const std::uint8_t header[48] = {};  // no magic
+  const std::uint8_t header[48] = {};  // lacks the magic number
   const weft::wire::RxDatagram datagram{header, 48, nullptr, 0, false};
   bench.pair.stack[0].on_datagram(kMs, datagram);
   bench.log.on_received(kMs);
@@ -87,7 +87,7 @@ TEST(event_log__packets_that_are_refused_now_are_named) {
   CHECK_EQUAL(bench.lines().size(), 1u);
   bench.pair.stack[0].on_datagram(3 * kMs, datagram);
   bench.log.on_received(3 * kMs);
-  CHECK_EQUAL(bench.lines().size(), 1u);  // within the interval
+  CHECK_EQUAL(bench.lines().size(), 1u);  // no second line within the interval
   bench.log.on_received(20'000 * kMs);
   CHECK_EQUAL(bench.lines().size(), 2u);
   CHECK(bench.lines().back().find("counter bad_magic") != std::string::npos);
@@ -119,7 +119,7 @@ TEST(event_log__losses_are_told_at_level_debug_alone) {
   CHECK(lines[4].find("replaced the window policy of ") != std::string::npos);
 }
 
-// The log hears of the stack's events without help from the engine.
+// The log gets the stack's events by itself, without help from the engine.
 TEST(event_log__is_subscribed_to_its_stack) {
   Bench bench;
   core::Event event{};

@@ -1,4 +1,4 @@
-// The knob table from the user's view: defaults, ranges, misspelt names, error texts.
+// Tests the knob table as a user sees it: defaults, ranges, misspelt names, error texts.
 #include <cstdlib>
 #include <string>
 

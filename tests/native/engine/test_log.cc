@@ -1,4 +1,5 @@
-// Log lines arrive whole, in order and bounded in number, whatever reads them, and no caller waits for that.
+// Tests that log lines arrive whole, in order and bounded in number, and that callers never wait, even if nothing reads
+// the log.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +20,7 @@ using namespace weft::engine;
 
 constexpr std::int64_t kPatienceNs = 20'000'000'000;
 
-// A sink that writes one line per permit.
+// State of a log sink that blocks at each line until `permits` allows the line.
 struct Gate {
   std::mutex mutex;
   std::vector<std::string> lines;
@@ -54,7 +55,7 @@ void until_entered(int lines) {
   while (gate.entered < lines) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// Redirects standard error during its lifetime.
+// Redirects standard error to a descriptor while the object exists.
 class Redirected {
  public:
   explicit Redirected(int to) : before_(::dup(STDERR_FILENO)) { ::dup2(to, STDERR_FILENO); }
@@ -83,7 +84,7 @@ struct Pipe {
     }
     ::fcntl(ends[1], F_SETFL, 0);
   }
-  // What has been written so far.
+  // Reads what has been written to the pipe so far.
   std::string read() const {
     ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
     std::string all, some(1 << 16, 0);
@@ -104,7 +105,7 @@ TEST(log__lines_come_in_order_and_a_line_says_what_was_dropped_before_it) {
   const int most = static_cast<int>(kLogLinesMax);
   for (int i = 1; i <= most + 7; ++i) log(LogLevel::warn, "line " + std::to_string(i));
   gate.permits = 1;
-  until_entered(2);  // there is room for one
+  until_entered(2);  // now the queue has room for one line
   log(LogLevel::error, "after");
   log(LogLevel::error, "too late");
   const std::vector<std::string> lines = lines_of(10'000);
@@ -112,7 +113,7 @@ TEST(log__lines_come_in_order_and_a_line_says_what_was_dropped_before_it) {
   for (int i = 0; i <= most; ++i) CHECK_EQUAL(lines[static_cast<std::size_t>(i)], "line " + std::to_string(i));
   CHECK_EQUAL(lines[kLogLinesMax + 1].rfind("7 lines were dropped", 0), 0u);
   CHECK_EQUAL(lines[kLogLinesMax + 2], "after");
-  CHECK_EQUAL(lines[kLogLinesMax + 3].rfind("1 lines were dropped", 0), 0u);  // nothing came after it
+  CHECK_EQUAL(lines[kLogLinesMax + 3].rfind("1 lines were dropped", 0), 0u);  // the last line reports dropped lines
 }
 
 TEST(log__a_call_is_one_line_of_bounded_length) {
@@ -149,7 +150,7 @@ TEST(log__standard_error_that_nobody_reads_holds_nobody_up) {
     for (int i = 0; i < 1000; ++i) log(LogLevel::warn, "line " + std::to_string(i));
     CHECK(!flush_log(1'000'000));
   }
-  // Once it is read, everything arrives in whole lines.
+  // When the pipe is read again, all lines arrive whole.
   std::string all;
   for (int i = 0; !flush_log(1'000'000); ++i) {
     CHECK(i < 20'000);
@@ -162,7 +163,7 @@ TEST(log__standard_error_that_nobody_reads_holds_nobody_up) {
   CHECK(all.find(" lines were dropped here", begins) != std::string::npos);
 }
 
-// TSan ends a multi-threaded child that starts a thread.
+// Not under TSan, which ends a child of a multi-threaded process that starts a thread.
 #if !defined(__SANITIZE_THREAD__)
 
 namespace {
@@ -192,7 +193,7 @@ TEST(log__a_forked_child_has_a_log_of_its_own) {
   while (!flush_log(1'000'000)) static_cast<void>(full.read());
 }
 
-// ASan of GCC 12 leaves its allocator locked in a child if another thread was allocating, so that any allocation hangs.
+// Not under ASan: that of GCC 12 leaves its allocator locked in a child if another thread was allocating.
 #if !defined(__SANITIZE_ADDRESS__)
 
 TEST(log__forks_while_others_log) {

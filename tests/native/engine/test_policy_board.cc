@@ -1,5 +1,5 @@
-// Policies of live connections as specified in runtime.h: chosen by text, changed from other threads, recorded, and
-// unloaded only when no engine refers to them. Uses loopback; every wait has a time limit.
+// Tests policies of live connections: they are chosen by text, changed from other threads, recorded, and unloaded only
+// when no engine refers to them. Uses loopback; every wait has a time limit.
 #include <atomic>
 #include <cstring>
 #include <filesystem>
@@ -181,7 +181,7 @@ TEST(policy_board__changes_reach_live_flows_and_own_choices_stay) {
   pair.exchange(1 << 20);
 }
 
-// Two threads change policies and a third records while the first one sends; mainly for TSan.
+// Two threads change policies and another one records while the main thread sends; mainly for TSan.
 TEST(policy_board__changes_from_many_threads_while_data_flows) {
   Knobs knobs;
   knobs.fault_loss = 0.005;
@@ -212,7 +212,8 @@ TEST(policy_board__changes_from_many_threads_while_data_flows) {
       CHECK_EQUAL(stats.error, "");
     }
   });
-  // Runs until each kind of change has coincided with data; also ends on a machine that never runs the other threads.
+  // Run until changes of each kind have coincided with data; the limit is for a machine that never runs the other
+  // threads.
   for (int i = 0; i < 40 || (changes <= 16 && i < 10'000); ++i) pair.exchange(300'000);
   stopping = true;
   for (std::thread* thread : {&one, &other, &recorder}) thread->join();
@@ -271,7 +272,7 @@ TEST(recording__an_encoder_names_a_policy_once_and_says_what_it_lost) {
   const std::int64_t other = 12345;
   decision.params = &other;
   CHECK_EQUAL(entries().size(), 2u);
-  encoder.drop();  // there was no room, so it is named again
+  encoder.drop();  // an entry was dropped, so the policy must be written again
   CHECK_EQUAL(entries().size(), 2u);
   const auto gap = encoder.encode_gap(3);
   CHECK_EQUAL(gap.size(), sizeof(core::RecordingEntry) + 8);
@@ -291,7 +292,7 @@ TEST(recording__a_full_ring_counts_and_never_waits) {
   CHECK_EQUAL(tap.decisions() + tap.lost(), 1000);
   std::vector<std::byte> out;
   CHECK(tap.take(&out) <= 4096);
-  tap.on_decision(decision);  // reports how many were dropped before it
+  tap.on_decision(decision);  // first reports how many were dropped
   out.clear();
   CHECK(tap.take(&out) > 0);
   core::RecordingEntry entry;

@@ -1,5 +1,5 @@
-// Policies are changed for the process and for live connections while other threads dial with policies of their own,
-// send and close: no engine may run an unloaded library or read freed parameters.
+// Tests that no engine runs an unloaded policy library or reads freed parameters while policies are changed for the
+// process and for live connections, and other threads dial with their own policies, send and close.
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -36,8 +36,8 @@ void exchange(Connection& from, Connection& to, std::size_t bytes) {
   CHECK(sent == received);
 }
 
-// None of these is a default or set by change(), so each library is loaded for the dial alone and unloaded when nothing
-// refers to it.
+// Policies that are neither defaults nor set by change(), so that each library is loaded only for a dial and unloaded
+// when nothing refers to it.
 const char* own_policies(int round) {
   const char* texts[] = {"window=cubic path=flowlet loss=sleek", "window=aimd path=plb loss=go_back_n credit=grant",
                          "window=timely loss=sleek", "window=fixed:window_bytes=300000 path=bitmap"};
@@ -100,10 +100,10 @@ TEST(policy_races__a_change_unloads_nothing_that_a_dial_has_just_opened) {
       std::string error;
       CHECK_EQUAL(pair.here->change_policy(family, text, PolicyChange::policy, &error), Status::ok);
       CHECK_EQUAL(pair.b->change_policy(family, text, PolicyChange::policy, &error), Status::ok);
-      std::this_thread::sleep_for(std::chrono::microseconds(50));  // so that dials get the board's lock, too
+      std::this_thread::sleep_for(std::chrono::microseconds(50));  // gives dials a chance to lock the policy board
     }
   });
-  std::thread other([&] {  // its connections change their policies before they end
+  std::thread other([&] {  // connections of this thread change their policies
     std::unique_ptr<Listener> listener;
     std::string error;
     CHECK_EQUAL(pair.a->listen(0, 0, own_policies(1), &listener, &error), Status::ok);
@@ -134,7 +134,7 @@ TEST(policy_races__a_dial_gets_its_path_policy_where_memory_is_used_again) {
       if (info.family == "path") name = info.name;
     }
     CHECK_EQUAL(name, "weighted");
-    // The peer uses another policy now, and the one that the dial asked for is freed.
+    // Change the policy, so that the dial's policy is freed and its memory is used again.
     CHECK_EQUAL(ends.here->change_policy("path", "reps", PolicyChange::policy, &error), Status::ok);
   }
 }

@@ -1,4 +1,4 @@
-// Text from a peer can't affect a log line or a terminal.
+// Tests that text from a peer can't forge log lines or send control characters to a terminal.
 #include <string>
 #include <string_view>
 

@@ -1,4 +1,4 @@
-// The telemetry page: its rows, what happens when they or the space run out, forks, and what dead processes left.
+// Tests the telemetry page: its rows, what happens when rows or memory run out, forks, and pages of dead processes.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -25,7 +25,7 @@ using weft::test::RuntimePair;
 
 namespace {
 
-// A directory of this test, removed with what is in it.
+// A directory of this test, which is removed with its contents.
 struct Scratch {
   std::string path = "/tmp/weft-page-XXXXXX";
   Scratch() { CHECK(::mkdtemp(path.data()) != nullptr); }
@@ -64,7 +64,7 @@ telemetry::PageHeader header_of(const std::string& bytes) {
   return header;
 }
 
-// The cell of a counter, as a reader that has only the file finds it.
+// Finds the value of a counter as a reader does, from the bytes of the file alone.
 std::int64_t cell_in(const std::string& bytes, const std::string& section, std::uint64_t row, const std::string& name) {
   const telemetry::PageHeader header = header_of(bytes);
   const telemetry::PageSection* found = nullptr;
@@ -144,7 +144,7 @@ TEST(page__a_row_tells_whether_and_how_often_it_was_taken) {
   const std::string before = content(page->path());
   const std::uint64_t number = 4;
   CHECK_EQUAL(cell_in(before, "peer", number, "generation"), 1);
-  // The row of these counters, found as the engine finds it.
+  // The peer's row names the row of its first path.
   const auto first = static_cast<std::uint64_t>(cell_in(before, "peer", number, "first_path"));
   CHECK_EQUAL(cell_in(before, "path", first + 2, "segments_sent"), 5);
 }
@@ -163,7 +163,7 @@ TEST(page__a_row_that_is_taken_again_starts_at_zero) {
   CHECK(page->flow_row(&last->counters) == last);
   page->give_back(last);
   CHECK(!last->generation.in_use());
-  CHECK_EQUAL(last->counters.bytes_sent, 77);  // until it is taken
+  CHECK_EQUAL(last->counters.bytes_sent, 77);  // kept until the row is taken again
   CHECK(page->take_flow() == last);
   CHECK(last->generation.in_use());
   CHECK_EQUAL(last->counters.bytes_sent, 0);
@@ -252,8 +252,8 @@ TEST(page__those_of_dead_processes_go_after_a_grace) {
   const Scratch scratch;
   const PageOwner self = this_process();
   PageOwner reused = self, foreign = self, stranger = self;
-  reused.start_ticks -= 1;     // this pid belonged to another process before
-  foreign.pid_namespace += 1;  // pids of a container mean nothing here
+  reused.start_ticks -= 1;     // a dead process that had the same pid
+  foreign.pid_namespace += 1;  // a process of a container, whose pid means nothing here
   foreign.start_ticks -= 1;
   stranger.user += 1;
   stranger.start_ticks -= 1;
@@ -261,8 +261,8 @@ TEST(page__those_of_dead_processes_go_after_a_grace) {
   for (const std::string& name : {alive, dead, page_name(foreign, 0), page_name(stranger, 0), std::string("other")}) {
     scratch.put(name);
   }
-  CHECK_EQUAL(collect_dead_pages(scratch.path, 1000), 0u);  // marked
-  CHECK_EQUAL(collect_dead_pages(scratch.path, 1000), 0u);  // and kept
+  CHECK_EQUAL(collect_dead_pages(scratch.path, 1000), 0u);  // 0: the page is only marked
+  CHECK_EQUAL(collect_dead_pages(scratch.path, 1000), 0u);  // 0: it is kept during the grace time
   CHECK_EQUAL(scratch.names().size(), 5u);
   CHECK_EQUAL(collect_dead_pages(scratch.path, 0), 1u);
   CHECK_EQUAL(scratch.names().count(dead), 0u);
@@ -332,7 +332,7 @@ TEST(page__rows_of_connections_that_are_gone_are_free_again) {
     }
     return rows;
   };
-  // The flows of a closed connection go once the peer has confirmed.
+  // Rows of a closed connection's flows are freed once the peer has confirmed the close.
   for (const std::int64_t until = now_ns() + weft::test::kPatienceNs; in_use() != 2; ::usleep(1000)) {
     CHECK(now_ns() < until);
   }

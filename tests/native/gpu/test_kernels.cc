@@ -1,7 +1,7 @@
-// Pieces are gathered and scattered exactly, whatever their sizes and alignments, without touching or reading other
-// bytes. The kernels' code runs on the host here, thread by thread; GPUs are used in tests/device.
+// Tests that kernels gather and scatter pieces of any size and alignment exactly, without reading or writing other
+// bytes. The kernels' code runs on the host here, thread by thread; tests/device uses GPUs.
 #include "tests/native/watched.h"
-// watched.h comes first, because it observes the code in the headers below.
+// watched.h must come first, because it observes the code in the headers below.
 #include <dlfcn.h>
 
 #include <memory>
@@ -33,7 +33,7 @@ void run(const char* name, gpu::PiecesJob job) {
 struct Message {
   std::vector<Placed> parts;
   std::vector<gpu::Piece> table;
-  std::vector<std::uint8_t> bytes;  // their contents in order
+  std::vector<std::uint8_t> bytes;  // contents of all pieces in order
 
   void add(std::size_t size, std::size_t place) {
     parts.emplace_back(size, place, 0xEE);
@@ -136,7 +136,7 @@ TEST(kernels__one_piece_at_every_alignment) {
         CHECK_EQUAL(watched().breaches(), "");
         CHECK(std::equal(source.data(), source.data() + size, target.data()));
         CHECK(target.guarded());
-        // Sixteen bytes at a time: the minimal number of accesses, plus some at the ends.
+        // Pieces are copied 16 bytes at a time, so there are few accesses besides those at the ends of pieces.
         CHECK(watched().accesses() <= 3 * (size / 16 + 4 * 32) + 128);
       }
     }
@@ -156,7 +156,7 @@ TEST(kernels__drawn_tables) {
       std::uint64_t begin = range == 0 ? 0 : draw.below(total + 1), end = range == 0 ? total : draw.below(total + 1);
       if (begin > end) std::swap(begin, end);
       static constexpr std::uint64_t kChunks[] = {128, 384, 4'096, 32'768};
-      // Each emulated thread searches on behalf of all 32 lanes, so long tables are tested with fewer chunks.
+      // On the host, each thread repeats the table search of its whole warp, so long tables get fewer chunks.
       const std::uint64_t chunk = kChunks[count > 100 ? 2 + draw.below(2) : draw.below(4)];
       if (begin == end) continue;
       check_gather(&message, begin, end, draw.below(16), chunk);
@@ -178,7 +178,7 @@ TEST(kernels__every_cut_of_a_small_message) {
   }
 }
 
-// A warp's work depends on its bytes only, not on pieces of many megabytes or on many empty pieces.
+// A warp's work depends only on its number of bytes, even with pieces of many megabytes or many empty pieces.
 TEST(kernels__very_uneven_pieces) {
   Draw draw(3);
   Message message;
@@ -200,7 +200,7 @@ TEST(kernels__very_uneven_pieces) {
   CHECK_EQUAL(test::blocks_launched(), bytes / 4'096 / 8 + 1);
   CHECK_EQUAL(watched().breaches(), "");
   CHECK(std::equal(message.bytes.begin(), message.bytes.end(), out.data()));
-  // Each emulated thread searches anew, on behalf of 32 lanes.
+  // On the host, each thread repeats the search of its whole warp.
   CHECK(watched().accesses() < bytes / 16 * 4 + test::blocks_launched() * 256 * 5 * 32);
 }
 
@@ -258,10 +258,10 @@ TEST(kernels__what_a_launch_refuses_and_what_it_need_not_do) {
   CHECK_EQUAL(kernels->scatter(0, table, 0, 1, nullptr), gpu::kSuccess);
   CHECK_EQUAL(test::blocks_launched(), 1u);
   CHECK_EQUAL(kernels->gather(table, 0, std::uint64_t{1} << 30, 0, nullptr), gpu::kSuccess);
-  CHECK_EQUAL(test::blocks_launched(), 4'096u);  // at most 32 KB per warp
+  CHECK_EQUAL(test::blocks_launched(), 4'096u);  // each warp copies at most 32 KB
   CHECK_EQUAL(kernels->gather(table, 0, std::uint64_t{1} << 45, 0, nullptr), gpu::kSuccess);
   CHECK_EQUAL(test::blocks_launched(), 1u << 27);
-  // beyond the size of a grid
+  // more blocks than a grid may have
   CHECK_EQUAL(kernels->gather(table, 0, std::uint64_t{1} << 60, 0, nullptr), gpu::kInvalidValue);
   test::only_counts() = false;
 }
@@ -293,7 +293,7 @@ TEST(kernels__run_in_the_order_of_their_stream) {
     CHECK_EQUAL(kernels->gather(table, 0, bytes / 3, at(back.data()), stream), gpu::kSuccess);
     CHECK_EQUAL(kernels->gather(table, bytes / 3, bytes, at(back.data()) + bytes / 3, stream), gpu::kSuccess);
     CHECK_EQUAL(driver.event_record(done, stream), gpu::kSuccess);
-    CHECK_EQUAL(fake<int()>("fake_cuda_waiting")(), 5);  // a launch does not wait
+    CHECK_EQUAL(fake<int()>("fake_cuda_waiting")(), 5);  // launches return before the kernels run
     while (driver.event_query(done) == gpu::kNotReady) continue;
     CHECK(back == message.bytes);
     for (Placed& part : message.parts) CHECK(part.guarded());
@@ -346,14 +346,14 @@ TEST(kernels__every_call_that_fails_is_told) {
     const gpu::Current current(driver, copier->context());
     static_cast<void>(driver.stream_destroy(stream));
   }
-  // Unloading the module fails: there is nothing to do and nothing to report.
+  // If unloading the module fails, nothing can be done and nothing is reported.
   fail_at("cuModuleUnload", 1);
   kernels.reset();
   fail_at(nullptr, 0);
   CHECK_EQUAL(live(), before + 1);
 }
 
-// Applies to builds with and without kernels.
+// Tests builds with and without kernels.
 TEST(kernels__open_says_what_it_was_built_without) {
   std::string error;
   auto copier = gpu::Copier::open(fake_driver(), 0, &error);
@@ -366,7 +366,7 @@ TEST(kernels__open_says_what_it_was_built_without) {
   }
   CHECK_EQUAL(error, "");
   CHECK(kernels != nullptr && gpu::why_no_kernels() == nullptr);
-  static constexpr unsigned char kFatbin[] = {0x50, 0xed, 0x55, 0xba};  // start of nvcc's images
+  static constexpr unsigned char kFatbin[] = {0x50, 0xed, 0x55, 0xba};  // the first bytes of images that nvcc makes
   CHECK(std::memcmp(gpu::kernel_image(), kFatbin, sizeof(kFatbin)) == 0);
   CHECK_EQUAL(at(gpu::kernel_image()) % 64, 0u);
 }

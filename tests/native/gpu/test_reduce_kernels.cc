@@ -1,7 +1,7 @@
-// Arrays are reduced according to each type's arithmetic, at every alignment, into one or two destinations. The
+// Tests that arrays are reduced by each type's arithmetic, at every alignment, into one or two destinations. The
 // expected values are computed independently of the kernels: in double, rounded by the math library.
 #include "tests/native/watched.h"
-// watched.h comes first, because it observes the code in the headers below.
+// watched.h must come first, because it observes the code in the headers below.
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -34,7 +34,7 @@ struct Format {
 };
 constexpr Format kF16{10, 5}, kBf16{7, 8};
 
-// The value of the bits of a narrow format.
+// The value that the bits of a 16-bit format stand for.
 double widened(Format format, unsigned bits) {
   const int bias = (1 << (format.exponent_bits - 1)) - 1;
   const unsigned fraction = bits & ((1u << format.fraction_bits) - 1);
@@ -47,7 +47,7 @@ double widened(Format format, unsigned bits) {
   return sign * std::ldexp(whole, std::max(exponent, 1) - bias - format.fraction_bits);
 }
 
-// The bits of the nearest value of a narrow format, ties to even; for a NaN, those of some NaN.
+// The bits of the nearest value of a 16-bit format, ties to even; for a NaN, the bits of some NaN.
 unsigned narrowed(Format format, double value) {
   const int bias = (1 << (format.exponent_bits - 1)) - 1;
   const unsigned infinity = ((1u << format.exponent_bits) - 1) << format.fraction_bits;
@@ -57,7 +57,7 @@ unsigned narrowed(Format format, double value) {
   if (std::isinf(value)) return sign | infinity;
   const int exponent = std::max(std::ilogb(value), 1 - bias);
   const double units = std::nearbyint(std::ldexp(std::fabs(value), format.fraction_bits - exponent));
-  // Rounding up to the next power of two carries into the exponent, and possibly to infinity.
+  // Rounding up may carry into the exponent, and may give infinity.
   const unsigned rounded =
       static_cast<unsigned>(units) + (static_cast<unsigned>(exponent + bias - 1) << format.fraction_bits);
   return sign | std::min(rounded, infinity);
@@ -119,8 +119,7 @@ bool matches(ElementType type, Operation operation, const std::uint8_t* a, const
   return false;
 }
 
-// Random bits, with every sixteenth element a special one: infinities, NaNs, zeros and the smallest numbers, of either
-// sign.
+// Fills an array with random bits; about every sixteenth element is an infinity, a NaN, a zero or a smallest number.
 void fill(Draw* draw, ElementType type, Placed* array) {
   draw->fill(array->data(), array->bytes());
   const std::size_t bytes = bytes_of(type);
@@ -182,7 +181,7 @@ TEST(reduce__every_type_and_operation_at_drawn_places) {
     for (const Operation operation : kOperations) {
       Draw draw(static_cast<std::uint64_t>(type) * 3 + static_cast<std::uint64_t>(operation) + 1);
       for (int round = 0; round < 150; ++round) {
-        // Up to two blocks of words, and more than one of elements.
+        // Enough elements for two thread blocks that work by words, and for more than one that works by elements.
         const std::size_t most = round % 10 == 0 ? 40'000 / bytes : round % 3 == 0 ? 600 : 70;
         const std::size_t elements = draw.below(most + 1);
         const bool alike = draw.one_in(4);
@@ -214,8 +213,8 @@ TEST(reduce__narrow_formats_are_read_and_rounded_exactly) {
       const bool f16 = format.exponent_bits == 5;
       const double here = widened(format, bits), next = widened(format, bits + 1);
       if (!std::isfinite(here) || bits == 0x7fff || bits == 0xffff) continue;
-      // The value itself, the midpoint to the next one (after the last, to where the next would be), and the neighbours
-      // of the midpoint.
+      // Round the value itself, the midpoint between it and the next value, and the neighbours of the midpoint. After
+      // the largest value, the next value is extrapolated.
       const double above = std::isfinite(next) ? next : here + (here - widened(format, bits - 1));
       const auto middle = static_cast<float>(here + (above - here) / 2);
       for (const float value : {static_cast<float>(here), middle, std::nextafter(middle, 0.0f),
@@ -255,8 +254,8 @@ TEST(reduce__what_is_refused_and_what_need_not_be_done) {
   CHECK_EQUAL(reduce(ElementType::u8, {17, 33, 49, 65, 1}), gpu::kSuccess);
   CHECK_EQUAL(test::blocks_launched(), 1u);
   CHECK_EQUAL(reduce(ElementType::f32, {16, 32, 48, 0, 1 << 20}), gpu::kSuccess);
-  CHECK_EQUAL(test::blocks_launched(), 256u);  // four words per thread
+  CHECK_EQUAL(test::blocks_launched(), 256u);  // each thread handles four words
   CHECK_EQUAL(reduce(ElementType::f32, {16, 32, 48, 68, 1 << 20}), gpu::kSuccess);
-  CHECK_EQUAL(test::blocks_launched(), 512u);  // differing alignments, so no words: eight elements per thread
+  CHECK_EQUAL(test::blocks_launched(), 512u);  // alignments differ, so each thread handles eight elements
   test::only_counts() = false;
 }

@@ -1,5 +1,5 @@
-// Messages that wait for room in the engines: order, bound, withdrawal, and the end of their connection, from several
-// threads.
+// Tests messages that wait for room in the engines: order, bound, withdrawal, and the end of their connection, from
+// several threads.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -24,7 +24,7 @@ using weft::test::kPatienceNs;
 using Message = std::shared_ptr<HostMessage>;
 constexpr auto kSend = Backlog::Way::send, kReceive = Backlog::Way::receive;
 
-constexpr std::size_t kRings = 128;  // requests of a direction that the engines take
+constexpr std::size_t kRings = 128;  // requests per direction that the engines take
 
 Message start(Connection& connection, Backlog::Way way, void* data, std::size_t bytes) {
   Message made;
@@ -135,7 +135,7 @@ TEST(backlog__ends_while_it_is_posted) {
       const Status status = end_of(message);
       CHECK(status == Status::ok || status == Status::cancelled || status == Status::connection_closed);
     }
-    pair.there->close();  // before what it receives into goes
+    pair.there->close();  // ends receives before their buffers are destroyed
   }
 }
 

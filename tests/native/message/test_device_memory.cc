@@ -1,4 +1,4 @@
-// Which GPU memory a NIC reads in place, and what is registered of it.
+// Tests which GPU memory a NIC reads in place, and which part of it is registered.
 #include <fcntl.h>
 
 #include "native/message/device_memory.h"
@@ -30,7 +30,7 @@ TEST(device_memory__a_registered_send_is_read_in_place_unless_engines_read_it) {
   CHECK(!is_read_in_place(*reads.here, send, layout, 1));
   CHECK(is_read_in_place(*reads_not.here, send, layout, 1));
   CHECK(!is_read_in_place(*reads_not.here, receive, layout, 1));
-  CHECK(!is_read_in_place(*reads_not.here, send, layout, 0));  // not registered
+  CHECK(!is_read_in_place(*reads_not.here, send, layout, 0));  // because the memory is not registered
   CHECK(!is_read_in_place(*reads_not.here, send, pieces, 1));
 }
 

@@ -1,5 +1,5 @@
-// Device memory passes through pinned rings as specified in native/gpu, over real engines on loopback. The device is a
-// fake libcuda (fake_cuda.cc): copies end late, and any call can fail. Real devices are used in tests/device.
+// Tests transfers of device memory through pinned rings, over real engines on loopback. The device is a fake libcuda
+// (fake_cuda.cc): copies end late, and any call can fail. tests/device uses real devices.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -53,13 +53,13 @@ TEST(gpu__over_several_flows_under_faults) {
   exchange_sizes(knobs, {});
 }
 
-// Every result is checked: whichever call fails, both ends end with an error text, and everything is freed.
+// Whichever call to the driver fails, both ends end with an error text, and everything is freed.
 TEST(gpu__an_error_at_each_call_ends_the_transfer) {
   const Memory sent(pattern(1'000'000, 1)), received(untouched(1'000'000));
   for (const char* symbol : {"cuCtxPushCurrent_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuEventCreate",
                              "cuEventRecord", "cuEventQuery"}) {
-    for (const int nth : {1, 2, 3, -1, -3}) {  // negative: all later calls fail, too, as with a broken context
-      // Events are reused, so the number created depends on timing.
+    for (const int nth : {1, 2, 3, -1, -3}) {  // negative: later calls fail, too, as with a broken context
+      // Events are reused, so that it depends on timing how many are created.
       if (std::strcmp(symbol, "cuEventCreate") == 0 && std::abs(nth) != 1) continue;
       {
         Pair pair({});
@@ -84,8 +84,7 @@ TEST(gpu__an_error_at_each_call_ends_the_transfer) {
   }
 }
 
-// Two devices in both directions at once, with more messages than fit into pinned memory: the first ones of each queue
-// proceed.
+// Two devices transfer in both directions at once, with more messages than fit into pinned memory.
 TEST(gpu__workers_carry_many_messages_through_little_memory) {
   Knobs knobs;
   knobs.stripes = 2;
@@ -126,7 +125,7 @@ TEST(gpu__workers_carry_many_messages_through_little_memory) {
   CHECK_EQUAL(live(), 0);
 }
 
-// The other end uses host memory, and its segments do not end at the end of a ring.
+// One end uses host memory, so that its segments may cross the end of the other end's ring.
 TEST(gpu__a_worker_and_a_host) {
   for (const std::size_t ring : {std::size_t{1}, std::size_t{1} << 18, std::size_t{32} << 20}) {
     Pair pair({});
@@ -150,8 +149,8 @@ TEST(gpu__a_worker_and_a_host) {
   CHECK_EQUAL(live(), 0);
 }
 
-// The receive's buffer is larger than the message, so the message has fewer stripes than the buffer's size suggests,
-// and each of them is longer.
+// The receive's buffer is larger than the message, so that the message has fewer and longer stripes than the buffer's
+// size suggests.
 TEST(gpu__a_shorter_message_than_the_place_for_it) {
   for (const int flows : {2, 3, 4, 8}) {
     Knobs knobs;
@@ -174,7 +173,7 @@ TEST(gpu__a_shorter_message_than_the_place_for_it) {
   CHECK_EQUAL(live(), 0);
 }
 
-// A message of many pieces of any size is a single message to the peer, whose pieces may differ.
+// A message of many pieces of any size is one message to the peer, which may use other pieces.
 TEST(gpu__pieces_are_one_message) {
   {
     Pair pair({});
@@ -204,7 +203,7 @@ TEST(gpu__pieces_are_one_message) {
     }
     auto layout = std::make_shared<gpu::Layout>();
     layout->add(sent.at(), 10);
-    layout->add(4096, 5);  // there is no memory: the driver refuses it
+    layout->add(4096, 5);  // no memory at this address, so the driver refuses it
     const auto wrong = post(*device, pair.here, gpu::Way::to_host, layout);
     CHECK_EQUAL(end_of(wrong), Status::device_error);
     CHECK(wrong->error().find("cuMemcpyDtoHAsync") == 0);
@@ -226,7 +225,7 @@ TEST(gpu__a_worker_says_what_ended_a_message) {
   }
   {
     Pair pair({});
-    auto device = worker(0, kTight);  // rings are smaller than the message, so the peer can't have all of it
+    auto device = worker(0, kTight);  // rings smaller than the message, so that the peer can't have received all of it
     const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
     fail_at("cuMemcpyHtoDAsync_v2", 2);
     const auto send = post(*device, pair.here, gpu::Way::to_host, sent.all());
@@ -261,7 +260,7 @@ TEST(gpu__a_board_finds_the_device_of_a_buffer) {
       CHECK_EQUAL(board.worker_of(layout, &worker, &error), Status::invalid_argument);
       CHECK(worker == nullptr && error.find(words) != std::string::npos);
     };
-    refused(gpu::Layout(reinterpret_cast<std::uintptr_t>(host.data()), 100), "no memory of a device at 0x");
+    refused(gpu::Layout(reinterpret_cast<std::uintptr_t>(host.data()), 100), "no device memory at 0x");
     refused(gpu::Layout(first.at(), std::uint64_t{1} << 44), "shorter than the array says");
     refused(*managed.all(), "managed memory");
     gpu::Layout both;
@@ -280,7 +279,7 @@ TEST(gpu__a_board_finds_the_device_of_a_buffer) {
     CHECK_EQUAL(board.worker_of(*first.all(), &worker, &error), Status::device_unavailable);
     CHECK(error.find("cuMemHostAlloc") == 0);
     fail_at(nullptr, 0);
-    CHECK_EQUAL(board.worker_of(*first.all(), &worker, &error), Status::ok);  // memory is available now
+    CHECK_EQUAL(board.worker_of(*first.all(), &worker, &error), Status::ok);  // now pinned memory is available
     DeviceBoard nowhere("libcuda-of-nobody.so", kTight, [] {});
     CHECK_EQUAL(nowhere.worker_of(*first.all(), &worker, &error), Status::device_unavailable);
     CHECK(error.find("needs the NVIDIA driver") != std::string::npos);
@@ -334,7 +333,7 @@ TEST(gpu__what_cannot_be_opened_says_why) {
   std::string error;
   CHECK(gpu::Copier::open(driver(), 7, &error) == nullptr);
   CHECK(error.find("device 7") != std::string::npos);
-  // With kernels ("any"), the attendant is opened first and makes all of these calls itself, except for the context.
+  // With kernels ("any"), the attendant is opened first and makes all of these calls, except that for the context.
   for (const auto& [symbol, nth, image] :
        std::initializer_list<std::tuple<const char*, int, const char*>>{{"cuDeviceGet", 1, nullptr},
                                                                         {"cuDevicePrimaryCtxRetain", 1, nullptr},
@@ -371,9 +370,9 @@ TEST(gpu__a_pool_lends_runs_and_takes_them_back) {
   CHECK(pool->take(1) == nullptr);
   CHECK_EQUAL(pool->lent_bytes(), 8 * kGranule);
   pool->give(b);
-  CHECK(pool->take(2 * kGranule) == nullptr);  // there are no two adjacent ones
+  CHECK(pool->take(2 * kGranule) == nullptr);  // null: no two free granules are adjacent
   pool->give(a);
-  CHECK(pool->take(4 * kGranule) == a);  // merged again
+  CHECK(pool->take(4 * kGranule) == a);  // the free granules were merged again
   pool->give(c);
   CHECK(pool->take(9 * kGranule) == nullptr);
   CHECK_EQUAL(pool->lent_bytes(), 4 * kGranule);

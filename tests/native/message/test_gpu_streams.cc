@@ -1,5 +1,5 @@
-// Messages keep the order of their callers' streams, and proceed whatever those streams wait for. The device is a fake
-// libcuda (fake_cuda.cc), which counts calls that the real one would have blocked.
+// Tests that messages keep the order of their callers' streams, and proceed whatever those streams wait for. The device
+// is a fake libcuda (fake_cuda.cc), which counts calls that the real one would have blocked.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -16,7 +16,7 @@ using namespace weft::message;
 using namespace weft::test;
 using Pair = weft::test::RuntimePair;
 
-// A caller's stream on a device.
+// A stream of a caller on a device of the fake.
 struct CallersStream {
   explicit CallersStream(int device) : context(fake<void*(int)>("fake_cuda_context")(device)) {
     const gpu::Current current(driver(), context);
@@ -44,7 +44,7 @@ struct CallersStream {
 
 }  // namespace
 
-// Work submitted to the caller's stream before a message is seen by the peer; work submitted after it sees the received
+// A send includes the results of work submitted to its stream earlier; work submitted after a receive sees the received
 // bytes.
 TEST(gpu__order_with_the_callers_streams) {
   {
@@ -69,13 +69,13 @@ TEST(gpu__order_with_the_callers_streams) {
     CHECK_EQUAL(end_of(receive), Status::ok);
     after.finish();
     CHECK(seen == content);
-    CHECK_EQUAL(device->wait_on(receive, after.stream, &error), Status::ok);  // finished: nothing to wait for
+    CHECK_EQUAL(device->wait_on(receive, after.stream, &error), Status::ok);  // already finished, so nothing waits
 
     CHECK_EQUAL(device->wait_on(receive, elsewhere.stream, &error), Status::invalid_argument);
     CHECK(error.find("another device or context") != std::string::npos);
     CHECK(mark_of(*device, elsewhere.stream, &error) == nullptr);
     before.finish();
-    CHECK(mark_of(*device, before.stream, &error) == nullptr);  // nothing left to wait for
+    CHECK(mark_of(*device, before.stream, &error) == nullptr);  // null: the stream has no unfinished work
     __atomic_store_n(&word, 0u, __ATOMIC_RELEASE);
     before.wait_for(&word);
     for (const char* symbol : {"cuStreamGetCtx", "cuStreamQuery", "cuEventCreate", "cuEventRecord"}) {
@@ -86,8 +86,8 @@ TEST(gpu__order_with_the_callers_streams) {
     __atomic_store_n(&word, 1u, __ATOMIC_RELEASE);
     before.finish();
     const auto waiting = post(*device, pair.there, gpu::Way::to_device, received.all());
-    // The worker runs concurrently, so only calls fail here that it does not make itself while a message waits.
-    // The first event recorded is the attendant's; if that fails, streams copy.
+    // The calls that are made to fail are calls that the worker, which runs concurrently, does not make while a message
+    // waits. The first event recorded is the attendant's; if that fails, streams copy.
     for (const auto& [symbol, nth] :
          {std::pair{"cuEventCreate", 1}, {"cuStreamWaitValue32_v2", 1}, {"cuEventRecord", 2}}) {
       fail_at(symbol, nth);
@@ -109,7 +109,7 @@ TEST(gpu__order_with_the_callers_streams) {
   CHECK_EQUAL(live(), 0);
 }
 
-// Each message depends on work that waits for the previous message: none may block another.
+// Each message depends on work that waits for the previous message; no message may block another.
 TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
   {
     Pair pair({});
@@ -131,7 +131,7 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
       CHECK_EQUAL(end_of(receives[i]), Status::ok);
       CHECK(received[i]->holds(*sent[i]));
     }
-    // All its bytes have arrived, but must not be written yet.
+    // All bytes of the message have arrived, but must not be written yet.
     {
       const Memory early(pattern(1'000, 77)), place(untouched(1'000));
       CallersStream busy(0);
@@ -148,7 +148,7 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
       CHECK_EQUAL(end_of(second), Status::ok);
       CHECK(target.holds(early) && place.holds(early));
     }
-    // Messages whose turn never comes are given up at once, and closing does not wait.
+    // Messages whose stream never proceeds are given up at once, and closing does not wait.
     CallersStream stuck(0);
     const auto before = post(*device, pair.there, gpu::Way::to_device, received[0]->all());
     CHECK_EQUAL(device->wait_on(before, stuck.stream, &error), Status::ok);
@@ -187,7 +187,7 @@ TEST(gpu__no_stream_copies_while_a_stream_waits) {
     for (const char* attends : {"cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"}) {
       CHECK_EQUAL(device->wait_on(awaited, stream.stream, &error), Status::ok);
       fail_at(attends, 1);
-      // Of one piece, of three, of more than its slots, and wrapping around the ring.
+      // Messages of one ring piece, of three, and of more pieces than the ring has, which wrap around.
       for (const std::size_t bytes : {1, 70'000, 3'000'001}) {
         for (const std::size_t step : {std::size_t{0}, bytes / 3 + 1, std::size_t{1'001}}) {
           const Memory sent(pattern(bytes, static_cast<std::uint32_t>(bytes))), received(untouched(bytes));
@@ -221,7 +221,8 @@ TEST(gpu__no_stream_copies_while_a_stream_waits) {
   CHECK_EQUAL(live(), 0);
 }
 
-// If the device runs launches late, each still does its own jobs once and ends, even if it is told of a later end.
+// If the device runs launches of the attendant late, each still does its own jobs once and ends, even if a later end
+// was requested.
 TEST(gpu__attendants_that_come_late) {
   std::string error;
   const Memory from(pattern(300, 1)), to(untouched(300));
@@ -246,7 +247,7 @@ TEST(gpu__attendants_that_come_late) {
     for (int asked = 0; attendant.query(last) == gpu::kNotReady; ++asked) CHECK(asked < 10'000);
     CHECK_EQUAL(attendant.query(last), gpu::kSuccess);
     CHECK(std::memcmp(ring.data(), pattern(300, 1).data(), 300) == 0);
-    // All have ended, so unfinished jobs will never be done.
+    // All launches have ended, so that unfinished jobs will never be done.
     for (int asked = 0; attendant.query(last + 1) == gpu::kNotReady; ++asked) CHECK(asked < 10'000);
     CHECK_EQUAL(attendant.query(last + 1), gpu::kLaunchFailed);
   }
@@ -276,7 +277,7 @@ TEST(gpu__endpoints_that_come_and_go_while_a_stream_waits) {
     static_cast<void>(worker(0, kTight));
     const int once = live();
     for (int i = 0; i < 5; ++i) static_cast<void>(worker(0, kTight));
-    CHECK(live() <= once + 5);  // words that streams waited for, but no pools
+    CHECK(live() <= once + 5);  // only words that streams waited for remain, no pools
     CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, last.all())), Status::ok);
     CHECK_EQUAL(end_of(awaited), Status::ok);
     stream.finish();
@@ -284,7 +285,7 @@ TEST(gpu__endpoints_that_come_and_go_while_a_stream_waits) {
   CHECK_EQUAL(live(), 0);
 }
 
-// The context is destroyed while the attendant has jobs: they end with an error text.
+// If the context is destroyed while the attendant has jobs, they end with an error text.
 TEST(gpu__an_attendant_whose_context_goes) {
   {
     Pair pair({}), second({});

@@ -1,4 +1,5 @@
-// Streams lent to producers of device memory: each has one user at a time, and is lent again when its work is done.
+// Tests streams lent to producers of device memory: each has one user at a time, and is lent again when its work is
+// done.
 #include "native/message/intake_streams.h"
 #include "tests/native/gpu_fixture.h"
 
@@ -54,7 +55,7 @@ TEST(intake_streams__a_driver_that_makes_no_stream_is_an_error) {
   IntakeStreams streams(driver(), *device);
   std::string error;
   fail_at("cuStreamCreate", 1);
-  std::vector<gpu::Stream> all;  // those that the device made in advance
+  std::vector<gpu::Stream> all;  // all streams that the device made in advance
   while (const gpu::Stream one = streams.lend(&error)) all.push_back(one);
   CHECK(error.find("cuStreamCreate") == 0);
   fail_at(nullptr, 0);

@@ -1,4 +1,4 @@
-// Pinned memory in several pools: which pool a run comes from, and where it returns to.
+// Tests pinned memory in several pools: which pool a run of memory is taken from, and that it returns to this pool.
 #include "native/message/pinned_pools.h"
 #include "tests/native/gpu_fixture.h"
 
@@ -38,7 +38,7 @@ TEST(pinned_pools__the_first_pool_with_room_is_used) {
   at.add(2);
   at.add(4);
   CHECK_EQUAL(at.pools.bytes(), 6 * kGranule);
-  const PinnedRun large = at.pools.take(3 * kGranule);  // only the second has that many
+  const PinnedRun large = at.pools.take(3 * kGranule);  // only the second pool has so many in a row
   const PinnedRun small = at.pools.take(2 * kGranule);
   CHECK(large.begin != nullptr);
   CHECK(small.begin != nullptr);

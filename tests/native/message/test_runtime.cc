@@ -1,5 +1,5 @@
-// Two runtimes on loopback connect, transfer data, fail and close as specified in runtime.h. Every wait has a time
-// limit.
+// Tests that two runtimes on loopback connect, transfer data, fail and close as runtime.h specifies. Every wait has a
+// time limit.
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -84,7 +84,7 @@ namespace {
 
 constexpr std::uint64_t kRing = 1 << 17, kPiece = 1 << 14;
 
-// Controls both copiers step by step while engines send and place.
+// Plays the copiers of both ends step by step, while engines send and place data.
 void exchange_staged(Connection& from, Connection& to, std::size_t bytes, bool staged_send, bool staged_receive) {
   const auto sent = pattern(bytes, static_cast<std::uint32_t>(bytes));
   std::vector<std::uint8_t> received(bytes + 1000, 0xEE);
@@ -135,7 +135,7 @@ TEST(runtime__stages_of_several_flows_under_faults) {
   exchange_staged_sizes(knobs);
 }
 
-// Nothing is ever copied: the engines wait for it, and release the stages when the connection ends.
+// If nothing is ever copied into a stage, the engines wait, and release the stages when the connection ends.
 TEST(runtime__a_stage_that_stays_empty_is_let_go) {
   Pair pair({});
   sim::Staging out(pair.here->flows(), kRing, kPiece, 0);
@@ -239,11 +239,11 @@ TEST(runtime__many_connections_and_threads) {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(pair.a->counters().datagrams_received > 0);
-  // Ends that start or close simultaneously may miss one packet, which is repeated: at most one per connection.
+  // When ends start or close at the same time, a packet may come too early or too late: at most one per connection.
   CHECK(pair.a->counters().stray <= static_cast<std::int64_t>(links.size()));
 }
 
-// The two directions of a connection are independent of each other; shared data would be a data race.
+// One thread sends while another receives on a connection; data shared by both directions would be a data race.
 TEST(runtime__a_receive_ends_while_another_thread_sends_first) {
   Pair pair({});
   std::uint8_t byte = 0;
@@ -289,7 +289,7 @@ TEST(runtime__errors_say_what_there_is) {
 
 namespace {
 
-// The two ends of a pair with different knobs.
+// Two connected runtimes with different knobs.
 struct UnequalPair {
   std::shared_ptr<Runtime> a, b;
   std::unique_ptr<Listener> listener;
@@ -357,7 +357,7 @@ TEST(runtime__ends_may_differ_in_their_knobs) {
   }
 }
 
-// Also if a large receive was posted on every stripe and a short message completed it, and while this end still sends.
+// This also holds if a short message completed a large receive posted on every stripe, and while this end still sends.
 TEST(runtime__what_was_sent_before_the_close_is_received) {
   for (const std::int64_t stripes : {1, 4}) {
     Knobs knobs;
@@ -391,7 +391,7 @@ TEST(runtime__a_port_is_one_listeners) {
   const auto here = pair.dial(second->port());
   const auto there = UnequalPair::accept(*second);
   exchange(*here, *there, 100, 0);
-  // Closed and opened again: the channel is the same, but its port belongs to another listener now.
+  // Close the listener and reuse its port: the peer's control socket stays the same, but the port has another listener.
   const std::uint16_t port = second->port();
   second.reset();
   CHECK_EQUAL(pair.a->listen(0, port, "", &second, &error), Status::ok);
@@ -404,7 +404,7 @@ TEST(runtime__the_knobs_port_serves_many_listeners) {
   Knobs knobs;
   {
     UnequalPair scout({}, {});
-    knobs.control_port = scout.listener->port();  // will be free again
+    knobs.control_port = scout.listener->port();  // a port that was just free
   }
   Knobs other;
   UnequalPair pair(knobs, other);
@@ -431,7 +431,7 @@ TEST(runtime__counters_outlive_the_flows) {
   exchange(*pair.here, *pair.there, 1'000'000, 0);
   pair.there.reset();
   pair.a.reset();
-  pair.listener.reset();  // the last owner of the other runtime, so its process ends, as it were
+  pair.listener.reset();  // the last owner of the other runtime, which ends like a process
   for (const std::int64_t until = now_ns() + kPatienceNs; pair.here->health() == Status::ok;) CHECK(now_ns() < until);
   for (int i = 0; i < 100; ++i) {
     const ConnectionCounters counters = pair.here->counters();

@@ -1,4 +1,5 @@
-// Waiting for messages whose bytes are being copied: until they are done, or a limit, and only for the chosen ones.
+// Tests waiting for messages whose bytes are being copied: until they are done or a time limit, and only for chosen
+// messages.
 #include <atomic>
 #include <memory>
 #include <thread>

@@ -1,4 +1,4 @@
-// The numbers that NCCL holds instead of pointers: which ones are valid, and that none is issued twice.
+// Tests the numbers that NCCL holds instead of pointers: which numbers are valid, and that none is issued twice.
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -54,7 +54,7 @@ TEST(handle_table__foreign_numbers_lead_nowhere) {
   const auto bits = reinterpret_cast<std::uintptr_t>(one);
   for (unsigned bit = 0; bit < 64; ++bit) {
     const auto* const wrong = reinterpret_cast<const void*>(bits ^ (std::uintptr_t{1} << bit));
-    const bool part = bit >= 48 && bit < 56;  // the slot of a request in its comm
+    const bool part = bit >= 48 && bit < 56;  // bits of the request's slot in its comm
     CHECK_EQUAL(table->find(wrong) != nullptr, part);
   }
   static_cast<void>(table->remove(one));
@@ -76,7 +76,7 @@ TEST(handle_table__a_place_is_used_again_and_its_number_is_not) {
 }
 
 TEST(handle_table__many_live_at_once_and_leave_by_what_they_are) {
-  constexpr int count = 5000;  // more than a block
+  constexpr int count = 5000;  // more handles than one block of the table holds
   const auto table = std::make_unique<Table>(HandleKind::comm);
   std::vector<void*> made;
   for (int i = 0; i < count; ++i) made.push_back(table->add(std::make_unique<Thing>(i)));

@@ -1,4 +1,4 @@
-// The mapping from statuses to NCCL results: each status has a result, and no failure maps to success.
+// Tests the mapping from statuses to NCCL results: each status has a result, and no failure maps to success.
 #include "native/plugin/result.h"
 #include "tests/native/check.h"
 

@@ -1,4 +1,4 @@
-// Which compiled policies are accepted, which are refused and with which texts, and how `fixed` behaves.
+// Tests which compiled policies the loader accepts, which it refuses and with which texts, and how `fixed` behaves.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -15,7 +15,7 @@ using namespace weft::policy;
 
 namespace {
 
-// The build's directory of shipped policies, next to its executables.
+// The directory of the shipped policies in the build folder, beside the test executables.
 std::string policies() { return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "policies").string(); }
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
@@ -25,7 +25,7 @@ std::vector<char> content(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Written to a file of its own, because the dynamic loader identifies files by inode.
+// Each image is written to a new file, because the dynamic loader identifies files by inode.
 std::shared_ptr<const Library> load_image(const std::vector<char>& image, std::string* error) {
   const auto path = std::filesystem::temp_directory_path() / ("weft_image_" + std::to_string(::getpid()) + ".so");
   std::ofstream(path, std::ios::binary).write(image.data(), static_cast<std::streamsize>(image.size()));
@@ -134,8 +134,8 @@ TEST(loader__whatever_is_cut_off_it_is_refused) {
   CHECK(load_image(whole, nullptr) != nullptr);
 }
 
-// Damages the tables that dlopen follows: headers, segments, dynamic entries, sections. Libraries with harmless damage
-// may be loaded.
+// Damages tables that dlopen reads: headers, segments, dynamic entries, sections. Libraries with harmless damage may be
+// loaded.
 TEST(loader__damaged_tables_never_reach_the_dynamic_loader) {
   const std::vector<char> whole = content(policies() + "/window_swift.so");
   const auto at = [&](std::size_t offset) {

@@ -1,5 +1,5 @@
-// The arena's links (conservation of packets, queue and mark arithmetic) and its runs (reproducibility, a saturated
-// link, consistent byte counts).
+// Tests the arena's links (no packet is lost uncounted, queues, marks) and its runs (reproducible, a saturated link,
+// consistent byte counts).
 #include "native/policy/loader.h"
 #include "native/sim/arena/arena.h"
 #include "tests/native/check.h"
@@ -88,12 +88,12 @@ TEST(link__marks_by_step_and_in_proportion) {
   config.mark_from_bytes = config.mark_full_bytes = 10'000;
   Link step(1, config);
   for (int i = 0; i < 30; ++i) CHECK(step.offer(0, packet_of(1'000)));
-  CHECK_EQUAL(step.totals().marked, 20);  // those that found at least 10,000 bytes
+  CHECK_EQUAL(step.totals().marked, 20);  // packets that arrived at a queue of 10,000 bytes or more
 
   config.mark_full_bytes = 110'000;
   Link linear(1, config);
   for (int i = 0; i < 110; ++i) CHECK(linear.offer(0, packet_of(1'000)));
-  CHECK(linear.totals().marked > 35 && linear.totals().marked < 65);  // 50 on average
+  CHECK(linear.totals().marked > 35 && linear.totals().marked < 65);  // 50 are expected
   for (int i = 0; i < 10; ++i) CHECK(linear.offer(0, packet_of(1'000)));
   CHECK(linear.totals().marked > 45);
 }
@@ -132,7 +132,7 @@ TEST(link__jitter_reorders_and_comes_in_time_order) {
       inversions += packet.from < last ? 1 : 0;
       last = packet.from;
       ++count;
-      // Not before its regular time, and at most the jitter later.
+      // A packet arrives no earlier than without jitter, and later by the jitter at most.
       const i64 undisturbed_ns = (i64{packet.from} + 1) * 1'000 + 5 * kUs;
       CHECK(now_ns >= undisturbed_ns && now_ns < undisturbed_ns + 10 * kUs);
     }
@@ -144,7 +144,7 @@ TEST(link__jitter_reorders_and_comes_in_time_order) {
 TEST(link__a_new_rate_holds_for_what_waits) {
   Link link(1, bottleneck(1'000'000'000, 0, 0));
   for (int i = 0; i < 4; ++i) CHECK(link.offer(0, packet_of(1'000)));
-  link.set_rate(500, 500'000'000);  // half of the first one has been sent
+  link.set_rate(500, 500'000'000);  // when half of the first packet has been sent
   CHECK_EQUAL(link.queue_bytes(1'499), 4'000);
   Packet packet;
   i64 last_ns = 0;
@@ -189,7 +189,7 @@ TEST(wire_ledger__counts_what_no_acknowledgment_has_named) {
   ack.bitmap_words = 1;
   ack.bitmap = bitmap;
   CHECK(ledger.on_ack(ack));
-  CHECK_EQUAL(ledger.unacked_bytes(), 5'800);  // without 0 to 9, 11 and 13
+  CHECK_EQUAL(ledger.unacked_bytes(), 5'800);  // all but segments 0 to 9, 11 and 13
   CHECK(ledger.on_ack(ack));
   CHECK_EQUAL(ledger.unacked_bytes(), 5'800);
   CHECK(ledger.on_sent(12, 100) == WireLedger::Sent::copy);
@@ -207,7 +207,7 @@ TEST(arena__a_flow_alone_fills_its_link) {
   const ArenaReport report = run_arena(plan_of(1, 1));
   CHECK_EQUAL(report.violation, "");
   const double share = report.goodput_bytes_per_s / 1'250'000'000;
-  CHECK(share > 0.97 && share < 4096.0 / 4160.0 + 0.001);  // headers take the rest
+  CHECK(share > 0.97 && share < 4096.0 / 4160.0 + 0.001);  // headers use the rest of the link
   CHECK(report.flows[0].message_ns_p99 >= report.flows[0].message_ns_p50);
   CHECK(report.flows[0].messages > 40);
 }
@@ -259,10 +259,10 @@ TEST(arena__conserves_datagrams_and_gives_every_header_back) {
     CHECK(flow.sent.segments_resent > 0);
   }
   CHECK(arena.headers_in_use() >= held);
-  CHECK(arena.headers_in_use() < held + 200);  // the others are on their way back
+  CHECK(arena.headers_in_use() < held + 200);  // most headers were returned; the others are in flight
 }
 
-// Only tests the links. How traffic behaves during an outage depends on the loss policy, and is tested by conformance.
+// Tests only the links: how traffic behaves in an outage depends on the loss policy, which the conformance suite tests.
 TEST(arena__an_outage_swallows_both_ways_and_ends) {
   ArenaPlan plan = plan_of(1, 2);
   plan.limit_ns = 400 * kMs;
@@ -286,7 +286,7 @@ TEST(arena__an_outage_swallows_both_ways_and_ends) {
 TEST(arena__a_rate_that_changes_is_followed) {
   ArenaPlan plan = plan_of(1, 1);
   plan.changes.push_back({.at_ns = 20 * kMs, .path = 0, .bytes_per_s = 312'500'000});
-  plan.rto_ns_min = 20 * kMs;  // a full queue takes 1.7 ms now
+  plan.rto_ns_min = 20 * kMs;  // long, because a full queue takes 1.7 ms to drain
   plan.measure_from_ns = 30 * kMs;
   const ArenaReport report = run_arena(plan);
   CHECK(report.goodput_bytes_per_s > 0.97 * 312'500'000 && report.goodput_bytes_per_s < 312'500'000);

@@ -1,5 +1,5 @@
-// A fabric of a few hosts: queues with two priorities, ECN marks, trimming, PFC and failures of a single port; routes;
-// whole runs, whose result must not depend on the number of threads.
+// Tests a fabric of a few hosts: queues with two priorities, ECN marks, trimming, PFC and failures of single ports;
+// routes; and whole runs, whose result must not depend on the number of threads.
 #include <algorithm>
 #include <vector>
 
@@ -56,7 +56,7 @@ TEST(port__serves_first_come_first_and_control_before_data) {
   bench.port.offer(0, first, &bench.sink);
   bench.port.offer(10, second, &bench.sink);
   bench.port.offer(20, control, &bench.sink);
-  CHECK_EQUAL(bench.sink.arrived.size(), 1u);  // the others wait
+  CHECK_EQUAL(bench.sink.arrived.size(), 1u);  // the other packets wait
   bench.port.settle(1'000'000, &bench.sink);
   CHECK(bench.sink.arrived == std::vector<FabricPacket*>({first, control, second}));
   CHECK_EQUAL(first->due_ps, 80'000 + 1'000'000);
@@ -65,7 +65,7 @@ TEST(port__serves_first_come_first_and_control_before_data) {
   CHECK(!bench.port.waits());
 }
 
-// Departure times do not depend on how often and up to when a port is settled.
+// Departure times do not depend on how often, and up to which times, a port's state is brought up to date.
 TEST(port__settling_more_often_changes_nothing) {
   std::vector<i64> due[2];
   for (const int often : {0, 1}) {
@@ -216,7 +216,7 @@ TEST(fabric__carries_everything) {
   for (const bool ready : {true, false}) {
     Nodes nodes;
     nodes.all_to_all(300'000);
-    nodes.plan.transfers.push_back({0, 3, 0, 50'000, 1, 0});  // empty, later, and on another stream
+    nodes.plan.transfers.push_back({0, 3, 0, 50'000, 1, 0});  // an empty transfer, later, on another stream
     nodes.plan.receives_ready = ready;
     const Outcome outcome = run(nodes.plan);
     CHECK_EQUAL(outcome.violation, std::string());
@@ -266,8 +266,8 @@ TEST(fabric__under_pfc_loses_nothing_for_want_of_room) {
   }
 }
 
-// A pause and its end at the same instant, on links with delays so much longer than a window that they are scheduled
-// far ahead.
+// A pause and its end fall on the same instant, on links with delays so much longer than a time window that both are
+// scheduled far ahead.
 TEST(fabric__under_pfc_is_the_same_for_any_number_of_threads) {
   u64 fingerprint = 0;
   for (const u32 threads : {1u, 2u, 3u, 4u}) {

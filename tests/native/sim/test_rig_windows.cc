@@ -1,4 +1,4 @@
-// The rig's emulated memory windows: a write lands in an open window or nowhere.
+// Tests the memory windows that the rig emulates: a write changes memory only through an open window.
 #include <vector>
 
 #include "native/sim/rig/rig_windows.h"

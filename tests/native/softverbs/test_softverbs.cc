@@ -1,5 +1,5 @@
-// The software provider by itself: each operation, refusal and fault, over loopback in one process. The datapath over
-// it, between processes, is tested in tests/softverbs.
+// Tests the software RDMA provider by itself: each operation, refusal and fault, over loopback in one process.
+// tests/softverbs tests the datapath over it, between processes.
 #ifdef WEFT_HAS_VERBS
 
 #include <dlfcn.h>
@@ -105,7 +105,7 @@ TEST(softverbs__datagrams_carry_a_route_and_are_dropped_without_the_key) {
   CHECK_EQUAL(std::memcmp(b.memory.data() + 8, a.gid.raw, 16), 0);
   CHECK_EQUAL(std::memcmp(b.memory.data() + 40, a.memory.data(), 3000), 0);
   CHECK_EQUAL(a.try_send(request, a.piece(0, 4097)), EMSGSIZE);  // above the port's MTU
-  b.post_receive(2, 0, 100);                                     // too small: dropped, and the slot stays
+  b.post_receive(2, 0, 100);  // too small: the message is dropped, and the receive stays posted
   CHECK_EQUAL(a.try_send(request, a.piece(0, 3000)), 0);
   expect_nothing(&b, b.receives);
   CHECK_EQUAL(a.try_send(request, a.piece(0, 60)), 0);
@@ -157,7 +157,7 @@ TEST(softverbs__a_write_without_the_right_is_refused) {
     }
     Joined two(IBV_QPT_UC);
     two.b.post_receive(8, 4096, 64);
-    attempt(&two);  // dropped silently; later messages use the receives in order
+    attempt(&two);  // it is dropped silently; later messages use the receives in order
     two.a.expect(two.a.sends, 1);
     two.a.expect(two.a.sends, 2);
     CHECK_EQUAL(two.b.expect(two.b.receives, 8).opcode, IBV_WC_RECV);
@@ -174,7 +174,7 @@ TEST(softverbs__windows_open_close_and_keep_their_bounds) {
   two.a.write(1, two.a.piece(0, 500), two.b.address_of(1000), key);
   two.b.expect(two.b.receives, 0);
   CHECK_EQUAL(std::memcmp(two.b.memory.data() + 1000, two.a.memory.data(), 500), 0);
-  two.a.write(2, two.a.piece(0, 500), two.b.address_of(1001), key);  // one byte too far
+  two.a.write(2, two.a.piece(0, 500), two.b.address_of(1001), key);  // ends one byte beyond the window
   expect_nothing(&two.b, two.b.receives);
   CHECK_EQUAL(two.b.ibv->dereg_mr(two.b.region), EBUSY);
   open.close();
@@ -182,20 +182,21 @@ TEST(softverbs__windows_open_close_and_keep_their_bounds) {
   two.a.write(3, two.a.piece(0, 500), two.b.address_of(1000), key);
   expect_nothing(&two.b, two.b.receives);
   CHECK_EQUAL(counted("refused"), 2);
-  CHECK_EQUAL(open.bind(0, kMemoryBytes + 1, 7), 0);  // larger than its region, which moves the queue pair to error
+  CHECK_EQUAL(open.bind(0, kMemoryBytes + 1, 7), 0);  // larger than its region: the queue pair goes to the error state
   for (int i = 0; i < 3; ++i) two.a.expect(two.a.sends, static_cast<std::uint64_t>(i + 1));
   two.b.expect(two.b.sends, 7, IBV_WC_MW_BIND_ERR);
   CHECK_EQUAL(two.b.state(), IBV_QPS_ERR);
 }
 
-// A pending close takes effect; a pending open fails unless it was executed already; removed objects are not accessed.
+// When a memory window is removed, a pending close takes effect, a pending open fails unless it was executed already,
+// and removed objects are not accessed.
 TEST(softverbs__a_window_may_go_before_its_bindings_turn) {
   for (int round = 0; round < 20; ++round) {
     const std::size_t bytes = round % 2 == 0 ? 0 : 100;
     Joined two(IBV_QPT_RC);
     {
       OpenWindow open(&two.a, 1000, 500);
-      two.a.send(1, two.a.piece(0, 10));  // waits for a receive, and so does everything after it
+      two.a.send(1, two.a.piece(0, 10));  // waits for a receive, so that later requests wait, too
       if (round % 4 >= 2) expect_nothing(&two.a, two.a.sends);
       CHECK_EQUAL(open.bind(1000, bytes, 7), 0);
     }
@@ -220,7 +221,7 @@ TEST(softverbs__keys_and_bounds_of_local_memory_are_checked) {
   }
   Joined two(IBV_QPT_RC);
   two.b.post_receive(5, 0, 10);
-  two.a.send(1, two.a.piece(0, 11));  // longer than its target
+  two.a.send(1, two.a.piece(0, 11));  // longer than the posted receive
   two.a.expect(two.a.sends, 1, IBV_WC_REM_INV_REQ_ERR);
   two.b.expect(two.b.receives, 5, IBV_WC_LOC_LEN_ERR);
 }
@@ -250,7 +251,7 @@ TEST(softverbs__errors_flush_and_resets_forget) {
   two.b.post_receive(2, 0, 8);
   CHECK(two.b.pair.to_error());
   two.b.expect(two.b.receives, 1, IBV_WC_WR_FLUSH_ERR);
-  two.b.send(3, two.b.piece(0, 8), 0);  // errors are reported even for unsignalled requests
+  two.b.send(3, two.b.piece(0, 8), 0);  // 0: unsignalled, but errors are reported nevertheless
   two.b.expect(two.b.sends, 3, IBV_WC_WR_FLUSH_ERR);
   CHECK(two.b.pair.to_reset());
   expect_nothing(&two.b, two.b.receives);
@@ -335,10 +336,11 @@ TEST(softverbs__uc_loses_whole_messages_and_delivers_the_others_whole) {
                 0);
     ++arrived;
   }
-  CHECK(arrived > kMessages / 3 && arrived < kMessages);  // three packets per message: about a quarter is lost
+  CHECK(arrived > kMessages / 3 &&
+        arrived < kMessages);  // at three packets per message, about a quarter of the messages is lost
 }
 
-// The reason for P-1: the bytes of an old write arrive after those of a newer one, unless its window was closed.
+// Why P-1 needs care: an old write may change memory after a newer one, unless its memory window was closed.
 TEST(softverbs__late_writes_land_late_and_not_behind_a_closed_window) {
   const Weather weather{{"SOFTVERBS_LATE", "0.5"}, {"SOFTVERBS_LATE_NS_MAX", "200000000"}};
   Joined two(IBV_QPT_UC, true);
@@ -367,7 +369,7 @@ TEST(softverbs__late_writes_land_late_and_not_behind_a_closed_window) {
   open.close();
   two.b.memory[0] = 0xEE;
   std::uint64_t landed = 0;
-  while (two.b.poll(two.b.receives, 600'000'000)) ++landed;  // the latest one arrives after 200 ms
+  while (two.b.poll(two.b.receives, 600'000'000)) ++landed;  // the last late write arrives within 200 ms
   CHECK(landed < kWrites);
   CHECK_EQUAL(counted("refused"), static_cast<std::int64_t>(kWrites - landed));
   CHECK_EQUAL(two.b.memory[0], 0xEE);
@@ -394,7 +396,7 @@ TEST(softverbs__what_cannot_be_had_is_refused_at_once) {
   CHECK_EQUAL(two.a.try_send(request, two.a.piece(0, 257)), EINVAL);
   CHECK(two.a.ibv->reg_mr(two.a.pd, two.a.memory.data(), 8, IBV_ACCESS_REMOTE_WRITE) == nullptr);
   CHECK(ibv_alloc_mw(two.a.pd, IBV_MW_TYPE_2) == nullptr);
-  // The descriptor is ignored, and host memory is refused.
+  // Registration as dma-buf memory ignores the descriptor and refuses host memory.
   CHECK(two.a.ibv->reg_dmabuf_mr(two.a.pd, 0, 4096, two.a.address_of(0), 0, kAll) == nullptr);
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RTR;
@@ -425,7 +427,7 @@ TEST(softverbs__device_memory_is_reached_by_copies_alone) {
   const std::uint64_t from = allocate(kBytes, 0), to = allocate(kBytes, 1);
   for (const ibv_qp_type type : kTypes) {
     Joined two(type);
-    // By descriptor and by address; the CPU could not access the memory at either end.
+    // Register one end by descriptor and one by address; the CPU could not access the memory of either end.
     ibv_mr* const source = two.a.ibv->reg_dmabuf_mr(two.a.pd, 0, kBytes, from, 3, IBV_ACCESS_LOCAL_WRITE);
     ibv_mr* const target = two.b.ibv->reg_mr_iova2(two.b.pd, reinterpret_cast<void*>(to), kBytes, to, kAll);
     CHECK(source != nullptr && target != nullptr);
@@ -441,7 +443,7 @@ TEST(softverbs__device_memory_is_reached_by_copies_alone) {
     CHECK_EQUAL(two.b.ibv->dereg_mr(target), 0);
     CHECK(two.b.ibv->reg_mr_iova2(two.b.pd, reinterpret_cast<void*>(to), kBytes + 1, to, kAll) == nullptr);
   }
-  CHECK_EQUAL(live(), 0);  // contexts and streams were freed with the regions
+  CHECK_EQUAL(live(), 0);  // contexts and streams were freed with the memory regions
   auto* const release = symbol<void(std::uint64_t)>(WEFT_FAKE_CUDA, "fake_cuda_free");
   release(from);
   release(to);

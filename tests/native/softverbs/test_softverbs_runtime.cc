@@ -1,5 +1,5 @@
-// Whole runtimes over softverbs in one process, for the sanitizers: engines, and a NIC that is a thread of its own.
-// Late writes are detected by overwriting received messages (P-1). Runs between processes are in tests/softverbs.
+// Tests whole runtimes over softverbs in one process, for the sanitizers: engines, and a thread that is the NIC. Late
+// writes are detected by overwriting received messages (P-1). tests/softverbs runs between processes.
 #ifdef WEFT_HAS_VERBS
 
 #include <dlfcn.h>
@@ -71,7 +71,7 @@ void finish(Connection& connection, Request* request, std::size_t bytes) {
 constexpr std::size_t kSizes[] = {0, 1, 4'095, 16'384, 40'001, 100'003, 40'001, 0, 131'072};
 constexpr std::size_t kMost = 131'072;
 
-// Receives into one buffer after the other, each of which this thread overwrites as soon as its message is complete.
+// Receives messages into buffers in turn; this thread overwrites each buffer as soon as its message is complete.
 void carry(Ends& ends, const std::uint8_t* source, const std::uint8_t* content, std::uint32_t source_memory,
            int rounds) {
   std::vector<std::vector<std::uint8_t>> buffers(4, std::vector<std::uint8_t>(kMost));
@@ -126,7 +126,7 @@ TEST(softverbs_runtime__late_bytes_touch_nothing) {
   }
 }
 
-// Memory that the CPU can't read is sent by the NIC.
+// The NIC sends directly from device memory, which the CPU can't read.
 TEST(softverbs_runtime__device_memory_is_sent_from_where_it_lies) {
   bad_weather();
   ::setenv("SOFTVERBS_CUDA_LIBRARY", WEFT_FAKE_CUDA, 1);

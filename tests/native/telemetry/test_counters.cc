@@ -1,4 +1,4 @@
-// How counters are counted, copied and merged, by kind.
+// Tests how counters of each kind are counted, copied and merged.
 #include <limits>
 #include <string>
 
@@ -11,11 +11,11 @@ using namespace weft::telemetry;
 TEST(histogram__counts_by_powers_of_two) {
   Histogram<std::int64_t> seen;
   for (const std::int64_t value : {-1, 0, 1, 2, 3, 4, 7, 8}) seen.record(value);
-  CHECK_EQUAL(seen.buckets[0], 2);  // below 1
-  CHECK_EQUAL(seen.buckets[1], 1);  // 1
-  CHECK_EQUAL(seen.buckets[2], 2);  // 2 to 3
-  CHECK_EQUAL(seen.buckets[3], 2);  // 4 to 7
-  CHECK_EQUAL(seen.buckets[4], 1);  // 8 to 15
+  CHECK_EQUAL(seen.buckets[0], 2);  // values below 1
+  CHECK_EQUAL(seen.buckets[1], 1);  // values of 1
+  CHECK_EQUAL(seen.buckets[2], 2);  // values from 2 to 3
+  CHECK_EQUAL(seen.buckets[3], 2);  // values from 4 to 7
+  CHECK_EQUAL(seen.buckets[4], 1);  // values from 8 to 15
 }
 
 TEST(histogram__the_last_bucket_takes_everything_above) {

@@ -1,5 +1,5 @@
-// Seeded, structure-aware mutations of real packets, passed to the decoder and to a stack: no crash, no write to a
-// forbidden place, and no event with an unknown cookie. fuzz_wire.cc does the same without end.
+// Passes seeded mutations of real packets to the decoder and to a stack: no crash, no forbidden write, and no event
+// with an unknown cookie. fuzz_wire.cc does the same without end.
 #include <algorithm>
 #include <cstring>
 
@@ -43,7 +43,7 @@ TEST(fuzz_wire__decode) {
         wire::decode(packet.header.data(), packet.header.size(), packet.payload.size(), &decoded);
     if (verdict != wire::Verdict::ok) continue;
     ++accepted;
-    // An accepted packet must be readable up to its last entry.
+    // Read an accepted packet up to its last entry, which must not read beyond it.
     u64 sum = 0;
     if (decoded.common.type == wire::Type::nack) {
       for (std::size_t k = 0; k < decoded.nack.count; ++k) sum += decoded.nack.entry(k).seq;
@@ -55,7 +55,7 @@ TEST(fuzz_wire__decode) {
     }
     CHECK(sum != 0xDEAD'BEEF'0000'0001u);
   }
-  CHECK(accepted > kInputs / 20);  // or nothing behind the CRC check was tested
+  CHECK(accepted > kInputs / 20);  // otherwise the code after the CRC check was not tested
 }
 
 TEST(fuzz_wire__stack) {

@@ -1,4 +1,5 @@
-// Encoding and decoding of every packet type, every verdict, and that no truncation or flipped bit is accepted.
+// Tests encoding and decoding of every packet type, every verdict, and that no truncated packet or flipped bit is
+// accepted.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -140,7 +141,7 @@ void check_common(const Packet& packet, Type type) {
   CHECK_EQUAL(int{packet.common.flags}, 0x01);
 }
 
-// Recomputes the CRC, so that the checks after it are tested.
+// Recomputes the CRC of a changed packet, so that the checks after the CRC check are tested.
 void reseal(Bytes* bytes) {
   std::memset(bytes->data() + 4, 0, 4);
   const std::uint32_t crc = crc32c(0, bytes->data(), bytes->size());
@@ -183,7 +184,7 @@ TEST(crc32c__is_the_portable_one_at_every_length_and_alignment) {
   }
 }
 
-// Lengths around the block sizes of all implementations; a copy writes its range and nothing else.
+// Tests lengths around the block sizes of all implementations; a copy must write only its range.
 TEST(crc32c__copies_and_long_ranges_are_the_portable_one) {
   Random random(2);
   Bytes bytes(70'000);
@@ -310,7 +311,7 @@ TEST(wire__small_packets_round_trip) {
   CHECK_EQUAL(packet.demand.demand_bytes, 0x8899AABBCCDDEEFFu);
   CHECK_EQUAL(packet.demand.lost_bytes, 0x0123456789ABCDEFu);
 
-  const Bytes nack = nack_packet(3);  // its entries are read in place
+  const Bytes nack = nack_packet(3);  // decoding refers to its entries in place
   CHECK_EQUAL(decode_control(nack, &packet), Verdict::ok);
   check_common(packet, Type::nack);
   CHECK_EQUAL(packet.nack.count, 3u);
@@ -330,7 +331,7 @@ TEST(wire__a_probe_may_be_padded_and_nothing_else_of_control) {
   CHECK_EQUAL(packet.probe.probe_id, 7u);
   CHECK_EQUAL(decode(out.data(), kProbeBytes, 999, &packet), Verdict::bad_length);
   CHECK_EQUAL(decode(out.data(), kProbeBytes, 0, &packet), Verdict::bad_length);
-  // As passed by a socket: split where the header ends.
+  // A socket passes the packet split where the header ends.
   out.resize(kProbeBytes + 1000);
   CHECK_EQUAL(header_bytes_of(out.data(), out.size()), kProbeBytes);
   encode_probe(out.data(), common_of(Type::probe_reply), {7, 8}, 1000);
@@ -345,7 +346,7 @@ TEST(wire__no_control_packet_exceeds_its_bound) {
 TEST(wire__every_truncation_is_refused) {
   for (const Sample& sample : samples()) {
     for (std::size_t bytes = 0; bytes < sample.bytes.size(); ++bytes) {
-      // A copy of exactly that length, so that the address sanitizer detects reads beyond it.
+      // Make a copy of exactly this length, so that the address sanitizer detects reads beyond it.
       const Bytes cut(sample.bytes.begin(), sample.bytes.begin() + static_cast<std::ptrdiff_t>(bytes));
       Packet packet;
       const Verdict verdict = decode(cut.data(), cut.size(), sample.payload_bytes, &packet);
@@ -405,7 +406,8 @@ TEST(wire__counts_that_disagree_with_the_length_are_refused) {
     reseal(&ack);
     CHECK_EQUAL(decode_control(ack, &packet), Verdict::bad_length);
   }
-  // One more report and three fewer words have the same total length; the limit on reports must refuse them.
+  // One report more and three bitmap words fewer have the same total length; the limit on reports must refuse the
+  // packet.
   Bytes ack = ack_packet(5, kAckReportsMax);
   ack[60] = 2;
   ack[62] = kAckReportsMax + 1;
