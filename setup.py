@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent
 
 
 def tool(name: str) -> str:
-    """Finds a build tool beside this interpreter, or on PATH."""
+    """Finds a build tool beside this Python interpreter, or on PATH."""
     beside = Path(sys.executable).parent / name
     found = str(beside) if beside.exists() else shutil.which(name)
     if found is None:
@@ -59,7 +59,7 @@ class CMakeBuild(build_ext):
         ):
             status = subprocess.run(command, check=False).returncode
             if status != 0:
-                # The tool has printed its error, which a traceback would hide.
+                # The tool has printed its error; a traceback would hide it.
                 sys.exit(f"weft: {command[0]} {command[1]} failed with status {status}")
 
     def get_outputs(self) -> list[str]:
