@@ -30,17 +30,41 @@ class SendRecords {
   void reset(std::uint32_t count);
 
   // Whether a record, enough slots and enough send queue entries are free for a burst.
-  bool has_room(const VerbsPort& port, const QueuePair& pair, std::size_t requests, std::size_t slots) const noexcept;
+  bool has_room(const VerbsPort& port, const QueuePair& pair, std::size_t requests, std::size_t slots) const noexcept {
+    return !free_.empty() && port.free_sends.size() >= slots && pair.sends_under_way + requests <= pair.sends_max();
+  }
   // Takes a record, slots and queue entries. has_room() must have returned true.
-  SendRecord* take(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots) noexcept;
+  SendRecord* take(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots) noexcept {
+    SendRecord& record = records_[free_.back()];
+    free_.pop_back();
+    record.pair = pair;
+    record.port = port;
+    record.memory = 0;
+    record.requests = static_cast<std::uint16_t>(requests);
+    record.slot_count = static_cast<std::uint16_t>(slots);
+    for (std::size_t i = 0; i < slots; ++i) {
+      record.slots[i] = port->free_sends.back();
+      port->free_sends.pop_back();
+    }
+    pair->sends_under_way += record.requests;
+    return &record;
+  }
   void give_back(SendRecord* record) noexcept;
   // Releases every record of a queue pair whose requests will not complete.
   void give_back_of(const QueuePair* pair) noexcept;
 
   // id_of() returns the id for the work requests of a record. completed() finds the record of a completion's id:
   // `foreign` is set if there is no such record, and null is returned if the record was released before.
-  std::uint64_t id_of(const SendRecord& record) const noexcept;
-  SendRecord* completed(std::uint64_t id, bool* foreign) noexcept;
+  std::uint64_t id_of(const SendRecord& record) const noexcept {
+    return std::uint64_t{record.generation} << 32 | static_cast<std::uint64_t>(&record - records_.data());
+  }
+  SendRecord* completed(std::uint64_t id, bool* foreign) noexcept {
+    const std::uint64_t index = id & 0xFFFF'FFFF;
+    *foreign = index >= records_.size();
+    if (*foreign) return nullptr;
+    SendRecord& record = records_[index];
+    return record.pair != nullptr && record.generation == id >> 32 ? &record : nullptr;
+  }
 
   // Calls `act` for each record in use. `act` may release records.
   template <class Act>

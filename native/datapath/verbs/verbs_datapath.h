@@ -113,7 +113,8 @@ class VerbsDatapath final : public Datapath {
   bool send_on_path(Link* link, const wire::TxBurst& burst);
   SendRecord* take_record(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots);
   bool is_written(const Way& way, const wire::Payload& payload) const noexcept;
-  bool append_segments(const Way& way, const wire::TxBurst& burst, SendRecord* record, WorkRequests* requests);
+  [[gnu::always_inline]] inline bool append_segments(const Way& way, const wire::TxBurst& burst, SendRecord* record,
+                                                     WorkRequests* requests);
   void reap(VerbsPort* port);
   // Defined in verbs_rx.cc:
   std::size_t poll_control(VerbsPort* port, RxSink* sink);

@@ -78,41 +78,6 @@ bool VerbsDatapath::is_written(const Way& way, const wire::Payload& payload) con
   return options_.direct && options_.mode != VerbsMode::ud && way.path != nullptr && payload.remote_key != 0;
 }
 
-bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
-  const std::uint32_t first_bytes = burst.header_bytes + burst.payload[0].bytes;
-  const bool in_line = burst.count == 1 && burst.payload[0].bytes == 0 && first_bytes <= way.pair->inline_bytes_max();
-  std::size_t count = burst.count;
-  for (std::size_t i = 0; i < burst.count; ++i) count += is_written(way, burst.payload[i]) ? 1 : 0;
-  SendRecord* record = take_record(way.port, way.pair, count, in_line ? 0 : burst.count);
-  if (record == nullptr) return false;
-  record->peer = burst.peer;
-  record->path = burst.path;
-  WorkRequests requests(records_.id_of(*record), way.address, way.far_number, kQkey);
-  if (in_line) {
-    const auto header = reinterpret_cast<std::uintptr_t>(burst.header(0));
-    requests.append(IBV_WR_SEND, {header, first_bytes, 0}).send_flags = IBV_SEND_INLINE;
-  } else if (!append_segments(way, burst, record, &requests)) {
-    records_.give_back(record);
-    if (way.path != nullptr) on_broken(burst.peer, burst.path);
-    return false;
-  }
-  ++counters_->calls;
-  if (requests.post(way.pair->get())) {
-    counters_->batch_datagrams.record(static_cast<std::int64_t>(burst.count));
-    return true;
-  }
-  // Requests before the one that failed are in progress, but none of them is signalled. They use the record's slots
-  // until the queue pair is reset.
-  if (way.path == nullptr) {
-    records_.give_back(record);
-    way.port->down = true;
-    return false;
-  }
-  if (way.port->reset_pair(way.pair)) records_.give_back_of(way.pair);
-  on_broken(burst.peer, burst.path);
-  return false;
-}
-
 // Appends the requests of a burst. Registered payload is sent in place; other payload is copied behind its header.
 // Returns false if payload is in GPU memory that this port's NIC has not registered: no CPU can copy it, so another
 // path must send it.
@@ -156,6 +121,41 @@ bool VerbsDatapath::append_segments(const Way& way, const wire::TxBurst& burst, 
     }
   }
   return true;
+}
+
+bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
+  const std::uint32_t first_bytes = burst.header_bytes + burst.payload[0].bytes;
+  const bool in_line = burst.count == 1 && burst.payload[0].bytes == 0 && first_bytes <= way.pair->inline_bytes_max();
+  std::size_t count = burst.count;
+  for (std::size_t i = 0; i < burst.count; ++i) count += is_written(way, burst.payload[i]) ? 1 : 0;
+  SendRecord* record = take_record(way.port, way.pair, count, in_line ? 0 : burst.count);
+  if (record == nullptr) return false;
+  record->peer = burst.peer;
+  record->path = burst.path;
+  WorkRequests requests(records_.id_of(*record), way.address, way.far_number, kQkey);
+  if (in_line) {
+    const auto header = reinterpret_cast<std::uintptr_t>(burst.header(0));
+    requests.append(IBV_WR_SEND, {header, first_bytes, 0}).send_flags = IBV_SEND_INLINE;
+  } else if (!append_segments(way, burst, record, &requests)) {
+    records_.give_back(record);
+    if (way.path != nullptr) on_broken(burst.peer, burst.path);
+    return false;
+  }
+  ++counters_->calls;
+  if (requests.post(way.pair->get())) {
+    counters_->batch_datagrams.record(static_cast<std::int64_t>(burst.count));
+    return true;
+  }
+  // Requests before the one that failed are in progress, but none of them is signalled. They use the record's slots
+  // until the queue pair is reset.
+  if (way.path == nullptr) {
+    records_.give_back(record);
+    way.port->down = true;
+    return false;
+  }
+  if (way.port->reset_pair(way.pair)) records_.give_back_of(way.pair);
+  on_broken(burst.peer, burst.path);
+  return false;
 }
 
 void VerbsDatapath::reap(VerbsPort* port) {
