@@ -1,0 +1,185 @@
+// A block reaches the page cache of the host with one write, so a process that is killed leaves whole blocks.
+#include "native/engine/trace/trace_segments.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "native/engine/clock.h"
+#include "native/engine/printable.h"
+#include "native/engine/telemetry_files.h"
+#include "native/wire/crc32c.h"
+
+namespace weft::engine {
+namespace {
+
+using telemetry::TraceBlockHeader;
+using telemetry::TraceSegmentHeader;
+
+// Variables of launchers and schedulers that name the job, the rank and the attempt.
+constexpr const char* kVariables[] = {
+    "WEFT_TRACE_JOB",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "TORCHELASTIC_RUN_ID",
+    "SLURM_JOB_ID",
+    "SLURM_PROCID",
+    "SLURM_RESTART_COUNT",
+    "OMPI_COMM_WORLD_RANK",
+    "TORCHELASTIC_RESTART_COUNT",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "PMI_RANK",
+    "CUDA_VISIBLE_DEVICES",
+};
+constexpr int kAgeParts = 8;  // segments that the kept time is divided into
+
+bool write_all(int file, const void* data, std::size_t bytes) noexcept {
+  const auto* next = static_cast<const std::byte*>(data);
+  while (bytes != 0) {
+    const ssize_t wrote = ::write(file, next, bytes);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    next += wrote;
+    bytes -= static_cast<std::size_t>(wrote);
+  }
+  return true;
+}
+
+std::uint64_t random_id() noexcept {
+  std::uint64_t id = 0;
+  if (::getrandom(&id, sizeof id, GRND_NONBLOCK) != static_cast<ssize_t>(sizeof id)) {
+    id = static_cast<std::uint64_t>(now_ns()) ^ static_cast<std::uint64_t>(::getpid()) << 40;
+  }
+  return id;
+}
+
+}  // namespace
+
+std::string trace_identity() {
+  char host[256] = "";
+  static_cast<void>(::gethostname(host, sizeof host - 1));
+  const PageOwner self = this_process();
+  std::string text = std::string("host ") + printable(host, 255) + '\n';
+  text += "pid " + std::to_string(self.pid) + '\n';
+  text += "start_ticks " + std::to_string(self.start_ticks) + '\n';
+  for (const char* name : kVariables) {
+    const char* const value = std::getenv(name);
+    if (value != nullptr && *value != '\0') text += std::string(name) + ' ' + printable(value, 255) + '\n';
+  }
+  return text;
+}
+
+TraceSegments::TraceSegments(std::string directory, const TraceLimits& limits, std::string identity)
+    : directory_(std::move(directory)),
+      limits_(limits),
+      schema_(telemetry::trace_schema()),
+      identity_(std::move(identity)),
+      process_(random_id()) {}
+
+TraceSegments::~TraceSegments() { end(); }
+
+std::string TraceSegments::path_of(std::uint64_t segment) const {
+  char name[64];
+  std::snprintf(name, sizeof name, "/weft-%016" PRIx64 "-%06" PRIu64 ".trace", process_, segment);
+  return directory_ + name;
+}
+
+bool TraceSegments::begin(std::int64_t now_ns, std::string* error) {
+  end();
+  const std::string path = path_of(segment_);
+  TraceSegmentHeader header{};
+  std::memcpy(header.magic, telemetry::kTraceMagic, sizeof header.magic);
+  header.version = telemetry::kTraceVersion;
+  const std::size_t texts = schema_.size() + identity_.size();
+  header.header_bytes = static_cast<std::uint32_t>((sizeof header + texts + 7) / 8 * 8);
+  header.schema_bytes = static_cast<std::uint32_t>(schema_.size());
+  header.identity_bytes = static_cast<std::uint32_t>(identity_.size());
+  header.segment = segment_;
+  header.monotonic_ns = now_ns;
+  header.realtime_ns = now_ns + realtime_ahead_ns();
+  std::vector<std::byte> head(header.header_bytes);
+  std::memcpy(head.data(), &header, sizeof header);
+  std::memcpy(head.data() + sizeof header, schema_.data(), schema_.size());
+  std::memcpy(head.data() + sizeof header + schema_.size(), identity_.data(), identity_.size());
+  header.crc = wire::crc32c(0, head.data(), head.size());
+  std::memcpy(head.data(), &header, sizeof header);
+
+  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (file_ < 0 || !write_all(file_, head.data(), head.size())) {
+    *error = path + ": " + std::strerror(errno);
+    if (file_ >= 0) {
+      ::close(file_);
+      ::unlink(path.c_str());
+    }
+    file_ = -1;
+    return false;
+  }
+  ++segment_;
+  begun_ns_ = now_ns;
+  file_bytes_ = static_cast<std::int64_t>(head.size());
+  total_bytes_ += file_bytes_;
+  return true;
+}
+
+bool TraceSegments::full(std::int64_t now_ns) const noexcept {
+  return file_bytes_ >= limits_.segment_bytes ||
+         (limits_.keep_ns != 0 && now_ns - begun_ns_ >= std::max<std::int64_t>(limits_.keep_ns / kAgeParts, 1));
+}
+
+bool TraceSegments::write(std::byte* block, std::size_t bytes, std::uint32_t ring, std::uint64_t dropped,
+                          std::string* error) {
+  TraceBlockHeader header{};
+  header.magic = telemetry::kTraceBlockMagic;
+  header.bytes = static_cast<std::uint32_t>(bytes - sizeof header);
+  header.ring = ring;
+  header.number = block_++;
+  header.dropped = dropped;
+  std::memcpy(block, &header, sizeof header);
+  header.crc = wire::crc32c(0, block, bytes);
+  std::memcpy(block, &header, sizeof header);
+  if (!write_all(file_, block, bytes)) {
+    *error = path_of(segment_ - 1) + ": " + std::strerror(errno);
+    static_cast<void>(::ftruncate(file_, file_bytes_));
+    end();
+    return false;
+  }
+  file_bytes_ += static_cast<std::int64_t>(bytes);
+  total_bytes_ += static_cast<std::int64_t>(bytes);
+  return true;
+}
+
+void TraceSegments::end() noexcept {
+  if (file_ < 0) return;
+  ::close(file_);
+  file_ = -1;
+  try {
+    ended_.push_back({path_of(segment_ - 1), file_bytes_, now_ns()});
+  } catch (const std::bad_alloc&) {  // the file stays, and is not counted against the limits
+  }
+}
+
+void TraceSegments::prune(std::int64_t now_ns) noexcept {
+  while (!ended_.empty()) {
+    const Ended& oldest = ended_.front();
+    const bool old = limits_.keep_ns != 0 && now_ns - oldest.ended_ns > limits_.keep_ns;
+    if (!old && total_bytes_ <= limits_.bytes_max) return;
+    ::unlink(oldest.path.c_str());
+    total_bytes_ -= oldest.bytes;
+    ended_.pop_front();
+  }
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,60 @@
+// The files of a process's trace: begins, fills, rotates and removes segments.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "native/telemetry/trace_layout.h"
+
+namespace weft::engine {
+
+struct TraceLimits {
+  std::int64_t bytes_max = 1 << 30;       // of all segments of the process; the oldest are removed
+  std::int64_t segment_bytes = 16 << 20;  // a segment ends at this size
+  std::int64_t keep_ns = 0;               // segments that ended longer ago are removed; 0: none for its age
+};
+
+class TraceSegments {
+ public:
+  // `identity`: lines "name value" about the process.
+  TraceSegments(std::string directory, const TraceLimits& limits, std::string identity);
+  ~TraceSegments();
+  TraceSegments(const TraceSegments&) = delete;
+  TraceSegments& operator=(const TraceSegments&) = delete;
+
+  // Begins the next segment, after the current one has ended. False, with `error` set, if the file cannot be made.
+  bool begin(std::int64_t now_ns, std::string* error);
+  bool open() const noexcept { return file_ >= 0; }
+  // Whether the segment has reached its size or its age.
+  bool full(std::int64_t now_ns) const noexcept;
+  // Writes a block: `block` has room for a TraceBlockHeader, and then records. False, with `error` set, if the file
+  // could not be written; it then ends with the block before.
+  bool write(std::byte* block, std::size_t bytes, std::uint32_t ring, std::uint64_t dropped, std::string* error);
+  void end() noexcept;
+  // Removes segments beyond the limits.
+  void prune(std::int64_t now_ns) noexcept;
+  std::int64_t bytes() const noexcept { return total_bytes_; }
+
+ private:
+  struct Ended {
+    std::string path;
+    std::int64_t bytes, ended_ns;
+  };
+  std::string path_of(std::uint64_t segment) const;
+
+  const std::string directory_;
+  const TraceLimits limits_;
+  const std::string schema_, identity_;
+  std::uint64_t process_ = 0;  // random, so that the names of several hosts in one directory differ
+  std::uint64_t segment_ = 0, block_ = 0;
+  int file_ = -1;
+  std::int64_t file_bytes_ = 0, begun_ns_ = 0, total_bytes_ = 0;
+  std::deque<Ended> ended_;
+};
+
+// Lines about this process: host, pid, job, rank, restart attempt, as its environment tells.
+std::string trace_identity();
+
+}  // namespace weft::engine

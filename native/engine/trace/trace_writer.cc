@@ -1,0 +1,340 @@
+// The thread writes every 20 ms while records come, so that a killed process loses no more than that.
+#include "native/engine/trace/trace_writer.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "native/engine/clock.h"
+#include "native/engine/log.h"
+
+namespace weft::engine {
+namespace {
+
+using telemetry::TraceBlockHeader;
+using telemetry::TraceCommunicator;
+using telemetry::TraceCommunicatorEnd;
+using telemetry::TraceHead;
+
+constexpr std::size_t kRingBytes = 256 << 10;
+constexpr std::size_t kRingsMax = 256;                // threads that trace at a time
+constexpr std::size_t kTextsMax = 16'384;             // texts of a process
+constexpr std::size_t kTextBytesMax = 1 << 20;        // their bytes together
+constexpr std::size_t kCommunicatorsMax = 16'384;     // that exist at a time
+constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // blocks of standing records
+constexpr auto kPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
+constexpr std::int64_t kRetryNs = 1'000'000'000;  // after a failed write
+constexpr std::int64_t kWarnEveryNs = 60'000'000'000;
+
+std::atomic<std::uint64_t> next_serial{1};
+std::atomic<pid_t> process{0};  // getpid(), which is a system call, for every record; 0: no writer was opened yet
+
+// Writers of this process by directory. Never destroyed: threads may trace during exit.
+struct Writers {
+  std::mutex mutex;
+  std::map<std::string, std::weak_ptr<TraceWriter>> by_directory;
+};
+Writers& writers() noexcept {
+  static Writers* const made = new Writers;
+  return *made;
+}
+
+void lock_writers() { writers().mutex.lock(); }
+void unlock_writers() { writers().mutex.unlock(); }
+void enter_child() {
+  process.store(::getpid(), std::memory_order_relaxed);
+  writers().mutex.unlock();
+}
+void watch_forks() noexcept {
+  static const bool watches = ::pthread_atfork(lock_writers, unlock_writers, enter_child) == 0;
+  static_cast<void>(watches);
+  process.store(::getpid(), std::memory_order_relaxed);
+}
+
+// The ring of this thread, given back when the thread ends or traces elsewhere.
+struct ThreadRing {
+  std::uint64_t serial = 0;
+  std::shared_ptr<TraceRing> ring;  // null: the writer has no ring for this thread
+  ~ThreadRing() { release(); }
+  void release() noexcept {
+    if (ring != nullptr) ring->in_use.store(false, std::memory_order_release);
+    ring.reset();
+    serial = 0;
+  }
+};
+thread_local ThreadRing thread_ring;
+
+}  // namespace
+
+std::shared_ptr<TraceWriter> TraceWriter::open(const std::string& directory, const TraceLimits& limits,
+                                               std::string* error) {
+  watch_forks();
+  Writers& known = writers();
+  const std::lock_guard<std::mutex> lock(known.mutex);
+  std::shared_ptr<TraceWriter> found = known.by_directory[directory].lock();
+  if (found != nullptr && !found->in_child()) return found;
+  std::shared_ptr<TraceWriter> made(new TraceWriter(directory, limits));
+  if (!made->start(error)) return nullptr;
+  known.by_directory[directory] = made;
+  return made;
+}
+
+TraceWriter::TraceWriter(std::string directory, const TraceLimits& limits)
+    : directory_(std::move(directory)),
+      pid_(::getpid()),
+      serial_(next_serial.fetch_add(1)),
+      segments_(directory_, limits, trace_identity()) {
+  block_.reserve(sizeof(TraceBlockHeader) + std::max(kRingBytes, kTextBytesMax));
+}
+
+bool TraceWriter::start(std::string* error) {
+  if (!segments_.begin(now_ns(), error)) {
+    *error = "cannot trace into " + *error;
+    return false;
+  }
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::exception& problem) {
+    *error = std::string("cannot start the thread that writes the trace: ") + problem.what();
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread_.joinable();
+}
+
+TraceWriter::~TraceWriter() {
+  if (in_child()) {
+    // The thread exists in the parent only, and a std::thread that is joinable must not be destroyed.
+    new std::thread(std::move(thread_));
+    return;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+bool TraceWriter::in_child() const noexcept { return process.load(std::memory_order_relaxed) != pid_; }
+
+std::uint32_t TraceWriter::next_id() noexcept {
+  std::uint32_t id = 0;
+  while (id == 0) id = ids_.fetch_add(1, std::memory_order_relaxed) + 1;
+  return id;
+}
+
+void TraceWriter::put_bytes(const void* record, std::size_t bytes) noexcept {
+  if (in_child()) return;
+  if (thread_ring.serial != serial_) {
+    thread_ring.release();
+    thread_ring.ring = take_ring();
+    thread_ring.serial = serial_;
+  }
+  const bool put = thread_ring.ring != nullptr && thread_ring.ring->put(record, bytes);
+  (put ? records_ : dropped_).fetch_add(1, std::memory_order_relaxed);
+}
+
+std::shared_ptr<TraceRing> TraceWriter::take_ring() noexcept {
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const std::shared_ptr<TraceRing>& ring : rings_) {
+      if (!ring->in_use.exchange(true, std::memory_order_acquire)) return ring;
+    }
+    if (rings_.size() >= kRingsMax) return nullptr;
+    rings_.push_back(std::make_shared<TraceRing>(kRingBytes));
+    rings_.back()->in_use.store(true, std::memory_order_relaxed);
+    return rings_.back();
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+void TraceWriter::append(const void* data, std::size_t bytes) {
+  const auto* const first = static_cast<const std::byte*>(data);
+  fresh_.insert(fresh_.end(), first, first + bytes);
+}
+
+namespace {
+
+// The record of a text: a head and the bytes, filled up with zeros.
+std::vector<std::byte> record_of(const std::string& text, std::uint32_t id) {
+  const std::size_t bytes = (sizeof(TraceHead) + text.size() + 7) / 8 * 8;
+  std::vector<std::byte> record(bytes);
+  const TraceHead head{telemetry::TraceText::kType, static_cast<std::uint16_t>(bytes), id, now_ns()};
+  std::memcpy(record.data(), &head, sizeof head);
+  std::memcpy(record.data() + sizeof head, text.data(), text.size());
+  return record;
+}
+
+}  // namespace
+
+std::uint32_t TraceWriter::text(std::string_view text) noexcept {
+  if (in_child()) return 0;
+  try {
+    const std::string key(text.substr(0, telemetry::kTraceTextBytesMax));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto found = texts_.find(key);
+    if (found != texts_.end()) return found->second;
+    if (texts_.size() >= kTextsMax || text_bytes_ + key.size() > kTextBytesMax / 2) return 0;
+    const auto id = static_cast<std::uint32_t>(texts_.size() + 1);
+    const std::vector<std::byte> record = record_of(key, id);
+    append(record.data(), record.size());
+    texts_.emplace(key, id);
+    text_bytes_ += key.size();
+    return id;
+  } catch (const std::bad_alloc&) {
+    return 0;
+  }
+}
+
+void TraceWriter::begin(const TraceCommunicator& communicator) noexcept {
+  if (in_child()) return;
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (communicators_.size() < kCommunicatorsMax) {
+      communicators_[communicator.head.id] = communicator;
+      append(&communicator, sizeof communicator);
+      return;
+    }
+  } catch (const std::bad_alloc&) {
+  }
+  dropped_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void TraceWriter::end(const TraceCommunicatorEnd& communicator) noexcept {
+  if (in_child()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    communicators_.erase(communicator.head.id);
+  }
+  put(communicator);
+}
+
+TraceStats TraceWriter::stats() const noexcept {
+  return {records_.load(std::memory_order_relaxed), dropped_.load(std::memory_order_relaxed),
+          bytes_.load(std::memory_order_relaxed)};
+}
+
+bool TraceWriter::flush(std::int64_t timeout_ns) noexcept {
+  std::unique_lock<std::mutex> lock(mutex_);
+  const std::uint64_t wanted = rounds_ + 2;  // the round in progress may have passed this thread's ring
+  wake_.notify_all();
+  return drained_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [&] { return rounds_ >= wanted; });
+}
+
+std::size_t TraceWriter::count_records(const std::byte* records, std::size_t bytes) noexcept {
+  std::size_t count = 0;
+  TraceHead head;
+  for (std::size_t at = 0; at < bytes; at += head.bytes, ++count) std::memcpy(&head, records + at, sizeof head);
+  return count;
+}
+
+// The records of a block that cannot be written are lost.
+void TraceWriter::drop_block() noexcept {
+  const std::size_t head = sizeof(TraceBlockHeader);
+  dropped_.fetch_add(static_cast<std::int64_t>(count_records(block_.data() + head, block_.size() - head)),
+                     std::memory_order_relaxed);
+}
+
+bool TraceWriter::begin_segment(std::int64_t now_ns) {
+  std::string error;
+  if (!segments_.begin(now_ns, &error)) {
+    retry_ns_ = now_ns + kRetryNs;
+    if (now_ns >= warned_ns_) {
+      warned_ns_ = now_ns + kWarnEveryNs;
+      log(LogLevel::warn, "cannot write the trace " + error + "; trying again every second, traffic continues");
+    }
+    return false;
+  }
+  // The new segment begins with all standing records.
+  const std::lock_guard<std::mutex> lock(mutex_);
+  fresh_.clear();
+  for (const auto& [text, id] : texts_) {
+    const std::vector<std::byte> record = record_of(text, id);
+    append(record.data(), record.size());
+  }
+  for (const auto& [id, communicator] : communicators_) append(&communicator, sizeof communicator);
+  return true;
+}
+
+// Writes block_, which holds room for a header and then records.
+bool TraceWriter::write_block(std::uint32_t ring) {
+  if (block_.size() == sizeof(TraceBlockHeader)) return true;
+  std::string error;
+  const auto dropped = static_cast<std::uint64_t>(dropped_.load(std::memory_order_relaxed));
+  if (segments_.open() && segments_.write(block_.data(), block_.size(), ring, dropped, &error)) return true;
+  drop_block();
+  if (error.empty()) return false;
+  const std::int64_t now = now_ns();
+  retry_ns_ = now + kRetryNs;
+  if (now >= warned_ns_) {
+    warned_ns_ = now + kWarnEveryNs;
+    log(LogLevel::warn, "cannot write the trace " + error + "; trying again every second, traffic continues");
+  }
+  return false;
+}
+
+// Returns whether there was anything to write.
+bool TraceWriter::drain() {
+  const std::int64_t now = now_ns();
+  const std::int64_t before = records_.load(std::memory_order_relaxed);
+  segments_.prune(now);
+  if (segments_.open() ? segments_.full(now) : now >= retry_ns_) static_cast<void>(begin_segment(now));
+  // The rings are read before the texts that their records name, and written after them.
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    draining_ = rings_;
+  }
+  taken_.resize(draining_.size());
+  bool any = false;
+  for (std::size_t i = 0; i < draining_.size(); ++i) {
+    taken_[i].reserve(sizeof(TraceBlockHeader) + draining_[i]->size());
+    taken_[i].resize(sizeof(TraceBlockHeader));
+    draining_[i]->take(&taken_[i]);
+    any = any || taken_[i].size() > sizeof(TraceBlockHeader);
+  }
+  block_.assign(sizeof(TraceBlockHeader), std::byte{0});
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    block_.insert(block_.end(), fresh_.begin(), fresh_.end());
+    fresh_.clear();
+  }
+  any = any || block_.size() > sizeof(TraceBlockHeader);
+  static_cast<void>(write_block(kStandingRing));
+  for (std::size_t i = 0; i < taken_.size(); ++i) {
+    block_.swap(taken_[i]);
+    static_cast<void>(write_block(static_cast<std::uint32_t>(i)));
+  }
+  bytes_.store(segments_.bytes(), std::memory_order_relaxed);
+  return any || records_.load(std::memory_order_relaxed) != before;
+}
+
+void TraceWriter::run() noexcept {
+  for (bool last = false; !last;) {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      last = stopping_;
+    }
+    bool any = false;
+    try {
+      any = drain();
+    } catch (const std::bad_alloc&) {  // the rings drop records until there is memory again
+    }
+    std::unique_lock<std::mutex> lock(mutex_);
+    ++rounds_;
+    drained_.notify_all();
+    if (!stopping_) wake_.wait_for(lock, any ? kPause : kIdlePause);
+  }
+  segments_.end();
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,103 @@
+// Writes the trace of a process. Any thread puts records into a ring of its own; one thread writes the rings to files.
+//
+// Putting a record takes no lock, system call or allocation after a thread's first one. Nothing waits for the disk: if
+// a ring is full, or the files cannot be written, records are dropped and counted.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "native/engine/trace/trace_ring.h"
+#include "native/engine/trace/trace_segments.h"
+#include "native/telemetry/trace_layout.h"
+
+namespace weft::engine {
+
+struct TraceStats {
+  std::int64_t records = 0;  // put into rings
+  std::int64_t dropped = 0;  // for lack of room in a ring, a file, or the tables of texts and communicators
+  std::int64_t bytes = 0;    // of all segments that exist
+};
+
+class TraceWriter {
+ public:
+  // The writer of this process for the directory: it is shared by all that trace into it. Null, with `error` set, if no
+  // file can be made there.
+  static std::shared_ptr<TraceWriter> open(const std::string& directory, const TraceLimits& limits, std::string* error);
+  ~TraceWriter();  // writes what the rings still hold
+  TraceWriter(const TraceWriter&) = delete;
+  TraceWriter& operator=(const TraceWriter&) = delete;
+
+  // Any thread. Records of one thread keep their order.
+  template <class Record>
+  void put(const Record& record) noexcept {
+    put_bytes(&record, sizeof record);
+  }
+  // The id of a text for records that name it, 0: there are too many texts. Any thread.
+  std::uint32_t text(std::string_view text) noexcept;
+  // A record that every later segment repeats, until a record of type `ends` with the same id is put by end().
+  void begin(const telemetry::TraceCommunicator& communicator) noexcept;
+  void end(const telemetry::TraceCommunicatorEnd& communicator) noexcept;
+  // Ids for records, unique in the process, never 0.
+  std::uint32_t next_id() noexcept;
+
+  TraceStats stats() const noexcept;
+  // Sleeps until everything that this thread has put so far is written, dropped, or the timeout expires. For tests.
+  bool flush(std::int64_t timeout_ns) noexcept;
+
+ private:
+  TraceWriter(std::string directory, const TraceLimits& limits);
+  bool start(std::string* error);
+  void put_bytes(const void* record, std::size_t bytes) noexcept;
+  std::shared_ptr<TraceRing> take_ring() noexcept;
+  void run() noexcept;
+  bool drain();
+  bool write_block(std::uint32_t ring);
+  bool begin_segment(std::int64_t now_ns);
+  void drop_block() noexcept;
+  void append(const void* data, std::size_t bytes);
+  static std::size_t count_records(const std::byte* records, std::size_t bytes) noexcept;
+
+  // Whether this is a forked child of the process that opened the writer: it has no writing thread, and records
+  // nothing.
+  bool in_child() const noexcept;
+
+  const std::string directory_;
+  const pid_t pid_;
+  const std::uint64_t serial_;  // tells apart writers that had the same address
+  TraceSegments segments_;      // used by the writing thread only, once it runs
+  std::atomic<std::int64_t> records_{0}, dropped_{0}, bytes_{0};
+  std::atomic<std::uint32_t> ids_{0};
+
+  mutable std::mutex mutex_;  // of what follows
+  std::vector<std::shared_ptr<TraceRing>> rings_;
+  // Standing records: each segment begins with them.
+  std::unordered_map<std::string, std::uint32_t> texts_;
+  std::size_t text_bytes_ = 0;
+  std::map<std::uint32_t, telemetry::TraceCommunicator> communicators_;
+  std::vector<std::byte> fresh_;  // standing records that the current segment does not have yet
+  std::condition_variable wake_, drained_;
+  std::uint64_t rounds_ = 0;  // drains that have ended
+  bool stopping_ = false;
+
+  // The writing thread only.
+  std::vector<std::byte> block_;
+  std::vector<std::shared_ptr<TraceRing>> draining_;
+  std::vector<std::vector<std::byte>> taken_;  // by ring
+  std::int64_t retry_ns_ = 0, warned_ns_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,155 @@
+// Layout of trace files: what a process recorded of its operations, channels and messages.
+//
+// A trace is a series of segments (files). A segment has a header, a text that describes the fields of every record, a
+// text that identifies the process, and then blocks of records. A reader only needs to know the layout of the header
+// and of blocks. docs/TRACING.md describes all of it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace weft::telemetry {
+
+inline constexpr char kTraceMagic[8] = {'w', 'e', 'f', 't', 'r', 'a', 'c', 'e'};
+inline constexpr std::uint32_t kTraceVersion = 1;  // of header and blocks; records can change in one version
+inline constexpr std::uint32_t kTraceBlockMagic = 0x6b'6c'62'77;  // "wblk"
+inline constexpr std::size_t kTraceTextBytesMax = 1024;           // a longer text is cut
+
+struct TraceSegmentHeader {
+  char magic[8];
+  std::uint32_t version;
+  std::uint32_t header_bytes;    // of this struct and the two texts, a multiple of 8
+  std::uint32_t schema_bytes;    // the first text: one line for each record and field
+  std::uint32_t identity_bytes;  // the second text: one line "name value" for each fact about the process
+  std::uint64_t segment;         // number of this segment in the process's trace
+  std::int64_t monotonic_ns;     // when it was begun, by CLOCK_MONOTONIC, as all times of records
+  std::int64_t realtime_ns;      // the same moment, by CLOCK_REALTIME
+  std::uint32_t crc;             // CRC-32C of header_bytes, computed with this field as 0
+  std::uint32_t reserved;
+};
+static_assert(sizeof(TraceSegmentHeader) == 56);
+
+struct TraceBlockHeader {
+  std::uint32_t magic;
+  std::uint32_t bytes;    // of the records that follow, a multiple of 8
+  std::uint32_t ring;     // the ring that they come from: one thread of the process at a time
+  std::uint32_t crc;      // CRC-32C of header and records, computed with this field as 0
+  std::uint64_t number;   // of the block in the process's trace, from 0
+  std::uint64_t dropped;  // records that the process has dropped so far, for lack of room
+};
+static_assert(sizeof(TraceBlockHeader) == 32);
+
+// Starts every record.
+struct TraceHead {
+  std::uint16_t type;
+  std::uint16_t bytes;  // of the record with this head, a multiple of 8
+  std::uint32_t id;     // of what the record describes; ids of each kind of thing count from 1
+  std::int64_t time_ns;
+};
+static_assert(sizeof(TraceHead) == 16);
+
+// Fields of each record: type, name, unit, sentence. Fields of 8 bytes come first, then those of 4 and of 2, so that
+// the structs have no gaps. A field that names a text has the text's id, 0: none.
+#define WEFT_TRACE_COMMUNICATOR(F)                                                \
+  F(u64, comm_id, id, "NCCL's id of the communicator, the same on all its ranks") \
+  F(u32, name, text, "name that the program gave it")                             \
+  F(i32, ranks, count, "ranks in the communicator")                               \
+  F(i32, nodes, count, "nodes that they are on")                                  \
+  F(i32, rank, index, "rank of this process")
+
+#define WEFT_TRACE_COMMUNICATOR_END(F)
+
+#define WEFT_TRACE_OPERATION(F)                                                          \
+  F(u64, sequence, count, "number of the operation in its communicator, as NCCL counts") \
+  F(u64, count, elements, "elements, as in the call")                                    \
+  F(u64, tag, id, "tag that the program gave the call, 0: none")                         \
+  F(u32, communicator, record, "its communicator")                                       \
+  F(u32, function, text, "AllReduce, Send, ...")                                         \
+  F(u32, datatype, text, "type of an element")                                           \
+  F(u32, algorithm, text, "RING, TREE, ...; point to point: none")                       \
+  F(u32, protocol, text, "LL, LL128, SIMPLE; point to point: none")                      \
+  F(i32, root, index, "root of a collective, peer of a Send or Recv; -1: none")          \
+  F(u16, channels, count, "channels that it uses")                                       \
+  F(u16, kind, kind, "0 collective, 1 point to point, 2 copy engines")                   \
+  F(u16, captured, flag, "1 if it is part of a captured graph")                          \
+  F(u16, unused, count, "0")
+
+#define WEFT_TRACE_OPERATION_END(F)
+
+#define WEFT_TRACE_CHANNEL(F)                                                        \
+  F(u32, operation, record, "its operation, 0: unknown, as that of another process") \
+  F(u32, communicator, record, "its communicator")                                   \
+  F(i32, peer, index, "rank of the peer in the communicator")                        \
+  F(i32, steps, count, "steps that NCCL plans")                                      \
+  F(u32, chunk_bytes, bytes, "bytes that NCCL plans for a chunk")                    \
+  F(u16, channel, index, "channel of the communicator")                              \
+  F(u16, sends, flag, "1: this rank sends to the peer, 0: it receives")
+
+#define WEFT_TRACE_CHANNEL_END(F)                                              \
+  F(u64, bytes, bytes, "bytes that were sent or received")                     \
+  F(u64, gpu_wait_ns, ns, "time in which steps waited for the GPU")            \
+  F(u64, peer_wait_ns, ns, "time in which sends waited for the peer's buffer") \
+  F(u64, network_wait_ns, ns, "time in which steps were in the network")       \
+  F(u32, steps, count, "steps that ended")                                     \
+  F(u32, messages, count, "steps that carried bytes")
+
+#define WEFT_TRACE_KERNEL(F)                                    \
+  F(u64, gpu_start_ns, ns, "start on the GPU's clock")          \
+  F(u64, gpu_stop_ns, ns, "end on the GPU's clock, 0: unknown") \
+  F(u32, operation, record, "its operation")                    \
+  F(u16, channel, index, "channel of the communicator")         \
+  F(u16, unused, count, "0")
+
+#define WEFT_TRACE_MESSAGE(F)                                                \
+  F(u64, connection, id, "connection of this process that carried it")       \
+  F(u64, bytes, bytes, "its size")                                           \
+  F(i64, posted_ns, ns, "when it was posted; the record's time is its end")  \
+  F(u32, channel, record, "channel record that it belongs to, 0: none")      \
+  F(u32, peer, text, "address of the peer process")                          \
+  F(u16, sends, flag, "1: sent, 0: received")                                \
+  F(u16, status, status, "0: complete, otherwise the status of its failure") \
+  F(u32, unused, count, "0")
+
+#define WEFT_TRACE_TEXT(F)  // the bytes of the text follow the head, with zeros up to a multiple of 8
+
+// number, name, struct, fields
+#define WEFT_TRACE_RECORDS(R)                                          \
+  R(1, text, Text, WEFT_TRACE_TEXT)                                    \
+  R(2, communicator, Communicator, WEFT_TRACE_COMMUNICATOR)            \
+  R(3, communicator_end, CommunicatorEnd, WEFT_TRACE_COMMUNICATOR_END) \
+  R(4, operation, Operation, WEFT_TRACE_OPERATION)                     \
+  R(5, operation_end, OperationEnd, WEFT_TRACE_OPERATION_END)          \
+  R(6, channel, Channel, WEFT_TRACE_CHANNEL)                           \
+  R(7, channel_end, ChannelEnd, WEFT_TRACE_CHANNEL_END)                \
+  R(8, kernel, Kernel, WEFT_TRACE_KERNEL)                              \
+  R(9, message, Message, WEFT_TRACE_MESSAGE)
+
+namespace trace_types {
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+using i32 = std::int32_t;
+using i64 = std::int64_t;
+}  // namespace trace_types
+
+#define WEFT_TRACE_FIELD(type, name, unit, sentence) trace_types::type name = 0;
+#define WEFT_TRACE_FIELD_BYTES(type, name, unit, sentence) +sizeof(trace_types::type)
+#define WEFT_TRACE_STRUCT(number, name, Struct, FIELDS)                                                            \
+  struct Trace##Struct {                                                                                           \
+    static constexpr std::uint16_t kType = number;                                                                 \
+    TraceHead head{kType, sizeof(Trace##Struct), 0, 0};                                                            \
+    FIELDS(WEFT_TRACE_FIELD)                                                                                       \
+  };                                                                                                               \
+  static_assert(sizeof(Trace##Struct) == sizeof(TraceHead) FIELDS(WEFT_TRACE_FIELD_BYTES), "the record has gaps"); \
+  static_assert(sizeof(Trace##Struct) % 8 == 0);
+WEFT_TRACE_RECORDS(WEFT_TRACE_STRUCT)
+#undef WEFT_TRACE_STRUCT
+#undef WEFT_TRACE_FIELD_BYTES
+#undef WEFT_TRACE_FIELD
+
+// Describes the records: a line "record NUMBER NAME BYTES" for each, and after it "field NAME TYPE UNIT OFFSET" for
+// each of its fields, where TYPE is u16, u32, u64, i32 or i64.
+std::string trace_schema();
+
+}  // namespace weft::telemetry

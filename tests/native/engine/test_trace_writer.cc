@@ -1,0 +1,312 @@
+// Tests trace files as a reader finds them: whole blocks, standing records in every segment, limits, a full disk,
+// several threads, and a forked child.
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <thread>
+
+#include "native/engine/clock.h"
+#include "native/engine/trace/trace_writer.h"
+#include "native/wire/crc32c.h"
+#include "tests/native/check.h"
+
+namespace {
+
+using namespace weft;
+using namespace weft::engine;
+using namespace weft::telemetry;
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kPatienceNs = 30'000'000'000;
+
+struct Folder {
+  fs::path path;
+  Folder() {
+    char name[] = "/tmp/weft-trace-test-XXXXXX";
+    path = ::mkdtemp(name);
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::vector<fs::path> files() const {
+    std::vector<fs::path> found;
+    for (const auto& entry : fs::directory_iterator(path)) found.push_back(entry.path());
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+};
+
+struct Segment {
+  TraceSegmentHeader header;
+  std::string schema, identity;
+  std::vector<TraceBlockHeader> blocks;
+  std::vector<std::vector<std::byte>> records;  // of all blocks
+};
+
+// Reads a segment, and checks every size and checksum.
+Segment read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string data{std::istreambuf_iterator<char>(file), {}};
+  Segment segment;
+  CHECK(data.size() >= sizeof segment.header);
+  std::memcpy(&segment.header, data.data(), sizeof segment.header);
+  CHECK_EQUAL(std::memcmp(segment.header.magic, kTraceMagic, sizeof kTraceMagic), 0);
+  TraceSegmentHeader zeroed = segment.header;
+  zeroed.crc = 0;
+  std::memcpy(data.data(), &zeroed, sizeof zeroed);
+  CHECK_EQUAL(wire::crc32c(0, data.data(), zeroed.header_bytes), segment.header.crc);
+  segment.schema = data.substr(sizeof zeroed, zeroed.schema_bytes);
+  segment.identity = data.substr(sizeof zeroed + zeroed.schema_bytes, zeroed.identity_bytes);
+  for (std::size_t at = zeroed.header_bytes; at < data.size();) {
+    TraceBlockHeader block;
+    CHECK(at + sizeof block <= data.size());
+    std::memcpy(&block, data.data() + at, sizeof block);
+    CHECK_EQUAL(block.magic, kTraceBlockMagic);
+    TraceBlockHeader blank = block;
+    blank.crc = 0;
+    std::memcpy(data.data() + at, &blank, sizeof blank);
+    CHECK(at + sizeof block + block.bytes <= data.size());
+    CHECK_EQUAL(wire::crc32c(0, data.data() + at, sizeof block + block.bytes), block.crc);
+    segment.blocks.push_back(block);
+    const std::size_t end = at + sizeof block + block.bytes;
+    for (at += sizeof block; at < end;) {
+      TraceHead head;
+      std::memcpy(&head, data.data() + at, sizeof head);
+      CHECK(head.bytes >= sizeof head && at + head.bytes <= end);
+      const auto* const first = reinterpret_cast<const std::byte*>(data.data()) + at;
+      segment.records.emplace_back(first, first + head.bytes);
+      at += head.bytes;
+    }
+  }
+  return segment;
+}
+
+TraceHead head_of(const std::vector<std::byte>& record) {
+  TraceHead head;
+  std::memcpy(&head, record.data(), sizeof head);
+  return head;
+}
+
+std::size_t count(const std::vector<Segment>& segments, std::uint16_t type) {
+  std::size_t found = 0;
+  for (const Segment& segment : segments) {
+    for (const auto& record : segment.records) found += head_of(record).type == type ? 1 : 0;
+  }
+  return found;
+}
+
+std::vector<Segment> read_all(const Folder& folder) {
+  std::vector<Segment> segments;
+  for (const fs::path& path : folder.files()) segments.push_back(read(path));
+  return segments;
+}
+
+std::shared_ptr<TraceWriter> opened(const Folder& folder, const TraceLimits& limits = {}) {
+  std::string error;
+  auto writer = TraceWriter::open(folder.path.string(), limits, &error);
+  CHECK_EQUAL(error, std::string());
+  return writer;
+}
+
+void put_messages(TraceWriter& writer, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    TraceMessage message;
+    message.head.id = writer.next_id();
+    message.head.time_ns = now_ns();
+    message.bytes = i;
+    writer.put(message);
+  }
+}
+
+}  // namespace
+
+TEST(trace__a_segment_describes_itself) {
+  Folder folder;
+  auto writer = opened(folder);
+  put_messages(*writer, 3);
+  CHECK(writer->text("AllReduce") == writer->text("AllReduce"));
+  CHECK(writer->text("AllReduce") != writer->text("Send"));
+  writer.reset();
+  const std::vector<Segment> segments = read_all(folder);
+  CHECK_EQUAL(segments.size(), 1u);
+  CHECK(segments[0].schema.find("record 9 message " + std::to_string(sizeof(TraceMessage))) != std::string::npos);
+  CHECK(segments[0].schema.find("field bytes u64 bytes ") != std::string::npos);
+  CHECK(segments[0].identity.find("pid " + std::to_string(::getpid())) != std::string::npos);
+  CHECK_EQUAL(count(segments, TraceMessage::kType), 3u);
+  CHECK_EQUAL(count(segments, TraceText::kType), 2u);
+}
+
+TEST(trace__a_text_comes_before_the_records_that_name_it) {
+  Folder folder;
+  auto writer = opened(folder);
+  for (int i = 0; i < 200; ++i) {
+    TraceOperation operation;
+    operation.function = writer->text("function " + std::to_string(i));
+    writer->put(operation);
+    if (i % 50 == 0) CHECK(writer->flush(kPatienceNs));
+  }
+  writer.reset();
+  std::set<std::uint32_t> known;
+  const std::vector<Segment> segments = read_all(folder);
+  for (const auto& record : segments.at(0).records) {
+    if (head_of(record).type == TraceText::kType) known.insert(head_of(record).id);
+    if (head_of(record).type != TraceOperation::kType) continue;
+    TraceOperation operation;
+    std::memcpy(&operation, record.data(), sizeof operation);
+    CHECK(known.count(operation.function) == 1);
+  }
+  CHECK_EQUAL(known.size(), 200u);
+}
+
+TEST(trace__threads_lose_nothing_that_fits) {
+  Folder folder;
+  auto writer = opened(folder);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) threads.emplace_back([&] { put_messages(*writer, 2000); });
+  for (std::thread& thread : threads) thread.join();
+  const TraceStats stats = writer->stats();
+  CHECK_EQUAL(stats.records + stats.dropped, 16'000);
+  writer.reset();
+  CHECK_EQUAL(count(read_all(folder), TraceMessage::kType), static_cast<std::size_t>(stats.records));
+}
+
+TEST(trace__a_full_ring_drops_and_counts) {
+  Folder folder;
+  auto writer = opened(folder);
+  put_messages(*writer, 200'000);  // far more than a ring holds
+  const TraceStats stats = writer->stats();
+  CHECK(stats.dropped > 0);
+  CHECK(writer->flush(kPatienceNs));
+  put_messages(*writer, 1);
+  writer.reset();
+  const std::vector<Segment> segments = read_all(folder);
+  CHECK_EQUAL(count(segments, TraceMessage::kType), static_cast<std::size_t>(stats.records + 1));
+  CHECK_EQUAL(segments.back().blocks.back().dropped, static_cast<std::uint64_t>(stats.dropped));
+}
+
+TEST(trace__segments_rotate_and_old_ones_go) {
+  Folder folder;
+  constexpr std::int64_t kMax = 400'000;
+  auto writer = opened(folder, {kMax, 100'000, 0});
+  const std::uint32_t name = writer->text("training");
+  TraceCommunicator lasting, ended;
+  lasting.head.id = writer->next_id();
+  lasting.name = name;
+  ended.head.id = writer->next_id();
+  writer->begin(lasting);
+  writer->begin(ended);
+  for (int i = 0; i < 40; ++i) {
+    put_messages(*writer, 500);
+    CHECK(writer->flush(kPatienceNs));
+    if (i == 2) {
+      TraceCommunicatorEnd end;
+      end.head.id = ended.head.id;
+      writer->end(end);
+    }
+  }
+  CHECK(writer->stats().bytes <= kMax + 200'000);
+  writer.reset();
+  const std::vector<Segment> segments = read_all(folder);
+  CHECK(segments.size() >= 3 && segments.size() <= 6);
+  CHECK(segments[0].header.segment > 0);  // the first ones are gone
+  for (const Segment& segment : segments) {
+    const std::vector<Segment> one{segment};
+    CHECK_EQUAL(count(one, TraceText::kType), 1u);
+    CHECK_EQUAL(count(one, TraceCommunicator::kType), 1u);
+  }
+}
+
+TEST(trace__segments_go_by_age) {
+  Folder folder;
+  auto writer = opened(folder, {1 << 30, 1 << 20, 200'000'000});
+  for (int i = 0; i < 20; ++i) {
+    put_messages(*writer, 10);
+    CHECK(writer->flush(kPatienceNs));
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  writer.reset();
+  CHECK(read_all(folder).front().header.segment > 0);
+}
+
+TEST(trace__a_process_that_is_killed_leaves_whole_blocks) {
+  Folder folder;
+  int ready[2];
+  CHECK_EQUAL(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    auto writer = opened(folder);
+    put_messages(*writer, 1000);
+    const bool flushed = writer->flush(kPatienceNs);
+    static_cast<void>(!::write(ready[1], &flushed, 1));
+    for (;;) put_messages(*writer, 10);
+  }
+  char byte = 0;
+  CHECK_EQUAL(::read(ready[0], &byte, 1), 1);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  for (int end : ready) ::close(end);
+  CHECK(count(read_all(folder), TraceMessage::kType) >= 1000);
+}
+
+TEST(trace__a_file_that_cannot_grow_ends_with_a_whole_block) {
+  Folder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{60'000, 60'000};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    auto writer = opened(folder);
+    for (int i = 0; i < 20; ++i) {
+      put_messages(*writer, 100);
+      static_cast<void>(writer->flush(kPatienceNs));
+    }
+    const TraceStats stats = writer->stats();
+    std::_Exit(stats.records == 2000 && stats.dropped > 0 ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK_EQUAL(status, 0);
+  CHECK(count(read_all(folder), TraceMessage::kType) > 0);
+}
+
+TEST(trace__a_forked_child_records_nothing_and_may_open_its_own) {
+  Folder folder, other;
+  auto writer = opened(folder);
+  put_messages(*writer, 5);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    put_messages(*writer, 5);
+    const bool nothing = writer->text("child") == 0;
+    auto own = opened(other);
+    put_messages(*own, 7);
+    own.reset();
+    writer.reset();
+    std::_Exit(nothing ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK_EQUAL(status, 0);
+  put_messages(*writer, 1);
+  writer.reset();
+  CHECK_EQUAL(count(read_all(folder), TraceMessage::kType), 6u);
+  CHECK_EQUAL(count(read_all(other), TraceMessage::kType), 7u);
+}
+
+TEST(trace__a_directory_that_does_not_work_is_an_error) {
+  std::string error;
+  CHECK(TraceWriter::open("/nowhere/at/all", {}, &error) == nullptr);
+  CHECK(error.find("cannot trace into /nowhere/at/all/") == 0);
+  CHECK(error.find("No such file") != std::string::npos);
+}
+
+TEST(trace__one_directory_has_one_writer) {
+  Folder folder;
+  auto one = opened(folder), two = opened(folder);
+  CHECK(one == two);
+}
