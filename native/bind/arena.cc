@@ -1,4 +1,5 @@
-// Binds the arena: links, flows and path changes as plain values, a run as one call, the report as attributes.
+// Python bindings of the arena (the dumbbell simulator): its plan of links, flows and path changes, its run and its
+// report.
 #include "native/sim/arena/arena.h"
 
 #include <pybind11/pybind11.h>

@@ -1,4 +1,4 @@
-// Binds the benchmark of the protocol core. Runs without the GIL.
+// Python bindings of the benchmark of the protocol core. The benchmark runs without the GIL.
 #include "native/bench/core_bench.h"
 
 #include <pybind11/pybind11.h>

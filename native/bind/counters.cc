@@ -1,4 +1,4 @@
-// Binds counters and status codes; attributes and docstrings come from the native tables.
+// Python bindings of counters and status codes; their names and docstrings come from the native tables.
 #include "native/telemetry/counters.h"
 
 #include <pybind11/pybind11.h>
@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace weft::bind {
 namespace {
 
-// Adds an attribute per row, and the names as FIELDS.
+// Binds a struct of counters: one attribute per counter, and FIELDS with the names of all counters.
 template <class Counters, class... Options>
 class Binding {
  public:

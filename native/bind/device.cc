@@ -1,5 +1,5 @@
-// Binds buffers and requests in device memory, and reads DLPack capsules. A capsule stays with its producer, which
-// frees it when the object that owns it is released.
+// Python bindings of GPU buffers and their requests, and the parser of DLPack capsules. Reading does not consume a
+// capsule: its producer frees it.
 #include "native/bind/device.h"
 
 #include <pybind11/stl.h>
@@ -16,9 +16,10 @@
 namespace weft::bind {
 namespace {
 
-constexpr unsigned kLookUs = 20;  // between two queries of a stream
+constexpr unsigned kLookUs = 20;  // microseconds between two queries whether a stream has finished
 
-// The layouts that DLPack's specification (versions 0.8 and 1.0) gives these structures.
+// DlTensor, DlManaged and DlManagedVersioned have the memory layout that the DLPack specification (0.8 and 1.0)
+// defines.
 struct DlTensor {
   void* data;
   std::int32_t device_type, device_id;
@@ -26,7 +27,7 @@ struct DlTensor {
   std::uint8_t type_code, type_bits;
   std::uint16_t type_lanes;
   const std::int64_t* shape;
-  const std::int64_t* strides;  // in elements; null: C order
+  const std::int64_t* strides;  // strides in elements; null: the array is in C order
   std::uint64_t byte_offset;
 };
 struct DlManaged {
@@ -170,7 +171,7 @@ Status DevicePosted::wait(std::int64_t timeout_ns) {
 }
 
 py::tuple DevicePosted::wait_on(std::uint64_t stream) {
-  // Shared, because another thread may see the end and release the buffer.
+  // Holds a reference, because another thread may see that the request is done and release the buffer.
   const std::shared_ptr<DeviceBuffer> buffer = buffer_;
   if (buffer == nullptr || done()) return py::make_tuple(code(Status::ok), "");
   if (buffer->home()->forked()) return py::make_tuple(code(Status::forked_child), "");
@@ -202,7 +203,8 @@ py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner
 
 namespace {
 
-// Returns (nanoseconds staged, nanoseconds copied); raises RuntimeError with the driver's error.
+// Returns (nanoseconds of the transfer through a bounce buffer, nanoseconds of plain copies). Raises RuntimeError with
+// the driver's error.
 py::tuple bench_staging(int device, std::uint64_t source, std::uint64_t target, std::uint64_t bytes,
                         std::uint64_t ring_bytes_max, int repeats) {
   const gpu::StagingPlan plan{device, source, target, bytes, ring_bytes_max, repeats};
@@ -218,7 +220,8 @@ py::tuple bench_staging(int device, std::uint64_t source, std::uint64_t target, 
   return py::make_tuple(staged, copied);
 }
 
-// Returns (nanoseconds by the kernel, nanoseconds of copies, bytes of one); raises RuntimeError with the error.
+// Returns (nanoseconds of the kernel, nanoseconds of the same work by copies, bytes per repetition). Raises
+// RuntimeError with the driver's error.
 py::tuple bench_kernel(const std::string& work, int device, std::uint64_t source, std::uint64_t target,
                        std::uint64_t bytes, std::uint64_t piece_bytes, int repeats) {
   static const std::map<std::string, gpu::KernelWork> works{

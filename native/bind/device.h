@@ -1,5 +1,4 @@
-// GPU memory in the extension: buffers with the Python objects that own them, and their requests. transport/device.py
-// checks arrays; the device board asks the driver.
+// GPU buffers and requests as Python sees them. A buffer keeps the Python object that owns its memory alive.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -18,9 +17,10 @@
 
 namespace weft::bind {
 
-using DeviceRun = std::pair<std::uint64_t, std::uint64_t>;  // address, bytes
+using DeviceRun = std::pair<std::uint64_t, std::uint64_t>;  // address and size in bytes of a range
 
-// A stream of this library that the producer of an array orders after its own work.
+// A CUDA stream borrowed from weft. The library that produced an array makes the stream wait for the work that writes
+// the array.
 class Intake {
  public:
   Intake(std::shared_ptr<Home> home, message::DeviceWorker* worker, gpu::Stream stream)
@@ -40,7 +40,7 @@ class Intake {
   gpu::Stream stream_;
 };
 
-// Memory of one device, kept alive until the last owner releases it. Created and destroyed with the GIL held.
+// GPU memory of one device and the Python object that owns it. The GIL must be held when it is created or destroyed.
 class DeviceBuffer {
  public:
   DeviceBuffer(std::shared_ptr<Home> home, py::object owner, std::shared_ptr<const gpu::Layout> layout,
@@ -55,14 +55,14 @@ class DeviceBuffer {
   std::uint64_t bytes() const { return layout_->bytes(); }
   bool lies_with(const DeviceBuffer& other) const { return worker_ == other.worker_; }
   message::DeviceWorker& worker() const { return *worker_; }
-  // The buffer is accessed after the work that the stream has now. Returns (status, error).
+  // Makes accesses to the buffer wait for the work that is now queued on `stream`. Returns (status, error).
   py::tuple come_after(std::uint64_t stream);
   py::tuple come_after_intake(Intake& intake);
   Status post(const std::shared_ptr<message::Connection>& connection, bool receive,
               std::shared_ptr<message::DeviceMessage>* out);
   const gpu::Layout& layout() const { return *layout_; }
   std::uint8_t* data() const { return message::contiguous(*layout_); }
-  // Sleeps until that work is done. Returns (status, error). Handles signals.
+  // Sleeps until the work given to come_after() is done, and handles signals meanwhile. Returns (status, error).
   py::tuple await_stream();
   gpu::Event event() const { return after_.event; }
 
@@ -72,11 +72,12 @@ class DeviceBuffer {
   std::shared_ptr<Home> home_;
   py::object owner_;
   std::shared_ptr<const gpu::Layout> layout_;
-  message::DeviceWorker* worker_;  // owned by the runtime's device board
+  message::DeviceWorker* worker_;  // owned by the runtime's DeviceBoard
   message::After after_;
 };
 
-// A posted request in device memory. It releases its buffer when it is done, and keeps it forever if it never is.
+// A send or receive of device memory. It keeps its buffer alive until it is done. If it is destroyed before that, the
+// buffer is never freed.
 class DevicePosted {
  public:
   explicit DevicePosted(std::shared_ptr<DeviceBuffer> buffer) : buffer_(std::move(buffer)) {}
@@ -86,7 +87,7 @@ class DevicePosted {
     if (!settled()) new std::shared_ptr<DeviceBuffer>(buffer_);
   }
 
-  // Releases the GIL. Until it returns, the request is not done.
+  // Posts the request, with the GIL released. done() is false until begin() returns.
   Status begin(const std::shared_ptr<message::Connection>& connection, bool receive) {
     std::shared_ptr<message::DeviceMessage> made;
     const Status status = buffer_->post(connection, receive, &made);
@@ -110,29 +111,29 @@ class DevicePosted {
     return true;
   }
   Status wait(std::int64_t timeout_ns);
-  // (status, error).
+  // Makes a CUDA stream wait until the request is done. Returns (status, error).
   py::tuple wait_on(std::uint64_t stream);
 
  private:
   std::shared_ptr<DeviceBuffer> buffer_;
-  std::shared_ptr<message::DeviceMessage> request_;  // null: not posted yet, or refused
+  std::shared_ptr<message::DeviceMessage> request_;  // null: begin() has not returned yet, or the post was refused
   bool refused_ = false;
 };
 using DeviceLane = std::list<std::shared_ptr<DevicePosted>>;
 
-// (status, error, intake).
+// Lends one of weft's CUDA streams of the device. Returns (status, error, intake).
 py::tuple lend_intake(const std::shared_ptr<Home>& home, int device);
 
-// Registers device memory with the NICs: by its dma-buf, or by its address if the kernel supports that. The id is 0 if
-// neither works; then it is staged.
+// Registers device memory with the NICs, by its dma-buf or by its address. If neither works, the id is 0 and messages
+// go through a bounce buffer.
 Registered register_device(const std::shared_ptr<DeviceBuffer>& buffer);
 
-// Queues out = a op b on a stream, and the same into `also` (null: nowhere). Returns (status, error). All buffers have
-// one size and device.
+// Queues out = a op b on a stream; the result is also written to `also` unless that is null. All buffers must have the
+// same size and device. Returns (status, error).
 py::tuple reduce(const std::string& type, const std::string& operation, const DeviceBuffer& a, const DeviceBuffer& b,
                  const DeviceBuffer& out, const DeviceBuffer* also, std::uint64_t stream);
 
-// (status, error, buffer).
+// Makes a buffer of the memory ranges `runs`, which `owner` keeps alive. Returns (status, error, buffer).
 py::tuple hold_device(const std::shared_ptr<Home>& home, const py::object& owner, const std::vector<DeviceRun>& runs,
                       int device);
 

@@ -1,5 +1,5 @@
-// Binds the fabric: a plan whose tables are numpy arrays, a run in steps of a number of packet-hops, and its report as
-// arrays.
+// Python bindings of the packet-level simulator: its plan and report as numpy arrays, and a run in steps of a number of
+// packet-hops.
 #include "native/sim/fabric/fabric.h"
 
 #include <pybind11/numpy.h>
@@ -28,7 +28,7 @@ struct BoundFabricPlan : sim::FabricPlan {
   Chosen chosen;
 };
 
-// Takes any array with the record's layout, or that numpy can convert to it.
+// Converts a numpy array to a vector of records; raises TypeError if numpy cannot convert the elements to T.
 template <class T>
 std::vector<T> rows(const char* name, const py::array& given) {
   const auto array = py::array_t<T, py::array::c_style | py::array::forcecast>::ensure(given);
@@ -64,7 +64,7 @@ void set_network(BoundFabricPlan& plan, u32 hosts, u32 switches, const py::array
   plan.set_ports = rows<u32>("set_ports", set_ports);
 }
 
-// Keeps the plan alive, because the fabric refers to it.
+// A fabric and its plan. The plan must live as long as the fabric, which refers to it.
 struct BoundFabric {
   explicit BoundFabric(std::shared_ptr<BoundFabricPlan> given) : plan(std::move(given)) {
     const std::string complaint = sim::complaint(*plan);
@@ -163,7 +163,7 @@ py::dict samples_of(BoundFabric& self) {
   return made;
 }
 
-// The columns are the rows of the table of counters.
+// Returns one record per flow of the simulation: its two hosts and all flow counters.
 py::array streams_of(BoundFabric& self) {
   py::list names, formats, offsets;
   const auto add = [&](const char* name, const py::dtype& format, std::size_t offset) {

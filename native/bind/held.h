@@ -1,5 +1,4 @@
-// Objects that keep resources of the extension alive: the runtime with the process that opened it, memory of Python
-// objects, requests.
+// Objects that keep the runtime, the memory of Python objects and requests alive while the extension uses them.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -22,11 +21,11 @@ namespace weft::bind {
 namespace py = pybind11;
 
 using Clock = std::chrono::steady_clock;
-constexpr std::int64_t kSliceNs = 50'000'000;  // the longest delay of Ctrl-C
+constexpr std::int64_t kSliceNs = 50'000'000;  // a waiting call checks for signals (Ctrl-C) at least this often
 
 inline int code(Status status) { return static_cast<int>(status); }
 
-// The memory of a Python object, kept alive until the last owner releases it. Created and destroyed with the GIL held.
+// Keeps a Python object alive and gives access to its memory. The GIL must be held when it is created or destroyed.
 class Buffer {
  public:
   Buffer(const py::object& object, const std::string& argument, bool writable) {
@@ -54,7 +53,8 @@ class Buffer {
   Py_buffer view_{};
 };
 
-// The runtime and the process that opened it. A forked child has no engine threads to stop and destroys nothing.
+// The runtime and the id of the process that opened it. A forked child has no engine threads, so there the runtime is
+// leaked instead of destroyed.
 class Home {
  public:
   explicit Home(std::shared_ptr<message::Runtime> runtime) : runtime_(std::move(runtime)) {}
@@ -78,10 +78,10 @@ class Home {
   pid_t pid_ = getpid();
 };
 
-// Registered memory, deregistered when its last holder is gone: its owner, or a request that is not done.
+// Registered memory. It is deregistered when neither its owner nor a pending request refers to it any more.
 class RegisteredMemory {
  public:
-  // `owner` keeps the memory valid. Takes some time, with the GIL released.
+  // Registers the memory, with the GIL released because that is slow. `owner` keeps the memory valid.
   RegisteredMemory(std::shared_ptr<Home> home, std::shared_ptr<const void> owner, const datapath::Memory& memory)
       : home_(std::move(home)), owner_(std::move(owner)), data_(memory.data), bytes_(memory.bytes) {
     const Unlocked others_run;
@@ -115,8 +115,8 @@ class RegisteredMemory {
 };
 using Registered = std::shared_ptr<RegisteredMemory>;
 
-// Calls `wait_ns(slice)` until `done()`: ok; timed_out: not yet; a negative timeout waits forever. Handles signals
-// between slices; *interrupted: a handler raised.
+// Waits in short slices until `done()` and handles signals between them. Returns ok, or timed_out after `timeout_ns`
+// (negative: no limit). *interrupted is set if a signal handler raised an exception.
 template <class Done, class Wait>
 Status wait_in_slices(std::int64_t timeout_ns, const Done& done, const Wait& wait_ns, bool* interrupted) {
   const Clock::time_point begin = Clock::now();
@@ -134,7 +134,8 @@ Status wait_in_slices(std::int64_t timeout_ns, const Done& done, const Wait& wai
   }
 }
 
-// A send or receive of host memory. It releases its buffer when it is done, and keeps it forever if it never is.
+// A send or receive of host memory. It keeps its buffer alive until it is done. If it is destroyed before that, the
+// buffer is never freed.
 class Posted {
  public:
   Posted(std::shared_ptr<Home> home, std::shared_ptr<const void> buffer, Registered memory)
@@ -160,7 +161,7 @@ class Posted {
     return true;
   }
 
-  // As wait_in_slices().
+  // Waits until the request is done: ok, timed_out, or forked_child. A negative timeout waits without a limit.
   Status wait(std::int64_t timeout_ns) {
     if (done()) return settled(), Status::ok;
     if (home_->forked()) return Status::forked_child;
@@ -175,7 +176,7 @@ class Posted {
 
  private:
   std::shared_ptr<Home> home_;
-  std::shared_ptr<const void> buffer_;  // Buffers, or a DeviceBuffer
+  std::shared_ptr<const void> buffer_;  // the memory of the message: one or more Buffer objects, or a DeviceBuffer
   Registered memory_;                   // null: the buffer is not registered
   std::shared_ptr<message::HostMessage> message_;
 };

@@ -1,4 +1,4 @@
-// Binds the knob table: its rows, and the values from the environment.
+// Python bindings of the table of settings (WEFT_* variables) and of their values in the environment.
 #include "native/engine/knobs.h"
 
 #include <pybind11/pybind11.h>

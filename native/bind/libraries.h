@@ -1,4 +1,4 @@
-// Shared by bindings that take policies by name: parsing families, finding libraries, and keeping them loaded.
+// Helpers for bindings that take policies by name: they find policy libraries and keep them loaded.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -24,7 +24,7 @@ inline policy::Family family_of(const std::string& name) {
   throw pybind11::value_error("no policy family '" + name + "': window, credit, path or loss");
 }
 
-// The library is kept in `libraries`; a holder of the choice must keep them too.
+// Finds a policy's library and adds it to `libraries`, which must live as long as the returned choice.
 inline core::PolicyChoice find_policy(policy::Family family, const std::string& name,
                                       const std::vector<std::string>& directories, Libraries* libraries) {
   std::string error;
@@ -34,7 +34,7 @@ inline core::PolicyChoice find_policy(policy::Family family, const std::string& 
   return {&library->descriptor(), nullptr};
 }
 
-// The member of an owner for a family.
+// Returns the member of `owner` that belongs to a policy family, such as owner.window.
 template <class Owner>
 auto& place_of(Owner& owner, policy::Family family) {
   switch (family) {
@@ -50,14 +50,14 @@ auto& place_of(Owner& owner, policy::Family family) {
   return owner.credit;
 }
 
-// A choice refers to its library's memory and to its parameters, so a plan with choices keeps both.
+// The libraries and parameters of chosen policies. A plan keeps them because its policy choices point into them.
 struct Chosen {
   Libraries libraries;
   std::vector<std::shared_ptr<std::vector<core::i64>>> params;
   std::vector<engine::PolicyRef> by_text;
 };
 
-// By text, as in the knobs: "swift:increase_segments=8". Returns the policy's name.
+// Chooses a policy by a text such as "swift:increase_segments=8", as in the settings. Returns the policy's name.
 template <class Plan>
 std::string choose_text(Plan& plan, const std::string& family, const std::string& text,
                         const std::vector<std::string>& directories) {

@@ -1,4 +1,4 @@
-// The extension module: its bindings, one file per native header.
+// Defines the Python extension module; each bound native header has a file of its own.
 #include <pybind11/pybind11.h>
 
 namespace weft::bind {

@@ -1,4 +1,4 @@
-// Binds the loading of policies, and the error if one cannot be used.
+// Python bindings that load a policy, or say why it cannot be used.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 

@@ -1,4 +1,4 @@
-// Binds queries that must open an RDMA device: the transports of a port. Python reads sysfs itself.
+// Python binding of the query which transports an RDMA port supports. The query must open the device.
 #include <pybind11/pybind11.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// Binds the benchmarks of the verbs datapath over a fake libibverbs. They run without the GIL, and only if built with
-// libibverbs.
+// Python bindings of the benchmarks of the verbs datapath over a fake libibverbs. They need a build with libibverbs and
+// run without the GIL.
 #include "native/bench/rdma_bench.h"
 
 #include <pybind11/pybind11.h>

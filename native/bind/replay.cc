@@ -1,4 +1,4 @@
-// Binds the replay of recorded decisions: libraries by name, a recording as any buffer, totals as attributes.
+// Python bindings that replay a recording of policy decisions with policy libraries, and count the differences.
 #include "native/sim/replay.h"
 
 #include <pybind11/pybind11.h>
@@ -17,7 +17,7 @@ namespace weft::bind {
 namespace {
 
 struct BoundReplay : sim::Replay {
-  Libraries libraries;  // declared first, so that they are destroyed after the records that refer to them
+  Libraries libraries;  // declared first: libraries must be destroyed after the records that refer to them
 };
 
 void add(BoundReplay& replay, const std::string& family, const std::string& name,

@@ -1,4 +1,5 @@
-// Binds the two-endpoint rig: schedules with faults and policies, runs at once or step by step, and reports.
+// Python bindings of the rig (two endpoints in virtual time): fault schedules, runs as a whole or step by step, and
+// reports.
 #include "native/sim/rig/rig.h"
 
 #include <pybind11/pybind11.h>
@@ -16,7 +17,7 @@ namespace py = pybind11;
 namespace weft::bind {
 namespace {
 
-// A choice refers to its library's memory, so a holder of choices keeps the libraries too.
+// Policies to choose from. The libraries are kept because the choices point into their memory.
 struct Menu {
   sim::PolicyMenu menu;
   Libraries libraries;
@@ -26,7 +27,7 @@ struct BoundSchedule : sim::Schedule {
   Libraries libraries;
 };
 
-// Limits that the rig's arrays and the stacks rely on.
+// Raises ValueError for a schedule that exceeds the limits of the rig or of the protocol stacks.
 const BoundSchedule& checked(const BoundSchedule& schedule) {
   const bool fits = schedule.paths >= 1 && schedule.paths <= core::kMaxPaths && schedule.stripes >= 1 &&
                     schedule.stripes <= 16 && schedule.segment_bytes >= 128 && schedule.segment_bytes <= 9000 &&

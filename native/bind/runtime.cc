@@ -1,5 +1,5 @@
-// Binds the runtime: devices, listeners, dials, connections, requests, and the buffers of requests. Raises only for
-// arguments that cannot be converted.
+// Python bindings of the runtime: devices, listeners, connections, requests and their buffers. Most calls return a
+// status; they raise only for unusable arguments.
 #include "native/message/runtime.h"
 
 #include <pybind11/pybind11.h>
@@ -19,10 +19,11 @@
 namespace weft::bind {
 namespace {
 
-// A list, because an empty deque allocates, and closing must work when memory runs out.
+// The pending requests of one direction. It is a list because even an empty deque allocates, and closing must work when
+// memory runs out.
 using Lane = std::list<std::shared_ptr<Posted>>;
 
-// A connection and its requests. A request that its caller dropped is kept here until it is done.
+// A connection and its pending requests. A request is kept here until it is done, even if Python has dropped it.
 class BoundConnection {
  public:
   BoundConnection(std::shared_ptr<Home> home, std::shared_ptr<message::Connection> connection)
@@ -31,7 +32,7 @@ class BoundConnection {
   BoundConnection& operator=(const BoundConnection&) = delete;
   ~BoundConnection() { close(); }
 
-  // `pieces`: a receive into `buffer` is copied into them; empty: it stays in `buffer`.
+  // Posts a send or receive. A received message is copied from `buffer` into `pieces` unless `pieces` is empty.
   py::tuple post(const std::shared_ptr<Buffer>& buffer, const Registered& memory, bool receive,
                  const std::vector<std::shared_ptr<Buffer>>& pieces) {
     const std::shared_ptr<message::Connection> connection = usable();
@@ -53,23 +54,23 @@ class BoundConnection {
     check_home(memory);
     const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
     if (memory != nullptr && message::is_read_in_place(*connection, way, buffer->layout(), memory->id())) {
-      // The NIC reads the memory in place, without regard to streams: the caller has waited for them.
+      // The NIC reads the memory in place and knows nothing of CUDA streams: the caller has waited for their work.
       return start(connection, buffer, memory, {buffer->data(), buffer->bytes(), memory->id(), {}}, false);
     }
     reap_device();
-    // Added before it is posted, as in start().
+    // Added to the list before it is posted, so that the buffer lives on even if memory runs out in between.
     const auto posted = std::make_shared<DevicePosted>(buffer);
     device_lane_.push_back(posted);
     const Status status = posted->begin(connection, receive);
     if (status == Status::ok) return py::make_tuple(code(status), posted);
-    device_lane_.remove(posted);  // kept alive by `posted` here
+    device_lane_.remove(posted);  // `posted` still keeps the request alive
     return py::make_tuple(code(status), nullptr);
   }
 
   void quiesce(const DeviceBuffer& buffer) {
     const std::shared_ptr<message::Connection> connection = connection_;
     if (connection == nullptr || home_->forked()) return;
-    const DeviceLane lane = device_lane_;  // copied, as other threads change it while this waits
+    const DeviceLane lane = device_lane_;  // a copy, because other threads may change the list during the waits
     for (const std::shared_ptr<DevicePosted>& posted : lane) {
       if (posted->holds(buffer) && !posted->done()) posted->quiesce(*connection);
     }
@@ -110,7 +111,7 @@ class BoundConnection {
     for (const std::shared_ptr<DevicePosted>& posted : gone_device) posted->settled();
   }
 
-  // Shared, so that close() in another thread destroys nothing during a call.
+  // Returns a reference, so that close() in another thread cannot destroy the connection during a call.
   std::shared_ptr<message::Connection> open() const {
     if (connection_ == nullptr) throw py::value_error("the connection is closed");
     return connection_;
@@ -119,7 +120,7 @@ class BoundConnection {
   Status health() const { return connection_ == nullptr ? Status::connection_closed : connection_->health(); }
 
  private:
-  // Null if it cannot be used; unusable() has the reason.
+  // Null if the connection is closed or this is a forked child; unusable() says which.
   std::shared_ptr<message::Connection> usable() const {
     return connection_ == nullptr || home_->forked() ? nullptr : connection_;
   }
@@ -130,7 +131,8 @@ class BoundConnection {
     }
   }
 
-  // Added before it is posted, so that the buffer outlives the engine's use even if memory runs out in between.
+  // Adds the request to the list before it is posted, so that the buffer outlives the engine's use even if memory runs
+  // out in between.
   py::tuple start(const std::shared_ptr<message::Connection>& connection, std::shared_ptr<const void> held,
                   const Registered& memory, message::HostBuffer place, bool receive) {
     Lane& lane = lanes_[receive ? 1 : 0];
@@ -144,8 +146,8 @@ class BoundConnection {
     return py::make_tuple(code(status), nullptr);
   }
 
-  // Requests release their buffers after they are off the list, because releasing runs Python code that may change the
-  // list.
+  // Takes requests that are done off the list, and only then releases their buffers: that may run Python code that
+  // changes the list.
   void reap_device() {
     DeviceLane over;
     for (auto posted = device_lane_.begin(); posted != device_lane_.end();) {
@@ -160,7 +162,7 @@ class BoundConnection {
     while (!lane->empty() && lane->front()->done()) {
       const std::shared_ptr<Posted> first = std::move(lane->front());
       lane->pop_front();
-      // A thread may still wait for it; that thread keeps it alive.
+      // Releases the buffer. Another thread may still wait for the request and then keeps the request alive.
       static_cast<void>(first->settled());
     }
   }
@@ -203,7 +205,7 @@ struct BoundDial {
   }
 };
 
-// The runtime; open until close(), and until the last of its listeners and connections is gone.
+// The runtime as Python holds it. Listeners and connections keep the native runtime alive after close().
 struct BoundRuntime {
   std::shared_ptr<Home> home;
 
@@ -216,7 +218,7 @@ struct BoundRuntime {
     std::unique_ptr<Native> made;
     std::string error;
     Status status = Status::forked_child;
-    const std::shared_ptr<Home> held = open();  // kept alive, as another thread may close the endpoint meanwhile
+    const std::shared_ptr<Home> held = open();  // a reference, because another thread may close the endpoint
     if (!held->forked()) {
       const Unlocked others_run;
       status = call(held->runtime(), &made, &error);
@@ -246,7 +248,7 @@ struct BoundRuntime {
   }
 };
 
-// Runs a change of policies without the GIL. Returns (status, error).
+// Runs `call`, which changes a policy or its parameters, without the GIL. Returns (status, error).
 template <class Call>
 py::tuple change(const std::string& family, const std::string& text, bool params, const Call& call) {
   std::string error;
@@ -268,7 +270,7 @@ void bind_policies(py::module_& module) {
       .def_property_readonly("params", [](const P& self) { return py::bytes(self.params); });
 }
 
-// Returns (status, error, runtime); invalid_argument if a setting is out of range.
+// Returns (status, error, whether the settings are valid, runtime).
 py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& settings) {
   engine::Knobs knobs;
   std::string error;
@@ -379,7 +381,7 @@ void bind_connections(py::module_& module) {
            })
       .def("counters", [](const C& self) {
         const std::shared_ptr<message::Connection> connection = self.open();
-        if (self.forked()) return engine::ConnectionCounters();  // only the parent has engines
+        if (self.forked()) return engine::ConnectionCounters();  // a forked child has no engines
         const Unlocked others_run;
         return connection->counters();
       });

@@ -1,4 +1,4 @@
-// Releases the GIL while a binding works or waits. Safe if the interpreter exits meanwhile.
+// Releases the GIL while a binding works or waits; this is safe even if the interpreter exits meanwhile.
 #pragma once
 
 #include <cxxabi.h>
@@ -7,9 +7,9 @@
 
 namespace weft::bind {
 
-// Releases the GIL for its scope. A daemon thread that returns while the interpreter is finalized cannot get the GIL
-// again: CPython before 3.14 ends such a thread by unwinding its stack, which would run destructors of Python objects
-// without the GIL. Here the thread blocks until the process is gone, as CPython does from 3.14 on.
+// Releases the GIL for its scope. If the interpreter exits meanwhile, a daemon thread cannot get the GIL again. CPython
+// before 3.14 then unwinds the thread's stack, which would run destructors of Python objects without the GIL. Here the
+// thread blocks until the process ends, as in CPython 3.14 and later.
 class Unlocked {
  public:
   Unlocked() : thread_(PyEval_SaveThread()) {}

@@ -1,5 +1,5 @@
-// Tracks per path what an acknowledgment has to report (send time to echo, counts) and which paths owe one.
-// ReceiveWindow keeps the sequence numbers.
+// Decides when a receiver acknowledges, and keeps what an acknowledgment reports about each path: the send time to echo
+// and segment counts.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ class AckSchedule {
  public:
   struct alignas(32) PathReport {
     i64 echo_sent_ns = -1;
-    i64 arrived_ns = 0;  // arrival of the echoed segment
-    i64 away_ns = 0;     // total time that this host's thread had not run by then
+    i64 arrived_ns = 0;  // when the segment arrived whose send time is echoed
+    i64 away_ns = 0;     // HostTime::away_ns() at that arrival
     u32 segments = 0;
     u32 ecn_segments = 0;
   };
@@ -27,7 +27,7 @@ class AckSchedule {
   AckSchedule(u16 path_count, u64 wait_bytes, i64 wait_ns) noexcept
       : wait_bytes_(wait_bytes), wait_ns_(wait_ns), path_count_(path_count) {}
 
-  // False when out of memory: the segment must not be counted as received.
+  // Allocates the reports. False when out of memory: the segment must then not be counted as received.
   bool activate() noexcept {
     if (reports_ == nullptr) reports_.reset(new (std::nothrow) PathReport[path_count_]);
     return reports_ != nullptr;
@@ -52,7 +52,7 @@ class AckSchedule {
     urgent_ = urgent_ || congestion_experienced || bytes_ >= wait_bytes_;
   }
   void on_message_whole() noexcept { urgent_ = true; }
-  // A repeated segment or a larger grant: acknowledge again, reporting on this path.
+  // Requests an acknowledgment that reports on this path, after a duplicate segment or a larger grant.
   void on_due(u8 path) noexcept {
     due_[path / 64] |= u64{1} << (path % 64);
     urgent_ = true;
@@ -64,7 +64,7 @@ class AckSchedule {
   bool pending() const noexcept { return (due_[0] | due_[1] | due_[2] | due_[3]) != 0; }
   bool due(i64 now_ns) const noexcept { return pending() && (urgent_ || now_ns - since_ns_ >= wait_ns_); }
   i64 poll_timeout() const noexcept { return pending() && !urgent_ ? since_ns_ + wait_ns_ : kNever; }
-  // Fills reports for up to kAckReportsMax paths that owe one and clears what they owe.
+  // Writes the due reports of up to kAckReportsMax paths, which are then no longer due. Returns the number of reports.
   u8 take_reports(i64 now_ns, const HostTime& host, wire::PathReport* out) noexcept {
     u8 count = 0;
     for (std::size_t word = 0; word < due_.size(); ++word) {
@@ -72,7 +72,7 @@ class AckSchedule {
         if (count == wire::kAckReportsMax) return count;
         const auto path = 64 * word + static_cast<std::size_t>(std::countr_zero(due_[word]));
         due_[word] &= due_[word] - 1;
-        // A path on which no segment has been counted has nothing to report.
+        // Skips a path on which no segment has arrived.
         if (reports_ == nullptr || reports_[path].echo_sent_ns < 0) continue;
         const PathReport& report = reports_[path];
         const i64 held_ns = std::clamp<i64>(now_ns - report.arrived_ns, 0, 0xFFFF'FFFF);
@@ -96,8 +96,8 @@ class AckSchedule {
   std::array<u64, kMaxPaths / 64> due_{};
   u64 wait_bytes_;
   i64 wait_ns_;
-  u64 bytes_ = 0;     // received since the last acknowledgment
-  i64 since_ns_ = 0;  // arrival of the first of them
+  u64 bytes_ = 0;     // bytes received since the last acknowledgment
+  i64 since_ns_ = 0;  // when the first of these bytes arrived
   bool urgent_ = false;
   u16 path_count_;
 };

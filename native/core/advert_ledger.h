@@ -1,4 +1,4 @@
-// The sender's record of receives posted at the other end: how many are known, and the capacity of each.
+// The sender's record of the receives that the peer has advertised: their number and the capacity of each.
 #pragma once
 
 #include <memory>
@@ -10,10 +10,10 @@ namespace weft::core {
 
 class AdvertLedger {
  public:
-  static constexpr u64 kAheadMax = 4096;  // limit beyond the next message, to bound memory (P-7)
+  static constexpr u64 kAheadMax = 4096;  // limit of receives kept beyond the next message (P-7)
   enum class Permission : u8 { go, wait, too_long };
 
-  // An advertised receive. Key 0: it has no memory window, so the bytes go in datagrams.
+  // An advertised receive. Key 0 means that it has no memory window and its bytes must be sent in datagrams.
   struct Receive {
     u64 capacity_bytes = 0;
     u64 address = 0;
@@ -21,14 +21,15 @@ class AdvertLedger {
   };
 
   u64 known() const noexcept { return known_; }
-  // Only valid for the next message to be sent, once it may be sent.
+  // The advertised receive of a message. Valid only for the next message to be sent, once may_send() permits it.
   Receive receive_of(u64 message) const noexcept { return message < known_ ? ring_[message & mask_] : Receive{}; }
 
-  // Takes new entries from an advertisement. False: there are more than may be kept; then nothing has changed.
+  // Adds the new entries of an advertisement. Returns false and changes nothing if they are more than may be kept.
   bool on_advert(const wire::Advert& advert, u64 next_message) noexcept {
     const u64 first = expand32(known_, advert.first_message);
     const u64 end = first + advert.count;
-    // Nothing to take if it starts beyond a hole or has nothing new; the confirmation says how many are known.
+    // Ignores an advertisement that has no new entry or does not continue the known ones; the confirmation tells how
+    // many are known.
     if (first > known_ || end <= known_) return true;
     if (end > next_message + kAheadMax) return false;
     for (u64 message = known_; message < end; ++message) {
@@ -46,7 +47,7 @@ class AdvertLedger {
     return may_go ? Permission::go : Permission::wait;
   }
 
-  // Frees the storage if no entry is needed.
+  // Frees the storage if no advertised receive is unused.
   void release(u64 next_message) noexcept {
     if (known_ <= next_message) ring_.reset();
   }
@@ -67,7 +68,7 @@ class AdvertLedger {
     return true;
   }
 
-  std::unique_ptr<Receive[]> ring_;  // indexed by message number, starting at the next message
+  std::unique_ptr<Receive[]> ring_;  // circular, indexed by message number, from the next message on
   u64 mask_ = 0;
   u64 known_ = 0;
 };

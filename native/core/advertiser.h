@@ -1,5 +1,5 @@
-// Decides when to advertise posted receives to the sender, and repeats the advertisement until it is confirmed. It only
-// counts receives; ReceiveQueue holds them.
+// Decides when to advertise posted receives to the sender, and repeats each advertisement until it is confirmed.
+// ReceiveQueue holds the receives.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,8 @@ namespace weft::core {
 class Advertiser {
  public:
   static constexpr u64 kSaidAgainMax = 16;
-  // `urgent`: the sender may be waiting for this advertisement. Other receives only free eager slots, so they are
-  // advertised when half of the slots depend on them, or after a delay: a sender whose message is too long for such a
-  // receive learns that only from the advertisement.
+  // `urgent`: the sender may be waiting for this advertisement. Other advertisements only allow it more eager messages;
+  // they are sent after a delay, or at once if they are half as many as the eager slots.
   void on_post(i64 now_ns, u64 posted, bool urgent, u64 eager_slots) noexcept {
     posted_ = posted;
     if (urgent || 2 * (posted - confirmed_) >= eager_slots) {
@@ -37,15 +36,15 @@ class Advertiser {
   }
 
   bool due() const noexcept { return due_; }
-  // An advertisement was sent and is not confirmed.
+  // True while an advertisement was sent and is not confirmed.
   bool unanswered() const noexcept { return confirmed_ < posted_ && (sent_ > confirmed_ || backoff_ != 0); }
   u64 confirmed() const noexcept { return confirmed_; }
-  // Consecutive advertisements that were not confirmed in time.
+  // Number of consecutive advertisements that were not confirmed in time.
   u32 retries() const noexcept { return backoff_; }
-  // Repeats up to kSaidAgainMax unconfirmed entries: the sender ignores an advertisement beyond a hole, and packets may
-  // be reordered between paths.
+  // First receive of the next advertisement. Up to kSaidAgainMax unconfirmed entries are sent again, because the sender
+  // ignores an advertisement that arrives before its predecessor.
   u64 first() const noexcept { return sent_ - confirmed_ <= kSaidAgainMax ? confirmed_ : sent_; }
-  // The entries [first, first + count) were put into a packet.
+  // Notes that the entries [first(), first() + count) were put into a packet.
   void on_sent(u64 count, i64 now_ns, i64 rto_ns, i64 interval_ns_max = kNever) noexcept {
     const u64 end = first() + count;
     sent_ = end > sent_ ? end : sent_;

@@ -1,5 +1,5 @@
-// The closing state machine of a flow: open, closing (close packets are repeated until confirmed or given up), closed.
-// The flow's owner drops what is outstanding.
+// The closing state machine of a flow: open, closing, closed. While closing, close packets are repeated until one is
+// confirmed or a time limit is reached.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ class Closer {
   State state() const noexcept { return state_; }
   Status reason() const noexcept { return reason_; }
 
-  // Gives up after `patience_ns`; a peer that hears nothing for that long considers us dead anyway.
+  // Starts closing. Gives up after `patience_ns`: a peer that hears nothing for so long considers this end dead anyway.
   void close(Status reason, i64 now_ns, i64 patience_ns) noexcept {
     if (state_ != State::open) return;
     give_up_ns_ = now_ns + patience_ns;
@@ -23,7 +23,7 @@ class Closer {
     reason_ = reason;
     next_ns_ = now_ns;
   }
-  // The peer closed: only the confirmation is left to send.
+  // The peer has closed the flow: this end has nothing more to send than the confirmation.
   void on_peer_close() noexcept { state_ = State::closed; }
   void on_confirm() noexcept {
     if (state_ == State::closing) state_ = State::closed;
@@ -36,7 +36,8 @@ class Closer {
       return false;
     }
     next_ns_ = now_ns + (rto_ns > interval_ns_max >> tries_ ? interval_ns_max : rto_ns << tries_);
-    // Sends more often after several tries, so that a network that loses most packets delivers one before we give up.
+    // After several retries sends more often, so that at least one packet gets through a network that loses most of
+    // them.
     if (tries_ >= kPatientTries) next_ns_ = std::min(next_ns_, now_ns + interval_ns_max / 4);
     if (tries_ < 20) ++tries_;
     return true;

@@ -1,5 +1,5 @@
-// Grants only grow: a smaller answer from the policy leaves the previous grant in force. Ticks are at least 10 us
-// apart, whatever the policy asks for.
+// Calls the hooks of a credit policy. A grant never shrinks: if the policy answers less, the previous grant stays.
+// Ticks are at least 10 us apart, whatever the policy asks for.
 #include "native/core/credit_control.h"
 
 namespace weft::core {
@@ -10,7 +10,7 @@ bool CreditControl::open() noexcept {
   return true;
 }
 
-// The answer of the start hook is ignored, because the event that caused the start is passed to the policy next.
+// Calls the start hook. Its grant is ignored, because the policy gets the event that caused the start next.
 void CreditControl::start(policy::CreditEvent event) noexcept {
   started_ = true;
   event.kind = -1;
@@ -51,7 +51,7 @@ bool CreditControl::ask(std::size_t hook, i64 kind, i64 now_ns, u64 received_byt
 }
 
 bool CreditControl::on_demand(i64 now_ns, u64 demand_bytes, u64 received_bytes) noexcept {
-  // The policy is asked on every request, even if nothing changed: the grant may have been lost.
+  // The policy is called for every request, even an unchanged one, because the sender may not have received the grant.
   demand_bytes_ = std::max(demand_bytes_, demand_bytes);
   return ask(policy::hook::credit_demand, 0, now_ns, received_bytes);
 }

@@ -1,5 +1,5 @@
-// Asks the receiver-driven credit policy how many bytes a sender may send, on credit requests and on ticks. It holds
-// the record of one flow; the port record belongs to the stack and is shared by all flows.
+// Asks the receiver-driven credit policy how many bytes a sender may send, at credit requests and timer ticks. It holds
+// the policy's record of one flow.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,10 @@
 
 namespace weft::core {
 
-// The receiving ports' record: one per engine and credit policy in use.
+// What the flows of an engine with the same credit policy share: the policy's record of the receiving port.
 struct CreditPort {
   const policy::Descriptor* descriptor = nullptr;
-  std::vector<i64> record;  // the policy's data, zeroed; int64 words for alignment
+  std::vector<i64> record;  // the policy's own data, initially zero; int64 elements align it
   i64 active_flows = 0;
 };
 
@@ -29,7 +29,7 @@ class CreditControl {
   u64 granted_bytes() const noexcept { return granted_bytes_; }
   CreditPort* port() noexcept { return port_; }
   void on_mark() noexcept { ++ecn_segments_; }
-  // Continues where another policy stopped: grants are never taken back.
+  // Takes over the grant and demand of the replaced policy, because a grant must not shrink.
   void resume(u64 granted_bytes, u64 demand_bytes) noexcept {
     granted_bytes_ = granted_bytes;
     demand_bytes_ = demand_bytes;
@@ -37,7 +37,7 @@ class CreditControl {
   u64 demand_bytes() const noexcept { return demand_bytes_; }
   bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }
   PolicyChoice choice() const noexcept { return policy_.choice(); }
-  // True when the grant grew and an acknowledgment should report it.
+  // Handles a credit request. True when the grant has grown and an acknowledgment should report it.
   bool on_demand(i64 now_ns, u64 demand_bytes, u64 received_bytes) noexcept;
   bool on_timer(i64 now_ns, u64 received_bytes) noexcept;
   i64 poll_timeout() const noexcept { return tick_ns_; }
@@ -52,7 +52,7 @@ class CreditControl {
   u32 flow_;
   u16 segment_bytes_;
   bool started_ = false;
-  i64 ecn_segments_ = 0;  // ECN marks since the policy was last told
+  i64 ecn_segments_ = 0;  // ECN marks since the last call of the policy
   u64 demand_bytes_ = 0;
   u64 granted_bytes_ = 0;
   i64 tick_ns_ = kNever;

@@ -1,4 +1,4 @@
-// Default values that the stack, the knobs and the simulators share.
+// Default values shared by the protocol stack, the WEFT_* settings and the simulators.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// Everything that the core reports. The owner polls the events that it must act on; sinks (trace.h) see all of them.
+// The events that the core reports. The owner of a stack polls those that it must act on; sinks (trace.h) get all of
+// them.
 #pragma once
 
 #include <vector>
@@ -10,49 +11,66 @@ namespace weft::core {
 
 struct Event {
   enum class Kind : u8 {
-    send_done,      // message, cookie: the send's; all bytes of this flow's stripe are in the peer's memory
-    stripe_placed,  // message; cookie: the receive's ticket; value: size of the whole message; key: the window to close
-                    // before the receive completes and before anything more is transmitted (P-1)
-    window_unused,  // key: a window that the peer has not used and will not use
-    flow_failed,    // status: the reason; every send and receive of the flow is void
-    peer_closed,    // value: number of eager messages held without a receive, which can still be received. status: the
-                    // reason. receive_waits: a posted receive waits for a message that can't arrive any more
-    flow_closed,    // both sides are done with the flow: release_flow() may reuse its index
-    path_down,      // peer, path; value: 1 if only long datagrams are lost on it, 0 if nothing comes back
-    path_up,        // peer, path
-    peer_dead,      // peer, status
-    flow_stuck,     // flow, peer: no progress for the time after which a peer counts as silent, although the peer is
-                    // heard; repeated every quarter of that time. Stack::give_up_flow ends the flow
-    segment_size,   // peer; value: largest datagram size from now on
-    policy_failed,  // value: policy::Family; `fixed` replaced the policy. Details: Shared::failure_of
-    peer_quiet,  // peer: a flow waits for it, nothing was heard for a quarter of the silence limit, and keepalives went
-                 // unanswered; repeated. The owner decides what to do (StackConfig::owner_judges)
-    peer_released,  // peer: a dead peer's last flow is gone; the owner must return its index by release_peer()
-    // The following are for sinks only; the owner does not get them.
-    message_posted,   // flow, message, receives; value: bytes of the whole message, or the capacity of a receive
-    message_started,  // flow, message, receives; value: bytes of the whole message. Its first segment left or arrived
-    message_failed,   // flow, message, receives, status: it was posted, and this flow's part will not complete
-    path_probed,      // peer, path: a probe leaves on a path that is down
-    peer_connected,   // peer; value: number of paths
-    loss,             // flow, peer, path; value: segments that one verdict of the loss policy declared lost
-    timeout,          // flow, peer, path: the path's timeout expired with segments in flight
-    policy_replaced,  // flow or peer; value: policy::Family. The owner chose another policy
+    // All bytes of this flow's stripe of a send are in the peer's memory. Fields: message; cookie (the send's).
+    send_done,
+    // This flow's stripe of a receive is complete. The memory window `key` must be closed before the receive completes
+    // and before the flow transmits again (P-1). Fields: message; cookie (the receive's ticket); value (bytes of the
+    // whole message); key.
+    stripe_placed,
+    // The peer has not used the memory window `key` and will not use it any more.
+    window_unused,
+    // The flow failed, and with it all of its sends and receives. Fields: status (the reason).
+    flow_failed,
+    // The peer closed the flow. Fields: status (the reason); value (number of eager messages that can still be
+    // received); receive_waits (true if a posted receive waits for a message that cannot arrive any more).
+    peer_closed,
+    // Both ends have closed the flow; release_flow() may be called, after which the flow's index is reused.
+    flow_closed,
+    // A path became unusable. Fields: peer; path; value (1: it loses only long datagrams, 0: it loses all).
+    path_down,
+    path_up,    // A path is usable again. Fields: peer; path.
+    peer_dead,  // The peer is dead. Fields: peer; status (the reason).
+    // The flow made no progress for the silence limit (StackConfig), although its peer is heard. Repeated every quarter
+    // of that limit. Stack::give_up_flow() ends the flow. Fields: flow; peer.
+    flow_stuck,
+    segment_size,   // The largest datagram to a peer has a new size. Fields: peer; value (the size).
+    policy_failed,  // `fixed` replaced a failed policy; Shared::failure_of has details. Fields: value (policy::Family).
+    // A flow waits for a peer that was not heard for a quarter of the silence limit and answered no keepalives.
+    // Repeated. The owner decides what to do (StackConfig::owner_judges). Fields: peer.
+    peer_quiet,
+    // The last flow of a dead peer is gone; the owner must call release_peer(). Fields: peer.
+    peer_released,
+
+    // The following events are for sinks only; the owner does not get them.
+
+    // A send or receive was posted. Fields: flow; message; receives; value (bytes of the message or of the buffer).
+    message_posted,
+    // The first segment of a message left or arrived. Fields: flow; message; receives; value (message bytes).
+    message_started,
+    // This flow's stripe of a posted message will not complete. Fields: flow; message; receives; status (the reason).
+    message_failed,
+    path_probed,     // A probe was sent on a silent path. Fields: peer; path.
+    peer_connected,  // A peer was added. Fields: peer; value (number of paths).
+    loss,            // The loss policy declared segments lost. Fields: flow; peer; path; value (number of segments).
+    timeout,         // A path's timeout expired with segments in flight. Fields: flow; peer; path.
+    // The owner replaced a policy by another one. Fields: flow or peer; value (policy::Family).
+    policy_replaced,
   };
   static constexpr unsigned kKinds = static_cast<unsigned>(Kind::policy_replaced) + 1;
   Kind kind;
   u8 path = 0;
   bool receive_waits = false;
-  bool receives = false;  // of a message: this end receives it
+  bool receives = false;  // events about a message: true if this end receives it
   Status status = Status::ok;
   u32 flow = kNone;
   u32 peer = kNone;
   u32 key = 0;
   void* cookie = nullptr;
   u64 value = 0;
-  u64 message = 0;  // of events about a message: its number within the connection
+  u64 message = 0;  // events about a message: its number within the connection
 };
 
-// First in, first out. The buffer keeps the largest capacity that was needed.
+// A FIFO queue of events. Its buffer grows as needed and never shrinks.
 class EventQueue {
  public:
   void push(const Event& event) { events_.push_back(event); }

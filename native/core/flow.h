@@ -1,5 +1,4 @@
-// One flow of a connection: its sending half, its receiving half, its closing state and its places in the stack's
-// queues.
+// One flow of a connection: its sender, its receiver, its closing state and its flags and timers in the stack.
 #pragma once
 
 #include "native/core/closer.h"
@@ -18,7 +17,7 @@ struct Flow {
   Flow(const Flow&) = delete;
   Flow& operator=(const Flow&) = delete;
 
-  FlowCells own_counters;  // used if the owner supplied none
+  FlowCells own_counters;  // the flow's counters if its configuration supplies none
   FlowConfig config;
   Peer* peer;
   FlowSender tx;
@@ -26,26 +25,26 @@ struct Flow {
   Closer closer;
   i64 deficit_bytes = 0;
   i64 scheduled_ns = kNever;
-  i64 active_ns = 0;      // time of the last packet or post
-  i64 idle_ns = kNever;   // when to check whether per-path storage can be released
-  i64 judged_ns = 0;      // when it was last judged to be stuck
-  i64 retry_ns = kNever;  // next try after storage ran out with nothing in flight whose acknowledgment could free some
-  bool in_control = false;      // is in the stack's control queue
-  bool in_ready = false;        // is in the queue of flows with new data
-  bool in_resend = false;       // is in the queue of flows with segments to resend
-  bool in_room_wait = false;    // is in the queue of flows that were refused an eager block
-  bool in_path_wait = false;    // is in its peer's queue of flows that wait for room on a path
-  bool waits = false;           // counted in the peer's number of waiting flows
-  i64 confirm_ns = kNever;      // deadline for confirming advertisements, unless sent data confirms them first
-  bool confirm_advert = false;  // an advertisement has to be confirmed by a packet
+  i64 active_ns = 0;            // time of the last packet, send or receive of this flow
+  i64 idle_ns = kNever;         // when to check whether the flow is idle and its per-path state can be freed
+  i64 judged_ns = 0;            // when the flow was last found to be without progress
+  i64 retry_ns = kNever;        // when to try to send again after memory ran out, if nothing is in flight
+  bool in_control = false;      // the flow is in the stack's control queue
+  bool in_ready = false;        // the flow is in the queue of flows with new data
+  bool in_resend = false;       // the flow is in the queue of flows with segments to resend
+  bool in_room_wait = false;    // the flow is in the queue of flows that were refused an eager block
+  bool in_path_wait = false;    // the flow is in its peer's queue of flows that wait for room on a path
+  bool waits = false;           // the peer's number of waiting flows includes this flow
+  i64 confirm_ns = kNever;      // when to confirm advertisements by a packet, unless sent data confirms them before
+  bool confirm_advert = false;  // an advertisement must be confirmed by a packet of its own
   bool confirm_close = false;
-  bool failures_reported = false;  // its incomplete receives have been reported to sinks as failed
+  bool failures_reported = false;  // sinks were told that the flow's incomplete receives failed
   bool failed = false;             // the event flow_failed has been emitted
   bool closed_reported = false;
-  bool peer_closed = false;  // the peer has closed or died: nothing more arrives, but held messages can be received
-  Status end_reason = Status::connection_closed;  // if `peer_closed`: status of receives beyond the held messages
+  bool peer_closed = false;  // the peer has closed or died; eager messages that arrived before can still be received
+  Status end_reason = Status::connection_closed;  // if `peer_closed`: status of receives without such a message
 
-  // Current values, with the gauges brought up to date.
+  // Returns the current counters, after updating the gauges.
   FlowCounters counters() noexcept {
     tx.refresh_gauges();
     return telemetry::values(*config.counters);
@@ -56,7 +55,7 @@ struct Flow {
     rx.prefetch(path);
   }
   i64 last_progress_ns() const noexcept { return std::max(tx.progress_ns(), rx.progress_ns()); }
-  // When the flow will count as stuck unless it makes progress; kNever: it is not waiting for the network.
+  // When the flow will count as stuck unless it makes progress; kNever: it does not wait for the network.
   i64 stuck_ns(i64 silence_ns) noexcept {
     const i64 since_ns = std::min(tx.stuck_since_ns(), rx.stuck_since_ns());
     if (since_ns == kNever) return kNever;

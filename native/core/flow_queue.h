@@ -1,5 +1,5 @@
-// A FIFO queue of indices that does not allocate after reserve(). Each index may be queued only once; the caller's
-// object keeps the flag for that.
+// A FIFO queue of indices of flows or peers. It does not allocate after reserve(). An index must not be queued twice;
+// the caller keeps a flag for that.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@ namespace weft::core {
 
 class FlowQueue {
  public:
-  // Makes room for `count` indices; called when a flow or peer is opened, never per segment.
+  // Allocates room for `count` indices; called when a flow or peer is opened, never for a segment.
   void reserve(std::size_t count) {
     std::size_t capacity = ring_.empty() ? 16 : ring_.size();
     while (capacity < count + 1) capacity *= 2;
@@ -27,7 +27,7 @@ class FlowQueue {
   u32 front() const noexcept { return ring_[head_ & (ring_.size() - 1)]; }
   u32 pop() noexcept { return ring_[head_++ & (ring_.size() - 1)]; }
   void push(u32 index) noexcept { ring_[tail_++ & (ring_.size() - 1)] = index; }
-  // Removes an index whose owner is released; otherwise the next owner of the number would be queued twice.
+  // Removes the index of a flow or peer that is released, because the index may be reused.
   void remove(u32 index) noexcept {
     const std::size_t end = tail_;
     tail_ = head_;

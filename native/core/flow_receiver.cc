@@ -1,8 +1,8 @@
-// Receives segments and builds the packets that answer them. The order of the checks keeps buffers safe: token (in the
-// stack), duplicate, placement, and only then is a byte written. A sequence number is marked as received only after its
-// bytes are in place and their CRC was right. The CRC is computed while copying, so a damaged segment may overwrite
-// bytes; they belong to a message that is incomplete until the segment arrives again. (Bytes written through a memory
-// window are in place before any check; closing the window is what keeps late writes out of completed buffers.)
+// Receives segments and builds the packets that answer them. To keep buffers safe, a segment is checked in this order
+// before a byte of it is written: token (in the stack), duplicate, placement. Its sequence number is marked as received
+// only after its bytes are in place with the right CRC. The CRC is computed while copying, so a damaged segment may
+// overwrite bytes, but only of a message that is incomplete until the segment arrives again. Bytes written through a
+// memory window are in place before any check; to keep late writes out of completed buffers, the window is closed.
 #include "native/core/flow_receiver.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ bool FlowReceiver::set_credit(PolicyChoice choice, CreditPort* port) noexcept {
     credit_lifted_ = made == nullptr;
   }
   credit_ = std::move(made);
-  if (acks_.activate()) acks_.on_due(last_path_);  // otherwise the sender would wait for grants of the old policy
+  if (acks_.activate()) acks_.on_due(last_path_);  // or the sender would wait for a grant of the old policy
   return true;
 }
 
@@ -59,7 +59,7 @@ wire::Common FlowReceiver::common(u8 path) const noexcept {
   return common;
 }
 
-// A duplicate is acknowledged again, as the first acknowledgment may have been lost.
+// Handles a duplicate: it is acknowledged again, because the first acknowledgment may have been lost.
 FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
   ++counters_->segments_duplicate;
   repeated_ = true;
@@ -68,7 +68,7 @@ FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
   return Outcome::duplicate;
 }
 
-// Trimmed segments that do not fit into one report are left to the sender's loss policy.
+// Reports a trimmed segment to the sender. If the report is full, the sender's loss policy must detect the loss.
 FlowReceiver::Outcome FlowReceiver::on_trimmed(u8 path, const wire::Data& data, bool last_hop) noexcept {
   if (window_.classify(data.seq) == ReceiveWindow::Arrival::beyond) return Outcome::refused;
   if (trims_ == nullptr) trims_.reset(new (std::nothrow) Refusals);
@@ -78,7 +78,8 @@ FlowReceiver::Outcome FlowReceiver::on_trimmed(u8 path, const wire::Data& data, 
   return Outcome::trimmed;
 }
 
-// A refused segment that can't be reported counts as lost at the sender; its copy is refused in turn.
+// Reports a segment that was refused for lack of memory. If it cannot be reported, the sender counts it as lost and
+// resends it.
 FlowReceiver::Outcome FlowReceiver::on_no_room(u8 path, const wire::Data& data, Outcome why) noexcept {
   ++counters_->segments_refused;
   last_path_ = path;
@@ -110,7 +111,7 @@ void FlowReceiver::write_room(wire::Nack nack, TxBurst* out) noexcept {
   out->datagram_bytes = out->header_bytes;
 }
 
-// Refusals are sent before news of room, which may have become free since.
+// Sends reports of refused segments before news of free room: the room may have become free after the refusal.
 bool FlowReceiver::poll_refusals(TxBurst* out) noexcept {
   if (trims_ != nullptr) return write_nack(wire::Nack::Kind::trimmed, &trims_, out), true;
   if (unroomed_ != nullptr) return write_nack(wire::Nack::Kind::no_room, &unroomed_, out), true;
@@ -142,7 +143,8 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
     if (payload == nullptr) return Outcome::refused;
   }
   const bool checked = (packet.common.flags & wire::kFlagPayloadCrc) != 0;
-  // For a segment that is not placed, damage is reported before any other finding, which could come from damaged bytes.
+  // If a segment is not placed, a wrong CRC is reported rather than any other result, which damaged bytes may have
+  // caused.
   const auto damaged = [&] { return checked && wire::crc32c(0, payload, datagram.payload_bytes) != data.payload_crc; };
   switch (window_.classify(data.seq)) {
     case ReceiveWindow::Arrival::duplicate:
@@ -162,7 +164,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   if (placement != ReceiveQueue::Placement::placed) {
     return damaged() ? Outcome::bad_crc : on_not_placed(data, path, placement);
   }
-  // Fragments of this segment may have been placed; only an undamaged segment may overwrite them.
+  // If fragments of this segment may already be in place, the CRC is checked before the segment overwrites them.
   const bool apart = partial_ != nullptr;
   if (apart && damaged()) return Outcome::bad_crc;
   if (!checked || apart) {
@@ -196,7 +198,7 @@ FlowReceiver::Outcome FlowReceiver::on_not_placed(const wire::Data& data, u8 pat
 FlowReceiver::Outcome FlowReceiver::on_placed(i64 now_ns, const wire::Packet& packet, u64 message, u64 bytes,
                                               bool marked, bool whole) noexcept {
   const u8 path = packet.common.path;
-  // A sender must have the advertisement to send a message of this size, so the data confirms it.
+  // A sender needs the advertisement to send a message longer than the eager limit, so this segment confirms it.
   if (packet.data.message_bytes > queue_.eager().bytes) on_confirm(now_ns, message + 1);
   progress_ns_ = fresh_ns_ = now_ns;
   stale_acks_ = 0;
@@ -212,7 +214,8 @@ FlowReceiver::Outcome FlowReceiver::on_placed(i64 now_ns, const wire::Packet& pa
   return Outcome::taken;
 }
 
-// Checks the whole segment before a byte is written; the segment counts as received once all fragments are placed.
+// Places a fragment, after checking the whole segment. The segment counts as received once all its fragments are
+// placed.
 FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram,
                                                 u64 message) noexcept {
   const wire::Data& data = packet.data;
@@ -270,7 +273,7 @@ Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes,
 void FlowReceiver::on_demand(i64 now_ns, u8 path, const wire::Demand& demand) noexcept {
   if ((credit_ == nullptr && !credit_lifted_) || path >= path_count_ || demand.lost_bytes > demand.demand_bytes) return;
   lost_bytes_ = std::max(lost_bytes_, demand.lost_bytes);
-  // A sender that still requests credit has missed the end of the limit; the acknowledgment tells it again.
+  // Without a credit policy, the acknowledgment below tells the sender again that credit is no longer limited.
   if (credit_ != nullptr) {
     static_cast<void>(credit_->on_demand(now_ns, demand.demand_bytes, credited_bytes()));
   }
@@ -312,7 +315,7 @@ bool FlowReceiver::poll_transmit(i64 now_ns, u8 usable_path, i64 rto_ns, TxBurst
     return true;
   }
   if (!advertiser_.due()) return false;
-  // If the path that data came over is dead in this direction, the first retry takes another one.
+  // Every other retry takes another path than the one last heard from, which may be dead in this direction.
   const bool heard = paths_->heard_ns() >= 0 && advertiser_.retries() % 2 == 0;
   write_advert(now_ns, heard ? reply_path(paths_->heard_path(), usable_path) : usable_path, rto_ns, out);
   return true;
@@ -328,7 +331,8 @@ void FlowReceiver::say_again(const TxBurst& said, u32 tries) noexcept {
   again_->left = std::min(kCopiesMax, static_cast<u8>(1u << std::min(tries - kTriesAlone, 3u)));
 }
 
-// One acknowledgment reports on all paths that owe a report; it goes back over the path last heard from.
+// Writes an acknowledgment, or its next packet if one is too short. The first packet reports on the paths with new
+// segments.
 void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   u64 words[wire::kAckWordsMax];
   wire::PathReport reports[wire::kAckReportsMax];
@@ -342,7 +346,7 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   ack.received_bytes = static_cast<u64>(counters_->bytes_received);
   ack.duplicate_segments = static_cast<u32>(counters_->segments_duplicate);
   ack.granted_bytes = granted_bytes();
-  // Reports are valid only in the packet that starts at the cumulative position, from which the sender can see what is
+  // Only the packet that starts at the cumulative position carries path reports, because it shows the sender what is
   // missing.
   if (first) ack.report_count = acks_.take_reports(now_ns, shared_->host, reports);
   out->path = path;
@@ -365,10 +369,11 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
   wire::AdvertEntry entries[wire::kAdvertEntriesMax];
   const u64 first = advertiser_.first();
   const u64 left = queue_.posted() - first;
-  // No longer than a segment, the limit of UD queue pairs; and longer than the repeated part, or a sender that confirms
-  // nothing would get the same entries forever.
+  // `fits`: the packet may not be longer than a segment, because of UD queue pairs, but must hold more than
+  // kSaidAgainMax entries, so that it also has new ones.
   const u64 fits = (control_bytes_max() - wire::kAdvertFixedBytes) / wire::kAdvertEntryBytes;
-  // An advertisement that stays unanswered may be too long for the path to the sender.
+  // `few`: an advertisement without an answer may have been too long for the path to the sender, so retries are
+  // shorter.
   const u64 few = advertiser_.retries() < kTriesAlone ? left : u64{Advertiser::kSaidAgainMax} + 1;
   const u64 count = std::min({left, fits, few, u64{wire::kAdvertEntriesMax}});
   for (u64 i = 0; i < count; ++i) entries[i] = queue_.advert_of(first + i);

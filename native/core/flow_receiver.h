@@ -1,6 +1,5 @@
-// The receiving half of a flow: places segments into posted buffers or eager blocks, each once, and produces
-// acknowledgments, refusals and receive advertisements. It combines window, queue, acknowledgment, advertisement and
-// credit state.
+// The receiving half of a flow: places each segment once into a posted buffer or an eager block, and produces
+// acknowledgments, NACKs and receive advertisements.
 #pragma once
 
 #include <bitset>
@@ -17,11 +16,11 @@
 
 namespace weft::core {
 
-// Refused segments that the sender has not been told about.
+// Trimmed or refused segments that still have to be reported to the sender.
 struct Refusals {
-  static constexpr u16 kMax = 16 * wire::kNackEntriesMax;  // a datapath may hand in a megabyte between two polls
+  static constexpr u16 kMax = 16 * wire::kNackEntriesMax;  // the segments of a megabyte
   wire::NackEntry entries[kMax];
-  std::bitset<kMax> bits;  // trimmed: cut on the last hop; no room: refused for lack of a block
+  std::bitset<kMax> bits;  // per entry; trims_: cut on the last hop; unroomed_: refused for lack of an eager block
   u16 count = 0;
   u16 told = 0;
   u8 path = 0;
@@ -37,15 +36,16 @@ struct Refusals {
 
 class FlowReceiver {
  public:
-  // missing: the header arrived without its payload, for an unknown reason, or memory ran out; trimmed: a full switch
-  // queue cut the payload off. no_block, no_room: the sender must wait until there is memory (ReceiveQueue::Placement).
+  // missing: the header arrived without its payload, or memory ran out. trimmed: a full switch queue cut off the
+  // payload. no_block, no_room: see ReceiveQueue::Placement; the sender must wait until there is memory.
   enum class Outcome : u8 { taken, duplicate, refused, missing, trimmed, bad_crc, too_long, no_block, no_room };
 
-  // `port`: null if no credit policy is in force. `paths`: the peer's; their segment size limits control packets.
+  // `port`: null if no credit policy is used. `paths`: the paths to the peer; their segment size limits control
+  // packets.
   FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port, u32 flow, const FlowConfig& flow_config,
                const PeerConfig& peer_config, const PathSet* paths) noexcept;
   ~FlowReceiver();
-  // Switches to another credit policy, or to none. False when out of memory: the old one stays.
+  // Switches to another credit policy, or to none. False when out of memory: the old policy stays.
   bool set_credit(PolicyChoice choice, CreditPort* port) noexcept;
   CreditControl* credit() noexcept { return credit_.get(); }
 
@@ -55,7 +55,7 @@ class FlowReceiver {
   void on_advert_ack(i64 now_ns, const wire::AdvertAck& ack) noexcept {
     on_confirm(now_ns, expand32(queue_.posted(), ack.posted_messages));
   }
-  // As the sender's functions of these names; a receiver waits only for the sender to confirm its advertisements, not
+  // Time of the last progress. A receiver can only be stuck while an advertisement is unconfirmed, not while it waits
   // for data.
   i64 progress_ns() const noexcept { return progress_ns_; }
   i64 stuck_since_ns() const noexcept { return advertiser_.unanswered() ? progress_ns_ : kNever; }
@@ -64,17 +64,17 @@ class FlowReceiver {
   i64 poll_timeout() const noexcept;
   i64 ack_ns() const noexcept { return acks_.poll_timeout(); }  // deadline of a delayed acknowledgment
 
-  // Writes one control packet into `out`; false when none is due. `usable_path`: a path in use, if there is one.
+  // Writes one control packet into `out`; false when none is due. `usable_path`: a path that is not silent, if any.
   bool poll_transmit(i64 now_ns, u8 usable_path, i64 rto_ns, TxBurst* out) noexcept;
   bool due(i64 now_ns) const noexcept {
     return acks_.due(now_ns) || more_pieces_ || advertiser_.due() || trims_ != nullptr || unroomed_ != nullptr ||
            room_messages_ != 0 || queue_.room_due() || again_ != nullptr;
   }
-  // An eager block is free for one more refused message: the sender has to be told.
+  // Makes the receiver tell the sender that an eager block is free for one more refused message.
   void offer_room() noexcept { ++room_messages_; }
   bool wants_block() const noexcept { return queue_.wants_block(); }
   u64 eager_held() const noexcept { return queue_.eager_held(); }
-  // The copier has emptied more of a bounce buffer.
+  // The copier has emptied more of a receive's bounce buffer.
   void on_emptied() noexcept { queue_.on_emptied(); }
   bool room_due() const noexcept { return queue_.room_due(); }
 
@@ -104,7 +104,7 @@ class FlowReceiver {
   Outcome on_placed(i64 now_ns, const wire::Packet& packet, u64 message, u64 bytes, bool marked, bool whole) noexcept;
   Outcome on_fragment(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram, u64 message) noexcept;
   Outcome on_not_placed(const wire::Data& data, u8 path, ReceiveQueue::Placement placement) noexcept;
-  // Limit on control packets, so that they fit into the datagrams that the paths carry.
+  // Largest control packet, in bytes: it must fit into the datagrams that the paths carry.
   u64 control_bytes_max() const noexcept { return std::max<u64>(paths_->segment_bytes(), kControlBytesLeast); }
   Outcome on_trimmed(u8 path, const wire::Data& data, bool last_hop) noexcept;
   u64 granted_bytes() const noexcept {
@@ -123,21 +123,21 @@ class FlowReceiver {
   void write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept;
   void write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) noexcept;
   wire::Common common(u8 path) const noexcept;
-  // A flow that only receives learns nothing about its own sending direction, so the path that data came over is the
-  // best guess.
+  // A flow that only receives does not know which paths work in its sending direction, so it replies on the path that
+  // data came over.
   u8 reply_path(u8 heard, u8 usable_path) const noexcept { return paths_->path(heard).usable ? heard : usable_path; }
 
-  // A control packet that seems not to get through; its copies go over several paths.
+  // A control packet that gets no answer, kept to be sent again over several paths.
   struct Again {
     u8 packet[wire::kControlBytesMax];
     u16 bytes;
     u8 left;
   };
-  static constexpr u32 kTriesAlone = 4;  // unanswered tries before copies are sent; then at most kCopiesMax
+  static constexpr u32 kTriesAlone = 4;  // a control packet is sent several times after this many unanswered retries
   static constexpr u8 kCopiesMax = 7;
-  // In units of rto_ns_min: acknowledgments that were repeated for so long without new data probably get lost.
+  // In units of rto_ns_min. If only duplicates arrive for so long, the acknowledgments are probably lost.
   static constexpr i64 kStaleTimeouts = 50;
-  static constexpr u64 kControlBytesLeast = 440;  // 17 advertisements, one more than are repeated; UD carries 512 bytes
+  static constexpr u64 kControlBytesLeast = 440;  // holds 17 advertised receives, one more than kSaidAgainMax
 
   Shared* shared_;
   const PathSet* paths_;
@@ -146,18 +146,18 @@ class FlowReceiver {
   ReceiveQueue queue_;
   AckSchedule acks_;
   Advertiser advertiser_;
-  std::unique_ptr<CreditControl> credit_;     // null: no credit policy is in force
+  std::unique_ptr<CreditControl> credit_;     // null: no credit policy is used
   std::unique_ptr<Refusals> trims_;           // null: nothing to report
-  std::unique_ptr<Refusals> unroomed_;        // null: nothing to report
-  std::unique_ptr<Again> again_;              // null: no copies left to send
-  std::unique_ptr<PartialSegments> partial_;  // allocated while segments arrive in fragments, and for a while after
+  std::unique_ptr<Refusals> unroomed_;        // segments refused for lack of memory, to report; null: none
+  std::unique_ptr<Again> again_;              // null: no control packet to send again
+  std::unique_ptr<PartialSegments> partial_;  // null unless segments have arrived in fragments recently
   i64 progress_ns_ = 0;
-  i64 fresh_ns_ = 0;    // when the last new segment arrived
-  u32 stale_acks_ = 0;  // acknowledgments of repeated segments since then
-  u64 lost_bytes_ = 0;  // reported by the sender; these bytes used credit but never arrive
+  i64 fresh_ns_ = 0;    // when a new segment last arrived
+  u32 stale_acks_ = 0;  // acknowledgments of duplicates since the last new segment
+  u64 lost_bytes_ = 0;  // bytes that the sender reported as lost; they used credit and never arrive
   u64 remote_token_;
-  u64 next_piece_seq_ = 0;  // base of the next part of an acknowledgment that needs several packets
-  u32 room_messages_ = 0;   // refused messages for which a block is free, still to be told to the sender
+  u64 next_piece_seq_ = 0;  // first sequence number in the next packet of an acknowledgment that needs several
+  u32 room_messages_ = 0;   // number of refused messages for which a block is now free; the sender must be told
   u32 remote_flow_;
   u32 flow_;
   u32 peer_;
@@ -167,7 +167,7 @@ class FlowReceiver {
   u8 last_path_ = 0;
   bool more_pieces_ = false;
   bool repeated_ = false;       // a duplicate arrived since the last acknowledgment
-  bool credit_lifted_ = false;  // the credit policy was removed; its sender has to be told
+  bool credit_lifted_ = false;  // the credit policy was removed; the sender must be told
 };
 
 }  // namespace weft::core

@@ -1,5 +1,5 @@
-// Builds outgoing bursts: resends first, then new data, one burst on one path per call. Acknowledgments are handled in
-// flow_sender_ack.cc.
+// Builds outgoing bursts of a flow, each on one path: segments to resend first, then new data. flow_sender_ack.cc
+// handles acknowledgments.
 #include "native/core/flow_sender.h"
 
 #include <algorithm>
@@ -54,7 +54,7 @@ Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_byt
   return Status::ok;
 }
 
-// Allocates the per-path storage when the flow has something to send; release_idle() frees it (P-7).
+// Allocates the per-path state when the flow has something to send; release_idle() frees it (P-7).
 bool FlowSender::activate() noexcept {
   if (per_path_ != nullptr) return true;
   std::unique_ptr<FlowPath[]> made(new (std::nothrow) FlowPath[paths_->count()]);
@@ -98,14 +98,15 @@ FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
   return ledger_.reserve() ? Blocked::sent : Blocked::window;
 }
 
-// A resend consumes credit like the first copy: the receiver paces arrivals, and counts bytes reported as lost as
+// A resent segment needs credit like a new one. The receiver counts bytes that were reported as lost as if they had
 // arrived.
 FlowSender::Blocked FlowSender::gate_resend(i64 now_ns) noexcept {
   if (credit_.is_spent() && ledger_.at(ledger_.first_lost()).payload_bytes != 0) return Blocked::credit;
   return gate_window(now_ns, next_payload_bytes(true));
 }
 
-// Resends obey the same window and pacing rate as new data, so that they do not refill a network that just lost them.
+// The congestion window and pacing apply to resent segments as to new data, so that retransmissions do not add to
+// congestion.
 FlowSender::Blocked FlowSender::gate_window(i64 now_ns, i64 next_bytes) noexcept {
   if (ledger_.inflight_bytes() != 0 && ledger_.inflight_bytes() + next_bytes > window_.window_bytes()) {
     return Blocked::window;
@@ -144,7 +145,7 @@ FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBu
   i64 limit_bytes = 0;
   const Blocked started = start_burst(now_ns, budget_bytes, resend, out, &limit_bytes);
   if (started != Blocked::sent) return started;
-  if (ledger_.unsettled() == 0) on_progress(now_ns);  // the stall clock starts with this burst
+  if (ledger_.unsettled() == 0) on_progress(now_ns);  // nothing was in flight, so the sender was not stuck
   const i64 before = ledger_.inflight_bytes();
   if (resend) {
     fill_resends(now_ns, limit_bytes, out);
@@ -155,7 +156,8 @@ FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBu
   return Blocked::sent;
 }
 
-// All datagrams of a train have the size of the first; only the last may be shorter (required by UDP_SEGMENT).
+// Adds a segment to a burst. False if the burst is complete: UDP_SEGMENT requires that all datagrams but the last have
+// the same size.
 bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, const Piece& piece, u32 remote_key,
                              TxBurst* out) noexcept {
   const u64 offset_bytes = piece.offset_bytes;
@@ -188,8 +190,8 @@ bool FlowSender::add_segment(i64 sent_ns, u64 seq, const SendMessage& message, c
          (out->count + 1u) * out->datagram_bytes <= train_bytes_max_;
 }
 
-// Sends a segment that was numbered when paths carried longer datagrams: it keeps its sequence number and goes as
-// fragments in a burst of its own.
+// Resends a segment that is longer than the datagrams that the paths carry now: it keeps its sequence number and is
+// sent as fragments, in a burst of its own.
 void FlowSender::add_fragments(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
                                TxBurst* out) noexcept {
   for (u16 at = 0; at < payload_bytes;) {
@@ -201,7 +203,7 @@ void FlowSender::add_fragments(i64 sent_ns, u64 seq, const SendMessage& message,
 
 void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
   FlowPath& path = flow_path(out->path);
-  // P-4: a resend avoids the path that lost the segment if another can take it; the pick has already checked that.
+  // P-4: a lost segment is resent on another path if possible. `same_path`: PathSet::pick() found no other path.
   const bool same_path = ledger_.at(ledger_.first_lost()).path == out->path;
   while (ledger_.has_lost()) {
     const u64 seq = ledger_.first_lost();
@@ -218,8 +220,8 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
     ++unjudged_resends_;
     limit_bytes -= segment.payload_bytes;
     credit_.on_sent(segment.payload_bytes);
-    // Resends carry the payload in the datagram instead of writing through the memory window: a spurious copy must not
-    // become a late write, and a copy whose window is closed must still arrive.
+    // A resent segment carries its payload in the datagram and does not use the memory window: a late RDMA write could
+    // damage the buffer, and the window may be closed.
     const SendMessage& message = queue_.at(segment.message_slot);
     if (is_long) return add_fragments(sent_ns, seq, message, segment.offset_bytes, segment.payload_bytes, out);
     if (!add_segment(sent_ns, seq, message, {segment.offset_bytes, segment.payload_bytes}, 0, out)) return;
@@ -228,7 +230,7 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
 
 void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
   FlowPath& path = flow_path(out->path);
-  // The gate checked the first segment only; each further one needs a message that may be sent, room and window.
+  // gate_new() checked the first segment only; the loop checks advertisement, room and window for each further one.
   for (;;) {
     SendMessage& message = queue_.next();
     const auto payload_bytes = static_cast<u16>(message.next_bytes(segment_payload_bytes()));
@@ -244,8 +246,8 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     credit_.on_sent(payload_bytes);
     if (message.message_bytes > eager_.bytes) {
       advertised_sent_ = message.number + 1;
-      // No window write from a bounce buffer: a NIC that retransmits the original late, after a copy has been
-      // acknowledged, would send whatever the ring holds by then.
+      // A bounce buffer is never written through a memory window: the NIC may retransmit late, after the segment was
+      // acknowledged, and would then send whatever the ring holds.
       const AdvertLedger::Receive receive = adverts_.receive_of(message.number);
       message.remote_key = message.staged ? 0 : receive.key;
       message.remote_address = receive.address;

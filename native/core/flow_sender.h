@@ -1,5 +1,5 @@
-// The sending half of a flow: selects the segments to send, and handles acknowledgments, refusals and timers. It
-// combines queue, ledger, window, loss and advertisement state; the paths belong to the peer's PathSet.
+// The sending half of a flow: selects the segments to send, and handles acknowledgments, NACKs and timers. The paths
+// belong to the peer's PathSet.
 #pragma once
 
 #include <array>
@@ -17,24 +17,24 @@ namespace weft::core {
 
 class FlowSender {
  public:
-  // Why poll_transmit sent nothing; tells the scheduler what the flow waits for.
+  // Result of poll_transmit(): `sent`, or what the flow waits for.
   enum class Blocked : u8 { sent, idle, window, pacing, paths, advert, stage, credit, memory, room };
 
   FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config,
              PathSet* paths) noexcept;
 
-  // `stage`: bounce buffer that supplies the bytes; null: they are at `data`.
+  // Queues a message. `stage`: the bounce buffer that supplies the bytes; null: they are at `data`.
   Status post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
               Stage* stage) noexcept;
-  // Fills at most one burst of at most `budget_bytes`, but always allows one segment.
+  // Fills at most one burst. A burst may exceed `budget_bytes` only if it has a single segment.
   Blocked poll_transmit(i64 now_ns, i64 budget_bytes, TxBurst* out) noexcept;
-  // False: the packet is malformed or acknowledges segments that were not sent; then nothing has changed.
+  // Handles an acknowledgment. Returns false and changes nothing if it is malformed or names segments that were not
+  // sent.
   bool on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept;
-  // The receiver refused segments, or has room for them now. Checked as on_ack; an entry whose segment is no longer in
-  // flight with that send time is ignored.
+  // Handles a NACK: the receiver refused segments, or has room again. Returns false if it names segments that were not
+  // sent. Entries whose segment was resent or acknowledged meanwhile are ignored.
   bool on_nack(i64 now_ns, const wire::Nack& nack) noexcept;
-  // The closing peer's final cumulative position: all segments below it arrived. Checked as on_ack, without path
-  // reports.
+  // Handles the last cumulative position of a peer that closes. Returns false if it names segments that were not sent.
   bool on_final(i64 now_ns, u64 cumulative_seq) noexcept;
   bool on_advert(const wire::Advert& advert) noexcept {
     if (!adverts_.on_advert(advert, queue_.next_number())) return false;
@@ -42,51 +42,54 @@ class FlowSender {
     return true;
   }
   u64 known_adverts() const noexcept { return adverts_.known(); }
-  // True once sent data implicitly acknowledges the latest advertisement.
+  // True once data was sent that only the latest advertisement permits, which confirms that advertisement.
   bool adverts_confirmed_by_data() const noexcept { return advertised_sent_ >= adverts_.known(); }
   void on_timer(i64 now_ns) noexcept;
-  // A probe requested by a loss policy was answered: segments that left before it have arrived by now, or are lost.
+  // A probe that a loss policy requested was answered: segments sent before it on the same path have arrived or are
+  // lost.
   void on_probed(i64 now_ns, u8 path) noexcept;
-  // Deadlines of the sender's timers (loss and room; pacing; credit request); kNever when not set.
+  // When the timers for loss and for refused segments expire; kNever: none is set. pace_ns() and demand_ns() are the
+  // other timers.
   i64 check_ns() const noexcept { return std::min(next_check_ns_, room_ns_); }
-  // Pacing needs no timer when nothing is left to send: a segment to resend may have been acknowledged meanwhile.
+  // When pacing allows the next burst. kNever if nothing is left to send, because a lost segment was acknowledged after
+  // all.
   i64 pace_ns() const noexcept { return paced_ && has_outstanding() ? window_.pacer().next_ns() : kNever; }
   i64 demand_ns() const noexcept { return starved() ? credit_.request_ns() : kNever; }
 
-  // Fills the next credit request for the receiver. False: none is due.
+  // Writes a credit request for the receiver. False: none is due.
   bool poll_demand(i64 now_ns, wire::Demand* demand) noexcept;
 
   void prefetch(u8 path) const noexcept {
     if (per_path_ != nullptr) __builtin_prefetch(&per_path_[path]);
   }
-  // Time of the last progress; and since when the flow has waited for the network without any. The latter is kNever if
-  // it waits for nothing, for its caller, or for the receiver to make room.
+  // Time of the last progress. stuck_since_ns() is kNever unless the flow waits for the network: waits for the caller
+  // or for room at the receiver do not count.
   i64 progress_ns() const noexcept { return progress_ns_; }
   void on_progress(i64 now_ns) noexcept { progress_ns_ = now_ns; }
   i64 stuck_since_ns() noexcept;
   bool has_outstanding() const noexcept { return !queue_.empty(); }
-  u64 outstanding() const noexcept { return queue_.outstanding(); }  // messages
+  u64 outstanding() const noexcept { return queue_.outstanding(); }  // number of messages
   u64 unsent_bytes() const noexcept { return queue_.unsent_bytes(); }
   bool has_inflight() const noexcept { return !ledger_.empty(); }
   bool has_lost() const noexcept { return ledger_.has_lost(); }
-  // The oldest unsent message is longer than its receive.
+  // True if the oldest unsent message is longer than the receive posted for it.
   bool is_too_long() const noexcept { return too_long_; }
   template <typename What>
   void each_outstanding(const What& what) const noexcept {
     queue_.each_outstanding(what);
   }
-  // Forgets everything in flight. The stack's event flow_failed stands for all pending sends.
+  // Drops all pending sends without events for them; the stack's event flow_failed covers them.
   void abandon() noexcept;
   void release_idle() noexcept;
   const FlowCells& counters() const noexcept { return *counters_; }
   WindowControl& window() noexcept { return window_; }
-  // Switches to another window policy. False when out of memory: the old one stays.
+  // Switches to another window policy. False when out of memory: the old policy stays.
   bool replace_window(i64 now_ns, PolicyChoice choice) noexcept {
     return window_.replace(choice, window_standing(now_ns));
   }
   LossControl& loss() noexcept { return loss_; }
   i64 inflight_bytes() const noexcept { return ledger_.inflight_bytes(); }
-  // Updates the gauges that change with each packet; called when a burst leaves or an acknowledgment arrives.
+  // Updates the gauges of window and bytes in flight, after each burst and each acknowledgment.
   void refresh_gauges() noexcept {
     counters_->window_bytes.set(window_.window_bytes());
     counters_->inflight_bytes.set(ledger_.inflight_bytes());
@@ -97,7 +100,8 @@ class FlowSender {
   struct Acked {
     i64 bytes = 0, spurious = 0, segments = 0;
     u64 highest_seq = 0;
-    // Indexed by report: the send time that it echoes, and the payload size of the segment sent at that time.
+    // For each report of the acknowledgment: the send time that it echoes, and the payload size of the segment sent at
+    // that time.
     std::size_t echoes = 0;
     i64 echo_sent_ns[wire::kAckReportsMax];
     u16 echo_bytes[wire::kAckReportsMax];
@@ -111,7 +115,7 @@ class FlowSender {
   Blocked gate_window(i64 now_ns, i64 next_bytes) noexcept;
   void fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
   void fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept;
-  // The part of a message that goes into one datagram. For a fragment also its offset in the segment, and the segment's
+  // The bytes of a message that one datagram carries. For a fragment also its offset in the segment and the segment's
   // size.
   struct Piece {
     u64 offset_bytes = 0;
@@ -123,7 +127,7 @@ class FlowSender {
   void add_fragments(i64 sent_ns, u64 seq, const SendMessage& message, u64 offset_bytes, u16 payload_bytes,
                      TxBurst* out) noexcept;
   u16 segment_payload_bytes() const noexcept { return paths_->segment_payload_bytes(); }
-  // Payload size of the next segment to be sent.
+  // Payload size of the next segment, in bytes.
   i64 next_payload_bytes(bool resend) noexcept {
     const u16 usual = segment_payload_bytes();
     return resend ? std::max(usual, ledger_.at(ledger_.first_lost()).payload_bytes) : usual;
@@ -163,12 +167,13 @@ class FlowSender {
   }
   void lose(u8 path, u64 seq, Lost* lost) noexcept;
   void on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_hop) noexcept;
-  // flow_sender_room.cc
+  // The functions from here to on_tried() are in flow_sender_room.cc.
   bool in_flight_as(const wire::NackEntry& entry) noexcept;
   static bool has_room(const SendMessage& message, u64 end_bytes) noexcept {
     return !message.blockless && end_bytes <= message.room_end;
   }
-  // For the next message: one that has not been started waits while others wait for blocks.
+  // Whether the next message may be sent up to `end_bytes`. A message without a known receive does not start while
+  // earlier ones wait for eager blocks.
   bool next_has_room(const SendMessage& message, u64 end_bytes) const noexcept {
     const bool fresh = message.next_offset == message.stripe.begin;
     return has_room(message, end_bytes) && !(blockless_ && fresh && message.number >= adverts_.known());
@@ -196,20 +201,20 @@ class FlowSender {
   AdvertLedger adverts_;
   WindowControl window_;
   LossControl loss_;
-  std::unique_ptr<FlowPath[]> per_path_;            // allocated while something is in flight, and for a while after
+  std::unique_ptr<FlowPath[]> per_path_;            // null when nothing was in flight for a while
   std::array<u64, kMaxPaths / 64> active_paths_{};  // bit set of paths with segments in flight
   i64 progress_ns_ = 0;
-  i64 next_check_ns_ = kNever;  // no later than the earliest check of any path
-  i64 room_ns_ = kNever;        // when to try a refused message or segment without news of room
+  i64 next_check_ns_ = kNever;  // lower bound of the next_check_ns of all paths
+  i64 room_ns_ = kNever;        // when to retry a refused message or segment without news of room
   i64 room_interval_ns_ = 0;
-  u64 tried_message_ = ~u64{0};  // message of such a try that has not been answered
+  u64 tried_message_ = ~u64{0};  // message that is being retried, until the answer arrives
   CreditAccount credit_;
-  u64 lost_bytes_ = 0;  // judged lost so far, copies included
+  u64 lost_bytes_ = 0;  // bytes declared lost so far, resent ones included
   u64 highest_acked_seq_ = 0;
-  i64 acked_segments_ = 0;       // each counted once
+  i64 acked_segments_ = 0;       // number of acknowledged segments, each counted once
   i64 path_key_;                 // hash of the flow, for path policies that distinguish flows
-  u64 advertised_sent_ = 0;      // 1 + newest message sent that required its advertisement
-  i64 unjudged_resends_ = 0;     // resends not yet known to be spurious
+  u64 advertised_sent_ = 0;      // 1 + number of the newest message that needed an advertisement to be sent
+  i64 unjudged_resends_ = 0;     // number of resent segments that are not known to be spurious
   u32 reported_duplicates_ = 0;  // the receiver's duplicate count in its last report
   u64 remote_token_;
   u32 remote_flow_;
@@ -221,7 +226,7 @@ class FlowSender {
   bool payload_crc_;
   bool too_long_ = false;
   bool paced_ = false;
-  bool blockless_ = false;  // messages with unknown receives wait for eager blocks
+  bool blockless_ = false;  // messages without a known receive wait for eager blocks
   bool roomless_ = false;   // the next segment waits for room at the receiver
   bool unstaged_ = false;   // the next segment has not been copied into the bounce buffer yet
 };

@@ -1,5 +1,5 @@
-// Handles acknowledgments, refusals and loss timers of a sender. An acknowledgment is validated as a whole before any
-// of it is used (P-6).
+// Handles acknowledgments, NACKs and loss timers of a sender. The whole acknowledgment is validated before any of it is
+// used (P-6).
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -13,7 +13,7 @@ bool FlowSender::is_sane(i64 now_ns, const wire::Common& common, const wire::Ack
   if (ack.cumulative_seq > ledger_.next_seq() || ack.base_seq < ack.cumulative_seq) return false;
   if (ack.base_seq > ledger_.next_seq()) return false;
   if (ack.bitmap_words != 0) {
-    // The highest bit set must name a segment that was sent.
+    // Checks that the highest bit set in the bitmap stands for a segment that was sent.
     u64 last;
     std::memcpy(&last, ack.bitmap + 8u * (ack.bitmap_words - 1u), 8);
     const u64 end = ack.base_seq + 64u * (ack.bitmap_words - 1u) + 64u - static_cast<u64>(std::countl_zero(last));
@@ -35,7 +35,7 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
     --path.inflight_segments;
     paths_->on_gone(segment.path, segment.payload_bytes);
   } else if (segment.state == SentSegment::lost) {
-    ++acked->spurious;  // it had been declared lost: the verdict was premature
+    ++acked->spurious;  // declared lost too early: the segment has arrived
   }
   for (std::size_t i = 0; i < acked->echoes; ++i) {
     if (acked->echo_sent_ns[i] == segment.sent_ns) acked->echo_bytes[i] = segment.payload_bytes;
@@ -78,8 +78,8 @@ void FlowSender::acknowledge_bitmap(const wire::Ack& ack, Acked* acked) noexcept
   }
 }
 
-// Counts spurious resends. The receiver's duplicates may also be made by the network, hence the limit of our own
-// resends.
+// Counts spurious resends from the receiver's count of duplicates. The network may duplicate packets too, so at most
+// the own resends are counted.
 void FlowSender::count_needless(const wire::Ack& ack, Acked* acked) noexcept {
   const auto fresh = static_cast<std::int32_t>(ack.duplicate_segments - reported_duplicates_);
   if (fresh <= 0) return;
@@ -101,8 +101,8 @@ WindowFacts FlowSender::window_facts(i64 now_ns, u8 path) const noexcept {
   return facts;
 }
 
-// The facts that a starting policy is given. They come from no event, so those of the measured path with the smallest
-// smoothed round trip are used.
+// What a window policy is told when it starts: the state of the measured path with the smallest smoothed round-trip
+// time.
 WindowFacts FlowSender::window_standing(i64 now_ns) const noexcept {
   u16 best = 0;
   for (u16 path = 1; path < paths_->count(); ++path) {
@@ -137,8 +137,8 @@ void FlowSender::note_check(u8 path) noexcept {
   next_check_ns_ = std::min(next_check_ns_, state.next_check_ns);
 }
 
-// Walks the path's send order from the oldest segment and stops at the first that the loss cutoff does not cover. The
-// report says nothing of segments at `covered_end` and beyond.
+// Declares the segments of a path lost that the loss cutoff covers, oldest first. Segments from `covered_end` on are
+// left out, because the acknowledgment does not cover them.
 FlowSender::Lost FlowSender::apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept {
   FlowPath& state = flow_path(path);
   if (horizon.probe) paths_->ask_probe(now_ns, path);
@@ -160,7 +160,7 @@ void FlowSender::lose(u8 path, u64 seq, Lost* lost) noexcept {
   lost->bytes += segment.payload_bytes;
   ++lost->segments;
   const u16 sent_bytes =
-      std::min(segment.payload_bytes, segment_payload_bytes());  // the size of a fragment, if it was fragmented
+      std::min(segment.payload_bytes, segment_payload_bytes());  // a longer segment was sent in fragments of this size
   lost->longest_bytes = std::max(lost->longest_bytes, sent_bytes);
   lost->long_segments += paths_->tells_size(sent_bytes) ? 1 : 0;
   lost_bytes_ += segment.payload_bytes;
@@ -188,7 +188,7 @@ bool FlowSender::on_nack(i64 now_ns, const wire::Nack& nack) noexcept {
   on_granted(now_ns, nack.granted_bytes);
   if (per_path_ == nullptr) return true;
   if (nack.kind != wire::Nack::Kind::trimmed)
-    on_progress(now_ns);  // the network carried the segment; it is the receiver that lacks room
+    on_progress(now_ns);  // counts as progress: the network works, only the receiver lacks room
   if (nack.kind == wire::Nack::Kind::room) open_messages(nack.detail);
   if (nack.kind == wire::Nack::Kind::stage_room) open_stage(nack.message, nack.detail);
   for (std::size_t i = 0; i < nack.count; ++i) {
@@ -201,8 +201,8 @@ bool FlowSender::on_nack(i64 now_ns, const wire::Nack& nack) noexcept {
   return true;
 }
 
-// Each trimmed segment is a loss verdict of its own: they arrive one by one, and from queues of different paths. A cut
-// on the last hop (the receiver's link) is no evidence against the path.
+// Declares a trimmed segment lost. If it was cut on the last hop (the receiver's link), its path is not to blame and
+// the path policy gets no negative feedback.
 void FlowSender::on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_hop) noexcept {
   const u8 path = ledger_.at(entry.seq).path;
   Lost lost;
@@ -217,14 +217,15 @@ void FlowSender::on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_
   note_check(path);
 }
 
-// A later packet came through on this path, so these losses are a negative acknowledgment to the path policy.
+// Declares segments lost after an acknowledgment. The path works, as a later packet came through, so the path policy
+// gets the losses as negative feedback.
 void FlowSender::on_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept {
   const Lost lost = apply_horizon(now_ns, path, horizon, covered_end);
   if (lost.segments != 0) paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, {}, lost.bytes, path_key_);
   note_check(path);
 }
 
-// Gives each policy one event per (acknowledgment, path).
+// Passes one path's report in an acknowledgment to the path, window and loss policies, one event each.
 void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 covered_end, i64 spurious) noexcept {
   FlowPath& path = flow_path(report.path);
   const i64 acked_bytes = path.acked_bytes, acked_segments = path.acked_segments;
@@ -235,11 +236,13 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
   path.reported = true;
   path.reported_segments = report.segments;
   path.reported_ecn_segments = report.ecn_segments;
-  // A repeated echo (from a reordered or repeated acknowledgment) is not a new RTT sample.
+  // An echoed send time that is not newer than the last one (from a reordered or duplicate acknowledgment) is no RTT
+  // sample.
   const bool fresh = report.echo_sent_ns > path.newest_acked_sent_ns;
-  if (!fresh && acked_segments == 0) return;  // repeated or replayed report: no news of the path
+  if (!fresh && acked_segments == 0) return;  // a duplicate or replayed report says nothing new about the path
   path.newest_acked_sent_ns = std::max(path.newest_acked_sent_ns, report.echo_sent_ns);
-  // The RTT sample excludes the receiver's reported delay and the time that the acknowledgment waited in our socket.
+  // The RTT sample excludes the delay that the receiver reports and the time that the acknowledgment waited in the
+  // local socket.
   const i64 away_ns = std::min(i64{report.away_ns}, i64{report.ack_delay_ns});
   const i64 late_ns = shared_->host.late_ns();
   const i64 measured_ns = shared_->host.arrived_ns() - report.echo_sent_ns - i64{report.ack_delay_ns};
@@ -269,7 +272,7 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   if (!is_sane(now_ns, common, ack)) return false;
   ++counters_->acks_received;
   on_granted(now_ns, ack.granted_bytes);
-  if (per_path_ == nullptr) return true;  // idle: nothing in flight to acknowledge
+  if (per_path_ == nullptr) return true;  // the flow is idle: nothing in flight can be acknowledged
   Acked acked;
   if (paths_->searches()) {
     for (; acked.echoes < ack.report_count; ++acked.echoes) {
@@ -288,12 +291,11 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
   const bool cut_short = (common.flags & wire::kFlagCutShort) != 0;
   const u64 covered_end = cut_short ? ack.base_seq + 64u * ack.bitmap_words : ~u64{0};
   for (std::size_t i = 0; i < ack.report_count; ++i) {
-    // Send times are unique, so the echoed one identifies the segment that this path carried.
+    // Send times are unique, so the echoed send time identifies the segment that this path carried.
     if (i < acked.echoes && acked.echo_bytes[i] != 0) {
       paths_->on_carried(now_ns, ack.report(i).path, acked.echo_bytes[i]);
     }
-    // For a duplicated segment the path with the premature verdict is unknown, so the policies of all reported paths
-    // are told.
+    // Which path had the spurious loss is unknown, so the loss policy is told for every reported path.
     on_report(now_ns, ack.report(i), covered_end, acked.spurious);
   }
   refresh_gauges();

@@ -1,5 +1,5 @@
-// Segments that the receiver refused for lack of memory: they wait for news of room, and count neither as lost nor as
-// in flight. Because the news may be lost, one segment is tried from time to time, like a TCP zero-window probe (RFC
+// Handles segments that the receiver refused for lack of memory. They wait for news of room and count neither as lost
+// nor as in flight. As the news may be lost, one segment is resent from time to time, like a TCP zero-window probe (RFC
 // 9293, 3.8.6.1).
 #include <algorithm>
 
@@ -13,7 +13,8 @@ bool FlowSender::in_flight_as(const wire::NackEntry& entry) noexcept {
   return segment.state == SentSegment::in_flight && segment.sent_ns == entry.sent_ns;
 }
 
-// A refused segment is good feedback about its path, which carried it. Its credit is spent; the copy needs new credit.
+// Holds a segment that the receiver refused. Its path works, as it carried the segment. Its credit is used up;
+// resending it needs new credit.
 void FlowSender::on_no_room(i64 now_ns, const wire::NackEntry& entry, bool for_a_block) noexcept {
   const SentSegment& segment = ledger_.at(entry.seq);
   const u8 path = segment.path;
@@ -33,7 +34,7 @@ void FlowSender::on_no_room(i64 now_ns, const wire::NackEntry& entry, bool for_a
   } else if (message.number >= adverts_.known()) {
     message.blockless = blockless_ = true;
   }
-  release_held();  // the advertisement may have arrived meanwhile, which implies room
+  release_held();  // an advertisement that arrived meanwhile gives the message room
   wait_for_room(now_ns);
 }
 
@@ -43,7 +44,8 @@ void FlowSender::wait_for_room(i64 now_ns) noexcept {
   room_ns_ = now_ns + std::min(room_interval_ns_, shared_->config.rto_ns_max);
 }
 
-// Releases `count` messages that waited for blocks, and those whose receives are known, which need none.
+// Releases `count` messages that wait for eager blocks. Messages whose receive is known by now need no block and are
+// released too.
 void FlowSender::open_messages(u64 count) noexcept {
   bool waits = false;
   queue_.each_begun([&](SendMessage& message) {
@@ -57,7 +59,8 @@ void FlowSender::open_messages(u64 count) noexcept {
     waits = waits || message.blockless;
     return true;
   });
-  // Messages that have not been started are not counted here; they are refused again if there is no block.
+  // Only started messages are examined. Those not started may now be sent; the receiver refuses them again if it has no
+  // block.
   blockless_ = waits;
   room_interval_ns_ = 0;
   release_held();
@@ -100,7 +103,7 @@ void FlowSender::try_for_room(i64 now_ns) noexcept {
   tried_message_ = message->number;
   message->blockless = false;
   if (message->room_end < end_bytes) message->room_end = end_bytes;
-  // A message that has not been started waits only because others lack blocks.
+  // No sent segment waits for a block, so messages that have not been started need not wait either.
   if (!ledger_.has_held()) blockless_ = false;
   release_held();
   const i64 most_ns = shared_->config.rto_ns_max;
@@ -108,8 +111,8 @@ void FlowSender::try_for_room(i64 now_ns) noexcept {
   room_ns_ = now_ns + room_interval_ns_;
 }
 
-// The tried segment was accepted, so there is room for at least one. All waiting messages are released; those without
-// room are refused again.
+// The receiver accepted the segment that was sent as a probe. All waiting messages are released; it refuses those again
+// for which it has no room.
 void FlowSender::on_tried(SendMessage& message, u64 end_bytes) noexcept {
   tried_message_ = ~u64{0};
   if (message.room_end != ~u64{0}) message.room_end = std::max(message.room_end, end_bytes);

@@ -1,5 +1,5 @@
-// Measures how long datagrams and acknowledgments waited for this host's CPU rather than for the network: a datagram
-// waits in its socket until the engine's thread runs, and the engine reports when it did not run.
+// Measures scheduling delay: how long datagrams waited in their socket because the engine's thread did not run. That
+// time is not part of the network's delay.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace weft::core {
 
-// The longest recent delay; it halves with every second without a longer one.
+// Keeps the longest recent delay; the value halves in every second without a longer delay.
 class HostPeak {
  public:
   void add(i64 now_ns, i64 delay_ns) noexcept {
@@ -25,22 +25,22 @@ class HostPeak {
 
  private:
   static constexpr i64 kHalfNs = 1'000'000'000;
-  static constexpr i64 kMostNs = 100'000'000;  // timeouts do not allow for a host that stops for longer
+  static constexpr i64 kMostNs = 100'000'000;  // longer delays count as this much, so that timeouts stay short
   i64 peak_ns_ = 0;
   i64 since_ns_ = 0;
 };
 
 class HostTime {
  public:
-  // Sets the datagram being processed. `arrived_ns`: kernel time stamp; 0: unknown. It may be later than `now_ns`,
-  // which is the start of the engine's loop iteration.
+  // Starts the processing of a datagram. `arrived_ns`: its kernel time stamp, or 0 if unknown. It may be later than
+  // `now_ns`, the start of the engine's loop iteration.
   void on_datagram(i64 now_ns, i64 arrived_ns) noexcept {
     arrived_ns_ = arrived_ns > 0 ? arrived_ns : now_ns;
     late_ns_ = std::max<i64>(now_ns - arrived_ns_, 0);
     late_peak_.add(now_ns, late_ns_);
   }
-  // The thread of this stack did not run during the interval: it slept or was preempted. Overlapping intervals are
-  // merged, so that the common part counts once.
+  // Notes an interval in which the engine's thread slept or was preempted. Where intervals overlap, the time counts
+  // once.
   void on_away(i64 from_ns, i64 to_ns) noexcept {
     if (to_ns <= to_ns_) return;
     if (from_ns > to_ns_) from_ns_ = from_ns;
@@ -48,8 +48,8 @@ class HostTime {
     to_ns_ = to_ns;
   }
 
-  // The thread was interrupted between stamping segments and passing them to the kernel, so these send times give no
-  // valid RTT sample.
+  // Notes that segments with these send times were passed to the kernel late, because the thread was interrupted. They
+  // give no valid RTT samples.
   void on_late_departure(i64 first_sent_ns, i64 last_sent_ns) noexcept {
     departures_[next_departure_++ % departures_.size()] = {first_sent_ns, last_sent_ns};
   }
@@ -59,10 +59,11 @@ class HostTime {
   }
 
   i64 arrived_ns() const noexcept { return arrived_ns_; }
-  // How long the datagram waited in its socket; and the longest recent wait.
+  // How long the current datagram waited in its socket. late_peak_ns() is the longest recent wait.
   i64 late_ns() const noexcept { return late_ns_; }
   i64 late_peak_ns() const noexcept { return late_peak_.peak_ns(); }
-  // Total time during which the thread did not run: until now, and until the current datagram arrived.
+  // Total time in which the engine's thread did not run, until now. away_at_arrival_ns(): until the current datagram
+  // arrived.
   i64 away_ns() const noexcept { return away_ns_; }
   i64 away_at_arrival_ns() const noexcept {
     return away_ns_ - std::max<i64>(to_ns_ - std::max(arrived_ns_, from_ns_), 0);
@@ -78,7 +79,7 @@ class HostTime {
   i64 arrived_ns_ = 0;
   i64 late_ns_ = 0;
   i64 away_ns_ = 0;
-  i64 from_ns_ = 0, to_ns_ = 0;  // the last interval away
+  i64 from_ns_ = 0, to_ns_ = 0;  // the last interval in which the thread did not run
 };
 
 }  // namespace weft::core

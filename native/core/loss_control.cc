@@ -1,5 +1,5 @@
-// Passes events to the loss policy and checks its answers. A cutoff in the future is cut back to the present. The
-// core's own deadline (four timeouts after the oldest segment) guarantees P-2 whatever a policy answers.
+// Calls the loss policy and limits its answers. A loss cutoff in the future is changed to the present. Whatever the
+// policy answers, a segment counts as lost after four timeouts (P-2).
 #include "native/core/loss_control.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace weft::core {
 namespace {
 
 constexpr i64 kBackstopTimeouts = 4;
-// Limits how often a policy can ask to be called, so that it can't keep an engine from other work.
+// Shortest time between two timer checks that a policy can ask for, so that it cannot keep an engine busy.
 constexpr i64 kCheckNsMin = 10'000;
 
 }  // namespace

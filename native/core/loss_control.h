@@ -1,5 +1,5 @@
-// Asks the loss policy for its horizons (loss cutoffs), path by path, and schedules the next timer check. The core's
-// own deadline covers policies that never declare a loss.
+// Asks the loss policy for the loss cutoff (horizon) of each path and for the next timer check. A built-in deadline
+// covers policies that never declare a loss.
 #pragma once
 
 #include "native/core/policy_slot.h"
@@ -9,22 +9,22 @@
 
 namespace weft::core {
 
-// Per-path state of a flow.
+// What a flow keeps for each path.
 struct alignas(64) FlowPath {
-  SegmentList order;  // in flight, oldest first
+  SegmentList order;  // the segments in flight on this path, oldest first
   i64 next_check_ns = kNever;
   i64 newest_acked_sent_ns = -1;
   i64 inflight_segments = 0;
-  i64 acked_bytes = 0, acked_segments = 0;  // since the last report on this path
-  u32 reported_segments = 0;                // the receiver's counts in its last report
+  i64 acked_bytes = 0, acked_segments = 0;  // acknowledged since the last report on this path
+  u32 reported_segments = 0;                // the receiver's segment counts in its last report
   u32 reported_ecn_segments = 0;
-  bool reported = false;  // whether these counts come from a report
+  bool reported = false;  // whether reported_segments and reported_ecn_segments come from a report
 };
 
 struct LossHorizon {
   i64 sent_before_ns = -1;
   i64 below_seq = -1;
-  bool probe = false;  // probe the path: the answer tells whether the tail is lost
+  bool probe = false;  // send a probe on the path; its answer shows whether the last segments are lost
   bool names(const SentSegment& segment, u64 seq) const noexcept {
     return segment.sent_ns < sent_before_ns || static_cast<i64>(seq) < below_seq;
   }
@@ -36,7 +36,7 @@ struct LossFacts {
   const RttEstimator* rtt = nullptr;
   i64 rtt_ns = -1;
   i64 rto_ns = 0;
-  i64 oldest_sent_ns = -1, newest_sent_ns = -1;  // in flight on this path
+  i64 oldest_sent_ns = -1, newest_sent_ns = -1;  // oldest and newest segment in flight on this path
   u64 highest_acked_seq = 0, cumulative_seq = 0;
   i64 acked_segments = 0, spurious_segments = 0, sacked_segments = 0;
   i64 window_bytes = 0;
@@ -53,7 +53,7 @@ class LossControl {
     policy_.close();
     started_ = false;
   }
-  // Switches to another policy, with fresh records. False when out of memory: the old one stays.
+  // Switches to another policy, with new records. False when out of memory: the old policy stays.
   bool replace(PolicyChoice choice) noexcept {
     if (!policy_.replace(choice)) return false;
     started_ = false;
@@ -61,7 +61,7 @@ class LossControl {
   }
   bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }
   PolicyChoice choice() const noexcept { return policy_.choice(); }
-  // Both set path->next_check_ns (kNever when nothing is in flight there).
+  // on_ack() and on_timer() set path->next_check_ns (kNever if nothing is in flight on the path).
   LossHorizon on_ack(const LossFacts& facts, FlowPath* path) noexcept {
     return ask(policy::hook::loss_ack, 0, facts, path);
   }

@@ -1,5 +1,4 @@
-// Spaces bursts so that a flow keeps to its rate: when the next burst may leave, and how long it may be. A rate of zero
-// means no pacing.
+// Paces a flow: decides when the next burst may be sent and how many bytes it may have. A rate of zero means no pacing.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +9,8 @@ namespace weft::core {
 
 class Pacer {
  public:
-  // Longest duration of a burst at the pacing rate, so that other flows on the path are not held up.
+  // A burst may have as many bytes as the pacing rate sends in this time, so that it does not delay other flows on the
+  // path.
   static constexpr i64 kBurstNs = 50'000;
 
   void set_rate(double bytes_per_s) noexcept { bytes_per_s_ = bytes_per_s; }
@@ -24,7 +24,8 @@ class Pacer {
 
   void on_sent(i64 now_ns, i64 bytes) noexcept {
     if (bytes_per_s_ <= 0) return;
-    // Idle time earns at most one burst of credit: a late timer may catch up, a long pause may not.
+    // After a pause at most one burst may be sent at once: a late timer may catch up, but a long pause gives no extra
+    // bytes.
     const i64 from = std::max(next_ns_, now_ns - kBurstNs);
     const double gap_ns = static_cast<double>(bytes) * 1e9 / bytes_per_s_;
     next_ns_ = from + static_cast<i64>(std::min(gap_ns, 1e9));

@@ -1,5 +1,5 @@
-// Tracks segments of which only some fragments have arrived. The number is limited: when too many are incomplete, the
-// oldest is dropped, and its sender has to resend it.
+// Tracks segments of which only some fragments have arrived. If there are too many, the oldest is dropped and the
+// sender has to resend it.
 #pragma once
 
 #include <memory>
@@ -12,23 +12,23 @@ namespace weft::core {
 class PartialSegments {
  public:
   static constexpr std::size_t kPartialMax = 64;
-  // The fields that all fragments of a segment must agree on.
+  // What must be the same in all fragments of a segment.
   struct Segment {
     u64 seq = ~u64{0};
     u64 message = 0, message_bytes = 0;
-    u64 offset_bytes = 0;  // of the segment, within the message
+    u64 offset_bytes = 0;  // offset of the segment within the message
     u16 bytes = 0;
     bool operator==(const Segment&) const = default;
   };
-  // repeated: no byte of the fragment is new. foreign: earlier fragments with this number belong to another segment.
-  // memory: out of memory.
+  // fresh: the fragment is new. complete: it completes the segment. repeated: it has no new byte. foreign: it
+  // contradicts earlier fragments with the same sequence number. memory: out of memory.
   enum class Outcome : u8 { fresh, complete, repeated, foreign, memory };
 
-  // `bytes_max`: size of the largest segment.
+  // `bytes_max`: size of the largest segment, in bytes.
   explicit PartialSegments(u16 bytes_max) noexcept : words_(word_count(bytes_max)) {}
 
-  // Notes that the fragment [from, from + bytes) is in place. `from` is a multiple of eight, and so is `bytes` unless
-  // it is the last fragment. A completed segment is removed, and `marked` then tells whether any fragment had an ECN
+  // Notes that the fragment [from, from + bytes) has arrived. `from` is a multiple of 8, and so is `bytes` except in
+  // the last fragment. When the segment is complete, it is removed and `marked` tells whether any fragment had an ECN
   // mark.
   Outcome on_fragment(const Segment& segment, u16 from, u16 bytes, bool* marked) noexcept {
     Entry* entry = find(segment.seq);
@@ -51,7 +51,7 @@ class PartialSegments {
     entry->segment = Segment{};
     return Outcome::complete;
   }
-  // The segment has arrived as a whole meanwhile.
+  // Forgets the fragments of a segment that has arrived as a whole.
   void forget(u64 seq) noexcept {
     if (Entry* entry = find(seq)) entry->segment = Segment{};
   }
@@ -60,7 +60,7 @@ class PartialSegments {
   }
 
  private:
-  static constexpr u32 kUnitBytes = 8;  // fragments are cut at multiples of this
+  static constexpr u32 kUnitBytes = 8;  // fragments begin at multiples of this offset
   struct Entry {
     Segment segment;
     u32 missing_units = 0;
@@ -92,7 +92,7 @@ class PartialSegments {
 
   std::unique_ptr<Entry[]> entries_;
   std::unique_ptr<u64[]> bits_;
-  u32 words_;  // bitmap words per segment
+  u32 words_;  // 64-bit words of the bitmap of one segment
   u32 next_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Calls the path policy and tracks path health. A choice that is out of range, unusable or full is corrected. A silent
-// path is probed at doubling intervals and is usable again after the first answer.
+// Calls the path policy and detects silent paths. If the policy picks a path that does not exist, is silent or full,
+// another path is used. A silent path is probed at doubling intervals until a probe is answered.
 #include "native/core/path_set.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ policy::PathEvent PathSet::event(i64 now_ns) noexcept {
   return event;
 }
 
-// Opens the policy when it is first asked, so that a peer that is only received from needs no policy records.
+// Allocates the policy's records at its first call, so that a peer to which nothing is sent needs none.
 bool PathSet::start_policy(i64 now_ns) noexcept {
   if (!policy_.is_open() && !policy_.open(count_)) return false;
   started_ = true;
@@ -60,9 +60,9 @@ bool PathSet::start_policy(i64 now_ns) noexcept {
   policy::PathResult result{};
   if (policy_.call(policy::hook::start, &start, &result, shared_->trace, peer_)) return true;
   shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, kNone, peer_);
-  if (!policy_.fall_back()) return true;  // out of memory: pick() corrects every answer, so it works without the policy
+  if (!policy_.fall_back()) return true;  // no memory for `fixed`: pick() works without a policy
   for (std::size_t i = 0; i < count_; ++i) mirror(static_cast<u8>(i));
-  static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->trace, peer_));  // `fixed` cannot fail
+  static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->trace, peer_));  // `fixed` never fails
   return true;
 }
 
@@ -94,7 +94,7 @@ int PathSet::next_with_room(std::size_t from, int avoid, i64 bytes) const noexce
     const std::size_t path = (from + i) % count_;
     if (!eligible(path) || !room(path, bytes)) continue;
     if (static_cast<int>(path) != avoid) return static_cast<int>(path);
-    fallback = avoid;  // better the same path than none
+    fallback = avoid;  // the path to avoid is better than none
   }
   return fallback;
 }
@@ -160,7 +160,7 @@ void PathSet::set_probe(u8 path, i64 at_ns) noexcept {
   if (at_ns == kNever && troubles_ == nullptr) return;
   if (!troubles()) return;
   PathTrouble& trouble = troubles_[path];
-  if (at_ns == kNever) paths_[path].probe_asked = false;  // a cancelled probe may be requested again
+  if (at_ns == kNever) paths_[path].probe_asked = false;  // a loss policy may request the cancelled probe again
   if (trouble.probe_ns == kNever && at_ns != kNever) ++probed_count_;
   if (trouble.probe_ns != kNever && at_ns == kNever) --probed_count_;
   trouble.probe_ns = at_ns;
@@ -193,7 +193,7 @@ bool PathSet::on_arrival(i64 now_ns, u8 path) noexcept {
 
 bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
   note_life(now_ns, path);
-  if (paths_ == nullptr) return false;  // nothing was sent yet, so nothing can be answered
+  if (paths_ == nullptr) return false;  // nothing was sent to the peer yet, so this is no answer
   PathState& state = paths_[path];
   state.heard_ns = now_ns;
   if (size_ != nullptr && !state.usable) {
@@ -206,9 +206,9 @@ bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
   return true;
 }
 
-// A probe from the peer may be a replay and proves nothing, so however many arrive, ours are limited to one per
-// interval. The interval doubles: the round trip may be longer than the estimate, and only the answer to the latest
-// probe counts.
+// Probes a silent path sooner because the peer sent something over it. That may be a replay, so early probes are
+// limited to one per interval. The interval doubles, in case the round trip is longer than estimated: only the answer
+// to the newest probe counts.
 void PathSet::hasten_probe(i64 now_ns, u8 path) noexcept {
   if (this->path(path).usable || troubles_ == nullptr) return;
   PathTrouble& trouble = troubles_[path];
@@ -235,17 +235,18 @@ bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow, u16 payload
 }
 
 void PathSet::set_usable(i64 now_ns, u8 path, bool usable, bool long_vanish) noexcept {
-  // Without storage for probes the path could never become usable again, so it stays usable.
+  // Without memory for probes a silent path could never become usable again, so it is left usable.
   if (!usable && !troubles()) return;
   paths_[path].usable = usable;
   counters_[path].usable.set(usable ? 1 : 0);
   if (!usable) ++counters_[path].downs;
   if (size_ != nullptr && !usable) {
     size_->on_silent(path);
-    troubles_[path].probe_id = 0;  // the pending probe may be short, and then says nothing about segments of full size
+    troubles_[path].probe_id = 0;  // the pending probe may be too short to test segments of full size
   }
   usable_count_ = usable ? usable_count_ + 1 : usable_count_ - 1;
-  // The first probe is sent at once, so that a path that lost only the tail of a message is back after one round trip.
+  // The first probe is sent at once. If only the last segments of a message were lost, the path is usable again after
+  // one round trip.
   set_probe(path, usable ? kNever : now_ns);
   if (troubles_ != nullptr) {
     troubles_[path].probe_interval_ns = probe_interval_ns(path);
@@ -279,7 +280,7 @@ bool PathSet::any_small() const noexcept {
   return false;
 }
 
-// Finishes a search round whose time is over, and starts one that is due.
+// Ends a round of the datagram size search when its time is over, and starts a round that is due.
 void PathSet::search(i64 now_ns) noexcept {
   if (size_->in_round() && size_->raises() && usable_count_ == 0) size_->stop();
   if (size_->is_over(now_ns) && !size_->again(now_ns)) end_search(now_ns);
@@ -294,7 +295,7 @@ void PathSet::search(i64 now_ns) noexcept {
   }
   size_->start(now_ns, shared_->random.next(), raises, longest_ns);
   for (std::size_t i = 0; i < count_; ++i) {
-    // If no path is usable, a path that carried long datagrams before may merely have been slow, so all are searched.
+    // If no path is usable, all paths are probed: one that carried long datagrams before may only have been slow.
     if (!raises || path(i).usable) size_->add_path(i);
   }
 }
@@ -333,7 +334,7 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
       PathSize& size = size_->path(i);
       if (!size.small_due) continue;
       size.small_due = false;
-      *probe_id = size.small_id = shared_->random.next() >> 1;  // the highest bit marks the ids of a size search
+      *probe_id = size.small_id = shared_->random.next() >> 1;  // the top bit is 0: ids of a size search have it set
       size.small_sent_ns = now_ns;
       return static_cast<int>(i);
     }
@@ -344,7 +345,7 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
     PathTrouble& trouble = troubles_[i];
     if (trouble.probe_ns > now_ns) continue;
     if (state.usable && state.rtt.measured() && !state.probe_asked) {
-      set_probe(static_cast<u8>(i), kNever);  // traffic has measured it meanwhile
+      set_probe(static_cast<u8>(i), kNever);  // acknowledgments have measured the path meanwhile
       continue;
     }
     trouble.probe_ns = now_ns + trouble.probe_interval_ns;
@@ -352,8 +353,8 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
     trouble.probe_id = shared_->random.next();
     trouble.probe_sent_ns = now_ns;
     trouble.probe_order_ns = state.probe_asked ? shared_->unique_ns(now_ns) : -1;
-    // The padded probe decides whether the path carries segments; a short one beside it tells whether it carries
-    // anything.
+    // The probe is padded to segment size, to show whether the path carries segments. A short second probe shows
+    // whether it carries anything.
     if (size_ != nullptr) {
       trouble.probe_id >>= 1;
       if (!state.usable || state.probe_asked) *bytes = segment_bytes();
@@ -369,7 +370,8 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
 void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
   if (!states()) return;
   PathState& state = paths_[path];
-  // A silent path is probed anyway, and more than one probe per round trip gives no new information.
+  // Ignores the request for a silent path, which is probed anyway, and requests in the same round trip, which tell
+  // nothing new.
   const bool recent = now_ns - trouble(path).probe_sent_ns < state.rtt.smoothed_ns();
   if (!state.usable || state.probe_asked || recent || !troubles()) return;
   state.probe_asked = true;
@@ -377,10 +379,11 @@ void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
   set_probe(path, now_ns);
 }
 
-// Subtracts the time that the answer waited in our socket. The probe's wait in the peer's socket is not known.
+// The RTT sample of an answered probe. The answer's wait in the local socket is subtracted; the probe's wait in the
+// peer's socket is unknown.
 RttSample PathSet::probe_sample(i64 sent_ns) const noexcept {
   const i64 rtt_ns = shared_->host.arrived_ns() - sent_ns;
-  return rtt_ns > 0 ? RttSample{rtt_ns, shared_->host.late_ns()} : RttSample{};  // <= 0: a clock was set meanwhile
+  return rtt_ns > 0 ? RttSample{rtt_ns, shared_->host.late_ns()} : RttSample{};  // <= 0: the clock was changed
 }
 
 bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
@@ -403,7 +406,8 @@ bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   if (asked) trouble.probed_sent_ns = std::max(trouble.probed_sent_ns, trouble.probe_order_ns);
   if (size_ != nullptr && (asked || !paths_[path].usable)) on_carried(now_ns, path, segment_payload_bytes());
   if (paths_[path].usable) set_probe(path, kNever);
-  // Segments sent before the first RTT sample are scheduled for a check after a timeout that allows for any path.
+  // `waited`: segments were sent before the first RTT sample and have a long timer; their loss timers can now be
+  // shorter.
   const bool waited = !paths_[path].rtt.measured() && paths_[path].inflight_bytes != 0;
   on_feedback(now_ns, path, Feedback::good, probe_sample(trouble.probe_sent_ns), 0, -1);
   return asked || waited;
@@ -429,8 +433,8 @@ i64 PathSet::timeout_ns(u8 path, u32 backoff) const noexcept {
   return this->path(path).rtt.timeout_ns(config.rto_ns_min, config.rto_ns_max, backoff, allowance_ns);
 }
 
-// Backs off only when no path is usable: while others work, segments in flight on a silent path should not wait ever
-// longer.
+// The timeout doubles with each expiry only if no path is usable. While other paths work, segments on a silent path
+// should be resent soon.
 i64 PathSet::rto_ns(u8 path) const noexcept {
   const PathState& state = this->path(path);
   const u32 backoff = any_usable() ? 0 : state.timeouts;

@@ -1,5 +1,4 @@
-// Chooses the path of each burst by the peer's path policy, and tracks the health of the paths: usable or silent,
-// probed, usable again.
+// The paths to one peer: chooses the path of each burst by a path policy, and tracks which paths are usable or silent.
 #pragma once
 
 #include <algorithm>
@@ -16,44 +15,44 @@
 
 namespace weft::core {
 
-// Per-path state that every packet touches: one cache line.
+// State of a path that every packet reads or writes; it fills one cache line.
 struct alignas(64) PathState {
   RttEstimator rtt;
   i64 inflight_bytes = 0;
-  i64 heard_ns = -1;  // last time that the peer answered something sent over this path; -1: never
-  u32 timeouts = 0;   // consecutive ones, with nothing heard in between
+  i64 heard_ns = -1;  // when the peer last answered something that was sent over this path; -1: never
+  u32 timeouts = 0;   // number of timeouts since the peer last answered on this path
   bool usable = true;
-  bool probe_asked = false;  // a loss policy asked for a probe of this usable path
+  bool probe_asked = false;  // a loss policy requested a probe of this usable path
 };
 static_assert(sizeof(PathState) == 64);
 
-// An RTT sample: the network's part, and the delay that the two hosts added; rtt_ns -1: no sample.
+// An RTT sample: network time `rtt_ns` (-1: no sample) and the delay that the two hosts added.
 struct RttSample {
   i64 rtt_ns = -1;
   i64 host_ns = 0;
 };
 
-// State of a path that is being measured or probed, or is silent.
+// State of a path that is probed, because it is silent or has no RTT sample.
 struct PathTrouble {
-  i64 probe_ns = kNever;  // when the next probe is due; kNever: none
+  i64 probe_ns = kNever;  // when the next probe is due; kNever: none is scheduled
   i64 probe_interval_ns = 0;
   u64 probe_id = 0;
-  i64 probe_sent_ns = 0;    // when that probe was sent
-  i64 probe_order_ns = -1;  // its position among the unique send times; -1: not requested by a loss policy
-  i64 probed_sent_ns = -1;  // such position of the newest answered probe
-  u32 hastened = 0;         // probes sent early since the path went silent, because the peer was heard on it
+  i64 probe_sent_ns = 0;    // when the probe `probe_id` was sent
+  i64 probe_order_ns = -1;  // Shared::unique_ns() of the probe `probe_id`; -1: no loss policy requested it
+  i64 probed_sent_ns = -1;  // `probe_order_ns` of the newest answered probe; -1: none
+  u32 hastened = 0;         // early probes since the path became silent, sent because the peer was heard on it
 };
 
 struct PickRequest {
   i64 ready_bytes = 0;
   i64 segment_bytes = 0;
-  int avoid_path = -1;  // the path that lost the segments to be resent
+  int avoid_path = -1;  // the path on which the segments to be resent were lost; -1: none
   bool is_resend = false;
-  i64 flow = -1;  // hash of the flow that asks
+  i64 flow = -1;  // hash of the flow that wants to send
 };
 
 struct Pick {
-  int path = -1;  // -1: every path is full; wait for an acknowledgment
+  int path = -1;  // -1: every path is full, the flow must wait for an acknowledgment
   i64 burst_bytes = 0;
 };
 
@@ -61,84 +60,83 @@ class PathSet {
  public:
   enum class Feedback : i64 { good = 1, ecn = 2, nack = 3, timeout = 4 };
 
-  // `search_bytes`: datagrams of this size may be too long for some paths, so sizes are searched; 0: no search.
-  // `counters`: one entry per path; null: own storage, allocated when something is sent.
+  // `search_bytes`: the agreed datagram size, which may be too long for some paths; 0: the size is fixed and not
+  // searched. `counters`: one entry per path; null: allocated when something is sent.
   PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes,
           u16 search_bytes = 0, PathCells* counters = nullptr);
 
   Pick pick(i64 now_ns, const PickRequest& request) noexcept;
   void on_sent(u8 path, i64 bytes, i64 segments) noexcept;
   void on_gone(u8 path, i64 bytes) noexcept { paths_[path].inflight_bytes -= bytes; }  // acknowledged, lost or refused
-  // `long_segments` of the `segments` are long enough to be evidence about the size that the path carries; the longest
-  // has `payload_bytes`. The oldest of them was sent at `sent_ns`.
+  // `segments` were lost on the path, the oldest sent at `sent_ns`, the longest with `payload_bytes`. `long_segments`
+  // of them are so long that their size may be the reason.
   void on_lost(i64 now_ns, u8 path, i64 segments, i64 sent_ns, u16 payload_bytes, i64 long_segments) noexcept;
-  // A segment with this payload size arrived over this path and no other.
+  // A segment with this payload size is known to have arrived over this path.
   void on_carried(i64 now_ns, u8 path, u16 payload_bytes) noexcept;
-  // An acknowledgment reports on `path`; rtt.rtt_ns < 0: without an RTT sample. `flow`: hash of the flow it
-  // acknowledges; -1: none.
+  // Passes an acknowledgment's report on a path to the path policy. rtt.rtt_ns < 0: no RTT sample. `flow`: hash of the
+  // flow; -1: a probe was answered.
   void on_feedback(i64 now_ns, u8 path, Feedback kind, RttSample rtt, i64 bytes, i64 flow) noexcept;
-  // The loss timer declared segments lost, the oldest sent at `sent_ns`, the longest with `payload_bytes`. A path from
-  // which nothing was heard since then becomes silent. False: something was heard, so this is loss, not silence.
+  // The loss timer declared segments lost, the oldest sent at `sent_ns`, the longest with `payload_bytes`. If nothing
+  // was heard on the path since `sent_ns`, it becomes silent; otherwise returns false.
   bool on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow, u16 payload_bytes = 0) noexcept;
-  // True when flows must check what they have in flight on the path: a loss policy asked for this probe, or the flows
-  // sent before the round trip was known.
+  // Handles the answer to a probe. True when flows must check the path for losses: a loss policy requested the probe,
+  // or segments were sent before the round trip was known.
   bool on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept;
   void ask_probe(i64 now_ns, u8 path) noexcept;
-  // Switches to another policy. False when out of memory: the old one stays.
+  // Switches to another policy. False when out of memory: the old policy stays.
   bool replace(i64 now_ns, PolicyChoice choice) noexcept;
-  // The peer answered something that was sent over this path, in a way that can't be a replay. True when this made the
-  // path usable: flows that wait for room may try again.
+  // The peer answered something that was sent over this path, and the answer cannot be a replay. True if this made the
+  // path usable, so that waiting flows may send.
   bool on_heard(i64 now_ns, u8 path) noexcept;
-  // New data from the peer arrived over this path. That proves that the peer is alive, but nothing about our direction,
-  // for which switches choose links independently: a silent path stays silent but is probed soon. True when the time of
-  // its next probe may have changed.
+  // New data from the peer arrived over this path. The peer is alive, but the path may still fail in the sending
+  // direction, so a silent path stays silent and is probed soon. True if the time of its next probe may have changed.
   bool on_arrival(i64 now_ns, u8 path) noexcept;
-  // When the peer was last heard over any path (-1: never), and over which.
+  // When the peer was last heard over any path; -1: never. heard_path() is that path.
   i64 heard_ns() const noexcept { return heard_ns_; }
   u8 heard_path() const noexcept { return heard_path_; }
-  i64 resumed_ns() const noexcept { return resumed_ns_; }  // when it was last heard again after a silence
-  // The peer probes a path that is silent here, so the path may work again; our own probe is sent sooner.
+  i64 resumed_ns() const noexcept { return resumed_ns_; }  // when the peer was heard again after its last silence
+  // The peer sent a probe over this path. If the path is silent, it may work again, so its next probe is sent sooner.
   void on_probed_by_peer(i64 now_ns, u8 path) noexcept { hasten_probe(now_ns, path); }
 
-  // Sets the round trip of all paths, if it is known beforehand.
+  // Sets a known round-trip time for all paths, as if it had been measured.
   void know(i64 rtt_ns) noexcept {
     untouched_.rtt.on_sample(rtt_ns);
     for (std::size_t i = 0; counters_ != nullptr && i < count_; ++i)
       counters_[i].rtt_ns.set(untouched_.rtt.smoothed_ns());
   }
-  // Sets an estimate of the round trip, used until the first sample.
+  // Sets an estimated round-trip time for all paths, used until the first RTT sample.
   void expect(i64 rtt_ns) noexcept { untouched_.rtt.expect(rtt_ns); }
-  // The peer's thread did not run for `away_ns` while a segment of ours waited in its socket.
+  // Notes that a segment waited `away_ns` in the peer's socket because the peer's thread did not run.
   void on_peer_away(i64 now_ns, i64 away_ns) noexcept { away_.add(now_ns, away_ns); }
-  // Probes every path without an RTT sample; an end that only receives would otherwise have no timeout estimate.
+  // Probes every path without an RTT sample, because an end that only receives gets none from acknowledgments.
   void measure(i64 now_ns) noexcept;
-  // Returns the next path with a due probe and reschedules it, or -1. `bytes`: size to pad the probe to; 0: no padding.
+  // Returns the next path to probe now and schedules its next probe; -1: none is due. `bytes`: size to which the probe
+  // must be padded; 0: no padding.
   int poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept;
   void on_probe_sent(u8 path) noexcept {
     if (counters_ != nullptr) ++counters_[path].probes_sent;
   }
-  // Whether a size search has made a path usable since the last call; flows that wait for room may then try again.
+  // Whether a size search has made a path usable since the last call, so that waiting flows may send.
   bool take_revived() noexcept { return std::exchange(revived_, false); }
-  // Payload size of the largest segment to send, and the size of its datagram.
+  // Payload size of the largest segment. segment_bytes() is the size of its datagram.
   u16 segment_payload_bytes() const noexcept { return static_cast<u16>(segment_bytes_); }
   u16 segment_bytes() const noexcept {
     return size_ != nullptr ? size_->segment_bytes() : static_cast<u16>(segment_bytes_ + i64{wire::kDataBytes});
   }
   bool searches() const noexcept { return size_ != nullptr; }
-  // Whether a payload is long enough to be evidence about sizes.
+  // Whether the loss or arrival of such a payload tells something about the datagram size that a path carries.
   bool tells_size(u16 payload_bytes) const noexcept { return size_ != nullptr && !size_->is_small(payload_bytes); }
   i64 poll_timeout() const noexcept;
 
   i64 rto_ns(u8 path) const noexcept;
-  // When the loss policy is first asked about a tail: after two round trips (RFC 8985, section 7.2), but no later than
-  // the timeout. An unmeasured path's timeout allows for any round trip, so its first check comes earlier, by which
-  // time there may be a sample.
+  // Time until the first check for tail loss: two round trips (RFC 8985, section 7.2), but at most the timeout. Without
+  // an RTT sample the timeout is very long, so the check comes earlier; there may be a sample by then.
   i64 first_check_ns(u8 path) const noexcept {
     const RttEstimator& rtt = this->path(path).rtt;
     return std::min(rtt.measured() ? 2 * rtt.smoothed_ns() : shared_->config.rto_ns_min, rto_ns(path));
   }
   const PathState& path(std::size_t index) const noexcept { return paths_ != nullptr ? paths_[index] : untouched_; }
-  // Any thread, while the peer is open.
+  // Counters of a path. May be called from any thread while the peer is open.
   telemetry::PathCounters counters(std::size_t index) const noexcept {
     const PathCells* const cells = readable_.load(std::memory_order_acquire);
     if (cells != nullptr) return telemetry::values(cells[index]);
@@ -164,7 +162,7 @@ class PathSet {
 
  private:
   bool start_policy(i64 now_ns) noexcept;
-  // Allocates storage that is needed only from some point on. False when out of memory.
+  // Allocates the path states at the first use. troubles() does so for the probing states. False when out of memory.
   bool states() noexcept;
   bool troubles() noexcept {
     if (troubles_ == nullptr) troubles_.reset(new (std::nothrow) PathTrouble[count_]);
@@ -174,16 +172,16 @@ class PathSet {
   void hasten_probe(i64 now_ns, u8 path) noexcept;
   RttSample probe_sample(i64 sent_ns) const noexcept;
   void on_sample(u8 path, RttSample rtt) noexcept;
-  void note_life(i64 now_ns, u8 path) noexcept;  // notes that the peer was heard over this path
+  void note_life(i64 now_ns, u8 path) noexcept;  // notes when the peer was heard, and over which path
   i64 probe_interval_ns(u8 path) const noexcept;
   i64 timeout_ns(u8 path, u32 backoff) const noexcept;
-  // `long_vanish`: only long datagrams are lost; the path may carry shorter ones.
+  // Makes a path usable or silent. `long_vanish`: the path loses only long datagrams and may carry shorter ones.
   void set_usable(i64 now_ns, u8 path, bool usable, bool long_vanish = false) noexcept;
-  void mirror(u8 path) noexcept;  // copies the fields that a policy may read into its path record
-  // While no path is known to carry segments, each path is tried with one segment at a time.
+  void mirror(u8 path) noexcept;  // copies a path's state into the policy's record of the path
+  // If no path is known to carry segments, at most one segment is in flight on each.
   bool tries_only() const noexcept { return size_ != nullptr && usable_count_ == 0; }
   bool any_small() const noexcept;
-  // A larger size must be carried by half of all paths, so a search for one needs that many usable paths.
+  // The datagram size is raised only if half of all paths carry the larger size, so at least half must be usable.
   bool enough_to_raise() const noexcept { return 2 * usable_count_ >= count_; }
   void search(i64 now_ns) noexcept;
   void end_search(i64 now_ns) noexcept;
@@ -199,20 +197,20 @@ class PathSet {
   Shared* shared_;
   u32 peer_;
   i64 room_bytes_;
-  i64 segment_bytes_;  // payload of the largest datagram, and the smallest burst
+  i64 segment_bytes_;  // payload of the largest datagram
   u16 count_;
-  PathState untouched_;                     // stands for every path until the first use of any
-  std::unique_ptr<PathState[]> paths_;      // null: nothing was sent or probed yet
-  PathCells* counters_;                     // null: nothing has been counted
-  std::atomic<const PathCells*> readable_;  // counters_, for other threads
+  PathState untouched_;                     // the state of every path until something is sent
+  std::unique_ptr<PathState[]> paths_;      // null until something is sent or probed
+  PathCells* counters_;                     // null until something is counted
+  std::atomic<const PathCells*> readable_;  // equals counters_; other threads read it
   std::unique_ptr<PathCells[]> own_counters_;
   std::unique_ptr<PathTrouble[]> troubles_;
-  std::unique_ptr<SizeSearch> size_;  // null: the size is fixed
+  std::unique_ptr<SizeSearch> size_;  // null: the datagram size is fixed
   bool revived_ = false;
   i64 heard_ns_ = -1, resumed_ns_ = 0;
-  HostPeak away_;  // delays of the peer's thread
+  HostPeak away_;  // longest recent scheduling delay of the peer's thread
   std::size_t usable_count_ = 0;
-  std::size_t probed_count_ = 0;  // paths with a scheduled probe
+  std::size_t probed_count_ = 0;  // number of paths with a scheduled probe
   PolicySlot policy_;
   bool started_ = false;
   u8 heard_path_ = 0;

@@ -1,5 +1,5 @@
-// Sends probes, replies and keepalives. Keepalives are probes sent while a flow waits for the peer and nothing was
-// heard for a quarter of the silence limit, and whenever the owner asks for a sign of life.
+// Sends probes, replies to probes, and keepalives. A keepalive is a probe that is sent when a flow waits and the peer
+// was not heard for a quarter of the silence limit, or when the owner asks whether the peer is alive.
 #include "native/core/peer.h"
 
 namespace weft::core {
@@ -10,7 +10,7 @@ constexpr u8 kPadding[0xFFFF] = {};
 
 }  // namespace
 
-// `bytes`: size of the datagram, by padding; 0: the minimum.
+// Writes a probe or a reply. `bytes`: size of the datagram to which it is padded; 0: no padding.
 void Peer::write_probe(wire::Type type, u8 path, const wire::Probe& probe, u16 bytes, TxBurst* out) const noexcept {
   wire::Common common;
   common.token = config_.remote_token;
@@ -29,7 +29,8 @@ void Peer::write_probe(wire::Type type, u8 path, const wire::Probe& probe, u16 b
   out->datagram_bytes = out->header_bytes + out->payload[0].bytes;
 }
 
-// Each round starts with the path heard last; then the others in rotation, usable ones only if there are any.
+// Path of the next keepalive. Each round starts with the path last heard from; then usable paths follow in rotation, or
+// all paths if none is usable.
 u8 Peer::keepalive_path() noexcept {
   if (keepalive_known_) {
     keepalive_known_ = false;

@@ -1,4 +1,4 @@
-// A remote engine: its paths, the probe replies that we owe it, keepalives, and when it was last heard.
+// A remote engine as a local engine sees it: its paths, replies to its probes, keepalives, and when it was last heard.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +26,7 @@ class Peer {
     if (config.rtt_expected_ns > 0) paths_.expect(config.rtt_expected_ns);
   }
 
-  // Number of open flows to this peer; a dead peer is released with its last flow.
+  // Number of open flows to this peer. A dead peer is released when its last flow is.
   u32 flows() const noexcept { return flows_; }
   void on_flow_opened() noexcept { counters_->flows.set(++flows_); }
   void on_flow_released() noexcept { counters_->flows.set(--flows_); }
@@ -40,15 +40,16 @@ class Peer {
   bool dead() const noexcept { return dead_; }
   void kill() noexcept { dead_ = true; }
 
-  // The peer sent something that can't be a replay: new data, a fresh report, or the answer to a probe of ours.
+  // Notes that the peer sent something that cannot be a replay, such as new data or the answer to a probe.
   void on_heard(i64 now_ns) noexcept {
-    // A peer that was silent for that long was stopped, so no flow could have made progress until now.
+    // After a silence this long the peer's process was probably stopped; stuck flows get the full time again from now
+    // on.
     if (now_ns - heard_ns() >= shared_->config.peer_silence_ns) resumed_ns_ = now_ns;
     heard_ns_ = now_ns;
   }
-  // When it was last heard; -1: never.
+  // When the peer was last heard; -1: never.
   i64 heard_ns() const noexcept { return std::max(heard_ns_, paths_.heard_ns()); }
-  // When it was last heard again after a silence; 0: never.
+  // When the peer was heard again after its last silence; 0: it never was silent.
   i64 resumed_ns() const noexcept { return std::max(resumed_ns_, paths_.resumed_ns()); }
   bool waited_for() const noexcept { return waiting_flows_ != 0; }
   void on_flow_waits(i64 now_ns) noexcept {
@@ -58,17 +59,17 @@ class Peer {
     }
   }
   void on_flow_rests() noexcept { --waiting_flows_; }
-  // Starts probing several paths for a sign of life, even if no flow waits for the peer.
+  // Sends keepalives over several paths, even if no flow waits for the peer.
   void solicit() noexcept { keepalives_due_ = kSolicitPaths; }
 
   void on_probe(u8 path, const wire::Probe& probe) noexcept {
-    if (path >= paths_.count() || reply_count_ == kRepliesMax) return;  // costs the peer one probe interval
+    if (path >= paths_.count() || reply_count_ == kRepliesMax) return;  // the peer will probe again
     if (replies_ == nullptr) replies_.reset(new (std::nothrow) Reply[kRepliesMax]);
     if (replies_ == nullptr) return;
     replies_[reply_count_++] = {probe, path};
   }
   bool quiet(i64 now_ns) const noexcept { return now_ns - quiet_since_ns() >= shared_->config.peer_silence_ns / 4; }
-  // Two rounds of keepalives went unanswered.
+  // Whether a flow waits for the peer and two rounds of keepalives went unanswered.
   bool unanswered(i64 now_ns) const noexcept {
     const i64 silence_ns = shared_->config.peer_silence_ns;
     return waiting_flows_ != 0 && now_ns - quiet_since_ns() >= silence_ns / 4 + silence_ns / 16;
@@ -76,9 +77,9 @@ class Peer {
   bool silent(i64 now_ns) const noexcept {
     return waiting_flows_ != 0 && now_ns - quiet_since_ns() >= shared_->config.peer_silence_ns;
   }
-  // Writes a reply, a path probe or a keepalive; false when nothing is due.
+  // Writes the next probe reply, path probe or keepalive; false when none is due.
   bool poll_transmit(i64 now_ns, TxBurst* out) noexcept;
-  // Handles a reply to a keepalive. False: the id belongs to no recent unanswered one.
+  // Handles a reply to a keepalive. False: the id belongs to no recent unanswered keepalive.
   bool on_keepalive_reply(i64 now_ns, u8 path, u64 probe_id) noexcept;
   i64 poll_timeout() const noexcept {
     if (dead_) return kNever;
@@ -88,14 +89,14 @@ class Peer {
     return std::min({paths_.poll_timeout(), silence_ns, keepalive_ns});
   }
 
-  i64 scheduled_ns = kNever;  // deadline set in the stack's timer heap
+  i64 scheduled_ns = kNever;  // this peer's deadline in the stack's timer heap
   i64 notified_ns = kNever;   // when the owner was last told that the peer is quiet
-  bool in_control = false;    // is in the stack's control queue
+  bool in_control = false;    // the peer is in the stack's control queue
 
  private:
-  // While a peer is quiet, 32 rounds of keepalives are sent per silence limit: on the path heard last, and on three
-  // others in rotation. With 10 % loss each way and three of four paths dead without our knowing, the 18 probes on the
-  // working path are all lost once in 10^13 silences (decision 0019).
+  // A quiet peer gets 32 rounds of keepalives per silence limit, each on the path last heard from and on three others.
+  // Even with 10 % loss and three of four paths dead, all probes on the working path are lost only once in 10^13
+  // silences (decision 0019).
   static constexpr i64 kKeepaliveRounds = 32;
   static constexpr u8 kKeepalivePaths = 4, kSolicitPaths = 4;
   struct Reply {
@@ -103,7 +104,7 @@ class Peer {
     u8 path;
   };
   struct Keepalives {
-    std::array<u64, 64> ids{};  // of unanswered keepalives; 0: none
+    std::array<u64, 64> ids{};  // ids of unanswered keepalives; 0: free entry
     std::size_t next = 0;
   };
   i64 quiet_since_ns() const noexcept { return std::max(heard_ns(), waited_since_ns_); }
@@ -113,13 +114,13 @@ class Peer {
   Shared* shared_;
   PeerConfig config_;
   PathSet paths_;
-  FlowQueue path_waiters_;  // flows that found every path full
+  FlowQueue path_waiters_;  // flows that wait because every path was full
   static constexpr std::size_t kRepliesMax = 16;
-  std::unique_ptr<Reply[]> replies_;  // allocated when the peer first probes
+  std::unique_ptr<Reply[]> replies_;  // null until the peer sends a probe
   std::size_t reply_count_ = 0;
   u32 index_;
-  std::unique_ptr<Keepalives> keepalives_;  // allocated when the first is sent
-  PeerCells own_counters_;                  // used if the owner supplied none
+  std::unique_ptr<Keepalives> keepalives_;  // null until a keepalive is sent
+  PeerCells own_counters_;                  // the peer's counters if its configuration supplies none
   PeerCells* counters_;
   u32 flows_ = 0;
   u32 waiting_flows_ = 0;
@@ -127,9 +128,9 @@ class Peer {
   i64 resumed_ns_ = 0;
   i64 waited_since_ns_ = 0;
   i64 keepalive_ns_ = kNever;
-  u8 keepalive_path_ = 0;         // last path of the rotation
-  u8 keepalives_due_ = 0;         // left to send in this round
-  bool keepalive_known_ = false;  // the next one goes over the path heard last
+  u8 keepalive_path_ = 0;         // path of the last keepalive in the rotation
+  u8 keepalives_due_ = 0;         // number of keepalives left to send in this round
+  bool keepalive_known_ = false;  // the next keepalive uses the path last heard from
   bool dead_ = false;
 };
 

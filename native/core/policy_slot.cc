@@ -1,5 +1,5 @@
-// One allocation holds the flow record and the shared records. It is made between bursts, not per event. Records
-// contain only int64 and float64, so eight bytes of alignment are enough.
+// Allocates a policy's records and replaces policies. One allocation holds the flow record and the shared records;
+// 8-byte alignment suffices, because records contain only int64 and float64.
 #include "native/core/policy_slot.h"
 
 #include <cstring>

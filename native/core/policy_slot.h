@@ -1,5 +1,5 @@
-// Holds the records of one policy and calls its hooks; can replace it by `fixed` of the same family when a call fails.
-// The owner fills events and checks results.
+// Holds the records of one policy and calls its hooks. If a call fails, the owner can replace the policy by `fixed` of
+// the same family.
 #pragma once
 
 #include <cstddef>
@@ -14,16 +14,17 @@ class PolicySlot {
  public:
   PolicySlot(policy::Family family, PolicyChoice choice) noexcept;
 
-  // Allocates zeroed records, `shared_count` of them of the shared kind. False when out of memory.
+  // Allocates the flow record and `shared_count` shared records, all zero. False when out of memory.
   bool open(std::size_t shared_count) noexcept;
   bool is_open() const noexcept { return open_; }
-  // Uses a shared record owned by someone else; after a fallback the slot uses its own again.
+  // Uses the caller's memory as the shared record. After fall_back() the slot uses a shared record of its own.
   void share(void* record, std::size_t bytes) noexcept {
     if (bytes >= descriptor_->shared_bytes) shared_ = record;
   }
-  void close() noexcept;  // frees the records; open() starts afresh
+  void close() noexcept;  // frees the records; open() allocates new ones
 
-  // False when the policy failed; the caller then calls fall_back(). Inlined, as every packet takes several calls.
+  // Calls a hook. False when the policy failed; the caller then calls fall_back(). Inlined, because each packet needs
+  // several calls.
   [[gnu::always_inline]] bool call(std::size_t hook, const void* event, void* result, const Trace& trace,
                                    u32 owner) noexcept {
     const bool ok =
@@ -31,11 +32,11 @@ class PolicySlot {
     if (trace.wants_decisions()) tell(trace, owner, hook, event, result, ok);
     return ok;
   }
-  // Replaces the policy by `fixed`, with fresh records. False when out of memory: the old policy stays, which is
+  // Replaces the policy by `fixed`, with new records. False when out of memory: the old policy stays, which is
   // harmless.
   bool fall_back() noexcept;
   bool replace(PolicyChoice choice) noexcept;
-  // Changes the parameters of the same policy, which keeps its records. False when another policy is in the slot.
+  // Changes the policy's parameters and keeps its records. False if `choice` is another policy than this one.
   bool set_params(PolicyChoice choice) noexcept {
     if (descriptor_ != choice.descriptor) return false;
     params_ = choice.params != nullptr ? choice.params : descriptor_->params_default;

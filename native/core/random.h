@@ -1,5 +1,5 @@
-// A seeded random generator (SplitMix64, Steele et al. 2014), the core's only source of randomness, so that a run is
-// determined by its seed.
+// A seeded random number generator (SplitMix64, Steele et al. 2014). The core has no other source of randomness, so a
+// run is determined by its seed.
 #pragma once
 
 #include "native/core/types.h"
@@ -16,7 +16,7 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return z ^ (z >> 31);
   }
-  // Uniform in [0, 1).
+  // Returns a uniformly distributed number in [0, 1).
   double uniform() noexcept { return static_cast<double>(next() >> 11) * 0x1.0p-53; }
 
  private:

@@ -1,5 +1,5 @@
-// Places received segments. Each message number has a slot: eager (bytes in an eager block), posted (bytes in the
-// caller's buffer) or whole. All checks that keep bytes out of buffers they don't belong to are in check().
+// Places received segments. Each message has a slot that is eager (its bytes are in an eager block), posted (they are
+// in the caller's buffer) or whole (complete). check() makes all checks that protect buffers.
 #include "native/core/receive_queue.h"
 
 #include <algorithm>
@@ -17,8 +17,8 @@ ReceiveQueue::~ReceiveQueue() {
   }
 }
 
-// Whether a posted receive is completed by other flows alone: its ticket is in use for another message, or the size
-// leaves no stripe for this flow.
+// Whether this flow has nothing to do with a posted receive: its ticket is used for another message by now, or the
+// message is too short to have a stripe on this flow.
 bool ReceiveQueue::is_elsewhere(const Slot& slot) const noexcept {
   if (slot.state != Slot::posted) return false;
   if (slot.ticket->message.load(std::memory_order_acquire) != slot.message) return true;
@@ -46,7 +46,8 @@ void ReceiveQueue::forget_elsewhere() noexcept {
   }
 }
 
-// Makes sure that `message` has a slot that no other unfinished message uses; grows the ring if needed.
+// Grows the ring until no other incomplete message uses the slot of `message`. False: the ring is full or memory ran
+// out.
 bool ReceiveQueue::ensure(u64 message) noexcept {
   for (;;) {
     if (ring_ != nullptr) {
@@ -75,7 +76,8 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
   Slot& slot = ring_[message & mask_];
   if (slot.message == message && slot.state == Slot::eager) {
     if (slot.message_bytes > capacity_bytes) return Status::message_too_long;
-    // Another flow may have seen a segment of the message first: the sizes must agree before any byte is copied.
+    // Another flow may already have received a segment of this message: both must state the same message size before
+    // bytes are copied.
     i64 agreed = -1;
     const auto bytes = static_cast<i64>(slot.message_bytes);
     if (!ticket->agreed_bytes.compare_exchange_strong(agreed, bytes) && agreed != bytes) {
@@ -84,7 +86,7 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
     u8* block = slot.data;
     if (stage != nullptr) stage->settle_size(0, slot.message_bytes);
     if (shared_->config.place_payload && slot.message_bytes != 0) {
-      // Segments may still be missing; copying the gaps too is harmless, as they are overwritten later.
+      // Copies the whole block. Where segments are still missing, they overwrite the copied bytes later.
       std::memcpy(stage != nullptr ? stage->ring : data, block, slot.message_bytes);
     }
     slot.settles_late = stage != nullptr;
@@ -152,8 +154,8 @@ ReceiveQueue::Slot* ReceiveQueue::eager_slot(u64 message) noexcept {
   return &slot;
 }
 
-// Whether the bounce buffer has room up to `end_bytes`. A segment from beyond the room that the sender was told of is a
-// probe for room, so the sender is told again.
+// Whether the bounce buffer has room up to `end_bytes`. A segment beyond the room that the sender knows of is its probe
+// for room, so the sender is told of the room again.
 bool ReceiveQueue::reaches(Slot& slot, u64 end_bytes) noexcept {
   if (!slot.staged) return true;
   if (slot.starved && end_bytes > slot.told_end) {
@@ -165,7 +167,7 @@ bool ReceiveQueue::reaches(Slot& slot, u64 end_bytes) noexcept {
     slot.starved = true;
     ++starved_slots_;
     slot.told_end = slot.stage->begin + slot.stage->limit.load(std::memory_order_acquire);
-    // The copier may have made room between the two checks, and it reports that only once.
+    // The copier may have made room since the check above and does not report that again.
     room_due_ = true;
   }
   return false;
@@ -181,12 +183,12 @@ bool ReceiveQueue::take_room(u64* message, u64* end_bytes) noexcept {
     slot.told_end = end;
     *message = slot.message;
     *end_bytes = end;
-    return room_due_ = true;  // others may have room too
+    return room_due_ = true;  // other receives may have room too
   }
   return false;
 }
 
-// Fixes the message's size, which all its segments must agree on, in this flow and in the others.
+// Sets the message's size at its first segment. False if a segment of this or another flow has stated a different size.
 bool ReceiveQueue::settle(Slot& slot, u64 message_bytes) noexcept {
   if (slot.message_bytes != ~u64{0}) return slot.message_bytes == message_bytes;
   if (slot.state == Slot::posted) {
@@ -289,7 +291,7 @@ void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
   slot.state = Slot::whole;
   if (slot.settles_late) slot.stage->settle(0, slot.message_bytes);
   slot.settles_late = false;
-  slot.data = nullptr;  // from here on the caller owns the buffer again
+  slot.data = nullptr;  // from now on the buffer belongs to the caller again
   slot.staged = false;
   if (slot.starved) --starved_slots_;
   slot.starved = false;

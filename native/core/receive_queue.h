@@ -1,5 +1,5 @@
-// Posted receives, and eager messages that arrived before theirs: where each segment's bytes go, and when a message is
-// complete. Guarantees P-1 and P-3 on the receiving side.
+// Posted receives, and eager messages without a posted receive: decides where a segment's bytes go and when a message
+// is complete. Guarantees P-1 and P-3 on the receiving side.
 #pragma once
 
 #include <atomic>
@@ -12,15 +12,15 @@
 
 namespace weft::core {
 
-// One receive, shared by the flows of its connection, which may belong to different engines. The first segment that
-// arrives on any of them fixes the message's size for all, so a peer can't announce different sizes.
+// One receive, shared by the flows of its connection, which may belong to different engines. The first segment on any
+// flow sets the message's size for all of them, so a peer cannot state different sizes.
 struct ReceiveTicket {
   std::atomic<u64> message{~u64{0}};
   std::atomic<i64> agreed_bytes{-1};
   std::atomic<u32> stripes_placed{0};
 };
 
-// True for the flow that placed the last stripe; that flow's thread completes the message.
+// Counts a complete stripe. True for the last stripe of the message: the thread that placed it completes the message.
 inline bool on_stripe_placed(ReceiveTicket& ticket, u64 message_bytes, u32 stripes) noexcept {
   return ticket.stripes_placed.fetch_add(1, std::memory_order_acq_rel) + 1 == stripe_count(message_bytes, stripes);
 }
@@ -28,8 +28,8 @@ inline bool on_stripe_placed(ReceiveTicket& ticket, u64 message_bytes, u32 strip
 class ReceiveQueue {
  public:
   static constexpr u64 kPostedMax = 1024;
-  // no_block, no_room: the segment is valid, but there is no eager block for a message without a receive, or no room in
-  // the receive's bounce buffer. The sender has to wait until it is told of room.
+  // no_block: the message has no posted receive and there is no eager block for it. no_room: the receive's bounce
+  // buffer has no room. In both cases the segment is valid and its sender must wait until it is told of room.
   enum class Placement : u8 { placed, refused, too_long, no_block, no_room };
 
   ReceiveQueue(Shared* shared, EagerLimits eager, u8 stripe, u8 stripes) noexcept
@@ -40,26 +40,25 @@ class ReceiveQueue {
 
   const EagerLimits& eager() const noexcept { return eager_; }
   u64 posted() const noexcept { return posted_; }
-  // Whether a posted receive is incomplete whose first stripe this flow carries; each message has one such flow,
+  // Whether a posted receive is incomplete whose first stripe this flow carries. Every message has a first stripe,
   // whatever its size.
   bool pending() const noexcept { return count_ != finished_; }
-  u64 outstanding() const noexcept { return count_ - finished_; }  // number of those
-  // Whether any posted receive may be incomplete on this flow, including those whose first stripe is on another flow.
-  // Those may have no stripe here; forget_elsewhere() removes them.
+  u64 outstanding() const noexcept { return count_ - finished_; }  // number of the receives that pending() tells of
+  // Whether any posted receive may be incomplete, including those whose first stripe is on another flow. Those may have
+  // no stripe on this flow; forget_elsewhere() then removes them.
   bool awaits() const noexcept { return pending() || others_ != 0; }
   void forget_elsewhere() noexcept;
   u64 eager_held() const noexcept { return eager_held_; }
-  // Whether a message was refused for lack of a block and still has neither a block nor a receive.
+  // Whether a message that was refused for lack of an eager block still has neither a block nor a receive.
   bool wants_block() const noexcept { return blockless_end_ > posted_ + eager_held_; }
-  // Whether the most recent post gave a receive to a message that had been refused (a message up to the newest refused
-  // one).
+  // Whether the last posted receive is for a message that may have been refused for lack of an eager block.
   bool unblocked_by_post() const noexcept { return blockless_end_ >= posted_ && unheld_post_; }
-  // Finds a receive whose bounce buffer has more room than the sender knows: its message, and where the room ends.
-  // False: there is none.
+  // Finds a receive whose bounce buffer has more room than the sender knows of. Sets its message and the end of the
+  // room. False: there is none.
   bool take_room(u64* message, u64* end_bytes) noexcept;
   bool room_due() const noexcept { return room_due_; }
   void on_emptied() noexcept { room_due_ = starved_slots_ != 0; }
-  // Visits posted receives that may still have had bytes to come over this flow.
+  // Calls what(message, bytes) for each incomplete posted receive that may have a stripe on this flow.
   template <typename What>
   void each_outstanding(const What& what) const noexcept {
     for (u64 i = 0; ring_ != nullptr && i <= mask_; ++i) {
@@ -68,30 +67,30 @@ class ReceiveQueue {
       what(slot.message, slot.message_bytes == ~u64{0} ? slot.capacity_bytes : slot.message_bytes);
     }
   }
-  // Number of complete eager messages without a receive.
+  // Number of complete eager messages without a posted receive.
   u64 held() const noexcept;
 
-  // Posts the receive for `message`, which is `posted()` or later; numbers that are skipped can't arrive over this
-  // flow. An eager message that is complete already finishes at once. would_block: the queue is full; message_too_long:
-  // the held message does not fit (the connection must be failed). `key`: of the memory window onto the buffer, or 0.
-  // `stage`: bounce buffer that takes the bytes instead of `data`, or null; such a receive has no window, and segments
-  // beyond its room are refused.
+  // Posts the receive for `message`, which is `posted()` or later; messages that are skipped cannot arrive over this
+  // flow. If the message has arrived eagerly, the receive completes at once. would_block: the queue is full.
+  // message_too_long: the eager message does not fit, and the connection must be failed. `key`: the key of the memory
+  // window onto the buffer, or 0. `stage`: bounce buffer that takes the bytes instead of `data`, or null; such a
+  // receive has no memory window, and segments beyond its room are refused.
   Status post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
               Stage* stage = nullptr) noexcept;
 
-  // Checks whether a segment can be placed; the only side effect is to set up an eager slot. If the result is `placed`,
-  // write() and then place() may follow.
+  // Checks whether a segment can be placed, and takes an eager block for it if needed. Only after the result `placed`
+  // may write() and then place() be called.
   Placement check(u64 message, u64 offset_bytes, u64 payload_bytes, u64 message_bytes) noexcept;
-  // Address of a segment that was written through its receive's window; null: the receive has none.
+  // Address of a segment that was written through the memory window of its receive; null: the receive has no window.
   const u8* written_at(u64 message, u64 offset_bytes, u64 payload_bytes) const noexcept;
-  // The advertisement of a receive; empty if the message can't arrive over this flow or is complete.
+  // The advertisement of a receive; empty if the message cannot arrive over this flow or is complete.
   wire::AdvertEntry advert_of(u64 message) const noexcept;
-  // Copies the segment's bytes to their place unless they are there already. They don't count before place(), and may
-  // be overwritten until then.
+  // Copies the segment's bytes into the receive buffer unless they are there already. They count as received only after
+  // place(), and may be overwritten until then.
   void write(u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept;
-  // As write(), in one pass with the CRC of the bytes, which it returns.
+  // Copies like write() and returns the CRC of the bytes, computed in the same pass.
   u32 write_checked(u64 message, u64 offset_bytes, const u8* payload, u64 payload_bytes) noexcept;
-  // Counts the segment's bytes as received. True when this flow's part of the message is complete.
+  // Counts the segment's bytes as received. True when this flow's stripe of the message is complete.
   bool place(u32 flow, u64 message, u64 offset_bytes, u64 payload_bytes) noexcept;
 
  private:
@@ -103,16 +102,16 @@ class ReceiveQueue {
       Stage* stage;        // if `staged`: the bounce buffer
     };
     u64 capacity_bytes = 0;
-    u64 message_bytes = ~u64{0};  // ~0: not known yet
+    u64 message_bytes = ~u64{0};  // ~0: no segment has stated the size yet
     u64 placed_bytes = 0;
-    u64 told_end = 0;  // if `starved`: end of the room that the sender knows of
+    u64 told_end = 0;  // if `starved`: the sender knows of room up to this offset
     ReceiveTicket* ticket = nullptr;
-    u32 key = 0;  // of the memory window onto `data`
+    u32 key = 0;  // key of the memory window onto `data`; 0: none
     State state = idle;
-    bool empty_arrived = false;  // the segment of a zero-byte message has arrived
+    bool empty_arrived = false;  // the empty segment of a zero-byte message has arrived
     bool staged = false;
     bool starved = false;       // a segment was refused for lack of room in the bounce buffer
-    bool settles_late = false;  // was eager before: all its bytes are reported to the stage at the end
+    bool settles_late = false;  // the message was eager at first: Stage::settle() is called once, when it is complete
   };
   bool in_turn(u64 message) const noexcept { return message % stripes_ == stripe_; }
   bool is_elsewhere(const Slot& slot) const noexcept;
@@ -130,10 +129,10 @@ class ReceiveQueue {
   std::unique_ptr<Slot[]> ring_;
   u64 mask_ = 0;
   u64 count_ = 0, finished_ = 0;
-  u64 eager_held_ = 0;     // number of eager blocks held
-  u64 blockless_end_ = 0;  // 1 + newest message refused for lack of a block
+  u64 eager_held_ = 0;     // number of eager blocks in use
+  u64 blockless_end_ = 0;  // 1 + number of the newest message refused for lack of an eager block
   u64 starved_slots_ = 0;
-  u64 others_ = 0;  // posted and incomplete, with the first stripe on another flow
+  u64 others_ = 0;  // number of incomplete posted receives whose first stripe is on another flow
   u64 posted_ = 0;  // 1 + number of the newest message with a posted receive
   u8 stripe_;
   u8 stripes_;

@@ -1,5 +1,5 @@
-// Marks arrivals, advances over whole words, and copies the bitmap at any bit offset. A bit is cleared when the
-// cumulative position passes it, so the ring never needs a sweep.
+// Marks arrivals in a circular bitmap and copies it for acknowledgments. Bits are cleared when the cumulative position
+// passes them, so the bitmap is never cleared as a whole.
 #include "native/core/receive_window.h"
 
 #include <bit>
@@ -16,7 +16,7 @@ ReceiveWindow::Arrival ReceiveWindow::classify(u64 seq) const noexcept {
 ReceiveWindow::Arrival ReceiveWindow::on_arrival(u64 seq) noexcept {
   const Arrival arrival = classify(seq);
   if (arrival != Arrival::fresh) return arrival;
-  if (seq == cumulative_ && end_ == cumulative_) {  // in order with nothing missing: needs no bitmap
+  if (seq == cumulative_ && end_ == cumulative_) {  // in order and nothing is missing: needs no bitmap
     cumulative_ = end_ = seq + 1;
     return Arrival::fresh;
   }
@@ -40,7 +40,7 @@ void ReceiveWindow::advance() noexcept {
     const u64 mask = run == 64 ? ~u64{0} : ((u64{1} << run) - 1) << shift;
     word &= ~mask;
     cumulative_ += run;
-    if (shift + run < 64) break;  // a zero bit within this word ended the run
+    if (shift + run < 64) break;  // a segment within this word is missing
   }
   if (cumulative_ == end_) {
     bitmaps_->give(words_);
@@ -60,7 +60,7 @@ u16 ReceiveWindow::copy_words(u64 base_seq, std::size_t words_max, u64* out) con
     const u64 low = words_[at] >> shift;
     at = (at + 1) % kWords;
     out[i] = shift == 0 ? low : low | words_[at] << (64 - shift);
-    // The ring wraps around to its oldest bits; bits beyond the highest received must not be reported.
+    // The bitmap is circular: bits beyond the highest received number belong to older numbers and must not be reported.
     const u64 seen = base_seq + 64 * i;
     if (end_ - seen < 64) out[i] &= (u64{1} << (end_ - seen)) - 1;
   }

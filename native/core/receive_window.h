@@ -1,5 +1,5 @@
-// Tracks which sequence numbers have arrived: a cumulative position and, beyond the first gap, a bitmap of
-// kWindowSegments that is borrowed from a pool while there is a gap.
+// Tracks which sequence numbers have arrived: a cumulative position and, while segments are missing, a bitmap of
+// kWindowSegments bits from a pool.
 #pragma once
 
 #include "native/core/slab_pool.h"
@@ -17,16 +17,17 @@ class ReceiveWindow {
   ReceiveWindow& operator=(const ReceiveWindow&) = delete;
   ~ReceiveWindow() { bitmaps_->give(words_); }
 
-  // What on_arrival would return, without changing anything.
+  // Returns what on_arrival() would return for `seq`, but changes nothing.
   Arrival classify(u64 seq) const noexcept;
-  // Marks `seq` as received. `beyond` if it is outside the window or there is no memory for a bitmap; then nothing has
-  // changed.
+  // Marks `seq` as received. Returns `beyond` and changes nothing if `seq` is outside the window or there is no memory
+  // for a bitmap.
   Arrival on_arrival(u64 seq) noexcept;
 
   u64 cumulative_seq() const noexcept { return cumulative_; }
   u64 highest_end() const noexcept { return end_; }  // one beyond the highest received
   bool has_gap() const noexcept { return end_ != cumulative_; }
-  // Copies up to `words_max` words of the bitmap whose bit 0 is `base_seq` (within [cumulative, highest_end)).
+  // Copies up to `words_max` 64-bit words of the bitmap, starting with the bit of `base_seq`, which must be in
+  // [cumulative_seq(), highest_end()).
   u16 copy_words(u64 base_seq, std::size_t words_max, u64* out) const noexcept;
 
  private:
@@ -34,7 +35,7 @@ class ReceiveWindow {
   void advance() noexcept;
 
   SlabPool* bitmaps_;
-  u64* words_ = nullptr;  // circular, indexed by seq; bits outside (cumulative, end) are zero
+  u64* words_ = nullptr;  // circular bitmap, indexed by sequence number; bits outside (cumulative_, end_) are zero
   u64 cumulative_ = 0;
   u64 end_ = 0;
 };

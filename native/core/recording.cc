@@ -1,5 +1,5 @@
-// A policy is named before its first decision and again when its parameters differ, because a replay needs them.
-// encode() does not allocate, because it runs on the engine's thread.
+// Encodes recordings. A policy entry precedes the policy's first decision, and follows again when its parameters
+// change, because a replay needs them. encode() does not allocate, because it runs on the engine's thread.
 #include "native/core/recording.h"
 
 namespace weft::core {
@@ -28,7 +28,7 @@ u16 DecisionEncoder::name_policy(const Decision& decision) noexcept {
   named_now_ = &known;
   RecordingEntry entry;
   entry.type = RecordingEntry::policy;
-  entry.owner = owner_tag_;  // ids are counted per encoder
+  entry.owner = owner_tag_;  // each encoder numbers its policies from 1
   entry.family = static_cast<u8>(decision.family);
   entry.policy_id = known.id;
   const u32 sizes[4] = {descriptor.event_bytes, descriptor.result_bytes, descriptor.params_bytes, 0};

@@ -1,11 +1,11 @@
 // Encodes policy decisions as entries of a recording. This is also the definition of the format of a recording file
 // after its magic. Memory is allocated only at construction.
 //
-// Little-endian; every entry is a multiple of 8 bytes. Its head, 16 bytes:
+// Numbers are little-endian, and the size of every entry is a multiple of 8 bytes. An entry begins with 16 bytes:
 //   u32 bytes (head included), u8 type, u8 family, u8 hook, u8 status, u32 owner, u16 path_count, u16 policy
 // type 1, a policy: u32 event_bytes, u32 result_bytes, u32 params_bytes, u32 0, name[48], sha256[72], params
-// type 2, a decision: event and result as the hook got and left them, and in the path family path_count path heads (24
-// bytes each); path_count is the number of paths that the policy has, 0 in families without paths
+// type 2, a decision: the event and the result of the hook, and for path policies path_count path heads (24
+// bytes each); path_count is the number of the policy's paths, or 0 in families without paths
 // type 3, a gap: u64 number of decisions that were dropped for lack of room
 #pragma once
 
@@ -33,10 +33,11 @@ static_assert(sizeof(RecordingEntry) == 16);
 
 class DecisionEncoder {
  public:
-  // `owner_tag`: added to every owner, so that several stacks can share a recording.
+  // `owner_tag` is added to the owner numbers, so that several stacks can write into one recording.
   explicit DecisionEncoder(u32 owner_tag);
 
-  // The entries of one decision, valid until the next call. Call drop() if there was no room to store them.
+  // Returns the entries of one decision, valid until the next call. If the caller cannot store them, it must call
+  // drop().
   std::span<const std::byte> encode(const Decision& decision) noexcept;
   void drop() noexcept;
   std::span<const std::byte> encode_gap(u64 decisions) noexcept;
@@ -47,7 +48,7 @@ class DecisionEncoder {
     u16 id = 0;
     std::array<std::byte, policy::kMaxRecordBytes> params;
   };
-  static constexpr std::size_t kKnown = 16;  // if more policies than this alternate, they are named again
+  static constexpr std::size_t kKnown = 16;  // number of policies that are remembered; others get a new policy entry
   static constexpr std::size_t kEntryBytesMax = sizeof(RecordingEntry) + 136 + policy::kMaxRecordBytes +
                                                 sizeof(RecordingEntry) + 512 + kMaxPaths * sizeof(policy::PathHead);
 
@@ -61,7 +62,7 @@ class DecisionEncoder {
   std::unique_ptr<std::byte[]> scratch_;
   std::unique_ptr<std::array<Known, kKnown>> known_;
   std::size_t used_ = 0, next_known_ = 0;
-  Known* named_now_ = nullptr;  // the policy named by the entries just made
+  Known* named_now_ = nullptr;  // the policy for which the last encode() made a policy entry; null: none
   u32 owner_tag_;
   u16 last_id_ = 0;
 };
@@ -69,7 +70,8 @@ class DecisionEncoder {
 // A recording in memory, for simulations.
 class DecisionBuffer final : public TraceSink {
  public:
-  // Several buffers may share `out`, which grows to `bytes_max`; further decisions are dropped.
+  // Several buffers may append to the same `out`. It grows up to `bytes_max`; further decisions are dropped and
+  // counted.
   DecisionBuffer(std::vector<std::byte>* out, std::size_t bytes_max, u32 owner_tag)
       : encoder_(owner_tag), out_(out), bytes_max_(bytes_max) {}
   void on_decision(const Decision& decision) noexcept override {
@@ -78,13 +80,13 @@ class DecisionBuffer final : public TraceSink {
       try {
         out_->insert(out_->end(), entries.begin(), entries.end());
         return;
-      } catch (const std::bad_alloc&) {  // treated as reaching the limit
+      } catch (const std::bad_alloc&) {  // treated like a full buffer
       }
     }
     encoder_.drop();
     ++lost_;
   }
-  // Call at the end: appends the number of dropped decisions.
+  // Appends the number of dropped decisions, if any. To be called once, at the end.
   void finish() {
     if (lost_ == 0) return;
     const std::span<const std::byte> gap = encoder_.encode_gap(lost_);

@@ -9,11 +9,10 @@ namespace weft::core {
 
 class RttEstimator {
  public:
-  // `host_ns`: delay added by the two hosts. It counts for the timeout, but not for the minimum, which is the
-  // network's.
+  // `rtt_ns`: round-trip time of the network. `host_ns`: delay that the two hosts added; it counts for the timeout, but
+  // not for the minimum RTT.
   void on_sample(i64 rtt_ns, i64 host_ns = 0) noexcept {
-    // Limits what a packet can claim: no round trip takes an hour. The bound also keeps the sums below from
-    // overflowing.
+    // At most one hour, whatever a packet claims. The limit also prevents overflows in the sums below.
     constexpr i64 kMost = 3'600'000'000'000;
     rtt_ns = std::clamp<i64>(rtt_ns, 1, kMost);
     host_ns = std::clamp<i64>(host_ns, 0, kMost);
@@ -32,7 +31,7 @@ class RttEstimator {
     }
   }
 
-  // Sets an estimate, such as the control connection's round trip to the same host; used until the first sample.
+  // Sets an estimated RTT, such as that of the control socket to the same host. It is used until the first sample.
   void expect(i64 rtt_ns) noexcept {
     if (measured()) return;
     srtt_ns_ = std::clamp<i64>(rtt_ns, 1, 3'600'000'000'000);
@@ -41,16 +40,16 @@ class RttEstimator {
 
   bool measured() const noexcept { return min_ns_ != 0; }
   i64 smoothed_ns() const noexcept { return measured() ? srtt_ns_ : 0; }
-  i64 smoothed_network_ns() const noexcept {  // without the hosts' part; 0: no sample
+  i64 smoothed_network_ns() const noexcept {  // smoothed RTT without the delay of the hosts; 0: no sample
     return measured() ? std::max<i64>(srtt_ns_ - host_ns_, 1) : 0;
   }
   i64 expected_ns() const noexcept { return srtt_ns_; }  // 0: nothing is known
   i64 variation_ns() const noexcept { return rttvar_ns_; }
   i64 min_ns() const noexcept { return min_ns_; }
 
-  // The floor is the least margin added to the smoothed round trip, not the least timeout: on a long path with little
-  // variation the variance term vanishes, and a slightly late host would look like a loss. Before the first sample the
-  // timeout is at least 20 times the floor, 20 ms by default. `allowance_ns`: delay of hosts to allow for.
+  // Retransmission timeout. At least `floor_ns` is added to the smoothed RTT: with little RTT variation a slightly late
+  // host would otherwise look like a loss. Before the first sample the timeout is at least 20 times `floor_ns` (20 ms
+  // by default). `allowance_ns`: scheduling delay of the hosts to allow for.
   i64 timeout_ns(i64 floor_ns, i64 ceiling_ns, u32 backoff, i64 allowance_ns = 0) const noexcept {
     const i64 sum = srtt_ns_ + std::max({floor_ns, 4 * variation_ns(), allowance_ns});
     const i64 base = measured() ? sum : std::max(sum, 20 * floor_ns);
@@ -64,7 +63,7 @@ class RttEstimator {
   i64 srtt_ns_ = 0;
   i64 min_ns_ = 0;
   u32 rttvar_ns_ = 0;
-  u32 host_ns_ = 0;  // the hosts' part of srtt_ns_
+  u32 host_ns_ = 0;  // delay of the hosts that srtt_ns_ includes
 };
 
 }  // namespace weft::core

@@ -1,5 +1,5 @@
-// Stores segments in slabs of 32 in a circular directory, linked by the low halves of their sequence numbers. A list
-// operation touches at most three segments, whatever the window.
+// Stores the sent segments in slabs of 32, found through a circular directory. Lists link segments by the low 32 bits
+// of their sequence numbers.
 #include "native/core/send_ledger.h"
 
 #include <new>
@@ -135,7 +135,7 @@ bool SendLedger::on_acked(SegmentList* order, u64 seq) noexcept {
 void SendLedger::advance() noexcept {
   while (cumulative_ < next_ && at(cumulative_).state == SentSegment::acked) {
     ++cumulative_;
-    // The slab that was just passed is free, and so is the current one when nothing is in flight.
+    // Returns a slab when all its segments are acknowledged, and the current slab when nothing is in flight.
     if (cumulative_ % kSlabSegments == 0 || cumulative_ == next_) {
       Slab*& entry = directory_[((cumulative_ - 1) / kSlabSegments) & directory_mask_];
       slabs_->give(entry);

@@ -1,4 +1,5 @@
-// Records every segment in flight (bytes, path, send time), the send order of each path, and the segments to be resent.
+// Records the sent segments until they are acknowledged: their bytes, path and send time, the send order of each path,
+// and which must be resent.
 #pragma once
 
 #include <cstddef>
@@ -10,18 +11,18 @@
 namespace weft::core {
 
 struct SentSegment {
-  enum State : u8 { in_flight, lost, acked, held };  // held: refused by the receiver for lack of room
+  enum State : u8 { in_flight, lost, acked, held };  // held: the receiver refused the segment for lack of memory
   i64 sent_ns;
-  u64 offset_bytes;    // within the message
-  u32 previous, next;  // neighbours in the path's send order or one of the ledger's lists: low 32 bits of seq
+  u64 offset_bytes;    // offset of the segment within the message
+  u32 previous, next;  // neighbours in a list of segments, by the low 32 bits of their sequence numbers
   u16 message_slot;
   u16 payload_bytes;
-  u8 path;  // of the last copy
+  u8 path;  // path on which the segment was last sent
   State state;
 };
 static_assert(sizeof(SentSegment) == 32);
 
-// A doubly linked list through the segments' `previous` and `next`.
+// A doubly linked list of segments, linked by their `previous` and `next`.
 struct SegmentList {
   u32 head = kNone, tail = kNone;
   bool empty() const noexcept { return head == kNone; }
@@ -47,26 +48,26 @@ class SendLedger {
   u64 unsettled() const noexcept { return unsettled_; }  // segments that are neither acknowledged nor held
   bool holds(u64 seq) const noexcept { return seq >= cumulative_ && seq < next_; }
 
-  // Makes room for the segment `next_seq()`; false when the sequence window or the memory is exhausted.
+  // Allocates the record of segment `next_seq()`. False when the sequence window is full or memory ran out.
   bool reserve() noexcept;
-  // Requires a successful reserve().
+  // Records a new segment in flight and returns its sequence number. reserve() must have succeeded before.
   u64 append(SegmentList* order, i64 now_ns, u8 path, u16 message_slot, u64 offset_bytes, u16 payload_bytes) noexcept;
 
   SentSegment& at(u64 seq) noexcept { return slab_of(seq)->segments[seq % kSlabSegments]; }
   u64 seq_of(u32 low) const noexcept { return expand32(cumulative_ + kWindowSegments / 2, low); }
 
-  // Oldest segment waiting to be resent; ~0: none.
+  // Sequence number of the oldest segment to be resent; ~0: none.
   u64 first_lost() const noexcept { return lost_.empty() ? ~u64{0} : seq_of(lost_.head); }
-  void on_lost(SegmentList* order, u64 seq) noexcept;                         // in flight -> to be resent
-  void on_resent(SegmentList* order, u64 seq, i64 now_ns, u8 path) noexcept;  // to be resent -> in flight on `path`
-  void on_refused(SegmentList* order, u64 seq) noexcept;                      // in flight -> held
-  void on_room(u64 seq) noexcept;                                             // held -> to be resent
+  void on_lost(SegmentList* order, u64 seq) noexcept;                         // the segment must be resent
+  void on_resent(SegmentList* order, u64 seq, i64 now_ns, u8 path) noexcept;  // the segment was resent on `path`
+  void on_refused(SegmentList* order, u64 seq) noexcept;                      // the segment was refused and is now held
+  void on_room(u64 seq) noexcept;                                             // there is room: resend the held segment
   bool has_held() const noexcept { return !held_.empty(); }
   u64 first_held() const noexcept { return held_.empty() ? ~u64{0} : seq_of(held_.head); }
   u64 next_held(u64 seq) noexcept { return at(seq).next == kNone ? ~u64{0} : seq_of(at(seq).next); }
-  // `order` is the list of the segment's path. False if it was acknowledged before.
+  // Marks a segment as acknowledged. `order`: the send order of its path. False if it was acknowledged before.
   bool on_acked(SegmentList* order, u64 seq) noexcept;
-  // Drops acknowledged segments from the front and returns their slabs.
+  // Removes the oldest segments up to the first that is not acknowledged, and returns their slabs to the pool.
   void advance() noexcept;
 
  private:
@@ -76,7 +77,7 @@ class SendLedger {
   void unlink(SegmentList* list, u64 seq) noexcept;
 
   SlabPool* slabs_;
-  std::unique_ptr<Slab*[]> directory_;  // circular; one entry per slab of sequence numbers
+  std::unique_ptr<Slab*[]> directory_;  // circular, with one entry per 32 sequence numbers
   u64 directory_mask_ = 0;
   u64 cumulative_ = 0;
   u64 next_ = 0;

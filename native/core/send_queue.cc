@@ -1,5 +1,5 @@
-// A circular buffer that doubles when full. Positions increase forever; slot numbers are their low 16 bits. Messages
-// leave only from the front, so a slot stays valid while any of its segments is unacknowledged.
+// A circular buffer of messages that doubles when full. Positions only increase; a slot number is the low 16 bits of a
+// position. A slot stays valid while any segment of its message is unacknowledged.
 #include "native/core/send_queue.h"
 
 #include <new>
@@ -44,7 +44,7 @@ void SendQueue::on_handed_out(u64 bytes) noexcept {
 
 bool SendQueue::on_acked(SendMessage& message, u64 bytes) noexcept {
   message.unacked_bytes -= bytes;
-  // The only segment of an empty stripe has no bytes, so its acknowledgment alone completes the message.
+  // An empty stripe has a single segment without bytes; the message is complete when that segment is acknowledged.
   message.done = message.handed_out && message.unacked_bytes == 0;
   return message.done;
 }

@@ -1,4 +1,5 @@
-// The messages posted for sending, in order: which bytes to send next, and when a message is completely acknowledged.
+// The queue of posted sends of a flow, in order: which bytes are sent next, and which messages are completely
+// acknowledged.
 #pragma once
 
 #include <memory>
@@ -10,28 +11,28 @@
 namespace weft::core {
 
 struct SendMessage {
-  u64 number = 0;  // within the connection
+  u64 number = 0;  // number of the message within the connection
   union {
     const u8* data = nullptr;
     Stage* stage;  // if `staged`: the bounce buffer that supplies the bytes
   };
   u64 message_bytes = 0;
-  Range stripe;         // the part that this flow carries
-  u64 next_offset = 0;  // first byte not yet sent
+  Range stripe;         // the bytes of the message that this flow carries
+  u64 next_offset = 0;  // offset of the first byte that was not sent yet
   u64 unacked_bytes = 0;
   void* cookie = nullptr;
-  u64 remote_address = 0;  // of the receive's memory window, if it has one
-  u64 room_end = ~u64{0};  // bytes from here on wait for room in the receiver's bounce buffer
+  u64 remote_address = 0;  // address of the receive's memory window; unused if remote_key is 0
+  u64 room_end = ~u64{0};  // bytes from this offset on wait for room in the receiver's bounce buffer
   u32 remote_key = 0;
-  u32 memory = 0;           // the datapath's registration that contains `data`
-  bool handed_out = false;  // every segment was sent; an empty stripe of a zero-byte message has one empty segment
+  u32 memory = 0;           // id of the memory registration that contains `data`; 0: none
+  bool handed_out = false;  // every segment was sent; a zero-byte message has one empty segment
   bool done = false;
   bool staged = false;
-  bool blockless = false;  // waits for an eager block at the receiver, as its receive is not known
+  bool blockless = false;  // waits for an eager block at the receiver, because no receive was advertised for it
 
-  // Address of the bytes from `offset_bytes` on; only contiguous up to the end of a bounce buffer.
+  // Address of the byte at `offset_bytes`. In a bounce buffer the following bytes are contiguous only up to its end.
   const u8* at(u64 offset_bytes) const noexcept { return staged ? stage->at(offset_bytes) : data + offset_bytes; }
-  // Size of the next segment; never zero except for an empty stripe.
+  // Payload size of the next segment; zero only for an empty stripe.
   u64 next_bytes(u64 segment_payload_bytes) const noexcept {
     const u64 left = std::min(stripe.end - next_offset, segment_payload_bytes);
     return staged ? std::min(left, stage->together(next_offset)) : left;
@@ -41,35 +42,35 @@ struct SendMessage {
 
 class SendQueue {
  public:
-  static constexpr u64 kMessagesMax =
-      1024;  // outstanding in one flow; the slot number must stay unambiguous in 16 bits
+  static constexpr u64 kMessagesMax = 1024;  // limit of messages in the queue; slot numbers have 16 bits
 
-  bool post(const SendMessage& message) noexcept;  // false: full or out of memory
+  bool post(const SendMessage& message) noexcept;  // false: the queue is full, or memory ran out
   bool empty() const noexcept { return head_ == tail_; }
   bool has_unsent() const noexcept { return cursor_ != tail_; }
-  u64 outstanding() const noexcept { return tail_ - head_; }  // messages
+  u64 outstanding() const noexcept { return tail_ - head_; }  // number of messages
   u64 unsent_bytes() const noexcept { return unsent_bytes_; }
   u64 posted_bytes() const noexcept { return posted_bytes_; }
 
-  // The message whose bytes are sent next; requires has_unsent().
+  // The message whose bytes are sent next. has_unsent() must be true.
   SendMessage& next() noexcept { return ring_[cursor_ & mask_]; }
   u16 next_slot() const noexcept { return static_cast<u16>(cursor_); }
-  // Number of the next unsent message, or a lower bound of it if none is queued.
+  // Number of the next unsent message; if none is queued, a lower bound of that number.
   u64 next_number() const noexcept { return cursor_ != tail_ ? ring_[cursor_ & mask_].number : posted_end_; }
-  void on_handed_out(u64 bytes) noexcept;  // of next()
+  void on_handed_out(u64 bytes) noexcept;  // `bytes` of next() were sent
 
   SendMessage& at(u16 slot) noexcept {
     return ring_[(head_ + static_cast<u16>(slot - static_cast<u16>(head_))) & mask_];
   }
-  // True when this was the last byte of the message: its completion is due.
+  // Counts acknowledged bytes of a message. True when all bytes are acknowledged: its completion must be reported.
   bool on_acked(SendMessage& message, u64 bytes) noexcept;
-  // Visits messages that have been started or are next to start, oldest first, until `what` returns false.
+  // Calls `what` for the messages that were started and for the next one to start, oldest first, until it returns
+  // false.
   template <typename What>
   void each_begun(const What& what) noexcept {
     for (u64 i = head_; i != tail_ && i <= cursor_ && what(ring_[i & mask_]); ++i) {
     }
   }
-  // Visits messages that are not completely acknowledged.
+  // Calls what(number, bytes) for each message that is not completely acknowledged.
   template <typename What>
   void each_outstanding(const What& what) const noexcept {
     for (u64 i = head_; i != tail_; ++i) {
@@ -77,7 +78,7 @@ class SendQueue {
       if (!message.done) what(message.number, message.message_bytes);
     }
   }
-  // Removes completed messages from the front.
+  // Removes the oldest messages up to the first that is not completely acknowledged.
   void advance() noexcept;
   // Frees the storage if the queue is empty.
   void release() noexcept {
@@ -90,7 +91,7 @@ class SendQueue {
   std::unique_ptr<SendMessage[]> ring_;
   u64 mask_ = 0;
   u64 head_ = 0, cursor_ = 0, tail_ = 0;
-  u64 posted_end_ = 0;  // 1 + number of the newest message posted
+  u64 posted_end_ = 0;  // 1 + number of the last posted message
   u64 unsent_bytes_ = 0;
   u64 posted_bytes_ = 0;
 };

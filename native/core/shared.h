@@ -1,5 +1,5 @@
-// State shared by all state machines of one stack, which owns it: configuration, memory pools, random numbers, counters
-// and the event queue.
+// What all parts of one protocol stack share: configuration, memory pools, random numbers, counters and the event
+// queue.
 #pragma once
 
 #include <array>
@@ -15,15 +15,15 @@
 
 namespace weft::core {
 
-// The most recent failure of a policy family: the policy's name and the hook that failed. It is a copy because the
-// policy's library may be unloaded before anybody reads it.
+// The last failure of a policy: its name and the hook that failed. The name is copied because the policy's library may
+// be unloaded.
 struct PolicyFailure {
   char name[sizeof(policy::Descriptor::name)] = "";
   std::size_t hook = 0;
 };
 
 struct Shared {
-  // The caps of the pools keep an engine below 64 MB, most of it for send slabs of 32 segments each.
+  // The limits of the pools keep an engine below 64 MB, most of which is for send slabs of 32 segments each.
   explicit Shared(const StackConfig& stack_config)
       : config(stack_config),
         random(stack_config.seed),
@@ -40,25 +40,23 @@ struct Shared {
   SlabPool bitmaps;
   SlabPool eager_blocks;
   EventQueue events;
-  EngineCells own_counters;  // used if the owner supplied none
+  EngineCells own_counters;  // the engine's counters if the configuration supplies none
   EngineCells* counters;
-  Trace trace;  // what observes this stack
+  Trace trace;  // the sinks that observe this stack
   i64 last_sent_ns = 0;
   HostTime host;
   std::array<PolicyFailure, 4> failures;  // indexed by family
 
-  // Returns a send time that no other segment has, so that "sent before" is a total order, within a train as well (RFC
-  // 8985 breaks ties by sequence number for the same reason). It runs ahead of the clock by at most one nanosecond per
-  // segment.
+  // Returns a send time that no other segment has, so that send times order all segments, even within a train. (RFC
+  // 8985 breaks ties by sequence number.) It is ahead of the clock by at most one nanosecond per segment.
   i64 unique_ns(i64 now_ns) noexcept {
     last_sent_ns = now_ns > last_sent_ns ? now_ns : last_sent_ns + 1;
     return last_sent_ns;
   }
 
-  // Whether a flow that holds `held_blocks` eager blocks may take another. The limit of a flow is the number of free
-  // blocks, as in a switch with a shared buffer (Choudhury and Hahne, "Dynamic queue length thresholds", 1998): it
-  // shrinks as the pool fills, so that connections whose application does not read can't exhaust the pool. The last
-  // eighth is reserved for flows that hold none.
+  // Whether a flow that holds `held_blocks` eager blocks may take another. A flow may hold as many as are free, as in a
+  // switch with a shared buffer (Choudhury and Hahne, "Dynamic queue length thresholds", 1998), so that connections
+  // whose application does not read cannot exhaust the pool. The last eighth is reserved for flows that hold none.
   bool may_hold_eager(u64 held_blocks) const noexcept {
     const u64 left = eager_blocks.blocks_max() - eager_blocks.blocks_in_use();
     return left != 0 && (held_blocks == 0 || held_blocks + eager_blocks.blocks_max() / 8 < left);
@@ -73,7 +71,7 @@ struct Shared {
   const PolicyFailure& failure_of(policy::Family family) const noexcept {
     return failures[static_cast<std::size_t>(family) - 1];
   }
-  // Records a policy's failure and emits the event, before `fixed` replaces the policy.
+  // Stores a policy's failure and reports the event policy_failed. The caller then replaces the policy by `fixed`.
   void on_policy_failed(const policy::Descriptor& failed, std::size_t hook, u32 flow, u32 peer) {
     ++counters->events_policy_failed;
     PolicyFailure& failure = failures[failed.family - 1];

@@ -1,5 +1,5 @@
-// Runs the rounds of a size search. A round sends all sizes at once: a probe costs one datagram, while trying one size
-// after the other would cost a round trip each, during which nothing gets through.
+// Runs the rounds of the datagram size search. A round sends probes of all sizes at once: trying one size after the
+// other would take a round trip each, in which no segment gets through.
 #include "native/core/size_search.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ void SizeSearch::on_silent(u8 path) noexcept {
 }
 
 void SizeSearch::start(i64 now_ns, u64 random, bool raises, i64 timeout_ns) noexcept {
-  round_id_ = (random & ~u64{kRungsMax - 1}) | (u64{1} << 63);  // nonzero, as the top bit is set
+  round_id_ = (random & ~u64{kRungsMax - 1}) | (u64{1} << 63);  // the top bit is set, so the id is not 0
   raises_ = raises;
   round_paths_.fill(0);
   for (std::size_t i = 0; i < path_count_; ++i) paths_[i].carried_bytes = 0;
@@ -70,7 +70,8 @@ bool SizeSearch::poll_probe(u8* path, u64* probe_id, u16* bytes) noexcept {
   return false;
 }
 
-// When lowering the size, the round ends soon after the first answer, since other answers can't be far behind.
+// Handles a probe's answer. When the size is being lowered, the round ends soon after the first answer, because others
+// follow closely.
 bool SizeSearch::on_reply(i64 now_ns, u8 path, u64 probe_id, i64 settle_ns) noexcept {
   const u64 rung = probe_id & (kRungsMax - 1);
   if (!in_round() || (probe_id ^ round_id_) >= kRungsMax || rung >= rung_count_ || !in_round(path)) return false;
@@ -102,7 +103,7 @@ u16 SizeSearch::take_found() noexcept {
     }
   }
   round_id_ = 0;
-  // Half of all paths, silent ones included, as they may come back and carry less.
+  // A larger size needs half of all paths. Silent paths count as not carrying it, because they may become usable again.
   const std::size_t needed = raises_ ? (path_count_ + 1u) / 2 : 1;
   for (std::size_t rung = first_rung(); rung < end_rung(); ++rung) {
     if (carry[rung] >= needed) return rungs_[rung];
@@ -120,7 +121,7 @@ bool SizeSearch::set(i64 now_ns, u16 bytes) noexcept {
   return true;
 }
 
-// Schedules the next search after one that found nothing.
+// Schedules the next search after one that found no size.
 void SizeSearch::postpone(i64 now_ns, i64 fall_ns_max) noexcept {
   if (raises_) {
     raise_interval_ns_ = std::min(2 * raise_interval_ns_, kRaiseNsMax);

@@ -1,5 +1,5 @@
-// Searches the datagram size that the paths to a peer carry if they do not carry the agreed size, and tries larger ones
-// later (RFC 8899, DPLPMTUD). One size applies to all paths.
+// Searches for the largest datagram that the paths to a peer carry, if they do not carry the agreed size (RFC 8899,
+// DPLPMTUD). All paths use the same size. Larger sizes are tried again later.
 #pragma once
 
 #include <array>
@@ -10,49 +10,49 @@
 
 namespace weft::core {
 
-// What is known about one path.
+// State of the size search for one path.
 struct PathSize {
-  i64 carried_ns = -1;    // newest proof that it carries datagrams of the size in force; -1: none
-  i64 small_ns = -1;      // when a silent path last carried something too short to be such proof; -1: never
+  i64 carried_ns = -1;    // when a datagram of the current size last got through; -1: never
+  i64 small_ns = -1;      // when a shorter datagram last got through on a silent path; -1: never
   u64 small_id = 0;       // id of the pending short probe; 0: none
-  i64 small_sent_ns = 0;  // when that probe was sent
-  u16 suspects = 0;       // segments lost since the last proof
-  u16 suspect_bytes = 0;  // payload of the longest of them
-  u16 carried_bytes = 0;  // largest answered probe of this round
+  i64 small_sent_ns = 0;  // when the probe `small_id` was sent
+  u16 suspects = 0;       // long segments lost since `carried_ns`
+  u16 suspect_bytes = 0;  // payload of the longest such segment
+  u16 carried_bytes = 0;  // size of the largest answered probe of this round
   bool small_due = false;
 };
 
 class SizeSearch {
  public:
-  // Every path is assumed to carry this size (MIN_PLPMTU of RFC 8899). It also keeps the fragments of a segment within
-  // one burst.
+  // Every path is assumed to carry datagrams of this size (MIN_PLPMTU of RFC 8899). With it the fragments of a segment
+  // fit into one burst.
   static constexpr u16 kBytesMin = 576;
-  // A path becomes silent after this many losses in a row without proof, even if no timer fires because shorter
-  // segments get through.
+  // A path becomes silent after this many long segments in a row were lost, even if shorter segments get through.
   static constexpr u16 kSuspectsMax = 8;
-  // RFC 8899 waits 600 s before it tries a larger size (PMTU_RAISE_TIMER). A misconfigured switch is repaired sooner
-  // than a route over the internet changes, so the first tries come earlier.
+  // Time until a larger size is tried. RFC 8899 waits 600 s (PMTU_RAISE_TIMER); the first attempts come earlier here,
+  // because a misconfigured switch may be repaired soon.
   static constexpr i64 kRaiseNsMin = 10'000'000'000, kRaiseNsMax = 600'000'000'000;
-  static constexpr int kTriesMax = 3;  // MAX_PROBES of RFC 8899
+  static constexpr int kTriesMax = 3;  // attempts per round (MAX_PROBES of RFC 8899)
 
   SizeSearch(u16 agreed_bytes, u16 path_count);
 
   u16 segment_bytes() const noexcept { return rungs_[in_force_]; }
   PathSize& path(std::size_t index) noexcept { return paths_[index]; }
-  // A payload that fits the smallest size is no evidence about sizes.
+  // Whether a payload fits into the smallest datagram; its loss or arrival then tells nothing about sizes.
   bool is_small(u16 payload_bytes) const noexcept {
     return payload_bytes <= wire::segment_payload_bytes(rungs_[rung_count_ - 1]);
   }
 
-  // A segment with this payload arrived. True: this proves the size in force.
+  // A segment with this payload arrived. True: the path carries datagrams of the current size.
   bool on_acked(i64 now_ns, u8 path, u16 payload_bytes) noexcept;
   void on_proof(i64 now_ns, u8 path) noexcept;
-  // Segments were lost, the oldest sent at `sent_ns`, the longest with this payload. True: the path must become silent.
+  // Segments were lost on the path, the oldest sent at `sent_ns`, the longest with `payload_bytes`. True: the path must
+  // become silent.
   bool on_lost(u8 path, i64 sent_ns, u16 payload_bytes, i64 segments) noexcept;
   void on_silent(u8 path) noexcept;
 
-  // A round probes several sizes on several paths: the size in force and smaller ones (to lower the size while no path
-  // carries it), or larger ones (to raise it).
+  // Whether a search round is running. A round probes several sizes on several paths: larger ones to raise the size, or
+  // the current and smaller ones to lower it.
   bool in_round() const noexcept { return round_id_ != 0; }
   bool raises() const noexcept { return raises_; }
   bool may_raise(i64 now_ns) const noexcept { return in_force_ != 0 && now_ns >= raise_ns_; }
@@ -60,18 +60,18 @@ class SizeSearch {
   void start(i64 now_ns, u64 random, bool raises, i64 timeout_ns) noexcept;
   void add_path(std::size_t path) noexcept;
   void stop() noexcept { round_id_ = 0; }
-  // Returns the next probe to send in this round.
+  // Gets the next probe to send in this round; false: none.
   bool poll_probe(u8* path, u64* probe_id, u16* bytes) noexcept;
-  // False: the id belongs to no probe of this round.
+  // Handles the answer to a probe. False: the id belongs to no probe of this round.
   bool on_reply(i64 now_ns, u8 path, u64 probe_id, i64 settle_ns) noexcept;
   bool is_over(i64 now_ns) const noexcept { return in_round() && cursor_ == end_ && now_ns >= deadline_ns_; }
-  // Sends the unanswered probes once more, since a lost probe is no evidence. False: no tries left, or all needed
-  // answers arrived.
+  // Sends the unanswered probes again, because they may have been lost by chance. False: no retries are left, or the
+  // needed answers have arrived.
   bool again(i64 now_ns) noexcept;
-  // Ends the round and returns the size found: the largest that any path carries, or half of all paths when raising; 0:
-  // none.
+  // Ends the round and returns the size found: the largest that any path carries or, if the size is being raised, half
+  // of all paths. 0: none.
   u16 take_found() noexcept;
-  // True if the size changed.
+  // Sets the datagram size. True if it changed.
   bool set(i64 now_ns, u16 bytes) noexcept;
   void postpone(i64 now_ns, i64 fall_ns_max) noexcept;
   i64 poll_timeout(bool any_usable, bool enough_to_raise, bool any_small) const noexcept;
@@ -84,12 +84,12 @@ class SizeSearch {
   std::size_t end_rung() const noexcept { return raises_ ? in_force_ : rung_count_; }
   bool in_round(std::size_t path) const noexcept { return (round_paths_[path / 64] >> (path % 64) & 1u) != 0; }
 
-  std::array<u16, kRungsMax> rungs_{};  // descending; the first is the agreed size
+  std::array<u16, kRungsMax> rungs_{};  // the sizes to try, largest first; the first is the agreed size
   std::size_t rung_count_ = 0, in_force_ = 0;
   std::unique_ptr<PathSize[]> paths_;
   std::array<u64, kMaxPaths / 64> round_paths_{};
   u64 round_id_ = 0;
-  std::size_t cursor_ = 0, end_ = 0;  // next probe of the round, as path index times number of sizes plus size index
+  std::size_t cursor_ = 0, end_ = 0;  // next probe and end of the round: path index * number of sizes + size index
   i64 deadline_ns_ = kNever, timeout_ns_ = 0;
   i64 raise_ns_ = kNever, raise_interval_ns_ = kRaiseNsMin;
   i64 fall_ns_ = 0, fall_interval_ns_ = 0;

@@ -1,4 +1,4 @@
-// A pool of blocks of one size that grows on demand up to a cap and reuses returned blocks. Not thread-safe: each
+// A pool of blocks of one size that grows on demand up to a limit and reuses returned blocks. Not thread-safe: each
 // engine has its own pools.
 #pragma once
 
@@ -17,7 +17,7 @@ class SlabPool {
     for (void* block : free_) std::free(block);
   }
 
-  // Null at the cap or when out of memory. The contents are undefined.
+  // Returns a block with undefined contents; null at the limit or when out of memory.
   void* take() noexcept {
     if (!free_.empty()) {
       void* block = free_.back();
@@ -27,7 +27,7 @@ class SlabPool {
     if (blocks_ == blocks_max_) return nullptr;
     void* block = std::malloc(block_bytes_);
     if (block == nullptr) return nullptr;
-    // Reserves the room to return the block now, so that give() never allocates.
+    // Reserves the list entry for the returned block now, so that give() never allocates.
     if (free_.capacity() <= blocks_) {
       try {
         free_.reserve(2 * blocks_ + 16);

@@ -1,5 +1,5 @@
-// Objects by index. An index is reserved first, so that a peer can be told of it, and is reused once released: the
-// table is no larger than the most objects that were ever open at once.
+// A table of objects by index. An index is reserved before its object exists, so that it can be sent to a peer, and is
+// reused after its release.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,12 @@ class SlotTable {
  public:
   static constexpr u32 kIndexMax = 1u << 20;
 
-  // out_of_memory beyond kIndexMax objects. May throw std::bad_alloc; then nothing is reserved.
+  // Reserves an index; out_of_memory if kIndexMax are in use. May throw std::bad_alloc; then nothing is reserved.
   Status reserve(u32* index) {
     if (free_.empty()) {
       const std::size_t count = objects_.size();
       if (count >= kIndexMax) return Status::out_of_memory;
-      if (free_.capacity() <= count) free_.reserve(2 * count + 16);  // release() must not fail
+      if (free_.capacity() <= count) free_.reserve(2 * count + 16);  // so that release() never allocates
       if (reserved_.capacity() <= count) reserved_.reserve(2 * count + 16);
       objects_.emplace_back();
       reserved_.push_back(0);
@@ -32,7 +32,7 @@ class SlotTable {
     return Status::ok;
   }
   bool is_reserved(u32 index) const noexcept { return index < objects_.size() && reserved_[index] != 0; }
-  // Whether the index is reserved and has no object yet.
+  // Whether the index is reserved but has no object yet.
   bool awaits(u32 index) const noexcept { return is_reserved(index) && objects_[index] == nullptr; }
   void put(u32 index, std::unique_ptr<T> object) noexcept { objects_[index] = std::move(object); }
   void destroy(u32 index) noexcept { objects_[index].reset(); }

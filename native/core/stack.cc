@@ -1,5 +1,5 @@
-// Opens, posts, closes and fails flows and peers. Receiving is in stack_receive.cc, sending and timers in
-// stack_transmit.cc. Calls that change a flow end in refresh(), which derives queues and timers from the flow's state.
+// Opens, closes and fails flows and peers, and posts sends and receives. Calls that change a flow end in refresh(),
+// which updates its queues and timers. See also stack_receive.cc and stack_transmit.cc.
 #include "native/core/stack.h"
 
 #include <new>
@@ -21,7 +21,7 @@ Event failed_message(u32 index, const Flow& flow, Status reason) noexcept {
 
 Stack::Stack(const StackConfig& config) : shared_(config) {}
 
-// Flows refer to their peers' paths, so they are destroyed first.
+// Destroys the flows before the peers, because flows refer to the paths of their peers.
 Stack::~Stack() { flows_.clear(); }
 
 Status Stack::reserve_peer(u32* index) noexcept {
@@ -125,7 +125,7 @@ void Stack::release_flow(u32 index) noexcept {
 void Stack::release_peer(u32 index) noexcept {
   if (!peers_.is_reserved(index)) return;
   const Peer* gone = peer(index);
-  if (gone != nullptr && gone->in_control) peer_control_.remove(index);  // the index will be reused
+  if (gone != nullptr && gone->in_control) peer_control_.remove(index);  // the index may be reused for another peer
   timers_.set(kNever, index | TimerHeap::kPeerBit);
   peers_.release(index);
 }
@@ -151,10 +151,10 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
   if (target->rx.eager_held() < held) wake_block_waiters();
   if (status == Status::message_too_long) {
     give_up_flow(now_ns, index, status);
-    return Status::ok;  // the event flow_failed reports it
+    return Status::ok;  // the event flow_failed reports the error
   }
-  // No more data will arrive, so this receive can only take a held message. Held messages are eager, so only the flow
-  // that carries the first stripe can have one, and only that flow fails.
+  // The peer has closed, so this receive can only take an eager message that arrived before. Only the flow with the
+  // first stripe of a message can hold such a message; if it has none, it fails.
   const bool in_turn = message % target->config.stripes == target->config.stripe;
   if (may_hold && in_turn && target->rx.waits()) fail_flow(index, target->end_reason);
   refresh(now_ns, index);
@@ -173,7 +173,7 @@ void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   Flow* target = flow(index);
   if (target == nullptr) return;
   if (target->peer_closed) report_failed_receives(index, *target, target->end_reason);
-  target->peer_closed = false;  // the caller of close does not want held messages either
+  target->peer_closed = false;  // the caller gives up the eager messages that could still be received
   if (target->closer.state() != Closer::State::open) return;
   shared_.trace.now_ns = now_ns;
   report_failed_receives(index, *target, reason);
@@ -187,8 +187,8 @@ void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   refresh(now_ns, index);
 }
 
-// Dropping segments in flight makes room on their paths, and no acknowledgment will come to wake the flows that wait
-// for it.
+// Drops the flow's sends. That makes room on the paths without an acknowledgment, so the flows that wait for room are
+// woken here.
 void Stack::abandon(u32 index, Flow& flow, Status reason) noexcept {
   if (shared_.trace.wants(Event::Kind::message_failed)) {
     Event event = failed_message(index, flow, reason);
@@ -202,7 +202,8 @@ void Stack::abandon(u32 index, Flow& flow, Status reason) noexcept {
   wake_path_waiters(*flow.peer);
 }
 
-// For flows whose receives are void. A flow whose peer has closed may still complete receives from held messages.
+// Reports the incomplete receives of a flow to sinks as failed. Not called while a flow may still complete receives
+// from eager messages.
 void Stack::report_failed_receives(u32 index, Flow& flow, Status reason) noexcept {
   if (!shared_.trace.wants(Event::Kind::message_failed) || std::exchange(flow.failures_reported, true)) return;
   Event event = failed_message(index, flow, reason);
@@ -232,8 +233,8 @@ void Stack::give_up_flow(i64 now_ns, u32 index, Status reason) noexcept {
   fail_flow(index, reason);
 }
 
-// The peer sends nothing more, but messages that are held can still be received. Whether any are left is for the owner
-// to decide, which knows the connection's other flows.
+// Handles a peer that sends nothing more. Eager messages that have arrived can still be received; the owner, who knows
+// all flows of the connection, decides when none is left.
 void Stack::end_flow(u32 index, Flow& flow, Status reason) noexcept {
   flow.closer.on_peer_close();
   flow.peer_closed = true;
@@ -297,7 +298,7 @@ void Stack::probe_peer(u32 index) noexcept {
   queue_peer_control(index);
 }
 
-// Updates queues, the peer's count of waiting flows and timers to match the flow's state.
+// Updates a flow's queues and timers and the peer's count of waiting flows after a change of the flow.
 void Stack::refresh(i64 now_ns, u32 index) noexcept {
   Flow& target = flows_[index];
   const bool waits = target.is_open() && (target.tx.has_outstanding() || target.rx.awaits());

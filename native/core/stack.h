@@ -1,5 +1,5 @@
-// The protocol of one engine: its peers and flows by index, scheduling and timers. Sans-IO: datagrams enter by
-// on_datagram, bursts leave by poll_transmit, and time is only the `now_ns` argument. Not thread-safe.
+// The protocol instance of one engine: its peers and flows, scheduling and timers. It does no I/O: datagrams enter by
+// on_datagram(), bursts leave by poll_transmit(), and the time is the argument `now_ns`. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -18,46 +18,49 @@ class Stack {
   Stack(const Stack&) = delete;
   Stack& operator=(const Stack&) = delete;
 
-  // Indices are chosen here. The remote end must put (index, local token) into its packets.
+  // Reserves a peer's index. The remote end must put the index and the local token into its packets.
   Status reserve_peer(u32* index) noexcept;
   Status open_peer(i64 now_ns, u32 index, const PeerConfig& config) noexcept;
   Status reserve_flow(u32* index) noexcept;
   Status open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcept;
-  void release_flow(u32 index) noexcept;  // after the event flow_closed, or if it was never opened
-  void release_peer(u32 index) noexcept;  // after the event peer_released, or if it was never opened
+  void release_flow(u32 index) noexcept;  // call it after the event flow_closed, or if the flow was never opened
+  void release_peer(u32 index) noexcept;  // call it after the event peer_released, or if the peer was never opened
 
-  // `memory`: the datapath's registration that contains `data`; 0: none. `stage`: bounce buffer that supplies the
-  // flow's stripe if `data` is null; it must outlive the send, or the flow's reference to it.
+  // Posts a send. `memory`: id of the memory registration that contains `data`; 0: none. `stage`: bounce buffer that
+  // supplies the flow's stripe if `data` is null; it must stay valid until the send is done or the flow is released.
   Status post_send(i64 now_ns, u32 flow, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
                    Stage* stage = nullptr) noexcept;
-  // `message`: increases from call to call. A skipped number means that no part of that message can arrive over this
-  // flow (takes_part() of the receive's capacity is false).
-  // `key`: of the memory window onto the buffer, or 0. The caller closes the window when an event says so, or once the
-  // flow no longer refers to the buffer.
-  // `stage`: bounce buffer that takes the flow's stripe if `data` is null; such a receive has no window.
+  // Posts a receive. `message`: must increase from call to call; numbers are skipped if takes_part() is false for the
+  // receive's capacity, so that nothing of the message can arrive over this flow.
+  // `key`: key of the memory window onto the buffer, or 0. The caller must close the window when an event says so, or
+  // when the flow no longer refers to the buffer.
+  // `stage`: bounce buffer that takes the flow's stripe if `data` is null; such a receive has no memory window.
   Status post_receive(i64 now_ns, u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
                       Stage* stage = nullptr) noexcept;
-  // The copier has filled more of a send's bounce buffer or emptied more of a receive's.
+  // Continues a flow after the copier has filled more of a send's bounce buffer or emptied more of a receive's.
   void on_staged(u32 flow) noexcept;
-  // Drops all outstanding sends and receives without events for them and tells the peer; the event flow_closed follows.
+  // Closes a flow: drops its sends and receives without events for them and tells the peer. The event flow_closed
+  // follows.
   void close_flow(i64 now_ns, u32 flow, Status reason) noexcept;
-  // Fails a flow for a reason that its owner found, and tells the peer that reason.
+  // Fails a flow for the owner's reason, which is also sent to the peer.
   void give_up_flow(i64 now_ns, u32 flow, Status reason) noexcept;
-  // The peer is known to be gone: ends its flows now. Complete messages that they hold can still be received.
+  // Ends all flows to a peer that is known to be gone. Eager messages that have arrived completely can still be
+  // received.
   void fail_peer(i64 now_ns, u32 peer, Status reason) noexcept;
-  // Stops waiting for a peer that may still run: fails its flows and sends close packets to it for a while.
+  // Fails all flows to a peer that may still run, and sends close packets to it for a while.
   void give_up_peer(i64 now_ns, u32 peer, Status reason) noexcept;
-  // Probes the peer for a sign of life, even if no flow waits for it; Peer::heard_ns() tells when one arrived.
+  // Sends keepalives to the peer, even if no flow waits for it. Peer::heard_ns() tells when the peer answered.
   void probe_peer(u32 peer) noexcept;
 
-  // `arrived_ns`: the kernel's receive time stamp; 0: unknown.
+  // Handles a received datagram. `arrived_ns`: the kernel's receive time stamp; 0: unknown.
   void on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns = 0) noexcept;
-  // The thread was interrupted: packets polled at `polled_ns` were handed to the kernel much later.
+  // Notes that packets polled at `polled_ns` were passed to the kernel much later, because the thread was interrupted.
   void on_late_departure(i64 polled_ns) noexcept { shared_.host.on_late_departure(polled_ns, shared_.last_sent_ns); }
-  // The thread that calls this stack did not run between the two times.
+  // Notes that the thread of this stack did not run between the two times.
   void on_away(i64 from_ns, i64 to_ns) noexcept { shared_.host.on_away(from_ns, to_ns); }
   bool poll_transmit(i64 now_ns, TxBurst* out) noexcept;
-  // The two halves of poll_transmit, for ports that send control packets first and may have no room for data.
+  // poll_control() and poll_data() are the two halves of poll_transmit(), for a caller that may have room for control
+  // packets only.
   bool poll_control(i64 now_ns, TxBurst* out) noexcept {
     shared_.trace.now_ns = now_ns;
     return transmit_control(now_ns, out);
@@ -69,7 +72,7 @@ class Stack {
   }
   void on_timer(i64 now_ns) noexcept;
   i64 poll_timeout() const noexcept { return timers_.next_ns(); }
-  // Prefetches the stack and its first flows; for callers that step many stacks in turn.
+  // Prefetches the stack and its first flows into the cache, for callers that run many stacks in turn.
   void prefetch() const noexcept {
     for (std::size_t at = 0; at < sizeof(Stack); at += 64) __builtin_prefetch(reinterpret_cast<const char*>(this) + at);
     for (u32 i = 0; i < flows_.size() && i < 2; ++i) {
@@ -77,25 +80,24 @@ class Stack {
       for (std::size_t at = 0; at < sizeof(Flow); at += 64) __builtin_prefetch(flow + at);
     }
   }
-  // Prefetches what a datagram for this flow and path will touch; the flow itself should be in the cache already.
+  // Prefetches what a datagram for this flow and path will access. The flow itself should be in the cache already.
   void prefetch(u32 index, u8 path) const noexcept {
     if (const Flow* flow = flows_.get(index)) flow->prefetch(path);
   }
   bool has_control() const noexcept { return !control_.empty() || !peer_control_.empty(); }
   bool has_events() const noexcept { return !shared_.events.empty(); }
-  // Whether poll_transmit may find a resend or new data. It may still find all of it blocked.
+  // Whether a flow has data to send or resend. poll_transmit() may still find all flows blocked.
   bool wants_to_send() const noexcept { return !resend_.empty() || !ready_.empty(); }
   bool poll_event(Event* out) noexcept { return shared_.events.poll(out); }
 
-  // Changes policies of live flows, on the engine's thread (stack_policies.cc); segments in flight are not affected.
-  // With `params_only` the same policy continues with other parameters; a policy that was replaced by `fixed` after a
-  // failure is not restored. False: out of memory.
+  // Changes the policy of a flow. `params_only`: changes only the parameters of the present policy; if that is `fixed`
+  // because a policy failed, nothing changes. False: out of memory.
   bool set_policy(i64 now_ns, policy::Family family, u32 flow, PolicyChoice choice, bool params_only) noexcept;
-  // Applies to all present and future flows and peers without a choice of their own.
+  // Changes the policy of all present and future flows and peers that have no policy choice of their own.
   bool set_default(i64 now_ns, policy::Family family, PolicyChoice choice, bool params_only) noexcept;
-  // The policy that a flow uses now (path family: its peer's). Empty: no credit policy, or no such flow.
+  // The policy that a flow uses now; for paths, the policy of its peer. Empty: no credit policy, or no such flow.
   PolicyChoice in_force(policy::Family family, u32 flow) noexcept;
-  // Lists every policy that a flow, a peer or a default refers to; any other may be unloaded.
+  // Lists all policies that flows, peers or defaults refer to. All other policies may be unloaded.
   void policies_in_use(std::vector<PolicyChoice>* out);
 
   const EngineCells& counters() const noexcept { return *shared_.counters; }
@@ -104,15 +106,15 @@ class Stack {
   Trace& trace() noexcept { return shared_.trace; }
   Flow* flow(u32 index) noexcept { return flows_.get(index); }
   Peer* peer(u32 index) noexcept { return peers_.get(index); }
-  // Upper bounds of the indices.
+  // All indices of flows are below this number; peer_count() is the same for peers.
   u32 flow_count() const noexcept { return flows_.size(); }
   u32 peer_count() const noexcept { return peers_.size(); }
   std::size_t storage_bytes() const noexcept;
 
  private:
-  static constexpr i64 kIdleNs = 100'000'000;  // a flow releases its per-path storage after being idle for this long
+  static constexpr i64 kIdleNs = 100'000'000;  // a flow that is idle for this long frees its per-path state
 
-  // stack.cc
+  // The functions from here to refresh() are in stack.cc.
   void abandon(u32 index, Flow& flow, Status reason) noexcept;
   void report_failed_receives(u32 index, Flow& flow, Status reason) noexcept;
   void fail_flow(u32 index, Status reason) noexcept;
@@ -124,13 +126,13 @@ class Stack {
     ++*counter;
     return false;
   }
-  // stack_policies.cc
+  // The functions from here to report_replaced() are in stack_policies.cc.
   CreditPort* credit_port(PolicyChoice choice);
   static bool has_own(policy::Family family, const Flow& flow) noexcept;
   bool change_flow(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice, bool params_only) noexcept;
   bool change_path(i64 now_ns, u32 index, PolicyChoice choice, bool params_only) noexcept;
   void report_replaced(i64 now_ns, policy::Family family, u32 flow, u32 peer) noexcept;
-  // stack_receive.cc
+  // The functions from here to wake_block_waiters() are in stack_receive.cc.
   bool on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet,
                       const RxDatagram& datagram) noexcept;
   bool on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept;
@@ -141,7 +143,7 @@ class Stack {
   void on_probed(i64 now_ns, Peer* peer, u8 path) noexcept;
   void wait_for_block(u32 index) noexcept;
   void wake_block_waiters() noexcept;
-  // stack_transmit.cc
+  // The functions from here to on_peer_timer() are in stack_transmit.cc.
   bool transmit_control(i64 now_ns, TxBurst* out) noexcept;
   bool transmit_flow_control(i64 now_ns, Flow& flow, TxBurst* out) noexcept;
   bool transmit_data(i64 now_ns, bool resend, TxBurst* out) noexcept;
@@ -159,7 +161,7 @@ class Stack {
   SlotTable<Peer> peers_;
   SlotTable<Flow> flows_;
   FlowQueue control_, peer_control_, resend_, ready_;
-  FlowQueue block_waiters_;  // flows that were refused an eager block and still want one
+  FlowQueue block_waiters_;  // flows with a message that was refused for lack of an eager block
   TimerHeap timers_;
 };
 

@@ -1,5 +1,5 @@
-// Sets, replaces and reparametrises the policies of live flows and peers, between two bursts. Segments in flight are
-// not affected; a new policy is given the current state.
+// Replaces the policies of live flows and peers, or changes their parameters, between two bursts. Segments in flight
+// are not affected.
 #include <utility>
 
 #include "native/core/stack.h"
@@ -8,8 +8,8 @@
 namespace weft::core {
 namespace {
 
-// Fills in the defaults: an empty choice means `fixed` (credit: no policy), and null parameters the policy's own
-// defaults.
+// Replaces an empty choice by `fixed` (except for credit, where it means no policy), and null parameters by the
+// policy's defaults.
 PolicyChoice said(policy::Family family, PolicyChoice choice) {
   if (!choice && family != policy::Family::credit) choice.descriptor = &policy::fixed(family);
   if (choice && choice.params == nullptr) choice.params = choice.descriptor->params_default;
@@ -24,7 +24,7 @@ bool same(policy::Family family, PolicyChoice one, PolicyChoice other) {
 
 }  // namespace
 
-// Flows with the same credit policy share its port record; records without flows are deleted here.
+// Returns the port record that all flows with this credit policy share. Deletes records that no flow uses.
 CreditPort* Stack::credit_port(PolicyChoice choice) {
   if (!choice) return nullptr;
   std::erase_if(credit_ports_, [](const auto& port) { return port->active_flows == 0; });
@@ -93,8 +93,8 @@ bool Stack::set_policy(i64 now_ns, policy::Family family, u32 index, PolicyChoic
   Flow* target = flow(index);
   if (target == nullptr) return true;
   if (!change_flow(now_ns, family, index, choice, params_only)) return false;
-  // Setting parameters is not a choice of policy: a later default still replaces this flow's policy, unless it has one
-  // of its own.
+  // Changing parameters does not count as choosing a policy: unless the flow has a choice of its own, a later default
+  // still replaces its policy.
   if (params_only && !has_own(family, *target)) return true;
   if (family == policy::Family::window) target->config.window = choice;
   if (family == policy::Family::loss) target->config.loss = choice;
@@ -127,7 +127,8 @@ bool Stack::set_default(i64 now_ns, policy::Family family, PolicyChoice choice, 
                          : family == policy::Family::loss ? config.loss
                                                           : config.credit;
   const PolicyChoice before = std::exchange(of_all, choice);
-  // A flow's own parameters stay in force when the default's parameters change.
+  // If only the parameters of the default change, flows and peers whose policy or parameters differ from the old
+  // default are skipped.
   const auto passed_by = [&](PolicyChoice now) { return params_only && !same(family, now, before); };
   bool ok = true;
   if (family == policy::Family::path) {

@@ -1,6 +1,5 @@
-// Dispatches datagrams to flows and peers. Until token, index and length are verified, only counters change (P-6).
-// Packets for closed or unknown flows are never answered, as an answer would give information to an unauthenticated
-// sender.
+// Passes datagrams to flows and peers. Until token, index and length are verified, only counters change (P-6). Packets
+// for closed or unknown flows are not answered, because an answer would help an unauthenticated sender.
 #include "native/core/stack.h"
 
 namespace weft::core {
@@ -42,7 +41,7 @@ void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns) 
     return;
   }
   if (!on_flow_packet(now_ns, index, *target, packet, datagram)) return;
-  // The flow may have failed meanwhile, but it still exists: only its owner releases it.
+  // Even if the flow has failed by now, it exists until its owner releases it.
   refresh(now_ns, index);
 }
 
@@ -100,9 +99,9 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
     case FlowReceiver::Outcome::no_block:
       wait_for_block(index);
       return true;
-    case FlowReceiver::Outcome::no_room:  // may be a replay, like a duplicate
+    case FlowReceiver::Outcome::no_room:  // may be a replay, as a duplicate may
     case FlowReceiver::Outcome::duplicate:
-      return true;  // may be a replay, so it says nothing about the path
+      return true;  // may be a replay, so it is no sign that the path works
     case FlowReceiver::Outcome::trimmed:
     case FlowReceiver::Outcome::taken:
       break;
@@ -111,12 +110,13 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
   return true;
 }
 
-// Data sent because of an advertisement confirms it implicitly; a confirmation packet is sent only if none goes soon.
+// Handles an advertisement. Data that it permits confirms it; a confirmation packet is sent only if no such data is
+// sent soon.
 bool Stack::on_advert(i64 now_ns, u32 index, Flow& flow, const wire::Advert& advert) noexcept {
   const u64 before = flow.tx.known_adverts();
   if (!flow.tx.on_advert(advert)) return refuse(&shared_.counters->malformed);
   if (flow.tx.known_adverts() == before) {
-    flow.confirm_advert = true;  // a repetition: our confirmation was lost or too late
+    flow.confirm_advert = true;  // a repeated advertisement: the confirmation was lost or late
     queue_control(index);
     return true;
   }
@@ -130,10 +130,10 @@ void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& 
   flow.confirm_close = true;
   queue_control(index);
   if (!flow.is_open()) {
-    flow.closer.on_confirm();  // both ends closed at the same time, and the close of each confirms the other
+    flow.closer.on_confirm();  // both ends closed at the same time: each close packet confirms the other
     return;
   }
-  // Everything that arrived before the peer closed was delivered, even if its acknowledgment was lost.
+  // Segments below cumulative_seq arrived before the peer closed, even if their acknowledgments were lost.
   if (!flow.tx.on_final(now_ns, close.cumulative_seq)) ++shared_.counters->malformed;
   const bool known = close.reason > static_cast<u32>(Status::would_block) && is_status(close.reason);
   const auto reason = known ? static_cast<Status>(close.reason) : Status::connection_closed;
@@ -153,7 +153,7 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
   if (packet.common.type == wire::Type::probe) {
     target->paths().on_probed_by_peer(now_ns, packet.common.path);
     target->on_probe(packet.common.path, packet.probe);
-    target->paths().measure(now_ns);  // the peer's paths are open now; an earlier probe of ours may have come too soon
+    target->paths().measure(now_ns);  // the peer is open now; earlier probes may have reached it too soon
     queue_peer_control(index);
   } else if (!target->on_keepalive_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
     if (target->paths().on_probe_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
@@ -165,8 +165,8 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
   return true;
 }
 
-// Tells every flow with segments in flight to the peer that the path was probed. Walks the whole table, which is
-// acceptable as this is rare.
+// Tells every flow with segments in flight to the peer that a probe on the path was answered. It visits all flows, but
+// is rarely called.
 void Stack::on_probed(i64 now_ns, Peer* peer, u8 path) noexcept {
   for (u32 index = 0; index < flows_.size(); ++index) {
     Flow* target = flow(index);
@@ -182,8 +182,8 @@ void Stack::wait_for_block(u32 index) noexcept {
   block_waiters_.push(index);
 }
 
-// A block is free: offers it to the flow that has waited longest and may take it. A flow stays in the queue, behind the
-// others, as long as it wants more blocks.
+// Offers a free eager block to the flow that has waited longest and may take it. The flow goes to the end of the queue
+// while it wants more blocks.
 void Stack::wake_block_waiters() noexcept {
   for (std::size_t turns = block_waiters_.size(); turns != 0; --turns) {
     const u32 index = block_waiters_.pop();

@@ -1,5 +1,6 @@
-// Schedules sending (control packets first, then resends, then new data by deficit round robin, one burst per turn) and
-// runs the timers. A flow that can't send leaves its queue until a packet, a timer or a post makes it ready again.
+// Schedules sending and runs the timers. Control packets go first, then resent segments, then new data, one burst per
+// flow by deficit round robin. A flow that cannot send leaves its queue until a packet, a timer or a new send makes it
+// ready.
 #include <algorithm>
 
 #include "native/core/stack.h"
@@ -7,7 +8,7 @@
 namespace weft::core {
 namespace {
 
-// Bytes added to a flow's deficit per round: a full train, so that every turn can send one.
+// Bytes added to a flow's deficit per turn. It is the size of a full train, so that every turn can send one.
 constexpr i64 kQuantumBytes = 64 * 1024;
 
 wire::Common begin(const Flow& flow, wire::Type type, u8 path, TxBurst* out) noexcept {
@@ -42,7 +43,7 @@ void write_small(Flow& flow, wire::Type type, u8 path, u64 value, TxBurst* out) 
   seal(bytes, out);
 }
 
-// Control packets without a policy's choice of path go over a usable path, chosen at random each time.
+// Path for a control packet: a usable path chosen at random; any path if none is usable.
 u8 control_path(Shared& shared, const PathSet& paths) noexcept {
   const auto first = static_cast<std::size_t>(shared.random.next() % paths.count());
   for (std::size_t i = 0; i < paths.count(); ++i) {
@@ -161,7 +162,7 @@ bool Stack::transmit_data(i64 now_ns, bool resend, TxBurst* out) noexcept {
     const FlowSender::Blocked blocked = target->tx.poll_transmit(now_ns, deficit, out);
     if (blocked == FlowSender::Blocked::sent) {
       const i64 left = deficit - static_cast<i64>(out->total_bytes());
-      queue_ready(index);  // clears the deficit, which this flow keeps as it never left the queue
+      queue_ready(index);  // this clears the deficit; the next line restores it, because the flow keeps its turn
       target->deficit_bytes = left;
       schedule_flow(index);
       return true;
@@ -183,7 +184,7 @@ bool Stack::transmit_data(i64 now_ns, bool resend, TxBurst* out) noexcept {
 
 void Stack::schedule_flow(u32 index) noexcept {
   Flow& target = flows_[index];
-  // A queued flow is examined anyway and needs no timer for this; its deadline may even have passed.
+  // A flow in the control queue needs no timer for its close packets, as it is examined anyway.
   i64 at_ns = std::min(target.idle_ns, target.retry_ns);
   if (!target.in_control) at_ns = std::min(at_ns, target.closer.poll_timeout());
   if (target.is_open()) {
@@ -243,7 +244,7 @@ void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
     target.rx.on_timer(now_ns);
     if (target.tx.has_outstanding()) {
       queue_ready(index);
-      queue_control(index);  // a credit request may be due
+      queue_control(index);  // because a credit request may be due
     }
     if (target.peer->paths().poll_timeout() <= now_ns) queue_peer_control(target.config.peer);
     wake_path_waiters(*target.peer);
@@ -253,7 +254,8 @@ void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
   schedule_peer(target.config.peer);
 }
 
-// Decides about a flow without progress. A peer that is not heard at all is handled by its own timer instead.
+// Reports a flow without progress, or gives it up. If its peer is not heard at all, the peer's timer handles that
+// instead.
 void Stack::judge(i64 now_ns, u32 index) noexcept {
   Flow& target = flows_[index];
   target.judged_ns = now_ns;
@@ -271,8 +273,8 @@ void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {
   if (target == nullptr) return;
   target->scheduled_ns = kNever;
   if (target->dead()) return;
-  // A receive that other flows completed does not wait for the peer. Walks the whole table, which is acceptable as this
-  // is rare.
+  // A flow does not wait for the peer if other flows have completed its receives. This visits all flows, but only when
+  // a peer is quiet.
   for (u32 i = 0; target->quiet(now_ns) && i < flows_.size(); ++i) {
     Flow* each = flow(i);
     if (each == nullptr || each->peer != target || !each->waits || each->rx.waits()) continue;

@@ -1,5 +1,5 @@
-// Bounce buffer (staging ring) for a message in memory that the core can't access, such as a GPU's: the state shared by
-// the copier and the flow that carries a stripe of the message.
+// The bounce buffer (staging ring) through which a message in GPU memory passes, because the core cannot access that
+// memory. A copier and a flow share it.
 #pragma once
 
 #include <algorithm>
@@ -10,27 +10,27 @@
 
 namespace weft::core {
 
-// The stage of one stripe of a message. The ring of a receive holds at least one piece plus the longest segment, unless
-// the whole stripe fits: a segment that wraps around the ring's end needs the first piece to be emptied, which may in
-// turn need that segment. The copier fills (send) or empties (receive) pieces in order and advances `limit`; the flow
-// counts the bytes that it no longer needs, in any order. Each byte is copied once: a resent segment is read from the
-// ring, whose pieces are reused only after all their bytes are acknowledged.
+// The bounce buffer of one stripe of a message. The copier fills (send) or empties (receive) pieces of the ring in
+// order and advances `limit`; the flow calls settle() for bytes that it no longer needs, in any order. A piece of a
+// send is reused only after all its bytes are acknowledged, because a segment may be resent from it. The ring of a
+// receive holds the whole stripe, or at least one piece plus the longest segment: a segment that wraps around the
+// ring's end could otherwise wait for the first piece, which waits for that segment.
 struct Stage {
   u8* ring = nullptr;
   u64 ring_bytes = 0;
-  u64 piece_bytes = 0;                  // divides ring_bytes
-  std::atomic<u32>* settled = nullptr;  // per piece of the ring: bytes acknowledged, or placed, in its current use
-  std::atomic<u64> limit{0};            // of the stripe: bytes available to send, or for which there is room
+  u64 piece_bytes = 0;                  // ring_bytes is a multiple of it
+  std::atomic<u32>* settled = nullptr;  // for each piece of the ring: bytes acknowledged (send) or placed (receive)
+  std::atomic<u64> limit{0};            // up to this offset in the stripe there are bytes to send, or room to receive
   u64 begin = 0;                        // offset of the stripe in the message
-  std::atomic<i64> stripe_bytes{-1};    // -1: not known yet; a receive learns it from its first segment
+  std::atomic<i64> stripe_bytes{-1};    // size of the stripe; -1: unknown until a receive's first segment arrives
 
   void settle_size(u64 begin_bytes, u64 bytes) noexcept {
     begin = begin_bytes;
     stripe_bytes.store(static_cast<i64>(bytes), std::memory_order_release);
   }
-  // Whether the bytes up to `end_bytes` of the message are available to send, or have room.
+  // Whether the ring has the bytes to send, or room to receive, up to `end_bytes` of the message.
   bool reaches(u64 end_bytes) const noexcept { return end_bytes - begin <= limit.load(std::memory_order_acquire); }
-  // Number of bytes from `offset_bytes` of the message on that are contiguous in the ring.
+  // How many bytes are contiguous in the ring, starting with the byte at `offset_bytes` of the message.
   u64 together(u64 offset_bytes) const noexcept { return ring_bytes - (offset_bytes - begin) % ring_bytes; }
   u8* at(u64 offset_bytes) const noexcept { return ring + (offset_bytes - begin) % ring_bytes; }
 
@@ -40,7 +40,7 @@ struct Stage {
     std::memcpy(at(offset_bytes), from, first);
     if (first != bytes) std::memcpy(ring, from + first, bytes - first);
   }
-  // The flow no longer needs these bytes: they are acknowledged, or placed.
+  // The flow no longer needs these bytes of the ring: they are acknowledged (send) or placed (receive).
   void settle(u64 offset_bytes, u64 bytes) noexcept {
     for (u64 at = offset_bytes - begin, end = at + bytes; at != end;) {
       const u64 part = std::min(end - at, piece_bytes - at % piece_bytes);

@@ -1,5 +1,5 @@
-// The table of all outcomes of an operation: name, code and text. Exceptions, errno values and NCCL results are mapped
-// from it where they are raised.
+// The table of all results of an operation: name, code and text. Exceptions, errno values and NCCL results are derived
+// from it.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ enum class Status : std::int32_t {
 #undef WEFT_STATUS_ENUM
 };
 
-// Whether a number, from a packet for example, is the code of a status.
+// Whether a number, such as one from a packet, is the code of a status.
 constexpr bool is_status(std::uint64_t code) noexcept {
 #define WEFT_STATUS_KNOWN(name, number, text) \
   if (code == number) return true;

@@ -1,5 +1,5 @@
-// A heap of deadlines, one per id, earliest first. Ties are ordered by id, so that a run does not depend on the heap's
-// internal order (P-8).
+// A heap of deadlines, one per id, earliest first. Equal deadlines are ordered by id, so that simulations are
+// reproducible (P-8).
 #pragma once
 
 #include <utility>
@@ -15,16 +15,16 @@ class TimerHeap {
     i64 at_ns;
     u32 id;
   };
-  // An id is a flow's index, or a peer's index with this bit set.
+  // The id of a flow is its index; the id of a peer is its index with this bit set.
   static constexpr u32 kPeerBit = 0x8000'0000u;
 
-  // Makes room for this many ids of each kind, so that set() and pop_due() never allocate.
+  // Allocates memory for this many flows and peers, so that set() and pop_due() never allocate.
   void reserve(std::size_t flows, std::size_t peers) {
     entries_.reserve(flows + peers);
     if (places_[0].size() < flows) places_[0].resize(flows, kNone);
     if (places_[1].size() < peers) places_[1].resize(peers, kNone);
   }
-  // Replaces the id's deadline; kNever removes it.
+  // Sets the deadline of an id; kNever removes it.
   void set(i64 at_ns, u32 id) noexcept {
     u32& place = place_of(id);
     if (place == kNone) {
@@ -42,7 +42,7 @@ class TimerHeap {
     sink(rise(place));
   }
   i64 next_ns() const noexcept { return entries_.empty() ? kNever : entries_.front().at_ns; }
-  // Takes the earliest entry that is due; false when there is none.
+  // Removes the earliest entry if it is due; otherwise returns false.
   bool pop_due(i64 now_ns, Entry* out) noexcept {
     if (entries_.empty() || entries_.front().at_ns > now_ns) return false;
     *out = entries_.front();
@@ -90,7 +90,7 @@ class TimerHeap {
   }
 
   std::vector<Entry> entries_;
-  std::vector<u32> places_[2];  // by id: position of its entry in the heap
+  std::vector<u32> places_[2];  // position in the heap of each flow's (0) and peer's (1) entry
 };
 
 }  // namespace weft::core

@@ -1,4 +1,4 @@
-// Keeps the list of sinks and hands each event to those that asked for its kind.
+// Keeps the list of sinks and passes each event to the sinks that subscribed to its kind.
 #include "native/core/trace.h"
 
 namespace weft::core {

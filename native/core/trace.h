@@ -1,5 +1,5 @@
-// The one interface through which logs, recordings and traces observe the core: its events, the decisions of policies,
-// and what the control plane learns of peer processes. Without a subscriber an event costs one test of a bit.
+// The interface through which logs, recordings and traces observe the core's events, the decisions of policies and the
+// state of peer processes. An event without a subscriber costs the test of one bit.
 #pragma once
 
 #include <array>
@@ -10,53 +10,54 @@
 
 namespace weft::core {
 
-// One call of a policy's hook. The pointers are valid only during TraceSink::on_decision.
+// One call of a policy's hook. The pointers are valid only during TraceSink::on_decision().
 struct Decision {
   policy::Family family = policy::Family::window;
   std::size_t hook = 0;
-  u32 owner = 0;  // the flow; path family: the peer
+  u32 owner = 0;  // index of the flow, or of the peer if the family is path
   const policy::Descriptor* descriptor = nullptr;
   const void* params = nullptr;
   const void* event = nullptr;
-  const void* result = nullptr;      // as the policy left it, before the core's corrections
-  const std::byte* paths = nullptr;  // path family: its records, each starting with the PathHead it was given
-  std::size_t path_count = 0;        // path and loss families: number of paths
-  bool ok = true;                    // false: the hook failed, and `fixed` replaces the policy
+  const void* result = nullptr;      // the policy's answer, before the core corrects it
+  const std::byte* paths = nullptr;  // path policies only: the path records, each of which begins with a PathHead
+  std::size_t path_count = 0;        // path and loss policies only: number of paths
+  bool ok = true;                    // false: the hook failed and `fixed` replaces the policy
 };
 
-// What the control plane learns of another process. The texts are valid only during TraceSink::on_process.
+// What the control plane has found out about another process. The texts are valid only during TraceSink::on_process().
 struct ProcessEvent {
   enum class Kind : u8 {
-    connected,     // the first connection with the process was opened
-    reconnected,   // the control socket was lost and is set up again; since_ns: when it was lost
-    stalled,       // its host answers and the process does not run; since_ns: its last sign of life. Repeated
-    resumed,       // it runs again; since_ns: when the stall began
-    disconnected,  // status ok: it closed. Otherwise why it is considered dead
+    connected,     // the first connection to the process was opened
+    reconnected,   // a lost control socket was replaced; since_ns: when it was lost
+    stalled,       // the process does not run, but its host answers. Repeated; since_ns: when it was last heard
+    resumed,       // a stalled process runs again; since_ns: when the stall began
+    disconnected,  // status ok: the process closed; otherwise the reason why it is considered dead
   };
   Kind kind = Kind::connected;
   Status status = Status::ok;
-  const char* name = "";   // its address and port
-  const char* cause = "";  // in words, for people
+  const char* name = "";   // address and port of the process
+  const char* cause = "";  // the reason as text for users
   i64 since_ns = 0;
 };
 
 class TraceSink {
  public:
   virtual ~TraceSink() = default;
-  // Called on the thread that runs the stack, between two segments: these two must not allocate per call, lock or wait.
+  // on_event() and on_decision() are called on the stack's thread, between two segments: they must not allocate, lock
+  // or wait.
   virtual void on_event(i64 now_ns, const Event& event) noexcept {
     static_cast<void>(now_ns);
     static_cast<void>(event);
   }
   virtual void on_decision(const Decision& decision) noexcept { static_cast<void>(decision); }
-  // Called on the control plane's thread.
+  // on_process() is called on the control plane's thread.
   virtual void on_process(i64 now_ns, const ProcessEvent& event) noexcept {
     static_cast<void>(now_ns);
     static_cast<void>(event);
   }
 };
 
-// A bit set of what to trace: one bit for each kind of event, one for all process events, one for all decisions.
+// A bit set of what a sink gets: one bit for each kind of event, one for all process events, one for all decisions.
 using Traced = u32;
 constexpr Traced traced(Event::Kind kind) noexcept { return Traced{1} << static_cast<unsigned>(kind); }
 template <typename... More>
@@ -68,14 +69,14 @@ inline constexpr Traced kTraceProcesses = Traced{1} << 30;
 inline constexpr Traced kTraceDecisions = Traced{1} << 31;
 static_assert(Event::kKinds < 30);
 
-// The sinks of one stack, or of the control plane. Changed only on the thread that emits.
+// The sinks of one stack or of the control plane. Sinks may be added and removed only on the thread that emits events.
 class Trace {
  public:
   static constexpr std::size_t kSinksMax = 4;
 
-  i64 now_ns = 0;  // time of the call into the core that is in progress
+  i64 now_ns = 0;  // time of the current call into the core
 
-  // False: kSinksMax sinks are subscribed already. A sink that is subscribed keeps only its new set.
+  // Subscribes a sink to `kinds`, which replace its previous kinds. False: there are kSinksMax sinks already.
   bool subscribe(TraceSink* sink, Traced kinds) noexcept;
   void unsubscribe(const TraceSink* sink) noexcept;
 
@@ -96,7 +97,7 @@ class Trace {
   void sum_up() noexcept;
 
   std::array<Subscription, kSinksMax> sinks_{};
-  Traced wanted_ = 0;  // by any sink
+  Traced wanted_ = 0;  // all bits that any sink has subscribed to
 };
 
 }  // namespace weft::core

@@ -1,4 +1,4 @@
-// Integer aliases, limits and configuration structures that the whole core shares.
+// Integer types, limits and configuration structures of the core.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ using i64 = std::int64_t;
 
 inline constexpr i64 kNever = std::numeric_limits<i64>::max();
 inline constexpr u32 kNone = 0xFFFF'FFFFu;
-inline constexpr std::size_t kMaxPaths = policy::kMaxPaths;  // the wire carries a path's index in one byte
+inline constexpr std::size_t kMaxPaths = policy::kMaxPaths;  // packets carry a path's index in one byte
 using telemetry::EngineCells;
 using telemetry::FlowCells;
 using telemetry::FlowCounters;
@@ -30,11 +30,11 @@ using wire::kMaxBurstSegments;
 using wire::Payload;
 using wire::RxDatagram;
 using wire::TxBurst;
-inline constexpr u64 kWindowSegments = 16'384;         // in flight at a sender, and in a receiver's bitmap, at most
-inline constexpr u64 kMessageBytesMax = u64{1} << 40;  // NCCL's own limit (1 TiB)
-inline constexpr u64 kNoCredit = ~u64{0};              // the grant in an acknowledgment while no credit limit applies
+inline constexpr u64 kWindowSegments = 16'384;         // most segments in flight, and the size of a receiver's bitmap
+inline constexpr u64 kMessageBytesMax = u64{1} << 40;  // the limit of NCCL (1 TiB)
+inline constexpr u64 kNoCredit = ~u64{0};              // grant in an acknowledgment that limits nothing
 
-// The 64-bit number closest to `near` whose low 32 bits are `low`.
+// Returns the 64-bit number closest to `near` whose low 32 bits are `low`.
 constexpr u64 expand32(u64 near, u32 low) noexcept {
   const auto delta = static_cast<std::int32_t>(low - static_cast<u32>(near));
   return near + static_cast<u64>(static_cast<i64>(delta));
@@ -42,55 +42,54 @@ constexpr u64 expand32(u64 near, u32 low) noexcept {
 
 struct PolicyChoice {
   const policy::Descriptor* descriptor = nullptr;
-  const void* params = nullptr;  // null: the descriptor's defaults
+  const void* params = nullptr;  // null: the policy's default parameters
   explicit operator bool() const noexcept { return descriptor != nullptr; }
 };
 
 struct StackConfig {
-  u64 seed = 1;                             // of the stack's random generator
+  u64 seed = 1;                             // seed of the stack's random number generator
   u64 eager_bytes = defaults::kEagerBytes;  // longest message that may be sent before its receive is advertised
-  u64 eager_slots = defaults::kEagerSlots;  // how many such messages a receiver keeps before their receives are posted
-  u64 eager_blocks = 2048;                  // for all flows of the stack; 16 MB with the default size
+  u64 eager_slots = defaults::kEagerSlots;  // how many eager messages a receiver keeps without a posted receive
+  u64 eager_blocks = 2048;                  // eager blocks of all flows together; 16 MB with the default eager_bytes
   i64 window_bytes_max = defaults::kWindowBytesMax;
   i64 rto_ns_min = defaults::kRtoNsMin;
   i64 rto_ns_max = defaults::kRtoNsMax;
   i64 peer_silence_ns = defaults::kPeerSilenceNs;
-  // The owner decides when a silent peer or a flow without progress ends, by fail_peer(), give_up_peer() and
-  // give_up_flow(). It is told by events, and has evidence that the data paths lack (the control socket's).
+  // true: the stack only reports silent peers and flows without progress. The owner, which also has a control socket to
+  // the peer, ends them by fail_peer(), give_up_peer() and give_up_flow().
   bool owner_judges = false;
-  i64 link_bytes_per_s = 0;  // of the receiving ports, where the OS reports it; used by credit policies
-  // An acknowledgment is delayed until this many bytes have arrived or this much time has passed, because each one
-  // costs both ends a system call. A duplicate segment, an ECN mark, a completed message or a new grant is acknowledged
-  // at once.
+  i64 link_bytes_per_s = 0;  // speed of the receiving ports for credit policies; 0: unknown
+  // An acknowledgment is delayed until this many bytes have arrived or `ack_delay_ns` has passed, because it costs both
+  // ends a system call. A duplicate segment, an ECN mark, a completed message or a new grant is acknowledged at once.
   u64 ack_bytes = 256 * 1024;
   i64 ack_delay_ns = 30'000;
   bool payload_crc = false;
-  bool place_payload = true;  // false: the payload is in place already (one-sided write), or is not needed
-  PolicyChoice window, path, loss, credit;  // credit may be empty; an empty choice of the others means `fixed`
-  // The stack's counters; null: in storage of its own. The counters of PeerConfig and FlowConfig follow the same rule.
+  bool place_payload = true;                // false: payloads are in place already (RDMA write) or not needed
+  PolicyChoice window, path, loss, credit;  // an empty choice means `fixed`, or for credit, no policy
+  // Where the stack counts; null: in its own memory. The same holds for the counters of PeerConfig and FlowConfig.
   EngineCells* counters = nullptr;
 };
 
 struct PeerConfig {
-  u32 remote_peer = 0;  // the peer's index and token for this stack; our probes carry them
+  u32 remote_peer = 0;  // index and token that probes to the peer must carry
   u64 remote_token = 0;
-  u64 local_token = 0;  // the token that the peer's probes must carry
+  u64 local_token = 0;  // token that probes from the peer must carry
   u16 path_count = 1;
-  u16 segment_bytes = 1472;         // largest datagram on every path, including our header
+  u16 segment_bytes = 1472;         // largest datagram, including weft's header
   u32 train_bytes_max = 1472;       // largest burst that the datapath accepts at once
-  i64 port_buffer_bytes = 1 << 20;  // limit in flight on one path: the peer's socket buffer
-  i64 rtt_ns = 0;                   // round trip of every path, if known; 0: probes measure it
-  i64 rtt_expected_ns = 0;          // estimate for timers until the first sample; 0: none
-  bool payload_crc = false;         // at least one end asked for payload checksums
-  // Some paths may silently drop datagrams of `segment_bytes`: search for the size that they carry (size_search.h). A
-  // segment sent as fragments may then exceed train_bytes_max by the fragments' headers.
+  i64 port_buffer_bytes = 1 << 20;  // most bytes in flight on one path: the peer's socket buffer
+  i64 rtt_ns = 0;                   // known round-trip time of all paths; 0: unknown, probes measure it
+  i64 rtt_expected_ns = 0;          // estimated round-trip time until the first sample; 0: none
+  bool payload_crc = false;         // one end or both requested payload checksums
+  // Search for the datagram size that the paths carry, because some may drop datagrams of `segment_bytes`
+  // (size_search.h). The fragments of a segment may then exceed train_bytes_max by their headers.
   bool search_size = false;
-  PolicyChoice path;  // empty: the stack's policy
+  PolicyChoice path;  // empty: the stack's default policy
   PeerCells* counters = nullptr;
-  PathCells* path_counters = nullptr;  // array with one entry per path
+  PathCells* path_counters = nullptr;  // array with one entry per path, or null
 };
 
-// Which messages may be sent before their receive is known. Both ends must use the same limits.
+// Limits of messages that may be sent before their receive is advertised. Both ends must use the same limits.
 struct EagerLimits {
   u64 bytes = 0;
   u64 slots = 0;
@@ -98,16 +97,16 @@ struct EagerLimits {
 
 struct FlowConfig {
   u32 peer = 0;
-  u32 remote_flow = 0;  // the peer's index and token for this flow; our packets carry them
+  u32 remote_flow = 0;  // index and token that packets to the peer must carry
   u64 remote_token = 0;
-  u64 local_token = 0;  // the token that packets to this flow must carry
+  u64 local_token = 0;  // token that packets to this flow must carry
   u8 stripe = 0;        // index of this flow among the `stripes` flows of its connection
   u8 stripes = 1;
-  PolicyChoice window, loss;  // empty: the stack's policy
-  PolicyChoice credit;        // used if own_credit is set; empty: no credit policy
+  PolicyChoice window, loss;  // empty: the stack's default policy
+  PolicyChoice credit;        // used if own_credit is true; empty: no credit policy
   bool own_credit = false;
-  u64 speculative_bytes = ~u64{0};  // may be sent before the first grant; ~0: credit is not in force at the start
-  u64 eager_bytes_max = ~u64{0};    // the other end's limits; the smaller of the two applies
+  u64 speculative_bytes = ~u64{0};  // bytes that may be sent before the first grant; ~0: no limit
+  u64 eager_bytes_max = ~u64{0};    // limits of the other end; the smaller limit of both ends applies
   u64 eager_slots_max = ~u64{0};
   FlowCells* counters = nullptr;
 };

@@ -1,5 +1,5 @@
-// Fills events, calls the hooks, and accepts only finite windows within bounds. A policy that fails is replaced by
-// `fixed`, which starts with the window in force.
+// Calls the window policy's hooks and limits the windows and rates that it returns. A policy that fails is replaced by
+// `fixed`, which starts with the present window.
 #include "native/core/window_control.h"
 
 #include <algorithm>
@@ -8,8 +8,8 @@
 namespace weft::core {
 namespace {
 
-// The floor is one segment, because with a thousand senders to one receiver every needless segment in flight queues at
-// the last link. A policy may add what receivers that acknowledge in bursts need.
+// Smallest window, in segments. With a thousand senders to one receiver, every further segment in flight would queue at
+// the last link.
 constexpr i64 kWindowSegmentsMin = 1;
 
 }  // namespace
@@ -49,11 +49,11 @@ bool WindowControl::apply(const policy::WindowResult& result) noexcept {
   const auto low = static_cast<double>(kWindowSegmentsMin * segment_bytes_);
   const auto high =
       static_cast<double>(std::max<i64>(shared_->config.window_bytes_max, kWindowSegmentsMin * segment_bytes_));
-  // A window somewhat outside the bounds is accepted as a request for the bound; a negative window or rate is a mistake
-  // and is counted.
+  // A window outside the bounds is set to the nearest bound. A negative window or rate is an error of the policy and is
+  // counted.
   if (result.window_bytes < 0 || result.pacing_bytes_per_s < 0) ++shared_->counters->results_corrected;
   window_bytes_ = static_cast<i64>(std::clamp(result.window_bytes, low, high));
-  // A rate below one segment per 100 ms would look like a hang; a one-segment window is the floor instead.
+  // The rate is at least one segment per 100 ms, because a lower one would look like a hang.
   const double slowest = static_cast<double>(segment_bytes_) * 10.0;
   pacer_.set_rate(result.pacing_bytes_per_s <= 0 ? 0 : std::max(result.pacing_bytes_per_s, slowest));
   return true;

@@ -1,4 +1,4 @@
-// Asks the window policy how much of a flow may be in flight and how fast it may leave, and clamps the answers.
+// Asks the window policy for a flow's congestion window and pacing rate, and limits the answers.
 #pragma once
 
 #include "native/core/pacer.h"
@@ -11,7 +11,7 @@ namespace weft::core {
 struct WindowFacts {
   i64 now_ns = 0;
   const RttEstimator* rtt = nullptr;
-  i64 rtt_ns = -1;  // sample of this event; < 0: none
+  i64 rtt_ns = -1;  // RTT sample of this event; < 0: none
   i64 ack_delay_ns = 0;
   i64 acked_bytes = 0, acked_segments = 0, ecn_segments = 0;
   i64 lost_bytes = 0, lost_segments = 0;
@@ -19,7 +19,7 @@ struct WindowFacts {
   u8 path = 0;
   bool app_limited = false;
 
-  // The current state without the news of an event, as given to a policy that starts.
+  // The same facts without those of an event (samples, acknowledgments, losses), for a policy that starts.
   WindowFacts standing() const noexcept {
     WindowFacts facts;
     facts.now_ns = now_ns;
@@ -46,8 +46,8 @@ class WindowControl {
   const Pacer& pacer() const noexcept { return pacer_; }
   bool started() const noexcept { return started_; }
   void start(const WindowFacts& facts) noexcept;
-  // Switches to another policy, which is told the window in force and `facts`. False when out of memory: the old one
-  // stays.
+  // Switches to another policy, which starts with the present window and `facts`. False when out of memory: the old
+  // policy stays.
   bool replace(PolicyChoice choice, const WindowFacts& facts) noexcept;
   bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }
   PolicyChoice choice() const noexcept { return policy_.choice(); }

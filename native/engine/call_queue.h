@@ -1,4 +1,4 @@
-// What other threads ask of an engine outside its rings: to abort a flow, or to run a function on the engine's thread.
+// A queue of requests from other threads to an engine: abort a flow, or run a function on the engine's thread.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 namespace weft::engine {
 
-// A function that one thread runs for another, which waits.
+// A function that an engine's thread runs for another thread, which waits for it.
 class Call {
  public:
   explicit Call(const std::function<void()>& work) noexcept : work_(work) {}
@@ -26,12 +26,12 @@ class Call {
       thrown_ = std::current_exception();
     }
     done_.store(1, std::memory_order_release);
-    // The waiting thread may have returned by now, and this object may be gone. That is safe: to wake threads, the
-    // kernel needs only the address and reads nothing there; a thread that waits at the same address for something else
-    // checks its own condition again. If the waiting thread stayed until this call has returned, it would have to spin.
+    // The waiting thread may have returned already and destroyed this object. That is safe: the kernel only uses the
+    // address and reads nothing there, and a thread that waits at the same address for something else checks its own
+    // condition again.
     futex_wake_all(&done_);
   }
-  // Waits until it has run; throws what it threw.
+  // Waits until the function has run, and rethrows its exception.
   void wait() {
     while (done_.load(std::memory_order_acquire) == 0) futex_wait(&done_, 0, 1'000'000);
     if (thrown_ != nullptr) std::rethrow_exception(thrown_);
@@ -47,17 +47,18 @@ class CallQueue {
  public:
   struct Abort {
     std::uint32_t flow = 0;
-    std::uint64_t connection = 0;  // whose flow it was; flow indices are reused
+    std::uint64_t connection = 0;  // id of the connection that owned the flow; flow indices are reused
     Status reason = Status::ok;
   };
 
-  // Any thread. False: out of memory. The engine's thread may have to be woken afterwards.
+  // Adds a request; may be called from any thread, which must then wake the engine. False: out of memory.
   bool post(const Abort& abort) noexcept { return push({nullptr, abort}); }
   bool post(Call* call) noexcept { return push({call, {}}); }
 
-  // The engine's thread. Sequentially consistent, so that a thread that posts either sees it asleep or is seen here.
+  // Called by the engine's thread before it sleeps. Sequentially consistent: either it sees a new request, or the
+  // posting thread sees that it sleeps.
   bool empty() const noexcept { return !any_.load(std::memory_order_seq_cst); }
-  // Handles everything queued, in order. False: there was nothing.
+  // Handles all queued requests, in order. False: there were none.
   template <class OnAbort>
   bool take(const OnAbort& on_abort) noexcept {
     if (!any_.load(std::memory_order_acquire)) return false;
@@ -80,7 +81,7 @@ class CallQueue {
 
  private:
   struct Entry {
-    Call* call;  // null: an abort
+    Call* call;  // null: the request is an abort
     Abort abort;
   };
   bool push(const Entry& entry) noexcept {
@@ -95,7 +96,7 @@ class CallQueue {
   }
 
   std::mutex mutex_;
-  std::vector<Entry> queued_, taken_;  // swapped, so that neither allocates once warm
+  std::vector<Entry> queued_, taken_;  // swapped by take(), so that they keep their memory
   std::atomic<bool> any_{false};
 };
 

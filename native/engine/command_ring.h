@@ -1,5 +1,5 @@
-// A bounded queue of commands from many callers to one engine; post() cannot fail after a successful reserve(). After
-// Vyukov's bounded MPMC queue, with one consumer.
+// A bounded queue of commands from many callers to one engine (Vyukov's bounded MPMC queue with one consumer). After a
+// successful reserve(), post() cannot fail.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ class CommandRing {
     for (std::size_t i = 0; i < capacity; ++i) cells_[i].turn.store(i, std::memory_order_relaxed);
   }
 
-  // Reserves room for `count` commands, until they are posted or given back. False: there is not enough room.
+  // Reserves room for `count` commands, which must be posted or given back. False: there is not enough room.
   bool reserve(std::int64_t count) noexcept {
     if (free_.fetch_sub(count, std::memory_order_acquire) >= count) return true;
     free_.fetch_add(count, std::memory_order_release);
@@ -28,7 +28,7 @@ class CommandRing {
   void post(const Command& command) noexcept {
     const std::uint64_t at = tail_.fetch_add(1, std::memory_order_relaxed);
     Cell& cell = cells_[at & mask_];
-    // The reservation guarantees a free cell, but the reader's store to `turn` may not be visible yet.
+    // The reservation guarantees that the cell is free, but the reader's store to `turn` may not be visible yet.
     while (cell.turn.load(std::memory_order_acquire) != at) {
     }
     cell.command = command;

@@ -1,6 +1,6 @@
-// Posting reserves room on every engine involved before it numbers a message, so that a message is posted to all of
-// them or to none. A connection fails in two steps: first every flow releases its buffers, then requests complete with
-// the reason (P-1).
+// Posts, completes and fails the requests of a connection. A post first reserves room in all engines that carry a
+// stripe of the message. A connection fails in two steps: first every flow releases its buffers, then all requests
+// complete with the reason (P-1).
 #include "native/engine/connection.h"
 
 #include <algorithm>
@@ -13,9 +13,8 @@
 namespace weft::engine {
 namespace {
 
-// An engine's loop iteration takes microseconds; this limit only keeps a defect from becoming a hang. It counts time
-// asleep, and of each sleep no more than its planned length, so that time in which the process was stopped does not
-// count.
+// How long close() waits for the engines to release buffers. That takes microseconds; the limit only prevents a hang.
+// Of each sleep at most its planned length counts, so that time in which the process was stopped does not.
 constexpr std::int64_t kLetGoNsMax = 5'000'000'000;
 constexpr std::int64_t kLetGoNapNs = 1'000'000;
 
@@ -35,7 +34,7 @@ void RequestSlot::complete(Status status, std::size_t bytes) noexcept {
   bytes_ = bytes;
   state_.store(1 + static_cast<std::int32_t>(status), std::memory_order_seq_cst);
   if (completion != nullptr) {
-    release();  // another thread can take the slot at once
+    release();  // from now on another thread can take the slot
     completion->on_complete(status, bytes);
     return;
   }
@@ -66,7 +65,7 @@ ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std
       flows_live_(static_cast<std::int32_t>(flows_.size())),
       tallies_(flows_.size()) {}
 
-// Takes the slot of the next message, if it is free. Requires the direction's mutex.
+// Takes the request slot of the next message, if it is free. The caller must hold the direction's mutex.
 Status ConnectionCore::begin(Direction* direction, const Place& place, std::size_t bytes, RequestSlot** out) noexcept {
   const bool nowhere = place.data == nullptr && place.stages == nullptr;
   if (bytes > core::kMessageBytesMax || (nowhere && bytes != 0)) return Status::invalid_argument;
@@ -79,7 +78,7 @@ Status ConnectionCore::begin(Direction* direction, const Place& place, std::size
   }
   RequestSlot& slot = direction->slots[direction->next_message % kRequestsMax];
   if (!slot.usable()) return Status::would_block;
-  // Record the caller's memory that the request uses, for quiesce().
+  // Notes which memory of the caller the request uses, for quiesce().
   if (place.stages != nullptr) {
     slot.begin(place.stages, sizeof(core::Stage) * core::stripe_count(bytes, stripes()), place.completion);
   } else {
@@ -142,7 +141,7 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
   slot->ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
   slot->ticket.stripes_placed.store(0, std::memory_order_relaxed);
   slot->ticket.message.store(message, std::memory_order_release);
-  // A shorter message uses no flow that a message of the full capacity would not use.
+  // Posts to all flows that a message of the full capacity would use; a shorter message uses some of them.
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, capacity_bytes, i, stripes())) continue;
     core::Stage* stage = place.stages != nullptr ? &place.stages[core::turn_of(message, i, stripes())] : nullptr;
@@ -155,7 +154,7 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
 }
 
 bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
-  if (send->done() || stage >= stripes()) return true;  // no flow waits for it
+  if (send->done() || stage >= stripes()) return true;  // no flow waits for the bounce buffer
   const auto flow = static_cast<std::uint32_t>((static_cast<RequestSlot*>(send)->message + stage) % stripes());
   if (!flows_[flow].engine->reserve(1)) return false;
   flows_[flow].engine->post({Command::Kind::staged, flows_[flow].flow, id_, 0, nullptr, 0, nullptr, 0, nullptr});
@@ -164,7 +163,8 @@ bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
 
 void ConnectionCore::release(Request* request) noexcept {
   auto* slot = static_cast<RequestSlot*>(request);
-  // Do not compare with the addresses of the slots: the other direction's first post may be allocating them right now.
+  // `sends` tells the direction. The address of the slot must not be used for that, because the other direction's slots
+  // may be being allocated.
   Direction& direction = slot->sends ? send_ : receive_;
   const std::lock_guard<std::mutex> lock(direction.mutex);
   if (slot->done()) slot->release();
@@ -194,15 +194,15 @@ void ConnectionCore::fail(Status reason) noexcept {
   for (const FlowRef& flow : flows_) flow.engine->abort(flow.flow, id_, reason);
 }
 
-// The peer has closed or died. Messages that arrived before can still be received. If there are none, or a receive
-// waits for a message that will not arrive, the connection fails.
+// The peer has closed or died. Eager messages that arrived before can still be received. The connection fails if there
+// are none, or if a receive waits for a message that will not arrive.
 void ConnectionCore::on_peer_closed(std::uint64_t held_messages, bool receive_waits, Status reason) noexcept {
   if (receive_waits) receive_waits_.store(true, std::memory_order_release);
   held_messages_.fetch_add(held_messages, std::memory_order_acq_rel);
   if (flows_peer_closed_.fetch_add(1, std::memory_order_acq_rel) + 1 != stripes()) return;
   const bool drained = held_messages_.load(std::memory_order_acquire) == 0;
   if (drained || receive_waits_.load(std::memory_order_acquire)) return fail(reason);
-  // The flows have released the buffers of outstanding sends, which can no longer succeed.
+  // The flows have released the buffers of outstanding sends, so these sends fail now.
   sweep(&send_, reason);
   notifier_->notify();
 }
@@ -211,7 +211,7 @@ void ConnectionCore::on_flow_let_go() noexcept {
   if (flows_live_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   sweep(&send_, health());
   sweep(&receive_, health());
-  // Must be last: the thread in await_let_go() can then free the buffers.
+  // Must be the last step: after it the thread in await_let_go() may free the buffers.
   flows_live_.store(INT32_MIN, std::memory_order_release);
   futex_wake_all(&flows_live_);
   notifier_->notify();
@@ -250,14 +250,14 @@ bool ConnectionCore::outstanding_in(Direction* direction, const void* data, std:
 }
 
 void ConnectionCore::quiesce(const void* data, std::size_t bytes) noexcept {
-  // Sequence numbers of a message cannot be taken back, so releasing its buffer ends the connection.
+  // A started message cannot be withdrawn, so the only way to release its buffer is to close the connection.
   if (outstanding_in(&send_, data, bytes) || outstanding_in(&receive_, data, bytes)) close();
 }
 
 namespace {
 
-// Any thread. `first_engine`: whether the flow is on the connection's first engine, the only one whose `usable` is
-// reported.
+// Reads the counters of a flow and of its paths, from any thread. `usable` is reported only for the first engine of the
+// connection.
 ConnectionCounters counters_of(const core::Flow& flow, bool first_engine) {
   ConnectionCounters out{telemetry::values(*flow.config.counters), {}};
   const core::PathSet& paths = flow.peer->paths();
@@ -283,7 +283,7 @@ void ConnectionCore::on_flow_opened(const Engine* engine, std::uint32_t index, c
   if (Tally* const tally = tally_of(engine, index)) tally->flow = flow;
 }
 
-// Keeps the flow's counters, which explain what happened after the peer is gone.
+// Saves the counters of a flow that is released, because they may explain why a peer is gone.
 void ConnectionCore::on_flow_released(const Engine* engine, std::uint32_t index) noexcept {
   const std::lock_guard<std::mutex> lock(tallies_mutex_);
   Tally* const tally = tally_of(engine, index);
@@ -291,7 +291,7 @@ void ConnectionCore::on_flow_released(const Engine* engine, std::uint32_t index)
   const core::Flow* const flow = std::exchange(tally->flow, nullptr);
   try {
     if (flow != nullptr) tally->last = counters_of(*flow, engine == flows_[0].engine);
-  } catch (const std::bad_alloc&) {  // only the counters are lost
+  } catch (const std::bad_alloc&) {  // then the flow's counters are lost
   }
 }
 

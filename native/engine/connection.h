@@ -1,5 +1,5 @@
-// A caller's connection: numbers messages, posts their stripes to the flows, and completes a request with its last
-// stripe. Runs on callers' threads, except where marked.
+// A connection as its caller uses it: numbers messages, posts their stripes to the flows, and completes a request with
+// its last stripe. Functions run on the caller's thread unless marked otherwise.
 #pragma once
 
 #include <atomic>
@@ -22,17 +22,17 @@ class RequestSlot final : public Request {
  public:
   bool usable() const noexcept { return !taken(); }
   void begin(const void* data, std::size_t bytes, Completion* completion) noexcept;
-  // Called on engine threads. The slot can be reused before this returns.
+  // Completes the request; called on engine threads. The slot may be reused before this returns.
   void complete(Status status, std::size_t bytes) noexcept;
   bool overlaps(const void* data, std::size_t bytes) const noexcept;
   void wait(std::int64_t timeout_ns) noexcept;
   void release() noexcept { taken_.store(false, std::memory_order_release); }
   bool taken() const noexcept { return taken_.load(std::memory_order_acquire); }
 
-  core::ReceiveTicket ticket;           // receives: shared by the flows
-  std::atomic<std::uint32_t> parts{0};  // sends: stripes not yet acknowledged
-  std::uint64_t message = 0;            // sends: number of the message
-  bool sends = false;                   // a send, not a receive
+  core::ReceiveTicket ticket;           // receives only: shared by the flows
+  std::atomic<std::uint32_t> parts{0};  // sends only: number of stripes that are not acknowledged
+  std::uint64_t message = 0;            // sends only: number of the message
+  bool sends = false;                   // true for a send, false for a receive
 
  private:
   std::atomic<std::int32_t> sleepers_{0};
@@ -44,18 +44,18 @@ class RequestSlot final : public Request {
 
 class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
  public:
-  // Outstanding requests per direction. A power of two: a message's slot is its number modulo this.
+  // Limit of outstanding requests per direction. The slot of a message is its number modulo this limit.
   static constexpr std::uint64_t kRequestsMax = 128;
 
   ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address, bool reads_payload,
                  Notifier* notifier);
 
-  // Where a message's bytes are: at `data`, or behind stages (bounce buffers).
+  // Where the bytes of a message are: at `data`, or in bounce buffers (`stages`, one per stripe).
   struct Place {
     void* data = nullptr;
-    std::uint32_t memory = 0;  // registered memory that contains `data`; 0: none
+    std::uint32_t memory = 0;  // id of the id of the registered memory that contains `data`; 0: none
     core::Stage* stages = nullptr;
-    Completion* completion = nullptr;  // called after the request is released; null: the caller releases the request
+    Completion* completion = nullptr;  // if set, the request is released automatically and this is called
   };
   Status post_send(const Place& place, std::size_t bytes, Request** out) noexcept;
   Status post_receive(const Place& place, std::size_t capacity_bytes, Request** out) noexcept;
@@ -67,16 +67,16 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   Status health() const noexcept { return static_cast<Status>(failure_.load(std::memory_order_acquire)); }
   const std::string& peer_address() const noexcept { return peer_address_; }
   bool reads_payload() const noexcept { return reads_payload_; }
-  // Reads what the engines count, without interrupting them.
+  // Reads the counters that the engines update, without interrupting the engines.
   ConnectionCounters counters() const;
   std::uint64_t id() const noexcept { return id_; }
   const std::vector<FlowRef>& flows() const noexcept { return flows_; }
 
-  // Aborts every flow; when the last one has released its buffers, outstanding requests fail. Only the first call
-  // has an effect.
+  // Aborts every flow. When the last flow has released its buffers, outstanding requests fail. Only the first call has
+  // an effect.
   void fail(Status reason) noexcept;
 
-  // Called on engine threads.
+  // The functions from here to on_flow_released() are called on engine threads.
   void on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept;
   void on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept;
   void on_peer_closed(std::uint64_t held_messages, bool receive_waits, Status reason) noexcept;
@@ -86,10 +86,10 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
 
  private:
   struct Direction {
-    std::mutex mutex;  // several threads can post; messages are numbered in the order of their calls
+    std::mutex mutex;  // held while a message is numbered and posted
     std::uint64_t next_message = 0;
     std::unique_ptr<RequestSlot[]> slots;
-    bool swept = false;  // sweep() has completed all requests; new ones are refused
+    bool swept = false;  // sweep() has completed all requests, and new requests are refused
   };
   Status begin(Direction* direction, const Place& place, std::size_t bytes, RequestSlot** out) noexcept;
   bool reserve(std::uint64_t message, std::uint64_t bytes) noexcept;
@@ -106,16 +106,16 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   std::atomic<std::int32_t> failure_{0};
   std::atomic<std::int32_t> flows_live_;
   std::atomic<std::uint32_t> flows_peer_closed_{0};
-  std::atomic<bool> receive_waits_{false};       // for a message that the peer did not send before it closed
-  std::atomic<std::uint64_t> held_messages_{0};  // arrived before the peer closed and not yet received
+  std::atomic<bool> receive_waits_{false};       // a receive waits for a message that the peer did not send
+  std::atomic<std::uint64_t> held_messages_{0};  // eager messages that can be received after the peer closed
   Direction send_, receive_;
   struct Tally {
-    core::Flow* flow = nullptr;  // null while it is not open
-    ConnectionCounters last;     // when it was released
+    core::Flow* flow = nullptr;  // null while the flow is not open
+    ConnectionCounters last;     // the flow's counters when it was released
   };
   Tally* tally_of(const Engine* engine, std::uint32_t index) noexcept;
-  mutable std::mutex tallies_mutex_;  // engines take it when they open or release a flow
-  std::vector<Tally> tallies_;        // by flow
+  mutable std::mutex tallies_mutex_;  // engines lock it when they open or release a flow
+  std::vector<Tally> tallies_;        // one for each flow
 };
 
 }  // namespace weft::engine

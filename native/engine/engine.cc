@@ -1,5 +1,6 @@
-// The engine's event loop. An iteration handles calls, commands, received datagrams, timers, bursts to send and events;
-// an idle engine spins, then sleeps. Other threads access only the command ring and the queue of calls.
+// The engine's event loop. An iteration handles calls, commands, received datagrams, timers, bursts to send, and
+// events. An idle engine first spins and then sleeps. Other threads access only the command ring and the queue of
+// calls.
 #include "native/engine/engine.h"
 
 #include <pthread.h>
@@ -24,15 +25,15 @@
 namespace weft::engine {
 namespace {
 
-// Longest sleep while datagrams are held back (injected reordering).
+// Longest sleep while the datapath holds datagrams back to reorder them (fault injection).
 constexpr std::int64_t kHoldSleepNs = 1'000'000;
-// No datagram waits longer in a socket: an older time stamp means that the clock was set in the meantime.
+// A datagram does not wait longer than this in a socket: an older time stamp means that the clock was changed.
 constexpr std::int64_t kWaitNsMax = 10'000'000'000;
-// An idle iteration that took this long was preempted: another thread needs this core. For kSharedCoreNs the engine
-// then sleeps when it is idle instead of spinning.
+// If an idle iteration takes this long, the thread was preempted and another thread needs the core. For kSharedCoreNs
+// the engine then sleeps when it is idle, instead of spinning.
 constexpr std::int64_t kInterruptedNs = 100'000;
 constexpr std::int64_t kSharedCoreNs = 1'000'000'000;
-// After a pause of this length the engine reads all received datagrams before it runs its timers.
+// After a pause this long the engine reads all waiting datagrams before it runs its timers.
 constexpr std::int64_t kAwayNs = 1'000'000;
 constexpr int kAwayBursts = 64;
 constexpr int kCallTries = 1'000;
@@ -86,7 +87,7 @@ bool Engine::start(std::string* error) {
     *error = std::string("cannot watch an engine's eventfd: ") + std::strerror(errno);
     return false;
   }
-  // Signals are for the application's threads: block all of them in the engine's thread.
+  // Blocks all signals in the engine's thread: the application's threads handle them.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -110,7 +111,7 @@ void Engine::stop() noexcept {
 
 void Engine::run() noexcept {
   std::int64_t busy_ns = now_ns();
-  std::int64_t idle_ns = 0;  // when the previous iteration began, if it was idle and no sleep followed; else 0
+  std::int64_t idle_ns = 0;  // start of the previous iteration if it was idle and no sleep followed; else 0
   std::int64_t shared_until_ns = 0;
   bool was_busy = false;
   while (!stopping_.load(std::memory_order_acquire)) {
@@ -126,8 +127,8 @@ void Engine::run() noexcept {
       stack_.on_away(now_ns_, busy_ns);
       idle_ns = 0;
     } else if (was_busy) {
-      // A thread that was just woken may need this core, and not every kernel preempts for it: without the yield it
-      // would wait until the spinning ends. Yield only once, because each time can cost a whole time slice.
+      // Yields once when work ends: a thread that was just woken may need this core, and would have to wait until the
+      // spinning ends. Only once, because each yield can cost a whole time slice.
       ::sched_yield();
     } else {
       relax();
@@ -145,13 +146,14 @@ bool Engine::round() noexcept {
   row_->turn_ns.set(now_ns_);
   bool busy = take_calls();
   busy |= take_commands();
-  // After a pause of this thread, read all waiting acknowledgments before the timers, which would report losses.
+  // After a pause of this thread, reads all waiting datagrams before the timers run, which would otherwise report
+  // losses.
   const int bursts_max = now_ns_ - before_ns > kAwayNs ? kAwayBursts : 1;
   for (int burst = 0; burst < bursts_max && datapath_->rx_burst(this) != 0; ++burst) busy = true;
   event_log_.on_received(now_ns_);
   if (stack_.poll_timeout() <= now_ns_) stack_.on_timer(now_ns_);
-  // Must precede transmit(): a message's memory window is closed before the sender learns that the message is complete
-  // and reuses a buffer that a late request can still read (P-1).
+  // Must precede transmit(): the memory window of a complete message is closed before the acknowledgment is sent (P-1).
+  // After that the sender may reuse its buffer, which a late RDMA write could still read.
   busy |= take_events();
   busy |= transmit();
   busy |= take_events();
@@ -164,7 +166,7 @@ bool Engine::round() noexcept {
 void Engine::sleep() noexcept {
   sleeping_.store(true, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  // A thread that posted before it saw the flag did not write to the eventfd, so check for work once more.
+  // Checks for work once more: a thread that posted before it saw `sleeping_` did not write to the eventfd.
   if (ring_.empty() && calls_.empty() && !stopping_.load(std::memory_order_seq_cst)) {
     const std::int64_t due_ns = std::min(stack_.poll_timeout(), states_due_ns_);
     std::int64_t timeout_ns = due_ns == core::kNever ? -1 : std::max<std::int64_t>(due_ns - now_ns(), 0);
@@ -192,7 +194,7 @@ void Engine::post(const Command& command) noexcept {
 }
 
 void Engine::abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept {
-  // The abort must not be lost: if memory runs out, try again a little later.
+  // The abort must not get lost: if memory runs out, it is retried a little later.
   const CallQueue::Abort abort{flow, connection, reason};
   for (int tries = 0; !calls_.post(abort) && tries < kCallTries; ++tries) std::this_thread::sleep_for(kCallPause);
   wake();
@@ -216,7 +218,8 @@ void Engine::do_abort(const CallQueue::Abort& abort) noexcept {
   if (let_go_[abort.flow]) return;
   let_go_[abort.flow] = true;
   close_windows_of(abort.flow);
-  // If the NIC read the buffer later, it would send the caller's next contents with a valid header.
+  // Waits until the NIC no longer reads the buffer: otherwise it could send what the caller writes there next, with a
+  // valid header.
   if (const core::Flow* flow = stack_.flow(abort.flow)) datapath_->settle(flow->config.peer);
   const std::shared_ptr<ConnectionCore> keep = owners_[abort.flow];
   if (closed_[abort.flow]) release(abort.flow);
@@ -226,7 +229,7 @@ void Engine::do_abort(const CallQueue::Abort& abort) noexcept {
 bool Engine::take_commands() noexcept {
   Command command;
   bool any = false;
-  // Bounded, so that a flood of posts does not starve the sockets.
+  // The number of commands per iteration is limited, so that sockets are read even if many requests are posted.
   for (int i = 0; i < 256 && ring_.poll(&command); ++i) {
     do_command(command);
     any = true;
@@ -236,7 +239,7 @@ bool Engine::take_commands() noexcept {
 
 void Engine::do_command(const Command& command) noexcept {
   ConnectionCore* connection = owner(command.flow);
-  // The connection failed after the post: its sweep completes the request.
+  // The connection failed after the post: sweep() completes the request.
   if (connection == nullptr || connection->id() != command.connection) return;
   if (command.kind == Command::Kind::staged) return stack_.on_staged(command.flow);
   const Status status = command.kind == Command::Kind::send
@@ -244,7 +247,7 @@ void Engine::do_command(const Command& command) noexcept {
                                                command.memory, command.cookie, command.stage)
                             : post_receive(command);
   if (status == Status::ok) return;
-  // The peer has closed this flow. The connection fails when the peer has closed all its flows.
+  // The peer has closed this flow. That is no error yet: the connection fails when the peer has closed all flows.
   if (command.kind == Command::Kind::send && status == Status::connection_closed) return;
   connection->fail(status == Status::would_block ? Status::out_of_memory : status);
 }
@@ -284,15 +287,15 @@ void Engine::on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) {
   static_cast<void>(port);
   if (datagram.stamp_ns != 0 && realtime_ahead_ns_ == 0) realtime_ahead_ns_ = realtime_ahead_ns();
   std::int64_t arrived_ns = datagram.stamp_ns == 0 ? 0 : datagram.stamp_ns - realtime_ahead_ns_;
-  if (arrived_ns > now_ns_) arrived_ns = std::min(arrived_ns, now_ns());  // it arrived during this iteration
-  // If the clock was set in the meantime, the time is unknown.
+  if (arrived_ns > now_ns_) arrived_ns = std::min(arrived_ns, now_ns());  // the datagram arrived during this iteration
+  // A much older time stamp means that the clock was changed; then the arrival time is unknown.
   const bool known = arrived_ns > now_ns_ - kWaitNsMax;
   stack_.on_datagram(now_ns_, datagram, known ? arrived_ns : 0);
 }
 
 bool Engine::transmit() noexcept {
   std::size_t count = 0;
-  // Segments carry their send time, so read the clock again: receiving took a part of this iteration.
+  // Reads the clock again, because segments carry their send time and receiving has taken some time.
   const std::int64_t leaves_ns = now_ns();
   while (count < kTxBatch && stack_.poll_transmit(leaves_ns, batch_[count])) ++count;
   if (count == 0) return false;
@@ -347,7 +350,7 @@ bool Engine::take_events() noexcept {
   return any;
 }
 
-// Writes the engine's state, except counters, to the telemetry page.
+// Writes the engine's state to the telemetry page, which has the counters already.
 void Engine::publish() noexcept {
   states_due_ns_ = INT64_MAX;
   row_->open_flows.set(static_cast<std::int64_t>(open_flows()));
@@ -363,15 +366,16 @@ void Engine::on_peer_released(std::uint32_t peer) noexcept {
   if (page_ != nullptr) page_->give_back(page_->peer_row(counters));
 }
 
-// The stack has closed the flow. The connection can still receive messages that arrived before the peer closed.
+// The stack has closed the flow. The flow is kept until its buffers are released, because eager messages may still be
+// received.
 void Engine::on_flow_closed(std::uint32_t flow) noexcept {
   if (owner(flow) == nullptr) return;
   closed_[flow] = true;
   if (let_go_[flow]) release(flow);
 }
 
-// The stack repeats the event every quarter of the silence limit. Only the second one counts: the first can occur
-// because this thread itself did not run.
+// Gives up a flow without progress. The stack repeats the event every quarter of the silence limit; only the second one
+// counts, because the first may occur only because this thread did not run.
 void Engine::on_flow_stuck(std::uint32_t flow) noexcept {
   try {
     const auto [place, first] = stuck_.try_emplace(flow, now_ns_);

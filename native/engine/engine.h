@@ -1,5 +1,4 @@
-// An engine: a thread with an event loop over a datapath's ports and the flows of a protocol stack. The control plane
-// opens its connections.
+// An engine: a thread whose event loop drives the ports of a datapath and the flows of a protocol stack.
 #pragma once
 
 #include <atomic>
@@ -23,26 +22,26 @@ class ConnectionCore;
 class Engine;
 class RequestSlot;
 
-// Identifies one flow of a connection.
+// One flow of a connection: its engine and its index there.
 struct FlowRef {
   Engine* engine = nullptr;
   std::uint32_t flow = 0;
 };
 
-// A request from a caller's thread to an engine.
+// A request from a caller's thread to an engine: post a send or a receive, or continue with a bounce buffer.
 struct Command {
   enum class Kind : std::uint8_t { send, receive, staged } kind;
   std::uint32_t flow;
-  std::uint64_t connection;  // owner of the flow when the command was posted; flow indices are reused
+  std::uint64_t connection;  // id of the connection that owned the flow at the time of the post
   std::uint64_t message;
   std::uint8_t* data;
   std::uint64_t bytes;
   void* cookie;
-  std::uint32_t memory;  // registered memory that contains `data`; 0: none
-  core::Stage* stage;    // instead of `data`; null: none
+  std::uint32_t memory;  // id of the registered memory that contains `data`; 0: none
+  core::Stage* stage;    // bounce buffer that is used instead of `data`, or null
 };
 
-// Called on engine threads when a peer is quiet. Must not block.
+// Is told on engine threads that a peer is quiet; must not block.
 class PeerWatch {
  public:
   virtual ~PeerWatch() = default;
@@ -52,7 +51,7 @@ class PeerWatch {
 struct EngineConfig {
   core::StackConfig stack;
   std::int64_t spin_ns = 50'000;
-  TelemetryPage* page = nullptr;  // contains its counters; null: private memory does
+  TelemetryPage* page = nullptr;  // page for the engine's counters; null: they are in private memory
 };
 
 class Engine final : private datapath::RxSink {
@@ -66,23 +65,23 @@ class Engine final : private datapath::RxSink {
   void stop() noexcept;
   std::uint32_t id() const noexcept { return id_; }
   void watch_peers(PeerWatch* watch) noexcept { peer_watch_ = watch; }  // inside call(); can be null
-  // Wakes a sleeping thread for one loop iteration.
+  // Wakes the engine's thread, if it sleeps, for one loop iteration.
   void nudge() noexcept { wake(); }
-  // When the thread last began a loop iteration, by now_ns(), and whether it sleeps for lack of work.
+  // When the thread last began a loop iteration, on the clock now_ns(). sleeping(): whether it sleeps for lack of work.
   std::int64_t turn_ns() const noexcept { return row_->turn_ns; }
   bool sleeping() const noexcept { return sleeping_.load(std::memory_order_relaxed); }
 
-  // Called on callers' threads.
+  // The functions from here to call() are called on other threads.
   bool reserve(std::int64_t count) noexcept { return ring_.reserve(count); }
   void give_back(std::int64_t count) noexcept { ring_.give_back(count); }
   void post(const Command& command) noexcept;
-  // Makes the flow release its buffers and notify its peer; then calls the connection's on_flow_let_go().
+  // Makes a flow release its buffers and tell its peer, and then calls the connection's on_flow_let_go().
   void abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept;
-  // Runs `work` on the engine's thread, waits for it and rethrows its exception. Must not be called on an engine's
+  // Runs `work` on the engine's thread, waits for it and rethrows its exception. Must not be called on an engine
   // thread.
   void call(const std::function<void()>& work);
 
-  // Only inside call().
+  // The functions from here to owner_id() may be called only inside call().
   core::Stack& stack() noexcept { return stack_; }
   TelemetryPage* page() noexcept { return page_; }
   datapath::Datapath& datapath() noexcept { return *datapath_; }
@@ -94,10 +93,12 @@ class Engine final : private datapath::RxSink {
   telemetry::EngineCounters counters() const noexcept { return telemetry::values(*counters_); }  // any thread
 
  private:
-  // Bursts sent before the sockets are polled again. A longer batch makes send times, and so RTTs, stale.
+  // Bursts that are sent before the sockets are polled again. With more bursts, send times and RTTs would be less
+  // accurate.
   static constexpr std::size_t kTxBatch = 8;
   static constexpr std::size_t kRingCommands = 8192;
-  // Maximum age of the states in the telemetry page. An engine that runs out of work writes them once more.
+  // Longest time between updates of the states in the telemetry page. An idle engine updates them once more and then
+  // stops.
   static constexpr std::int64_t kStatesNs = 10'000'000;
 
   void run() noexcept;
@@ -124,10 +125,10 @@ class Engine final : private datapath::RxSink {
   const std::uint32_t id_;
   const std::int64_t spin_ns_;
   TelemetryPage* const page_;
-  telemetry::EnginePageRow own_row_;  // used if there is no page
+  telemetry::EnginePageRow own_row_;  // the engine's counters if there is no page
   telemetry::EnginePageRow* const row_;
   telemetry::EngineCells* const counters_;
-  std::int64_t states_due_ns_ = INT64_MAX;  // when publish() is due; INT64_MAX: nothing has changed since
+  std::int64_t states_due_ns_ = INT64_MAX;  // when publish() is due; INT64_MAX: the states have not changed
   core::Stack stack_;
   EventLog event_log_;
   std::unique_ptr<datapath::Datapath> datapath_;
@@ -139,12 +140,12 @@ class Engine final : private datapath::RxSink {
   std::atomic<std::size_t> open_flows_{0};
   int doorbell_ = -1;
   std::int64_t now_ns_ = 0;
-  std::int64_t realtime_ahead_ns_ = 0;                        // in this iteration; 0: no datagram had a time stamp yet
-  std::vector<std::shared_ptr<ConnectionCore>> owners_;       // by flow; set while the stack can report its events
-  std::vector<bool> let_go_;                                  // by flow: its buffers are released
-  std::vector<bool> closed_;                                  // by flow: the stack has closed it
-  std::unordered_map<std::uint32_t, std::uint32_t> windows_;  // open memory windows: flow by key
-  std::unordered_map<std::uint32_t, std::int64_t> stuck_;     // flows last reported to make no progress, and when
+  std::int64_t realtime_ahead_ns_ = 0;                        // realtime_ahead_ns() in this iteration; 0: not read yet
+  std::vector<std::shared_ptr<ConnectionCore>> owners_;       // by flow: its connection; null: no events are expected
+  std::vector<bool> let_go_;                                  // by flow: whether its buffers are released
+  std::vector<bool> closed_;                                  // by flow: whether the stack has closed it
+  std::unordered_map<std::uint32_t, std::uint32_t> windows_;  // by key of an open memory window: its flow
+  std::unordered_map<std::uint32_t, std::int64_t> stuck_;     // by flow: when it was last reported to make no progress
   std::unique_ptr<wire::TxBurst[]> bursts_;
   wire::TxBurst* batch_[kTxBatch];
   std::thread thread_;

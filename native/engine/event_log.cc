@@ -1,4 +1,4 @@
-// Composes the lines that an engine writes to the log.
+// Writes the log lines about an engine's peers, paths, losses and policies.
 #include "native/engine/event_log.h"
 
 #include <cstdio>
@@ -125,7 +125,7 @@ void EventLog::debug(std::int64_t now_ns, const core::Event& event) {
   }
 }
 
-// Every flow can hit the same error: only the first failure is logged, all are counted.
+// Logs only the first policy failure, because every flow can have the same failure. All failures are counted.
 void EventLog::policy_failed(policy::Family family) {
   if (policy_failure_logged_) return;
   policy_failure_logged_ = true;
@@ -142,9 +142,10 @@ void EventLog::on_refused(std::int64_t now_ns) noexcept {
   bad_version_ = seen.bad_version;
   refused_again_ns_ = now_ns + LogLimit::kIntervalNs;
   try {
-    log(LogLevel::warn, other_version
-                            ? "dropping packets of another version of weft on a data port (counter bad_version)"
-                            : "dropping packets without weft's magic on a data port (counter bad_magic)");
+    log(LogLevel::warn,
+        other_version
+            ? "dropping packets of another protocol version of weft on a data port (counter bad_version)"
+            : "dropping packets that do not begin with weft's magic number on a data port (counter bad_magic)");
   } catch (const std::bad_alloc&) {
   }
 }

@@ -1,4 +1,4 @@
-// Writes an engine's events about peers, paths, losses and policies to the log, bounded in rate.
+// Logs an engine's events about peers, paths, losses and policies, with a limited number of lines per time.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace weft::engine {
 
-// Called on the engine's thread. If memory runs out, only the line is lost.
+// The log of an engine's events. It runs on the engine's thread. If memory runs out, only the log line is lost.
 class EventLog final : public core::TraceSink {
  public:
   explicit EventLog(core::Stack* stack) noexcept : stack_(stack) {
@@ -27,10 +27,10 @@ class EventLog final : public core::TraceSink {
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
-  // Path i of the peer leads to addresses[i % size].
+  // Sets the addresses of a peer for log lines: path i leads to addresses[i % addresses.size()].
   void name_peer(std::uint32_t peer, std::vector<std::string> addresses);
   void on_event(std::int64_t now_ns, const core::Event& event) noexcept override;
-  // Logs packets that were refused since the last call.
+  // Logs that packets were refused since the last call.
   void on_received(std::int64_t now_ns) noexcept {
     const telemetry::EngineCells& seen = stack_->counters();
     const bool more = seen.bad_magic != bad_magic_ || seen.bad_version != bad_version_;
@@ -38,7 +38,7 @@ class EventLog final : public core::TraceSink {
   }
 
  private:
-  // Lines per LogLimit::kIntervalNs: about paths that go down or come up, and of each kind at level debug.
+  // Log lines per LogLimit::kIntervalNs: about paths that become silent or usable, and for each kind of debug line.
   static constexpr std::int64_t kPathLines = 32, kDebugLines = 32;
 
   void on_refused(std::int64_t now_ns) noexcept;
@@ -51,10 +51,10 @@ class EventLog final : public core::TraceSink {
   std::string path_text(std::uint32_t peer, std::uint8_t path) const;
 
   core::Stack* stack_;
-  std::unordered_map<std::uint32_t, std::vector<std::string>> addresses_;   // by peer
-  std::map<std::pair<std::uint32_t, std::uint8_t>, std::int64_t> down_ns_;  // by peer and path: since when
+  std::unordered_map<std::uint32_t, std::vector<std::string>> addresses_;   // addresses of each peer
+  std::map<std::pair<std::uint32_t, std::uint8_t>, std::int64_t> down_ns_;  // when each silent path became silent
   LogLimit path_limit_{kPathLines}, peer_limit_{kDebugLines}, loss_limit_{kDebugLines}, policy_limit_{kDebugLines};
-  std::int64_t bad_magic_ = 0, bad_version_ = 0;  // counters at the last line about refused packets
+  std::int64_t bad_magic_ = 0, bad_version_ = 0;  // values of these counters when they were last logged
   std::int64_t refused_again_ns_ = 0;
   bool policy_failure_logged_ = false;
 };

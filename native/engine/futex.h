@@ -1,4 +1,4 @@
-// Futex wait with a timeout, which std::atomic::wait does not have, and futex wake. Works within one process only.
+// Futex wait with a timeout (which std::atomic::wait lacks) and futex wake, for threads of one process.
 #pragma once
 
 #include <linux/futex.h>

@@ -1,4 +1,4 @@
-// Parses the knobs of the environment, checks their ranges and suggests a name for a misspelt one.
+// Reads the settings (knobs) from WEFT_* variables, checks their ranges, and suggests a name for a misspelt variable.
 #include "native/engine/knobs.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::string text_of(double value) {
   return std::string(buffer, end);
 }
 
-// The `index`-th of words separated by '|', or nothing past the last.
+// Returns the word at `index` of a list separated by '|'; empty if the list has fewer words.
 std::string_view word_at(std::string_view words, std::size_t index) {
   for (; index > 0; --index) {
     const std::size_t bar = words.find('|');
@@ -48,7 +48,7 @@ std::string integer_range(std::int64_t low, std::int64_t high, bool zero) {
   return zero && low > 0 ? "0 or " + range : range;
 }
 
-// The name of a knob and its allowed values, for error texts.
+// The name of a setting and its allowed values, for error messages.
 struct Row {
   std::string_view field;
   std::string range;
@@ -119,11 +119,11 @@ Status refuse_unknown(const std::string& variable, std::string* error) {
     }
     all += (all.empty() ? "" : ", ") + info.variable;
   }
-  *error = variable + " is not a knob";
-  // Suggest a name only if at most a third of the characters differ.
+  *error = variable + " is not a setting of weft";
+  // Suggests a name only if at most a third of the characters differ.
   if (nearest != nullptr && nearest_distance * 3 <= variable.size())
     *error += "; did you mean " + nearest->variable + "?";
-  *error += " (knobs: " + all + ")";
+  *error += " (settings: " + all + ")";
   return Status::invalid_argument;
 }
 

@@ -1,5 +1,5 @@
-// The queue of log lines and the thread that writes them. The lock is not held while a line is written, so that no
-// caller waits for a terminal. The state is never destroyed: threads can log while the process exits.
+// The queue of log lines and the thread that writes them. Lines are written without the lock, so that no caller waits
+// for a terminal. LogWriter is never destroyed, because threads may log while the process exits.
 #include "native/engine/log.h"
 
 #include <poll.h>
@@ -33,7 +33,8 @@ struct LogLine {
 
 std::atomic<LogLevel> level_in_force{LogLevel::warn};
 
-// Replaces the parent's sink in a forked child, where a lock of the sink may be held by a thread of the parent.
+// The sink of a forked child. The parent's sink could block there, if a thread of the parent held one of its locks
+// during the fork.
 void drop_line(LogLevel, const char*) noexcept {}
 
 void write_line(LogLevel level, const std::string& text) noexcept {
@@ -43,12 +44,12 @@ void write_line(LogLevel level, const std::string& text) noexcept {
     const ssize_t wrote = ::write(STDERR_FILENO, line.data() + at, line.size() - at);
     if (wrote > 0) {
       at += static_cast<std::size_t>(wrote);
-    } else if (errno == EAGAIN) {  // the application made it non-blocking
+    } else if (errno == EAGAIN) {  // the application has made standard error non-blocking
       pollfd room{STDERR_FILENO, POLLOUT, 0};
       static_cast<void>(::poll(&room, 1, -1));
       if ((room.revents & (POLLERR | POLLNVAL)) != 0) return;
     } else if (errno != EINTR) {
-      return;  // the line cannot be written
+      return;  // gives up the line
     }
   }
 }
@@ -76,7 +77,7 @@ class LogWriter {
       if (!running_) start();
       wake_.notify_one();
     } catch (...) {
-      // Out of memory: only the line is lost.
+      // Out of memory: the line is dropped.
     }
   }
   void sink(LogSink to) noexcept {
@@ -94,22 +95,22 @@ class LogWriter {
   }
   void leave() noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
-    if (uses_ == 0 || --uses_ != 0 || !running_) return;  // a forked child has no uses and destroys its parent's
+    if (uses_ == 0 || --uses_ != 0 || !running_) return;  // uses_ is 0 in a forked child
     leaving_ = true;
     wake_.notify_one();
-    // A thread that is blocked in a write ends after the write: do not wait longer for it.
+    // If the thread is blocked in a write, it ends after the write; the wait for it is limited.
     static_cast<void>(wait(&lock, kFarewellNs, [this] { return !running_ || !leaving_; }));
   }
 
  private:
   LogWriter() noexcept { ::pthread_atfork(&before_fork, &after_fork, &in_child); }
 
-  // Taking the lock before the fork leaves the child's copy unlocked and consistent.
+  // The lock is held during a fork, so that the child's copy of the state is consistent.
   static void before_fork() noexcept { instance().mutex_.lock(); }
   static void after_fork() noexcept { instance().mutex_.unlock(); }
   static void in_child() noexcept {
     LogWriter& writer = instance();
-    new (&writer.wake_) std::condition_variable;  // it counts waiting threads, of which the child has none
+    new (&writer.wake_) std::condition_variable;  // the old object counts waiting threads that the child does not have
     writer.first_ = writer.count_ = 0;
     writer.dropped_ = writer.uses_ = 0;
     writer.running_ = writer.writing_ = writer.leaving_ = false;
@@ -117,7 +118,8 @@ class LogWriter {
     writer.mutex_.unlock();
   }
 
-  // Polls every millisecond: waiting on a condition with a timeout needs a newer C library than the plugin may require.
+  // Waits until done() is true, for at most `patience_ns`. It polls, because a condition wait with a timeout needs a
+  // newer C library than the plugin may require.
   template <typename Done>
   static bool wait(std::unique_lock<std::mutex>* lock, std::int64_t patience_ns, const Done& done) noexcept {
     const std::int64_t until_ns = later_ns(now_ns(), patience_ns);
@@ -130,7 +132,8 @@ class LogWriter {
     return true;
   }
 
-  // Requires the lock. Signals are for the application's threads: block all of them in this one.
+  // Starts the writing thread; the caller must hold the lock. Signals are blocked in the thread, because the
+  // application's threads handle them.
   void start() noexcept {
     sigset_t all, before;
     ::sigfillset(&all);
@@ -158,7 +161,7 @@ class LogWriter {
         first_ = (first_ + 1) % kLogLinesMax;
         --count_;
       } else {
-        line.dropped_before = std::exchange(dropped_, 0);  // no line was queued after them
+        line.dropped_before = std::exchange(dropped_, 0);  // lines were dropped and no line followed
       }
       writing_ = true;
       const LogSink sink = sink_;
@@ -176,7 +179,7 @@ class LogWriter {
               std::to_string(line.dropped_before) + " lines were dropped here: the reader of the log is too slow");
       }
       if (!line.text.empty()) write(sink, line.level, line.text);
-    } catch (...) {  // out of memory
+    } catch (...) {  // out of memory: the line is dropped
     }
   }
   static void write(LogSink sink, LogLevel level, const std::string& text) {
@@ -186,17 +189,17 @@ class LogWriter {
 
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::array<LogLine, kLogLinesMax> lines_;  // a ring: `count_` lines from `first_` on
+  std::array<LogLine, kLogLinesMax> lines_;  // circular: `count_` lines, beginning at `first_`
   std::size_t first_ = 0, count_ = 0;
-  std::int64_t dropped_ = 0;  // since the newest queued line
+  std::int64_t dropped_ = 0;  // number of lines dropped since the newest queued line
   std::int64_t uses_ = 0;
-  bool running_ = false;  // the thread exists
-  bool writing_ = false;  // a line is out of the queue and not written yet
-  bool leaving_ = false;  // the thread ends when the queue is empty
+  bool running_ = false;  // the writing thread exists
+  bool writing_ = false;  // a line was taken from the queue and is being written
+  bool leaving_ = false;  // the thread is to end when the queue is empty
   LogSink sink_ = nullptr;
 };
 
-// Writes the last lines of a process, because exit() ends the writing thread at any point.
+// Waits for the last lines of a process, because exit() would end the writing thread at any point.
 struct AtExit {
   ~AtExit() { static_cast<void>(flush_log(kFarewellNs)); }
 };

@@ -1,9 +1,9 @@
-// The log: lines for the operator, to standard error or to a sink, at the level that the knob sets. Not called on the
-// segment path; never writes to standard output, which belongs to the application.
+// The log for operators. Lines of the level WEFT_LOG_LEVEL or more severe go to standard error or to a sink, never to
+// standard output. Segments are not logged.
 //
-// log() queues the line and does not wait; a thread, which the first line starts, writes it. At most kLogLinesMax lines
-// are queued. Further ones are dropped, and the next line written tells how many. A child made by fork() has an empty
-// queue, and starts its own thread when it logs.
+// log() queues the line and does not wait; a thread, started by the first line, writes it. At most kLogLinesMax lines
+// are queued; further ones are dropped, and a later line states how many. A forked child has an empty queue and starts
+// a thread of its own when it logs.
 #pragma once
 
 #include <cstddef>
@@ -15,27 +15,27 @@
 namespace weft::engine {
 
 inline constexpr std::size_t kLogLinesMax = 256;
-inline constexpr std::size_t kLogLineBytesMax = 2000;  // writes of up to 4096 bytes to a pipe are atomic
+inline constexpr std::size_t kLogLineBytesMax = 2000;  // so that a line is one atomic write to a pipe (4096 bytes)
 
 void set_log_level(LogLevel level) noexcept;
-// Whether lines of this level are written; if not, a caller need not compose them.
+// Whether lines of this level are logged; if not, the caller need not make their text.
 bool logs(LogLevel level) noexcept;
-// Control characters, which can come from a peer or a library, become '?', so that a call writes one line.
+// Logs one line. Control characters, which may come from a peer or a library, are replaced by '?'.
 void log(LogLevel level, const std::string& text) noexcept;
-// Logs the line at any level of the knob.
+// Logs one line whatever WEFT_LOG_LEVEL is.
 void log_always(LogLevel level, const std::string& text) noexcept;
 
 // Sends lines to `sink` instead of standard error; null: to standard error again. The writing thread calls the sink,
-// one line at a time. set_log_sink() does not wait for a call in progress: the old sink can still get one line.
+// one line at a time. The old sink may still get one line after set_log_sink() has returned.
 using LogSink = void (*)(LogLevel level, const char* text) noexcept;
 void set_log_sink(LogSink sink) noexcept;
 
-// Waits until all lines so far are written. False: that took longer than `patience_ns`, as when the reader of standard
-// error has stopped.
+// Waits until all queued lines are written. False if that takes longer than `patience_ns`, for example because nobody
+// reads standard error.
 bool flush_log(std::int64_t patience_ns) noexcept;
 
-// Keeps the writing thread alive. When the last LogUse is destroyed, the thread writes the queued lines and ends; the
-// destructor waits for this, for a quarter of a second at most.
+// Keeps the writing thread alive. The destructor of the last LogUse lets the thread write the queued lines and end, and
+// waits for that for at most a quarter of a second.
 class LogUse {
  public:
   LogUse() noexcept;

@@ -1,4 +1,4 @@
-// Limits the rate of log lines that other hosts can cause, and reports how many were left out.
+// Limits the rate of log lines that other hosts can cause, and states how many lines were left out.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ class LogLimit {
  public:
   static constexpr std::int64_t kIntervalNs = 10'000'000'000;
 
-  // `lines`: maximum per interval.
+  // `lines`: most lines per kIntervalNs.
   explicit LogLimit(std::int64_t lines = 1) noexcept : lines_(lines) {}
 
   void log(std::int64_t now_ns, LogLevel level, const std::string& text) {

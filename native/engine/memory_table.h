@@ -1,5 +1,5 @@
-// Table of the memory that callers registered. Registering a range again shares its entry, which is removed with its
-// last holder.
+// The table of memory that callers have registered. Registering the same range again returns the same id; the entry is
+// removed with its last registration.
 #pragma once
 
 #include <cstddef>
@@ -19,13 +19,14 @@ class MemoryTable {
  public:
   explicit MemoryTable(std::vector<std::unique_ptr<Engine>>* engines) : engines_(engines) {}
 
-  // `wanted` has no id yet. If the datapath does not register memory, *id is 0: the bytes are copied. GPU memory cannot
-  // be copied, so for it that is an error. If this throws bad_alloc, nothing has changed.
+  // Registers memory and sets *id. If the datapath does not register it, *id is 0 and messages are copied; for GPU
+  // memory, which cannot be copied, that is an error. If this throws bad_alloc, nothing has changed.
   Status add(const datapath::Memory& wanted, std::uint32_t* id);
   void remove(std::uint32_t id);
 
  private:
-  // GPU memory is never shared: freed and allocated again, it can have the same address and another dma-buf.
+  // Address and size of host memory. GPU memory is never shared: the same address may belong to another dma-buf after a
+  // new allocation.
   using Range = std::tuple<std::uintptr_t, std::size_t>;
   struct Entry {
     std::uint32_t id = 0;
@@ -38,7 +39,7 @@ class MemoryTable {
   std::vector<std::unique_ptr<Engine>>* engines_;
   std::mutex mutex_;
   std::map<Range, Entry> shared_;
-  std::map<std::uint32_t, Range> ranges_;  // of shared entries, by id
+  std::map<std::uint32_t, Range> ranges_;  // by id: range of each shared entry
   std::uint32_t next_id_ = 1;
   bool complained_ = false;
 };

@@ -1,5 +1,4 @@
-// A file descriptor that becomes readable when an operation completes, for event loops. It is created when a caller
-// first asks for it.
+// A file descriptor for event loops that becomes readable when an operation completes. It is created at its first use.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -21,7 +20,7 @@ class Notifier {
     if (descriptor_.load() >= 0) ::close(descriptor_.load());
   }
 
-  // -1 when the process is out of descriptors.
+  // Returns the file descriptor; -1 if the process has none left.
   int descriptor() noexcept {
     int made = descriptor_.load(std::memory_order_acquire);
     if (made >= 0) return made;
@@ -42,8 +41,8 @@ class Notifier {
     static_cast<void>(!::write(descriptor, &one, sizeof one));
   }
 
-  // For one thread that checks for work after each notification: it reads turn(), calls ask(), checks, and sleeps until
-  // the turn has changed or the timeout has passed.
+  // For a thread that waits for notifications: it reads turn(), calls ask(), checks for work, and calls sleep(), which
+  // returns when the turn has changed or the timeout has passed.
   std::int32_t turn() const noexcept { return turn_.load(std::memory_order_seq_cst); }
   void ask() noexcept { awaited_.store(true, std::memory_order_seq_cst); }
   void sleep(std::int32_t turn, std::int64_t timeout_ns) noexcept { futex_wait(&turn_, turn, timeout_ns); }

@@ -1,4 +1,4 @@
-// Copies states from the core to the telemetry page, without system calls, locks or allocations.
+// Copies the states of peers and flows to the telemetry page, without system calls, locks or allocations.
 #include "native/engine/page_states.h"
 
 namespace weft::engine {

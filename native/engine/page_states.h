@@ -1,4 +1,4 @@
-// Writes the state of an engine's peers and flows to a telemetry page: outstanding work, and since when.
+// Writes the states of an engine's peers and flows to a telemetry page, such as the oldest outstanding operations.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace weft::engine {
 
-// Must be called on the engine's thread.
+// Writes the states; must be called on the engine's thread.
 void write_states(core::Stack* stack, TelemetryPage* page) noexcept;
 
 }  // namespace weft::engine

@@ -1,4 +1,4 @@
-// Replaces single bytes, independent of the locale: a character of several bytes becomes as many question marks.
+// Replaces byte by byte, whatever the locale: a character of several bytes becomes several question marks.
 #include "native/engine/printable.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Text that a peer sent, made safe for a log line, an error or a terminal.
+// Makes text that a peer sent safe for log lines, error messages and terminals.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace weft::engine {
 
-// The first `most` bytes of `text`, with bytes other than printable ASCII (0x20 to 0x7e) replaced by '?'.
+// Returns the first `most` bytes of `text`, with bytes other than printable ASCII (0x20 to 0x7e) replaced by '?'.
 std::string printable(std::string_view text, std::size_t most);
 
 }  // namespace weft::engine

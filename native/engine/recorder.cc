@@ -1,5 +1,4 @@
-// A ring has two indices that only grow, and each is stored after the bytes before it were copied. An error ends the
-// recording and has no other effect.
+// Writes recordings of policy decisions. If an error occurs, the recording ends and the traffic continues.
 #include "native/engine/recorder.h"
 
 #include <fcntl.h>
@@ -18,10 +17,10 @@
 namespace weft::engine {
 namespace {
 
-constexpr std::size_t kRingBytes = 8u << 20;  // about 30,000 decisions: 10 ms of the busiest engine
+constexpr std::size_t kRingBytes = 8u << 20;  // about 30,000 decisions, or 10 ms of a busy engine
 constexpr auto kPause = std::chrono::milliseconds(1);
 
-// Two runtimes of a process that get the same file name from WEFT_RECORD_FILE must not overwrite each other's file.
+// Names of files in use: two runtimes of a process with the same WEFT_RECORD_FILE must not overwrite each other's file.
 std::mutex names_mutex;
 std::set<std::string>& names_taken() {
   static auto* const names = new std::set<std::string>;
@@ -121,7 +120,7 @@ bool Recorder::start(const std::string& path, std::size_t engines, std::int64_t 
 
 bool Recorder::drain() {
   batch_.clear();
-  if (!error_.empty()) return false;  // the rings fill up and count further decisions as lost
+  if (!error_.empty()) return false;  // the recording has ended; the rings count further decisions as lost
   for (const auto& tap : taps_) tap->take(&batch_);
   if (batch_.empty()) return false;
   if (bytes_ + static_cast<std::int64_t>(batch_.size()) > bytes_max_) {
@@ -165,7 +164,7 @@ RecordingStats Recorder::stop() noexcept {
   stats.lost -= decisions_;
   if (file_ >= 0) {
     if (!error_.empty() && stats.lost != 0) {
-      // Write the number of missing decisions, if the file can still be written.
+      // Writes the number of missing decisions, if the file can still be written.
       core::DecisionEncoder encoder(0);
       const auto gap = encoder.encode_gap(static_cast<std::uint64_t>(stats.lost));
       if (write_all(file_, gap.data(), gap.size())) bytes_ += static_cast<std::int64_t>(gap.size());

@@ -1,5 +1,5 @@
-// Writes the policy decisions of all engines to one file: each engine fills a ring, one thread empties the rings. An
-// engine never waits for the disk: if its ring is full, decisions are dropped, and the file contains their number.
+// Writes the policy decisions of all engines to one file. Each engine fills a ring buffer and one thread writes them to
+// the file. If a ring is full, decisions are dropped and counted, so that no engine waits for the disk.
 #pragma once
 
 #include <atomic>
@@ -14,18 +14,18 @@
 namespace weft::engine {
 
 struct RecordingStats {
-  std::int64_t decisions = 0;  // in the file
-  std::int64_t lost = 0;       // not in the file
+  std::int64_t decisions = 0;  // number of decisions in the file
+  std::int64_t lost = 0;       // number of decisions that are not in the file
   std::int64_t bytes = 0;
-  std::string error;  // why the recording ended before stop(); empty: it did not
+  std::string error;  // why the recording ended before stop(); empty: it ended by stop()
 };
 
-// One engine's ring. The engine's thread writes to it, the recorder's thread reads from it.
+// The ring buffer of one engine. The engine's thread writes to it and the recorder's thread reads from it.
 class RecorderTap final : public core::TraceSink {
  public:
   RecorderTap(std::uint32_t owner_tag, std::size_t ring_bytes);
   void on_decision(const core::Decision& decision) noexcept override;
-  // Moves all entries to the end of `out`; returns their size in bytes.
+  // Moves all entries from the ring to the end of `out`. Returns their size in bytes.
   std::size_t take(std::vector<std::byte>* out);
   std::int64_t decisions() const noexcept { return decisions_.load(std::memory_order_relaxed); }
   std::int64_t lost() const noexcept { return lost_.load(std::memory_order_relaxed); }
@@ -36,7 +36,7 @@ class RecorderTap final : public core::TraceSink {
   core::DecisionEncoder encoder_;
   std::unique_ptr<std::byte[]> ring_;
   std::size_t mask_;
-  std::uint64_t unsaid_ = 0;  // lost since the last gap entry
+  std::uint64_t unsaid_ = 0;  // decisions lost since the last gap entry
   std::atomic<std::int64_t> decisions_{0}, lost_{0};
   alignas(64) std::atomic<std::uint64_t> put_{0};
   alignas(64) std::atomic<std::uint64_t> taken_{0};
@@ -45,11 +45,11 @@ class RecorderTap final : public core::TraceSink {
 class Recorder {
  public:
   ~Recorder() { stop(); }
-  // "%p" in the path becomes the process's id; a second recording of a process into the same path gets
-  // ".2" at its end. False, with `error` set, if the recording cannot start.
+  // Starts a recording into `path`, where "%p" stands for the process id. If the process already records into that
+  // path, ".2" is appended. Returns false and sets `error` on failure.
   bool start(const std::string& path, std::size_t engines, std::int64_t bytes_max, std::string* error);
   core::TraceSink* tap(std::size_t engine) noexcept { return taps_[engine].get(); }
-  // Writes the remaining entries and closes the file. Engines must not use their taps any more.
+  // Writes the remaining entries and closes the file. The engines must have stopped using their taps.
   RecordingStats stop() noexcept;
   const std::string& path() const noexcept { return path_; }
 

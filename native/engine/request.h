@@ -1,4 +1,4 @@
-// The caller's view of one posted send or receive: whether it is done, and its result.
+// A posted send or receive as its caller sees it: whether it is done, and its result.
 #pragma once
 
 #include <atomic>
@@ -9,22 +9,22 @@
 
 namespace weft::engine {
 
-// Owned by the connection; released with Connection::release once done.
+// A request. It belongs to its connection; the caller returns it with Connection::release() when it is done.
 class Request {
  public:
   bool done() const noexcept { return state_.load(std::memory_order_acquire) != kPending; }
-  // Valid once done: ok, or why it failed.
+  // Result of a request that is done: ok, or why it failed.
   Status status() const noexcept { return static_cast<Status>(state_.load(std::memory_order_acquire) - 1); }
-  // Valid once done: bytes received, which may be fewer than were posted; for a send the bytes sent.
+  // Bytes sent or received by a request that is done. A received message may be shorter than the posted buffer.
   std::size_t bytes() const noexcept { return bytes_; }
 
  protected:
   static constexpr std::int32_t kPending = 0;
-  std::atomic<std::int32_t> state_{kPending};  // 0, or 1 + Status
+  std::atomic<std::int32_t> state_{kPending};  // kPending, or 1 + the Status of the result
   std::size_t bytes_ = 0;
 };
 
-// Called on an engine's thread when a request has ended. The engines no longer use its buffer, and its slot is free.
+// Is called on an engine's thread when a request has ended: the engines no longer use its buffer, and its slot is free.
 class Completion {
  public:
   virtual ~Completion() = default;

@@ -1,5 +1,5 @@
-// Handles only files that have a page's name and belong to this user, and opens none of them, so that another program's
-// file of that name does no harm.
+// Finds and removes telemetry pages by their file names. Only files of this user are touched, and none is opened, so
+// that another program's file with such a name does no harm.
 #include "native/engine/telemetry_files.h"
 
 #include <dirent.h>
@@ -22,7 +22,8 @@ namespace {
 
 constexpr mode_t kMarkedMode = 0400;
 
-// Field 22 of /proc/PID/stat; 0: unknown. The name in field 2 may contain anything, so counting starts after it.
+// Returns the start time of a process (field 22 of /proc/PID/stat); 0: unknown. Field 2, the name, may contain spaces,
+// so fields are counted from its end.
 std::uint64_t start_ticks(std::int32_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;

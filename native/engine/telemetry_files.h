@@ -1,4 +1,4 @@
-// Names telemetry pages and removes those of dead processes.
+// Names the files of telemetry pages and removes the files of dead processes.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace weft::engine {
 
-// Identifies the process that owns a page. The file's name contains all fields, so that no page has to be read.
+// Identifies the process that owns a page. The file's name contains all fields, so that the page need not be read.
 struct PageOwner {
   std::uint32_t user = 0;
   std::uint64_t pid_namespace = 0;  // inode of /proc/self/ns/pid; 0: unknown
@@ -15,17 +15,17 @@ struct PageOwner {
 };
 PageOwner this_process();
 
-// `number`: counts the pages of the process.
+// Returns the file name of a page. `number`: the page's number within the process.
 std::string page_name(const PageOwner& owner, std::uint32_t number);
 bool read_page_name(const std::string& name, PageOwner* out);
 
-// How long a page stays after its process was found dead, and how many such pages stay at most.
+// How long a page is kept after its process was found dead. kDeadPagesMax: how many such pages are kept at most.
 inline constexpr std::int64_t kPageGraceS = 600;
 inline constexpr std::size_t kDeadPagesMax = 8;
 
-// Checks the pages of this user and PID namespace whose process is dead. A page found for the first time is marked, by
-// mode 0400 and its time of modification. A page that was marked `grace_s` ago is removed, and so are the oldest ones
-// beyond kDeadPagesMax. Returns the number of removed pages.
+// Removes pages of this user and PID namespace whose process is dead. A page that is found for the first time is only
+// marked, by mode 0400 and its modification time; it is removed `grace_s` after that, or when there are more than
+// kDeadPagesMax. Returns the number of removed pages.
 std::size_t collect_dead_pages(const std::string& directory, std::int64_t grace_s = kPageGraceS);
 
 }  // namespace weft::engine

@@ -1,4 +1,4 @@
-// Creates and maps the file, and allocates its rows.
+// Creates and maps the file of a telemetry page, and allocates rows in it.
 #include "native/engine/telemetry_page.h"
 
 #include <fcntl.h>
@@ -29,8 +29,8 @@ using telemetry::PathCells;
 using telemetry::PeerPageRow;
 using telemetry::ProcessPageRow;
 
-// A container's /dev/shm has 64 MB by default, most of which other libraries use: a page has less than 1 MB.
-constexpr std::size_t kPeerBytesMax = 384 * 1024;  // including the rows of their paths
+// A page should have less than 1 MB: /dev/shm of a container has 64 MB by default, most of which other libraries use.
+constexpr std::size_t kPeerBytesMax = 384 * 1024;  // bytes of the peer rows and their path rows
 constexpr std::uint32_t kPeersMax = 256;
 constexpr std::uint32_t kFlowsMax = 1024;
 constexpr int kNamesMax = 64;
@@ -39,13 +39,13 @@ constexpr std::size_t align(std::size_t bytes) noexcept {
   return (bytes + telemetry::kLineBytes - 1) / telemetry::kLineBytes * telemetry::kLineBytes;
 }
 
-// Mapped pages of this process. Locked during a fork, in which the child's copies become private memory.
+// The mapped pages of this process. A fork locks them and turns the child's mappings into private memory.
 struct Mappings {
   std::mutex mutex;
-  std::map<void*, std::size_t> bytes;  // by address
+  std::map<void*, std::size_t> bytes;  // by address: size of the mapping
 };
 
-// Never destroyed: a fork can happen after static destructors have started.
+// The object is never destroyed, because a fork can happen after static destructors have started.
 Mappings& mappings() noexcept {
   static Mappings* const made = new Mappings;
   return *made;
@@ -65,7 +65,8 @@ void watch_forks() noexcept {
   static_cast<void>(watches);
 }
 
-// Returns 0 or an error number. A file above the limit would raise SIGXFSZ, which ends the process.
+// Allocates the file's space. Returns 0 or an errno value. RLIMIT_FSIZE is checked first, because exceeding it raises
+// SIGXFSZ, which ends the process.
 int allocate(int file, std::size_t bytes) noexcept {
   rlimit limit;
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes) return EFBIG;
@@ -75,7 +76,7 @@ int allocate(int file, std::size_t bytes) noexcept {
 }
 
 struct Sizes {
-  std::size_t schema, process, engines, peers, paths, flows, end;  // offsets
+  std::size_t schema, process, engines, peers, paths, flows, end;  // offsets in the file
   std::uint32_t peers_count, paths_each;
 };
 
@@ -157,7 +158,7 @@ bool TelemetryPage::open_file(const std::string& directory, std::size_t bytes, s
   const PageOwner self = this_process();
   int file = -1;
   std::string path;
-  // A name can be in use if /proc does not tell when the process started.
+  // Tries several names: a name may be in use if the start time of the process is unknown.
   for (int tries = 0; tries < kNamesMax && file < 0 && (tries == 0 || errno == EEXIST); ++tries) {
     path = directory + "/" + page_name(self, next_number.fetch_add(1));
     file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
@@ -225,14 +226,14 @@ void TelemetryPage::lay_out(const Shape& shape, const std::string& schema) {
   write_section(header, "peer", sizes.peers, sizeof(PeerPageRow), sizes.peers_count);
   write_section(header, "path", sizes.paths, sizeof(PathCells), sizes.peers_count * paths_each_);
   write_section(header, "flow", sizes.flows, sizeof(FlowPageRow), kFlowsMax);
-  // The magic comes last: a reader that finds it finds everything else.
+  // The magic is written last: a reader that sees it sees everything else.
   std::atomic_thread_fence(std::memory_order_release);
   std::memcpy(header->magic, telemetry::kPageMagic, sizeof header->magic);
 }
 
 TelemetryPage::~TelemetryPage() {
   if (memory_ == nullptr) return;
-  // In a forked child the file belongs to the parent.
+  // A forked child does not remove the file, which belongs to its parent.
   if (::getpid() == pid_) ::unlink(path_.c_str());
   Mappings& table = mappings();
   const std::lock_guard<std::mutex> lock(table.mutex);

@@ -1,9 +1,9 @@
-// A file in shared memory with the counters of a process, which other processes can read while it runs, when it hangs
-// and after it was killed. Layout: native/telemetry/page_layout.h.
+// A file in shared memory with the counters of a process. Other processes can read it even if the process hangs or was
+// killed. Layout: native/telemetry/page_layout.h.
 //
-// Counting costs no more than in private memory, because rows are used through pointers. All space is allocated when
-// the file is created, so that a full file system is an error then and no SIGBUS later. A forked child gets a private,
-// empty copy and never removes the file.
+// Counting is as fast as in private memory, because rows are used through pointers. All space is allocated when the
+// file is created, so that a full file system is an error then and does not raise SIGBUS later. A forked child gets a
+// private, empty copy and never removes the file.
 #pragma once
 
 #include <atomic>
@@ -16,15 +16,16 @@
 
 namespace weft::engine {
 
-inline constexpr char kPageDirectory[] = "/dev/shm";  // WEFT_TELEMETRY=auto
+inline constexpr char kPageDirectory[] = "/dev/shm";  // used for WEFT_TELEMETRY=auto
 
 class TelemetryPage {
  public:
   struct Shape {
     std::uint32_t engines = 1;
-    std::uint32_t paths = 1;  // of each peer
+    std::uint32_t paths = 1;  // number of paths of each peer
   };
-  // Null, with `error` set, if the file cannot be created. Also removes pages of processes that died long ago.
+  // Creates a page, and removes pages of processes that died long ago. Returns null and sets `error` if the file cannot
+  // be created.
   static std::unique_ptr<TelemetryPage> create(const std::string& directory, const Shape& shape, std::string* error);
   ~TelemetryPage();  // removes the file
   TelemetryPage(const TelemetryPage&) = delete;
@@ -36,11 +37,12 @@ class TelemetryPage {
 
   telemetry::ProcessPageRow& process() noexcept { return *process_; }
   telemetry::EnginePageRow& engine(std::uint32_t id) noexcept { return engines_[id]; }
-  // One thread takes rows; the engine's thread writes them and gives them back. Null: no row is left.
+  // Takes a free row; null: none is left. Only one thread may take rows; the engine's thread writes them and gives them
+  // back.
   telemetry::PeerPageRow* take_peer(std::uint32_t engine, const std::string& address) noexcept;
   telemetry::FlowPageRow* take_flow() noexcept;
   telemetry::PathCells* paths_of(telemetry::PeerPageRow* row) noexcept;
-  // The row that contains these counters, and its number; null and -1: they are not in this page.
+  // Returns the row that contains these counters; null: they are not in this page. number_of() returns -1 for null.
   telemetry::PeerPageRow* peer_row(const telemetry::PeerCells* counters) noexcept;
   telemetry::FlowPageRow* flow_row(const telemetry::FlowCells* counters) noexcept;
   std::int64_t number_of(const telemetry::PeerPageRow* row) const noexcept;
@@ -52,7 +54,7 @@ class TelemetryPage {
   struct Table {
     Row* first = nullptr;
     std::uint32_t rows = 0;
-    std::uint32_t next = 0;  // where the search for a free row starts
+    std::uint32_t next = 0;  // index at which the search for a free row starts
     std::unique_ptr<std::atomic<bool>[]> taken;
     Row* take() noexcept;
     Row* find(const void* inside) noexcept;
@@ -66,7 +68,7 @@ class TelemetryPage {
   std::int32_t pid_ = 0;
   std::byte* memory_ = nullptr;
   std::size_t bytes_ = 0;
-  std::uint32_t paths_each_ = 0;  // rows of the section path that belong to each peer row
+  std::uint32_t paths_each_ = 0;  // number of path rows that belong to each peer row
   telemetry::ProcessPageRow* process_ = nullptr;
   telemetry::EnginePageRow* engines_ = nullptr;
   telemetry::PathCells* paths_ = nullptr;

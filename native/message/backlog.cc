@@ -1,4 +1,4 @@
-// If a post fails at its turn, only that post ends; those after it are tried.
+// Posts waiting messages in order. If a post fails, only that message ends, and the next one is tried.
 #include "native/message/backlog.h"
 
 #include <new>

@@ -1,5 +1,5 @@
-// The backlog: sends and receives of a connection that wait for room in the engines, and are posted in order by a
-// thread of the runtime.
+// The backlog of a connection: sends and receives that wait for room in the engines. A thread of the runtime posts them
+// in order.
 #pragma once
 
 #include <cstddef>
@@ -14,13 +14,13 @@ namespace weft::message {
 
 class BacklogThread;
 
-// A send or a receive that is not posted to the engines yet. Its functions must not call the backlog.
+// A send or receive that may have to wait in the backlog. Its functions must not call the backlog.
 class Post {
  public:
   virtual ~Post() = default;
-  // Posts it to the engines. would_block: they have no room; any other error: it will never be posted.
+  // Posts the message to the engines. would_block: they have no room yet. Any other error is final.
   virtual Status begin() noexcept = 0;
-  // Called if it will never be posted, whether or not begin() was tried.
+  // Ends a message that will never be posted.
   virtual void cancel(Status reason) noexcept = 0;
   virtual bool overlaps(const void* data, std::size_t bytes) const noexcept = 0;
 };
@@ -30,21 +30,21 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
   Backlog(BacklogThread* thread, std::size_t posts_max) : thread_(thread), posts_max_(posts_max) {}
 
   enum class Way : std::uint8_t { send, receive };
-  // ok: it is posted, or waits. would_block: `posts_max` already wait in this direction.
+  // Posts a message or lets it wait (ok). would_block: `posts_max` messages already wait in this direction.
   Status add(Way way, const std::shared_ptr<Post>& post) noexcept;
-  // Withdraws waiting posts that overlap the range; they end with `cancelled`.
+  // Removes waiting messages that overlap this memory. They end with Status::cancelled.
   void withdraw(const void* data, std::size_t bytes) noexcept;
-  // Withdraws a waiting post; false: it does not wait.
+  // Removes a waiting message, which ends with Status::cancelled. False: the message does not wait.
   bool withdraw(const Post* post) noexcept;
-  // Ends all waiting posts; later ones do not wait.
+  // Ends all waiting messages with `reason`, and refuses later ones.
   void close(Status reason) noexcept;
 
-  // The backlog thread: posts as much as there is room for. True while some posts wait. *moved: a post was posted or
-  // ended.
+  // Posts as many waiting messages as the engines have room for; called by the backlog thread. True while messages
+  // wait. Sets *moved if any was posted or has ended.
   bool drain(bool* moved) noexcept;
 
  private:
-  // A list, because an empty list needs no memory, and closing must work when memory runs out.
+  // The waiting messages. A list, because an empty list needs no memory, and closing must work when memory runs out.
   using Posts = std::list<std::shared_ptr<Post>>;
   struct Lane {
     std::mutex mutex;

@@ -1,5 +1,6 @@
-// Completions make room and wake the thread through the notifier. Rings that other connections fill, and memory for GPU
-// messages, become free without a notification, so the thread also polls every millisecond while posts wait.
+// Posts waiting messages when there is room. Completed requests wake the thread. Room in rings that other connections
+// use, and memory for GPU messages, become free without a notification, so the thread also polls every millisecond
+// while messages wait.
 #include "native/message/backlog_thread.h"
 
 #include <pthread.h>
@@ -20,7 +21,7 @@ constexpr std::int64_t kIdleNs = 3'600'000'000'000;
 Status BacklogThread::start() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (thread_.joinable()) return Status::ok;
-  // Signals belong to the application's threads.
+  // Blocks all signals in the thread: the application's threads handle them.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -79,8 +80,8 @@ void BacklogThread::run() noexcept {
   while (!stopping_.load()) {
     const std::int32_t turn = notifier_->turn();
     {
-      // The list is swapped out and merged back so that the mutex is not locked while posting. It is rotated so that
-      // the first connection does not take all the room every time.
+      // Copies the list, so that the mutex is not locked while messages are posted. Each pass begins with another
+      // connection, so that all get their share of the room.
       const std::lock_guard<std::mutex> lock(mutex_);
       mine = watched_;
     }
@@ -91,7 +92,8 @@ void BacklogThread::run() noexcept {
       const std::shared_ptr<Backlog>& backlog = mine[(i + turn_of) % mine.size()];
       if (backlog->drain(&moved)) continue;
       const std::lock_guard<std::mutex> lock(mutex_);
-      // A post that arrives here registers again later, or this second check finds it.
+      // A second check, with the mutex locked: a message added since the first one is found here, or registers the
+      // backlog again.
       bool ignored = false;
       if (!backlog->drain(&ignored)) std::erase(watched_, backlog);
     }

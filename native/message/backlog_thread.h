@@ -1,4 +1,5 @@
-// The thread that posts waiting sends and receives, and copies received messages into their pieces.
+// The backlog thread of a runtime. It posts waiting sends and receives, and copies received messages into buffers in
+// several pieces.
 #pragma once
 
 #include <atomic>
@@ -12,11 +13,11 @@
 
 namespace weft::message {
 
-// Work that an engine's thread passes to this thread.
+// Work that an engine's thread passes to the backlog thread.
 class Leftover {
  public:
   virtual ~Leftover() = default;
-  virtual void finish() noexcept = 0;  // called last; the object may destroy itself
+  virtual void finish() noexcept = 0;  // does the work; the object may destroy itself
 
  private:
   friend class BacklogThread;
@@ -33,9 +34,10 @@ class BacklogThread {
   // Starts the thread if it does not run yet.
   Status start() noexcept;
   void stop() noexcept;
-  // Registers a backlog in which posts wait.
+  // Makes the thread serve a backlog with waiting messages.
   Status watch(std::shared_ptr<Backlog> backlog) noexcept;
-  // Any thread, once started; without locks and allocations.
+  // Passes work to the thread, which must have been started. May be called from any thread; takes no lock and allocates
+  // nothing.
   void leave(Leftover* work) noexcept;
 
  private:

@@ -1,5 +1,4 @@
-// Starts messages of a connection through its backlog, waits for their copies when the connection ends, and changes its
-// policies through the process's board.
+// Starts the messages of a connection, waits for copies when it ends, and changes its policies.
 #include "native/message/connection_handle.h"
 
 #include <new>

@@ -1,4 +1,4 @@
-// The object that a caller has for a connection. Its destructor closes the connection.
+// The Connection object that a caller gets. Its destructor closes the connection.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@
 
 namespace weft::message {
 
-// Services of the runtime that all its connections share.
+// The services of a runtime that its connections use.
 struct ConnectionServices {
   engine::PolicyBoard* board = nullptr;
   BacklogThread* backlog_thread = nullptr;
@@ -70,7 +70,7 @@ class ConnectionHandle final : public Connection {
 
  private:
   const ConnectionServices services_;
-  std::shared_ptr<void> runtime_;  // engines outlive the connections that use them
+  std::shared_ptr<void> runtime_;  // keeps the engines alive, which the connection uses
   std::shared_ptr<engine::ConnectionCore> core_;
   std::shared_ptr<Backlog> backlog_;
   Unfinished<HostMessage> in_pieces_;

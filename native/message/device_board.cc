@@ -1,5 +1,5 @@
-// A worker that could not be started is retried at the next use, when memory to pin may be available. Workers are
-// closed only with the board.
+// Starts a DeviceWorker for each GPU that is used. If one cannot be started, that is tried again at the next use,
+// because there may be memory to pin by then.
 #include "native/message/device_board.h"
 
 #include "native/gpu/inspect.h"
@@ -14,7 +14,7 @@ Status DeviceBoard::worker_of(const gpu::Layout& layout, DeviceWorker** out, std
   if (device < 0) return Status::invalid_argument;
   return open(*driver, device, out, error);
 } catch (const std::bad_alloc&) {
-  *error = "no memory";
+  *error = "out of memory";
   return Status::out_of_memory;
 }
 
@@ -23,7 +23,7 @@ Status DeviceBoard::worker_at(int device, DeviceWorker** out, std::string* error
   const gpu::Driver* const driver = gpu::load_driver(library_.c_str(), error);
   return driver == nullptr ? Status::device_unavailable : open(*driver, device, out, error);
 } catch (const std::bad_alloc&) {
-  *error = "no memory";
+  *error = "out of memory";
   return Status::out_of_memory;
 }
 

@@ -1,5 +1,5 @@
-// The GPUs whose memory a process sends and receives: finds out which GPU a buffer is on, and starts a worker per GPU
-// at its first use.
+// The GPUs whose memory a process sends and receives. Finds the GPU of a buffer, and starts a worker for each GPU at
+// its first use.
 #pragma once
 
 #include <functional>
@@ -14,15 +14,16 @@ namespace weft::message {
 
 class DeviceBoard {
  public:
-  // `on_done`: as for DeviceWorker. `library`: "libcuda.so.1", except in tests.
+  // `library`: the CUDA driver, "libcuda.so.1" except in tests. `on_done`: called on a worker's thread whenever a
+  // request is done.
   DeviceBoard(std::string library, const DeviceLimits& limits, std::function<void()> on_done)
       : library_(std::move(library)), limits_(limits), on_done_(std::move(on_done)) {}
 
-  // Any thread. The worker of the device that contains the layout; it lives as long as this object. Otherwise `error`,
-  // and device_unavailable: no driver, no GPU, or no worker for it; or invalid_argument: the memory is not all on one
-  // device.
+  // Finds the worker of the device whose memory the layout describes; it lives as long as this object. On failure sets
+  // `error`. device_unavailable: no driver, GPU or worker. invalid_argument: the memory is not on one device. May be
+  // called from any thread.
   Status worker_of(const gpu::Layout& layout, DeviceWorker** out, std::string* error) noexcept;
-  // The worker of the n-th GPU, in the driver's numbering.
+  // Finds the worker of a GPU by the driver's number of the GPU.
   Status worker_at(int device, DeviceWorker** out, std::string* error) noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// See the header.
+// Exports GPU memory as a dma-buf, and decides which messages NICs read in place.
 #include "native/message/device_memory.h"
 
 #include <unistd.h>

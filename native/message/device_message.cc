@@ -1,4 +1,4 @@
-// Releases the stream of `after` if the message is not posted.
+// Posts a message of GPU memory to its worker, or cancels it.
 #include "native/message/device_message.h"
 
 namespace weft::message {

@@ -1,4 +1,4 @@
-// A send or receive of GPU memory, which waits for room or has been posted to the worker of its device.
+// A send or receive of GPU memory: it waits in the backlog, or was posted to the worker of its GPU.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace weft::message {
 
 class DeviceMessage final : public DeviceRequest, public Post, public std::enable_shared_from_this<DeviceMessage> {
  public:
-  // Takes ownership of `after`. The worker outlives every connection.
+  // Takes ownership of the event and stream in `after`. The worker must outlive the message.
   DeviceMessage(DeviceWorker* worker, const std::shared_ptr<Connection>& connection, gpu::Way way,
                 std::shared_ptr<const gpu::Layout> layout, const After& after)
       : worker_(worker), connection_(connection), way_(way), layout_(std::move(layout)), after_(after) {}
@@ -22,7 +22,7 @@ class DeviceMessage final : public DeviceRequest, public Post, public std::enabl
 
  private:
   DeviceWorker* const worker_;
-  const std::weak_ptr<Connection> connection_;  // weak, as its backlog holds this message
+  const std::weak_ptr<Connection> connection_;  // weak, because the connection's backlog holds this message
   const gpu::Way way_;
   const std::shared_ptr<const gpu::Layout> layout_;
   After after_;

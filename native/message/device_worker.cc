@@ -1,5 +1,5 @@
-// The oldest message of every connection and direction always gets pinned memory, from beside the pool if necessary: if
-// the whole pool were lent to messages that wait for others, none could progress. Younger messages wait for the pool.
+// The oldest message of each connection and direction always gets pinned memory, if necessary more than the pool has:
+// otherwise all memory could belong to messages that wait for others. Later messages wait until the pool has room.
 #include "native/message/device_worker.h"
 
 #include <pthread.h>
@@ -19,10 +19,10 @@ namespace {
 
 using gpu::kGranuleBytes;
 constexpr std::size_t kRingBytesMin = 2 * kGranuleBytes;
-constexpr std::size_t kBesideBytes = 2 << 20;  // step by which the pinned memory grows
-constexpr std::int64_t kSpinNs = 50'000;       // idle time before the thread sleeps between polls
+constexpr std::size_t kBesideBytes = 2 << 20;  // size of each further pool of pinned memory
+constexpr std::int64_t kSpinNs = 50'000;       // how long the thread polls without sleeping
 constexpr std::int64_t kPauseNs = 50'000;
-constexpr const char* kNoMemory = "no memory";  // short enough for std::string to need no allocation
+constexpr const char* kNoMemory = "out of memory";  // so short that std::string does not allocate
 
 constexpr std::size_t up(std::size_t bytes, std::size_t unit) noexcept { return (bytes + unit - 1) / unit * unit; }
 
@@ -37,7 +37,7 @@ void DeviceRequest::finish(Status status, std::size_t bytes, const std::string& 
   set(status, bytes);
 }
 
-// One message: its stages, its pinned memory, and the copies.
+// One message in progress: its bounce buffers, their pinned memory, and the copies.
 class DeviceWorker::Job final : public gpu::Transfer::Listener {
  public:
   ~Job() { release(); }
@@ -61,7 +61,7 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
   engine::Request* request = nullptr;
   std::shared_ptr<DeviceRequest> told;
   std::unique_ptr<gpu::Transfer> transfer;
-  Status failure = Status::ok;  // error of the device or of the worker
+  Status failure = Status::ok;  // an error of the device or of the worker; ok: none
   std::string error;
   bool given_up = false;
 };
@@ -84,7 +84,7 @@ bool DeviceWorker::start(int device, std::string* error) {
   intakes_ = std::make_unique<IntakeStreams>(driver_, *copier_);
   waits_ = StreamWaits::open(driver_, &copier_->shared(), error);
   if (waits_ == nullptr) return false;
-  // Signals belong to the application's threads.
+  // Blocks all signals in the thread: the application's threads handle them.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -121,7 +121,7 @@ std::size_t DeviceWorker::pinned_bytes_lent() const {
   return pools_.lent_bytes();
 }
 
-// Under the mutex. Takes rings of these sizes for all parts, or none.
+// Takes a ring of this shape for each stripe, or none at all. The caller must hold the mutex.
 bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
   const std::size_t parts = job->parts(), ring = shape.ring_bytes, pieces = ring / shape.piece_bytes;
   job->stages = std::make_unique<core::Stage[]>(parts);
@@ -144,8 +144,8 @@ bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
   return true;
 }
 
-// Under the mutex. Takes memory for the table of pieces that kernels gather or scatter. Without room, no kernels are
-// used.
+// Takes pinned memory for the table of pieces that kernels gather or scatter; if there is none, no kernels are used.
+// The caller must hold the mutex.
 void DeviceWorker::take_table(Job* job) {
   const std::vector<gpu::Piece>& pieces = job->layout->pieces();
   if (pieces.size() <= 2 || !has_kernels()) return;
@@ -158,11 +158,11 @@ void DeviceWorker::take_table(Job* job) {
   job->table = {reinterpret_cast<std::uintptr_t>(run.begin), pieces.size()};
 }
 
-// Under the mutex. Takes rings as large as the part or the limit, or half or a quarter (and so on) if the pool has
-// less.
+// Takes a ring for each stripe, as large as the stripe or the limit; if the pool has too little memory, tries half of
+// the limit, a quarter, and so on. The caller must hold the mutex.
 bool DeviceWorker::lend(Job* job) {
-  // Parts can differ by some pages. A message shorter than its receive may have fewer parts, each longer than the parts
-  // of the receive.
+  // Stripes may differ by some pages. A message that is shorter than its receive may have fewer stripes, which are
+  // longer than those of the receive.
   const std::size_t longest = job->way == gpu::Way::to_device && job->parts() > 1 ? 2 * core::kStripeBytesMin : 0;
   const std::size_t part = up(std::max<std::size_t>(job->bytes() / job->parts() + 2 * 4096, longest), kGranuleBytes);
   for (std::size_t most = std::max(limits_.ring_bytes_max, kRingBytesMin); most >= kRingBytesMin; most /= 2) {
@@ -172,7 +172,7 @@ bool DeviceWorker::lend(Job* job) {
   return false;
 }
 
-// Pinning can wait for the device, so it is done without a lock and the worker continues.
+// Adds a pool of pinned memory. Pinning may wait for the device, so the mutex is not locked meanwhile.
 bool DeviceWorker::pin_beside() {
   std::string unused;
   auto beside = copier_->shared().pool(kBesideBytes, kGranuleBytes, &unused);
@@ -247,7 +247,7 @@ Status DeviceWorker::mark(gpu::Stream stream, gpu::Event* out, std::string* erro
   if (result == gpu::kSuccess && !gpu::stream_belongs(driver_, stream, copier_->context(), error)) {
     return Status::invalid_argument;
   }
-  // If the stream is idle, an event would only do harm: it could be queued behind a stream that waits.
+  // An idle stream needs no event; an event could even have to wait behind another stream that waits.
   if (result == gpu::kSuccess) {
     result = driver_.stream_query(stream), called = "cuStreamQuery";
     if (result == gpu::kSuccess) return Status::ok;
@@ -324,7 +324,7 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
   gpu::Attendant& attendant = copier_->shared().attendant();
   std::uint32_t* word = nullptr;
   bool done = false;
-  attendant.wait_begins();  // until the word is set
+  attendant.wait_begins();  // ends when the word is set
   {
     const std::lock_guard lock(mutex_);
     done = request->done();
@@ -343,7 +343,7 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
     *error = "this device has 1,024 waiting streams, the maximum";
     return Status::would_block;
   }
-  // Without the lock: if the stream's queue is full, this blocks until a message has ended, which takes the lock.
+  // Called without the mutex: if the stream's queue is full, this blocks until a message ends, which needs the mutex.
   const gpu::Event passed = waits_->wait(word, stream, error);
   const std::lock_guard lock(mutex_);
   if (passed != nullptr) {
@@ -410,24 +410,25 @@ void DeviceWorker::run() noexcept {
   }
 }
 
-// One step of a message. True: it made progress.
+// Advances a message. True if it made progress.
 bool DeviceWorker::poll(Job* job) {
   if (!job->failed()) begin(job);
   const bool moved =
-      job->transfer != nullptr && job->transfer->poll(job);  // also after a failure, until its copies end
+      job->transfer != nullptr && job->transfer->poll(job);  // also after a failure, until the copies have ended
   if (job->transfer != nullptr && job->transfer->failed() && !job->failed()) {
     job->failure = Status::device_error;
     job->error = job->transfer->error();
   }
   if (job->failed() && !job->given_up) {
     job->given_up = true;
-    // No stream may wait for bytes that will not arrive, and the engines release the stages.
+    // Makes the engines release the bounce buffers; the connection ends, because the peer waits for bytes that will not
+    // come.
     if (job->bytes() != 0) job->connection->quiesce(job->stages.get(), sizeof(core::Stage) * job->parts());
     if (!job->request->done()) job->connection->close();
   }
   const bool quiet = job->transfer == nullptr || job->transfer->quiet();
   if (!job->request->done() || !quiet) return moved;
-  // Received bytes may still wait for the work that must run first.
+  // A receive is complete only when its bytes are on the device.
   const bool emptied = job->way == gpu::Way::to_host ||
                        (job->transfer != nullptr && job->transfer->arrived_bytes() == job->request->bytes());
   if (job->request->status() == Status::ok && !job->failed() && !emptied) return moved;
@@ -435,7 +436,7 @@ bool DeviceWorker::poll(Job* job) {
   return true;
 }
 
-// Copies are launched after all work that must run first.
+// Starts the copies of a message when the work that must run before it is done.
 void DeviceWorker::begin(Job* job) {
   if (job->transfer != nullptr) return;
   const Status status = job->after.event == nullptr ? Status::ok : passed(job->after.event, &job->error);
@@ -449,7 +450,7 @@ void DeviceWorker::begin(Job* job) {
   job->transfer = copier_->begin(job->way, *job->layout, job->stages.get(), parts, job->table);
 }
 
-// The job is finished: returns its rings before the request completes, and lets streams continue afterwards.
+// Ends a message: returns its rings, completes the request, and then lets waiting streams continue.
 void DeviceWorker::finish(Job* job) noexcept {
   const Status status = job->failed() ? job->failure : job->request->status();
   const std::size_t bytes = job->failed() ? 0 : job->request->bytes();

@@ -1,5 +1,5 @@
-// Sends and receives memory of one device: a thread that takes rings from a pinned pool, has a copier fill and empty
-// them, and completes messages. The engines transfer the stages.
+// Sends and receives memory of one GPU. A thread lets a copier fill and empty bounce buffers in pinned memory and
+// completes messages; the engines transfer the bounce buffers.
 #pragma once
 
 #include <condition_variable>
@@ -24,61 +24,63 @@
 namespace weft::message {
 
 struct DeviceLimits {
-  std::size_t pool_bytes = 256 << 20;       // pinned memory for all messages of the device
-  std::size_t ring_bytes_max = 32 << 20;    // largest ring of a part of a message: a window, and the bytes being copied
-  const void* image = gpu::kernel_image();  // of the kernels; null: no kernels
+  std::size_t pool_bytes = 256 << 20;       // size of the pinned memory for all messages of the device
+  std::size_t ring_bytes_max = 32 << 20;    // largest ring of a stripe
+  const void* image = gpu::kernel_image();  // the compiled kernels; null: no kernels are used
 };
 
-// A message in progress, shared by its caller and the worker. ok: a receive's bytes are on the device, or the peer has
-// a send's bytes.
+// A message in progress, shared by its caller and the worker. It is done with ok when the received bytes are on the
+// device, or when the peer has all bytes of a send.
 class DeviceRequest : public Outcome {
  public:
-  // The device's error message, if the device failed. Valid once done.
+  // The device's error message if the device failed, else empty. Valid when the request is done.
   const std::string& error() const noexcept { return error_; }
 
  private:
   friend class DeviceWorker;
   void finish(Status status, std::size_t bytes, const std::string& error) noexcept;
-  std::vector<std::uint32_t*> words_;  // of streams that wait for it; guarded by the worker's mutex
+  std::vector<std::uint32_t*> words_;  // words on which streams wait for this request; protected by the worker's mutex
   std::string error_;
 };
 
 class DeviceWorker {
  public:
-  // `on_done` runs on the worker's thread whenever a request is done. Null with `error`.
+  // Starts a worker. `on_done` is called on the worker's thread whenever a request is done. Returns null and sets
+  // `error` on failure.
   static std::unique_ptr<DeviceWorker> open(const gpu::Driver& driver, int device, const DeviceLimits& limits,
                                             std::function<void()> on_done, std::string* error);
   DeviceWorker(const DeviceWorker&) = delete;
   DeviceWorker& operator=(const DeviceWorker&) = delete;
-  // Aborts messages in progress, which ends their connections, and waits for copies.
+  // Aborts the messages in progress, closes their connections, and waits until all copies have ended.
   ~DeviceWorker();
 
-  // Any thread; messages of a connection match in the order of the calls. The memory must stay valid until the request
-  // is done. Takes ownership of `after` if it returns ok. A device error ends the connection, because the peer cannot
-  // be notified of missing bytes. would_block: the rings are full, or no pinned memory is free and the connection has a
-  // message in progress; try again.
+  // Posts a message, from any thread. The memory must stay valid until the request is done. If the result is ok, the
+  // worker owns `after`. would_block: there is no room in the engines or no free pinned memory; try again later. A
+  // device error ends the connection, because the peer would wait for missing bytes.
   Status post(const std::shared_ptr<Connection>& connection, gpu::Way way, std::shared_ptr<const gpu::Layout> layout,
               const After& after, const std::shared_ptr<DeviceRequest>& request) noexcept;
-  // Ends a request that was not posted.
+  // Ends a request that was not posted, with the given reason.
   void cancel(const std::shared_ptr<DeviceRequest>& request, Status reason) noexcept;
-  // Work queued on `stream` from now on runs after the request is done, whether it succeeded or not; no thread waits.
+  // Makes work that is queued on `stream` from now on wait until the request is done, even if it fails. No thread
+  // waits.
   Status wait_on(const std::shared_ptr<DeviceRequest>& request, gpu::Stream stream, std::string* error) noexcept;
-  // Queues a reduction on `stream`. device_unavailable: there are no kernels; `error` has the reason. It runs after
-  // `events`.
+  // Queues a reduction on `stream`, to run after `events`. device_unavailable: there are no kernels, and `error` states
+  // the reason.
   Status reduce(gpu::ElementType type, gpu::Operation operation, const gpu::Reduction& reduction, gpu::Stream stream,
                 const std::vector<gpu::Event>& events, std::string* error) noexcept;
-  // An event after all work queued on `stream`; null if that work is done. Otherwise `error` and invalid_argument (the
-  // stream cannot be used here) or device_error.
+  // Records an event after all work that is queued on `stream`; *out is null if that work is done. On failure sets
+  // `error`. invalid_argument: the stream belongs to another device.
   Status mark(gpu::Stream stream, gpu::Event* out, std::string* error) noexcept;
-  // A stream of this library that a producer of memory can order after its own work. Null with `error`.
+  // Lends one of weft's streams, which the producer of an array can make wait for its own work. Returns null and sets
+  // `error` on failure.
   gpu::Stream lend_intake(std::string* error) noexcept;
   void drop(const After& after) noexcept;
-  // ok: the work before a mark is done; would_block: not yet; device_error with `error`.
+  // Whether the work before an event of mark() is done: ok, would_block (not yet), or device_error with `error` set.
   Status passed(gpu::Event mark, std::string* error) noexcept;
   gpu::DmaBuf export_dmabuf(gpu::Address address, std::uint64_t bytes) noexcept;
   bool has_kernels() const noexcept { return copier_->shared().kernels() != nullptr; }
-  std::size_t pinned_bytes() const;       // the pool, and the memory added beside it
-  std::size_t pinned_bytes_lent() const;  // in use
+  std::size_t pinned_bytes() const;       // size of all pools together
+  std::size_t pinned_bytes_lent() const;  // bytes in use by messages
 
  private:
   class Job;
@@ -97,16 +99,16 @@ class DeviceWorker {
   const gpu::Driver& driver_;
   const DeviceLimits limits_;
   const std::function<void()> on_done_;
-  std::unique_ptr<gpu::Copier> copier_;  // used by the thread only, once it runs
+  std::unique_ptr<gpu::Copier> copier_;  // used only by the thread after it was started
   mutable std::mutex mutex_;
   std::condition_variable posted_;
   PinnedPools pools_;
-  std::list<std::unique_ptr<Job>> fresh_;  // not yet taken by the thread
-  std::vector<Job*> under_way_;            // all jobs, in the order of their posts
+  std::list<std::unique_ptr<Job>> fresh_;  // posted jobs that the thread has not taken yet
+  std::vector<Job*> under_way_;            // all unfinished jobs, in the order of their posts
   std::unique_ptr<StreamWaits> waits_;
   std::unique_ptr<IntakeStreams> intakes_;
   bool stopping_ = false;
-  std::list<std::unique_ptr<Job>> jobs_;  // used by the thread only
+  std::list<std::unique_ptr<Job>> jobs_;  // jobs of the thread, which alone uses this list
   std::thread thread_;
 };
 

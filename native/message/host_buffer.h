@@ -7,19 +7,18 @@
 
 namespace weft::message {
 
-// A part of the memory that receives a message.
+// One of the pieces of memory into which a received message is copied.
 struct HostPiece {
   std::uint8_t* data = nullptr;
   std::size_t bytes = 0;
 };
 
-// The buffer must stay valid until the message is done.
+// The buffer of a send or receive. It must stay valid until the message is done.
 struct HostBuffer {
   void* data = nullptr;
   std::size_t bytes = 0;
-  std::uint32_t memory = 0;  // the registration that contains it; 0: none
-  std::vector<HostPiece>
-      pieces;  // receives: the bytes are copied from `data` into these pieces before the message is done
+  std::uint32_t memory = 0;       // id of the registered memory that contains `data`; 0: none
+  std::vector<HostPiece> pieces;  // receives only: the received bytes are copied from `data` into these pieces
 };
 
 }  // namespace weft::message

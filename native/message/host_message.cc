@@ -1,4 +1,5 @@
-// Engine threads report the end but copy nothing; the backlog thread fills the pieces.
+// Posts and completes a message of host memory. The backlog thread, not an engine, copies a received message into its
+// pieces.
 #include "native/message/host_message.h"
 
 #include <algorithm>
@@ -10,7 +11,7 @@ namespace weft::message {
 Status HostMessage::begin() noexcept {
   const engine::ConnectionCore::Place place{buffer_.data, buffer_.memory, nullptr, this};
   engine::Request* unused = nullptr;
-  self_ = shared_from_this();  // set first, because the engines may finish before the call returns
+  self_ = shared_from_this();  // set first, because the message may end before the call below returns
   const Status status = way_ == Backlog::Way::send ? core_->post_send(place, buffer_.bytes, &unused)
                                                    : core_->post_receive(place, buffer_.bytes, &unused);
   if (status != Status::ok) self_.reset();

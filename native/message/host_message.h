@@ -1,4 +1,4 @@
-// A send or receive of host memory that makes progress without its caller.
+// A send or receive of host memory that proceeds without further calls.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,8 @@ class HostMessage final : public Outcome,
   const HostBuffer buffer_;
   BacklogThread* const thread_;
   engine::Notifier* const notifier_;
-  std::shared_ptr<HostMessage> self_;  // set while it is posted to the engines
-  Status status_ = Status::ok;         // the outcome, kept until the pieces are filled
+  std::shared_ptr<HostMessage> self_;  // keeps the message alive while the engines have it
+  Status status_ = Status::ok;         // the result, until the pieces are filled
   std::size_t bytes_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Lends streams and takes them back; see the header.
+// Lends CUDA streams to producers of device memory, and takes them back.
 #include "native/message/intake_streams.h"
 
 #include <utility>
@@ -10,7 +10,7 @@ namespace weft::message {
 IntakeStreams::~IntakeStreams() {
   if (resting_.empty()) return;
   const gpu::Current current(driver_, copier_.context());
-  for (const After& each : resting_) {  // the driver refuses them if their context is gone
+  for (const After& each : resting_) {  // if their context is gone, these calls fail without harm
     const bool idle = each.event == nullptr || driver_.event_query(each.event) == gpu::kSuccess;
     if (each.event != nullptr) static_cast<void>(driver_.event_destroy(each.event));
     if (idle) {
@@ -33,7 +33,7 @@ gpu::Stream IntakeStreams::lend(std::string* error) {
       if (lent.event != nullptr) static_cast<void>(driver_.event_destroy(lent.event));
       return lent.intake;
     }
-    resting_.reserve(made_ + 1);  // give_back() must not fail
+    resting_.reserve(made_ + 1);  // so that give_back() never allocates
     ++made_;
   }
   gpu::Result result = gpu::kSuccess;

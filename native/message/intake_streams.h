@@ -1,4 +1,5 @@
-// Streams of ours that are lent to producers of device memory, so that they can order a message after their own work.
+// CUDA streams that weft lends to producers of device memory, which make them wait for their own work. A message then
+// starts after that work.
 #pragma once
 
 #include <mutex>
@@ -9,25 +10,26 @@
 
 namespace weft::message {
 
-// The work before a message: everything that a stream had when the event was recorded. With a stream that was lent for
-// it, or none.
+// The work that must run before a message: what was queued on a stream when `event` was recorded. `intake`: the lent
+// stream, or null.
 struct After {
   gpu::Event event = nullptr;
   gpu::Stream intake = nullptr;
 };
 
-// Thread-safe. A returned stream is lent again once the work before its event is done.
+// The lent and returned streams of a device; thread-safe. A returned stream is lent again when the work before its
+// event is done.
 class IntakeStreams {
  public:
   IntakeStreams(const gpu::Driver& driver, const gpu::Copier& copier) noexcept : driver_(driver), copier_(copier) {}
   IntakeStreams(const IntakeStreams&) = delete;
   IntakeStreams& operator=(const IntakeStreams&) = delete;
-  // Returns the streams that are idle to the device, and destroys the others.
+  // Returns idle streams to the device for reuse, and destroys the others.
   ~IntakeStreams();
 
-  // Null with `error`.
+  // Lends a stream. Returns null and sets `error` on failure.
   gpu::Stream lend(std::string* error);
-  // Takes back a lent stream and its event, if any.
+  // Takes back a lent stream, with the event of its work or null.
   void give_back(const After& after) noexcept;
 
  private:

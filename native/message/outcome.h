@@ -1,4 +1,4 @@
-// The outcome of a message, and waiting for it.
+// The result of a message, for which threads can wait.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,11 @@ namespace weft::message {
 class Outcome {
  public:
   bool done() const noexcept { return state_.load(std::memory_order_acquire) != 0; }
-  // Valid once done: ok, or why it failed.
+  // Result of a message that is done: ok, or why it failed.
   Status status() const noexcept { return static_cast<Status>(state_.load(std::memory_order_acquire) - 1); }
-  // Valid once done: the bytes sent or received.
+  // Number of bytes sent or received; valid when the message is done.
   std::size_t bytes() const noexcept { return bytes_; }
-  // Sleeps until it is done (ok) or the timeout expires (timed_out). Any thread.
+  // Sleeps until the message is done (ok) or the timeout expires (timed_out). May be called from any thread.
   Status wait(std::int64_t timeout_ns) noexcept {
     const std::int64_t until_ns = engine::later_ns(engine::now_ns(), timeout_ns);
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
@@ -32,7 +32,7 @@ class Outcome {
  protected:
   Outcome() = default;
   ~Outcome() = default;
-  // Called once. Waiting threads may release the message as soon as the state is stored.
+  // Sets the result; to be called once. Waiting threads may release the message as soon as the state is stored.
   void set(Status status, std::size_t bytes) noexcept {
     bytes_ = bytes;
     state_.store(1 + static_cast<std::int32_t>(status), std::memory_order_seq_cst);
@@ -40,7 +40,7 @@ class Outcome {
   }
 
  private:
-  std::atomic<std::int32_t> state_{0};  // 0, or 1 + Status
+  std::atomic<std::int32_t> state_{0};  // 0: not done; otherwise 1 + the Status of the result
   std::atomic<std::int32_t> sleepers_{0};
   std::size_t bytes_ = 0;
 };

@@ -1,4 +1,4 @@
-// The pinned memory of a device's messages: a pool of the configured size, and pools that were added beside it.
+// The pinned memory for messages of a device: a pool of the configured size, and pools that were added later.
 #pragma once
 
 #include <memory>
@@ -9,17 +9,17 @@
 
 namespace weft::message {
 
-// A run of pinned memory and the pool that it returns to.
+// A contiguous range of pinned memory, and the pool to which it belongs.
 struct PinnedRun {
   gpu::PinnedPool* pool = nullptr;
   std::uint8_t* begin = nullptr;
 };
 
-// Not thread-safe, except that runs may be given back from any thread.
+// The pools of a device. Not thread-safe, except that give() may be called from any thread.
 class PinnedPools {
  public:
   void add(std::unique_ptr<gpu::PinnedPool> pool) { pools_.push_back(std::move(pool)); }
-  // Contiguous bytes from the first pool that has them; `begin` is null if none has.
+  // Takes contiguous memory from the first pool that has enough; `begin` is null if none has.
   PinnedRun take(std::size_t bytes) const noexcept {
     for (const auto& pool : pools_) {
       if (std::uint8_t* const run = pool->take(bytes)) return {pool.get(), run};
@@ -37,7 +37,7 @@ class PinnedPools {
     for (const auto& pool : pools_) sum += pool->lent_bytes();
     return sum;
   }
-  // Everything lent must have been given back.
+  // Closes the pools. All memory must have been given back.
   void retire(gpu::SharedDevice* device) noexcept {
     for (auto& pool : pools_) device->retire(std::move(pool));
     pools_.clear();

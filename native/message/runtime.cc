@@ -1,5 +1,5 @@
-// Creates devices, policies, engines and the control plane, and destroys them in the opposite order. Every function is
-// noexcept: an exception inside becomes a status and an error text.
+// Creates the devices, policies, engines and the control plane of a process, and destroys them in the opposite order.
+// Exceptions are turned into a status and an error text.
 #include "native/message/runtime.h"
 
 #include <sched.h>
@@ -32,10 +32,11 @@ namespace weft::message {
 namespace {
 
 constexpr std::int64_t kEnginesAutoMax = 8;
-// How long closing waits for confirmations of peers, which otherwise learn of it by the closed control sockets.
+// How long the destructor waits for peers to confirm that connections are closed. Later they learn it from the closed
+// control sockets.
 constexpr std::int64_t kFarewellNsMax = 300'000'000;
 
-// Cores that this process may use: its affinity mask, limited by its cgroup's quota.
+// Number of cores that this process may use, by its affinity mask and its cgroup's CPU quota.
 std::int64_t usable_cores() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
@@ -53,8 +54,8 @@ std::int64_t engine_count(const engine::Knobs& knobs) {
   return knobs.engines != 0 ? knobs.engines : std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
 }
 
-// With four equal paths, the probability that no port hashes onto one of them is 2 in 5 with 8 ports and 1 in 2,500
-// with this number.
+// Default number of paths. If ECMP has four routes, the probability that one of them gets no path is 2 in 5 with 8
+// paths, and 1 in 2,500 with 32.
 constexpr std::int64_t kPaths = 32;
 
 engine::DescriptorNeed need_of(const engine::Knobs& knobs, const engine::DatapathChoice& choice) {
@@ -63,7 +64,7 @@ engine::DescriptorNeed need_of(const engine::Knobs& knobs, const engine::Datapat
           choice.entry->descriptor_per_path ? paths : 0};
 }
 
-// Turns an exception into a status and an error text.
+// Runs `work` and turns an exception into a status and an error text.
 template <typename Work>
 Status guarded(std::string* error, const Work& work) noexcept {
   try {
@@ -93,7 +94,7 @@ class DialImpl final : public Dial {
     try {
       const std::lock_guard<std::mutex> lock(state_->mutex);
       if (state_->status != Status::ok) return state_->status;
-      if (state_->connection == nullptr) return Status::invalid_argument;  // already returned
+      if (state_->connection == nullptr) return Status::invalid_argument;  // an earlier call returned the connection
       *out = std::make_shared<ConnectionHandle>(state_->connection, services_, runtime_);
       state_->connection.reset();
       return Status::ok;
@@ -196,18 +197,18 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   ConnectionServices services() noexcept {
     return {&board_, &backlog_thread_, &notifier_, static_cast<std::size_t>(knobs_.posts_max)};
   }
-  // True only if the knob turned the check off: queue pairs have a check of their own.
+  // Whether WEFT_PAYLOAD_CRC has turned the payload check off, on a datapath that has no check of its own.
   bool payload_unchecked() const noexcept {
     return knobs_.payload_crc == engine::CrcMode::off && datapath_.entry->unprotected;
   }
 
   engine::LogUse logs_;  // destroyed last, because every thread may log
-  engine::Knobs knobs_;  // constant once started
+  engine::Knobs knobs_;  // not changed after start()
   mutable engine::Notifier notifier_;
   engine::DatapathChoice datapath_;
   std::vector<datapath::Device> devices_;
-  engine::DescriptorGrant descriptors_;          // destroyed after the engines, whose sockets it counts
-  std::unique_ptr<engine::TelemetryPage> page_;  // destroyed after the engines, which count in it; null: none
+  engine::DescriptorGrant descriptors_;          // counts the engines' sockets, so it is destroyed after them
+  std::unique_ptr<engine::TelemetryPage> page_;  // contains the engines' counters; destroyed after them
   std::vector<std::unique_ptr<engine::Engine>> engines_;
   engine::MemoryTable memories_{&engines_};
   mutable engine::PolicyBoard board_;
@@ -220,7 +221,8 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
 
 engine::EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
   engine::EngineConfig config;
-  // Messages rotate over the engines; an engine should still be awake at its next message.
+  // Successive messages go to successive engines, so an engine spins longer if there are more, to be awake at its next
+  // message.
   config.spin_ns = knobs_.spin_ns * engine_count;
   config.page = page_.get();
   core::StackConfig& stack = config.stack;
@@ -231,7 +233,7 @@ engine::EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const
   stack.rto_ns_min = knobs_.rto_ns_min;
   stack.rto_ns_max = knobs_.rto_ns_max;
   stack.peer_silence_ns = knobs_.peer_silence_ns;
-  stack.owner_judges = true;  // the control plane has evidence that the paths lack
+  stack.owner_judges = true;  // the control plane, which knows more about peers, gives them up
   stack.link_bytes_per_s = devices_.empty() ? 0 : devices_[0].speed_mbps * 125'000;
   const engine::PolicySet policies = board_.defaults();
   stack.window = policies.window->choice();
@@ -241,7 +243,8 @@ engine::EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const
   return config;
 }
 
-// A configured directory must work. Without one, the process continues without a page and logs a warning.
+// Creates the telemetry page. If that fails in a configured directory, the start fails; with `auto`, a warning is
+// logged and there is no page.
 Status RuntimeImpl::open_page(std::int64_t engine_count, std::string* error) {
   if (knobs_.telemetry == "off") return Status::ok;
   const bool automatic = knobs_.telemetry == "auto";
@@ -252,7 +255,7 @@ Status RuntimeImpl::open_page(std::int64_t engine_count, std::string* error) {
   if (page_ != nullptr) return Status::ok;
   if (automatic) {
     engine::log(engine::LogLevel::warn,
-                problem + "; other processes cannot read them (WEFT_TELEMETRY=off silences this)");
+                problem + "; other processes cannot read the counters (WEFT_TELEMETRY=off silences this warning)");
     return Status::ok;
   }
   *error = "WEFT_TELEMETRY=" + knobs_.telemetry + ": " + problem;
@@ -275,10 +278,9 @@ Status RuntimeImpl::start(std::string* error) {
   if (!descriptors_.take(&need, error)) return Status::out_of_descriptors;
   if (datapath_.entry->descriptor_per_path) knobs_.paths = need.paths;
   if (payload_unchecked()) {
-    engine::log(
-        engine::LogLevel::warn,
-        "payload check off (WEFT_PAYLOAD_CRC=off): bytes that a middlebox damages before it repairs the UDP checksum "
-        "are delivered, unless the peer has the check on");
+    engine::log(engine::LogLevel::warn,
+                "payload check off (WEFT_PAYLOAD_CRC=off): if a middlebox damages a payload and computes a new UDP "
+                "checksum, the damaged bytes are delivered, unless the peer has the check on");
   }
   for (const datapath::DeviceState& state : datapath_.found.devices) devices_.push_back(state.info);
   if (!board_.start(error)) return Status::invalid_argument;
@@ -307,7 +309,8 @@ Status RuntimeImpl::start(std::string* error) {
 
 RuntimeImpl::~RuntimeImpl() {
   close_gpus();
-  // Connection handles hold this runtime, so every connection is closed by now; their peers may not have confirmed.
+  // All connections are closed by now, because they keep the runtime alive. Waits a while for their peers to confirm
+  // that.
   const std::int64_t until_ns = engine::now_ns() + kFarewellNsMax;
   const auto open_flows = [&] {
     std::size_t open = 0;
@@ -323,7 +326,8 @@ RuntimeImpl::~RuntimeImpl() {
 
 bool RuntimeImpl::valid(int device, std::string* error) const {
   if (device >= 0 && device < static_cast<int>(devices_.size())) return true;
-  *error = "device " + std::to_string(device) + " does not exist; there are " + std::to_string(devices_.size());
+  *error =
+      "device " + std::to_string(device) + " does not exist; there are " + std::to_string(devices_.size()) + " devices";
   return false;
 }
 

@@ -1,5 +1,5 @@
-// A wait puts two operations into the caller's stream: a wait for the word, and an event after it that shows when the
-// wait is over.
+// Makes streams wait for words in pinned memory. Each wait queues two operations on the stream: the wait, and an event
+// that shows when it is over.
 #include "native/message/stream_waits.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@ namespace weft::message {
 namespace {
 
 constexpr std::size_t kWordsMax = 1024;
-constexpr std::size_t kApartBytes = 64;  // a cache line per word, because the device polls it
+constexpr std::size_t kApartBytes = 64;  // each word has its own cache line, because the device polls it
 
 }  // namespace
 
@@ -18,9 +18,9 @@ StreamWaits::~StreamWaits() {
   for (const Wait& wait : waits_) {
     let_go(wait.word);
     passed = passed && driver_.event_query(wait.passed) != gpu::kNotReady;
-    static_cast<void>(driver_.event_destroy(wait.passed));  // a destroyed context has freed it
+    static_cast<void>(driver_.event_destroy(wait.passed));  // fails without harm if the context was destroyed
   }
-  // A stream that has not reached its wait yet will still read the word.
+  // Leaks the words if a stream has not reached its wait yet, because it will still read its word.
   if (!passed) static_cast<void>(words_.release());
   if (words_ != nullptr) shared_.retire(std::move(words_));
 }
@@ -55,7 +55,7 @@ gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, std::strin
   const char* called = "cuCtxPushCurrent";
   gpu::Result result = current.result();
   if (result == gpu::kSuccess) result = driver_.event_create(&passed, gpu::kDisableTiming), called = "cuEventCreate";
-  // Pinned memory has the same address on the host and on every device.
+  // Pinned memory has the same address on the host and on all devices.
   const auto address = reinterpret_cast<std::uintptr_t>(word);
   if (result == gpu::kSuccess) {
     result = driver_.stream_wait_value(stream, address, 1, gpu::kWaitAtLeast), called = "cuStreamWaitValue32";
@@ -65,7 +65,7 @@ gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, std::strin
   if (result == gpu::kSuccess) return passed;
   *error = driver_.say(called, result);
   let_go(word);
-  // Without an event, wait for the stream itself. A destroyed context returns at once.
+  // No event was recorded, so waits for the stream itself; this returns at once if its context was destroyed.
   if (waits) static_cast<void>(driver_.stream_synchronize(stream));
   if (passed != nullptr) static_cast<void>(driver_.event_destroy(passed));
   return nullptr;
@@ -73,7 +73,7 @@ gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, std::strin
 
 void StreamWaits::add(std::uint32_t* word, gpu::Event passed) noexcept {
   if (passed != nullptr) {
-    waits_.push_back({word, passed});  // cannot fail: capacity is reserved for all words
+    waits_.push_back({word, passed});  // cannot fail: the vector has room for all words
   } else {
     free_.push_back(word);
   }
@@ -87,7 +87,7 @@ void StreamWaits::collect() noexcept {
       return false;
     }
     static_cast<void>(driver_.event_destroy(wait.passed));
-    free_.push_back(wait.word);  // cannot fail: the words came from this vector
+    free_.push_back(wait.word);  // cannot fail: the vector has room for all words
     return true;
   };
   waits_.erase(std::remove_if(waits_.begin(), waits_.end(), over), waits_.end());

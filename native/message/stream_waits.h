@@ -1,5 +1,5 @@
-// Streams that wait for messages without blocking a thread: each waits for a word of pinned memory, which the worker
-// sets when the message is done. The word is reused when the stream has passed it.
+// CUDA streams that wait for messages without blocking a thread. A stream waits for a 32-bit word in pinned memory,
+// which the worker sets when the message is done; then the word is reused.
 #pragma once
 
 #include <cstdint>
@@ -11,28 +11,30 @@
 
 namespace weft::message {
 
-// Guarded by the worker's mutex, except for wait(), which may block if a stream's queue is full.
+// The waits of one device. The worker's mutex must be locked for all functions but wait(), which may block if a
+// stream's queue is full.
 class StreamWaits {
  public:
-  // Pins all memory in advance, because nothing may be pinned while a stream waits. Null with `error`.
+  // Pins the memory for all words in advance, because none may be pinned while a stream waits. Returns null and sets
+  // `error` on failure.
   static std::unique_ptr<StreamWaits> open(const gpu::Driver& driver, gpu::SharedDevice* shared, std::string* error);
   StreamWaits(const StreamWaits&) = delete;
   StreamWaits& operator=(const StreamWaits&) = delete;
-  // Sets every word, so that no stream waits any more.
+  // Sets all words, so that no stream waits any more.
   ~StreamWaits();
 
-  // Takes an unset word; null: all are in use. Call it after wait_begins() of the attendant, which can take a while,
-  // and before let_go(), which ends the wait.
+  // Takes a word and clears it; null: all words are in use. The attendant's wait_begins() must have been called before;
+  // let_go() ends that wait.
   std::uint32_t* take() noexcept;
-  // Work queued on `stream` from now on runs after let_go() of the word. The event is for add(). Null with `error`: no
-  // stream waits for the word.
+  // Makes work that is queued on `stream` from now on wait for let_go(word). Returns the event to pass to add(); null
+  // with `error` set: the stream does not wait.
   gpu::Event wait(std::uint32_t* word, gpu::Stream stream, std::string* error);
-  // The word is reused when the event has passed, or at once without an event.
+  // Lets a word be reused when `passed` has occurred, or at once if `passed` is null.
   void add(std::uint32_t* word, gpu::Event passed) noexcept;
   void let_go(std::uint32_t* word) noexcept {
     if (__atomic_exchange_n(word, 1u, __ATOMIC_ACQ_REL) == 0) shared_.attendant().wait_ends();
   }
-  // Takes back words that streams have passed.
+  // Takes back the words whose streams have continued.
   void collect() noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// Messages whose bytes this library copies itself, and waiting for the end of those copies.
+// Keeps track of messages whose bytes weft copies itself, and waits until those copies have ended.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,12 @@
 
 namespace weft::message {
 
-// The buffers of such a message are in use until it is done, which may be after the engines have released them.
+// Messages that are not done. Copies may use a message's buffer after the engines have released it, until the message
+// is done.
 template <class Message>
 class Unfinished {
  public:
-  // Throws std::bad_alloc.
+  // Adds a message. May throw std::bad_alloc.
   void add(const std::shared_ptr<Message>& message) {
     const std::lock_guard<std::mutex> lock(mutex_);
     messages_.remove_if([](const std::weak_ptr<Message>& each) {
@@ -25,7 +26,7 @@ class Unfinished {
     messages_.push_back(message);
   }
 
-  // Sleeps until the chosen messages are done, or the time is `until_ns`.
+  // Sleeps until the messages for which `chosen` is true are done, or until the time is `until_ns`.
   template <class Chosen>
   void await(std::int64_t until_ns, const Chosen& chosen) const noexcept {
     while (const std::shared_ptr<Message> message = first(chosen)) {

@@ -70,7 +70,7 @@ def fallen_back(prefix: Sequence[str] = (), **knobs: str) -> str:
     done = attempt("auto", prefix, **knobs)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "udp"
-    lines = [line for line in done.stderr.splitlines() if "going on over UDP sockets" in line]
+    lines = [line for line in done.stderr.splitlines() if "using UDP sockets instead" in line]
     assert lines, done.stderr
     print(lines[0])
     return lines[0]

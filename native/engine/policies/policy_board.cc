@@ -1,5 +1,5 @@
-// A change runs on each engine's thread between two rounds. A dial or a listener owns the policies it was given, and
-// whoever opens its flows holds them until the engine has them; sweep() says why that is enough.
+// Applies policy changes on each engine's thread, between two loop iterations. Dials and listeners hold references to
+// their policies until their flows are open; sweep() explains why no policy in use is unloaded.
 #include "native/engine/policies/policy_board.h"
 
 #include <algorithm>
@@ -39,7 +39,8 @@ Status PolicyBoard::choose(const std::string& text, PolicySet* out, std::string*
   return Status::ok;
 }
 
-// What was chosen before in the same words is the same choice: peers are shared by connections whose paths agree.
+// Replaces `*made` by an equal earlier choice, if there is one, because connections share a peer only if their path
+// policies are the same object.
 void PolicyBoard::keep(PolicyRef* made) {
   if (*made == nullptr) return;
   for (const PolicyRef& each : kept_) {
@@ -57,7 +58,7 @@ PolicyRef PolicyBoard::find(core::PolicyChoice choice) const {
   const auto found = std::find_if(kept_.begin(), kept_.end(), matches);
   if (found != kept_.end()) return *found;
   if (choice.descriptor == nullptr) return nullptr;
-  auto fixed = std::make_shared<ChosenPolicy>();  // what took over from a policy that failed
+  auto fixed = std::make_shared<ChosenPolicy>();  // `choice` is `fixed`, which replaced a failed policy
   fixed->library = policy::Library::linked_in(policy::fixed(static_cast<policy::Family>(choice.descriptor->family)));
   const auto* words = static_cast<const std::int64_t*>(choice.params);
   if (words != nullptr) fixed->params.assign(words, words + choice.descriptor->params_bytes / 8);
@@ -115,7 +116,7 @@ Status PolicyBoard::change(const std::string& family_word, const std::string& te
     }
   }
   sweep();
-  if (!ok) *error = "out of memory: where it did not fit, the policy before it stays";
+  if (!ok) *error = "out of memory: flows for which there was not enough memory keep the old policy";
   return ok ? Status::ok : Status::out_of_memory;
 }
 
@@ -138,9 +139,9 @@ std::vector<PolicyInfo> PolicyBoard::describe(const std::vector<FlowRef>* flows,
   return all;
 }
 
-// The order is the proof. A candidate is a policy that only the board holds; the lock is held, so nobody is handed it
-// and nobody gives it to an engine from here on. Whoever gave it to an engine before held a reference until that call
-// was over, so each engine is asked after every such call, and names it if any of its flows, peers or defaults uses it.
+// Unloads unused policies. First it finds candidates, to which only the board has a reference; while the mutex is
+// locked, no other thread can get one. Then it asks each engine which policies are in use. Threads that pass a policy
+// to an engine keep their reference until Engine::call() returns, so the engine's answer includes it.
 void PolicyBoard::sweep() {
   std::vector<const ChosenPolicy*> candidates;
   for (const PolicyRef& each : kept_) {

@@ -1,8 +1,9 @@
-// Which policies decide in this process: the defaults, those of each traffic class, and every change while flows live.
-// Owns the libraries; unloads one only when no engine refers to it any more. Any thread but an engine's.
+// The policies of a process: the defaults, those of each traffic class, and changes while flows are open. Owns the
+// policy libraries, and unloads one only when no engine refers to it. Its functions must not be called on engine
+// threads.
 //
-// What it hands out is an owning reference: whoever gives the raw choice in it to an engine, by Engine::call(), holds
-// the reference until that call is over (decision 0008).
+// It returns policies as owning references. A thread that passes a policy to an engine by Engine::call() must keep its
+// reference until that call has returned (decision 0008).
 #pragma once
 
 #include <map>
@@ -21,14 +22,16 @@ class PolicyBoard {
  public:
   PolicyBoard(const Knobs* knobs, std::vector<std::unique_ptr<Engine>>* engines) : knobs_(knobs), engines_(engines) {}
 
-  // Before the engines start: what the knobs name.
+  // Loads the policies that the settings name, before the engines start.
   bool start(std::string* error);
   PolicySet defaults() const;
 
-  // "window=dctcp path=reps", or "class 3" of a traffic class (one that no knob names: the defaults), or "".
+  // Chooses policies by a text such as "window=dctcp path=reps" or "class 3" (those of a traffic class). The empty text
+  // and an unknown class choose the defaults.
   Status choose(const std::string& text, PolicySet* out, std::string* error);
 
-  // For every flow without a choice of its own, now and later; or for the flows of one connection.
+  // Changes a policy. `flows`: the flows of one connection; null: all present and future flows without a choice of
+  // their own.
   Status change(const std::string& family, const std::string& text, PolicyChange what,
                 const std::vector<FlowRef>* flows, std::uint64_t connection, std::string* error);
   std::vector<PolicyInfo> describe(const std::vector<FlowRef>* flows, std::uint64_t connection);
@@ -44,7 +47,7 @@ class PolicyBoard {
   mutable std::mutex mutex_;
   PolicySet defaults_;
   std::map<std::int64_t, PolicySet> classes_;
-  std::vector<PolicyRef> kept_;  // whatever was ever handed out and may still be in use
+  std::vector<PolicyRef> kept_;  // all policies that were handed out and may be in use
 };
 
 }  // namespace weft::engine

@@ -1,5 +1,5 @@
-// dladdr tells where this code was loaded from: the extension, the plugin or a test.
-// A name that means nothing is an error that lists what exists; nothing falls back in silence.
+// Finds policies by name and parses their parameters. An unknown name is an error that lists the known names; no other
+// policy is used instead.
 #include "native/engine/policies/policy_choice.h"
 
 #include <dlfcn.h>
@@ -13,14 +13,14 @@
 namespace weft::engine {
 namespace {
 
-// One line of Descriptor::params_fields.
+// One parameter of a policy: a line of Descriptor::params_fields.
 struct Field {
   std::string_view name;
   char kind = 'i';
   std::size_t offset = 0, count = 1;
 };
 
-// Removes the part up to `separator`, and the separator, from `rest`, and returns the part.
+// Returns the text before the first `separator`, and removes it and the separator from `rest`.
 std::string_view take(std::string_view* rest, char separator) {
   const std::size_t at = rest->find(separator);
   const std::string_view part = rest->substr(0, at);
@@ -47,7 +47,7 @@ bool read_number(std::string_view text, Number* out) {
   return read_number_or_why(text, out) == std::errc();
 }
 
-// A value of a parameter as its word; empty when it is one, else what it is not.
+// Parses the value of a parameter into 8 bytes. Returns an empty text, or what is wrong with the value.
 std::string_view read_word(char kind, std::string_view text, std::int64_t* word) {
   if (kind == 'i') {
     const std::errc code = read_number_or_why(text, word);
@@ -61,8 +61,8 @@ std::string_view read_word(char kind, std::string_view text, std::int64_t* word)
   return "";
 }
 
-// Where the parameters begin: behind a file's suffix, or at the first colon after the last slash before them. So a
-// file's path may hold anything.
+// Position of the colon before the parameters: after the suffix .so or .py, or else the first colon after the last
+// slash. So the path of a file may contain colons.
 std::size_t params_at(std::string_view text) {
   for (const std::string_view suffix : {".so", ".py"}) {
     for (std::size_t at = text.find(suffix); at != std::string_view::npos; at = text.find(suffix, at + 1)) {
@@ -74,7 +74,7 @@ std::size_t params_at(std::string_view text) {
   return text.find(':', slash == std::string_view::npos ? 0 : slash);
 }
 
-// Where the next "family=" of a set begins, behind white space; all that is before belongs to the policy before it.
+// Position of the white space before the next "family="; the text before it belongs to the current policy.
 std::size_t next_choice(std::string_view text) {
   for (std::size_t at = text.find_first_of(kSpace); at != std::string_view::npos;
        at = text.find_first_of(kSpace, at + 1)) {
@@ -103,7 +103,8 @@ std::vector<Field> fields_of(const policy::Descriptor& descriptor) {
   return fields;
 }
 
-// "window/swift" is swift for windows and nothing for others; every other name and path stays as it is.
+// Removes the family from a name such as "window/swift", and fails if it is not `family`. Other names and paths stay as
+// they are.
 bool name_of(policy::Family family, std::string* name, std::string* error) {
   policy::Family said{};
   const std::size_t slash = name->find('/');
@@ -166,11 +167,11 @@ std::uint64_t next_number() noexcept {
 std::vector<std::string> policy_directories(const Knobs& knobs) {
   std::vector<std::string> directories;
   if (!knobs.policy_directory.empty()) directories.push_back(knobs.policy_directory);
-  directories.emplace_back(policy::kLinkedIn);  // before folders near the plugin, which others may write
+  directories.emplace_back(policy::kLinkedIn);  // before directories that other users may be able to write
   Dl_info here{};
   if (::dladdr(reinterpret_cast<const void*>(&policy_directories), &here) != 0 && here.dli_fname != nullptr) {
     std::error_code ignored;
-    std::string file = std::filesystem::canonical(here.dli_fname, ignored).string();  // it may be a symlink to us
+    std::string file = std::filesystem::canonical(here.dli_fname, ignored).string();  // resolves symbolic links
     if (file.empty()) file = here.dli_fname;
     const std::size_t slash = file.rfind('/');
     const std::string directory = slash == std::string::npos ? "." : file.substr(0, slash);

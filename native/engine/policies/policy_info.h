@@ -1,4 +1,4 @@
-// What a caller is told of a policy in force, and how it asks for another one.
+// Description of a policy in use, as callers get it, and the kinds of policy change.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,14 @@
 
 namespace weft::engine {
 
-// A policy that decides for a connection, or for those without a choice of their own.
+// A policy that a connection uses, or the process's default policy.
 struct PolicyInfo {
   std::string family, name, source_sha256;
-  std::string params_fields;  // a line for each: name, i or f, offset in bytes, count
-  std::string params;         // the record, as bytes
+  std::string params_fields;  // per line: name, i (int64) or f (float64), offset in bytes, count
+  std::string params;         // the values of the parameters, as a struct in bytes
 };
 
-// Another policy, or the one in force with other parameters (its state stays).
+// What a change replaces: the policy, or only the parameters of the present policy, which then keeps its state.
 enum class PolicyChange : std::int32_t { policy, params };
 
 }  // namespace weft::engine

@@ -1,4 +1,4 @@
-// With `auto` the datapaths are tried from the most preferred to the least; each that does not work is one line.
+// With WEFT_DATAPATH=auto, tries the datapaths in order of preference and logs a line for each that does not work.
 #include "native/engine/setup/datapath_choice.h"
 
 #include <algorithm>
@@ -41,14 +41,15 @@ bool choose_datapath(const Knobs& knobs, std::int64_t engines, DatapathChoice* c
     const DatapathEntry* wanted = datapath::datapath_table()[static_cast<std::size_t>(knobs.datapath)];
     if (try_entry(wanted, settings, engines, choice, error)) return true;
     if (wanted == automatic.front())
-      *error += std::string(" (WEFT_DATAPATH=") + wanted->name + "; auto would go on over " + automatic[1]->title + ")";
+      *error +=
+          std::string(" (WEFT_DATAPATH=") + wanted->name + "; auto would use " + automatic[1]->title + " instead)";
     return false;
   }
   for (std::size_t i = 0; i < automatic.size(); ++i) {
     if (try_entry(automatic[i], settings, engines, choice, error)) return true;
     if (i + 1 == automatic.size()) return false;
     log(LogLevel::warn,
-        std::string("no ") + automatic[i]->title + ", going on over " + automatic[i + 1]->title + ": " + *error);
+        std::string("no ") + automatic[i]->title + ", using " + automatic[i + 1]->title + " instead: " + *error);
   }
   return false;
 }

@@ -1,4 +1,4 @@
-// Chooses the datapath of the process from the table of datapaths: the knob `datapath`, and what this host can do.
+// Chooses the datapath of the process, by WEFT_DATAPATH and by what this host supports.
 #pragma once
 
 #include <memory>
@@ -9,14 +9,14 @@
 
 namespace weft::engine {
 
-// Decided once per process; every engine uses it.
+// The chosen datapath and the devices found. All engines of a runtime use the same choice.
 struct DatapathChoice {
   const datapath::DatapathEntry* entry = nullptr;
   datapath::Found found;
 };
 
-// Finds the devices and decides how so many engines reach them. False with `error` when there is no way that the knobs
-// admit.
+// Finds the devices and chooses a datapath for this number of engines. Returns false and sets `error` if none of the
+// allowed datapaths works.
 bool choose_datapath(const Knobs& knobs, std::int64_t engines, DatapathChoice* choice, std::string* error);
 
 std::unique_ptr<datapath::Datapath> make_datapath(const Knobs& knobs, const DatapathChoice& choice,

@@ -1,5 +1,5 @@
-// What is open is counted when a runtime starts; what earlier ones were promised and have not opened is added to it.
-// The soft limit exists for programs that use select(), which cannot name a descriptor from 1024 on: see OPERATING.md.
+// When a runtime starts, counts the open descriptors and adds those that earlier runtimes may still open. The soft
+// limit protects programs that use select(), which cannot handle descriptors above 1023 (see OPERATING.md).
 #include "native/engine/setup/descriptor_budget.h"
 
 #include <dirent.h>
@@ -19,18 +19,19 @@
 namespace weft::engine {
 namespace {
 
-// The control plane's epoll, doorbell and spare, the event descriptor for callers, /dev/null for forked children.
+// The control plane's epoll, eventfd and reserved descriptor, the event descriptor for callers, and /dev/null for
+// forked children.
 constexpr std::int64_t kControlDescriptors = 5;
-// Control sockets: two a peer process where both ends dial, so these are for the first eight. Later ones take from what
-// is left to the program.
+// Control sockets of the first eight peer processes, two each if both ends dial. Further ones use the descriptors that
+// are left to the program.
 constexpr std::int64_t kControlSockets = 16;
-constexpr std::int64_t kEngineDescriptors = 2;  // epoll, doorbell
+constexpr std::int64_t kEngineDescriptors = 2;  // epoll, eventfd
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
-constexpr std::int64_t kCountedMax = 1 << 16;  // where /proc cannot be read
+constexpr std::int64_t kCountedMax = 1 << 16;  // most descriptors checked if /proc cannot be read
 
 std::atomic<std::int64_t> g_promised{0};
-std::atomic<std::uint32_t> g_process{0};  // counts forks on the way to this process: grants of a parent are not its own
-std::atomic<std::int64_t> g_raised_from{0}, g_raised_to{0};  // 0: not raised
+std::atomic<std::uint32_t> g_process{0};                     // number of forks; a child ignores its parent's grants
+std::atomic<std::int64_t> g_raised_from{0}, g_raised_to{0};  // soft limit before and after; 0: not raised
 
 std::int64_t number_of(rlim_t limit) noexcept {
   return limit == RLIM_INFINITY || limit > static_cast<rlim_t>(kUnlimited) ? kUnlimited
@@ -42,7 +43,7 @@ std::int64_t count_open(std::int64_t soft) noexcept {
   if (DIR* const directory = ::opendir("/proc/self/fd")) {
     while (const dirent* entry = ::readdir(directory)) count += entry->d_name[0] != '.' ? 1 : 0;
     ::closedir(directory);
-    return count - 1;  // the directory's own
+    return count - 1;  // without the descriptor of `directory`
   }
   for (int descriptor = 0; descriptor < std::min(soft, kCountedMax); ++descriptor) {
     count += ::fcntl(descriptor, F_GETFD) >= 0 ? 1 : 0;
@@ -50,7 +51,8 @@ std::int64_t count_open(std::int64_t soft) noexcept {
   return count;
 }
 
-// The program's other children, made by posix_spawn or vfork, inherit the raised limit: no handler runs for these.
+// Restores the soft limit in a forked child. Children made by posix_spawn or vfork run no fork handlers and inherit the
+// raised limit.
 void restore_limit_in_child() noexcept {
   const std::int64_t from = g_raised_from.load(), to = g_raised_to.exchange(0);
   rlimit limit{};
@@ -70,14 +72,14 @@ std::string plural(std::int64_t count, const char* what) {
 
 std::string state_text(const DescriptorState& state, std::int64_t promised) {
   std::string text = "the limit is " + std::to_string(state.soft) + ", " + std::to_string(state.open) + " are open";
-  if (promised != 0) text += ", " + std::to_string(promised) + " are promised to other endpoints";
+  if (promised != 0) text += ", " + std::to_string(promised) + " are reserved for other endpoints";
   return text + ", " + std::to_string(state.left_to_program()) + " are left to the program";
 }
 
 }  // namespace
 
 std::int64_t DescriptorNeed::besides_paths() const noexcept {
-  return kControlDescriptors + kControlSockets + engines * kEngineDescriptors + devices;  // a listening socket each
+  return kControlDescriptors + kControlSockets + engines * kEngineDescriptors + devices;  // one listener each
 }
 
 std::int64_t DescriptorState::left_to_program() const noexcept { return std::min(kProgramDescriptorsMax, soft / 4); }
@@ -112,7 +114,7 @@ bool raise_descriptor_limit() noexcept {
   try {
     log(LogLevel::info, "raised the soft limit on file descriptors from " + std::to_string(from) + " to " +
                             std::to_string(to) + " for the sockets of paths and peers");
-  } catch (const std::bad_alloc&) {  // raised it is all the same
+  } catch (const std::bad_alloc&) {  // no memory for the log line; the limit is raised anyway
   }
   return true;
 }
@@ -143,8 +145,8 @@ bool DescriptorGrant::take(DescriptorNeed* need, std::string* error) {
     if (free < 0 || (wanted != 0 && paths == 0)) {
       *error = plural(need->engines, "engine") + " on " + plural(need->devices, "device") +
                " with one path would take " + std::to_string(fixed + (wanted == 0 ? 0 : a_path)) +
-               " file descriptors, and there are not as many: " + state_text(state, promised) + "; " +
-               raise_limit_advice() + ", lower WEFT_ENGINES, or name fewer devices in WEFT_INTERFACES";
+               " file descriptors, more than there are: " + state_text(state, promised) + "; " + raise_limit_advice() +
+               ", lower WEFT_ENGINES, or name fewer devices in WEFT_INTERFACES";
       return false;
     }
     if (!g_promised.compare_exchange_strong(promised, promised + fixed + a_path * paths)) continue;
@@ -154,7 +156,7 @@ bool DescriptorGrant::take(DescriptorNeed* need, std::string* error) {
     need->paths = paths;
     if (paths < wanted) {
       log(LogLevel::warn, "using " + plural(paths, "path") + " instead of " + std::to_string(wanted) +
-                              ", for want of file descriptors: " + state_text(state, promised) + "; " +
+                              ", because there are too few file descriptors: " + state_text(state, promised) + "; " +
                               plural(need->engines, "engine") + " on " + plural(need->devices, "device") +
                               " with all paths take " + std::to_string(fixed + a_path * wanted) + "; " +
                               raise_limit_advice());

@@ -28,7 +28,7 @@ using telemetry::TraceBlockHeader;
 using telemetry::TraceSegmentHeader;
 
 // Variables of launchers and schedulers that name the job, the rank and the attempt.
-constexpr const char* kVariables[] = {
+constexpr const char* kJobVariables[] = {
     "WEFT_TRACE_JOB",
     "RANK",
     "WORLD_SIZE",
@@ -46,7 +46,7 @@ constexpr const char* kVariables[] = {
 };
 constexpr int kAgeParts = 8;  // segments that the kept time is divided into
 
-bool write_all(int file, const void* data, std::size_t bytes) noexcept {
+bool write_wholly(int file, const void* data, std::size_t bytes) noexcept {
   const auto* next = static_cast<const std::byte*>(data);
   while (bytes != 0) {
     const ssize_t wrote = ::write(file, next, bytes);
@@ -75,7 +75,7 @@ std::string trace_identity() {
   std::string text = std::string("host ") + printable(host, 255) + '\n';
   text += "pid " + std::to_string(self.pid) + '\n';
   text += "start_ticks " + std::to_string(self.start_ticks) + '\n';
-  for (const char* name : kVariables) {
+  for (const char* name : kJobVariables) {
     const char* const value = std::getenv(name);
     if (value != nullptr && *value != '\0') text += std::string(name) + ' ' + printable(value, 255) + '\n';
   }
@@ -118,7 +118,7 @@ bool TraceSegments::begin(std::int64_t now_ns, std::string* error) {
   std::memcpy(head.data(), &header, sizeof header);
 
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (file_ < 0 || !write_all(file_, head.data(), head.size())) {
+  if (file_ < 0 || !write_wholly(file_, head.data(), head.size())) {
     *error = path + ": " + std::strerror(errno);
     if (file_ >= 0) {
       ::close(file_);
@@ -150,7 +150,7 @@ bool TraceSegments::write(std::byte* block, std::size_t bytes, std::uint32_t rin
   std::memcpy(block, &header, sizeof header);
   header.crc = wire::crc32c(0, block, bytes);
   std::memcpy(block, &header, sizeof header);
-  if (!write_all(file_, block, bytes)) {
+  if (!write_wholly(file_, block, bytes)) {
     *error = path_of(segment_ - 1) + ": " + std::strerror(errno);
     static_cast<void>(::ftruncate(file_, file_bytes_));
     end();

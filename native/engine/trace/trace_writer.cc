@@ -22,26 +22,26 @@ using telemetry::TraceCommunicator;
 using telemetry::TraceCommunicatorEnd;
 using telemetry::TraceHead;
 
-constexpr std::size_t kRingBytes = 256 << 10;
+constexpr std::size_t kTraceRingBytes = 256 << 10;
 constexpr std::size_t kRingsMax = 256;                // threads that trace at a time
 constexpr std::size_t kTextsMax = 16'384;             // texts of a process
 constexpr std::size_t kTextBytesMax = 1 << 20;        // their bytes together
 constexpr std::size_t kCommunicatorsMax = 16'384;     // that exist at a time
 constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // blocks of standing records
-constexpr auto kPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
-constexpr std::int64_t kRetryNs = 1'000'000'000;  // after a failed write
-constexpr std::int64_t kWarnEveryNs = 60'000'000'000;
+constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
+constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // after a failed write
+constexpr std::int64_t kTraceWarnNs = 60'000'000'000;
 
 std::atomic<std::uint64_t> next_serial{1};
 std::atomic<pid_t> process{0};  // getpid(), which is a system call, for every record; 0: no writer was opened yet
 
-// Writers of this process by directory. Never destroyed: threads may trace during exit.
-struct Writers {
+// TraceWriters of this process by directory. Never destroyed: threads may trace during exit.
+struct TraceWriters {
   std::mutex mutex;
   std::map<std::string, std::weak_ptr<TraceWriter>> by_directory;
 };
-Writers& writers() noexcept {
-  static Writers* const made = new Writers;
+TraceWriters& writers() noexcept {
+  static TraceWriters* const made = new TraceWriters;
   return *made;
 }
 
@@ -51,7 +51,7 @@ void enter_child() {
   process.store(::getpid(), std::memory_order_relaxed);
   writers().mutex.unlock();
 }
-void watch_forks() noexcept {
+void follow_forks() noexcept {
   static const bool watches = ::pthread_atfork(lock_writers, unlock_writers, enter_child) == 0;
   static_cast<void>(watches);
   process.store(::getpid(), std::memory_order_relaxed);
@@ -74,8 +74,8 @@ thread_local ThreadRing thread_ring;
 
 std::shared_ptr<TraceWriter> TraceWriter::open(const std::string& directory, const TraceLimits& limits,
                                                std::string* error) {
-  watch_forks();
-  Writers& known = writers();
+  follow_forks();
+  TraceWriters& known = writers();
   const std::lock_guard<std::mutex> lock(known.mutex);
   std::shared_ptr<TraceWriter> found = known.by_directory[directory].lock();
   if (found != nullptr && !found->in_child()) return found;
@@ -90,7 +90,7 @@ TraceWriter::TraceWriter(std::string directory, const TraceLimits& limits)
       pid_(::getpid()),
       serial_(next_serial.fetch_add(1)),
       segments_(directory_, limits, trace_identity()) {
-  block_.reserve(sizeof(TraceBlockHeader) + std::max(kRingBytes, kTextBytesMax));
+  block_.reserve(sizeof(TraceBlockHeader) + std::max(kTraceRingBytes, kTextBytesMax));
 }
 
 bool TraceWriter::start(std::string* error) {
@@ -150,7 +150,7 @@ std::shared_ptr<TraceRing> TraceWriter::take_ring() noexcept {
       if (!ring->in_use.exchange(true, std::memory_order_acquire)) return ring;
     }
     if (rings_.size() >= kRingsMax) return nullptr;
-    rings_.push_back(std::make_shared<TraceRing>(kRingBytes));
+    rings_.push_back(std::make_shared<TraceRing>(kTraceRingBytes));
     rings_.back()->in_use.store(true, std::memory_order_relaxed);
     return rings_.back();
   } catch (const std::bad_alloc&) {
@@ -166,7 +166,7 @@ void TraceWriter::append(const void* data, std::size_t bytes) {
 namespace {
 
 // The record of a text: a head and the bytes, filled up with zeros.
-std::vector<std::byte> record_of(const std::string& text, std::uint32_t id) {
+std::vector<std::byte> text_record(const std::string& text, std::uint32_t id) {
   const std::size_t bytes = (sizeof(TraceHead) + text.size() + 7) / 8 * 8;
   std::vector<std::byte> record(bytes);
   const TraceHead head{telemetry::TraceText::kType, static_cast<std::uint16_t>(bytes), id, now_ns()};
@@ -186,7 +186,7 @@ std::uint32_t TraceWriter::text(std::string_view text) noexcept {
     if (found != texts_.end()) return found->second;
     if (texts_.size() >= kTextsMax || text_bytes_ + key.size() > kTextBytesMax / 2) return 0;
     const auto id = static_cast<std::uint32_t>(texts_.size() + 1);
-    const std::vector<std::byte> record = record_of(key, id);
+    const std::vector<std::byte> record = text_record(key, id);
     append(record.data(), record.size());
     texts_.emplace(key, id);
     text_bytes_ += key.size();
@@ -248,9 +248,9 @@ void TraceWriter::drop_block() noexcept {
 bool TraceWriter::begin_segment(std::int64_t now_ns) {
   std::string error;
   if (!segments_.begin(now_ns, &error)) {
-    retry_ns_ = now_ns + kRetryNs;
+    retry_ns_ = now_ns + kTraceRetryNs;
     if (now_ns >= warned_ns_) {
-      warned_ns_ = now_ns + kWarnEveryNs;
+      warned_ns_ = now_ns + kTraceWarnNs;
       log(LogLevel::warn, "cannot write the trace " + error + "; trying again every second, traffic continues");
     }
     return false;
@@ -259,7 +259,7 @@ bool TraceWriter::begin_segment(std::int64_t now_ns) {
   const std::lock_guard<std::mutex> lock(mutex_);
   fresh_.clear();
   for (const auto& [text, id] : texts_) {
-    const std::vector<std::byte> record = record_of(text, id);
+    const std::vector<std::byte> record = text_record(text, id);
     append(record.data(), record.size());
   }
   for (const auto& [id, communicator] : communicators_) append(&communicator, sizeof communicator);
@@ -275,9 +275,9 @@ bool TraceWriter::write_block(std::uint32_t ring) {
   drop_block();
   if (error.empty()) return false;
   const std::int64_t now = now_ns();
-  retry_ns_ = now + kRetryNs;
+  retry_ns_ = now + kTraceRetryNs;
   if (now >= warned_ns_) {
-    warned_ns_ = now + kWarnEveryNs;
+    warned_ns_ = now + kTraceWarnNs;
     log(LogLevel::warn, "cannot write the trace " + error + "; trying again every second, traffic continues");
   }
   return false;
@@ -332,7 +332,7 @@ void TraceWriter::run() noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     ++rounds_;
     drained_.notify_all();
-    if (!stopping_) wake_.wait_for(lock, any ? kPause : kIdlePause);
+    if (!stopping_) wake_.wait_for(lock, any ? kDrainPause : kIdlePause);
   }
   segments_.end();
 }
