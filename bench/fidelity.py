@@ -55,7 +55,7 @@ PATTERNS: dict[str, Callable[[int], Pairs]] = {
     "incast": incast,
     "all_to_all": all_to_all,
 }
-PAIRWISE = 3  # least hosts for the other patterns; with two hosts they are one pair of hosts
+PAIRWISE = 3  # fewest hosts for the patterns but `one`; with two hosts they would all equal it
 
 STUDY = Study(
     "fidelity",

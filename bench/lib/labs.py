@@ -110,7 +110,7 @@ def uplinks(lab: Lab) -> list[str]:
 
 
 def capacity_bytes_per_s(lab: Lab) -> int:
-    """Capacity between the hosts of across() now: of a host's link or of all paths together."""
+    """Current capacity between two hosts: a host's link, or all paths if they carry less."""
     now = lab.current()
 
     def rate(link: str) -> int:

@@ -325,7 +325,7 @@ Status bench_rdma(const RdmaBenchPlan& plan, const engine::Knobs& knobs, RdmaBen
   }
   options.direct = plan.payload == RdmaBenchPayload::direct;
   if (options.direct && (options.mode == VerbsMode::ud || plan.what != RdmaBenchWhat::datapath)) {
-    *error = "payload direct is only possible for the datapath alone, over UC or RC";
+    *error = "payload `direct` can be measured only with `what` = datapath, over UC or RC";
     return Status::invalid_argument;
   }
   options.segment_bytes = static_cast<std::uint32_t>(plan.segment_bytes);

@@ -115,6 +115,14 @@ void ControlPlane::stop() noexcept {
   stopping_.store(true);
   wake();
   thread_.join();
+  for (const auto& [id, session] : sessions_) {
+    try {
+      if (session->confirmed) {
+        tell(core::ProcessEvent::Kind::disconnected, *session, 0, Status::ok, "this endpoint was closed");
+      }
+    } catch (const std::bad_alloc&) {  // the log lacks a line
+    }
+  }
 }
 
 void ControlPlane::wake() noexcept {

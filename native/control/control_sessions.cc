@@ -241,7 +241,8 @@ void ControlPlane::check_sessions(std::int64_t now_ns) {
     Session* session = find_session(id);
     if (session == nullptr) continue;
     if (session->ends_ns >= 0) {
-      if (now_ns >= session->ends_ns) end_session(session, Status::ok, "the peer process is gone", false);
+      if (now_ns >= session->ends_ns)
+        end_session(session, Status::ok, "the peer process has ended or closed its endpoint", false);
     } else if (look_for_idle && is_idle(session, now_ns)) {
       end_session(session, Status::ok, "it has no connection", true);
     } else if (session->tick_ns >= 0 && now_ns >= session->tick_ns) {

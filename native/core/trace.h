@@ -31,7 +31,7 @@ struct ProcessEvent {
     reconnected,   // a lost control socket was replaced; since_ns: when it was lost
     stalled,       // the process does not run, but its host answers. Repeated; since_ns: when it was last heard
     resumed,       // a stalled process runs again; since_ns: when the stall began
-    disconnected,  // status ok: the process closed; otherwise the reason why it is considered dead
+    disconnected,  // status ok: either end closed or has ended; otherwise the reason why the peer is considered dead
   };
   Kind kind = Kind::connected;
   Status status = Status::ok;

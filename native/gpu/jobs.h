@@ -47,7 +47,7 @@ inline constexpr unsigned kAttendantBlocks = 16;  // enough blocks for the bandw
 // State in pinned memory, shared by the host and the attendant.
 struct AttendantBoard {
   AttendedJob jobs[kAttendedJobs];
-  // Launches with a generation up to this one end once they have no more jobs.
+  // Launches whose generation is at most this number end once they have no more jobs.
   alignas(128) std::uint32_t leave;
   alignas(128) std::uint32_t done[kAttendantBlocks];  // number of each block's last finished job
 };

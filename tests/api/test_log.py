@@ -91,6 +91,20 @@ def test_log__names_peers_that_connect_and_close() -> None:
             assert "127.0.0.1" in log.take("disconnected from ")
 
 
+def test_log__says_that_this_end_was_closed() -> None:
+    """Both ends close at about the same time, and each has a line of its own."""
+    with running(child("echo", WEFT_LOG_LEVEL="info")) as process:
+        with Endpoint(**LOCAL) as endpoint:
+            with endpoint.connect(bytes.fromhex(line(process))) as connection:
+                connection.send(b"hello")
+                assert connection.recv(8) == b"hello"
+            assert process.wait(timeout=PATIENCE_S) == 0
+        assert process.stderr is not None
+        lines = [each for each in process.stderr if "disconnected from 127.0.0.1" in each]
+        assert len(lines) == 1
+        assert "this endpoint was closed" in lines[0]
+
+
 def test_log__names_a_peer_that_was_killed() -> None:
     with running(child("echoes", WEFT_LOG_LEVEL="info")) as process:
         handle, log = line(process), Log(process)

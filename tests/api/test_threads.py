@@ -137,7 +137,7 @@ def spent_ns(name: str) -> int:
 
 
 def test_threads__who_asks_an_engine_sleeps_meanwhile() -> None:
-    """The control thread sleeps while it waits for an engine, so that it leaves it the core."""
+    """The control thread sleeps while it waits for an engine that needs the same CPU core."""
     if not Path("/proc/self/schedstat").exists():
         pytest.skip("needs a kernel with CONFIG_SCHED_INFO")
     count = 50

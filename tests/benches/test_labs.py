@@ -202,7 +202,7 @@ def test_failover__another_error_than_silence_is_no_result(
 ) -> None:
     def hangs(*words: Any) -> None:
         words[-1](traffic.Times(0, time.perf_counter_ns(), 0))
-        raise click.ClickException("no measured within 62 s")
+        raise click.ClickException("the endpoint did not report its measurement within 62 s")
 
     def cut(hand: failover.Hand, times: traffic.Times) -> None:
         hand.moments_ns.append(times.window_ns)
@@ -211,4 +211,4 @@ def test_failover__another_error_than_silence_is_no_result(
     monkeypatch.setattr(failover.Hand, "act", cut)
     done = call("failover", *SLOW, "--only", "weft", "--repeats", "1", "--cut", "all for good")
     assert done.exit_code == 1
-    assert "no measured within 62 s" in done.output
+    assert "the endpoint did not report its measurement within 62 s" in done.output

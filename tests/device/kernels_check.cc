@@ -106,8 +106,8 @@ struct Arrays {
   }
 };
 
-// Reduces on the GPU and, with equal alignment, on the host; `which`: the arrays used as a, b, out
-// and also (-1: none).
+// Reduces on the GPU and, with equal alignment, on the host. `which`: the indices of the arrays that
+// are used as `a`, `b`, `out` and `also`; -1: not used.
 bool reduces_alike(const Rig& rig, gpu::ElementType type, gpu::Operation operation, std::size_t elements,
                    Arrays* arrays, const int (&which)[4]) {
   static const std::unique_ptr<gpu::Kernels> host = [] {

@@ -181,7 +181,9 @@ def test_try__matplotlib_is_missed_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr("transport.cli.try_policy.run", lambda *a, **b: pytest.fail("it was run"))
+    monkeypatch.setattr(
+        "transport.cli.try_policy.run", lambda *a, **b: pytest.fail("the policy was run")
+    )
     done = CliRunner().invoke(policy_group, ["try", "swift", "--plot", str(tmp_path / "x.svg")])
     assert done.exit_code == 2
     assert done.output.endswith("--plot needs matplotlib: pip install matplotlib\n")

@@ -49,7 +49,7 @@ def test_run__what_meets_nobody_takes_about_its_ideal_time() -> None:
 
 
 def test_run__where_threads_cannot_be_had_it_says_so_and_ends() -> None:
-    """A run with 64 threads fails cleanly if memory suffices for few stacks of 8 MB."""
+    """A run with 64 threads fails cleanly if there is memory for a few thread stacks only."""
     program = """
 import resource
 from transport.errors import OutOfMemoryError

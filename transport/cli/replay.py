@@ -89,7 +89,7 @@ def series(track: Track, index: int) -> tuple[np.ndarray[Any, Any], np.ndarray[A
 
 
 def draw(pyplot: Any, tracks: Sequence[Track], title: str, out: Path) -> None:
-    """Plots one panel for each answer of the family, with one colour for each policy."""
+    """Plots one panel for each result field of the policy family, with one colour per policy."""
     panels = DRAWN[tracks[0].family]
     figure, axes = pyplot.subplots(
         len(panels), 1, figsize=(9, 3 * len(panels)), sharex=True, squeeze=False

@@ -136,7 +136,11 @@ class Bout:
                 result[name].records[:] = chunk.presets[at]
                 statuses[name] = side.call(hook, event.address, result[name].address)
                 if side.complaint() or not (event.intact() and result[name].intact()):
-                    self.fail(at, chunk, f"{name}: {side.complaint() or 'bytes beside a record'}")
+                    self.fail(
+                        at,
+                        chunk,
+                        f"{name}: {side.complaint() or 'bytes outside a record were written to'}",
+                    )
             if event.records.tobytes() != chunk.events[at].tobytes():
                 self.fail(at, chunk, "the event was written to")
             self.step_tracked(chunk, at, (tracked_row(rows[at]), presets[at]), statuses, result)

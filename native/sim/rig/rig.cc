@@ -379,7 +379,7 @@ bool Rig::step() {
     if (!dead(end)) post_due(end);
   }
   if (dead(1)) {
-    // The caller of a dead end died too, so its outstanding and planned requests are void.
+    // When an endpoint's process dies, so does the program in it: its outstanding and planned requests are void.
     Side& side = *sides_[1];
     const std::size_t never = side.sends.size() - side.next_send + side.receives.size() - side.next_receive;
     unposted_ -= static_cast<i64>(never);
