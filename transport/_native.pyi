@@ -85,6 +85,10 @@ from transport._native_replay import (
     ReplayedPolicy as ReplayedPolicy,
 )
 
+# native/bind/crc32c.cc
+
+def crc32c(data: bytes) -> int: ...
+
 # native/bind/knobs.cc
 
 def knob_table() -> list[tuple[str, str, str, str, str, str, str, str]]: ...

@@ -5,6 +5,7 @@ namespace weft::bind {
 void bind_arena(pybind11::module_& module);
 void bind_core_bench(pybind11::module_& module);
 void bind_counters(pybind11::module_& module);
+void bind_crc32c(pybind11::module_& module);
 void bind_device(pybind11::module_& module);
 void bind_fabric(pybind11::module_& module);
 void bind_knobs(pybind11::module_& module);
@@ -19,6 +20,7 @@ void bind_runtime(pybind11::module_& module);
 PYBIND11_MODULE(_native, module) {
   weft::bind::bind_core_bench(module);
   weft::bind::bind_counters(module);
+  weft::bind::bind_crc32c(module);
   weft::bind::bind_knobs(module);
   weft::bind::bind_policies(module);
   weft::bind::bind_rdma(module);

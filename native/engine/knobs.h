@@ -1,4 +1,4 @@
-// The knob table declares every setting of a user, with its type, unit, default, range and meaning.
+// The table of all user settings (knobs), with type, unit, default, range and meaning.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace weft::engine {
 
-// Enumerators are in the order of the words in their CHOICE row.
+// The enumerators are in the same order as the words in the CHOICE row of the setting.
 enum class AddressFamily : std::int32_t { automatic, ipv4, ipv6 };
 enum class CrcMode : std::int32_t { automatic, on, off };
 #define WEFT_NAME(name) name,
@@ -23,7 +23,8 @@ enum class RdmaMode : std::int32_t { automatic, uc, rc, ud };
 enum class RdmaPlacement : std::int32_t { slots, direct };
 enum class LogLevel : std::int32_t { error, warn, info, debug };
 
-// The variable of a row is WEFT_ and the field in upper case. `wild` lists values for randomised runs.
+// The environment variable of a row is WEFT_ followed by the field in upper case. `wild` lists values for randomised
+// tests.
 //   TEXT(field, default, wild, sentence)
 //   INTEGER(field, unit, default, low, high, zero, wild, sentence)   zero: 0 is allowed below `low` and means automatic
 //   REAL(field, unit, default, low, high, wild, sentence)
@@ -135,6 +136,14 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   TEXT(telemetry, "auto", "off",                                                                                      \
     "Where the process keeps its counters for weft counters --live: auto (a file in /dev/shm, or private memory and "  \
     "a warning where it has no room), off, or the absolute path of a directory, which must have room")                \
+  TEXT(trace, "", "",                                                                                                 \
+    "Directory for the files of a trace of NCCL's operations and channels, which transport.trace reads; empty: none") \
+  INTEGER(trace_bytes_max, "bytes", 1073741824, 1048576, 1099511627776, false, "1048576",                             \
+    "Size of a process's trace, above which its oldest files are removed")                                            \
+  INTEGER(trace_keep_ns, "ns", 0, 1000000000, 31536000000000000, true, "1000000000",                                  \
+    "Age above which files of a trace are removed; 0: they are kept while trace_bytes_max allows")                    \
+  INTEGER(trace_kernels, "switch", 0, 0, 1, false, "1",                                                               \
+    "1: the trace has the times of NCCL's kernels on the GPU, which slows collectives down")                          \
   TEXT(secret_file, "", "",                                                                                           \
     "File with the shared secret; when set, peers that do not hold it are refused")                                   \
   CHOICE(log_level, LogLevel, warn, "error|warn|info|debug", "error,debug",                                           \
@@ -153,29 +162,30 @@ struct Knobs {
 #undef WEFT_KNOB_CHOICE
 };
 
-// A row of the table as text, for listings and for the documentation.
+// One setting of the table as text, for listings and documentation.
 struct KnobInfo {
   std::string field;
   std::string variable;
   std::string type;           // "text", "integer", "real" or "choice"
-  std::string unit;           // empty for text and choice
-  std::string default_value;  // as it would be written in the environment
+  std::string unit;           // empty for types text and choice
+  std::string default_value;  // as written in an environment variable
   std::string range;          // "1..256", "0 or 576..65472", "auto|ipv4|ipv6"; empty for text
-  std::string wild;           // values for randomised runs, separated by ','
+  std::string wild;           // values for randomised tests, separated by ','
   std::string sentence;
 };
 const std::vector<KnobInfo>& knob_table();
 
-// The value of one knob as text, or an empty string for an unknown name.
+// Returns the value of a setting as text; empty if there is no setting of that name.
 std::string knob_value(const Knobs& knobs, const std::string& name);
 
-// `name` is a field or its variable. On failure nothing changes and `error` names the knob, the value and its range.
+// Sets a setting; `name` is its field or its variable. On failure nothing changes, and `error` states the setting, the
+// value and the range.
 Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, std::string* error);
 
-// Reads every WEFT_* variable of the environment; refuses unknown names and invalid values.
+// Reads all WEFT_* variables of the environment. Fails for unknown names and invalid values.
 Status load_knobs(Knobs* knobs, std::string* error);
 
-// The knobs by name, as datapaths read them. `knobs` must outlive it.
+// Gives datapaths access to the settings by name. `knobs` must outlive this object.
 class KnobSettings final : public datapath::Settings {
  public:
   explicit KnobSettings(const Knobs& knobs) noexcept : knobs_(&knobs) {}
@@ -187,7 +197,7 @@ class KnobSettings final : public datapath::Settings {
   const Knobs* knobs_;
 };
 
-// Checks relations between knobs, which a row cannot express. load_knobs() calls it last.
+// Checks conditions that involve several settings. load_knobs() calls it at its end.
 Status check_knobs(const Knobs& knobs, std::string* error);
 
 }  // namespace weft::engine

@@ -16,7 +16,16 @@ namespace weft::nccl {
 
 // The kind of object that a handle names. Handles of another kind are refused. Nonzero, so that no handle is a null
 // pointer.
-enum class HandleKind : std::uint8_t { context = 0xC1, comm = 0xC2, listener = 0xC3, request = 0xC4, memory = 0xC5 };
+enum class HandleKind : std::uint8_t {
+  context = 0xC1,
+  comm = 0xC2,
+  listener = 0xC3,
+  request = 0xC4,
+  memory = 0xC5,
+  profiler = 0xC6,   // a communicator of the profiler
+  operation = 0xC7,  // an operation that the profiler recorded; the rest of the handle is its record's id
+  profiled = 0xC8,   // another event of the profiler
+};
 
 // A handle's fields from the top bit: kind (8 bits), part (8), generation (28), index (20). `part` is the slot of a
 // request.

@@ -1,0 +1,78 @@
+// Version 1 of NCCL's profiler interface (NCCL 2.23 and later), the first one. Written from the interface's facts.
+#pragma once
+
+#include "native/plugin/profiler/abi_common.h"
+
+namespace weft::nccl::profiler_v1 {
+
+struct Descriptor {
+  std::uint8_t type;
+  void* parent;
+  int rank;
+  union {
+    struct {
+      const char* name;
+      std::uint64_t comm_hash;
+      std::uint64_t sequence;
+      std::uint8_t function;
+      const void* send_buffer;
+      void* receive_buffer;
+      std::size_t count;
+      int root;
+      std::uint8_t datatype;
+      std::uint32_t operation;
+      std::size_t traffic_bytes;
+      std::uint8_t channels_max;
+      std::uint8_t warps;
+      std::uint8_t algorithm;
+      std::uint8_t protocol;
+      int is_collnet;
+      int is_nvls;
+    } collective;
+    struct {
+      const char* name;
+      std::uint64_t comm_hash;
+      std::uint8_t function;
+      void* buffer;
+      std::uint8_t datatype;
+      std::size_t count;
+      int peer;
+    } point_to_point;
+    ProfiledProxyOp proxy_op;
+    int proxy_step;
+  };
+};
+static_assert(sizeof(Descriptor) == 120 && offsetof(Descriptor, rank) == 16 && offsetof(Descriptor, proxy_op) == 24);
+static_assert(offsetof(Descriptor, collective.function) == 48);
+static_assert(offsetof(Descriptor, collective.count) == 72);
+static_assert(offsetof(Descriptor, collective.root) == 80);
+static_assert(offsetof(Descriptor, collective.datatype) == 84);
+static_assert(offsetof(Descriptor, collective.operation) == 88);
+static_assert(offsetof(Descriptor, collective.traffic_bytes) == 96);
+static_assert(offsetof(Descriptor, collective.channels_max) == 104);
+static_assert(offsetof(Descriptor, collective.protocol) == 107);
+static_assert(offsetof(Descriptor, collective.is_nvls) == 112);
+static_assert(offsetof(Descriptor, point_to_point.function) == 40);
+static_assert(offsetof(Descriptor, point_to_point.count) == 64);
+static_assert(offsetof(Descriptor, point_to_point.peer) == 72);
+
+union StateArguments {
+  struct {
+    std::size_t transferred_bytes;
+    int steps;
+  } proxy_op;
+  int appended_proxy_ops;
+};
+static_assert(sizeof(StateArguments) == 16);
+
+struct Profiler {
+  const char* name;
+  Result (*init)(void** context, int* mask);
+  Result (*start_event)(void* context, void** event, Descriptor* descriptor);
+  Result (*stop_event)(void* event);
+  Result (*record_event_state)(void* event, int state, StateArguments* arguments);
+  Result (*finalize)(void* context);
+};
+static_assert(sizeof(Profiler) == 48 && offsetof(Profiler, finalize) == 40);
+
+}  // namespace weft::nccl::profiler_v1

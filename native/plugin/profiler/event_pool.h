@@ -1,0 +1,134 @@
+// Events of the profiler that are in progress. Starting one and ending one takes no lock, and allocates only while the
+// pool grows. A handle of an event that has ended finds nothing.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+#include "native/plugin/handle_table.h"
+
+namespace weft::nccl {
+
+// What an event needs until it ends.
+struct ProfiledEvent {
+  enum class Kind : std::uint8_t { channel, step, kernel };
+  Kind kind = Kind::channel;
+  bool sends = false;
+  std::uint16_t channel = 0;
+  std::uint32_t record = 0;     // channel: its record
+  std::uint32_t operation = 0;  // kernel: its operation's record
+  OpaqueHandle parent{};        // step: its channel's event
+  // Step: what it waits for, and since when.
+  int state = 0;
+  std::int64_t since_ns = 0;
+  // Channel: sums over its steps, which several threads may end. Kernel: the GPU's times.
+  std::atomic<std::uint64_t> bytes{0}, gpu_wait_ns{0}, peer_wait_ns{0}, network_wait_ns{0};
+  std::atomic<std::uint32_t> steps{0}, messages{0};
+};
+
+class EventPool {
+ public:
+  static constexpr std::uint32_t kEventsMax = 1 << 18;
+
+  EventPool() = default;
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+  ~EventPool() {
+    for (std::atomic<Block*>& block : blocks_) delete block.load(std::memory_order_relaxed);
+  }
+
+  // Null: too many events are in progress, or there is no memory. The event is as new.
+  ProfiledEvent* take(OpaqueHandle* handle) noexcept {
+    std::uint32_t index = pop();
+    if (index == kNone) index = grow();
+    if (index == kNone) return nullptr;
+    Slot& slot = made(index);
+    const std::uint32_t generation = (slot.generation.load(std::memory_order_relaxed) + 1) & kGenerationMask;
+    new (&slot.event) ProfiledEvent;
+    slot.generation.store(generation, std::memory_order_release);  // odd: in use
+    *handle = {HandleKind::profiled, 0, generation, index};
+    return &slot.event;
+  }
+  ProfiledEvent* find(OpaqueHandle handle) noexcept {
+    if (handle.kind != HandleKind::profiled || handle.index >= kEventsMax) return nullptr;
+    Slot* const slot = slot_at(handle.index);
+    const bool known = slot != nullptr && (handle.generation & 1) != 0 &&
+                       slot->generation.load(std::memory_order_acquire) == handle.generation;
+    return known ? &slot->event : nullptr;
+  }
+  // Ends an event that find() has found; a second end has no effect.
+  void give_back(OpaqueHandle handle) noexcept {
+    std::uint32_t generation = handle.generation;
+    if (!made(handle.index)
+             .generation.compare_exchange_strong(generation, (generation + 1) & kGenerationMask,
+                                                 std::memory_order_acq_rel)) {
+      return;
+    }
+    push(handle.index);
+  }
+
+ private:
+  static constexpr std::uint32_t kGenerationMask = OpaqueHandle::kGenerationMask;
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+  static constexpr std::uint32_t kBlockSlots = 1024;
+  struct Slot {
+    ProfiledEvent event;
+    std::atomic<std::uint32_t> generation{0};
+    std::atomic<std::uint32_t> next{kNone};  // of the free slots
+  };
+  using Block = std::array<Slot, kBlockSlots>;
+
+  Slot* slot_at(std::uint32_t index) noexcept {
+    Block* const block = blocks_[index / kBlockSlots].load(std::memory_order_acquire);
+    return block == nullptr ? nullptr : &(*block)[index % kBlockSlots];
+  }
+  // A slot whose block exists.
+  Slot& made(std::uint32_t index) noexcept {
+    return (*blocks_[index / kBlockSlots].load(std::memory_order_acquire))[index % kBlockSlots];
+  }
+  // The head of the free slots is an index and a count of changes, so that a slot that was taken and given back in
+  // between is noticed.
+  std::uint32_t pop() noexcept {
+    std::uint64_t head = free_.load(std::memory_order_acquire);
+    for (;;) {
+      const auto index = static_cast<std::uint32_t>(head);
+      if (index == kNone) return kNone;
+      const std::uint32_t next = made(index).next.load(std::memory_order_relaxed);
+      const std::uint64_t after = ((head >> 32) + 1) << 32 | next;
+      if (free_.compare_exchange_weak(head, after, std::memory_order_acq_rel)) return index;
+    }
+  }
+  void push(std::uint32_t index) noexcept {
+    std::uint64_t head = free_.load(std::memory_order_relaxed);
+    for (;;) {
+      made(index).next.store(static_cast<std::uint32_t>(head), std::memory_order_relaxed);
+      const std::uint64_t after = ((head >> 32) + 1) << 32 | index;
+      if (free_.compare_exchange_weak(head, after, std::memory_order_acq_rel)) return;
+    }
+  }
+  // Takes a slot that was never used.
+  std::uint32_t grow() noexcept {
+    const std::uint32_t index = used_.fetch_add(1, std::memory_order_relaxed);
+    if (index >= kEventsMax) {
+      used_.store(kEventsMax, std::memory_order_relaxed);
+      return kNone;
+    }
+    std::atomic<Block*>& place = blocks_[index / kBlockSlots];
+    if (place.load(std::memory_order_acquire) == nullptr) {
+      auto* const made = new (std::nothrow) Block;
+      Block* none = nullptr;
+      if (made == nullptr) return kNone;  // the slot is lost, which matters little once memory is short
+      if (!place.compare_exchange_strong(none, made, std::memory_order_acq_rel)) delete made;
+    }
+    return index;
+  }
+
+  std::array<std::atomic<Block*>, kEventsMax / kBlockSlots> blocks_{};
+  std::atomic<std::uint64_t> free_{kNone};
+  std::atomic<std::uint32_t> used_{0};
+};
+
+}  // namespace weft::nccl

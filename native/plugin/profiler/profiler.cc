@@ -1,0 +1,293 @@
+// The handle of an operation is the id of its record, since NCCL refers to operations long after it has stopped them.
+#include "native/plugin/profiler/profiler.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "native/engine/clock.h"
+#include "native/engine/knobs.h"
+#include "native/plugin/fork_check.h"
+
+namespace weft::nccl {
+namespace {
+
+using engine::now_ns;
+
+constexpr std::uint64_t kMask =
+    kEventCollective | kEventPointToPoint | kEventProxyOp | kEventProxyStep | kEventNetPlugin | kEventCopyCollective;
+constexpr std::int64_t kFlushNs = 1'000'000'000;
+
+void* handle_of(std::uint32_t record) noexcept {
+  return reinterpret_cast<void*>(std::uintptr_t{static_cast<std::uint8_t>(HandleKind::operation)} << 56 |
+                                 std::uintptr_t{record});
+}
+// The record of an operation's handle; 0: the handle is none of an operation.
+std::uint32_t operation_of(const void* handle) noexcept {
+  const auto bits = reinterpret_cast<std::uintptr_t>(handle);
+  constexpr auto kind = std::uintptr_t{static_cast<std::uint8_t>(HandleKind::operation)};
+  return bits >> 32 == kind << 24 ? static_cast<std::uint32_t>(bits) : 0;
+}
+
+std::uint32_t text_of(engine::TraceWriter& writer, const char* text) noexcept {
+  return text == nullptr || *text == '\0' ? 0 : writer.text(text);
+}
+
+}  // namespace
+
+Profiler& Profiler::instance() noexcept {
+  static Profiler* const made = new Profiler;  // never destroyed: NCCL's threads call it during exit
+  return *made;
+}
+
+// Null if nothing is to be recorded. The mutex must be held.
+engine::TraceWriter* Profiler::begin_tracing(Logger log) {
+  if (tried_) return owned_.get();
+  tried_ = true;
+  engine::Knobs knobs;
+  std::string error;
+  if (engine::load_knobs(&knobs, &error) == Status::ok && !knobs.trace.empty()) {
+    kernels_ = knobs.trace_kernels != 0;
+    engine::TraceLimits limits;
+    limits.bytes_max = knobs.trace_bytes_max;
+    limits.segment_bytes = std::min(limits.segment_bytes, limits.bytes_max / 4);
+    limits.keep_ns = knobs.trace_keep_ns;
+    owned_ = engine::TraceWriter::open(knobs.trace, limits, &error);
+    writer_.store(owned_.get(), std::memory_order_release);
+  }
+  if (!error.empty() && log != nullptr) {
+    log(kLogWarn, kLogInit, "weft", 0, "PROFILER/weft: %s; there will be no trace", error.c_str());
+  }
+  return owned_.get();
+}
+
+void Profiler::name(Context* context, const CommunicatorFacts& facts) noexcept {
+  engine::TraceWriter* const writer = writer_.load(std::memory_order_acquire);
+  if (writer == nullptr || context->named.exchange(true, std::memory_order_acq_rel)) return;
+  telemetry::TraceCommunicator record;
+  record.head.id = context->record;
+  record.head.time_ns = now_ns();
+  record.comm_id = facts.comm_id;
+  record.name = text_of(*writer, facts.name);
+  record.ranks = facts.ranks;
+  record.nodes = facts.nodes;
+  record.rank = facts.rank;
+  writer->begin(record);
+}
+
+void Profiler::init(void** context, int* mask, const CommunicatorFacts& facts, Logger log) noexcept {
+  *context = nullptr;
+  *mask = 0;
+  if (!mark_parent()) return;
+  try {
+    engine::TraceWriter* writer = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      writer = begin_tracing(log);
+    }
+    if (writer == nullptr) return;
+    auto made = std::make_unique<Context>();
+    made->record = writer->next_id();
+    if (facts.ranks > 0) name(made.get(), facts);
+    *context = contexts_.add(std::move(made));
+    if (*context == nullptr) return;
+    *mask = static_cast<int>(kMask | (kernels_ ? kEventKernelChannel : 0));
+  } catch (const std::bad_alloc&) {  // this communicator is not traced
+  }
+}
+
+void Profiler::finalize(void* context) noexcept {
+  const std::unique_ptr<Context> gone = contexts_.remove(context);
+  engine::TraceWriter* const writer = writer_.load(std::memory_order_acquire);
+  if (gone == nullptr || writer == nullptr) return;
+  telemetry::TraceCommunicatorEnd record;
+  record.head.id = gone->record;
+  record.head.time_ns = now_ns();
+  writer->end(record);
+  static_cast<void>(writer->flush(kFlushNs));  // the process may end now
+}
+
+void Profiler::start_operation(void* context, const OperationFacts& facts, void** event) noexcept {
+  *event = nullptr;
+  engine::TraceWriter* const writer = writer_.load(std::memory_order_acquire);
+  Context* const of = contexts_.find(context);
+  if (writer == nullptr || of == nullptr) return;
+  if (!of->named.load(std::memory_order_acquire)) name(of, {facts.comm_hash, facts.comm_name, 0, 0, facts.rank});
+  telemetry::TraceOperation record;
+  record.head.id = writer->next_id();
+  record.head.time_ns = now_ns();
+  record.sequence = facts.sequence;
+  record.count = facts.count;
+  record.tag = facts.tag;
+  record.communicator = of->record;
+  record.function = text_of(*writer, facts.function);
+  record.datatype = text_of(*writer, facts.datatype);
+  record.algorithm = text_of(*writer, facts.algorithm);
+  record.protocol = text_of(*writer, facts.protocol);
+  record.root = facts.root;
+  record.channels = facts.channels;
+  record.kind = static_cast<std::uint16_t>(facts.kind);
+  writer->put(record);
+  *event = handle_of(record.head.id);
+}
+
+void Profiler::start_channel(void* context, const void* parent, const ProfiledProxyOp& facts, void** event) noexcept {
+  *event = nullptr;
+  engine::TraceWriter* const writer = writer_.load(std::memory_order_acquire);
+  Context* const of = contexts_.find(context);
+  if (writer == nullptr || of == nullptr) return;
+  OpaqueHandle handle{};
+  ProfiledEvent* const made = events_.take(&handle);
+  if (made == nullptr) return;
+  made->kind = ProfiledEvent::Kind::channel;
+  made->record = writer->next_id();
+  telemetry::TraceChannel record;
+  record.head.id = made->record;
+  record.head.time_ns = now_ns();
+  // A proxy works for other processes, too (PXN): the parent is then a pointer of that process.
+  record.operation = facts.pid == ::getpid() ? operation_of(parent) : 0;
+  record.communicator = of->record;
+  record.peer = facts.peer;
+  record.steps = facts.steps;
+  record.chunk_bytes = static_cast<std::uint32_t>(facts.chunk_bytes);
+  record.channel = facts.channel;
+  record.sends = facts.sends != 0 ? 1 : 0;
+  writer->put(record);
+  *event = handle.value();
+}
+
+void Profiler::start_step(const void* parent, void** event) noexcept {
+  *event = nullptr;
+  if (writer_.load(std::memory_order_acquire) == nullptr) return;
+  const OpaqueHandle of = OpaqueHandle::of(parent);
+  if (events_.find(of) == nullptr) return;
+  OpaqueHandle handle{};
+  ProfiledEvent* const made = events_.take(&handle);
+  if (made == nullptr) return;
+  made->kind = ProfiledEvent::Kind::step;
+  made->parent = of;
+  made->since_ns = now_ns();
+  *event = handle.value();
+}
+
+void Profiler::start_kernel(const void* parent, std::uint16_t channel, std::uint64_t gpu_ns, void** event) noexcept {
+  *event = nullptr;
+  if (writer_.load(std::memory_order_acquire) == nullptr) return;
+  OpaqueHandle handle{};
+  ProfiledEvent* const made = events_.take(&handle);
+  if (made == nullptr) return;
+  made->kind = ProfiledEvent::Kind::kernel;
+  made->operation = operation_of(parent);
+  made->channel = channel;
+  made->bytes.store(gpu_ns, std::memory_order_relaxed);
+  *event = handle.value();
+}
+
+void Profiler::start_net(const void* parent, const ProfiledNetEvent& event) noexcept {
+  if (event.id != kNetPluginId || event.data == nullptr) return;
+  const ProfiledEvent* const step = events_.find(OpaqueHandle::of(parent));
+  if (step == nullptr) return;
+  const ProfiledEvent* const channel = events_.find(step->parent);
+  if (channel != nullptr) static_cast<NetMessage*>(event.data)->channel = channel->record;
+}
+
+// Adds the time since the step's last state to its channel.
+void Profiler::add_wait(ProfiledEvent* step, std::int64_t now) noexcept {
+  ProfiledEvent* const channel = events_.find(step->parent);
+  if (channel == nullptr) return;
+  const auto waited_ns = static_cast<std::uint64_t>(std::max<std::int64_t>(now - step->since_ns, 0));
+  switch (step->state) {
+    case kStateSendGpuWait:
+    case kStateReceiveGpuWait:
+    case kStateReceiveFlushWait:
+      channel->gpu_wait_ns.fetch_add(waited_ns, std::memory_order_relaxed);
+      return;
+    case kStateSendPeerWait:
+      channel->peer_wait_ns.fetch_add(waited_ns, std::memory_order_relaxed);
+      return;
+    case kStateSendWait:
+    case kStateReceiveWait:
+      channel->network_wait_ns.fetch_add(waited_ns, std::memory_order_relaxed);
+      return;
+    default:
+      return;
+  }
+}
+
+void Profiler::record_state(const void* event, int state, std::uint64_t bytes) noexcept {
+  const OpaqueHandle handle = OpaqueHandle::of(event);
+  ProfiledEvent* const step = events_.find(handle);
+  if (step == nullptr || step->kind != ProfiledEvent::Kind::step) return;
+  const std::int64_t now = now_ns();
+  add_wait(step, now);
+  step->state = state;
+  step->since_ns = now;
+  // A send knows its bytes when it enters the network, a receive when it leaves it.
+  if (state == kStateSendWait || state == kStateReceiveFlushWait) {
+    step->bytes.store(bytes, std::memory_order_relaxed);
+  }
+}
+
+void Profiler::record_transferred(const void* event, std::uint64_t bytes) noexcept {
+  ProfiledEvent* const channel = events_.find(OpaqueHandle::of(event));
+  if (channel == nullptr || channel->kind != ProfiledEvent::Kind::channel) return;
+  // NCCL tells the sum so far, perhaps from several threads.
+  std::uint64_t known = channel->bytes.load(std::memory_order_relaxed);
+  while (known < bytes && !channel->bytes.compare_exchange_weak(known, bytes, std::memory_order_relaxed)) {
+  }
+}
+
+void Profiler::record_kernel_stop(const void* event, std::uint64_t gpu_ns) noexcept {
+  ProfiledEvent* const kernel = events_.find(OpaqueHandle::of(event));
+  if (kernel == nullptr || kernel->kind != ProfiledEvent::Kind::kernel) return;
+  kernel->gpu_wait_ns.store(gpu_ns, std::memory_order_relaxed);
+}
+
+void Profiler::stop(const void* event) noexcept {
+  engine::TraceWriter* const writer = writer_.load(std::memory_order_acquire);
+  if (writer == nullptr || event == nullptr) return;
+  if (const std::uint32_t operation = operation_of(event); operation != 0) {
+    telemetry::TraceOperationEnd record;
+    record.head.id = operation;
+    record.head.time_ns = now_ns();
+    writer->put(record);
+    return;
+  }
+  const OpaqueHandle handle = OpaqueHandle::of(event);
+  ProfiledEvent* const ended = events_.find(handle);
+  if (ended == nullptr) return;
+  const std::int64_t now = now_ns();
+  if (ended->kind == ProfiledEvent::Kind::step) {
+    add_wait(ended, now);
+    if (ProfiledEvent* const channel = events_.find(ended->parent)) {
+      const std::uint64_t bytes = ended->bytes.load(std::memory_order_relaxed);
+      channel->bytes.fetch_add(bytes, std::memory_order_relaxed);
+      channel->steps.fetch_add(1, std::memory_order_relaxed);
+      channel->messages.fetch_add(bytes != 0 ? 1 : 0, std::memory_order_relaxed);
+    }
+  } else if (ended->kind == ProfiledEvent::Kind::channel) {
+    telemetry::TraceChannelEnd record;
+    record.head.id = ended->record;
+    record.head.time_ns = now;
+    record.bytes = ended->bytes.load(std::memory_order_relaxed);
+    record.gpu_wait_ns = ended->gpu_wait_ns.load(std::memory_order_relaxed);
+    record.peer_wait_ns = ended->peer_wait_ns.load(std::memory_order_relaxed);
+    record.network_wait_ns = ended->network_wait_ns.load(std::memory_order_relaxed);
+    record.steps = ended->steps.load(std::memory_order_relaxed);
+    record.messages = ended->messages.load(std::memory_order_relaxed);
+    writer->put(record);
+  } else {
+    telemetry::TraceKernel record;
+    record.head.id = writer->next_id();
+    record.head.time_ns = now;
+    record.gpu_start_ns = ended->bytes.load(std::memory_order_relaxed);
+    record.gpu_stop_ns = ended->gpu_wait_ns.load(std::memory_order_relaxed);
+    record.operation = ended->operation;
+    record.channel = ended->channel;
+    writer->put(record);
+  }
+  events_.give_back(handle);
+}
+
+}  // namespace weft::nccl

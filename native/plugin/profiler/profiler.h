@@ -1,0 +1,90 @@
+// What NCCL tells a profiler, independent of the interface's version, and where it goes: into the trace.
+//
+// The trace has one record for each operation and for each channel of it with a peer; the steps of a channel are summed
+// up. Nothing here fails a call of NCCL: what cannot be recorded is dropped.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "native/engine/trace/trace_writer.h"
+#include "native/plugin/profiler/abi_common.h"
+#include "native/plugin/profiler/event_pool.h"
+
+namespace weft::nccl {
+
+struct CommunicatorFacts {
+  std::uint64_t comm_id = 0;
+  const char* name = nullptr;
+  int nodes = 0, ranks = 0, rank = -1;
+};
+
+// An operation; null texts are unknown.
+struct OperationFacts {
+  enum class Kind : std::uint16_t { collective, point_to_point, copy_engines };
+  Kind kind = Kind::collective;
+  // Versions 1 to 3 tell the communicator with each operation, later ones in init.
+  std::uint64_t comm_hash = 0;
+  const char* comm_name = nullptr;
+  int rank = -1;
+  std::uint64_t sequence = 0, count = 0, tag = 0;
+  const char *function = nullptr, *datatype = nullptr, *algorithm = nullptr, *protocol = nullptr;
+  int root = -1;  // point to point: the peer
+  std::uint16_t channels = 0;
+};
+
+// The structure that weft's net plugin passes with a message, so that the message can name its channel. `channel` is
+// set to the id of the channel's record.
+struct NetMessage {
+  std::uint32_t channel = 0;
+};
+inline constexpr std::int64_t kNetPluginId = 0x40 << 16 | 1;  // type and version of NetMessage
+
+class Profiler {
+ public:
+  static Profiler& instance() noexcept;
+
+  // Sets the context, and the mask of events that the trace needs: 0 if the knob `trace` is empty or no trace can be
+  // written.
+  void init(void** context, int* mask, const CommunicatorFacts& facts, Logger log) noexcept;
+  void finalize(void* context) noexcept;
+
+  // Each sets the event's handle, null: there is nothing to record.
+  void start_operation(void* context, const OperationFacts& facts, void** event) noexcept;
+  void start_channel(void* context, const void* parent, const ProfiledProxyOp& facts, void** event) noexcept;
+  void start_step(const void* parent, void** event) noexcept;
+  void start_kernel(const void* parent, std::uint16_t channel, std::uint64_t gpu_ns, void** event) noexcept;
+  void start_net(const void* parent, const ProfiledNetEvent& event) noexcept;
+
+  // A step begins to wait for what `state` says. `bytes`: of the step, if known; 0: not.
+  void record_state(const void* event, int state, std::uint64_t bytes) noexcept;
+  // A channel's bytes grow, in versions 1 to 3, which count them for the channel.
+  void record_transferred(const void* event, std::uint64_t bytes) noexcept;
+  void record_kernel_stop(const void* event, std::uint64_t gpu_ns) noexcept;
+  void stop(const void* event) noexcept;
+
+ private:
+  // A communicator: NCCL initialises the profiler once for each.
+  struct Context {
+    std::uint32_t record = 0;
+    std::atomic<bool> named{false};  // false: versions 1 to 3 have not told the communicator yet
+  };
+  Profiler() = default;
+  engine::TraceWriter* begin_tracing(Logger log);
+  void name(Context* context, const CommunicatorFacts& facts) noexcept;
+  void add_wait(ProfiledEvent* step, std::int64_t now_ns) noexcept;
+
+  std::mutex mutex_;
+  bool tried_ = false;
+  bool kernels_ = false;
+  // Kept until the process ends, because events come from other threads even after the last finalize.
+  std::shared_ptr<engine::TraceWriter> owned_;
+  std::atomic<engine::TraceWriter*> writer_{nullptr};  // null: nothing is recorded
+  HandleTable<Context> contexts_{HandleKind::profiler};
+  EventPool events_;
+};
+
+}  // namespace weft::nccl

@@ -1,0 +1,294 @@
+// Plays NCCL to a profiler library: `host LIBRARY VERSION`, with versions 1 to 7. It profiles an AllReduce and a Send
+// as NCCL does, misuses handles in every way that NCCL has been seen to, and fails if a call fails or takes long.
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+#include "native/plugin/profiler/abi_v1.h"
+#include "native/plugin/profiler/abi_v2.h"
+#include "native/plugin/profiler/abi_v3.h"
+#include "native/plugin/profiler/abi_v4.h"
+#include "native/plugin/profiler/abi_v5.h"
+#include "native/plugin/profiler/abi_v6.h"
+#include "native/plugin/profiler/abi_v7.h"
+
+namespace {
+
+using namespace weft::nccl;
+
+#define REQUIRE(condition)                                                          \
+  do {                                                                              \
+    if (!(condition)) {                                                             \
+      std::fprintf(stderr, "%s:%d: %s is false\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                                 \
+    }                                                                               \
+  } while (false)
+
+constexpr std::uint64_t kCommId = 0x1234'5678'9abc'def0;
+constexpr int kRanks = 4, kRank = 1, kChannels = 2, kSteps = 6;
+constexpr std::size_t kStepBytes = 1000;
+
+void print(int, unsigned long, const char*, int, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  std::vfprintf(stderr, format, arguments);
+  std::fputc('\n', stderr);
+  va_end(arguments);
+}
+
+template <typename Table, typename Descriptor, typename Arguments>
+struct Host {
+  Table* table;
+  int version;
+  void* context = nullptr;
+  int mask = -1;
+
+  bool tells_communicator_first() const { return version >= 4; }
+
+  void* start(Descriptor descriptor) {
+    void* event = &descriptor;  // NCCL does not clear it
+    REQUIRE(table->start_event(context, &event, &descriptor) == Result::success);
+    return event;
+  }
+  void stop(void* event) { REQUIRE(table->stop_event(event) == Result::success); }
+  void state(void* event, int state, std::size_t bytes) {
+    Arguments arguments{};
+    if constexpr (requires { arguments.proxy_op; }) {
+      arguments.proxy_op.transferred_bytes = bytes;
+    } else {
+      arguments.transferred_bytes = bytes;
+    }
+    REQUIRE(table->record_event_state(event, state, &arguments) == Result::success);
+  }
+
+  static Descriptor descriptor(std::uint64_t type, void* parent) {
+    Descriptor made{};
+    made.type = static_cast<decltype(made.type)>(type);
+    made.parent = parent;
+    made.rank = kRank;
+    return made;
+  }
+  template <typename Operation>
+  void name(Operation* operation) {
+    if constexpr (requires { operation->comm_hash; }) {
+      operation->comm_hash = kCommId;
+      operation->name = "training";
+    }
+  }
+
+  void* collective(std::uint64_t sequence, std::size_t count) {
+    Descriptor made = descriptor(kEventCollective, nullptr);
+    auto& from = made.collective;
+    name(&from);
+    from.sequence = sequence;
+    from.count = count;
+    from.root = 0;
+    if constexpr (requires { from.channels; }) {
+      from.channels = kChannels;
+    } else {
+      from.channels_max = kChannels;
+    }
+    if constexpr (std::is_same_v<decltype(from.function), std::uint8_t>) {
+      from.function = 4, from.datatype = 7, from.algorithm = 1, from.protocol = 2;
+    } else {
+      from.function = "AllReduce", from.datatype = "ncclFloat32", from.algorithm = "RING", from.protocol = "SIMPLE";
+    }
+    if constexpr (requires { from.tag; }) from.tag = 77;
+    return start(made);
+  }
+  void* send(int peer, std::size_t count) {
+    Descriptor made = descriptor(kEventPointToPoint, nullptr);
+    auto& from = made.point_to_point;
+    name(&from);
+    from.count = count;
+    from.peer = peer;
+    if constexpr (std::is_same_v<decltype(from.function), std::uint8_t>) {
+      from.function = 6, from.datatype = 0;
+    } else {
+      from.function = "Send", from.datatype = "ncclInt8";
+    }
+    return start(made);
+  }
+  void* proxy_op(void* parent, std::uint8_t channel, int peer, int sends, std::int32_t pid) {
+    Descriptor made = descriptor(kEventProxyOp, parent);
+    made.proxy_op = {pid, channel, peer, kSteps, 4096, sends};
+    return start(made);
+  }
+
+  // The steps of one channel in one direction, of which the last carries nothing.
+  void transfer(void* op, bool sends) {
+    for (int i = 0; i < kSteps; ++i) {
+      Descriptor made = descriptor(kEventProxyStep, op);
+      made.proxy_step = i;
+      void* const step = start(made);
+      REQUIRE(step != nullptr);
+      const std::size_t bytes = i + 1 == kSteps ? 0 : kStepBytes;
+      const std::size_t told = version >= 4 ? bytes : 0;
+      if (sends) {
+        state(step, kStateSendGpuWait, 0);
+        if (version >= 4) state(step, kStateSendPeerWait, 0);
+        state(step, kStateSendWait, told);
+        if (version < 4) state(op, kStateOpSendTransmitted, kStepBytes * static_cast<std::size_t>(i));
+      } else {
+        state(step, kStateReceiveWait, 0);
+        state(step, kStateReceiveFlushWait, told);
+        state(step, kStateReceiveGpuWait, 0);
+        if (version < 4) state(op, kStateOpReceived, kStepBytes * static_cast<std::size_t>(i));
+      }
+      stop(step);
+      stop(step);  // a step that was started twice is stopped twice
+    }
+  }
+
+  void operate(std::uint64_t sequence) {
+    void* const all_reduce = collective(sequence, 1 << 20);
+    REQUIRE(all_reduce != nullptr);
+    stop(all_reduce);  // enqueued; its channels come later
+    for (std::uint8_t channel = 0; channel < kChannels; ++channel) {
+      void* const out = proxy_op(all_reduce, channel, (kRank + 1) % kRanks, 1, ::getpid());
+      void* const in = proxy_op(all_reduce, channel, kRank - 1, 0, ::getpid());
+      REQUIRE(out != nullptr && in != nullptr && out != in);
+      transfer(out, true);
+      transfer(in, false);
+      if constexpr (requires(Descriptor d) { d.kernel; }) {
+        Descriptor made = descriptor(kEventKernelChannel, all_reduce);
+        made.kernel = {channel, 1000};
+        void* const kernel = start(made);
+        Arguments arguments{};
+        arguments.kernel_timer_ns = 3000;
+        REQUIRE(table->record_event_state(kernel, kStateKernelChannelStop, &arguments) == Result::success);
+        stop(kernel);
+      }
+      stop(out);
+      stop(in);
+      stop(in);
+      state(in, kStateReceiveWait, 1);
+    }
+    void* const sent = send(3, 5000);
+    void* const op = proxy_op(sent, 0, 3, 1, ::getpid());
+    transfer(op, true);
+    stop(op);
+    stop(sent);
+  }
+
+  // A forked child inherits the library; nothing that it calls is recorded or fails.
+  void operate_in_child() {
+    void* const event = collective(99, 1);
+    REQUIRE(event == nullptr);
+    stop(proxy_op(nullptr, 0, 0, 1, ::getpid()));
+  }
+  // Events of threads that have not heard of the end.
+  void transfer_after_the_end(void* op) {
+    static_cast<void>(start(descriptor(kEventProxyStep, op)));
+    stop(op);
+    REQUIRE(collective(100, 1) == nullptr);
+    REQUIRE(proxy_op(nullptr, 0, 0, 1, ::getpid()) == nullptr);
+  }
+
+  // Handles that name nothing, of another process, or of events that have ended.
+  void misuse() {
+    stop(nullptr);
+    state(nullptr, kStateSendWait, 1);
+    for (const std::uintptr_t odd : {std::uintptr_t{1}, ~std::uintptr_t{0}, std::uintptr_t{0xC7} << 56,
+                                     std::uintptr_t{0xC8} << 56, (std::uintptr_t{0xC8} << 56) + (1 << 20) + 262'143}) {
+      auto* const event = reinterpret_cast<void*>(odd);
+      stop(event);
+      state(event, kStateSendWait, 1);
+      static_cast<void>(start(descriptor(kEventProxyStep, event)));
+      stop(proxy_op(event, 0, 2, 1, ::getpid()));
+    }
+    // A proxy that works for another process (PXN): the parent is a pointer of that process.
+    void* const foreign = proxy_op(reinterpret_cast<void*>(0xdead'beef), 1, 2, 1, ::getpid() + 1);
+    REQUIRE(foreign != nullptr);
+    stop(foreign);
+    static_cast<void>(start(descriptor(std::uint64_t{1} << 5, nullptr)));
+    void* const group = start(descriptor(kEventGroup, nullptr));
+    stop(group);
+    void* event = this;
+    Descriptor made = descriptor(kEventCollective, nullptr);
+    REQUIRE(table->start_event(nullptr, &event, &made) == Result::success && event == nullptr);
+  }
+};
+
+template <typename Table>
+void init(Table* table, void** context, int* mask) {
+  if constexpr (requires { table->init(context, mask); }) {
+    REQUIRE(table->init(context, mask) == Result::success);
+  } else if constexpr (requires { table->init(context, mask, "", kCommId, 0, 0, 0, print); }) {
+    REQUIRE(table->init(context, mask, "training", kCommId, 2, kRanks, kRank, print) == Result::success);
+  } else {
+    REQUIRE(table->init(context, kCommId, mask, "training", 2, kRanks, kRank, print) == Result::success);
+  }
+}
+
+template <typename Table, typename Descriptor, typename Arguments>
+int play(void* library, int version) {
+  auto* const table = static_cast<Table*>(::dlsym(library, ("ncclProfiler_v" + std::to_string(version)).c_str()));
+  REQUIRE(table != nullptr && std::string(table->name) == "weft");
+  Host<Table, Descriptor, Arguments> host{table, version};
+  init(table, &host.context, &host.mask);
+  if (std::getenv("WEFT_TRACE") == nullptr) {
+    REQUIRE(host.mask == 0 && host.context == nullptr);
+    host.stop(host.start(Host<Table, Descriptor, Arguments>::descriptor(kEventCollective, nullptr)));
+    REQUIRE(table->finalize(host.context) == Result::success);
+    return 0;
+  }
+  REQUIRE((host.mask & static_cast<int>(kEventCollective | kEventProxyStep)) != 0 && host.context != nullptr);
+  host.operate(1);
+  host.misuse();
+  std::vector<std::thread> threads;
+  for (std::uint64_t i = 0; i < 4; ++i) threads.emplace_back([&, i] { host.operate(10 + i); });
+  for (std::thread& thread : threads) thread.join();
+  void* const late = host.collective(2, 10);
+  void* const op = host.proxy_op(late, 0, 0, 1, ::getpid());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    host.operate_in_child();
+    std::_Exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  REQUIRE(status == 0);
+  if (std::getenv("HOST_DIES") != nullptr) {
+    ::usleep(500'000);  // longer than records wait to be written
+    ::kill(::getpid(), SIGKILL);
+  }
+  REQUIRE(table->finalize(host.context) == Result::success);
+  host.transfer_after_the_end(op);
+  REQUIRE(table->finalize(host.context) == Result::success);
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  REQUIRE(argc == 3);
+  ::alarm(60);
+  void* const library = ::dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) std::fprintf(stderr, "%s\n", ::dlerror());
+  REQUIRE(library != nullptr);
+  switch (const int version = std::atoi(argv[2]); version) {
+#define PLAY(number)                                                                                               \
+  case number:                                                                                                     \
+    return play<profiler_v##number::Profiler, profiler_v##number::Descriptor, profiler_v##number::StateArguments>( \
+        library, version)
+    PLAY(1);
+    PLAY(2);
+    PLAY(3);
+    PLAY(4);
+    PLAY(5);
+    PLAY(6);
+    PLAY(7);
+    default:
+      return 2;
+  }
+}
