@@ -16,6 +16,7 @@ Status ConnectionHandle::start(Backlog::Way way, HostBuffer buffer, std::shared_
         std::make_shared<HostMessage>(core_, way, std::move(buffer), services_.backlog_thread, services_.notifier);
     if (message->in_pieces()) in_pieces_.add(message);
     const Status status = backlog_->add(way, message);
+    if (status != Status::ok && !message->done()) message->cancel(status);
     if (status == Status::ok) *out = std::move(message);
     return status;
   } catch (const std::bad_alloc&) {

@@ -105,7 +105,9 @@ Status listen(void* context, int device, void* handle, void** listen_comm) {
   const control::Handle own = made->listener->handle();
   std::memcpy(handle, own.bytes, control::kHandleBytes);
   *listen_comm = Session::instance().listeners().add(std::move(made));
-  return *listen_comm == nullptr ? Status::out_of_memory : Status::ok;
+  if (*listen_comm != nullptr) return Status::ok;
+  Session::instance().settle();
+  return Status::out_of_memory;
 }
 
 Status connect(void* context, int device, int traffic_class, void* handle, void** send_comm,
@@ -121,8 +123,10 @@ Status connect(void* context, int device, int traffic_class, void* handle, void*
   std::shared_ptr<Attempt> attempt;
   if (tail.magic == kTailMagic) attempt = session.find_attempt(tail.attempt, peer);
   if (attempt == nullptr) {
-    if (const Status status = begin_attempt(context, device, traffic_class, peer, &attempt); status != Status::ok)
+    if (const Status status = begin_attempt(context, device, traffic_class, peer, &attempt); status != Status::ok) {
+      session.settle();
       return status;
+    }
     tail = {kTailMagic, session.add_attempt(attempt)};
     std::memcpy(tail_of(handle), &tail, sizeof tail);
   }

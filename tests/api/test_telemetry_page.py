@@ -280,6 +280,24 @@ def test_damage__peers_cannot_multiply_their_paths(image: bytes, tmp_path: Path)
     assert not reads(tmp_path / "many", bytes(data))
 
 
+def test_damage__sections_without_rows_and_fields_that_overlap(
+    image: bytes, tmp_path: Path
+) -> None:
+    for section in (0, 1, 2, 4):
+        at = 80 + 32 * section + 16
+        empty = struct.pack("<QII", len(image), struct.unpack_from("<QII", image, at)[1], 0)
+        reads(tmp_path / "empty", image[:at] + empty + image[at + 16 :])
+    offset, size = struct.unpack_from("<QQ", image, 64)
+    schema = image[offset : offset + size]
+    line = next(each for each in schema.splitlines() if each.startswith(b"engine batch"))
+    words = line.split(b" ")
+    words[2] = words[2].replace(b"i64x40", b"i64x99")  # more than the row has beside other fields
+    words[5] = b"8".rjust(len(words[5]), b"0")
+    lies = schema.replace(line, b" ".join(words))
+    assert len(lies) == size
+    assert not reads(tmp_path / "crowd", image.replace(schema, lies))
+
+
 def test_damage__what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("/dev/zero")

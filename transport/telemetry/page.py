@@ -228,9 +228,13 @@ def _layout(data: bytes) -> _Layout:
         if row_bytes == 0 or rows > ROWS_MAX or offset + row_bytes * rows > file_bytes:
             raise PageError(f"damaged header: its section {name} lies outside the file")
         mine = tuple(fields.get(name, {}).values())
-        if len(mine) > FIELDS_MAX or any(field.offset + field.bytes > row_bytes for field in mine):
+        inside = all(field.offset + field.bytes <= row_bytes for field in mine)
+        # Fields that overlap would multiply the cost of reading a damaged page.
+        if len(mine) > FIELDS_MAX or not inside or sum(field.bytes for field in mine) > row_bytes:
             raise PageError(f"damaged schema: the fields of section {name} exceed a row")
         sections[name] = _Section(offset, row_bytes, rows, mine)
+    if sum(each.rows * each.row_bytes for each in sections.values()) > file_bytes:
+        raise PageError("damaged header: its sections overlap")
     for name in NEEDED:
         if name not in sections:
             raise PageError(f"section {name} is missing")
@@ -245,7 +249,7 @@ def _schema(text: bytes) -> dict[str, dict[str, Field]]:
     fields: dict[str, dict[str, Field]] = {}
     for line in text.decode("ascii", "replace").splitlines():
         match = SCHEMA_LINE.fullmatch(line)
-        if match is None or "0" in match.group(3, 4):
+        if match is None or any(size is not None and int(size) == 0 for size in match.group(3, 4)):
             raise PageError("damaged schema: a line cannot be parsed")
         section, name, count, size, unit, kind, offset = match.groups()
         fields.setdefault(section, {})[name] = Field(
@@ -266,6 +270,8 @@ def _number(data: bytes, at: int) -> int:
 
 def _rows(section: _Section, images: tuple[bytes, bytes, bytes]) -> tuple[Row, ...]:
     generation = next(field.offset for field in section.fields if field.name == "generation")
+    if section.rows == 0:
+        return ()
     first, numbers, last = (
         np.ndarray(section.rows, "<i8", image, section.offset + generation, section.row_bytes)
         for image in images

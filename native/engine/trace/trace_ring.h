@@ -26,6 +26,11 @@ class TraceRing {
     put_.store(at + bytes, std::memory_order_release);
     return true;
   }
+  // Whether the last `bytes` made the ring more than half full.
+  bool passed_half(std::size_t bytes) const noexcept {
+    const std::uint64_t held = put_.load(std::memory_order_relaxed) - taken_.load(std::memory_order_relaxed);
+    return held > mask_ / 2 && held - bytes <= mask_ / 2;
+  }
   // Appends all records to `out`, which has room for size() more bytes.
   void take(std::vector<std::byte>* out) noexcept {
     const std::uint64_t from = taken_.load(std::memory_order_relaxed);

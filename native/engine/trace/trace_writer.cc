@@ -79,7 +79,10 @@ std::shared_ptr<TraceWriter> TraceWriter::open(const std::string& directory, con
   const std::lock_guard<std::mutex> lock(known.mutex);
   std::shared_ptr<TraceWriter> found = known.by_directory[directory].lock();
   if (found != nullptr && !found->in_child()) return found;
-  std::shared_ptr<TraceWriter> made(new TraceWriter(directory, limits));
+  // A forked child destroys nothing: the thread exists in the parent only, and so may the holder of the mutex.
+  std::shared_ptr<TraceWriter> made(new TraceWriter(directory, limits), [](TraceWriter* writer) {
+    if (!writer->in_child()) delete writer;
+  });
   if (!made->start(error)) return nullptr;
   known.by_directory[directory] = made;
   return made;
@@ -111,11 +114,6 @@ bool TraceWriter::start(std::string* error) {
 }
 
 TraceWriter::~TraceWriter() {
-  if (in_child()) {
-    // The thread exists in the parent only, and a std::thread that is joinable must not be destroyed.
-    new std::thread(std::move(thread_));
-    return;
-  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
@@ -141,6 +139,7 @@ void TraceWriter::put_bytes(const void* record, std::size_t bytes) noexcept {
   }
   const bool put = thread_ring.ring != nullptr && thread_ring.ring->put(record, bytes);
   (put ? records_ : dropped_).fetch_add(1, std::memory_order_relaxed);
+  if (put && thread_ring.ring->passed_half(bytes)) wake_.notify_one();
 }
 
 std::shared_ptr<TraceRing> TraceWriter::take_ring() noexcept {
@@ -212,11 +211,12 @@ void TraceWriter::begin(const TraceCommunicator& communicator) noexcept {
 
 void TraceWriter::end(const TraceCommunicatorEnd& communicator) noexcept {
   if (in_child()) return;
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    communicators_.erase(communicator.head.id);
-  }
   put(communicator);
+  try {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ended_.push_back(communicator.head.id);
+  } catch (const std::bad_alloc&) {  // later segments repeat a communicator that has ended
+  }
 }
 
 TraceStats TraceWriter::stats() const noexcept {
@@ -225,6 +225,7 @@ TraceStats TraceWriter::stats() const noexcept {
 }
 
 bool TraceWriter::flush(std::int64_t timeout_ns) noexcept {
+  if (in_child()) return false;
   std::unique_lock<std::mutex> lock(mutex_);
   const std::uint64_t wanted = rounds_ + 2;  // the round in progress may have passed this thread's ring
   wake_.notify_all();
@@ -293,12 +294,16 @@ bool TraceWriter::drain() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     draining_ = rings_;
+    ending_.swap(ended_);  // the rings have the end records of these, and perhaps other records that name them
   }
   taken_.resize(draining_.size());
   bool any = false;
+  // All memory is reserved before the first ring is read, so that a lack of it loses no records.
   for (std::size_t i = 0; i < draining_.size(); ++i) {
     taken_[i].reserve(sizeof(TraceBlockHeader) + draining_[i]->size());
     taken_[i].resize(sizeof(TraceBlockHeader));
+  }
+  for (std::size_t i = 0; i < draining_.size(); ++i) {
     draining_[i]->take(&taken_[i]);
     any = any || taken_[i].size() > sizeof(TraceBlockHeader);
   }
@@ -313,7 +318,13 @@ bool TraceWriter::drain() {
   for (std::size_t i = 0; i < taken_.size(); ++i) {
     block_.swap(taken_[i]);
     static_cast<void>(write_block(static_cast<std::uint32_t>(i)));
+    block_.swap(taken_[i]);
   }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const std::uint32_t id : ending_) communicators_.erase(id);
+  }
+  ending_.clear();
   bytes_.store(segments_.bytes(), std::memory_order_relaxed);
   return any || records_.load(std::memory_order_relaxed) != before;
 }

@@ -40,14 +40,14 @@ class TraceWriter {
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
-  // Any thread. Records of one thread keep their order.
+  // Any thread. Records of a thread that traces into one directory only keep their order.
   template <class Record>
   void put(const Record& record) noexcept {
     put_bytes(&record, sizeof record);
   }
   // The id of a text for records that name it, 0: there are too many texts. Any thread.
   std::uint32_t text(std::string_view text) noexcept;
-  // A record that every later segment repeats, until a record of type `ends` with the same id is put by end().
+  // A record that every later segment repeats, until end() is called with the same id.
   void begin(const telemetry::TraceCommunicator& communicator) noexcept;
   void end(const telemetry::TraceCommunicatorEnd& communicator) noexcept;
   // Ids for records, unique in the process, never 0.
@@ -87,7 +87,8 @@ class TraceWriter {
   std::unordered_map<std::string, std::uint32_t> texts_;
   std::size_t text_bytes_ = 0;
   std::map<std::uint32_t, telemetry::TraceCommunicator> communicators_;
-  std::vector<std::byte> fresh_;  // standing records that the current segment does not have yet
+  std::vector<std::uint32_t> ended_;  // communicators that stand until the rings have been read once more
+  std::vector<std::byte> fresh_;      // standing records that the current segment does not have yet
   std::condition_variable wake_, drained_;
   std::uint64_t rounds_ = 0;  // drains that have ended
   bool stopping_ = false;
@@ -96,6 +97,7 @@ class TraceWriter {
   std::vector<std::byte> block_;
   std::vector<std::shared_ptr<TraceRing>> draining_;
   std::vector<std::vector<std::byte>> taken_;  // by ring
+  std::vector<std::uint32_t> ending_;
   std::int64_t retry_ns_ = 0, warned_ns_ = 0;
   std::thread thread_;
 };

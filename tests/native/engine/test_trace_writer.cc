@@ -222,6 +222,53 @@ TEST(trace__segments_rotate_and_old_ones_go) {
   }
 }
 
+TEST(trace__a_short_communicator_is_in_the_segment_that_names_it) {
+  Folder folder;
+  auto writer = opened(folder, {1 << 30, 1, 0});  // every drain begins a segment
+  for (int i = 0; i < 20; ++i) {
+    TraceCommunicator communicator;
+    communicator.head.id = writer->next_id();
+    writer->begin(communicator);
+    TraceOperation operation;
+    operation.communicator = communicator.head.id;
+    writer->put(operation);
+    TraceCommunicatorEnd end;
+    end.head.id = communicator.head.id;
+    writer->end(end);
+    if (i % 3 == 0) CHECK(writer->flush(kPatienceNs));
+  }
+  writer.reset();
+  std::size_t operations = 0;
+  for (const Segment& segment : read_all(folder)) {
+    std::set<std::uint32_t> known;
+    for (const auto& record : segment.records) {
+      if (head_of(record).type == TraceCommunicator::kType) known.insert(head_of(record).id);
+      if (head_of(record).type != TraceOperation::kType) continue;
+      TraceOperation operation;
+      std::memcpy(&operation, record.data(), sizeof operation);
+      CHECK(known.count(operation.communicator) == 1);
+      ++operations;
+    }
+  }
+  CHECK_EQUAL(operations, 20u);
+}
+
+TEST(trace__a_forked_child_may_destroy_its_parents_writer) {
+  Folder folder;
+  auto writer = opened(folder);
+  put_messages(*writer, 5);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(20);
+    const bool flushed = writer->flush(1'000'000);
+    writer.reset();
+    std::_Exit(flushed ? 1 : 0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK_EQUAL(status, 0);
+}
+
 TEST(trace__segments_go_by_age) {
   Folder folder;
   auto writer = opened(folder, {1 << 30, 1 << 20, 200'000'000});
