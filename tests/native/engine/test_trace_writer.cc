@@ -330,9 +330,11 @@ TEST(trace__a_forked_child_records_nothing_and_may_open_its_own) {
   if (child == 0) {
     put_messages(*writer, 5);
     const bool nothing = writer->text("child") == 0;
+#if !defined(__SANITIZE_THREAD__)  // it allows no new thread after a fork
     auto own = opened(other);
     put_messages(*own, 7);
     own.reset();
+#endif
     writer.reset();
     std::_Exit(nothing ? 0 : 1);
   }
@@ -342,7 +344,9 @@ TEST(trace__a_forked_child_records_nothing_and_may_open_its_own) {
   put_messages(*writer, 1);
   writer.reset();
   CHECK_EQUAL(count(read_all(folder), TraceMessage::kType), 6u);
+#if !defined(__SANITIZE_THREAD__)
   CHECK_EQUAL(count(read_all(other), TraceMessage::kType), 7u);
+#endif
 }
 
 TEST(trace__a_directory_that_does_not_work_is_an_error) {
