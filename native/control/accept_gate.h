@@ -1,4 +1,4 @@
-// Decides what a listener does when accept() fails for lack of descriptors or memory: when to try again, and when to
+// Tells a listener what to do when accept() fails for lack of descriptors or memory: when to try again, and when to
 // refuse peers instead of letting them wait. Keeps a spare descriptor, with which one peer at a time is accepted in
 // order to refuse it.
 #pragma once

@@ -1,4 +1,4 @@
-// Decides whether a remote process is dead, stalled, or cut off from its data paths. A pure state machine: facts and
+// Judges whether a remote process is dead, stalled, or cut off from its data paths. A pure state machine: facts and
 // the time go in, a verdict comes out; it reads no clock and uses no socket.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Decides when a receiver acknowledges, and keeps what an acknowledgment reports about each path: the send time to echo
-// and segment counts.
+// Schedules the acknowledgments of a receiver, and keeps what an acknowledgment reports about each path: the send time
+// to echo and segment counts.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Decides when to advertise posted receives to the sender, and repeats each advertisement until it is confirmed.
+// Schedules the advertisements of posted receives to the sender, and repeats each advertisement until it is confirmed.
 // ReceiveQueue holds the receives.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Decides what happens to each packet between two adapters (loss, short or long delay, duplication), as a pure function
+// Chooses what happens to each packet between two adapters (loss, short or long delay, duplication), as a pure function
 // of the seed and the packet. Also holds delayed packets until they are due.
 #pragma once
 
