@@ -140,7 +140,6 @@ class Connection(AsyncCloses):
         self._owner = owner  # keeps the endpoint alive, because its end closes its connections
         self._peer_address = connection.peer_address()
         self._closed = False
-        self._last_counters: native.ConnectionCounters | None = None
 
     # Asynchronous calls, which return a handle.
 
@@ -321,10 +320,8 @@ class Connection(AsyncCloses):
     def counters(self) -> native.ConnectionCounters:
         """Bytes, segments, losses and retransmissions so far, and round-trip times by path.
 
-        After close(): the values just before it.
+        After close(): the last values.
         """
-        if self._last_counters is not None:
-            return self._last_counters
         return self._native.counters()
 
     def close(self) -> None:
@@ -335,7 +332,6 @@ class Connection(AsyncCloses):
         if self._closed:
             return
         self._closed = True
-        self._last_counters = self._native.counters()
         self._native.close()
         self._reactor.poke()
 

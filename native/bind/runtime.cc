@@ -9,6 +9,7 @@
 #include <cstring>
 #include <list>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -27,7 +28,7 @@ using Lane = std::list<std::shared_ptr<Posted>>;
 class BoundConnection {
  public:
   BoundConnection(std::shared_ptr<Home> home, std::shared_ptr<message::Connection> connection)
-      : home_(std::move(home)), connection_(std::move(connection)) {}
+      : home_(std::move(home)), connection_(std::move(connection)), counted_(connection_) {}
   BoundConnection(const BoundConnection&) = delete;
   BoundConnection& operator=(const BoundConnection&) = delete;
   ~BoundConnection() { close(); }
@@ -88,7 +89,7 @@ class BoundConnection {
   }
 
   void close() {
-    const std::shared_ptr<message::Connection> connection = std::exchange(connection_, nullptr);
+    std::shared_ptr<message::Connection> connection = std::exchange(connection_, nullptr);
     if (connection == nullptr) return;
     Lane gone[2];
     DeviceLane gone_device;
@@ -109,6 +110,22 @@ class BoundConnection {
       for (const std::shared_ptr<Posted>& posted : lane) posted->settled();
     }
     for (const std::shared_ptr<DevicePosted>& posted : gone_device) posted->settled();
+    if (!home->forked()) keep_counters();
+    counted_ = nullptr;
+    if (home->forked()) return;
+    const Unlocked others_run;
+    connection = nullptr;  // before `home`: the last reference stops the engines, which takes long
+  }
+
+  // Counters of the open connection, or their last values if it is closed: they never decrease.
+  engine::ConnectionCounters counters() const {
+    std::shared_ptr<message::Connection> connection = counted_;
+    if (connection == nullptr) return last_counters_;
+    if (forked()) return {};  // a forked child has no engines
+    const Unlocked others_run;
+    engine::ConnectionCounters read = connection->counters();
+    connection = nullptr;  // while other threads run: after a close() meanwhile, this is the last reference
+    return read;
   }
 
   // Returns a reference, so that close() in another thread cannot destroy the connection during a call.
@@ -146,6 +163,18 @@ class BoundConnection {
     return py::make_tuple(code(status), nullptr);
   }
 
+  void keep_counters() noexcept {
+    try {
+      engine::ConnectionCounters last;
+      {
+        const Unlocked others_run;
+        last = counted_->counters();
+      }
+      last_counters_ = std::move(last);
+    } catch (const std::bad_alloc&) {  // then counters() returns zeros
+    }
+  }
+
   // Takes requests that are done off the list, and only then releases their buffers: that may run Python code that
   // changes the list.
   void reap_device() {
@@ -169,6 +198,8 @@ class BoundConnection {
 
   std::shared_ptr<Home> home_;
   std::shared_ptr<message::Connection> connection_;
+  std::shared_ptr<message::Connection> counted_;  // the connection, until its counters are in last_counters_
+  engine::ConnectionCounters last_counters_;
   Lane lanes_[2];
   DeviceLane device_lane_;
 };
@@ -379,12 +410,7 @@ void bind_connections(py::module_& module) {
              const Unlocked others_run;
              return connection->policies();
            })
-      .def("counters", [](const C& self) {
-        const std::shared_ptr<message::Connection> connection = self.open();
-        if (self.forked()) return engine::ConnectionCounters();  // a forked child has no engines
-        const Unlocked others_run;
-        return connection->counters();
-      });
+      .def("counters", &C::counters);
 }
 
 void bind_ways_in(py::module_& module) {

@@ -1,6 +1,7 @@
 // Writes the log lines about an engine's peers, paths, losses and policies.
 #include "native/engine/event_log.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <new>
 
@@ -34,7 +35,7 @@ void EventLog::on_event(std::int64_t now_ns, const core::Event& event) noexcept 
         return policy_failed(static_cast<policy::Family>(event.value));
       case core::Event::Kind::peer_released:
         addresses_.erase(event.peer);
-        std::erase_if(down_ns_, [&](const auto& each) { return each.first.first == event.peer; });
+        std::erase_if(down_, [&](const auto& each) { return each.first.first == event.peer; });
         return;
       default:
         if (logs(LogLevel::debug)) debug(now_ns, event);
@@ -59,25 +60,48 @@ std::string EventLog::path_text(std::uint32_t peer, std::uint8_t path) const {
 }
 
 void EventLog::path_down(std::int64_t now_ns, const core::Event& event) {
-  const core::Peer* peer = stack_->peer(event.peer);
-  if (peer == nullptr) return;
-  down_ns_[{event.peer, event.path}] = now_ns;
-  const core::PathSet& paths = peer->paths();
+  down_[{event.peer, event.path}] = {now_ns, event.value, false};
+  down_due_ns_ = std::min(down_due_ns_, now_ns + kDownLeastNs);
+}
+
+void EventLog::on_down_due(std::int64_t now_ns) noexcept {
+  try {
+    down_due_ns_ = kNever;
+    for (auto& [place, down] : down_) {
+      if (down.logged) continue;
+      if (now_ns < down.since_ns + kDownLeastNs) {
+        down_due_ns_ = std::min(down_due_ns_, down.since_ns + kDownLeastNs);
+        continue;
+      }
+      down.logged = true;
+      log_down(now_ns, place.first, place.second, down.cause);
+    }
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+void EventLog::log_down(std::int64_t now_ns, std::uint32_t peer, std::uint8_t path, std::uint64_t cause) {
+  const core::Peer* to = stack_->peer(peer);
+  if (to == nullptr) return;
+  const core::PathSet& paths = to->paths();
   std::size_t left = 0;
   for (std::size_t i = 0; i < paths.count(); ++i) left += paths.path(i).usable ? 1 : 0;
-  const std::string cause =
-      event.value == 1 ? "datagrams of " + std::to_string(paths.segment_bytes()) + " bytes do not get through on it"
-                       : "no reply arrives on it";
+  const std::string why =
+      cause == 1 ? "datagrams of " + std::to_string(paths.segment_bytes()) + " bytes do not get through on it"
+                 : "no reply arrives on it";
   path_limit_.log(now_ns, LogLevel::info,
-                  path_text(event.peer, event.path) + " is down: " + cause + "; probing it; " + std::to_string(left) +
-                      " of " + std::to_string(paths.count()) + " paths are in use");
+                  path_text(peer, path) + " is down: " + why + "; probing it; " + std::to_string(left) + " of " +
+                      std::to_string(paths.count()) + " paths are in use");
 }
 
 void EventLog::path_up(std::int64_t now_ns, const core::Event& event) {
-  const auto since = down_ns_.find({event.peer, event.path});
-  const std::string after = since == down_ns_.end() ? "" : " after " + seconds_text(now_ns - since->second);
-  path_limit_.log(now_ns, LogLevel::info, path_text(event.peer, event.path) + " is up again" + after);
-  if (since != down_ns_.end()) down_ns_.erase(since);
+  const auto down = down_.find({event.peer, event.path});
+  if (down == down_.end()) return;
+  const Down was = down->second;
+  down_.erase(down);
+  if (!was.logged) return;
+  path_limit_.log(now_ns, LogLevel::info,
+                  path_text(event.peer, event.path) + " is up again after " + seconds_text(now_ns - was.since_ns));
 }
 
 void EventLog::segment_size(const core::Event& event) {

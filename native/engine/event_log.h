@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <unordered_map>
@@ -30,18 +31,31 @@ class EventLog final : public core::TraceSink {
   // Sets the addresses of a peer for log lines: path i leads to addresses[i % addresses.size()].
   void name_peer(std::uint32_t peer, std::vector<std::string> addresses);
   void on_event(std::int64_t now_ns, const core::Event& event) noexcept override;
-  // Logs that packets were refused since the last call.
+  // Logs paths that have been silent for kDownLeastNs, and that packets were refused since the last call.
   void on_received(std::int64_t now_ns) noexcept {
+    if (now_ns >= down_due_ns_) on_down_due(now_ns);
     const telemetry::EngineCells& seen = stack_->counters();
     const bool more = seen.bad_magic != bad_magic_ || seen.bad_version != bad_version_;
     if (more && now_ns >= refused_again_ns_) on_refused(now_ns);
   }
 
  private:
+  // A path that is silent for a shorter time gets no line, because a busy processor can delay replies as long.
+  static constexpr std::int64_t kDownLeastNs = 10'000'000;
   // Log lines per LogLimit::kIntervalNs: about paths that become silent or usable, and for each kind of debug line.
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   static constexpr std::int64_t kPathLines = 32, kDebugLines = 32;
 
+  // A silent path: when it became silent, why, and whether a line says so.
+  struct Down {
+    std::int64_t since_ns;
+    std::uint64_t cause;
+    bool logged;
+  };
+
   void on_refused(std::int64_t now_ns) noexcept;
+  void on_down_due(std::int64_t now_ns) noexcept;
+  void log_down(std::int64_t now_ns, std::uint32_t peer, std::uint8_t path, std::uint64_t cause);
   void path_down(std::int64_t now_ns, const core::Event& event);
   void path_up(std::int64_t now_ns, const core::Event& event);
   void segment_size(const core::Event& event);
@@ -51,8 +65,9 @@ class EventLog final : public core::TraceSink {
   std::string path_text(std::uint32_t peer, std::uint8_t path) const;
 
   core::Stack* stack_;
-  std::unordered_map<std::uint32_t, std::vector<std::string>> addresses_;   // addresses of each peer
-  std::map<std::pair<std::uint32_t, std::uint8_t>, std::int64_t> down_ns_;  // when each silent path became silent
+  std::unordered_map<std::uint32_t, std::vector<std::string>> addresses_;  // addresses of each peer
+  std::map<std::pair<std::uint32_t, std::uint8_t>, Down> down_;            // by peer and path
+  std::int64_t down_due_ns_ = kNever;                                      // when the next of them is logged
   LogLimit path_limit_{kPathLines}, peer_limit_{kDebugLines}, loss_limit_{kDebugLines}, policy_limit_{kDebugLines};
   std::int64_t bad_magic_ = 0, bad_version_ = 0;  // values of these counters when they were last logged
   std::int64_t refused_again_ns_ = 0;

@@ -51,6 +51,9 @@ constexpr std::int64_t kMs = 1'000'000;
 TEST(event_log__a_path_goes_down_and_comes_back) {
   Bench bench;
   bench.tell(5'000 * kMs, core::Event::Kind::path_down, 3);
+  bench.log.on_received(5'009 * kMs);
+  CHECK(bench.lines().empty());
+  bench.log.on_received(5'010 * kMs);
   bench.tell(6'250 * kMs, core::Event::Kind::path_up, 3);
   const std::vector<std::string> lines = bench.lines();
   CHECK_EQUAL(lines.size(), 2u);
@@ -58,9 +61,19 @@ TEST(event_log__a_path_goes_down_and_comes_back) {
   CHECK(lines[1].find("path 3 to 10.0.1.2 is up again after 1.25 s") != std::string::npos);
 }
 
+// A busy processor delays replies by milliseconds: such a path was not down.
+TEST(event_log__a_short_silence_gets_no_line) {
+  Bench bench;
+  bench.tell(5'000 * kMs, core::Event::Kind::path_down, 3);
+  bench.tell(5'002 * kMs, core::Event::Kind::path_up, 3);
+  bench.log.on_received(6'000 * kMs);
+  CHECK(bench.lines().empty());
+}
+
 TEST(event_log__long_datagrams_that_vanish_are_the_cause) {
   Bench bench;
   bench.tell(kMs, core::Event::Kind::path_down, 0, 1);
+  bench.log.on_received(20 * kMs);
   CHECK(bench.lines().at(0).find("datagrams of 1472 bytes do not get through on it") != std::string::npos);
 }
 
@@ -68,10 +81,12 @@ TEST(event_log__paths_that_flap_fill_no_disk) {
   Bench bench;
   for (std::int64_t i = 0; i < 1'000; ++i) {
     bench.tell(20'000 * kMs + i * kMs, core::Event::Kind::path_down, 1);
-    bench.tell(20'000 * kMs + i * kMs, core::Event::Kind::path_up, 1);
+    bench.log.on_received(20'010 * kMs + i * kMs);
+    bench.tell(20'010 * kMs + i * kMs, core::Event::Kind::path_up, 1);
   }
   CHECK_EQUAL(bench.lines().size(), 32u);
   bench.tell(31'000 * kMs, core::Event::Kind::path_down, 1);
+  bench.log.on_received(31'010 * kMs);
   CHECK(bench.lines().back().find("(1968 similar lines left out)") != std::string::npos);
 }
 
@@ -97,6 +112,7 @@ TEST(event_log__a_peer_that_is_released_takes_its_name_along) {
   Bench bench;
   bench.tell(kMs, core::Event::Kind::peer_released, 0);
   bench.tell(2 * kMs, core::Event::Kind::path_down, 0);
+  bench.log.on_received(20 * kMs);
   CHECK(bench.lines().at(0).find("path 0 to peer ") != std::string::npos);
 }
 
@@ -127,5 +143,6 @@ TEST(event_log__is_subscribed_to_its_stack) {
   event.peer = bench.pair.peer[0];
   bench.pair.stack[0].trace().now_ns = kMs;
   bench.pair.stack[0].trace().emit(event);
+  bench.log.on_received(20 * kMs);
   CHECK(bench.lines().at(0).find("path 0 to 10.0.0.2 is down") != std::string::npos);
 }
