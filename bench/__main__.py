@@ -66,7 +66,7 @@ class Benches(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # Studies have written their partial results by now; other benchmarks have none.
+            # A study has written its partial results by now; other benchmarks have none to write.
             click.echo("interrupted", err=True)
             ctx.exit(INTERRUPTED)
 

@@ -26,12 +26,12 @@ STUDY = Study(
 
 
 def _others(me: int, ranks: int) -> list[int]:
-    """The other ranks, from the next one on, so that ranks send to different ranks at a time."""
+    """The other ranks, beginning after `me`, so that not all ranks send to one rank at once."""
     return [(me + turn) % ranks for turn in range(1, ranks)]
 
 
 def _part(source: int, target: int, ranks: int, count: int) -> Array:
-    """The part of the buffer that one rank sends to another; no two parts are equal."""
+    """The data that one rank sends to another; it differs for every pair of ranks."""
     offset = (source * ranks + target) * 37
     return ((np.arange(count) + offset) % 251).astype(np.uint8)
 

@@ -40,7 +40,7 @@ def keys(found: Config) -> tuple[str, ...]:
 
 
 def measures(found: Config) -> dict[str, str]:
-    """The measured columns, and whether higher or lower is better; in old results by the name."""
+    """Column -> whether `higher` or `lower` is better; for old results, guessed from its name."""
     if "measures" in found:
         return dict(found["measures"])
     numbers = {
@@ -53,7 +53,7 @@ def measures(found: Config) -> dict[str, str]:
 
 
 def verdict(old: Summary, new: Summary, better: str) -> str:
-    """Whether `new` is better or worse; a difference within the larger range is noise."""
+    """Whether `new` is better or worse; a difference within the larger of both ranges is noise."""
     if min(old.runs, new.runs) < 2:
         return "one run: no spread"
     difference = new.median - old.median

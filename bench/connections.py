@@ -29,7 +29,7 @@ CONNECTIONS_MAX = 65_536
 DESCRIPTORS_SPARE = 256
 MESSAGE_BYTES = 64 << 10
 IN_FLIGHT = 8
-EDGE_MAX = 32  # so many connections count as the first ones, and as many as the last ones
+EDGE_MAX = 32  # largest size of the group of first connections, and of last connections
 OPEN_S_MAX = 0.2  # time limit for opening one connection
 PATTERN = np.random.default_rng(7).integers(0, 256, MESSAGE_BYTES, dtype=np.uint8)
 COLUMNS: Columns = (
@@ -69,12 +69,12 @@ def checkpoints(maximum: int, factor: int) -> list[int]:
 
 
 def edge(number: int) -> int:
-    """How many connections count as the first ones, and as the last ones."""
+    """The size of the group of first connections, which is also that of the last connections."""
     return min(EDGE_MAX, max(number // 2, 1))
 
 
 def turns(held: Sequence[Channel]) -> Iterator[tuple[int, Channel]]:
-    """Yields a first (0) and a last (1) connection in turn, in alternating order."""
+    """Yields pairs of a first (0) and a last (1) connection; every second pair is reversed."""
     count = edge(len(held))
     for index, pair in enumerate(zip(held[:count], held[-count:], strict=True)):
         both = list(enumerate(pair))

@@ -151,7 +151,7 @@ def rows_of(cases: tuple[Case, ...], runs: list[Config]) -> Iterator[Config]:
 def published(seeds: int, slow: bool, only: str) -> tuple[Config, Cut]:
     cases = tuple(c for c in (*CASES, *(SLOW if slow else ())) if only in c.name)
     if not cases:
-        raise click.UsageError(f"--only {only}: no case has this in its name")
+        raise click.UsageError(f"--only {only}: no case's name contains this text")
     runs: list[Config] = []
     firsts: dict[str, Case] = {}
     for case in cases:

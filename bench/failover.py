@@ -168,7 +168,7 @@ def command(
 ) -> None:
     """One flow while one path is cut and restored, all for a second, and all for good.
 
-    In a lab (root). `moved`: time from the cut until the rate is 0.9 of the rate before the cut,
+    Needs root. `moved`: time from the cut until the rate is 0.9 of the rate before the cut,
     or of the remaining capacity if that is less; `back`: time from the repair until the rate is
     0.9 of the rate before the cut. "all for good" runs only with weft, whose connection must end
     with an error after WEFT_PEER_DEAD_NS, 3 s here.

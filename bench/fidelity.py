@@ -55,7 +55,7 @@ PATTERNS: dict[str, Callable[[int], Pairs]] = {
     "incast": incast,
     "all_to_all": all_to_all,
 }
-PAIRWISE = 3  # fewest hosts for the patterns but `one`; with two hosts they would all equal it
+PAIRWISE = 3  # minimum hosts of all patterns but `one`, which two hosts cover
 
 STUDY = Study(
     "fidelity",
@@ -102,8 +102,8 @@ class Experiment:
             model = labs.read(file)
             if model.hosts < 2 or model.segmentation_offload:
                 raise click.UsageError(
-                    f"--lab {file}: needs two hosts, and segmentation_offload left out: the "
-                    "simulator's packets cross links one by one"
+                    f"--lab {file}: needs at least two hosts and no segmentation_offload, "
+                    "because the simulator sends packets one by one"
                 )
             self.labs[file] = labs.build(model)
         self.patterns, self.sizes, self.seeds = patterns, sizes, seeds

@@ -37,7 +37,7 @@ ROUND_BYTES = 2 << 30  # bytes sent per size and round, in at least two messages
 IN_FLIGHT = 64
 PATIENCE_S = 60.0
 CROSS = ("host to host", "GPU to GPU")
-RING_BYTES_MAX = 32 * MIB  # size of a staging ring, as the device worker has it
+RING_BYTES_MAX = 32 * MIB  # the largest staging ring that a device worker uses
 WAYS = {"to host": (True, False), "to device": (False, True), "both": (True, True)}
 KERNEL_BYTES, PIECES = 1024 * MIB, (65_536, 8_900, 1_400)
 CROSS_BUDGET, STAGING_BUDGET, KERNEL_BUDGET = 0.9, 0.9, 0.8
@@ -45,7 +45,7 @@ COLUMNS = ("part", "contender", "round", "size_bytes", "gbytes_per_s", "ratio", 
 
 
 def messages_of(size_bytes: int) -> int:
-    """Number of messages of a round: ROUND_BYTES in total, but 2 to IN_FLIGHT messages."""
+    """Number of messages for ROUND_BYTES in total, limited to the range 2 to IN_FLIGHT."""
     return max(min(ROUND_BYTES // size_bytes, IN_FLIGHT), 2)
 
 
@@ -257,7 +257,7 @@ def devices() -> tuple[int, str]:
     try:
         name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise click.ClickException(f"CuPy and the driver (CUDA {driver}): {error}") from None
+        raise click.ClickException(f"CuPy fails with driver CUDA {driver}: {error}") from None
     return count, f"{name} x {count}, CUDA {driver} driver"
 
 

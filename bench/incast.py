@@ -1,6 +1,6 @@
-"""Measures many senders to one receiver, and the effect on another flow of one sender.
+"""Measures incast: many senders to one receiver, and optionally a victim flow.
 
-That flow, the victim, is counted separately.
+The victim is a flow from one of the senders to another receiver; it is counted separately.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def without_victim(counts: list[list[int]], load: Load) -> Config:
 def command(
     size: int, duration_s: float, warmup_s: float, senders: int, victim: bool, **options: Any
 ) -> None:
-    """N senders to one receiver; --victim: a flow that shares only a sender with them."""
+    """N senders to one receiver; --victim: also a flow from a sender to another receiver."""
     given = common(options)
     names = chosen(given, USUAL, list(SOCKETS))
     places = placed(senders + 1 + victim, given.places)

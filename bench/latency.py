@@ -98,7 +98,7 @@ def take(stream: socket.socket, view: memoryview) -> None:
     while view:
         count = stream.recv_into(view)
         if count == 0:
-            raise ConnectionError("the peer closed")
+            raise ConnectionError("the peer closed the connection")
         view = view[count:]
 
 

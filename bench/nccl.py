@@ -54,7 +54,7 @@ def weft() -> dict[str, str]:
     return NET_ONLY | {
         "NCCL_NET": "weft",
         "NCCL_NET_PLUGIN": str(native.PLUGIN_PATH),
-        "NCCL_NET_PLUGIN_REF_COUNT": "1",  # like weft run
+        "NCCL_NET_PLUGIN_REF_COUNT": "1",  # as `weft run` sets it
         "WEFT_INTERFACES": os.environ.get("WEFT_INTERFACES", "lo"),
     }
 
@@ -167,7 +167,7 @@ def prove(name: str, folder: Path) -> None:
     kind = name.split()[0]
     expected = {"SHM": "SHM", "NVLink": "P2P"}.get(kind, f"NET/{kind}")
     if seen != {expected}:
-        raise click.ClickException(f"{name}: NCCL used {seen or 'nothing known'}, not {expected}")
+        raise click.ClickException(f"{name}: NCCL used {seen or 'no network'}, not {expected}")
 
 
 @dataclass
@@ -260,7 +260,7 @@ def compare_ddp(gpus: int, json_path: str | None) -> None:
     "--lab",
     "lab_file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A lab file: each rank runs on its own host, across the lab's paths (root).",
+    help="A lab file: each rank runs on its own host, across the lab's paths; needs root.",
 )
 @click.option("--ddp", is_flag=True, help="Compare the losses of DDP steps over weft and Socket.")
 @json_option

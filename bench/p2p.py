@@ -39,7 +39,7 @@ SEGMENTS = (9_000, 65_472)
 BUDGETS = {9_000: 0.9, 65_472: 1.0}
 CONGESTION = b"cubic"
 UNCHECKED = "unchecked"
-READ = "read"  # while another process reads the telemetry pages
+READ = "read"  # contender: weft while another process reads the telemetry pages
 COLUMNS = (
     *("contender", "round", "gbytes_per_s", "receiver_cpu_s_per_gbyte", "corrupt_messages"),
     *("lost_segments", "retransmitted_segments", "path_shares"),
@@ -185,7 +185,7 @@ def measure(
                 knobs |= {
                     "payload_crc": "off",
                     "log_level": "error",
-                }  # no warning that it is off
+                }  # hides the warning that the payload check is off
             config = {"messages": messages, "knobs": knobs}
             if name.endswith(READ):
                 with pages_read(read_hz) as reading:

@@ -27,7 +27,7 @@ from transport.compiler import compile_policy
 from transport.compiler.library import load
 
 REFERENCE = Path(__file__).parent / "reference"
-POLICIES = ("swift", "nscc")  # those with a C version, reference/<name>.c
+POLICIES = ("swift", "nscc")  # policies that also have a C version, reference/<name>.c
 RING = 1_024  # number of events of 168 bytes each; together they fit into the L2 cache
 LAP_NS = RING * 2_000
 BUDGET = 1.15

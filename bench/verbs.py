@@ -1,6 +1,6 @@
 """Measures the cost of a segment and of a path in the verbs datapath, over a fake libibverbs.
 
-The fake (stub_provider) takes the posted work requests; its own cost is in rows of its own. It
+The fake (stub_provider) takes the posted work requests; separate rows show the fake's own cost. It
 transfers headers; payloads are copied only in rows that say so.
 """
 
@@ -238,7 +238,7 @@ def command(
     setups = [set_up(mode, peers, peer_paths) for mode in modes if peers]
     wanted = list(cases(modes, payloads))
     times, cut = measure(wanted, segments, paths, repeats)
-    # If the first round was interrupted, some cases have no run, or their fake has none.
+    # If the first round was interrupted, some cases, or the fakes that they need, have no run.
     rows = [row_of(c, times) for c in wanted if c in times and (not c.burst or c.fake in times)]
     if instructions and not cut.short:
         count_instructions(rows, wanted, paths)

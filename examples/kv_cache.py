@@ -2,8 +2,8 @@
 
 The processes stand for a prefill and a decode server. The blocks of one request are scattered over
 a paged cache and go to other blocks of another cache. Each layer is one message, so that decoding
-can begin with the first. The caches are arrays of NumPy, or of CuPy or PyTorch on a GPU (on two
-GPUs if the host has them).
+can begin with the first layer. The caches are arrays of NumPy, or of CuPy or PyTorch on a GPU (on
+two GPUs if the host has them).
 Run it: python -m examples.kv_cache --with cupy
 """
 

@@ -45,7 +45,7 @@ class Handle:
     def __init__(
         self, connection: Connection, name: str, request: native.Request | native.DeviceRequest
     ) -> None:
-        self._connection = connection  # keeps the connection alive; if it is collected, it closes
+        self._connection = connection  # a connection closes when it is garbage-collected
         self._memory: bytearray | None = None  # the buffer that irecv() allocated
         self._name = name
         self._request = request

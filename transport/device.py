@@ -50,7 +50,7 @@ class View(NamedTuple):
     on_gpu: bool
     stream: int | None  # the stream to wait for; None: no stream
     element: str = ""  # element type: "f32", "bf16", "u8", ...
-    device: int = 0  # as the array reports it; unless the array is empty, the driver tells
+    device: int = 0  # the array's own report; the driver's answer counts unless the array is empty
 
 
 def stream_handle(stream: object, argument: str = "stream") -> int:

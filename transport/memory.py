@@ -55,7 +55,9 @@ class Memory(Closes):
     def of(self, part: native.Buffer | native.DeviceBuffer) -> native.Memory:
         """The native registration; InvalidArgumentError if `part` lies outside the buffer."""
         if self._native is None:
-            raise InvalidArgumentError("memory: it is closed, register the buffer again")
+            raise InvalidArgumentError(
+                "memory: this registration is closed: register the buffer again"
+            )
         if not self._native.holds(part):
             raise InvalidArgumentError(
                 "memory: the buffer does not lie inside this registered memory"
@@ -76,7 +78,7 @@ class Part(NamedTuple):
 
     buffer: native.Buffer | native.DeviceBuffer
     memory: native.Memory | None
-    pieces: tuple[native.Buffer, ...] = ()  # what is received in `buffer` is copied to these
+    pieces: tuple[native.Buffer, ...] = ()  # buffers to which the received message is copied
 
 
 def part_of(

@@ -56,7 +56,8 @@ def state_of(info: native.PolicyInfo) -> PolicyState:
 
 
 def _number(name: str, value: Any) -> str:
-    item = getattr(value, "item", None)  # to a Python number: repr of a NumPy number has its type
+    # Convert a NumPy number to a Python number, because its repr contains its type.
+    item = getattr(value, "item", None)
     value = item() if callable(item) else value
     if isinstance(value, bool | int):
         return str(int(value))
@@ -109,7 +110,7 @@ def split(text: str) -> tuple[str, str, str]:
 
 
 def is_broken(text: str) -> bool:
-    """Whether the text names an existing file that is a policy library of no family."""
+    """Whether the text names an existing file that cannot be loaded as a policy of any family."""
     file = split(text)[0]
     return Path(file).is_file() and all(native.policy_problem(one, file) for one in FAMILIES)
 

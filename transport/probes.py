@@ -1,4 +1,4 @@
-"""Probes what this host supports: socket options, cores, libraries. `weft doctor` reports it."""
+"""Probes what this host supports: socket options, cores, libraries. `weft doctor` shows results."""
 
 import ctypes
 import ctypes.util

@@ -85,7 +85,7 @@ class _Owner:
         if "granted_bytes" in names:
             return int(step.event["granted_bytes"][0]) > 0
         then, now = self.recorded, step.policy
-        # The same policy, perhaps with new parameters, restarts on an idle flow: not replaced.
+        # A policy that restarts on an idle flow, perhaps with new parameters, is not replaced.
         same = (then.name, then.source_sha256) == (now.name, now.source_sha256)
         return not same and self.paths == step.paths
 

@@ -35,7 +35,7 @@ class Channel(Protocol):
     def isend(self, buf: Any) -> Waitable: ...
     def irecv_into(self, buf: Any) -> Waitable: ...
     def finish(self, messages: int) -> None:
-        """Ends the next `messages` receives of the peer, at least, with 0 bytes."""
+        """Sends empty messages, so that at least the next `messages` receives of the peer end."""
 
     def facts(self) -> dict[str, int]: ...
     def close(self) -> None: ...
@@ -117,7 +117,7 @@ class _Promise:
 
 
 class _Receive:
-    """A receive that is done by the thread that waits, after the receives posted earlier."""
+    """A receive that wait() executes in the caller's thread, after all earlier receives."""
 
     def __init__(self, channel: TcpChannel, view: memoryview) -> None:
         self._channel, self.view, self.nbytes = channel, view, -1

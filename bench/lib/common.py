@@ -41,7 +41,7 @@ FILES = (
     "--plot",
     "--html",
     "--place",
-)  # without --lab, which is part of the experiment
+)  # --lab is not in this list, because it is part of the experiment
 
 Config = dict[str, Any]
 Worker = Callable[[Pipe, Config], Any]
@@ -226,7 +226,7 @@ def duel(
 
 def _expect(pipe: Pipe, kind: str, until: float) -> Any:
     if not pipe.poll(max(until - time.monotonic(), 0)):
-        raise click.ClickException(f"no answer of a worker process within {DUEL_S_MAX:.0f} s")
+        raise click.ClickException(f"no answer from a worker process within {DUEL_S_MAX:.0f} s")
     try:
         said, value = pipe.recv()
     except EOFError:

@@ -33,7 +33,7 @@ RUNS = (
     {"window": "cubic", "path": "plb", "loss": "sleek", "credit": "grant"},
     {"window": "timely", "path": "flowlet", "loss": "selective", "credit": "none"},
 )
-# Loss rates, in turn: later segments reveal losses; with 20 %, timers must detect many losses.
+# Loss rates, used in turn: at 0.5 %, later segments reveal losses; at 20 %, timers detect many.
 LOSSES = (0.005, 0.2)
 COLUMNS = ("family", "policy", "decisions", "differ", "skipped", "failed", "by_hook", "sha256")
 

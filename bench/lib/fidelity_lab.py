@@ -125,7 +125,7 @@ def _drive(
 def _ping(
     mailbox: Mailbox, mesh: Mesh, mine: list[tuple[int, int, int]], me: int, rounds: int
 ) -> Config:
-    """Sends small messages back and forth with pauses; returns the caller's times and RTTs."""
+    """Sends small messages back and forth with pauses; returns half round trips and RTT samples."""
     mailbox.tell("prepared")
     mailbox.hear("start")
     word = np.zeros(PING_BYTES, np.uint8)

@@ -31,7 +31,7 @@ ENVIRONMENTS = {
     WEFT: {
         "NCCL_NET": "weft",
         "NCCL_NET_PLUGIN": str(native.PLUGIN_PATH),
-        "NCCL_NET_PLUGIN_REF_COUNT": "1",  # like weft run
+        "NCCL_NET_PLUGIN_REF_COUNT": "1",  # as `weft run` sets it
         "NCCL_SOCKET_IFNAME": "lo",
         "WEFT_INTERFACES": "lo",
     },

@@ -74,7 +74,7 @@ def _die_with(experiment: int) -> None:
 def _live(worker: Worker, place: Placement, pipe: Pipe, config: Config, experiment: int) -> None:
     try:
         place.take()
-        _die_with(experiment)  # after take(), so that its thread has the same cores
+        _die_with(experiment)  # after take(), so that the thread that it starts has the same cores
         worker(Mailbox(pipe), place, config)
     except Exception as error:  # every error is reported to the experiment
         with contextlib.suppress(OSError):
@@ -83,7 +83,7 @@ def _live(worker: Worker, place: Placement, pipe: Pipe, config: Config, experime
 
 def _expect(pipe: Pipe, kind: str, patience_s: float, failure: type[Exception]) -> Any:
     if not pipe.poll(patience_s):
-        raise failure(f"no {kind} within {patience_s:.0f} s")
+        raise failure(f"no '{kind}' message within {patience_s:.0f} s")
     try:
         said, value = pipe.recv()
     except (EOFError, OSError):

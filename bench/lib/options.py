@@ -26,7 +26,7 @@ SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 SIZE_BYTES_MAX = 1 << 30
 SWEEP_MAX = 64
 
-# Name and heading of a unit -> the rate in bytes per second that is 1 of it.
+# Name and heading of a unit -> bytes per second in one unit.
 UNITS = {"GB/s": 1e9, "Gb/s": 1e9 / 8, "MiB/s": float(1 << 20)}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -258,7 +258,7 @@ def study_options(*, many_labs: bool = False, **tiny: Any) -> Callable[[Function
                 *("--lab", "lab_file"),
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
                 multiple=many_labs,
-                help=f"{what}: each process runs on its own host, in order (root).",
+                help=f"{what}: each process runs on its own host, in order; needs root.",
             ),
             click.option(
                 "--tiny",

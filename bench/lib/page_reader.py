@@ -16,7 +16,7 @@ from pathlib import Path
 from bench.lib.common import cores_of_sides
 from transport import telemetry
 
-LIST_EVERY = 100  # the directory is searched for new pages once in so many reads
+LIST_EVERY = 100  # number of reads between two searches for new pages
 
 
 @dataclass

@@ -100,7 +100,7 @@ def _place(entry: Any, index: int, path: Path) -> Placement:
     namespace = fields.pop("namespace", None)
     cores = fields.pop("cores", [])
     if any(type(core) is not int or core not in usable_cores() for core in cores):
-        raise click.UsageError(f"{where}: cores must be of {usable_cores()}")
+        raise click.UsageError(f"{where}: cores must be among {usable_cores()}")
     if namespace is not None and not Path(namespace).exists():
         raise click.UsageError(f"{where}: there is no namespace {namespace}")
     enter = EnterNamespace(namespace) if namespace is not None else None

@@ -53,7 +53,7 @@ def kept(rows: Sequence[Config], columns: Columns) -> Columns:
 
 
 def led(found: Config) -> list[Config]:
-    """The rows; each also gets the name of the measure that `worst` is a value of."""
+    """Adds to each row the name of the measure of its `worst` value."""
     lead = next(iter(found["measures"]))
     return [{**row, "lead": lead} for row in found["rows"]]
 

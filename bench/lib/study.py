@@ -41,7 +41,8 @@ class Study:
 
     name: str
     keys: Sequence[str]  # columns that identify a row
-    measures: Mapping[str, str]  # column -> whether `higher` or `lower` is better; the first leads
+    # Column -> whether `higher` or `lower` is better; `worst` is a value of the first column.
+    measures: Mapping[str, str]
     columns: Columns
     x: str = "size_bytes"  # column for the x axis of plots, if its values differ
 
@@ -151,7 +152,7 @@ def _of_lab(row: Config) -> Config:
 def _found(study: Study, rows: list[Config], missing: list[Config], settings: Config) -> Config:
     made = summarised(rows, study.keys, study.measures)
     for row in made:
-        row.pop("timeline_bytes_per_s", None)  # of a single run: it has no median
+        row.pop("timeline_bytes_per_s", None)  # timelines of several runs have no median
         marks = ["cpu-bound"] if (row.get("cpu_share") or 0) > CPU_BOUND_SHARE else []
         # Load of other processes distorts a row, so it is marked.
         marks += ["busy machine"] if (row.get("others_share") or 0) > BUSY_SHARE else []

@@ -28,9 +28,9 @@ def _held(rates: Sequence[float], index: int) -> float:
 def recovered_ns(
     rates: Sequence[float], interval_ns: int, since_ns: int, least: float
 ) -> int | None:
-    """Time from a moment until the end of the first interval from which on a rate holds again.
+    """Time from `since_ns` to the end of the first interval at which the rate is steady again.
 
-    None: the rate never holds again.
+    It is steady if STEADY intervals have a mean of `least` or more. None: it is never steady.
     """
     for index in range(since_ns // interval_ns, len(rates) - STEADY + 1):
         if _held(rates, index) >= least and rates[index] > 0:

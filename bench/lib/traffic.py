@@ -90,7 +90,7 @@ class _Gate:
         """Blocks until the experiment has announced the start."""
         self.waiting.release()
         if not self._opened.wait(WAIT_S) or self._times is None:
-            raise TimeoutError(f"no start within {WAIT_S:.0f} s")
+            raise TimeoutError(f"the experiment announced no start within {WAIT_S:.0f} s")
         return self._times
 
 

@@ -44,7 +44,7 @@ class Road:
     rate_bytes_per_s: int = 25_000_000
     queue_bytes: int = 1 << 20
     delay_ns: int = 0
-    jitter_ns: int = 0  # random delay between 0 and this is added; packets overtake each other
+    jitter_ns: int = 0  # upper bound of a random extra delay; packets overtake each other
     loss: float = 0.0
     pass_every: int = 0  # n: only every n-th packet passes; 0: all packets pass
     burst_enter: float = 0.0  # probability per packet that a burst of losses begins

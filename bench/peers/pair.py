@@ -53,7 +53,7 @@ def run_pair(
     seconds: float,
     environment: dict[str, str] | None = None,
 ) -> tuple[str, str, dict[str, float]]:
-    """Runs both; returns the outputs of server and client, and their processor time."""
+    """Runs a server and a client; returns their outputs and their processor time."""
     prefix = ["env", *(f"{key}={value}" for key, value in (environment or {}).items())]
     begin_ns, spent_ns = time.perf_counter_ns(), _spent_ns()
     patience_s = seconds + EXTRA_S

@@ -4,9 +4,9 @@ Source: Ultra Ethernet Specification 1.0, section 3.6 (RCCC: receiver-credit con
 modelled in its simulator, uet-htsim.
 
 Waiting flows are served in turn by the clock of the port record (as in eqds). While no flow waits,
-flows without demand slowly get credit ahead of it, up to one bandwidth-delay product, so that their
-next message need not request any. With an oversubscribed core, marks lower the rate of the whole
-port, and their absence restores it.
+flows without demand slowly get credit in advance, up to one bandwidth-delay product, so that their
+next message need not wait for a grant. With an oversubscribed core, marks lower the rate of the
+whole port, and their absence restores it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ FAR_NS = 1 << 62  # keeps sums of times within an int64
 
 
 def overdue_ns(event: Any) -> Any:
-    """The cutoff: segments sent before this time have timed out; -1: no segment can have."""
+    """The cutoff: segments sent before this time have timed out; -1: none has timed out."""
     late_ns = max(event.now_ns, 0) - min(max(event.rto_ns, 1), FAR_NS) + 1
     return max(min(late_ns, event.now_ns), -1)
 
@@ -30,8 +30,8 @@ def on_timer(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> Non
     late_ns = overdue_ns(event)
     silent = event.newest_acked_sent_ns < event.oldest_inflight_sent_ns
     if silent and 0 <= event.oldest_inflight_sent_ns < late_ns:
-        # Nothing was acknowledged: all segments count as lost, because the doubling timeout would
-        # delay the recovery of those sent later more and more.
+        # Nothing was acknowledged, so all segments count as lost: later segments would otherwise
+        # wait for timeouts that double each time.
         late_ns = max(min(event.now_ns, FAR_NS), -1)
     result.lost_below_seq = -1
     result.lost_sent_before_ns = late_ns

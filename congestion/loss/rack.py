@@ -4,8 +4,8 @@ Source: RFC 8985 (RACK-TLP), section 6, kept per path, because reordering betwee
 and says nothing. Sequence numbers are not used.
 
 The tail loss probe (section 7) is a probe packet on the path, not a retransmission of the last
-segment: what was sent on the path before the probe and is still missing after its answer was lost.
-So no segment is sent twice to find out. If probes are lost, too, the first timeout declares only
+segment: a segment sent on the path before the probe and still missing after the answer is lost. So
+no segment is resent only to detect a loss. If probes are lost, too, the first timeout declares only
 the oldest segment lost.
 
 Four departures from section 6.2 concern the reordering window:

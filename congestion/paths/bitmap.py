@@ -40,7 +40,7 @@ def visited(flow: Any, paths: Any, params: Any, event: Any) -> Any:
             path = paths[index]
             if path.penalty <= 0:
                 if path.silent != 0:
-                    path.penalty = params.penalty_max  # this burst is a probe; the next waits
+                    path.penalty = params.penalty_max  # this burst is a probe; then skip the path
                 return index
             path.penalty -= 1
     best = 0

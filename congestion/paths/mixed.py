@@ -14,7 +14,7 @@ from congestion.paths.oblivious import barred
 from congestion.promises import Promises
 
 Flow = record(
-    queue=(0,) * 16,  # paths that delivered without marks, plus one; 0: none
+    queue=(0,) * 16,  # indices of paths that delivered without marks, plus one; 0: empty
     head=int,  # where the next entry is written
     waiting=int,  # number of unused entries in the queue, all before head
     turn=int,  # turn, mask and width have the same meaning as in round_robin

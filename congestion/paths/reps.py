@@ -19,7 +19,7 @@ from congestion.paths.oblivious import barred, drawn
 from congestion.promises import Promises
 
 Flow = record(
-    ring=(0, 0, 0, 0, 0, 0, 0, 0),  # paths that delivered without marks, plus one; 0: none
+    ring=(0, 0, 0, 0, 0, 0, 0, 0),  # indices of paths that delivered unmarked, plus one; 0: empty
     head=int,  # where the next entry is written
     fresh=int,  # entries before head that have not been used again
     turn=int,  # position in the ring while frozen is 1

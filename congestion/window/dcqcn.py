@@ -25,7 +25,7 @@ Flow = record(
     unstaged_bytes=float,  # bytes acknowledged since the byte counter's last stage
     timer_stages=int,
     byte_stages=int,
-    timer_ns=int,  # when alpha and the rate are next updated; both restart at a cut
+    timer_ns=int,  # start of the current timer period, which a cut restarts
     cut_ns=int,
     timeouts=int,  # consecutive timeouts without an acknowledgment
 )

@@ -23,7 +23,7 @@ Flow = record(
     marked_segments=float,
     round_start_ns=int,
     last_cut_ns=int,
-    recover_bytes=int,  # value of delivered_bytes when what was in flight at the cut is delivered
+    recover_bytes=int,  # delivered_bytes once all data in flight at the last cut is delivered
     timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 

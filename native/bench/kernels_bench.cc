@@ -1,5 +1,5 @@
-// Measures repeated launches in one stream, and then as many copies. The time includes what the GPU does not overlap,
-// so on a busy GPU the launch cost itself is hidden.
+// Measures repeated kernel launches in one stream, and then the same number of copies. The time of the GPU's work is
+// included; where that work takes longer than launching, the launch cost is hidden.
 #include "native/bench/kernels_bench.h"
 
 #include <chrono>
@@ -87,7 +87,7 @@ KernelTimes time_kernel(const Driver& driver, const KernelPlan& plan, std::strin
   times.kernel_ns = time_of(driver, stream, plan.repeats, launch, &result);
   const auto copy = [&] { return driver.copy_on_device(plan.target, plan.source, times.bytes, stream); };
   times.copy_ns = time_of(driver, stream, plan.repeats, copy, &result);
-  if (result != kSuccess) *error = driver.say("a launch or a copy", result);
+  if (result != kSuccess) *error = driver.say("a kernel launch or device copy", result);
   shared->give_stream(stream);
   return times;
 }

@@ -43,12 +43,12 @@ struct RdmaSetupPlan {
 };
 struct RdmaSetupResult {
   std::int64_t open_ns = 0, connect_ns = 0, close_ns = 0;
-  std::int64_t break_ns = 0;  // time in which a burst on every path fails on its broken queue pair
+  std::int64_t break_ns = 0;  // time to send a burst on every path while all queue pairs are broken
   // Time until all paths work again; 0 for RC, where the peer would have to take part.
   std::int64_t mend_ns = 0;
   std::int64_t mended = 0;
   std::int64_t datapath_bytes = 0;  // heap bytes of the datapath; -1: the allocator does not count
-  std::int64_t core_bytes = 0;      // heap bytes of the protocol core's peers with as many paths
+  std::int64_t core_bytes = 0;      // heap bytes of the protocol core for the same number of peers and paths
   // Numbers of provider objects and requests when all links were up.
   std::int64_t queue_pairs = 0, send_requests = 0, receive_requests = 0, completions = 0, addresses = 0;
   std::int64_t registered_bytes = 0;

@@ -1,5 +1,6 @@
 // Opens links to many peers over one datapath, each connected to itself, and measures the time and heap bytes to set
-// up, break, re-establish and close them. The provider is a fake, so only the number of calls to it is measured.
+// up, break, re-establish and close them. The provider is a fake, so the time excludes a real provider's work; the
+// calls to the provider are counted instead.
 #include <malloc.h>
 
 #include <memory>

@@ -134,7 +134,7 @@ std::int64_t time_copied(const Driver& driver, const StagingPlan& plan, std::str
     if (stream != nullptr) static_cast<void>(driver.stream_destroy(stream));
   }
   if (result == kSuccess) return spent_ns;
-  *error = driver.say("a copy", result);
+  *error = driver.say("a copy between host and device", result);
   return -1;
 }
 

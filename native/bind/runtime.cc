@@ -55,7 +55,8 @@ class BoundConnection {
     check_home(memory);
     const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
     if (memory != nullptr && message::is_read_in_place(*connection, way, buffer->layout(), memory->id())) {
-      // The NIC reads the memory in place and knows nothing of CUDA streams: the caller has waited for their work.
+      // The NIC reads the memory in place and knows nothing of CUDA streams: the caller must have waited for the work
+      // that writes the memory.
       return start(connection, buffer, memory, {buffer->data(), buffer->bytes(), memory->id(), {}}, false);
     }
     reap_device();
@@ -175,8 +176,8 @@ class BoundConnection {
     }
   }
 
-  // Takes requests that are done off the list, and only then releases their buffers: that may run Python code that
-  // changes the list.
+  // Removes finished requests from the list before it releases their buffers, because a release may run Python code
+  // that changes the list.
   void reap_device() {
     DeviceLane over;
     for (auto posted = device_lane_.begin(); posted != device_lane_.end();) {

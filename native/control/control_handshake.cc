@@ -12,7 +12,7 @@ namespace weft::control {
 namespace {
 
 constexpr int kFramesATurn = 256, kStrangersFramesATurn = 16;
-// How long opens wait for the other NICs to connect to the peer; a NIC that is down never does.
+// How long opens wait for the other NICs to connect to the peer; a NIC that is down never connects.
 constexpr std::int64_t kProofNs = 1'000'000'000;
 constexpr std::uint32_t kAgeMsMax = 1000;  // an engine whose last iteration is older than this is starved of CPU
 constexpr char kOneSecret[] = "only one of the two ends has WEFT_SECRET_FILE set";
@@ -69,7 +69,7 @@ void ControlPlane::on_readable(Channel* channel) {
     if (channels_.count(id) == 0) return;
     if (!goes_on) return drop_channel(channel, "the handshake failed", Status::would_block);
   }
-  unread_.push_back(id);  // more frames are buffered in the channel, of which epoll will not tell
+  unread_.push_back(id);  // the channel still buffers frames, which epoll does not report
 }
 
 // Returns false if the control socket failed; the caller must then drop it, unless it is dropped already.
@@ -176,7 +176,7 @@ Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::s
     if ((named || twin) && session->remote_token == theirs.session) return session.get();
   }
   if (theirs.joined != 0) {
-    *error = "the session is over";
+    *error = "the hello names a session that has ended";
     return nullptr;
   }
   constexpr std::size_t kSessionsMax = 8192;
@@ -208,7 +208,7 @@ bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
     if (trouble != Status::ok) {
       refuse(channel, 0, trouble, why);
     } else {
-      refuse(channel, 0, Status::out_of_descriptors, "it was out of file descriptors; try again");
+      refuse(channel, 0, Status::out_of_descriptors, "the listening process was out of file descriptors; try again");
     }
     return false;
   }

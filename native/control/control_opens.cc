@@ -50,7 +50,8 @@ void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status st
     Session* session = find_session(place->second.session);
     if (session != nullptr && !place->second.frame.empty()) {
       --session->opening;
-      // Tells the peer, which would otherwise reserve a slot for this open until its own handshake timeout.
+      // Tells the peer that the dial was given up; otherwise the peer would reserve a slot for this open until its own
+      // handshake timeout.
       if (status == Status::cancelled || status == Status::timed_out) {
         const Refuse given_up{dial->id, static_cast<std::uint32_t>(status), kControlVersion,
                               "abandoned by the dialler"};
@@ -140,8 +141,8 @@ void ControlPlane::say_again(Session* session) {
 }
 
 // Without a secret, data is sent only to addresses from which the peer has connected. Any other address that the peer
-// states is replaced by one of those: paths over it then stay silent and reach no third party. With a secret, the
-// stated addresses are trusted. Queue pairs use the datapath's own text instead of addresses.
+// states is replaced by one of those, so that no data reaches a third party; paths to a replaced address stay silent.
+// With a secret, the stated addresses are trusted. Queue pairs use the datapath's own text instead of addresses.
 void ControlPlane::keep_proved(const Session& session, Open* open) {
   if (tls_ != nullptr || session.proved.empty()) return;
   if (!datapath_->entry->routed) return;

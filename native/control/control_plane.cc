@@ -21,7 +21,7 @@
 namespace weft::control {
 namespace {
 
-// Further notices are dropped; the engines repeat them a quarter of the silence limit later.
+// Notices beyond this number are dropped; the engines repeat a dropped notice a quarter of the silence limit later.
 constexpr std::size_t kNoticesMax = 4096;
 constexpr int kPauseMs = 20;  // the longest wait while there are deadlines
 // A longer time between two iterations counts as a pause of this process.
@@ -120,7 +120,7 @@ void ControlPlane::stop() noexcept {
       if (session->confirmed) {
         tell(core::ProcessEvent::Kind::disconnected, *session, 0, Status::ok, "this endpoint was closed");
       }
-    } catch (const std::bad_alloc&) {  // the log lacks a line
+    } catch (const std::bad_alloc&) {  // out of memory: this line is not logged
     }
   }
 }
@@ -243,8 +243,8 @@ void ControlPlane::take_notices() {
   }
 }
 
-// Extends deadlines by the time in which this process was stopped or starved of CPU, which is not the peers' fault.
-// Otherwise the loop runs an iteration every kPauseMs while there are deadlines.
+// Extends deadlines by the time in which this process was stopped or starved of CPU, which is not the peers' fault. A
+// process that runs makes an iteration every kPauseMs while there are deadlines.
 void ControlPlane::credit_pause(std::int64_t now_ns) {
   const std::int64_t missed_ns = now_ns - round_ns_;
   round_ns_ = now_ns;

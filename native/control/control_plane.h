@@ -182,7 +182,7 @@ class ControlPlane final : private engine::PeerWatch {
   std::vector<Notice> notices_;
 
   std::mutex mutex_;        // guards the next five members, which callers' threads use too
-  AcceptGate accept_gate_;  // callers' threads call only its problem()
+  AcceptGate accept_gate_;  // callers' threads call only AcceptGate::problem()
   std::map<std::uint64_t, std::shared_ptr<ListenerState>> listeners_;
   std::map<int, std::uint32_t> listening_;  // listening socket -> device
   std::vector<std::shared_ptr<DialState>> new_dials_;

@@ -21,7 +21,7 @@ constexpr std::int64_t kIdleCheckNs = 10'000'000'000;
 // A session without connections ends after this idle time. The time is shorter at the end that opened the session, so
 // that this end acts first.
 constexpr std::int64_t kIdleNs = 60'000'000'000, kIdleTakenNs = 90'000'000'000;
-// The idle time after which a session ends if no connection was ever completed in it; below, the most such sessions.
+// Limits for sessions in which no connection was ever completed: the idle time after which they end, and their number.
 constexpr std::int64_t kUnconfirmedNs = 15'000'000'000;
 constexpr std::size_t kUnusedSessionsMax = 256;
 constexpr std::int64_t kOpensSoonNs = 1'000'000'000;  // a genuine peer opens a connection within this time
@@ -65,8 +65,8 @@ Session* ControlPlane::add_session(bool dialled) {
   return session;
 }
 
-// A handle names one process, while an address alone admits any process there. So a dial by handle and a dial by
-// address do not share a session.
+// A handle names one process; a dial by address may reach any process at that address. So a dial by handle and a dial
+// by address do not share a session.
 Session* ControlPlane::dialled_session(const DialState& dial) {
   const std::string target = target_of(dial.to);
   const std::string key = std::to_string(dial.device) + ' ' + target + ' ' + std::to_string(dial.node);

@@ -63,7 +63,7 @@ Status ControlPlane::watch_listening(int descriptor, std::string* error) noexcep
   event.events = EPOLLIN;
   event.data.fd = descriptor;
   if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) == 0 || errno == EEXIST) return Status::ok;
-  *error = std::string("epoll_ctl: ") + std::strerror(errno);
+  *error = std::string("cannot watch a listening socket: ") + std::strerror(errno);
   return Status::system_error;
 }
 
@@ -220,7 +220,8 @@ void ControlPlane::accept_all(int listening) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto place = listening_.find(listening);
   if (place == listening_.end()) return;
-  // At most this many per iteration; other peers wait in the backlog while accepted sockets are read.
+  // Accepts at most half of strangers_max() sockets per iteration; other peers wait in the backlog while accepted
+  // sockets are read.
   for (std::size_t i = 0; i < strangers_max() / 2; ++i) {
     if (!accept_one(listening, place->second)) return;
   }

@@ -112,7 +112,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const engine::PolicySet& pol
   PeerPlace& place = peers_.at(local.key);
   if (place.open) {
     if (place.remote_index == remote.peer && place.remote_token == remote.peer_token) return Status::ok;
-    *error = "the peer sent another index or token for the same engine than in an earlier connection";
+    *error = "the peer sent a different index or token for an engine than in an earlier connection";
     return Status::refused;
   }
   const std::uint32_t device = std::get<2>(local.key);

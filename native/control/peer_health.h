@@ -24,7 +24,7 @@ struct HealthFacts {
   // A local flow waits for a remote engine that has sent nothing for a quarter of the silence limit.
   bool data_quiet = false;
   bool ended = false;    // the peer's host closed or reset every control socket
-  bool refused = false;  // the host also refuses new ones, or another process accepts them
+  bool refused = false;  // the peer's host refuses new control sockets, or another process accepts them
 };
 
 // The state of a remote process as far as it is known.
@@ -52,7 +52,8 @@ class PeerHealth {
   // How long a peer must stay silent after its host closed and refused its sockets: if the process still lived, it
   // would answer probes on its data paths.
   static constexpr std::int64_t kConfirmNs = 150'000'000;
-  // The most that one tick adds to `ended_ns_`: a single late tick proves nothing, because replies are read after it.
+  // The most that one tick adds to `ended_ns_`: a single late tick proves nothing, because this process reads replies
+  // only after the tick.
   static constexpr std::int64_t kEndedCreditNs = 60'000'000;
   // How long a peer must stay silent after its host closed its sockets, if the host neither refuses new ones nor
   // replies.
@@ -61,12 +62,12 @@ class PeerHealth {
   HealthLimits limits_;
   Condition condition_ = Condition::well;
   std::int64_t tick_ns_ = -1;  // time of the last tick; -1: not started
-  // The timers below add up time between ticks. A late tick (this process was stopped or starved) counts as at most
-  // two.
+  // The timers below add up time between ticks. A late tick (this process was stopped or starved) counts as at most two
+  // tick lengths.
   std::int64_t nothing_ns_ = 0;  // how long nothing arrived from the peer's host
-  std::int64_t silent_ns_ = 0;   // how long the process ran but sent no data
-  std::int64_t stalled_ns_ = 0;  // how long its host replied, but the process did not
-  std::int64_t ended_ns_ = 0;    // how long its sockets were closed and no data arrived
+  std::int64_t silent_ns_ = 0;   // how long the peer process ran but sent no data
+  std::int64_t stalled_ns_ = 0;  // how long the peer's host replied, but the peer process did not
+  std::int64_t ended_ns_ = 0;    // how long all control sockets were closed and no data arrived
 };
 
 }  // namespace weft::control

@@ -42,7 +42,7 @@ struct Session {
   std::string last_error;
   Status last_status = Status::would_block;
   bool ended = false;    // the peer's host closed or reset the last control socket
-  bool refused = false;  // the peer's host also refuses new ones, or another process accepts them
+  bool refused = false;  // the peer's host refuses new control sockets, or another process accepts them
   // Since when the session has no control socket; -1: it has one, or never had one.
   std::int64_t ended_ns = -1;
 
@@ -57,7 +57,7 @@ struct Session {
   PeerHealth health;
   std::int64_t tick_ns = -1;  // time of the next tick; -1: no examination runs
   std::uint64_t ping = 0;     // number of the last ping
-  std::int64_t ping_ns = -1;  // when that ping was sent; -1: no ping is unanswered
+  std::int64_t ping_ns = -1;  // when the last ping was sent; -1: it was answered, or none was sent
   std::int64_t pong_ns = -1;
   bool engines_turn = true;
   int well_ticks = 0;

@@ -97,7 +97,7 @@ class AckSchedule {
   u64 wait_bytes_;
   i64 wait_ns_;
   u64 bytes_ = 0;     // bytes received since the last acknowledgment
-  i64 since_ns_ = 0;  // when the first of these bytes arrived
+  i64 since_ns_ = 0;  // when the first byte since the last acknowledgment arrived
   bool urgent_ = false;
   u16 path_count_;
 };

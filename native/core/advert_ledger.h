@@ -68,7 +68,7 @@ class AdvertLedger {
     return true;
   }
 
-  std::unique_ptr<Receive[]> ring_;  // circular, indexed by message number, from the next message on
+  std::unique_ptr<Receive[]> ring_;  // circular, by message number; the oldest entry is for the next message
   u64 mask_ = 0;
   u64 known_ = 0;
 };

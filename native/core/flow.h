@@ -36,13 +36,13 @@ struct Flow {
   bool in_path_wait = false;    // the flow is in its peer's queue of flows that wait for room on a path
   bool waits = false;           // the peer's number of waiting flows includes this flow
   i64 confirm_ns = kNever;      // when to confirm advertisements by a packet, unless sent data confirms them before
-  bool confirm_advert = false;  // an advertisement must be confirmed by a packet of its own
+  bool confirm_advert = false;  // an advertisement must be confirmed by a separate packet
   bool confirm_close = false;
   bool failures_reported = false;  // sinks were told that the flow's incomplete receives failed
   bool failed = false;             // the event flow_failed has been emitted
   bool closed_reported = false;
-  bool peer_closed = false;  // the peer has closed or died; eager messages that arrived before can still be received
-  Status end_reason = Status::connection_closed;  // if `peer_closed`: status of receives without such a message
+  bool peer_closed = false;  // the peer closed or died; eager messages that arrived earlier can still be received
+  Status end_reason = Status::connection_closed;  // if `peer_closed`: status of receives that get no eager message
 
   // Returns the current counters, after updating the gauges.
   FlowCounters counters() noexcept {

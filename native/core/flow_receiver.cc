@@ -47,7 +47,7 @@ bool FlowReceiver::set_credit(PolicyChoice choice, CreditPort* port) noexcept {
     credit_lifted_ = made == nullptr;
   }
   credit_ = std::move(made);
-  if (acks_.activate()) acks_.on_due(last_path_);  // or the sender would wait for a grant of the old policy
+  if (acks_.activate()) acks_.on_due(last_path_);  // otherwise the sender would wait for a grant of the old policy
   return true;
 }
 

@@ -18,9 +18,9 @@ namespace weft::core {
 
 // Trimmed or refused segments that still have to be reported to the sender.
 struct Refusals {
-  static constexpr u16 kMax = 16 * wire::kNackEntriesMax;  // the segments of a megabyte
+  static constexpr u16 kMax = 16 * wire::kNackEntriesMax;  // 1,024 segments, about a megabyte in segments of 1 KB
   wire::NackEntry entries[kMax];
-  std::bitset<kMax> bits;  // per entry; trims_: cut on the last hop; unroomed_: refused for lack of an eager block
+  std::bitset<kMax> bits;  // one per entry; in trims_: cut on the last hop; in unroomed_: lacked an eager block
   u16 count = 0;
   u16 told = 0;
   u8 path = 0;
@@ -135,7 +135,7 @@ class FlowReceiver {
   };
   static constexpr u32 kTriesAlone = 4;  // a control packet is sent several times after this many unanswered retries
   static constexpr u8 kCopiesMax = 7;
-  // In units of rto_ns_min. If only duplicates arrive for so long, the acknowledgments are probably lost.
+  // If only duplicates arrive for this many times rto_ns_min, the acknowledgments are probably lost.
   static constexpr i64 kStaleTimeouts = 50;
   static constexpr u64 kControlBytesLeast = 440;  // holds 17 advertised receives, one more than kSaidAgainMax
 

@@ -78,8 +78,8 @@ void FlowSender::acknowledge_bitmap(const wire::Ack& ack, Acked* acked) noexcept
   }
 }
 
-// Counts spurious resends from the receiver's count of duplicates. The network may duplicate packets too, so at most
-// the own resends are counted.
+// Counts spurious resends from the receiver's count of duplicates. The network may duplicate packets too, so no more
+// are counted than this flow has resent.
 void FlowSender::count_needless(const wire::Ack& ack, Acked* acked) noexcept {
   const auto fresh = static_cast<std::int32_t>(ack.duplicate_segments - reported_duplicates_);
   if (fresh <= 0) return;

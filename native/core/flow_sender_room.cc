@@ -111,8 +111,8 @@ void FlowSender::try_for_room(i64 now_ns) noexcept {
   room_ns_ = now_ns + room_interval_ns_;
 }
 
-// The receiver accepted the segment that was sent as a probe. All waiting messages are released; it refuses those again
-// for which it has no room.
+// The receiver accepted the segment that was sent as a probe. All waiting messages are released; the receiver again
+// refuses those for which it has no room.
 void FlowSender::on_tried(SendMessage& message, u64 end_bytes) noexcept {
   tried_message_ = ~u64{0};
   if (message.room_end != ~u64{0}) message.room_end = std::max(message.room_end, end_bytes);

@@ -193,7 +193,7 @@ bool PathSet::on_arrival(i64 now_ns, u8 path) noexcept {
 
 bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
   note_life(now_ns, path);
-  if (paths_ == nullptr) return false;  // nothing was sent to the peer yet, so this is no answer
+  if (paths_ == nullptr) return false;  // nothing was sent to the peer yet, so the packet answers nothing
   PathState& state = paths_[path];
   state.heard_ns = now_ns;
   if (size_ != nullptr && !state.usable) {

@@ -42,8 +42,8 @@ class Peer {
 
   // Notes that the peer sent something that cannot be a replay, such as new data or the answer to a probe.
   void on_heard(i64 now_ns) noexcept {
-    // After a silence this long the peer's process was probably stopped; stuck flows get the full time again from now
-    // on.
+    // After a silence this long the peer's process was probably stopped. The silence limit of stuck flows starts again
+    // now.
     if (now_ns - heard_ns() >= shared_->config.peer_silence_ns) resumed_ns_ = now_ns;
     heard_ns_ = now_ns;
   }

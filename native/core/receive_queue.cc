@@ -167,7 +167,7 @@ bool ReceiveQueue::reaches(Slot& slot, u64 end_bytes) noexcept {
     slot.starved = true;
     ++starved_slots_;
     slot.told_end = slot.stage->begin + slot.stage->limit.load(std::memory_order_acquire);
-    // The copier may have made room since the check above and does not report that again.
+    // The copier may have made room since reaches() checked the stage, and will not report that room again.
     room_due_ = true;
   }
   return false;

@@ -40,10 +40,11 @@ class ReceiveQueue {
 
   const EagerLimits& eager() const noexcept { return eager_; }
   u64 posted() const noexcept { return posted_; }
-  // Whether a posted receive is incomplete whose first stripe this flow carries. Every message has a first stripe,
-  // whatever its size.
+  // Whether this flow carries the first stripe of a posted receive that is incomplete. Every message has a first
+  // stripe, whatever its size.
   bool pending() const noexcept { return count_ != finished_; }
-  u64 outstanding() const noexcept { return count_ - finished_; }  // number of the receives that pending() tells of
+  // Number of incomplete receives whose first stripe this flow carries.
+  u64 outstanding() const noexcept { return count_ - finished_; }
   // Whether any posted receive may be incomplete, including those whose first stripe is on another flow. Those may have
   // no stripe on this flow; forget_elsewhere() then removes them.
   bool awaits() const noexcept { return pending() || others_ != 0; }

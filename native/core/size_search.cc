@@ -70,8 +70,8 @@ bool SizeSearch::poll_probe(u8* path, u64* probe_id, u16* bytes) noexcept {
   return false;
 }
 
-// Handles a probe's answer. When the size is being lowered, the round ends soon after the first answer, because others
-// follow closely.
+// Handles a probe's answer. When the size is being lowered, the round ends soon after the first answer, because the
+// other answers follow closely.
 bool SizeSearch::on_reply(i64 now_ns, u8 path, u64 probe_id, i64 settle_ns) noexcept {
   const u64 rung = probe_id & (kRungsMax - 1);
   if (!in_round() || (probe_id ^ round_id_) >= kRungsMax || rung >= rung_count_ || !in_round(path)) return false;

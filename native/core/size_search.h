@@ -17,15 +17,15 @@ struct PathSize {
   u64 small_id = 0;       // id of the pending short probe; 0: none
   i64 small_sent_ns = 0;  // when the probe `small_id` was sent
   u16 suspects = 0;       // long segments lost since `carried_ns`
-  u16 suspect_bytes = 0;  // payload of the longest such segment
+  u16 suspect_bytes = 0;  // payload of the longest segment that `suspects` counts
   u16 carried_bytes = 0;  // size of the largest answered probe of this round
   bool small_due = false;
 };
 
 class SizeSearch {
  public:
-  // Every path is assumed to carry datagrams of this size (MIN_PLPMTU of RFC 8899). With it the fragments of a segment
-  // fit into one burst.
+  // Every path is assumed to carry datagrams of this size (MIN_PLPMTU of RFC 8899). At this size, the fragments of a
+  // segment fit into one burst.
   static constexpr u16 kBytesMin = 576;
   // A path becomes silent after this many long segments in a row were lost, even if shorter segments get through.
   static constexpr u16 kSuspectsMax = 8;

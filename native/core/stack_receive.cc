@@ -41,7 +41,7 @@ void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns) 
     return;
   }
   if (!on_flow_packet(now_ns, index, *target, packet, datagram)) return;
-  // Even if the flow has failed by now, it exists until its owner releases it.
+  // The flow still exists, even if it has failed meanwhile: only its owner releases it.
   refresh(now_ns, index);
 }
 
@@ -153,7 +153,7 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
   if (packet.common.type == wire::Type::probe) {
     target->paths().on_probed_by_peer(now_ns, packet.common.path);
     target->on_probe(packet.common.path, packet.probe);
-    target->paths().measure(now_ns);  // the peer is open now; earlier probes may have reached it too soon
+    target->paths().measure(now_ns);  // earlier probes may have reached the peer before it was open
     queue_peer_control(index);
   } else if (!target->on_keepalive_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
     if (target->paths().on_probe_reply(now_ns, packet.common.path, packet.probe.probe_id)) {

@@ -244,7 +244,7 @@ void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
     target.rx.on_timer(now_ns);
     if (target.tx.has_outstanding()) {
       queue_ready(index);
-      queue_control(index);  // because a credit request may be due
+      queue_control(index);  // a credit request may be due
     }
     if (target.peer->paths().poll_timeout() <= now_ns) queue_peer_control(target.config.peer);
     wake_path_waiters(*target.peer);

@@ -22,8 +22,8 @@ constexpr u32 stripe_count(u64 message_bytes, u32 flows) noexcept {
   return wanted <= 1 ? 1 : wanted >= flows ? flows : static_cast<u32>(wanted);
 }
 
-// Index of the stripe that the flow carries if the message has so many. The first stripe of the next message is on the
-// next flow.
+// Index of the stripe that the flow carries, provided that the message has that many stripes. The first stripe of the
+// next message is on the next flow.
 constexpr u32 turn_of(u64 message, u32 flow, u32 flows) noexcept {
   return static_cast<u32>((flow + flows - message % flows) % flows);
 }

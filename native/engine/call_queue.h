@@ -55,8 +55,8 @@ class CallQueue {
   bool post(const Abort& abort) noexcept { return push({nullptr, abort}); }
   bool post(Call* call) noexcept { return push({call, {}}); }
 
-  // Called by the engine's thread before it sleeps. Sequentially consistent: either it sees a new request, or the
-  // posting thread sees that it sleeps.
+  // Called by the engine's thread before it sleeps. Sequentially consistent: either the engine sees a new request, or
+  // the posting thread sees that the engine sleeps.
   bool empty() const noexcept { return !any_.load(std::memory_order_seq_cst); }
   // Handles all queued requests, in order. False: there were none.
   template <class OnAbort>

@@ -14,7 +14,7 @@ namespace weft::engine {
 namespace {
 
 // How long close() waits for the engines to release buffers. That takes microseconds; the limit only prevents a hang.
-// Of each sleep at most its planned length counts, so that time in which the process was stopped does not.
+// Each sleep counts with its planned length at most, so that time in which the process was stopped is left out.
 constexpr std::int64_t kLetGoNsMax = 5'000'000'000;
 constexpr std::int64_t kLetGoNapNs = 1'000'000;
 

@@ -53,7 +53,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   // Where the bytes of a message are: at `data`, or in bounce buffers (`stages`, one per stripe).
   struct Place {
     void* data = nullptr;
-    std::uint32_t memory = 0;  // id of the id of the registered memory that contains `data`; 0: none
+    std::uint32_t memory = 0;  // id of the registered memory that contains `data`; 0: none
     core::Stage* stages = nullptr;
     Completion* completion = nullptr;  // if set, the request is released automatically and this is called
   };

@@ -153,7 +153,7 @@ bool Engine::round() noexcept {
   event_log_.on_received(now_ns_);
   if (stack_.poll_timeout() <= now_ns_) stack_.on_timer(now_ns_);
   // Must precede transmit(): the memory window of a complete message is closed before the acknowledgment is sent (P-1).
-  // After that the sender may reuse its buffer, which a late RDMA write could still read.
+  // After the acknowledgment the sender may reuse its buffer, which a late RDMA write could still read.
   busy |= take_events();
   busy |= transmit();
   busy |= take_events();

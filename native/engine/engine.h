@@ -22,7 +22,7 @@ class ConnectionCore;
 class Engine;
 class RequestSlot;
 
-// One flow of a connection: its engine and its index there.
+// One flow of a connection: its engine, and its index in that engine.
 struct FlowRef {
   Engine* engine = nullptr;
   std::uint32_t flow = 0;
@@ -41,7 +41,7 @@ struct Command {
   core::Stage* stage;    // bounce buffer that is used instead of `data`, or null
 };
 
-// Is told on engine threads that a peer is quiet; must not block.
+// An observer that engine threads call when a peer is quiet. Its functions must not block.
 class PeerWatch {
  public:
   virtual ~PeerWatch() = default;

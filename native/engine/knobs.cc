@@ -110,20 +110,18 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 Status refuse_unknown(const std::string& variable, std::string* error) {
   const KnobInfo* nearest = nullptr;
   std::size_t nearest_distance = 0;
-  std::string all;
   for (const KnobInfo& info : knob_table()) {
     const std::size_t distance = edit_distance(variable, info.variable);
     if (nearest == nullptr || distance < nearest_distance) {
       nearest = &info;
       nearest_distance = distance;
     }
-    all += (all.empty() ? "" : ", ") + info.variable;
   }
   *error = variable + " is not a setting of weft";
   // Suggests a name only if at most a third of the characters differ.
   if (nearest != nullptr && nearest_distance * 3 <= variable.size())
     *error += "; did you mean " + nearest->variable + "?";
-  *error += " (settings: " + all + ")";
+  *error += " (weft knobs lists the settings)";
   return Status::invalid_argument;
 }
 

@@ -161,7 +161,7 @@ class LogWriter {
         first_ = (first_ + 1) % kLogLinesMax;
         --count_;
       } else {
-        line.dropped_before = std::exchange(dropped_, 0);  // lines were dropped and no line followed
+        line.dropped_before = std::exchange(dropped_, 0);  // this line only reports that the newest lines were dropped
       }
       writing_ = true;
       const LogSink sink = sink_;

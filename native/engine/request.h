@@ -24,7 +24,7 @@ class Request {
   std::size_t bytes_ = 0;
 };
 
-// Is called on an engine's thread when a request has ended: the engines no longer use its buffer, and its slot is free.
+// Called on an engine's thread when a request has ended: the engines no longer use its buffer, and its slot is free.
 class Completion {
  public:
   virtual ~Completion() = default;

@@ -28,9 +28,8 @@ class Transfer {
   Transfer& operator=(const Transfer&) = delete;
   ~Transfer();
 
-  // Is told when more bytes of a send have reached a ring, or more bytes of a receive have left one (see
-  // message::Connection::on_staged). If it cannot handle the call now, it returns false, and the call is repeated
-  // later.
+  // Called when more bytes of a send have reached a ring, or more bytes of a receive have left one (see
+  // message::Connection::on_staged). A call that returns false is repeated later.
   class Listener {
    public:
     virtual bool on_staged(std::uint32_t stage) noexcept = 0;
@@ -51,7 +50,7 @@ class Transfer {
   static constexpr std::size_t kFlyingMax = 4;  // copies per stripe; two would do if polls were never late
   struct Copy {
     Event done = nullptr;          // event of a copy in a stream
-    Attendant::Ticket ticket = 0;  // or the ticket of a copy by the attendant
+    Attendant::Ticket ticket = 0;  // ticket of a copy by the attendant; 0: the copy is in a stream
     std::uint64_t end = 0;         // offset in the stripe where the copied bytes end
   };
   struct Lane {

@@ -48,8 +48,8 @@ int device_of(const Driver& driver, const Layout& layout, std::string* error) {
       const int found = device_at(driver, address, error);
       if (found < 0) return -1;
       if (device >= 0 && found != device) {
-        *error = "its parts are on device " + std::to_string(device) + " and on device " + std::to_string(found) +
-                 ": all parts of a message must be on the same device";
+        *error = "its pieces are on device " + std::to_string(device) + " and on device " + std::to_string(found) +
+                 ": all pieces of a message must be on the same device";
         return -1;
       }
       device = found;
@@ -67,7 +67,7 @@ bool stream_belongs(const Driver& driver, Stream stream, Context context, std::s
   }
   int capturing = 0;
   if (driver.stream_capturing(stream, &capturing) == kSuccess && capturing != 0) {
-    *error = "is being captured into a graph, of which messages cannot be part";
+    *error = "is being captured into a graph, which cannot contain messages: use another stream";
     return false;
   }
   if (owner == context) return true;

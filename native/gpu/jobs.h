@@ -63,7 +63,7 @@ struct ReduceJob {
   std::uint64_t a, b, out, also;
   std::uint64_t elements;
   std::uint64_t head_elements;  // number of elements before the first word
-  std::uint64_t words;          // words are aligned in `out` and `also`; 0: no such words exist
+  std::uint64_t words;          // number of words; each is aligned in `out` and `also`
 };
 
 inline constexpr unsigned kWordBytes = 16;   // widest memory access of a thread

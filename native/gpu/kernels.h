@@ -27,7 +27,7 @@ struct Reduction {
 
 // Thread-safe. Each launch returns the result of cuLaunchKernel, an error of making the context current, or
 // kInvalidValue for invalid arguments. A launch with nothing to do returns at once. All memory that a launch uses must
-// stay valid until it is finished, which only its stream tells.
+// stay valid until the launch is finished; only the stream shows when that is.
 class Kernels {
  public:
   // `context` must outlive the object. Returns null with `error` set if weft was built without nvcc or not for this

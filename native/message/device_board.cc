@@ -1,5 +1,5 @@
-// Starts a DeviceWorker for each GPU that is used. If one cannot be started, that is tried again at the next use,
-// because there may be memory to pin by then.
+// Starts a DeviceWorker for each GPU that is used. If a worker cannot be started, the next use tries again, because
+// enough memory may be free to pin by then.
 #include "native/message/device_board.h"
 
 #include "native/gpu/inspect.h"

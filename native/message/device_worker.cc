@@ -324,7 +324,7 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
   gpu::Attendant& attendant = copier_->shared().attendant();
   std::uint32_t* word = nullptr;
   bool done = false;
-  attendant.wait_begins();  // ends when the word is set
+  attendant.wait_begins();  // StreamWaits::let_go() ends this wait when it sets the word
   {
     const std::lock_guard lock(mutex_);
     done = request->done();

@@ -32,8 +32,8 @@ namespace weft::message {
 namespace {
 
 constexpr std::int64_t kEnginesAutoMax = 8;
-// How long the destructor waits for peers to confirm that connections are closed. Later they learn it from the closed
-// control sockets.
+// How long the destructor waits for peers to confirm that connections are closed. After that, peers learn of the close
+// from the closed control sockets.
 constexpr std::int64_t kFarewellNsMax = 300'000'000;
 
 // Number of cores that this process may use, by its affinity mask and its cgroup's CPU quota.

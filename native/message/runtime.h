@@ -145,8 +145,8 @@ class Runtime {
   // means that no NIC accepts it. GPU memory can be sent by post_send() with its id if reads_payload() is false, but
   // not received into.
   virtual Status register_memory(const datapath::Memory& memory, std::uint32_t* id) noexcept = 0;
-  // Deregisters memory, in which no request may be outstanding. After it no NIC accesses the memory. Unknown ids and 0
-  // are ignored.
+  // Deregisters memory, in which no request may be outstanding. When this returns, no NIC accesses the memory any more.
+  // Unknown ids and 0 are ignored.
   virtual void deregister_memory(std::uint32_t id) noexcept = 0;
   // Changes a policy of all present and future connections that have no policies of their own.
   virtual Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,

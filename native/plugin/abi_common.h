@@ -15,7 +15,7 @@ enum class Result : int {
   invalid_argument = 4,
   invalid_usage = 5,
   remote_error = 6,
-  // This plugin never returns it, because NCCL treats it as success.
+  // This plugin never returns in_progress, because NCCL treats it as success.
   in_progress = 7,
 };
 static_assert(sizeof(Result) == 4);

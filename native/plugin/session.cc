@@ -91,7 +91,7 @@ void Session::finalize(const void* context) {
     const std::lock_guard lock(mutex_);
     if (contexts_.remove(context) == nullptr) return;
     last = contexts_.empty();
-    // Collects what NCCL has not closed in this context. The last context also takes along what has no context.
+    // Collects what NCCL has not closed in this context; with the last context, also what belongs to no context.
     const auto leaves = [&](const auto& each) { return last || each.context == context; };
     comms = comms_.remove_if([&](const Comm& comm) { return last || comm.context() == context; });
     listeners = listeners_.remove_if(leaves);
@@ -102,7 +102,8 @@ void Session::finalize(const void* context) {
     }
     if (last) stopping = std::move(runtime_);
   }
-  // These are destroyed outside the lock: first the users of the runtime, then the runtime, which joins its threads.
+  // The collected objects are destroyed outside the lock: first the users of the runtime, then the runtime, which joins
+  // its threads.
   comms.clear();
   attempts.clear();
   listeners.clear();

@@ -20,7 +20,7 @@ struct LinkConfig {
   double loss = 0;         // loss probability of a datagram on the wire
   i64 jitter_ns = 0;       // most random delay that is added to a datagram
   double reorder = 0;      // fraction of datagrams that are delayed further, and so reordered
-  i64 reorder_ns_max = 0;  // most that those are delayed further
+  i64 reorder_ns_max = 0;  // largest additional delay of a reordered datagram
 };
 
 struct LinkTotals {
@@ -70,8 +70,8 @@ class Link {
  private:
   struct Entry {
     i64 leaves_ns = 0;  // when the datagram's last bit is sent
-    i64 due_ns = 0;     // when it arrives if it is not delayed further
-    i64 held_ns = 0;    // how much longer it is delayed
+    i64 due_ns = 0;     // when the datagram arrives unless it is delayed further
+    i64 held_ns = 0;    // additional delay of a reordered datagram
     i64 comes_ns() const noexcept { return due_ns + held_ns; }
     u64 order = 0;
     Packet packet;

@@ -93,7 +93,7 @@ class Adapter {
   void on_data(Nanoseconds now_ns, Qp* pair, const Packet& packet, const std::uint8_t* payload);
   bool in_order(Nanoseconds now_ns, Qp* pair, const Packet& packet);
   void on_datagram(Qp* pair, const Packet& packet, const std::uint8_t* payload);
-  // What came of a packet. RC tells the sender, UC does not.
+  // The result of handling a packet. RC reports it to the sender, UC does not.
   enum class Verdict { ok, not_ready, invalid, access };
   Verdict place(Qp* pair, const Packet& packet, const std::uint8_t* payload);
   bool take_receive(Qp* pair);

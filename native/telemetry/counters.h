@@ -17,7 +17,7 @@ namespace weft::telemetry {
 enum class Kind : std::uint8_t {
   sum,        // only grows; values are added
   gauge,      // a level that rises and falls; values are added
-  maximum,    // the larger of the two
+  maximum,    // the largest value so far; of two values, the larger is kept
   histogram,  // number of values by size; buckets are added
 };
 

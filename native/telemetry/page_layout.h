@@ -13,7 +13,7 @@
 namespace weft::telemetry {
 
 inline constexpr char kPageMagic[8] = {'w', 'e', 'f', 't', 'p', 'a', 'g', 'e'};
-inline constexpr std::uint32_t kPageVersion = 1;  // of the header; fields of rows can change in one version
+inline constexpr std::uint32_t kPageVersion = 1;  // header layout; fields of rows can change within a version
 inline constexpr std::size_t kAddressBytes = 64;
 inline constexpr std::size_t kLineBytes = 64;  // size of a cache line; rows of different writers share no line
 
@@ -107,7 +107,7 @@ struct PageHeader {
   std::uint64_t start_ticks;
   std::uint64_t pid_namespace;  // inode of /proc/PID/ns/pid, the namespace of `pid`
   std::int64_t monotonic_ns;    // when the page was created, by CLOCK_MONOTONIC
-  std::int64_t realtime_ns;     // the same moment, by CLOCK_REALTIME
+  std::int64_t realtime_ns;     // when the page was created, by CLOCK_REALTIME
   std::uint64_t schema_offset;
   std::uint64_t schema_bytes;
   PageSection sections[5];

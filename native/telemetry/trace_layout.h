@@ -12,39 +12,39 @@
 namespace weft::telemetry {
 
 inline constexpr char kTraceMagic[8] = {'w', 'e', 'f', 't', 'r', 'a', 'c', 'e'};
-inline constexpr std::uint32_t kTraceVersion = 1;  // of header and blocks; records can change in one version
+inline constexpr std::uint32_t kTraceVersion = 1;  // layout of header and blocks; records can change within a version
 inline constexpr std::uint32_t kTraceBlockMagic = 0x6b'6c'62'77;  // "wblk"
 inline constexpr std::size_t kTraceTextBytesMax = 1024;           // a longer text is cut
 
 struct TraceSegmentHeader {
   char magic[8];
   std::uint32_t version;
-  std::uint32_t header_bytes;    // of this struct and the two texts, a multiple of 8
-  std::uint32_t schema_bytes;    // the first text: one line for each record and field
-  std::uint32_t identity_bytes;  // the second text: one line "name value" for each fact about the process
+  std::uint32_t header_bytes;    // size of this struct and the two texts, a multiple of 8
+  std::uint32_t schema_bytes;    // size of the first text: one line for each record and field
+  std::uint32_t identity_bytes;  // size of the second text: one line "name value" for each fact about the process
   std::uint64_t segment;         // number of this segment in the process's trace
-  std::int64_t monotonic_ns;     // when it was begun, by CLOCK_MONOTONIC, as all times of records
-  std::int64_t realtime_ns;      // the same moment, by CLOCK_REALTIME
-  std::uint32_t crc;             // CRC-32C of header_bytes, computed with this field as 0
+  std::int64_t monotonic_ns;     // when the segment was begun, by CLOCK_MONOTONIC, like all times in records
+  std::int64_t realtime_ns;      // when the segment was begun, by CLOCK_REALTIME
+  std::uint32_t crc;             // CRC-32C of the first header_bytes bytes, computed with this field as 0
   std::uint32_t reserved;
 };
 static_assert(sizeof(TraceSegmentHeader) == 56);
 
 struct TraceBlockHeader {
   std::uint32_t magic;
-  std::uint32_t bytes;    // of the records that follow, a multiple of 8
-  std::uint32_t ring;     // the ring that they come from: one thread of the process at a time
+  std::uint32_t bytes;    // size of the records that follow, a multiple of 8
+  std::uint32_t ring;     // the ring that the records come from, used by one thread at a time
   std::uint32_t crc;      // CRC-32C of header and records, computed with this field as 0
-  std::uint64_t number;   // of the block in the process's trace, from 0
+  std::uint64_t number;   // number of the block in the process's trace, from 0
   std::uint64_t dropped;  // records that the process has dropped so far, for lack of room
 };
 static_assert(sizeof(TraceBlockHeader) == 32);
 
-// Starts every record.
+// The head of every record.
 struct TraceHead {
   std::uint16_t type;
-  std::uint16_t bytes;  // of the record with this head, a multiple of 8
-  std::uint32_t id;     // of what the record describes; ids of each kind of thing count from 1
+  std::uint16_t bytes;  // size of the record, head included, a multiple of 8
+  std::uint32_t id;     // id of what the record describes, never 0
   std::int64_t time_ns;
 };
 static_assert(sizeof(TraceHead) == 16);
@@ -113,7 +113,7 @@ static_assert(sizeof(TraceHead) == 16);
 
 #define WEFT_TRACE_TEXT(F)  // the bytes of the text follow the head, with zeros up to a multiple of 8
 
-// number, name, struct, fields
+// Columns of each row: record number, name, struct, fields.
 #define WEFT_TRACE_RECORDS(R)                                          \
   R(1, text, Text, WEFT_TRACE_TEXT)                                    \
   R(2, communicator, Communicator, WEFT_TRACE_COMMUNICATOR)            \

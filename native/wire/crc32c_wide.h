@@ -9,7 +9,7 @@ namespace weft::wire {
 
 inline constexpr std::size_t kCrc32cWideBytesMin = 256;
 
-// Whether this CPU has these instructions. If not, the functions below must not be called.
+// Whether this CPU has AVX-512 and VPCLMULQDQ. If not, the functions below must not be called.
 bool crc32c_wide_runs_here() noexcept;
 
 // `bytes` must be at least kCrc32cWideBytesMin.

@@ -92,10 +92,11 @@ struct Data {
 // What an acknowledgment reports about one path. Its counts are cumulative.
 struct PathReport {
   std::int64_t echo_sent_ns = 0;  // the newest sent_ns received over the path
-  // How long the receiver held that segment, including the time in its socket; at most the largest value of the field.
+  // How long the receiver held the segment whose send time is echoed, including the time in its socket; at most the
+  // largest value of the field.
   std::uint32_t ack_delay_ns = 0;
   std::uint32_t segments = 0;      // segments received over the path, modulo 2^32
-  std::uint32_t ecn_segments = 0;  // how many of these had an ECN mark, modulo 2^32
+  std::uint32_t ecn_segments = 0;  // segments with an ECN mark received over the path, modulo 2^32
   std::uint8_t path = 0;
   // The part of ack_delay_ns in which the receiver's thread did not run, in steps of 2^14 ns; limited by the field's
   // size.
@@ -141,7 +142,7 @@ struct Probe {
 
 struct Close {
   std::uint32_t reason = 0;          // a weft::Status
-  std::uint64_t cumulative_seq = 0;  // all segments below have arrived, even if their acknowledgment was lost
+  std::uint64_t cumulative_seq = 0;  // segments below this number have arrived, even if acknowledgments were lost
 };
 
 struct Demand {
@@ -164,7 +165,7 @@ struct Nack {
     room = 2,        // `detail` messages that wait for eager blocks may be sent now
     stage_room = 3,  // the bounce buffer of one message has room up to the offset `detail`
   };
-  std::uint64_t granted_bytes = 0;  // the same as in an acknowledgment
+  std::uint64_t granted_bytes = 0;  // cumulative bytes of credit granted, as in an acknowledgment
   // Depends on the kind. trimmed: bit i is set if entry i was cut on the last hop, whatever its path. no_room: bit i is
   // set if entry i lacked an eager block, and not set if the bounce buffer of its message was full. room: number of
   // messages. stage_room: end of the room, as an offset in the message.

@@ -1,6 +1,6 @@
 """Control frames of an unauthenticated peer, for tests of bad handshakes and opens.
 
-They are written after docs/PROTOCOL.md, without weft's encoder, so that each checks the other.
+They follow docs/PROTOCOL.md and do not use weft's encoder, so that they test the encoder, too.
 """
 
 import socket

@@ -162,7 +162,7 @@ def accepts(spared: int) -> None:
 
 
 def forks(engines: int) -> None:
-    """Reports the soft limit here and in a forked child."""
+    """Reports the soft descriptor limit of this process and of a forked child."""
     with Endpoint(interfaces=LOCAL, engines=engines):
         here = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         child = os.fork()
@@ -173,7 +173,7 @@ def forks(engines: int) -> None:
 
 
 def fork_paths(engines: int) -> None:
-    """Reports how many paths an endpoint of a forked child gets; the parent has one, too."""
+    """Reports how many paths an endpoint of a forked child gets while the parent has one open."""
     with Endpoint(interfaces=LOCAL, engines=engines):
         child = os.fork()
         if child == 0:

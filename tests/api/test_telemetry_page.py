@@ -133,7 +133,7 @@ def test_page__a_killed_process_leaves_its_last_counters(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a PID namespace needs root")
 def test_page__a_process_in_a_container_is_read_and_left_alone(tmp_path: Path) -> None:
-    """Its pid means nothing outside its PID namespace, so no process there calls it dead."""
+    """A pid means nothing outside its PID namespace, so no other process calls this one dead."""
     launcher = ("unshare", "--pid", "--fork", "--kill-child")
     inside = child("echo", launcher=launcher, WEFT_TELEMETRY=str(tmp_path))
     with (
@@ -292,7 +292,7 @@ def test_damage__sections_without_rows_and_fields_that_overlap(
     schema = image[offset : offset + size]
     line = next(each for each in schema.splitlines() if each.startswith(b"engine batch"))
     words = line.split(b" ")
-    words[2] = words[2].replace(b"i64x40", b"i64x99")  # more than the row has beside other fields
+    words[2] = words[2].replace(b"i64x40", b"i64x99")  # more numbers than the row has room for
     words[5] = b"8".rjust(len(words[5]), b"0")
     lies = schema.replace(line, b" ".join(words))
     assert len(lies) == size

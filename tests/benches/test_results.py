@@ -191,7 +191,7 @@ def test_placement__file_is_checked(tmp_path: Path) -> None:
         ("[1]", "must be an object"),
         ('[{"adress": "1"}]', "no field 'adress'"),
         ('[{"address": "host.example"}]', "must be an IP address"),
-        ('[{"cores": [100000]}]', "cores must be of"),
+        ('[{"cores": [100000]}]', "cores must be among"),
         ('[{"namespace": "/nosuch"}]', "no namespace /nosuch"),
     ):
         path.write_text(text)

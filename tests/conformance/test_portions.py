@@ -1,4 +1,4 @@
-"""Tests that portions are the same with or without a helper process."""
+"""Tests that the portions of a policy's events are the same with or without a helper process."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_properties__without_faults_nothing_fails_or_is_sent_again(schedule: Any
     schedule.outages = []
     schedule.dies_at_ns = schedule.close_at_ns = -1
     schedule.send_too_long = False
-    schedule.staged_receives = 0.0  # because segments that meet a full ring are resent
+    schedule.staged_receives = 0.0  # no staging: segments that meet a full ring would be resent
     report = native.run_schedule(schedule)
     assert report.violation == ""
     assert report.failed == 0

@@ -76,7 +76,7 @@ def test_torch__crosses(ends: Ends, kind: str) -> None:
     sent, received = bits.to(kinds), torch.zeros((257, 3, 1_001), dtype=kinds, device="cuda")
     move(*ends, sent, received)
     assert torch.equal(sent, received)
-    # Also tensors in host memory, which lack the buffer protocol.
+    # Tensors in host memory, which lack the buffer protocol, can be sent, too.
     host, back = sent.cpu(), torch.zeros_like(sent, device="cpu")
     move(*ends, host, back)
     assert torch.equal(host, back)

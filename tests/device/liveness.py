@@ -28,7 +28,7 @@ PROGRAMS = {"torch": "tests.device.liveness_torch", "nccl": "tests.device.livene
 NCCL = {
     "NCCL_NET": "weft",
     "NCCL_NET_PLUGIN": str(native.PLUGIN_PATH),
-    "NCCL_NET_PLUGIN_REF_COUNT": "1",  # like weft run
+    "NCCL_NET_PLUGIN_REF_COUNT": "1",  # as `weft run` sets it
     "NCCL_P2P_DISABLE": "1",
     "NCCL_SHM_DISABLE": "1",
     "NCCL_SOCKET_IFNAME": "eth0",

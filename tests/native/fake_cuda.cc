@@ -364,7 +364,7 @@ FAKE int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
 }
 FAKE int cuStreamCreateWithPriority(void** stream, unsigned, int) {
   BEGIN("cuStreamCreateWithPriority");
-  comes_last();  // the driver may wait like this for some streams, as it does not document
+  comes_last();  // the real driver may wait here for some streams; this is not documented
   return make_stream(stream);
 }
 FAKE int cuStreamCreate(void** stream, unsigned) {

@@ -142,7 +142,7 @@ struct Pair {
   bool exchange(const std::function<bool(const Wired&)>& drops = nullptr) {
     std::vector<Wired> packets = take(0);
     for (Wired& packet : take(1)) packets.push_back(std::move(packet));
-    if (packets.empty()) return false;  // the clock stays, because a timer's deadline might be skipped
+    if (packets.empty()) return false;  // do not advance the clock, which might skip a timer's deadline
     now_ns += 20'000;
     for (const Wired& packet : packets) {
       if (drops == nullptr || !drops(packet)) give(packet);

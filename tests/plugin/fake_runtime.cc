@@ -153,7 +153,7 @@ class FakeConnection final : public Connection {
 
   std::shared_ptr<Wire> wire_;
   int end_;
-  std::map<engine::Request*, std::unique_ptr<FakeRequest>> requests_;  // those not released yet
+  std::map<engine::Request*, std::unique_ptr<FakeRequest>> requests_;  // requests not released yet
   Reluctance reluctance_;
 };
 

@@ -270,7 +270,7 @@ void a_killed_peer_fails_alone(Side& side) {
     const Link link = side.link();
     exchange(side, link, {1000});
     if (side.rank == victim) {
-      side.hear<int>();  // waits here until it is killed
+      side.hear<int>();  // this process is killed while it waits
       REQUIRE(false);
     }
     if (side.rank == bystander) exchange(side, link, {0, 100000});
@@ -332,12 +332,12 @@ void a_survivor_links_anew(Side& side) {
         void* comm = nullptr;
         REQUIRE(side.net.connect(side.context, 0, peer.bytes, &comm) == Result::success);
         side.tell(1);
-        side.hear<int>();  // waits here until it is killed
+        side.hear<int>();  // this process is killed while it waits
       }
       const Link link = side.link_through(listener, peer);
       exchange(side, link, {0, 1000, 100000});
       REQUIRE(side.net.close_listen(listener) == Result::success);
-      if (end == End::killed) side.hear<int>();  // waits here until it is killed
+      if (end == End::killed) side.hear<int>();  // this process is killed while it waits
       side.unlink(link);
     }
     side.stop();
@@ -428,11 +428,11 @@ void a_child_that_lives_on_hides_no_death(Side& side) {
   if (side.rank == 1) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(60);  // in case no other process kills it
+      alarm(60);  // ends this child if no other process kills it
       for (;;) pause();
     }
     side.tell(child);
-    side.hear<int>();  // waits here until it is killed
+    side.hear<int>();  // this process is killed while it waits
     REQUIRE(false);
   }
   REQUIRE(prctl(PR_SET_CHILD_SUBREAPER, 1) == 0);

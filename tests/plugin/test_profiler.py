@@ -13,7 +13,7 @@ from transport.trace import Record, Segment, TraceError, read_segment
 from .conftest import PATIENCE_S, built
 
 VERSIONS = (1, 2, 3, 4, 5, 6, 7)
-OPERATES = 5  # AllReduces with their channels: one alone, four in threads of their own
+OPERATES = 5  # profiled AllReduces: one in the main thread, one in each of four threads
 
 
 @pytest.fixture(scope="session")

@@ -88,7 +88,7 @@ def test_selective__a_later_hole_waits_for_three_of_its_own() -> None:
 
 def test_selective__reordering_within_the_distance_is_no_loss() -> None:
     rig = loss("selective")
-    for step in range(100):  # two later segments overtake each second one
+    for step in range(100):  # in each step, two later segments overtake one segment
         hole: dict[str, Any] = {
             "newest_acked": 9_902 + 4 * step,
             "oldest_inflight": 9_900 + 4 * step,

@@ -82,7 +82,7 @@ def test_power_of_two__leaves_a_path_that_timed_out_and_comes_back() -> None:
     feed(rig, 2, TIMEOUT)
     assert 2 not in picks(rig, 200, now_ns=10**9 + 9_000_000)
     assert 2 in picks(rig, 200, now_ns=10**9 + 11_000_000)
-    feed(rig, 2, TIMEOUT, now_ns=10**9 + 20_000_000)  # now avoided for twice as long
+    feed(rig, 2, TIMEOUT, now_ns=10**9 + 20_000_000)  # path 2 is now avoided for twice as long
     assert 2 not in picks(rig, 200, now_ns=10**9 + 39_000_000)
     assert 2 in picks(rig, 200, now_ns=10**9 + 41_000_000)
 
@@ -147,7 +147,7 @@ def test_single__a_flow_keeps_its_path_while_that_is_usable() -> None:
 @pytest.mark.parametrize("paths", [1, 3, 8, 200, 256])
 def test_round_robin__each_round_visits_every_path_once(paths: int) -> None:
     rig = peer("round_robin", paths)
-    picks(rig, paths - 1)  # finish the first round, which starts at its second path
+    picks(rig, paths - 1)  # completes the first round, which has one pick less
     chosen = picks(rig, 4 * paths)
     orders = [chosen[i * paths : (i + 1) * paths] for i in range(4)]
     assert all(sorted(order) == list(range(paths)) for order in orders)

@@ -301,7 +301,7 @@ def test_nscc__marks_below_the_target_change_nothing() -> None:
 def test_nscc__marks_above_the_target_cut_by_the_excess_once_per_round_trip() -> None:
     for rtt_us, left in ((30, 1 - 0.8 * 6 / 18), (120, 0.5)):
         rig = nscc(200_000)
-        rig.flow["delay_ns"] = (rtt_us - 12) * US  # as if smoothed for long
+        rig.flow["delay_ns"] = (rtt_us - 12) * US  # the value after a long time at this RTT
         fields = {"rtt_ns": rtt_us * US, "srtt_ns": rtt_us * US, "app_limited": 1}
         assert rig.ack(1_000, 4, 4, **fields) * 4_096 == pytest.approx(200_000 * left)
         assert rig.ack(1_010, 4, 4, **fields) * 4_096 == pytest.approx(200_000 * left)
@@ -326,7 +326,7 @@ def test_nscc__after_a_collapse_the_window_is_what_came_through() -> None:
     rig.ack(1_000, 1)  # starts the measurement period
     rig.lose(1_005)
     window = rig.ack(1_025, 5, inflight_bytes=100_000) * 4_096
-    assert window == pytest.approx(5 * 4_096)  # what arrived in 24 us
+    assert window == pytest.approx(5 * 4_096)  # the bytes delivered in 24 us
     fields = {"rtt_ns": 100 * US}
     for step in range(20):  # marks on segments sent earlier cut nothing
         assert rig.ack(1_026 + step, 1, 1, **fields) * 4_096 == pytest.approx(5 * 4_096)

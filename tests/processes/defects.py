@@ -39,7 +39,8 @@ DEFECTS = (
         "  if (candidates.empty()) return;\n",
         "    candidates.push_back(each.get());\n  }\n",
     ),
-    # It drops frames; merely leaving them unread would go unnoticed, because more frames follow.
+    # Drops the frames. If they were only left unread, the arrival of the next frame would cause
+    # them to be read, and no schedule would fail.
     Defect(
         "frames_beyond_a_turn_are_lost",
         "native/control/control_handshake.cc",
@@ -53,7 +54,7 @@ SOURCES = ("native", "congestion", "transport", "tests", "CMakeLists.txt")
 
 
 class Workshop:
-    """A copy of the source tree that is rebuilt for each defect; each library gets a copy."""
+    """A copy of the source tree that is rebuilt for each defect; plant() copies the result."""
 
     def __init__(self, directory: Path, policies: Path) -> None:
         self.directory = directory

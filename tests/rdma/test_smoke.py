@@ -34,9 +34,7 @@ def test_smoke__messages_arrive_whole(mode: str) -> None:
 def test_smoke__long_segments_are_cut_by_the_nic() -> None:
     with paired("uc", segment_bytes=32_768) as pair:
         assert pair.carry() == 0
-        assert (
-            pair.sending.counters().segments_sent < 80
-        )  # it would be about 120 with segments of 4 KB
+        assert pair.sending.counters().segments_sent < 80  # about 120 with segments of 4 KB
 
 
 @pytest.mark.parametrize("mode", ["uc", "ud"])
@@ -50,7 +48,7 @@ def test_smoke__loss_is_repaired(netem: Netem, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_smoke__queue_pairs_in_error_are_mended(mode: str) -> None:
     with paired(mode, fault_qp_error=0.1) as pair:
-        # Repeat until a fault has hit some burst; their number depends on the host's speed.
+        # Repeat until a fault has hit a burst; the number of bursts depends on the host's speed.
         for seed in range(1, 30):
             assert pair.carry(seed) == 0
             counters = pair.there.counters()
@@ -82,7 +80,7 @@ class Replayer:
         self.tap.setblocking(False)
 
     def captured(self) -> list[bytes]:
-        """The number of RoCE frames that rxea has received so far."""
+        """The RoCE frames that rxea has received since the last call."""
         frames: list[bytes] = []
         while True:
             try:

@@ -477,7 +477,7 @@ size_bytes = 1_000_000
 """
     made = parse(text, folder=tmp_path)
     burst = int(made.network.ports["burst_bytes"][made.network.find_ports("leaf0>spine0")][0])
-    assert burst == 2 * 9_014  # at least two packets: 2 ms are less at this rate
+    assert burst == 2 * 9_014  # the minimum of two packets: at this rate, 2 ms carry less
     wire_bytes = 1_000_000 + 64 * -(-1_000_000 // (8_972 - 64))
     alone_ns = wire_bytes * 1e9 / 6_250_000
     saved_ns = burst * 1e9 / 6_250_000

@@ -135,7 +135,7 @@ def _flow_cells(page: telemetry.Page, flow: telemetry.Row) -> list[str]:
 
 
 def _ago(page: telemetry.Page, row: telemetry.Row, name: str) -> str:
-    """How long before the page was read a state field's time lies, as text."""
+    """The age of the time in a state field when the page was read, as text."""
     at_ns = row.state.get(name)
     if not isinstance(at_ns, int) or at_ns <= 0:
         return "never"

@@ -72,5 +72,5 @@ def owner(text: str) -> int:
 
 
 def owner_text(owner: int) -> str:
-    """An owner as --owner takes it; the engine is omitted if it is 0."""
+    """An owner in the syntax of --owner; engine 0 is omitted."""
     return f"{owner >> 24}:{owner & 0xFFFFFF}" if owner >> 24 else str(owner)

@@ -129,7 +129,7 @@ def compile_file(policy: str, out: Path | None, cpu: str) -> None:
 
     if cpu and cpu != emit.baseline():
         foreign = cpu in emit.BASELINES
-        why = f"this machine is not {cpu}" if foreign else f"unknown CPU baseline {cpu!r}"
+        why = f"this machine's CPU is not {cpu}" if foreign else f"unknown CPU baseline {cpu!r}"
         raise click.BadParameter(f"{why}; give {emit.baseline()}", param_hint="'--cpu'")
     declared = named(policy)
     out = out or Path(f"{declared.family.name}_{declared.name}.so")

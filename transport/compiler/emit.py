@@ -154,7 +154,7 @@ def build(
         raise PolicyError(
             policy.module,
             0,
-            f"this machine is not {cpu}",
+            f"this machine's CPU is not {cpu}",
             f"compile it on a machine of {cpu}",
         )
     hooks = hooks or lowered(policy)

@@ -143,7 +143,7 @@ class Expressions:
                 self.index(index, size, bound)
             case ast.Subscript():
                 raise self.refusal(
-                    node, "only paths and array fields are indexed", "use a record field"
+                    node, "only paths and array fields can be indexed", "use a record field"
                 )
             case ast.Constant(value=value):
                 if not isinstance(value, int | float):

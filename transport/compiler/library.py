@@ -58,7 +58,7 @@ class Library:
     def __init__(self, descriptor: Descriptor, keep: Any) -> None:
         self.descriptor = descriptor
         self._keep = keep
-        self.raised = ""  # why a hook failed first, if a conformance bench determined it
+        self.raised = ""  # cause of the first failed hook, if a conformance bench found it
         self.failures = 0  # calls that failed or gave a non-finite answer, counted by the benches
         (family,) = [f for f in FAMILIES.values() if f.code == descriptor.family]
         self.family = family

@@ -94,7 +94,7 @@ class _Function(Expressions):
             case ast.Return():
                 if node.value is not None:
                     if len(self.stack) == 1:
-                        raise self.refusal(node, "a hook returns nothing", "write to result")
+                        raise self.refusal(node, "a hook cannot return a value", "write to result")
                     self.value(node.value, bound)
                 return None
             case ast.Raise():
@@ -130,7 +130,7 @@ class _Function(Expressions):
         ):
             raise self.refusal(node, "a loop must run over a range", remedy)
         if not isinstance(node.target, ast.Name) or node.orelse:
-            raise self.refusal(node, "a loop has one counter and no else", remedy)
+            raise self.refusal(node, "a loop must have one counter and no else", remedy)
         if node.target.id in self.roles:
             raise self.refusal(node, f"{node.target.id} is a record", "use another name")
         bounds = [self.constant(argument) for argument in call.args]

@@ -118,7 +118,7 @@ class Bout:
         elif one[3] != other[3]:
             self.fail(len(chunk.hooks) - 1, chunk, f"{one[0]} and {other[0]}: records differ")
 
-    # Chunks of extreme values: compared event by event; Whole integers detect allowed differences.
+    # Chunks of extreme values, compared event by event; tracked.py detects allowed differences.
 
     def step_by_step(self, chunk: Chunk) -> None:
         result = {name: Guarded(chunk.presets.dtype, 1) for name in self.sides}

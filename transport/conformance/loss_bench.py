@@ -60,7 +60,7 @@ class LossBench:
         self.check_ns = NEVER
         self.newest_acked_ns = -1
         self.highest_acked = self.cumulative = self.acked_count = 0
-        self.needless = 0  # spurious retransmissions that the policy was not yet told of
+        self.needless = 0  # spurious retransmissions not yet reported to the policy
         self.failed = False
         self.call(START, -1, 0)
 

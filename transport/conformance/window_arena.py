@@ -177,7 +177,7 @@ def converges(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
         below = np.flatnonzero(rate < BYTES_PER_S * PAYLOAD_SHARE / 4)
         # 1 << 60 means never: the rate is below half of the share at the end.
         ends_ns = np.append(np.array(trace.at_ns[8:], np.int64), 1 << 60)
-        since_ns = ends_ns[below[-1] + 1]  # not empty: the rate was 0 at first
+        since_ns = ends_ns[below[-1] + 1]  # `below` is not empty, because the rate is 0 at first
         worst = max(worst, (since_ns - join_ns) / RTT_NS)
     yield verdict(
         "converges",

@@ -155,7 +155,8 @@ def cuts(policy: Policy, library: Library) -> Outcomes:
                     bench.round(an_ack)
                 where = f"at {segments} segments, {an_ack} an ack"
                 left, falls = troubled(bench, an_ack, weather)
-                # RTT samples show a queue only during the first round: the cut may come in the 2nd.
+                # RTT samples reveal a queue during the first round trip, so the cut may come in the
+                # second one.
                 factors.append((min(left[: 2 if weather.queue_rtts else 1]), where))
                 often += [(count, where) for count in falls]
                 idle.append((longest_idle(falls), where))

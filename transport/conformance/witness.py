@@ -33,7 +33,7 @@ def told(error: BaseException) -> str:
 
 
 class Witness:
-    """Interpreted hooks that keep what the first failure raised."""
+    """Interpreted hooks that keep the exception of the first failed hook."""
 
     def __init__(self, policy: Policy) -> None:
         self.runner = Interpreted(policy)

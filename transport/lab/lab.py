@@ -260,7 +260,7 @@ class Lab:
                 )
                 self._at(node, build)
         finally:
-            # Not needed any more: filters on the devices keep the programs and maps alive.
+            # Close the descriptors: filters on the devices keep the programs and maps alive.
             netlink.close_all(held)
         self._use_checksums(now)
         self._await_carrier(now)

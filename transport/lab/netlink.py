@@ -40,7 +40,7 @@ SYSCTLS = {
     "net/ipv4/fib_multipath_hash_policy": "3",
     "net/ipv4/fib_multipath_hash_fields": "0x37",
 }
-# Set only if the kernel has them: a flow takes the same path in every lab; IPv6 sends nothing.
+# Settings that some kernels lack: a fixed hash seed, so that paths are reproducible, and no IPv6.
 SYSCTLS_IF_THERE = {
     "net/ipv4/fib_multipath_hash_seed": "1",
     "net/ipv6/conf/all/disable_ipv6": "1",

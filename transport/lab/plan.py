@@ -11,7 +11,7 @@ from ipaddress import IPv4Address
 
 from transport.lab.model import LabError, LabModel, LabModelError, nearest
 
-# The second byte of an address is the leaf, or 128 plus the spine; the third is the remainder.
+# Networks: 10.<leaf>.<host at the leaf> on hosts' links, 10.<128 + spine>.<leaf> on uplinks.
 LEAVES_MAX = 64
 SPINES_MAX = 64
 HOSTS_PER_LEAF_MAX = 200

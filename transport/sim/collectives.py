@@ -110,7 +110,7 @@ def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     ).ravel()
     number = np.arange(len(made)).reshape(shape)
     up, down = number[:, 0], number[:, 1]  # indices: repeat, slice, rank - 1
-    inner = parent > 0  # children whose parent has a parent of its own
+    inner = parent > 0  # mask of ranks whose parent is not the root
     top = ~inner
     found = [
         waits(up[:, :, inner].ravel(), up[:, :, parent[inner] - 1].ravel()),
@@ -172,7 +172,7 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
         text = f"{experts} experts: give a multiple of the {ranks} ranks"
         raise BadWorkError("experts", text)
     if keys["top_k"] > experts:
-        raise BadWorkError("top_k", f"{keys['top_k']}: give at most {experts}, the experts")
+        raise BadWorkError("top_k", f"{keys['top_k']}: give at most {experts}, the expert count")
     if ranks * experts * keys["repeats"] > DRAWS_MAX or ranks * experts > DEPENDENCIES_MAX:
         text = f"{ranks:,} ranks x {experts:,} experts x {keys['repeats']:,} repeats are too many"
         raise BadWorkError("experts", text)
@@ -180,7 +180,7 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     popular = chance.permutation(np.arange(1, experts + 1) ** -float(keys["skew"]))
     popular /= popular.sum()
     found, parts, first = [NO_WAITS], [], 0
-    last: tuple[Array, Array] | None = None  # last combine's transfers, receivers
+    last: tuple[Array, Array] | None = None  # transfers and receivers of the last combine
     for _ in range(keys["repeats"]):
         drawn = chance.multinomial(keys["tokens"] * keys["top_k"], popular, ranks)
         tokens = drawn.reshape(ranks, ranks, -1).sum(axis=2)

@@ -199,7 +199,7 @@ def _network(chance: Chance, rate: int, packet: int) -> Tables:
                 least = max(packet, own.get("mark_full_bytes", 0), own.get("mark_from_bytes", 0))
                 own["uplink_queue_bytes"] = max(_queue(chance, own["uplink_rate"], packet), least)
     own["ecmp"] = chance.one(("hashed", "even"))
-    # Trim only packets of TRIMMED_MIN bytes or more: of small packets the header is a third, so
+    # Trim only packets of TRIMMED_MIN bytes or more: in small packets, a third is header, so
     # trimmed headers could fill the links.
     own["trim"] = chance.yes(0.5) and packet >= TRIMMED_MIN
     own["priority"] = chance.yes(0.85)

@@ -41,12 +41,12 @@ def _picked(
     chance: np.random.Generator,
     path: tuple[str | int, ...],
 ) -> Array:
-    """The ports in `ports` that belong to `count` randomly chosen links of them."""
+    """The ports of `count` links that are chosen at random among the links of `ports`."""
     ends = np.sort(np.stack([network.ports["from"][ports], network.ports["to"][ports]], 1), axis=1)
     _, link = np.unique(ends, axis=0, return_inverse=True)
     there = int(link.max()) + 1
     if count > there:
-        raise BadKeyError((*path, "pick"), f"{count}: only {there} links match, give at most that")
+        raise BadKeyError((*path, "pick"), f"{count}: only {there} links match: lower it")
     chosen = chance.permutation(there)[:count]
     return ports[np.isin(link.ravel(), chosen)]
 

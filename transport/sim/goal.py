@@ -162,7 +162,9 @@ def job_of(schedule: Schedule, ns_per_calc: float = 1.0) -> Job:
                 for before, delay in wait[1].items():
                     found[before, mine] = max(found.get((before, mine), 0), delay)
                     if len(found) > DEPENDENCIES_MAX:
-                        raise GoalError(f"more than {DEPENDENCIES_MAX:,} dependencies")
+                        raise GoalError(
+                            f"more than {DEPENDENCIES_MAX:,} dependencies: use a smaller schedule"
+                        )
     for mine, (source, target, size, tag) in enumerate(_ends(schedule, numbers, len(sends))):
         made[mine] = (source, target, size, made["start_ns"][mine], tag, 0)
     _, made["stream"] = np.unique(made["stream"], return_inverse=True)

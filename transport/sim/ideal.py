@@ -33,7 +33,8 @@ def wire_bytes(sizes: Array, hosts: Mapping[str, Any]) -> Array:
     return np.asarray(sizes.astype(np.int64) + packets(sizes, hosts) * headers)
 
 
-Hop = tuple[float, float, int]  # total rate of its links, rate of the fastest, least delay
+# Of the links of a hop: total rate, rate of the fastest link, least delay.
+Hop = tuple[float, float, int]
 
 
 class Ways:
@@ -111,7 +112,8 @@ def ideal_ns(network: Network, transfers: Array, hosts: Mapping[str, Any]) -> Ar
     pairs, which = np.unique(
         np.stack([transfers["from"], transfers["to"]], axis=1), axis=0, return_inverse=True
     )
-    least = np.zeros((len(pairs), 3))  # ns per byte of the slowest hop, of all others; delays
+    # Columns: ns per byte of the slowest hop, of all other hops together, and the sum of delays.
+    least = np.zeros((len(pairs), 3))
     for number, (one, other) in enumerate(pairs.tolist()):
         hops = np.array(ways.hops(one, other), np.float64)
         narrow = int(np.argmin(hops[:, 0]))

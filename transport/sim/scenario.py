@@ -142,7 +142,9 @@ def _put(tables: Any, parts: list[str], value: Any, done: tuple[str, ...]) -> No
     if isinstance(tables, list):
         if name.isdigit():
             if int(name) >= len(tables):
-                raise BadKeyError(done, f"out of range: there are {len(tables)} {'.'.join(done)}")
+                raise BadKeyError(
+                    done, f"out of range: there are {len(tables)} [[{'.'.join(done)}]]"
+                )
             chosen = [tables[int(name)]]
         else:
             chosen, rest = tables, parts

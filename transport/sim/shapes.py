@@ -225,7 +225,7 @@ def planes(
 
 
 def three_tiers(keys: Mapping[str, Any], hosts: int) -> Network:
-    """A fat tree of three tiers: pods of leaves and spines; spine j of every pod has its cores."""
+    """A fat tree of three tiers; spine j of every pod is linked to the same group of cores."""
     made = sizes(keys, hosts, tiers=3)
     pods = keys["pods"]
     per_pod = -(-made.leaves // pods) if pods else (made.radix or 2 * made.per_leaf) // 2

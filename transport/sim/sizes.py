@@ -43,7 +43,9 @@ def points_of(given: Any) -> Array:
     if points[0, 1] > 0:
         points = np.concatenate([[[points[0, 0], 0.0]], points])
     if points[-1, 1] != 1.0 or (np.diff(points, axis=0) < 0).any() or points[0, 0] < 1:
-        raise ValueError("sizes and shares must grow, from at least 1 byte to the share 1.0")
+        raise ValueError(
+            "sizes and shares must not fall; the first size is 1 or more, the last share 1.0"
+        )
     return points
 
 

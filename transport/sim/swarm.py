@@ -56,7 +56,7 @@ def kind_of(violation: str) -> str:
 
 
 def judged(result: Result, threads: int) -> Finding | None:
-    """The finding of a run: what failed; None if nothing did."""
+    """The finding of a run, that is, its failure; None if nothing failed."""
     if result.violation:
         return Finding(kind_of(result.violation), result.violation, threads)
     if result.totals["violations"]:

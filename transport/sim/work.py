@@ -114,7 +114,7 @@ def ranks_of(given: str | Sequence[Any] | None, hosts: int) -> Array:
 
 
 def generator(seed: int, *place: int) -> np.random.Generator:
-    """A random generator for the purpose numbered `place`; only it and the seed set its values."""
+    """The random generator of one purpose; its values depend only on `seed` and `place`."""
     mixed = np.random.SeedSequence([seed, *place]).generate_state(2, np.uint64)
     return np.random.Generator(np.random.Philox(key=mixed))
 

@@ -17,7 +17,7 @@ PR_SET_PDEATHSIG = 1
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Blocks SIGINT while the block starts processes.
+    """Blocks SIGINT inside the `with`, which starts processes.
 
     A child inherits the blocked signals. Otherwise a child that is still importing when Ctrl-C
     comes would end with a KeyboardInterrupt, and look like a crash of its run.

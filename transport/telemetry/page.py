@@ -211,7 +211,7 @@ def _layout(data: bytes) -> _Layout:
     if magic != MAGIC:
         raise PageError("not a telemetry page")
     if version != VERSION:
-        raise PageError(f"its version is {version}; this reader knows version {VERSION}")
+        raise PageError(f"its version is {version}; this reader supports version {VERSION}")
     if file_bytes > len(data):
         raise PageError(f"truncated: {len(data)} bytes of {file_bytes}")
     sections_end = HEADER.size + count * SECTION.size

@@ -47,8 +47,8 @@ class Record:
 class Segment:
     """The contents of one file.
 
-    identity: what the process knew of itself: host, pid, and what launchers told it.
-    number: of the file in the process's trace, from 0.
+    identity: the process's host and pid, and the variables of its launcher, such as RANK.
+    number: index of the file in the process's trace, from 0.
     realtime_ahead_ns: add it to a record's time to get nanoseconds since 1970.
     dropped: records that the process had dropped when the last block was written.
     damage: why reading ended early; "": the file was read to its end.
@@ -78,7 +78,7 @@ class _Kind:
 
 
 def read_segment(path: Path | str) -> Segment:
-    """Reads one file. TraceError if it is not a trace; a damaged end is told in `damage`."""
+    """Reads one file. TraceError if it is not a trace; `damage` describes a damaged end."""
     where = Path(path)
     try:
         if where.stat().st_size > FILE_BYTES_MAX:
@@ -98,7 +98,7 @@ def _decode(data: bytes) -> Segment:
     fields = HEADER.unpack_from(data)
     _, version, header_bytes, schema_bytes, identity_bytes, number, monotonic, real, crc, _ = fields
     if version != VERSION:
-        raise TraceError(f"its version is {version}; this reader knows version {VERSION}")
+        raise TraceError(f"its version is {version}; this reader supports version {VERSION}")
     texts_end = HEADER.size + schema_bytes + identity_bytes
     if not texts_end <= header_bytes <= min(len(data), HEADER_BYTES_MAX):
         raise TraceError("damaged header: its sizes are inconsistent")

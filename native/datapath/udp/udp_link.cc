@@ -1,5 +1,5 @@
-// Sets up links: encodes the port numbers of our sockets for the handshake, and validates the peer's and turns them
-// into addresses.
+// Sets up links: encodes the port numbers of our sockets for the handshake, validates the port numbers of the peer, and
+// turns them into addresses.
 #include <netinet/in.h>
 
 #include <algorithm>

@@ -55,7 +55,7 @@ bool load(const std::string& name, Ibv* out, std::string* error) {
   if (library == nullptr) {
     *error = name.empty() ? "libibverbs is not installed: apt-get install libibverbs1 ibverbs-providers"
                           : std::string(::dlerror()) +
-                                "; set the variable to softverbs or to the file of a library like libibverbs";
+                                "; set WEFT_RDMA_LIBRARY to softverbs or to the file of a library like libibverbs";
     return false;
   }
 #define WEFT_IBV_FIND(name) \

@@ -1,5 +1,5 @@
 // The 32 bits of immediate data of a segment that is sent by RDMA write. The write and the header after it carry the
-// same value, so that a receiver accepts a header only with its own write:
+// same value, so that a receiver accepts a header only with the write that belongs to it:
 //   31..24  generation of the queue pair, incremented when it is re-established
 //   23..0   number of the write on its queue pair, counted from 0, wrapping around
 // All other information about the segment is in its header.

@@ -29,7 +29,7 @@ void null_provider_set_faults(const NullProviderFaults& faults);
 int null_provider_under_way(const std::uint8_t* at, std::size_t bytes);
 // Adds an arbitrary completion to the receive completion queue of `pair`.
 void null_provider_complete(ibv_qp* pair, const ibv_wc& completion);
-// Delivers everything that was sent on UC and UD queue pairs since the reset a second time.
+// Delivers once more everything that was sent on UC and UD queue pairs since the reset.
 void null_provider_replay();
 std::size_t null_provider_windows();  // number of windows now open
 std::size_t null_provider_regions();  // number of regions now registered

@@ -32,7 +32,7 @@ bool find_verbs(const Settings& settings, std::int64_t engines, Found* out, std:
   const Ibv* const library = load_ibv(settings.text("rdma_library"), error);
   if (library != nullptr && !library->software.empty()) {
     out->summary += " over " + library->software;
-    out->warning = "RDMA is played by software (WEFT_RDMA_LIBRARY): " + library->software;
+    out->warning = "RDMA is emulated by software (WEFT_RDMA_LIBRARY): " + library->software;
   }
   return memory_suffices(out->devices, verbs_options(settings, *out), engines, error);
 }

@@ -119,8 +119,8 @@ void VerbsDatapath::remove_memory(std::uint32_t id) noexcept {
     if (found->second.regions.size() <= port->index) continue;
     Region& region = found->second.regions[port->index];
     if (region.region == nullptr) continue;
-    // These windows belong to receives whose message was shorter than the buffer. No peer has written through them,
-    // and none will.
+    // The windows that are still open belong to receives whose message was shorter than the buffer. No peer has written
+    // through them, and none will.
     port->windows.close_onto(region.region);
     static_cast<void>(ibv_->dereg_mr(region.region));
   }

@@ -156,7 +156,7 @@ bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
         on_mended(&path);
         say(each.get(), kAnswer, word.path, path.generation);
       } else {
-        on_broken(peer, word.path);  // now this end asks the peer, until it works
+        on_broken(peer, word.path);  // now this end asks the peer, until the path works
       }
     } else if (word.kind == kAsk && same) {
       say(each.get(), kAnswer, word.path, path.generation);

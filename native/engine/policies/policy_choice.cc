@@ -167,7 +167,7 @@ std::uint64_t next_number() noexcept {
 std::vector<std::string> policy_directories(const Knobs& knobs) {
   std::vector<std::string> directories;
   if (!knobs.policy_directory.empty()) directories.push_back(knobs.policy_directory);
-  directories.emplace_back(policy::kLinkedIn);  // before directories that other users may be able to write
+  directories.emplace_back(policy::kLinkedIn);  // comes before directories that other users may be able to write to
   Dl_info here{};
   if (::dladdr(reinterpret_cast<const void*>(&policy_directories), &here) != 0 && here.dli_fname != nullptr) {
     std::error_code ignored;

@@ -43,7 +43,7 @@ std::int64_t count_open(std::int64_t soft) noexcept {
   if (DIR* const directory = ::opendir("/proc/self/fd")) {
     while (const dirent* entry = ::readdir(directory)) count += entry->d_name[0] != '.' ? 1 : 0;
     ::closedir(directory);
-    return count - 1;  // without the descriptor of `directory`
+    return count - 1;  // does not count the descriptor of `directory`
   }
   for (int descriptor = 0; descriptor < std::min(soft, kCountedMax); ++descriptor) {
     count += ::fcntl(descriptor, F_GETFD) >= 0 ? 1 : 0;

@@ -49,7 +49,7 @@ class DescriptorGrant {
   // Reserves descriptors. If there are too few, lowers `need->paths` and logs that. Returns false and sets `error` if
   // not even one path fits.
   bool take(DescriptorNeed* need, std::string* error);
-  // Says that all descriptors are open except the sockets of paths, which stay reserved.
+  // To be called when all descriptors are open except the sockets of paths, which stay reserved.
   void on_started() noexcept;
   // Number of descriptors of the process that are reserved and not open. A datapath decrements it when it opens a
   // socket, and increments it when it closes one.

@@ -16,7 +16,7 @@ class TraceRing {
   explicit TraceRing(std::size_t bytes)
       : memory_(std::make_unique<std::byte[]>(bytes)), mask_(bytes - 1) {}  // a power of two
 
-  // False: there is no room, and the record is dropped.
+  // Adds a record. False: the ring has no room, and the record is dropped.
   bool put(const void* record, std::size_t bytes) noexcept {
     const std::uint64_t at = put_.load(std::memory_order_relaxed);
     if (at + bytes - taken_.load(std::memory_order_acquire) > mask_ + 1) return false;
@@ -26,7 +26,7 @@ class TraceRing {
     put_.store(at + bytes, std::memory_order_release);
     return true;
   }
-  // Whether the last `bytes` made the ring more than half full.
+  // Whether the record that was put last, of `bytes` bytes, made the ring more than half full.
   bool passed_half(std::size_t bytes) const noexcept {
     const std::uint64_t held = put_.load(std::memory_order_relaxed) - taken_.load(std::memory_order_relaxed);
     return held > mask_ / 2 && held - bytes <= mask_ / 2;

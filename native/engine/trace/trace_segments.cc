@@ -1,4 +1,4 @@
-// A block reaches the page cache of the host with one write, so a process that is killed leaves whole blocks.
+// Each block is written to the page cache of the host by one system call, so a killed process leaves whole blocks.
 #include "native/engine/trace/trace_segments.h"
 
 #include <fcntl.h>

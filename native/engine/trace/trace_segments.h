@@ -11,9 +11,9 @@
 namespace weft::engine {
 
 struct TraceLimits {
-  std::int64_t bytes_max = 1 << 30;       // of all segments of the process; the oldest are removed
+  std::int64_t bytes_max = 1 << 30;       // limit for all segments of the process; beyond it, the oldest are removed
   std::int64_t segment_bytes = 16 << 20;  // a segment ends at this size
-  std::int64_t keep_ns = 0;               // segments that ended longer ago are removed; 0: none for its age
+  std::int64_t keep_ns = 0;               // segments that ended longer ago are removed; 0: age does not matter
 };
 
 class TraceSegments {
@@ -30,7 +30,7 @@ class TraceSegments {
   // Whether the segment has reached its size or its age.
   bool full(std::int64_t now_ns) const noexcept;
   // Writes a block: `block` has room for a TraceBlockHeader, and then records. False, with `error` set, if the file
-  // could not be written; it then ends with the block before.
+  // could not be written; the file then ends with the previous block.
   bool write(std::byte* block, std::size_t bytes, std::uint32_t ring, std::uint64_t dropped, std::string* error);
   void end() noexcept;
   // Removes segments beyond the limits.
@@ -54,7 +54,7 @@ class TraceSegments {
   std::deque<Ended> ended_;
 };
 
-// Lines about this process: host, pid, job, rank, restart attempt, as its environment tells.
+// Lines about this process: host, pid, job, rank, restart attempt, from its environment.
 std::string trace_identity();
 
 }  // namespace weft::engine

@@ -1,4 +1,4 @@
-// The thread writes every 20 ms while records come, so that a killed process loses no more than that.
+// The writing thread writes every 20 ms while records arrive, so a killed process loses at most the records of 20 ms.
 #include "native/engine/trace/trace_writer.h"
 
 #include <pthread.h>
@@ -23,17 +23,17 @@ using telemetry::TraceCommunicatorEnd;
 using telemetry::TraceHead;
 
 constexpr std::size_t kTraceRingBytes = 256 << 10;
-constexpr std::size_t kRingsMax = 256;                // threads that trace at a time
-constexpr std::size_t kTextsMax = 16'384;             // texts of a process
-constexpr std::size_t kTextBytesMax = 1 << 20;        // their bytes together
-constexpr std::size_t kCommunicatorsMax = 16'384;     // that exist at a time
-constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // blocks of standing records
+constexpr std::size_t kRingsMax = 256;                // most threads that trace at the same time
+constexpr std::size_t kTextsMax = 16'384;             // most texts of a process
+constexpr std::size_t kTextBytesMax = 1 << 20;        // most bytes of texts, where each text counts twice
+constexpr std::size_t kCommunicatorsMax = 16'384;     // most communicators that exist at the same time
+constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // the ring number of blocks of standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
-constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // after a failed write
+constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
 constexpr std::int64_t kTraceWarnNs = 60'000'000'000;
 
 std::atomic<std::uint64_t> next_serial{1};
-std::atomic<pid_t> process{0};  // getpid(), which is a system call, for every record; 0: no writer was opened yet
+std::atomic<pid_t> process{0};  // stored, because getpid() is a system call; 0: no writer was opened yet
 
 // TraceWriters of this process by directory. Never destroyed: threads may trace during exit.
 struct TraceWriters {
@@ -57,7 +57,7 @@ void follow_forks() noexcept {
   process.store(::getpid(), std::memory_order_relaxed);
 }
 
-// The ring of this thread, given back when the thread ends or traces elsewhere.
+// The ring of this thread, given back when the thread ends or uses another TraceWriter.
 struct ThreadRing {
   std::uint64_t serial = 0;
   std::shared_ptr<TraceRing> ring;  // null: the writer has no ring for this thread
@@ -79,7 +79,8 @@ std::shared_ptr<TraceWriter> TraceWriter::open(const std::string& directory, con
   const std::lock_guard<std::mutex> lock(known.mutex);
   std::shared_ptr<TraceWriter> found = known.by_directory[directory].lock();
   if (found != nullptr && !found->in_child()) return found;
-  // A forked child destroys nothing: the thread exists in the parent only, and so may the holder of the mutex.
+  // A forked child destroys nothing: the writing thread exists in the parent only, and a thread of the parent may hold
+  // the mutex.
   std::shared_ptr<TraceWriter> made(new TraceWriter(directory, limits), [](TraceWriter* writer) {
     if (!writer->in_child()) delete writer;
   });
@@ -164,7 +165,7 @@ void TraceWriter::append(const void* data, std::size_t bytes) {
 
 namespace {
 
-// The record of a text: a head and the bytes, filled up with zeros.
+// The record of a text: a head and the bytes, padded with zeros.
 std::vector<std::byte> text_record(const std::string& text, std::uint32_t id) {
   const std::size_t bytes = (sizeof(TraceHead) + text.size() + 7) / 8 * 8;
   std::vector<std::byte> record(bytes);
@@ -215,7 +216,7 @@ void TraceWriter::end(const TraceCommunicatorEnd& communicator) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
     ended_.push_back(communicator.head.id);
-  } catch (const std::bad_alloc&) {  // later segments repeat a communicator that has ended
+  } catch (const std::bad_alloc&) {  // out of memory: later segments repeat the ended communicator
   }
 }
 
@@ -227,7 +228,7 @@ TraceStats TraceWriter::stats() const noexcept {
 bool TraceWriter::flush(std::int64_t timeout_ns) noexcept {
   if (in_child()) return false;
   std::unique_lock<std::mutex> lock(mutex_);
-  const std::uint64_t wanted = rounds_ + 2;  // the round in progress may have passed this thread's ring
+  const std::uint64_t wanted = rounds_ + 2;  // the round in progress may have read this thread's ring already
   wake_.notify_all();
   return drained_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [&] { return rounds_ >= wanted; });
 }
@@ -239,7 +240,7 @@ std::size_t TraceWriter::count_records(const std::byte* records, std::size_t byt
   return count;
 }
 
-// The records of a block that cannot be written are lost.
+// Counts the records of block_, which could not be written, as dropped.
 void TraceWriter::drop_block() noexcept {
   const std::size_t head = sizeof(TraceBlockHeader);
   dropped_.fetch_add(static_cast<std::int64_t>(count_records(block_.data() + head, block_.size() - head)),
@@ -267,7 +268,7 @@ bool TraceWriter::begin_segment(std::int64_t now_ns) {
   return true;
 }
 
-// Writes block_, which holds room for a header and then records.
+// Writes block_: room for a header, followed by records. Returns false if the records were dropped.
 bool TraceWriter::write_block(std::uint32_t ring) {
   if (block_.size() == sizeof(TraceBlockHeader)) return true;
   std::string error;
@@ -284,21 +285,22 @@ bool TraceWriter::write_block(std::uint32_t ring) {
   return false;
 }
 
-// Returns whether there was anything to write.
+// Writes the new records of all rings. Returns whether there was anything to write.
 bool TraceWriter::drain() {
   const std::int64_t now = now_ns();
   const std::int64_t before = records_.load(std::memory_order_relaxed);
   segments_.prune(now);
   if (segments_.open() ? segments_.full(now) : now >= retry_ns_) static_cast<void>(begin_segment(now));
-  // The rings are read before the texts that their records name, and written after them.
+  // The rings are read before fresh_ and written after it, so that every text in the file precedes the records that
+  // name it.
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     draining_ = rings_;
-    ending_.swap(ended_);  // the rings have the end records of these, and perhaps other records that name them
+    ending_.swap(ended_);  // their end records, and perhaps other records that name them, are still in the rings
   }
   taken_.resize(draining_.size());
   bool any = false;
-  // All memory is reserved before the first ring is read, so that a lack of it loses no records.
+  // All memory is reserved before the first ring is read, so that lack of memory loses no records.
   for (std::size_t i = 0; i < draining_.size(); ++i) {
     taken_[i].reserve(sizeof(TraceBlockHeader) + draining_[i]->size());
     taken_[i].resize(sizeof(TraceBlockHeader));

@@ -26,35 +26,36 @@
 namespace weft::engine {
 
 struct TraceStats {
-  std::int64_t records = 0;  // put into rings
-  std::int64_t dropped = 0;  // for lack of room in a ring, a file, or the tables of texts and communicators
-  std::int64_t bytes = 0;    // of all segments that exist
+  std::int64_t records = 0;  // records put into rings
+  std::int64_t dropped = 0;  // records lost because a ring, a file, or the table of texts or communicators was full
+  std::int64_t bytes = 0;    // size of all segments that exist
 };
 
 class TraceWriter {
  public:
-  // The writer of this process for the directory: it is shared by all that trace into it. Null, with `error` set, if no
-  // file can be made there.
+  // Returns the writer of this process for the directory, which all users of the directory share. Null, with `error`
+  // set, if no file can be created in the directory.
   static std::shared_ptr<TraceWriter> open(const std::string& directory, const TraceLimits& limits, std::string* error);
   ~TraceWriter();  // writes what the rings still hold
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
-  // Any thread. Records of a thread that traces into one directory only keep their order.
+  // Puts a record, from any thread. The records of a thread keep their order if it uses only one TraceWriter.
   template <class Record>
   void put(const Record& record) noexcept {
     put_bytes(&record, sizeof record);
   }
-  // The id of a text for records that name it, 0: there are too many texts. Any thread.
+  // Returns the id of a text, for records that name the text; 0: there are too many texts. May be called from any
+  // thread.
   std::uint32_t text(std::string_view text) noexcept;
-  // A record that every later segment repeats, until end() is called with the same id.
+  // Puts a record that every later segment repeats, until end() is called with the same id.
   void begin(const telemetry::TraceCommunicator& communicator) noexcept;
   void end(const telemetry::TraceCommunicatorEnd& communicator) noexcept;
-  // Ids for records, unique in the process, never 0.
+  // Returns a new id for a record, unique in the process and never 0.
   std::uint32_t next_id() noexcept;
 
   TraceStats stats() const noexcept;
-  // Sleeps until everything that this thread has put so far is written, dropped, or the timeout expires. For tests.
+  // Sleeps until all records that this thread has put are written or dropped. False: the timeout has expired first.
   bool flush(std::int64_t timeout_ns) noexcept;
 
  private:
@@ -81,22 +82,22 @@ class TraceWriter {
   std::atomic<std::int64_t> records_{0}, dropped_{0}, bytes_{0};
   std::atomic<std::uint32_t> ids_{0};
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // protects the members from here to stopping_
   std::vector<std::shared_ptr<TraceRing>> rings_;
-  // Standing records: each segment begins with them.
+  // Standing records, with which each segment begins: all texts, and the communicators that have not ended.
   std::unordered_map<std::string, std::uint32_t> texts_;
   std::size_t text_bytes_ = 0;
   std::map<std::uint32_t, telemetry::TraceCommunicator> communicators_;
-  std::vector<std::uint32_t> ended_;  // communicators that stand until the rings have been read once more
+  std::vector<std::uint32_t> ended_;  // ended communicators, repeated until the rings were read once more
   std::vector<std::byte> fresh_;      // standing records that the current segment does not have yet
   std::condition_variable wake_, drained_;
-  std::uint64_t rounds_ = 0;  // drains that have ended
+  std::uint64_t rounds_ = 0;  // number of completed drain() calls
   bool stopping_ = false;
 
-  // The writing thread only.
+  // The members from here to warned_ns_ are used by the writing thread only.
   std::vector<std::byte> block_;
   std::vector<std::shared_ptr<TraceRing>> draining_;
-  std::vector<std::vector<std::byte>> taken_;  // by ring
+  std::vector<std::vector<std::byte>> taken_;  // indexed by ring: the bytes taken from it
   std::vector<std::uint32_t> ending_;
   std::int64_t retry_ns_ = 0, warned_ns_ = 0;
   std::thread thread_;

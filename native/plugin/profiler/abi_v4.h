@@ -54,7 +54,7 @@ static_assert(offsetof(Descriptor, point_to_point.peer) == 56);
 static_assert(offsetof(Descriptor, point_to_point.channels) == 60);
 
 union StateArguments {
-  std::size_t transferred_bytes;  // of a proxy step
+  std::size_t transferred_bytes;  // bytes that a proxy step has transferred
   int appended_proxy_ops;
   void* net_data;
   std::uint64_t kernel_timer_ns;

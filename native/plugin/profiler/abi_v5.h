@@ -1,5 +1,5 @@
-// Version 5 of NCCL's profiler interface (NCCL 2.28 and later), which adds a type of 64 bits, and events of API calls,
-// which are not used here. Written from the interface's facts.
+// Version 5 of NCCL's profiler interface (NCCL 2.28 and later), which adds 64-bit event types, and events of API calls,
+// which this plugin does not use. Written from the interface's facts.
 #pragma once
 
 #include "native/plugin/profiler/abi_common.h"
@@ -56,7 +56,7 @@ static_assert(offsetof(Descriptor, point_to_point.peer) == 56);
 static_assert(offsetof(Descriptor, point_to_point.channels) == 60);
 
 union StateArguments {
-  std::size_t transferred_bytes;  // of a proxy step
+  std::size_t transferred_bytes;  // bytes that a proxy step has transferred
   int appended_proxy_ops;
   void* net_data;
   std::uint64_t kernel_timer_ns;

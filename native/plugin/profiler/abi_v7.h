@@ -72,7 +72,7 @@ static_assert(offsetof(Descriptor, copy_collective.stream) == 104);
 static_assert(offsetof(Descriptor, copy_collective.tag) == 112);
 
 union StateArguments {
-  std::size_t transferred_bytes;  // of a proxy step
+  std::size_t transferred_bytes;  // bytes that a proxy step has transferred
   int appended_proxy_ops;
   void* net_data;
   std::uint64_t kernel_timer_ns;

@@ -1,4 +1,4 @@
-// Events of the profiler that are in progress. Starting one and ending one takes no lock, and allocates only while the
+// Events of the profiler that are in progress. Starting or ending an event takes no lock, and allocates only while the
 // pool grows. A handle of an event that has ended finds nothing.
 #pragma once
 
@@ -18,13 +18,13 @@ struct ProfiledEvent {
   Kind kind = Kind::channel;
   bool sends = false;
   std::uint16_t channel = 0;
-  std::uint32_t record = 0;     // channel: its record
-  std::uint32_t operation = 0;  // kernel: its operation's record
-  OpaqueHandle parent{};        // step: its channel's event
-  // Step: what it waits for, and since when.
+  std::uint32_t record = 0;     // channel: id of its trace record
+  std::uint32_t operation = 0;  // kernel: id of its operation's trace record
+  OpaqueHandle parent{};        // step: handle of its channel's event
+  // For a step: what it waits for, and since when.
   int state = 0;
   std::int64_t since_ns = 0;
-  // Channel: sums over its steps, which several threads may end. Kernel: the GPU's times.
+  // For a channel: sums over its steps, which several threads may end. For a kernel: the GPU's times.
   std::atomic<std::uint64_t> bytes{0}, gpu_wait_ns{0}, peer_wait_ns{0}, network_wait_ns{0};
   std::atomic<std::uint32_t> steps{0}, messages{0};
 };
@@ -40,7 +40,7 @@ class EventPool {
     for (std::atomic<Block*>& block : blocks_) delete block.load(std::memory_order_relaxed);
   }
 
-  // Null: too many events are in progress, or there is no memory. The event is as new.
+  // Takes a new event and sets its handle. Null: too many events are in progress, or memory ran out.
   ProfiledEvent* take(OpaqueHandle* handle) noexcept {
     std::uint32_t index = pop();
     if (index == kNone) index = grow();
@@ -59,7 +59,7 @@ class EventPool {
                        slot->generation.load(std::memory_order_acquire) == handle.generation;
     return known ? &slot->event : nullptr;
   }
-  // Ends an event that find() has found; a second end has no effect.
+  // Ends an event that find() has found. Ending an event twice has no effect.
   void give_back(OpaqueHandle handle) noexcept {
     std::uint32_t generation = handle.generation;
     if (!made(handle.index)
@@ -77,7 +77,7 @@ class EventPool {
   struct Slot {
     ProfiledEvent event;
     std::atomic<std::uint32_t> generation{0};
-    std::atomic<std::uint32_t> next{kNone};  // of the free slots
+    std::atomic<std::uint32_t> next{kNone};  // index of the next free slot
   };
   using Block = std::array<Slot, kBlockSlots>;
 
@@ -89,8 +89,8 @@ class EventPool {
   Slot& made(std::uint32_t index) noexcept {
     return (*blocks_[index / kBlockSlots].load(std::memory_order_acquire))[index % kBlockSlots];
   }
-  // The head of the free slots is an index and a count of changes, so that a slot that was taken and given back in
-  // between is noticed.
+  // The head of the list of free slots is an index and a count of changes. The count reveals that another thread has
+  // taken and returned the slot in between (the ABA problem).
   std::uint32_t pop() noexcept {
     std::uint64_t head = free_.load(std::memory_order_acquire);
     for (;;) {

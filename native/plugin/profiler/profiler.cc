@@ -23,7 +23,7 @@ void* handle_of(std::uint32_t record) noexcept {
   return reinterpret_cast<void*>(std::uintptr_t{static_cast<std::uint8_t>(HandleKind::operation)} << 56 |
                                  std::uintptr_t{record});
 }
-// The record of an operation's handle; 0: the handle is none of an operation.
+// The record of an operation's handle; 0: the handle names no operation.
 std::uint32_t operation_of(const void* handle) noexcept {
   const auto bits = reinterpret_cast<std::uintptr_t>(handle);
   constexpr auto kind = std::uintptr_t{static_cast<std::uint8_t>(HandleKind::operation)};
@@ -41,7 +41,7 @@ Profiler& Profiler::instance() noexcept {
   return *made;
 }
 
-// Null if nothing is to be recorded. The mutex must be held.
+// Opens the trace at the first call. Null if nothing is to be recorded. The mutex must be held.
 engine::TraceWriter* Profiler::begin_tracing(Logger log) {
   if (tried_) return owned_.get();
   tried_ = true;
@@ -105,7 +105,7 @@ void Profiler::finalize(void* context) noexcept {
   record.head.id = gone->record;
   record.head.time_ns = now_ns();
   writer->end(record);
-  static_cast<void>(writer->flush(kFlushNs));  // the process may end now
+  static_cast<void>(writer->flush(kFlushNs));  // written now, because the process may end
 }
 
 void Profiler::start_operation(void* context, const OperationFacts& facts, void** event) noexcept {
@@ -145,7 +145,8 @@ void Profiler::start_channel(void* context, const void* parent, const ProfiledPr
   telemetry::TraceChannel record;
   record.head.id = made->record;
   record.head.time_ns = now_ns();
-  // A proxy works for other processes, too (PXN): the parent is then a pointer of that process.
+  // A proxy also works for other processes (PXN): `parent` is then a pointer of the process that enqueued the
+  // operation.
   record.operation = facts.pid == ::getpid() ? operation_of(parent) : 0;
   record.communicator = of->record;
   record.peer = facts.peer;
@@ -223,7 +224,7 @@ void Profiler::record_state(const void* event, int state, std::uint64_t bytes) n
   add_wait(step, now);
   step->state = state;
   step->since_ns = now;
-  // A send knows its bytes when it enters the network, a receive when it leaves it.
+  // The size of a send is known when it enters the network, that of a receive when it has arrived.
   if (state == kStateSendWait || state == kStateReceiveFlushWait) {
     step->bytes.store(bytes, std::memory_order_relaxed);
   }
@@ -232,7 +233,7 @@ void Profiler::record_state(const void* event, int state, std::uint64_t bytes) n
 void Profiler::record_transferred(const void* event, std::uint64_t bytes) noexcept {
   ProfiledEvent* const channel = events_.find(OpaqueHandle::of(event));
   if (channel == nullptr || channel->kind != ProfiledEvent::Kind::channel) return;
-  // NCCL tells the sum so far, perhaps from several threads.
+  // `bytes` is the sum so far. NCCL may call this from several threads.
   std::uint64_t known = channel->bytes.load(std::memory_order_relaxed);
   while (known < bytes && !channel->bytes.compare_exchange_weak(known, bytes, std::memory_order_relaxed)) {
   }

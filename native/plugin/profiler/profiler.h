@@ -1,4 +1,4 @@
-// What NCCL tells a profiler, independent of the interface's version, and where it goes: into the trace.
+// The calls of NCCL's profiler interface, independent of its versions. What they report is written to the trace.
 //
 // The trace has one record for each operation and for each channel of it with a peer; the steps of a channel are summed
 // up. Nothing here fails a call of NCCL: what cannot be recorded is dropped.
@@ -26,13 +26,13 @@ struct CommunicatorFacts {
 struct OperationFacts {
   enum class Kind : std::uint16_t { collective, point_to_point, copy_engines };
   Kind kind = Kind::collective;
-  // Versions 1 to 3 tell the communicator with each operation, later ones in init.
+  // Versions 1 to 3 name the communicator with each operation, later versions in init.
   std::uint64_t comm_hash = 0;
   const char* comm_name = nullptr;
   int rank = -1;
   std::uint64_t sequence = 0, count = 0, tag = 0;
   const char *function = nullptr, *datatype = nullptr, *algorithm = nullptr, *protocol = nullptr;
-  int root = -1;  // point to point: the peer
+  int root = -1;  // for point-to-point operations: the peer's rank
   std::uint16_t channels = 0;
 };
 
@@ -52,16 +52,16 @@ class Profiler {
   void init(void** context, int* mask, const CommunicatorFacts& facts, Logger log) noexcept;
   void finalize(void* context) noexcept;
 
-  // Each sets the event's handle, null: there is nothing to record.
+  // Functions with `event` set it to the new event's handle; null: there is nothing to record.
   void start_operation(void* context, const OperationFacts& facts, void** event) noexcept;
   void start_channel(void* context, const void* parent, const ProfiledProxyOp& facts, void** event) noexcept;
   void start_step(const void* parent, void** event) noexcept;
   void start_kernel(const void* parent, std::uint16_t channel, std::uint64_t gpu_ns, void** event) noexcept;
   void start_net(const void* parent, const ProfiledNetEvent& event) noexcept;
 
-  // A step begins to wait for what `state` says. `bytes`: of the step, if known; 0: not.
+  // A step begins to wait for what `state` says. `bytes`: size of the step; 0: not known.
   void record_state(const void* event, int state, std::uint64_t bytes) noexcept;
-  // A channel's bytes grow, in versions 1 to 3, which count them for the channel.
+  // Sets the bytes that a channel has transferred so far. Only versions 1 to 3 count bytes by channel.
   void record_transferred(const void* event, std::uint64_t bytes) noexcept;
   void record_kernel_stop(const void* event, std::uint64_t gpu_ns) noexcept;
   void stop(const void* event) noexcept;
@@ -70,7 +70,7 @@ class Profiler {
   // A communicator: NCCL initialises the profiler once for each.
   struct Context {
     std::uint32_t record = 0;
-    std::atomic<bool> named{false};  // false: versions 1 to 3 have not told the communicator yet
+    std::atomic<bool> named{false};  // false: NCCL has not named the communicator yet (versions 1 to 3)
   };
   Profiler() = default;
   engine::TraceWriter* begin_tracing(Logger log);

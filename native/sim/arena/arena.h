@@ -42,14 +42,14 @@ struct ArenaPlan {
   std::vector<LinkConfig> paths;  // paths towards the receivers, shared by all flows
   // Loss probability in the reverse direction of each path, which has the path's delay and no queue.
   double ack_loss = 0;
-  LinkConfig sender_port, receiver_port;  // of each host; none without rate and delay
+  LinkConfig sender_port, receiver_port;  // ports of each host; without rate and delay, hosts have no ports
   std::vector<PathChange> changes;        // in any order
   std::vector<FlowPlan> flows;
   i64 window_bytes_max = core::defaults::kWindowBytesMax;
   i64 rto_ns_min = core::defaults::kRtoNsMin;
   i64 rto_ns_max = core::defaults::kRtoNsMax;
   i64 port_buffer_bytes = 64 << 20;
-  i64 link_bytes_per_s = 0;  // the rate of their ports that the hosts are told
+  i64 link_bytes_per_s = 0;  // rate of the hosts' ports as policies see it; 0: unknown
   i64 limit_ns = 1'000'000'000;
   i64 measure_from_ns = 0;  // goodput and fairness are measured from this time on
   i64 trace_ns = 0;         // sampling interval; 0: no trace

@@ -58,7 +58,7 @@ void Arena::check_burst(u32 host, const core::TxBurst& burst) {
       case WireLedger::Sent::copy:
         break;
       case WireLedger::Sent::needless:
-        violate("P-4", "a segment was resent that had been acknowledged");
+        violate("P-4", "a segment was resent although it was acknowledged");
         break;
       case WireLedger::Sent::foreign:
         violate("wire", "a segment has a sequence number out of order");

@@ -16,12 +16,12 @@ namespace weft::sim {
 struct FabricDue {
   i64 at_ps = 0;
   u32 node = 0;
-  u32 port = 0;  // the port that the packet came in by or that must be settled; or a value below
+  u32 port = 0;  // port of the packet's arrival, or port to settle; or one of the values below
   FabricPacket* packet = nullptr;
 
-  // This value plus a port of the node: `packet` is a PFC frame that stops or restarts that port.
+  // kPause plus a port of the node: `packet` is a PFC frame that stops or restarts that port.
   static constexpr u32 kPause = 0x4000'0000u;
-  static constexpr u32 kChange = 0x8000'0000u;  // this plus an index: a planned change of one of the node's ports
+  static constexpr u32 kChange = 0x8000'0000u;  // kChange plus an index: a planned change of one of the node's ports
   static constexpr u32 kSelf = 0xFFFF'FFFFu;
   // The order of a node's events. No two different events compare equal, because a port delivers one packet or PFC
   // frame at a time.

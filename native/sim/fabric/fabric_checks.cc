@@ -139,7 +139,7 @@ void FabricChecks::on_data(const FabricPacket& packet, const wire::Data& data) {
   const u64 offset = static_cast<u64>(packet.payload - address_of(transfer));
   if (data.message != work_.number_of[transfer] || data.offset_bytes != offset ||
       data.message_bytes != plan_.transfers[transfer].bytes) {
-    return violate("P-1", "a packet's header names other bytes than its payload has", transfer);
+    return violate("P-1", "a packet's header and its payload name different bytes", transfer);
   }
   Arrived& at = arrived(transfer);
   const u64 index = offset / wire::segment_payload_bytes(plan_.segment_bytes);
@@ -280,7 +280,7 @@ void FabricChecks::check_paths(core::Stack& stack, u32 host, i64 now_ns, bool fi
   }
 }
 
-// Returns whether at the end no link loses packets or is down. `healed_ns`: the time since when that is so.
+// Returns whether, at the end of the run, all links are up and lose no packets. `healed_ns`: since when this holds.
 bool FabricChecks::came_to_rest(i64* healed_ns) const {
   std::vector<double> loss;
   std::vector<u8> down(plan_.ports.size(), 0);

@@ -270,8 +270,7 @@ void FabricHost::on_placed(FabricShared* shared, FabricReceive& receive, i64 now
   on_happened(shared, transfer, now_ps);
 }
 
-// Called when a transfer is complete at this host. Of the transfers that depend on it, this host starts those whose
-// sender it is.
+// Called when a transfer is complete at this host. This host then starts the dependent transfers that it sends itself.
 void FabricHost::on_happened(FabricShared* shared, u32 transfer, i64 now_ps) {
   FabricWork& work = *shared->work;
   for (u32 i = work.next_begin[transfer]; i < work.next_begin[transfer + 1u]; ++i) {
@@ -318,7 +317,7 @@ void FabricHost::post_receives(FabricShared* shared, u32 connection, i64 now_ps)
   u32& posted = work.posted_receives[connection];
   for (; posted < at.count && posted - work.placed[connection] < room; ++posted) {
     FabricReceive& receive = work.receives[connection][posted % room];
-    if (receive.waits) return;  // the entry is still used by the message one round earlier
+    if (receive.waits) return;  // an earlier message still uses this entry of the ring
     receive.waits = true;
     receive.transfer = work.order[at.first + posted];
     receive.ticket.agreed_bytes.store(-1, std::memory_order_relaxed);

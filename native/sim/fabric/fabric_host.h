@@ -25,7 +25,7 @@ struct FabricShared {
   core::TxBurst* burst = nullptr;
   FabricChecks* checks = nullptr;  // null: the run is not checked
   i64 data_packets = 0;
-  i64 received = 0, sent = 0;  // number of transfers
+  i64 received = 0, sent = 0;  // number of transfers received and sent
   i64 policies_failed = 0;
   std::string policy_failure;  // the first failure of a policy
   std::string failure;         // the first failure of a flow or a peer

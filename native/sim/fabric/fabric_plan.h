@@ -112,7 +112,7 @@ struct FabricPlan {
   i64 peer_silence_ns = core::defaults::kPeerSilenceNs;
   // With a credit policy: how many bytes a flow may send before its first grant; -1: as many as its window.
   i64 speculative_bytes = -1;
-  // What hosts are told about the rate of their ports; 0: the sum of the ports' rates.
+  // Rate of a host's ports as policies see it; 0: the sum of the ports' rates.
   i64 link_bytes_per_s = 0;
   core::PolicyChoice window, path, loss, credit;
 

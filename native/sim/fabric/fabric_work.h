@@ -14,7 +14,7 @@ namespace weft::sim {
 // A connection: all transfers with the same from, to and stream. They are its messages, in order.
 struct FabricConnection {
   u32 from = 0, to = 0, stream = 0;
-  u32 first = 0, count = 0;            // its transfers are FabricWork::order[first] and the next count - 1
+  u32 first = 0, count = 0;            // its transfers: `count` entries of FabricWork::order, from index `first` on
   u32 at_sender = 0, at_receiver = 0;  // index of the flow in the stacks of both hosts
 };
 

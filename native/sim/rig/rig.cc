@@ -425,7 +425,7 @@ void Rig::deliver(const Arrival& arrival) {
   if (by_window) {
     datagram.body = write(arrival);
     datagram.payload = nullptr;
-    // At random, only the header of a segment is lost whose payload was written already.
+    // The header of a segment whose payload was already written is lost at random.
     if (schedule_.faults.loss > 0 && random_.uniform() < kHeaderLost) return;
   }
   mix(static_cast<u64>(now_ns_) ^ (datagram.header_bytes * 31u + datagram.payload_bytes));

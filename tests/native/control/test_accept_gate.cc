@@ -31,7 +31,7 @@ TEST(accept_gate__peers_wait_for_a_second_before_they_are_turned_away) {
   gate.on_accepted();
   CHECK(!gate.turns_away(kNow + 2000 * kMs));
   gate.on_failed(kNow + 2000 * kMs, Status::out_of_descriptors, "full");
-  CHECK(!gate.turns_away(kNow + 2001 * kMs));  // a second since the first failure after a success has not passed
+  CHECK(!gate.turns_away(kNow + 2001 * kMs));  // the first failure after a success is less than a second old
 }
 
 TEST(accept_gate__says_why_until_an_accept_succeeds_or_it_is_long_ago) {
@@ -50,7 +50,7 @@ TEST(accept_gate__a_pause_ends_once) {
   AcceptGate gate;
   CHECK(!gate.resume_due(kNow));
   CHECK(gate.pause(kNow));
-  CHECK(!gate.pause(kNow + kMs));  // false: it is paused already
+  CHECK(!gate.pause(kNow + kMs));  // false: the gate is paused already
   CHECK(gate.is_paused());
   CHECK(!gate.resume_due(kNow + 99 * kMs));
   CHECK(gate.resume_due(kNow + 100 * kMs));

@@ -12,7 +12,7 @@ using control::PeerHealth;
 
 constexpr std::int64_t kMs = 1'000'000, kSecond = 1'000 * kMs;
 
-// Examines a peer until there is a verdict or the limit is reached; `facts_at` gives what is known at each tick.
+// Examines a peer until there is a verdict or the limit is reached; `facts_at` gives the facts known at each tick.
 struct Examination {
   HealthLimits limits;
   std::int64_t ended_ns = -1;

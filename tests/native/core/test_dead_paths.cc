@@ -1,5 +1,5 @@
 // Tests that both ends stop using a path that is dead towards the receiver or in both directions, so that messages sent
-// one after the other do not each wait for a timeout. If it is dead only from the receiver, they still do.
+// one after the other do not each wait for a timeout. They do wait if the path is dead only from the receiver.
 #include <algorithm>
 
 #include "tests/native/check.h"

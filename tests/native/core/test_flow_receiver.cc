@@ -168,7 +168,7 @@ TEST(flow_receiver__a_trimmed_segment_is_reported_with_its_send_time) {
   CHECK_EQUAL(nack.nack.entry(0).sent_ns, kNow - 1'000 + 4);
 }
 
-// If other flows hold all blocks, the sender is told to wait, and told again when a block is free.
+// If other flows hold all blocks, the sender gets a NACK of kind no_room, and one of kind room when a block is free.
 TEST(flow_receiver__an_eager_message_without_a_block_waits) {
   StackConfig config;
   config.eager_blocks = 1;

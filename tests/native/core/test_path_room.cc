@@ -117,7 +117,8 @@ TEST(path_room__a_path_that_comes_back_wakes_those_that_wait) {
   common.token = Pair::kPeerToken[0];
   common.flow = pair.peer[0];
   common.path = 1;
-  // A probe from the peer proves nothing, because it may be a replay; the reply to our own probe proves a path.
+  // A probe from the peer proves nothing, because it may be a replay; the reply to our own probe proves that the
+  // path works.
   common.type = wire::Type::probe;
   wire::encode_probe(probe.header.data(), common, {7, 7});
   pair.give(probe);

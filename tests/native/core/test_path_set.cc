@@ -128,7 +128,7 @@ TEST(path_set__only_the_answer_to_the_last_probe_counts) {
   CHECK(bench.paths.path(3).usable);
 }
 
-// The RTT has become longer than both ends know; each end's probes make the other end probe sooner.
+// The RTT is much longer than both ends have measured; each end's probes make the other end probe sooner.
 TEST(path_set__a_path_comes_back_although_the_other_end_keeps_probing) {
   constexpr i64 kRttNs = 40 * kMs, kStepNs = kMs;
   Bench bench;

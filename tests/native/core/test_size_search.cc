@@ -18,7 +18,8 @@ constexpr u64 kBytes = 8 << 20;
 constexpr i64 kMs = 1'000'000;
 constexpr u16 kLong = 8972, kShort = 1472;
 
-// A transfer of 8 MB over four paths that carry datagrams of 8,972 bytes; those for which `narrow` is true drop them.
+// A transfer of 8 MB over four paths that carry datagrams of 8,972 bytes. Datagrams for which `narrow` is true are
+// dropped if they are longer than bytes_max.
 struct Bench {
   explicit Bench(u16 segment_bytes = kLong)
       : pair(weft::test::shipped_config(), 4, segment_bytes, 1 << 20, true), sent(weft::test::pattern(kBytes, 1)) {

@@ -22,7 +22,7 @@ void check_partition(u64 message, u64 bytes, u32 flows) {
     CHECK_EQUAL(range.begin, covered);
     CHECK(range.end >= range.begin);
     CHECK(range.begin % 4096 == 0);
-    CHECK(bytes == 0 || range.bytes() != 0);  // no stripe is empty, because it would never arrive
+    CHECK(bytes == 0 || range.bytes() != 0);  // an empty stripe would never arrive
     covered = range.end;
   }
   CHECK_EQUAL(covered, bytes);

@@ -1,4 +1,4 @@
-// Tests records of posted bursts, over a port of the null provider: what a burst takes is given back exactly once.
+// Tests records of posted bursts, over a port of the null provider: the resources of a burst are released exactly once.
 #ifdef WEFT_HAS_VERBS
 
 #include "native/datapath/verbs/null_provider.h"

@@ -18,7 +18,7 @@ namespace wire = weft::wire;
 namespace {
 
 #ifdef __SANITIZE_THREAD__
-constexpr std::uint32_t kPeers = 100;  // fewer peers: the test is single-threaded, so a sanitizer finds nothing more
+constexpr std::uint32_t kPeers = 100;  // few peers, because TSan finds nothing more in a single-threaded test
 #else
 constexpr std::uint32_t kPeers = 1'000;
 #endif
@@ -128,7 +128,7 @@ TEST(verbs_scale__what_is_shared_is_mended_once) {
     const std::int64_t before = stub_provider_asked().calls, pairs = stub_provider_asked().queue_pairs - 1;
     quickly("mend", [&] { many.mend_all(); });
     CHECK_EQUAL(many.datapath.counters().paths_mended, std::int64_t{kPeers} * kPaths);
-    CHECK_EQUAL(stub_provider_asked().calls - before, 5 * pairs);  // to ERR, RESET, INIT, RTR, RTS
+    CHECK_EQUAL(stub_provider_asked().calls - before, 5 * pairs);  // changes to ERR, RESET, INIT, RTR, RTS
     many.close();
   }
 }

@@ -46,7 +46,7 @@ struct Segment {
   TraceSegmentHeader header;
   std::string schema, identity;
   std::vector<TraceBlockHeader> blocks;
-  std::vector<std::vector<std::byte>> records;  // of all blocks
+  std::vector<std::vector<std::byte>> records;  // the records of all blocks
 };
 
 // Reads a segment, and checks every size and checksum.
@@ -226,7 +226,7 @@ TEST(trace__segments_rotate_and_old_ones_go) {
   writer.reset();
   const std::vector<Segment> segments = read_all(folder);
   CHECK(segments.size() >= 3 && segments.size() <= 6);
-  CHECK(segments[0].header.segment > 0);  // the first ones are gone
+  CHECK(segments[0].header.segment > 0);  // the first segments were removed
   for (const Segment& segment : segments) {
     const std::vector<Segment> one{segment};
     CHECK_EQUAL(count(one, TraceText::kType), 1u);
@@ -342,7 +342,7 @@ TEST(trace__a_forked_child_records_nothing_and_may_open_its_own) {
   if (child == 0) {
     put_messages(*writer, 5);
     const bool nothing = writer->text("child") == 0;
-#if !defined(__SANITIZE_THREAD__)  // it allows no new thread after a fork
+#if !defined(__SANITIZE_THREAD__)  // TSan allows no new thread after a fork
     auto own = opened(other);
     put_messages(*own, 7);
     own.reset();

@@ -86,8 +86,8 @@ TEST(gpu__order_with_the_callers_streams) {
     __atomic_store_n(&word, 1u, __ATOMIC_RELEASE);
     before.finish();
     const auto waiting = post(*device, pair.there, gpu::Way::to_device, received.all());
-    // The calls that are made to fail are calls that the worker, which runs concurrently, does not make while a message
-    // waits. The first event recorded is the attendant's; if that fails, streams copy.
+    // These calls fail; the concurrent worker makes none of them while a message waits. The attendant records the first
+    // event; if that call failed, streams would make the copies.
     for (const auto& [symbol, nth] :
          {std::pair{"cuEventCreate", 1}, {"cuStreamWaitValue32_v2", 1}, {"cuEventRecord", 2}}) {
       fail_at(symbol, nth);

@@ -357,7 +357,8 @@ TEST(runtime__ends_may_differ_in_their_knobs) {
   }
 }
 
-// This also holds if a short message completed a large receive posted on every stripe, and while this end still sends.
+// Messages sent before a close are received, also while the receiving end still sends, and if a short message completed
+// a large receive posted on every stripe.
 TEST(runtime__what_was_sent_before_the_close_is_received) {
   for (const std::int64_t stripes : {1, 4}) {
     Knobs knobs;

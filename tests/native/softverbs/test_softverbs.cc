@@ -157,7 +157,7 @@ TEST(softverbs__a_write_without_the_right_is_refused) {
     }
     Joined two(IBV_QPT_UC);
     two.b.post_receive(8, 4096, 64);
-    attempt(&two);  // it is dropped silently; later messages use the receives in order
+    attempt(&two);  // the message is dropped silently; later messages use the receives in order
     two.a.expect(two.a.sends, 1);
     two.a.expect(two.a.sends, 2);
     CHECK_EQUAL(two.b.expect(two.b.receives, 8).opcode, IBV_WC_RECV);
@@ -182,7 +182,7 @@ TEST(softverbs__windows_open_close_and_keep_their_bounds) {
   two.a.write(3, two.a.piece(0, 500), two.b.address_of(1000), key);
   expect_nothing(&two.b, two.b.receives);
   CHECK_EQUAL(counted("refused"), 2);
-  CHECK_EQUAL(open.bind(0, kMemoryBytes + 1, 7), 0);  // larger than its region: the queue pair goes to the error state
+  CHECK_EQUAL(open.bind(0, kMemoryBytes + 1, 7), 0);  // larger than the memory region: the queue pair fails
   for (int i = 0; i < 3; ++i) two.a.expect(two.a.sends, static_cast<std::uint64_t>(i + 1));
   two.b.expect(two.b.sends, 7, IBV_WC_MW_BIND_ERR);
   CHECK_EQUAL(two.b.state(), IBV_QPS_ERR);

@@ -55,7 +55,7 @@ struct Host {
   bool tells_communicator_first() const { return version >= 4; }
 
   void* start(Descriptor descriptor) {
-    void* event = &descriptor;  // NCCL does not clear it
+    void* event = &descriptor;  // NCCL does not clear this pointer before the call
     REQUIRE(table->start_event(context, &event, &descriptor) == Result::success);
     return event;
   }
@@ -152,7 +152,7 @@ struct Host {
   void operate(std::uint64_t sequence) {
     void* const all_reduce = collective(sequence, 1 << 20);
     REQUIRE(all_reduce != nullptr);
-    stop(all_reduce);  // enqueued; its channels come later
+    stop(all_reduce);  // the operation is enqueued; events of its channels follow
     for (std::uint8_t channel = 0; channel < kChannels; ++channel) {
       void* const out = proxy_op(all_reduce, channel, (kRank + 1) % kRanks, 1, ::getpid());
       void* const in = proxy_op(all_reduce, channel, kRank - 1, 0, ::getpid());
@@ -186,7 +186,7 @@ struct Host {
     REQUIRE(event == nullptr);
     stop(proxy_op(nullptr, 0, 0, 1, ::getpid()));
   }
-  // Events of threads that have not heard of the end.
+  // Events of threads that still run after finalize.
   void transfer_after_the_end(void* op) {
     static_cast<void>(start(descriptor(kEventProxyStep, op)));
     stop(op);
@@ -194,7 +194,7 @@ struct Host {
     REQUIRE(proxy_op(nullptr, 0, 0, 1, ::getpid()) == nullptr);
   }
 
-  // Handles that name nothing, of another process, or of events that have ended.
+  // Invalid handles, and handles of another process or of ended events.
   void misuse() {
     stop(nullptr);
     state(nullptr, kStateSendWait, 1);
