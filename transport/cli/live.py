@@ -119,6 +119,7 @@ def _peer_cells(page: telemetry.Page, peer: telemetry.PeerRow) -> list[str]:
     counters = [peer.counters.get(n, 0) for n in ("flows", "keepalives_sent", "probes_answered")]
     said = peer.state.get
     state = "dead" if said("dead") else "waited for" if said("waited_for") else "idle"
+    state = _was(page, state)
     cells = [peer.index, said("engine"), said("address"), _ago(page, peer, "heard_ns"), state]
     return [str(cell) for cell in (*cells, *counters)]
 
@@ -128,10 +129,15 @@ def _flow_cells(page: telemetry.Page, flow: telemetry.Row) -> list[str]:
     phase = said("phase")
     known = isinstance(phase, int) and 0 <= phase < len(PHASES)
     cells = [*(said(name) for name in ("connection", "stripe", "engine", "peer"))]
-    cells += [PHASES[int(phase or 0)] if known else phase]
+    cells += [_was(page, PHASES[int(phase or 0)] if known else str(phase))]
     cells += [*(said(name) for name in ("sends", "unsent_bytes", "receives"))]
     cells += [_ago(page, flow, "progress_ns")]
     return [str(cell) for cell in (*cells, *(flow.counters.get(n, 0) for n in FLOW_COUNTERS))]
+
+
+def _was(page: telemetry.Page, state: str) -> str:
+    """The state, marked as the last one if the process has ended."""
+    return f"was {state}" if page.process_state == "gone" else state
 
 
 def _ago(page: telemetry.Page, row: telemetry.Row, name: str) -> str:
