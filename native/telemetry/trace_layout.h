@@ -101,15 +101,72 @@ static_assert(sizeof(TraceHead) == 16);
   F(u16, channel, index, "channel of the communicator")         \
   F(u16, unused, count, "0")
 
-#define WEFT_TRACE_MESSAGE(F)                                                \
-  F(u64, connection, id, "connection of this process that carried it")       \
-  F(u64, bytes, bytes, "its size")                                           \
-  F(i64, posted_ns, ns, "when it was posted; the record's time is its end")  \
-  F(u32, channel, record, "channel record that it belongs to, 0: none")      \
-  F(u32, peer, text, "address of the peer process")                          \
-  F(u16, sends, flag, "1: sent, 0: received")                                \
-  F(u16, status, status, "0: complete, otherwise the status of its failure") \
+#define WEFT_TRACE_CONNECTION(F)                                                               \
+  F(u64, pair, id, "the same number at both ends of the connection, and at no other")          \
+  F(u32, peer, text, "address and port of the peer process")                                   \
+  F(u32, datapath, text, "udp, verbs, ...")                                                    \
+  F(u16, flows, count, "flows of the connection, each of which carries a stripe of a message") \
+  F(u16, paths, count, "paths of each flow")                                                   \
   F(u32, unused, count, "0")
+
+#define WEFT_TRACE_CONNECTION_END(F)                                               \
+  F(u16, status, status, "0: this end closed it, otherwise the status of its end") \
+  F(u16, unused, count, "0")                                                       \
+  F(u32, unused_too, count, "0")
+
+#define WEFT_TRACE_MESSAGE(F)                                                                            \
+  F(u64, message, index, "number of the message in its connection and direction, the same at both ends") \
+  F(u64, bytes, bytes, "its size")                                                                       \
+  F(i64, posted_ns, ns, "when it was posted; the record's time is its end")                              \
+  F(u32, connection, record, "connection that carried it")                                               \
+  F(u32, channel, record, "channel record that it belongs to, 0: none")                                  \
+  F(u16, sends, flag, "1: sent, 0: received")                                                            \
+  F(u16, status, status, "0: complete, otherwise the status of its failure")                             \
+  F(u32, unused, count, "0")
+
+#define WEFT_TRACE_STRIPE(F)                                                                              \
+  F(u64, message, index, "number of its message")                                                         \
+  F(u64, bytes, bytes, "bytes of the message that the flow carries")                                      \
+  F(i64, posted_ns, ns, "when the flow got it; the record's time is its end")                             \
+  F(i64, first_ns, ns, "when its first segment was sent or arrived, 0: none was")                         \
+  F(i64, last_ns, ns, "sends: when its last segment was first sent; receives: when the last one arrived") \
+  F(u32, connection, record, "its connection")                                                            \
+  F(u32, segments, segments, "sends: segments sent, resent ones included")                                \
+  F(u32, resent, segments, "sends: segments that were resent")                                            \
+  F(u16, engine, index, "engine that its flow is on")                                                     \
+  F(u16, sends, flag, "1: sent, 0: received")                                                             \
+  F(u16, status, status, "0: complete, otherwise the status of its failure")                              \
+  F(u16, path_0, share, "sends: share of its segments that path 0 carried, in 1/10,000; and so on")       \
+  F(u16, path_1, share, "path 1")                                                                         \
+  F(u16, path_2, share, "path 2")                                                                         \
+  F(u16, path_3, share, "path 3")                                                                         \
+  F(u16, path_4, share, "path 4")                                                                         \
+  F(u16, path_5, share, "path 5")                                                                         \
+  F(u16, path_6, share, "path 6")                                                                         \
+  F(u16, path_7, share, "path 7")                                                                         \
+  F(u16, path_others, share, "all other paths")                                                           \
+  F(u16, unused, count, "0")                                                                              \
+  F(u16, unused_too, count, "0")
+
+#define WEFT_TRACE_PATH(F)                                                            \
+  F(u64, bytes_sent, bytes, "payload bytes sent over the path so far")                \
+  F(u64, segments_sent, segments, "segments sent over the path so far")               \
+  F(u64, segments_lost, segments, "segments that were found lost on the path so far") \
+  F(i64, rtt_ns, ns, "smoothed round-trip time")                                      \
+  F(u32, peer, text, "address of the peer's end of the path")                         \
+  F(u16, path, index, "number of the path")                                           \
+  F(u16, engine, index, "engine whose path it is")                                    \
+  F(u16, usable, flag, "0: the path is down")                                         \
+  F(u16, unused, count, "0")                                                          \
+  F(u32, unused_too, count, "0")
+
+#define WEFT_TRACE_EVENT(F)                                                                            \
+  F(u64, value, count, "what the event counts, such as segments lost")                                 \
+  F(u32, what, text, "path_down, path_up, peer_quiet, peer_dead, timeout, loss, policy_replaced, ...") \
+  F(u32, peer, text, "address of the peer or of its end of the path")                                  \
+  F(u32, connection, record, "connection, 0: none")                                                    \
+  F(u16, path, index, "number of the path")                                                            \
+  F(u16, status, status, "status of the event")
 
 #define WEFT_TRACE_TEXT(F)  // the bytes of the text follow the head, with zeros up to a multiple of 8
 
@@ -123,7 +180,12 @@ static_assert(sizeof(TraceHead) == 16);
   R(6, channel, Channel, WEFT_TRACE_CHANNEL)                           \
   R(7, channel_end, ChannelEnd, WEFT_TRACE_CHANNEL_END)                \
   R(8, kernel, Kernel, WEFT_TRACE_KERNEL)                              \
-  R(9, message, Message, WEFT_TRACE_MESSAGE)
+  R(9, message, Message, WEFT_TRACE_MESSAGE)                           \
+  R(10, connection, Connection, WEFT_TRACE_CONNECTION)                 \
+  R(11, connection_end, ConnectionEnd, WEFT_TRACE_CONNECTION_END)      \
+  R(12, stripe, Stripe, WEFT_TRACE_STRIPE)                             \
+  R(13, path, Path, WEFT_TRACE_PATH)                                   \
+  R(14, event, Event, WEFT_TRACE_EVENT)
 
 namespace trace_types {
 using u16 = std::uint16_t;
