@@ -134,7 +134,7 @@ def run(
     for family in params:
         if family not in chosen:
             raise InvalidArgumentError(
-                f"params: no {family} policy runs, only {', '.join(sorted(chosen))}"
+                f"params: given for {family}, but chosen are {', '.join(sorted(chosen))}"
             )
     names = {}
     for family, policy in chosen.items():

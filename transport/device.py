@@ -278,7 +278,7 @@ def _by_interface(
     address, read_only = interface["data"]
     match = TYPESTR.match(interface["typestr"])
     if match is None:
-        raise ValueError(f"its elements are of the type {interface['typestr']!r}")
+        raise ValueError(f"weft cannot send elements of its type {interface['typestr']!r}")
     if interface.get("mask") is not None:
         raise ValueError("it has a mask")
     shape = tuple(operator.index(length) for length in interface["shape"])

@@ -114,7 +114,7 @@ def rows_of(found: list[ReplayedRecordings], files: dict[str, str]) -> list[Conf
 
 
 def run(events: int, json_path: str | None) -> None:
-    """Records and replays; exit status 1 if an answer differs or cannot be compared."""
+    """Records and replays policy decisions; exits with 1 if one differs or cannot be compared."""
     found: list[ReplayedRecordings] = []
     with interruptible() as cut:
         found.extend(one for _, one in replayed(events))

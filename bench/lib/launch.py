@@ -101,7 +101,7 @@ class _Member:
 
 
 class Gang:
-    """The workers of one experiment, each in its own process at its place."""
+    """The workers of one experiment: one process for each given placement."""
 
     def __init__(
         self, worker: Worker, places: Sequence[Placement], configs: Sequence[Config]

@@ -57,7 +57,10 @@ Params = record(
 
 
 def bar(paths: Any, event: Any, index: int) -> int:
-    """0: the path may be drawn; 1: it rests; 2: the segment to resend was lost on it; 3: dead."""
+    """Why a path is not drawn, worse reasons having larger numbers; 0: it may be drawn.
+
+    1: it rests after a timeout; 2: the segment to resend was lost on it; 3: it is down.
+    """
     if paths[index].usable == 0:
         return 3
     if event.is_resend != 0 and index == event.avoid_path:

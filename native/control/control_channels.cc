@@ -200,8 +200,8 @@ void ControlPlane::lose_channel(Session* session, bool ended, std::int64_t now_n
   }
   session->ping_ns = -1;
   if (session->current != 0) return;
-  // A session without a confirmed connection ends here. If this end has answered an open of the peer, the session ends
-  // only after kRejoinNs: perhaps only the peer's confirmation was lost, and the peer will reconnect.
+  // A session without a confirmed connection ends here. If this end has accepted a connection of the peer, the session
+  // ends only after kRejoinNs, because the peer may have confirmed it and will then reconnect.
   if (!session->dialled && !session->confirmed) {
     const auto opens = accepts_.lower_bound({session->id, 0});
     const bool opening = opens != accepts_.end() && opens->first.first == session->id;

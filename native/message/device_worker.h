@@ -99,7 +99,7 @@ class DeviceWorker {
   const gpu::Driver& driver_;
   const DeviceLimits limits_;
   const std::function<void()> on_done_;
-  std::unique_ptr<gpu::Copier> copier_;  // used only by the thread after it was started
+  std::unique_ptr<gpu::Copier> copier_;  // after the worker's thread has started, only this thread uses it
   mutable std::mutex mutex_;
   std::condition_variable posted_;
   PinnedPools pools_;

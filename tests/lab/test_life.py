@@ -149,11 +149,11 @@ def test_life__a_failure_while_building_leaves_nothing(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
-        raise OSError("no such luck")
+        raise OSError("cannot set the address")
 
     monkeypatch.setattr("transport.lab.kernel.load_classifier", fail)
     monkeypatch.setattr("transport.lab.features.require_kernel", lambda _: None)
-    with pytest.raises(LabError, match=f"the lab {name} cannot be built: no such luck"):
+    with pytest.raises(LabError, match=f"the lab {name} cannot be built: cannot set the address"):
         Lab(line(), name=name).up()
     assert left_behind(name) == []
 

@@ -56,7 +56,7 @@ def counted() -> Facts:
 
 @contextlib.contextmanager
 def under(weather: Weather) -> Iterator[None]:
-    """Sets the provider's environment, which it reads when the first device is opened."""
+    """Sets the environment variables of faults, which softverbs reads at the first open."""
     names = {f"SOFTVERBS_{name}": value for name, value in weather.items()}
     os.environ.update(names)
     try:

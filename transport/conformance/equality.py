@@ -168,7 +168,9 @@ class Bout:
         for name, side in self.sides.items():
             if name != first and statuses[name] != statuses[first]:
                 self.fail(
-                    at, chunk, f"status {statuses[name]} {name}, status {statuses[first]} {first}"
+                    at,
+                    chunk,
+                    f"{name} returns status {statuses[name]}, {first} {statuses[first]}",
                 )
             elif name != first and not statuses[first]:
                 same = side.state() == self.sides[first].state()

@@ -37,7 +37,7 @@ def lives_long(policy: Policy, library: Library, seed: int) -> Outcome:
     played, text = 0, ""
     while played < EVENTS and not text:
         results.records[:] = chunk.presets
-        first = 0 if played == 0 else 1  # only the first pass starts the policy
+        first = 0 if played == 0 else 1  # event 0 starts the policy; later passes skip it
         statuses = _pass(side, chunk, events, results, first)
         played += len(chunk.hooks) - first
         shown = Chunk(chunk.hooks, events.records, chunk.presets, chunk.shared, chunk.heads, False)

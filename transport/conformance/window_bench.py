@@ -28,7 +28,9 @@ class Weather:
     ecn_share: float = 0.0  # share of segments that are marked, evenly spaced, unless ecn is True
     loss_share: float = 0.0  # share of the window that is lost
     queue_rtts: float = 0.0  # queueing delay, as a multiple of the minimum RTT
-    paced: bool = False  # True: the policy's pacing rate limits the bytes in flight, too
+    paced: bool = (
+        False  # True: besides the window, the policy's pacing rate limits the bytes in flight
+    )
 
 
 class WindowBench:

@@ -153,7 +153,9 @@ def _others(
     if count is None:
         return one, others
     if count > len(others):
-        raise BadWorkError(many, f"{count}: there are only {len(others)} other ranks")
+        raise BadWorkError(
+            many, f"{count} other ranks are needed, and there are only {len(others)} other ranks"
+        )
     return one, np.sort(chance.permutation(others)[:count])
 
 

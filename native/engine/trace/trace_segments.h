@@ -1,4 +1,4 @@
-// The files of a process's trace: begins, fills, rotates and removes segments.
+// Begins, fills, rotates and removes the files of a process's trace, which are called segments.
 #pragma once
 
 #include <cstddef>

@@ -128,7 +128,8 @@ TEST(path_set__only_the_answer_to_the_last_probe_counts) {
   CHECK(bench.paths.path(3).usable);
 }
 
-// The RTT is much longer than both ends have measured; each end's probes make the other end probe sooner.
+// The RTT is much longer than both ends have measured, and each probe that arrives makes an end probe again before the
+// answer to its last probe can arrive. Late answers must count, or the path would stay down.
 TEST(path_set__a_path_comes_back_although_the_other_end_keeps_probing) {
   constexpr i64 kRttNs = 40 * kMs, kStepNs = kMs;
   Bench bench;

@@ -264,7 +264,7 @@ TEST(gpu__attendants_that_come_late) {
   CHECK_EQUAL(live(), 0);
 }
 
-// Workers opened and closed while a stream waits reuse the same pinned memory.
+// While a stream waits, workers are opened and closed; all of them must reuse the same pinned memory.
 TEST(gpu__endpoints_that_come_and_go_while_a_stream_waits) {
   {
     Pair pair({});
