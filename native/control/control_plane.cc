@@ -40,13 +40,13 @@ constexpr std::int64_t kTurnAwayNs = 500'000'000;
 
 ControlPlane::ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_ptr<engine::Engine>>* engines,
                            const engine::DatapathChoice* datapath, engine::Notifier* notifier,
-                           engine::TelemetryPage* page)
+                           engine::TelemetryPage* page, std::shared_ptr<engine::TraceWriter> trace)
     : knobs_(knobs),
       engines_(engines),
       datapath_(datapath),
       devices_(&datapath->found.devices),
       notifier_(notifier),
-      setup_(knobs, engines, datapath, page),
+      setup_(knobs, engines, datapath, page, std::move(trace)),
       node_(random_token()),
       counters_(page == nullptr ? own_counters_ : page->process().counters),
       process_log_(knobs->peer_stall_ns) {

@@ -25,7 +25,8 @@ namespace weft::control {
 class ControlPlane final : private engine::PeerWatch {
  public:
   ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_ptr<engine::Engine>>* engines,
-               const engine::DatapathChoice* datapath, engine::Notifier* notifier, engine::TelemetryPage* page);
+               const engine::DatapathChoice* datapath, engine::Notifier* notifier, engine::TelemetryPage* page,
+               std::shared_ptr<engine::TraceWriter> trace);
   ~ControlPlane() override;
 
   Status start(std::string* error);

@@ -137,7 +137,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const engine::PolicySet& pol
     if (row == nullptr) ++page_->process().counters.rows_refused;
   }
   local.engine->call([&] {
-    local.engine->event_log().name_peer(place.index, std::move(addresses));
+    local.engine->name_peer(place.index, std::move(addresses));
     datapath::Datapath& datapath = local.engine->datapath();
     const datapath::FarEnds theirs{&open.addresses, &remote.words};
     config.search_size = datapath_->entry->routed;
@@ -195,7 +195,14 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
     return status;
   }
   const bool reads_payload = remote.payload_crc || checks_payload();
-  auto core = std::make_shared<engine::ConnectionCore>(connection, refs, peer_address, reads_payload, notifier);
+  engine::ConnectionTrace trace;
+  if (trace_ != nullptr) {
+    const std::uint64_t pair = remote.flows[0].flow_token ^ flows[0].end.flow_token;
+    const std::size_t paths = static_cast<std::size_t>(knobs_->paths);
+    trace = {trace_, {pair, peer_address, datapath_->entry->name, flows.size(), paths}};
+  }
+  auto core = std::make_shared<engine::ConnectionCore>(connection, refs, peer_address, reads_payload, notifier,
+                                                       std::move(trace));
   std::size_t opened = 0;
   for (; opened < flows.size() && status == Status::ok; ++opened) {
     core::FlowConfig config;

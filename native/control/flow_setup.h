@@ -46,11 +46,12 @@ struct Survey {
 
 class FlowSetup {
  public:
-  // `page`: the telemetry page that holds the counters of peers and flows. If it is null or has no free row, they count
-  // in private memory.
+  // `trace`: null: nothing is traced. `page`: the telemetry page that holds the counters of peers and flows. If it is
+  // null or has no free row, they count in private memory.
   FlowSetup(const engine::Knobs* knobs, std::vector<std::unique_ptr<engine::Engine>>* engines,
-            const engine::DatapathChoice* datapath, engine::TelemetryPage* page)
-      : knobs_(knobs), engines_(engines), datapath_(datapath), page_(page) {}
+            const engine::DatapathChoice* datapath, engine::TelemetryPage* page,
+            std::shared_ptr<engine::TraceWriter> trace)
+      : knobs_(knobs), engines_(engines), datapath_(datapath), page_(page), trace_(std::move(trace)) {}
 
   // Reserves one flow for each element of `plans`.
   Status reserve(std::uint32_t device, std::uint64_t session, std::uint32_t remote_device,
@@ -102,6 +103,7 @@ class FlowSetup {
   std::vector<std::unique_ptr<engine::Engine>>* engines_;
   const engine::DatapathChoice* datapath_;
   engine::TelemetryPage* page_;
+  std::shared_ptr<engine::TraceWriter> trace_;
   std::map<PeerKey, PeerPlace> peers_;
   // Limits warnings about missing paths. Engines' threads use it, one at a time, while the control thread waits for
   // them.

@@ -49,6 +49,9 @@ struct Event {
     message_started,
     // This flow's stripe of a posted message will not complete. Fields: flow; message; receives; status (the reason).
     message_failed,
+    // Segments of a message were sent for the first time, or again. Fields: flow; path; message; value (their number).
+    segments_sent,
+    segments_resent,
     path_probed,     // A probe was sent on a silent path. Fields: peer; path.
     peer_connected,  // A peer was added. Fields: peer; value (number of paths).
     loss,            // The loss policy declared segments lost. Fields: flow; peer; path; value (number of segments).

@@ -205,6 +205,7 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
   FlowPath& path = flow_path(out->path);
   // P-4: a lost segment is resent on another path if possible. `same_path`: PathSet::pick() found no other path.
   const bool same_path = ledger_.at(ledger_.first_lost()).path == out->path;
+  SentRun sent(this, Event::Kind::segments_resent, out->path);
   while (ledger_.has_lost()) {
     const u64 seq = ledger_.first_lost();
     const SentSegment segment = ledger_.at(seq);
@@ -223,6 +224,7 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
     // A resent segment carries its payload in the datagram and does not use the memory window: a late RDMA write could
     // damage the buffer, and the window may be closed.
     const SendMessage& message = queue_.at(segment.message_slot);
+    sent.add(message.number);
     if (is_long) return add_fragments(sent_ns, seq, message, segment.offset_bytes, segment.payload_bytes, out);
     if (!add_segment(sent_ns, seq, message, {segment.offset_bytes, segment.payload_bytes}, 0, out)) return;
   }
@@ -230,6 +232,7 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
 
 void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
   FlowPath& path = flow_path(out->path);
+  SentRun sent(this, Event::Kind::segments_sent, out->path);
   // gate_new() checked the first segment only; the loop checks advertisement, room and window for each further one.
   for (;;) {
     SendMessage& message = queue_.next();
@@ -253,6 +256,7 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
       message.remote_address = receive.address;
     }
     if (offset == message.stripe.begin) report_message(Event::Kind::message_started, message);
+    sent.add(message.number);
     const bool more = add_segment(sent_ns, seq, message, {offset, payload_bytes}, message.remote_key, out);
     queue_.on_handed_out(payload_bytes);
     if (!more || limit_bytes <= 0 || !queue_.has_unsent() || !ledger_.reserve()) return;

@@ -155,6 +155,36 @@ class FlowSender {
     event.value = message.message_bytes;
     shared_->trace.emit(event);
   }
+  // Counts the segments of a burst by message, and reports them when the message changes or the burst ends.
+  class SentRun {
+   public:
+    SentRun(const FlowSender* sender, Event::Kind kind, u8 path) noexcept : sender_(sender), kind_(kind), path_(path) {}
+    ~SentRun() { report(); }
+    SentRun(const SentRun&) = delete;
+    SentRun& operator=(const SentRun&) = delete;
+    void add(u64 message) noexcept {
+      if (message != message_) report();
+      message_ = message;
+      ++count_;
+    }
+
+   private:
+    void report() noexcept {
+      if (count_ == 0 || !sender_->shared_->trace.wants(kind_)) return;
+      Event event{};
+      event.kind = kind_;
+      event.flow = sender_->flow_;
+      event.path = path_;
+      event.message = message_;
+      event.value = count_;
+      sender_->shared_->trace.emit(event);
+      count_ = 0;
+    }
+    const FlowSender* sender_;
+    const Event::Kind kind_;
+    const u8 path_;
+    u64 message_ = ~u64{0}, count_ = 0;
+  };
   void report_trouble(Event::Kind kind, u8 path, i64 value) noexcept {
     if (!shared_->trace.wants(kind)) return;
     Event event{};

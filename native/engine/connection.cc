@@ -56,12 +56,13 @@ void RequestSlot::wait(std::int64_t timeout_ns) noexcept {
 }
 
 ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address,
-                               bool reads_payload, Notifier* notifier)
+                               bool reads_payload, Notifier* notifier, ConnectionTrace trace)
     : id_(id),
       flows_(std::move(flows)),
       peer_address_(std::move(peer_address)),
       reads_payload_(reads_payload),
       notifier_(notifier),
+      trace_(std::move(trace)),
       flows_live_(static_cast<std::int32_t>(flows_.size())),
       tallies_(flows_.size()) {}
 
@@ -83,6 +84,10 @@ Status ConnectionCore::begin(Direction* direction, const Place& place, std::size
     slot.begin(place.stages, sizeof(core::Stage) * core::stripe_count(bytes, stripes()), place.completion);
   } else {
     slot.begin(place.data, bytes, place.completion);
+  }
+  if (trace_.on()) {
+    slot.posted_ns = now_ns();
+    slot.channel = place.channel;
   }
   *out = &slot;
   return Status::ok;
@@ -138,6 +143,8 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
     return Status::would_block;
   }
   ++receive_.next_message;
+  slot->message = message;
+  slot->sends = false;
   slot->ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
   slot->ticket.stripes_placed.store(0, std::memory_order_relaxed);
   slot->ticket.message.store(message, std::memory_order_release);
@@ -177,15 +184,20 @@ Status ConnectionCore::wait(Request* request, std::int64_t timeout_ns) noexcept 
 
 void ConnectionCore::on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept {
   if (slot->parts.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  slot->complete(Status::ok, message_bytes);
+  complete(slot, Status::ok, message_bytes);
   notifier_->notify();
 }
 
 void ConnectionCore::on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept {
   if (!core::on_stripe_placed(*ticket, message_bytes, stripes())) return;
   const std::uint64_t message = ticket->message.load(std::memory_order_relaxed);
-  receive_.slots[message % kRequestsMax].complete(Status::ok, message_bytes);
+  complete(&receive_.slots[message % kRequestsMax], Status::ok, message_bytes);
   notifier_->notify();
+}
+
+void ConnectionCore::complete(RequestSlot* slot, Status status, std::size_t bytes) noexcept {
+  if (trace_.on()) trace_.message({slot->message, bytes, slot->posted_ns, slot->channel, slot->sends, status});
+  slot->complete(status, bytes);
 }
 
 void ConnectionCore::fail(Status reason) noexcept {
@@ -211,6 +223,7 @@ void ConnectionCore::on_flow_let_go() noexcept {
   if (flows_live_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   sweep(&send_, health());
   sweep(&receive_, health());
+  trace_.end(health());
   // Must be the last step: after it the thread in await_let_go() may free the buffers.
   flows_live_.store(INT32_MIN, std::memory_order_release);
   futex_wake_all(&flows_live_);
@@ -223,7 +236,7 @@ void ConnectionCore::sweep(Direction* direction, Status reason) noexcept {
   if (direction->slots == nullptr) return;
   for (std::uint64_t i = 0; i < kRequestsMax; ++i) {
     RequestSlot& slot = direction->slots[i];
-    if (slot.taken() && !slot.done()) slot.complete(reason, 0);
+    if (slot.taken() && !slot.done()) complete(&slot, reason, 0);
   }
 }
 

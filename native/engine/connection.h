@@ -12,6 +12,7 @@
 #include "native/engine/engine.h"
 #include "native/engine/notifier.h"
 #include "native/engine/request.h"
+#include "native/engine/trace/connection_trace.h"
 #include "native/telemetry/counters.h"
 
 namespace weft::engine {
@@ -31,8 +32,10 @@ class RequestSlot final : public Request {
 
   core::ReceiveTicket ticket;           // receives only: shared by the flows
   std::atomic<std::uint32_t> parts{0};  // sends only: number of stripes that are not acknowledged
-  std::uint64_t message = 0;            // sends only: number of the message
+  std::uint64_t message = 0;            // number of the message
   bool sends = false;                   // true for a send, false for a receive
+  std::int64_t posted_ns = 0;           // set only while a trace is written
+  std::uint32_t channel = 0;            // the trace record of NCCL's channel; 0: none
 
  private:
   std::atomic<std::int32_t> sleepers_{0};
@@ -48,7 +51,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   static constexpr std::uint64_t kRequestsMax = 128;
 
   ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address, bool reads_payload,
-                 Notifier* notifier);
+                 Notifier* notifier, ConnectionTrace trace = {});
 
   // Where the bytes of a message are: at `data`, or in bounce buffers (`stages`, one per stripe).
   struct Place {
@@ -56,6 +59,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
     std::uint32_t memory = 0;  // id of the registered memory that contains `data`; 0: none
     core::Stage* stages = nullptr;
     Completion* completion = nullptr;  // if set, the request is released automatically and this is called
+    std::uint32_t channel = 0;         // the trace record of NCCL's channel; 0: none
   };
   Status post_send(const Place& place, std::size_t bytes, Request** out) noexcept;
   Status post_receive(const Place& place, std::size_t capacity_bytes, Request** out) noexcept;
@@ -71,6 +75,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   ConnectionCounters counters() const;
   std::uint64_t id() const noexcept { return id_; }
   const std::vector<FlowRef>& flows() const noexcept { return flows_; }
+  const ConnectionTrace& trace() const noexcept { return trace_; }
 
   // Aborts every flow. When the last flow has released its buffers, outstanding requests fail. Only the first call has
   // an effect.
@@ -93,6 +98,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   };
   Status begin(Direction* direction, const Place& place, std::size_t bytes, RequestSlot** out) noexcept;
   bool reserve(std::uint64_t message, std::uint64_t bytes) noexcept;
+  void complete(RequestSlot* slot, Status status, std::size_t bytes) noexcept;
   void sweep(Direction* direction, Status reason) noexcept;
   bool outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept;
   void await_let_go() noexcept;
@@ -103,6 +109,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   const std::string peer_address_;
   const bool reads_payload_;
   Notifier* notifier_;
+  const ConnectionTrace trace_;
   std::atomic<std::int32_t> failure_{0};
   std::atomic<std::int32_t> flows_live_;
   std::atomic<std::uint32_t> flows_peer_closed_{0};

@@ -69,6 +69,7 @@ Engine::Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<dat
       bursts_(std::make_unique<wire::TxBurst[]>(kTxBatch)) {
   for (std::size_t i = 0; i < kTxBatch; ++i) batch_[i] = &bursts_[i];
   datapath_->count_in(counters_);
+  if (config.trace != nullptr) trace_ = std::make_unique<EngineTrace>(id, &stack_, config.trace);
 }
 
 Engine::~Engine() {
@@ -356,6 +357,7 @@ void Engine::publish() noexcept {
   row_->open_flows.set(static_cast<std::int64_t>(open_flows()));
   row_->published_ns.set(now_ns_);
   write_states(&stack_, page_);
+  if (trace_ != nullptr) trace_->snapshot(now_ns_);
 }
 
 void Engine::on_peer_released(std::uint32_t peer) noexcept {
@@ -399,12 +401,18 @@ void Engine::release(std::uint32_t flow) noexcept {
   if (page_ != nullptr) page_->give_back(page_->flow_row(counters));
 }
 
+void Engine::name_peer(std::uint32_t peer, std::vector<std::string> addresses) {
+  if (trace_ != nullptr) trace_->name_peer(peer, addresses);
+  event_log_.name_peer(peer, std::move(addresses));
+}
+
 void Engine::own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection) {
   if (owners_.size() <= flow) {
     owners_.resize(flow + 1);
     let_go_.resize(flow + 1, false);
     closed_.resize(flow + 1, false);
   }
+  if (trace_ != nullptr) trace_->name_flow(flow, connection->trace().record());
   owners_[flow] = std::move(connection);
   owners_[flow]->on_flow_opened(this, flow, stack_.flow(flow));
   let_go_[flow] = closed_[flow] = false;

@@ -15,6 +15,7 @@
 #include "native/engine/command_ring.h"
 #include "native/engine/event_log.h"
 #include "native/engine/telemetry_page.h"
+#include "native/engine/trace/engine_trace.h"
 
 namespace weft::engine {
 
@@ -51,7 +52,8 @@ class PeerWatch {
 struct EngineConfig {
   core::StackConfig stack;
   std::int64_t spin_ns = 50'000;
-  TelemetryPage* page = nullptr;  // page for the engine's counters; null: they are in private memory
+  TelemetryPage* page = nullptr;       // page for the engine's counters; null: they are in private memory
+  std::shared_ptr<TraceWriter> trace;  // null: nothing is traced
 };
 
 class Engine final : private datapath::RxSink {
@@ -85,7 +87,8 @@ class Engine final : private datapath::RxSink {
   core::Stack& stack() noexcept { return stack_; }
   TelemetryPage* page() noexcept { return page_; }
   datapath::Datapath& datapath() noexcept { return *datapath_; }
-  EventLog& event_log() noexcept { return event_log_; }
+  // Sets the addresses of a peer, by path, for log lines and the trace.
+  void name_peer(std::uint32_t peer, std::vector<std::string> addresses);
   void own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection);
   std::int64_t time_ns() const noexcept { return now_ns_; }
   std::uint64_t owner_id(std::uint32_t flow) const noexcept;
@@ -131,6 +134,7 @@ class Engine final : private datapath::RxSink {
   std::int64_t states_due_ns_ = INT64_MAX;  // when publish() is due; INT64_MAX: the states have not changed
   core::Stack stack_;
   EventLog event_log_;
+  std::unique_ptr<EngineTrace> trace_;  // null: nothing is traced
   std::unique_ptr<datapath::Datapath> datapath_;
   CommandRing<Command> ring_;
   CallQueue calls_;

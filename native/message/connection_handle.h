@@ -33,11 +33,13 @@ class ConnectionHandle final : public Connection {
         core_(std::move(core)),
         backlog_(std::make_shared<Backlog>(services.backlog_thread, services.posts_max)) {}
   ~ConnectionHandle() override { close(); }
-  Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, engine::Request** out) noexcept override {
-    return core_->post_send({const_cast<void*>(data), memory, nullptr}, bytes, out);
+  Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, engine::Request** out,
+                   std::uint32_t channel) noexcept override {
+    return core_->post_send({const_cast<void*>(data), memory, nullptr, nullptr, channel}, bytes, out);
   }
-  Status post_receive(void* data, std::size_t bytes, std::uint32_t memory, engine::Request** out) noexcept override {
-    return core_->post_receive({data, memory, nullptr}, bytes, out);
+  Status post_receive(void* data, std::size_t bytes, std::uint32_t memory, engine::Request** out,
+                      std::uint32_t channel) noexcept override {
+    return core_->post_receive({data, memory, nullptr, nullptr, channel}, bytes, out);
   }
   Status post_staged_send(core::Stage* stages, std::size_t bytes, engine::Request** out) noexcept override {
     return core_->post_send({nullptr, 0, stages}, bytes, out);

@@ -25,6 +25,7 @@
 #include "native/engine/setup/datapath_choice.h"
 #include "native/engine/setup/descriptor_budget.h"
 #include "native/engine/telemetry_page.h"
+#include "native/engine/trace/open_trace.h"
 #include "native/message/connection_handle.h"
 #include "native/message/device_board.h"
 
@@ -209,6 +210,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::vector<datapath::Device> devices_;
   engine::DescriptorGrant descriptors_;          // counts the engines' sockets, so it is destroyed after them
   std::unique_ptr<engine::TelemetryPage> page_;  // contains the engines' counters; destroyed after them
+  std::shared_ptr<engine::TraceWriter> trace_;   // null: nothing is traced
   std::vector<std::unique_ptr<engine::Engine>> engines_;
   engine::MemoryTable memories_{&engines_};
   mutable engine::PolicyBoard board_;
@@ -225,6 +227,7 @@ engine::EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const
   // message.
   config.spin_ns = knobs_.spin_ns * engine_count;
   config.page = page_.get();
+  config.trace = trace_;
   core::StackConfig& stack = config.stack;
   stack.seed = control::random_token();
   stack.eager_bytes = static_cast<std::uint64_t>(knobs_.eager_bytes);
@@ -285,6 +288,9 @@ Status RuntimeImpl::start(std::string* error) {
   for (const datapath::DeviceState& state : datapath_.found.devices) devices_.push_back(state.info);
   if (!board_.start(error)) return Status::invalid_argument;
   if (const Status status = open_page(count, error); status != Status::ok) return status;
+  std::string trace_error;
+  trace_ = engine::open_trace(knobs_, &trace_error);
+  if (!trace_error.empty()) engine::log(engine::LogLevel::warn, trace_error + "; there will be no trace");
   for (std::int64_t i = 0; i < count; ++i) {
     const auto id = static_cast<std::uint32_t>(i);
     engines_.push_back(
@@ -301,7 +307,7 @@ Status RuntimeImpl::start(std::string* error) {
   DeviceLimits limits;
   limits.pool_bytes = static_cast<std::size_t>(knobs_.gpu_pool_bytes);
   gpus_ = std::make_unique<DeviceBoard>("libcuda.so.1", limits, [this] { notifier_.notify(); });
-  control_ = std::make_unique<control::ControlPlane>(&knobs_, &engines_, &datapath_, &notifier_, page_.get());
+  control_ = std::make_unique<control::ControlPlane>(&knobs_, &engines_, &datapath_, &notifier_, page_.get(), trace_);
   const Status status = control_->start(error);
   descriptors_.on_started();
   return status;

@@ -42,10 +42,11 @@ class Connection {
   // request is done. `would_block`: there is no room, try again later; at least 64 requests per direction can be
   // outstanding. A zero-byte message may have a null pointer. `memory`: id of registered memory that contains the whole
   // buffer, or 0.
-  virtual Status post_send(const void* data, std::size_t bytes, std::uint32_t memory,
-                           engine::Request** out) noexcept = 0;
-  virtual Status post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory,
-                              engine::Request** out) noexcept = 0;
+  // `channel`: the trace record of NCCL's channel; 0: none.
+  virtual Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, engine::Request** out,
+                           std::uint32_t channel = 0) noexcept = 0;
+  virtual Status post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory, engine::Request** out,
+                              std::uint32_t channel = 0) noexcept = 0;
   // Starts a send or receive of host memory. If the engines have no room, the message waits in the backlog.
   // would_block: WEFT_POSTS_MAX messages wait already. Must not be mixed with post_send() and post_receive(), whose
   // messages would overtake waiting ones.

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "native/plugin/plugin.h"
+#include "native/plugin/profiler/net_message.h"
 
 namespace weft::nccl {
 namespace {
@@ -36,6 +37,19 @@ Status post_request(void* comm, const void* mhandle, void** request, Post&& post
   self->fail_slot(status);
   *request = self->request_handle(Comm::kFailedSlot);
   return Status::ok;
+}
+
+// Asks NCCL's profiler which channel's trace record a message belongs to; 0: none, or another profiler is loaded. The
+// event ends at once, because the trace follows the message itself.
+std::uint32_t channel_of(void* parent) noexcept {
+  const ProfilerCallback profiler = Session::instance().profiler();
+  if (parent == nullptr || profiler == nullptr) return 0;
+  NetMessage message;
+  void* event = nullptr;
+  constexpr int kStart = 0, kStop = 1;
+  static_cast<void>(profiler(&event, kStart, parent, kNetPluginId, &message));
+  if (event != nullptr) static_cast<void>(profiler(&event, kStop, nullptr, 0, nullptr));
+  return message.channel;
 }
 
 }  // namespace
@@ -146,22 +160,22 @@ Status dereg_mr(void* comm, void* mhandle) {
   return Status::ok;
 }
 
-Status isend(void* send_comm, const void* data, std::size_t bytes, void* mhandle, void** request) {
+Status isend(void* send_comm, const void* data, std::size_t bytes, void* mhandle, void* parent, void** request) {
   *request = nullptr;
   if (data == nullptr && bytes > 0) return Status::invalid_argument;
   return post_request(send_comm, mhandle, request, [&](message::Connection& connection, engine::Request** out) {
-    return connection.post_send(data, bytes, Comm::memory_of(mhandle), out);
+    return connection.post_send(data, bytes, Comm::memory_of(mhandle), out, channel_of(parent));
   });
 }
 
 Status irecv(void* receive_comm, int count, void* const* data, std::size_t capacity_bytes, void* const* mhandles,
-             void** request) {
+             void* parent, void** request) {
   // On entry *request may hold kOptionalCompletion instead of a pointer; it is always overwritten.
   *request = nullptr;
   if (count != 1 || (data[0] == nullptr && capacity_bytes > 0)) return Status::invalid_argument;
   const void* const mhandle = mhandles == nullptr ? nullptr : mhandles[0];
   return post_request(receive_comm, mhandle, request, [&](message::Connection& connection, engine::Request** out) {
-    return connection.post_receive(data[0], capacity_bytes, Comm::memory_of(mhandle), out);
+    return connection.post_receive(data[0], capacity_bytes, Comm::memory_of(mhandle), out, channel_of(parent));
   });
 }
 

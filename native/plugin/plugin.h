@@ -40,9 +40,10 @@ Status close_listen(void* listen_comm);
 Status reg_mr(void* comm, void* data, std::size_t bytes, int type, void** mhandle);
 Status dereg_mr(void* comm, void* mhandle);
 
-Status isend(void* send_comm, const void* data, std::size_t bytes, void* mhandle, void** request);
+// `parent`: NCCL's profiler event that the message belongs to; null: none.
+Status isend(void* send_comm, const void* data, std::size_t bytes, void* mhandle, void* parent, void** request);
 Status irecv(void* receive_comm, int count, void* const* data, std::size_t capacity_bytes, void* const* mhandles,
-             void** request);
+             void* parent, void** request);
 Status test(void* request, int* done, int* sizes);
 
 // Runs the body of an entry point. Exceptions become result codes, and calls in a forked child are refused.

@@ -48,6 +48,9 @@ class Session {
   // For interface versions up to 10; called once. The runtime stops when the last comm is closed. A comm that is never
   // closed keeps it running until the process ends, as these versions do not tell when a communicator is destroyed.
   Status init(Logger logger);
+  // The call that ties messages to NCCL's events; null for interface versions up to 9. All communicators have the same.
+  void set_profiler(ProfilerCallback callback) noexcept { profiler_.store(callback, std::memory_order_release); }
+  ProfilerCallback profiler() const noexcept { return profiler_.load(std::memory_order_acquire); }
   // For interface versions from 11; called once per communicator. The runtime stops when the last communicator is
   // finalized. finalize() closes the listeners, connection attempts and comms that NCCL has left open in the context.
   Status init(Logger logger, std::uint64_t comm_id, int traffic_class, void** context);
@@ -90,6 +93,7 @@ class Session {
   std::mutex mutex_;
   std::mutex log_mutex_;  // locked after any other mutex; held while NCCL's logger runs, so that forget_logger() waits
   Logger log_ = nullptr;
+  std::atomic<ProfilerCallback> profiler_{nullptr};
   engine::Knobs knobs_;
   std::deque<std::vector<datapath::Device>> device_lists_;  // the last list is the valid one
   std::shared_ptr<message::Runtime> runtime_;

@@ -75,11 +75,16 @@ Result init_v8(Logger log) noexcept {
   return guarded([&] { return init(log); });
 }
 
-Result init_v10(Logger log, ProfilerCallback) noexcept { return init_v8(log); }
+Result init_v10(Logger log, ProfilerCallback profiler) noexcept {
+  Session::instance().set_profiler(profiler);
+  return init_v8(log);
+}
 
 int class_of(const CommConfig* config) noexcept { return config == nullptr ? kNoTrafficClass : config->traffic_class; }
 
-Result init_v11(void** context, std::uint64_t comm_id, CommConfig* config, Logger log, ProfilerCallback) noexcept {
+Result init_v11(void** context, std::uint64_t comm_id, CommConfig* config, Logger log,
+                ProfilerCallback profiler) noexcept {
+  Session::instance().set_profiler(profiler);
   return guarded([&] { return init(log, comm_id, class_of(config), context); });
 }
 
@@ -129,34 +134,36 @@ Result dereg_mr_v8(void* comm, void* mhandle) noexcept {
   return guarded([&] { return dereg_mr(comm, mhandle); });
 }
 
-Result isend_v10(void* send_comm, void* data, std::size_t size, int, void* mhandle, void*, void** request) noexcept {
+Result isend_v10(void* send_comm, void* data, std::size_t size, int, void* mhandle, void* parent,
+                 void** request) noexcept {
   *request = nullptr;
-  return guarded([&] { return isend(send_comm, data, size, mhandle, request); });
+  return guarded([&] { return isend(send_comm, data, size, mhandle, parent, request); });
 }
 
 Result isend_v9(void* send_comm, void* data, std::size_t size, int, void* mhandle, void** request) noexcept {
   *request = nullptr;
-  return guarded([&] { return isend(send_comm, data, size, mhandle, request); });
+  return guarded([&] { return isend(send_comm, data, size, mhandle, nullptr, request); });
 }
 
 Result isend_v8(void* send_comm, void* data, int size, int, void* mhandle, void** request) noexcept {
   *request = nullptr;
   return guarded([&] {
     if (size < 0) return Status::invalid_argument;
-    return isend(send_comm, data, static_cast<std::size_t>(size), mhandle, request);
+    return isend(send_comm, data, static_cast<std::size_t>(size), mhandle, nullptr, request);
   });
 }
 
-Result irecv_v10(void* receive_comm, int count, void** data, std::size_t* sizes, int*, void** mhandles, void**,
+Result irecv_v10(void* receive_comm, int count, void** data, std::size_t* sizes, int*, void** mhandles, void** parents,
                  void** request) noexcept {
   *request = nullptr;
-  return guarded([&] { return irecv(receive_comm, count, data, sizes[0], mhandles, request); });
+  void* const parent = parents == nullptr ? nullptr : parents[0];
+  return guarded([&] { return irecv(receive_comm, count, data, sizes[0], mhandles, parent, request); });
 }
 
 Result irecv_v9(void* receive_comm, int count, void** data, std::size_t* sizes, int*, void** mhandles,
                 void** request) noexcept {
   *request = nullptr;
-  return guarded([&] { return irecv(receive_comm, count, data, sizes[0], mhandles, request); });
+  return guarded([&] { return irecv(receive_comm, count, data, sizes[0], mhandles, nullptr, request); });
 }
 
 Result irecv_v8(void* receive_comm, int count, void** data, int* sizes, int*, void** mhandles,
@@ -164,7 +171,7 @@ Result irecv_v8(void* receive_comm, int count, void** data, int* sizes, int*, vo
   *request = nullptr;
   return guarded([&] {
     if (sizes[0] < 0) return Status::invalid_argument;
-    return irecv(receive_comm, count, data, static_cast<std::size_t>(sizes[0]), mhandles, request);
+    return irecv(receive_comm, count, data, static_cast<std::size_t>(sizes[0]), mhandles, nullptr, request);
   });
 }
 

@@ -49,8 +49,8 @@ struct TraceHead {
 };
 static_assert(sizeof(TraceHead) == 16);
 
-// Fields of each record: type, name, unit, sentence. Fields of 8 bytes come first, then those of 4 and of 2, so that
-// the structs have no gaps. A field that names a text has the text's id, 0: none.
+// Fields of each record: type, name, unit, sentence. Fields of 8 bytes come first, then shorter ones, so that the
+// structs have no gaps. A field that names a text has the text's id, 0: none.
 #define WEFT_TRACE_COMMUNICATOR(F)                                                \
   F(u64, comm_id, id, "NCCL's id of the communicator, the same on all its ranks") \
   F(u32, name, text, "name that the program gave it")                             \
@@ -128,7 +128,7 @@ static_assert(sizeof(TraceHead) == 16);
   F(u64, message, index, "number of its message")                                                         \
   F(u64, bytes, bytes, "bytes of the message that the flow carries")                                      \
   F(i64, posted_ns, ns, "when the flow got it; the record's time is its end")                             \
-  F(i64, first_ns, ns, "when its first segment was sent or arrived, 0: none was")                         \
+  F(i64, first_ns, ns, "when its first segment was sent or arrived, 0: none was, or before the post")     \
   F(i64, last_ns, ns, "sends: when its last segment was first sent; receives: when the last one arrived") \
   F(u32, connection, record, "its connection")                                                            \
   F(u32, segments, segments, "sends: segments sent, resent ones included")                                \
@@ -136,17 +136,41 @@ static_assert(sizeof(TraceHead) == 16);
   F(u16, engine, index, "engine that its flow is on")                                                     \
   F(u16, sends, flag, "1: sent, 0: received")                                                             \
   F(u16, status, status, "0: complete, otherwise the status of its failure")                              \
-  F(u16, path_0, share, "sends: share of its segments that path 0 carried, in 1/10,000; and so on")       \
-  F(u16, path_1, share, "path 1")                                                                         \
-  F(u16, path_2, share, "path 2")                                                                         \
-  F(u16, path_3, share, "path 3")                                                                         \
-  F(u16, path_4, share, "path 4")                                                                         \
-  F(u16, path_5, share, "path 5")                                                                         \
-  F(u16, path_6, share, "path 6")                                                                         \
-  F(u16, path_7, share, "path 7")                                                                         \
-  F(u16, path_others, share, "all other paths")                                                           \
-  F(u16, unused, count, "0")                                                                              \
-  F(u16, unused_too, count, "0")
+  F(u8, path_0, share, "sends: share of its segments that path 0 carried, in 1/255; and so on")           \
+  F(u8, path_1, share, "path 1")                                                                          \
+  F(u8, path_2, share, "path 2")                                                                          \
+  F(u8, path_3, share, "path 3")                                                                          \
+  F(u8, path_4, share, "path 4")                                                                          \
+  F(u8, path_5, share, "path 5")                                                                          \
+  F(u8, path_6, share, "path 6")                                                                          \
+  F(u8, path_7, share, "path 7")                                                                          \
+  F(u8, path_8, share, "path 8")                                                                          \
+  F(u8, path_9, share, "path 9")                                                                          \
+  F(u8, path_10, share, "path 10")                                                                        \
+  F(u8, path_11, share, "path 11")                                                                        \
+  F(u8, path_12, share, "path 12")                                                                        \
+  F(u8, path_13, share, "path 13")                                                                        \
+  F(u8, path_14, share, "path 14")                                                                        \
+  F(u8, path_15, share, "path 15")                                                                        \
+  F(u8, path_16, share, "path 16")                                                                        \
+  F(u8, path_17, share, "path 17")                                                                        \
+  F(u8, path_18, share, "path 18")                                                                        \
+  F(u8, path_19, share, "path 19")                                                                        \
+  F(u8, path_20, share, "path 20")                                                                        \
+  F(u8, path_21, share, "path 21")                                                                        \
+  F(u8, path_22, share, "path 22")                                                                        \
+  F(u8, path_23, share, "path 23")                                                                        \
+  F(u8, path_24, share, "path 24")                                                                        \
+  F(u8, path_25, share, "path 25")                                                                        \
+  F(u8, path_26, share, "path 26")                                                                        \
+  F(u8, path_27, share, "path 27")                                                                        \
+  F(u8, path_28, share, "path 28")                                                                        \
+  F(u8, path_29, share, "path 29")                                                                        \
+  F(u8, path_30, share, "path 30")                                                                        \
+  F(u8, path_31, share, "path 31")                                                                        \
+  F(u8, path_others, share, "all other paths")                                                            \
+  F(u8, unused, count, "0")                                                                               \
+  F(u32, unused_too, count, "0")
 
 #define WEFT_TRACE_PATH(F)                                                            \
   F(u64, bytes_sent, bytes, "payload bytes sent over the path so far")                \
@@ -188,6 +212,7 @@ static_assert(sizeof(TraceHead) == 16);
   R(14, event, Event, WEFT_TRACE_EVENT)
 
 namespace trace_types {
+using u8 = std::uint8_t;
 using u16 = std::uint16_t;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
@@ -211,7 +236,7 @@ WEFT_TRACE_RECORDS(WEFT_TRACE_STRUCT)
 #undef WEFT_TRACE_FIELD
 
 // Describes the records: a line "record NUMBER NAME BYTES" for each, and after it "field NAME TYPE UNIT OFFSET" for
-// each of its fields, where TYPE is u16, u32, u64, i32 or i64.
+// each of its fields, where TYPE is u8, u16, u32, u64, i32 or i64.
 std::string trace_schema();
 
 }  // namespace weft::telemetry

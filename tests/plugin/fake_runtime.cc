@@ -83,10 +83,12 @@ class FakeConnection final : public Connection {
   FakeConnection(std::shared_ptr<Wire> wire, int end) : wire_(std::move(wire)), end_(end) {}
   ~FakeConnection() override { close(); }
 
-  Status post_send(const void* data, std::size_t bytes, std::uint32_t, engine::Request** out) noexcept override {
+  Status post_send(const void* data, std::size_t bytes, std::uint32_t, engine::Request** out,
+                   std::uint32_t) noexcept override {
     return post(&wire_->lanes[end_].sends, {static_cast<const std::uint8_t*>(data), nullptr}, bytes, out);
   }
-  Status post_receive(void* data, std::size_t bytes, std::uint32_t, engine::Request** out) noexcept override {
+  Status post_receive(void* data, std::size_t bytes, std::uint32_t, engine::Request** out,
+                      std::uint32_t) noexcept override {
     return post(&wire_->lanes[1 - end_].receives, {nullptr, static_cast<std::uint8_t*>(data)}, bytes, out);
   }
   Status start(Backlog::Way, HostBuffer, std::shared_ptr<HostMessage>*) noexcept override {

@@ -20,6 +20,7 @@
 #include "native/plugin/abi_v12.h"
 #include "native/plugin/abi_v8.h"
 #include "native/plugin/abi_v9.h"
+#include "native/plugin/profiler/net_message.h"
 
 namespace host {
 
@@ -79,10 +80,15 @@ inline int traffic_class() {
 // NCCL's profiler callback. A start without a parent or a stop without an event would crash NCCL, and so would any use
 // after the connections are closed.
 inline std::atomic<bool> profiler_open{true};
-inline Result profile(void** event, int type, void* parent, std::int64_t, void*) {
+inline constexpr std::uint32_t kProfiledChannel = 77;
+inline Result profile(void** event, int type, void* parent, std::int64_t plugin_id, void* data) {
   constexpr int start = 0;
   REQUIRE(profiler_open && event != nullptr);
   REQUIRE(type == start ? parent != nullptr : *event != nullptr);
+  if (type == start && plugin_id == weft::nccl::kNetPluginId) {
+    static_cast<weft::nccl::NetMessage*>(data)->channel = kProfiledChannel;
+    *event = parent;
+  }
   return Result::success;
 }
 

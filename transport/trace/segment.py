@@ -21,7 +21,7 @@ HEADER = struct.Struct("<8sIIIIQqqII")
 BLOCK = struct.Struct("<IIIIQQ")
 BLOCK_MAGIC = 0x6B6C6277
 HEAD = struct.Struct("<HHIq")
-TYPES = {"u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q"}
+TYPES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q"}
 FILE_BYTES_MAX = 1 << 30
 HEADER_BYTES_MAX = 1 << 20
 

@@ -18,15 +18,13 @@ namespace weft::engine {
 namespace {
 
 using telemetry::TraceBlockHeader;
-using telemetry::TraceCommunicator;
-using telemetry::TraceCommunicatorEnd;
 using telemetry::TraceHead;
 
 constexpr std::size_t kTraceRingBytes = 256 << 10;
 constexpr std::size_t kRingsMax = 256;                // most threads that trace at the same time
 constexpr std::size_t kTextsMax = 16'384;             // most texts of a process
 constexpr std::size_t kTextBytesMax = 1 << 20;        // most bytes of texts, where each text counts twice
-constexpr std::size_t kCommunicatorsMax = 16'384;     // most communicators that exist at the same time
+constexpr std::size_t kStandingMax = 65'536;          // most communicators and connections that exist at the same time
 constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // the ring number of blocks of standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
 constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
@@ -196,27 +194,27 @@ std::uint32_t TraceWriter::text(std::string_view text) noexcept {
   }
 }
 
-void TraceWriter::begin(const TraceCommunicator& communicator) noexcept {
+void TraceWriter::begin_bytes(std::uint32_t id, const void* record, std::size_t bytes) noexcept {
   if (in_child()) return;
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (communicators_.size() < kCommunicatorsMax) {
-      communicators_[communicator.head.id] = communicator;
-      append(&communicator, sizeof communicator);
+    if (standing_.size() < kStandingMax) {
+      const auto* const first = static_cast<const std::byte*>(record);
+      standing_[id].assign(first, first + bytes);
+      append(record, bytes);
       return;
     }
   } catch (const std::bad_alloc&) {
   }
-  dropped_.fetch_add(1, std::memory_order_relaxed);
+  count_dropped();
 }
 
-void TraceWriter::end(const TraceCommunicatorEnd& communicator) noexcept {
+void TraceWriter::end_standing(std::uint32_t id) noexcept {
   if (in_child()) return;
-  put(communicator);
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
-    ended_.push_back(communicator.head.id);
-  } catch (const std::bad_alloc&) {  // out of memory: later segments repeat the ended communicator
+    ended_.push_back(id);
+  } catch (const std::bad_alloc&) {  // out of memory: later segments repeat the ended record
   }
 }
 
@@ -264,7 +262,7 @@ bool TraceWriter::begin_segment(std::int64_t now_ns) {
     const std::vector<std::byte> record = text_record(text, id);
     append(record.data(), record.size());
   }
-  for (const auto& [id, communicator] : communicators_) append(&communicator, sizeof communicator);
+  for (const auto& [id, record] : standing_) append(record.data(), record.size());
   return true;
 }
 
@@ -324,7 +322,7 @@ bool TraceWriter::drain() {
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (const std::uint32_t id : ending_) communicators_.erase(id);
+    for (const std::uint32_t id : ending_) standing_.erase(id);
   }
   ending_.clear();
   bytes_.store(segments_.bytes(), std::memory_order_relaxed);

@@ -27,7 +27,7 @@ namespace weft::engine {
 
 struct TraceStats {
   std::int64_t records = 0;  // records put into rings
-  std::int64_t dropped = 0;  // records lost because a ring, a file, or the table of texts or communicators was full
+  std::int64_t dropped = 0;  // records lost because a ring, a file, or the table of texts or standing records was full
   std::int64_t bytes = 0;    // size of all segments that exist
 };
 
@@ -48,9 +48,17 @@ class TraceWriter {
   // Returns the id of a text, for records that name the text; 0: there are too many texts. May be called from any
   // thread.
   std::uint32_t text(std::string_view text) noexcept;
-  // Puts a record that every later segment repeats, until end() is called with the same id.
-  void begin(const telemetry::TraceCommunicator& communicator) noexcept;
-  void end(const telemetry::TraceCommunicatorEnd& communicator) noexcept;
+  // Puts a standing record: every later segment repeats it, until end() is called with a record of the same id.
+  template <class Record>
+  void begin(const Record& record) noexcept {
+    begin_bytes(record.head.id, &record, sizeof record);
+  }
+  template <class Record>
+  void end(const Record& record) noexcept {
+    put(record);
+    end_standing(record.head.id);
+  }
+  void count_dropped() noexcept { dropped_.fetch_add(1, std::memory_order_relaxed); }
   // Returns a new id for a record, unique in the process and never 0.
   std::uint32_t next_id() noexcept;
 
@@ -62,6 +70,8 @@ class TraceWriter {
   TraceWriter(std::string directory, const TraceLimits& limits);
   bool start(std::string* error);
   void put_bytes(const void* record, std::size_t bytes) noexcept;
+  void begin_bytes(std::uint32_t id, const void* record, std::size_t bytes) noexcept;
+  void end_standing(std::uint32_t id) noexcept;
   std::shared_ptr<TraceRing> take_ring() noexcept;
   void run() noexcept;
   bool drain();
@@ -84,11 +94,11 @@ class TraceWriter {
 
   mutable std::mutex mutex_;  // protects the members from here to stopping_
   std::vector<std::shared_ptr<TraceRing>> rings_;
-  // Standing records, with which each segment begins: all texts, and the communicators that have not ended.
+  // With these each segment begins: all texts, and the standing records that have not ended.
   std::unordered_map<std::string, std::uint32_t> texts_;
   std::size_t text_bytes_ = 0;
-  std::map<std::uint32_t, telemetry::TraceCommunicator> communicators_;
-  std::vector<std::uint32_t> ended_;  // ended communicators, repeated until the rings were read once more
+  std::map<std::uint32_t, std::vector<std::byte>> standing_;
+  std::vector<std::uint32_t> ended_;  // ids of ended standing records, repeated until the rings were read once more
   std::vector<std::byte> fresh_;      // standing records that the current segment does not have yet
   std::condition_variable wake_, drained_;
   std::uint64_t rounds_ = 0;  // number of completed drain() calls

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "native/engine/clock.h"
-#include "native/engine/knobs.h"
+#include "native/engine/trace/open_trace.h"
 #include "native/plugin/fork_check.h"
 
 namespace weft::nccl {
@@ -47,13 +47,9 @@ engine::TraceWriter* Profiler::begin_tracing(Logger log) {
   tried_ = true;
   engine::Knobs knobs;
   std::string error;
-  if (engine::load_knobs(&knobs, &error) == Status::ok && !knobs.trace.empty()) {
+  if (engine::load_knobs(&knobs, &error) == Status::ok) {
     kernels_ = knobs.trace_kernels != 0;
-    engine::TraceLimits limits;
-    limits.bytes_max = knobs.trace_bytes_max;
-    limits.segment_bytes = std::min(limits.segment_bytes, limits.bytes_max / 4);
-    limits.keep_ns = knobs.trace_keep_ns;
-    owned_ = engine::TraceWriter::open(knobs.trace, limits, &error);
+    owned_ = engine::open_trace(knobs, &error);
     writer_.store(owned_.get(), std::memory_order_release);
   }
   if (!error.empty() && log != nullptr) {

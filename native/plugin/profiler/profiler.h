@@ -13,6 +13,7 @@
 #include "native/engine/trace/trace_writer.h"
 #include "native/plugin/profiler/abi_common.h"
 #include "native/plugin/profiler/event_pool.h"
+#include "native/plugin/profiler/net_message.h"
 
 namespace weft::nccl {
 
@@ -35,13 +36,6 @@ struct OperationFacts {
   int root = -1;  // for point-to-point operations: the peer's rank
   std::uint16_t channels = 0;
 };
-
-// The structure that weft's net plugin passes with a message, so that the message can name its channel. `channel` is
-// set to the id of the channel's record.
-struct NetMessage {
-  std::uint32_t channel = 0;
-};
-inline constexpr std::int64_t kNetPluginId = 0x40 << 16 | 1;  // type and version of NetMessage
 
 class Profiler {
  public:

@@ -1,0 +1,86 @@
+// The stripes that a traced engine has in progress. All memory is allocated at the start: the table is used between
+// segments.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace weft::engine {
+
+// One flow's stripe of a message, from its post until its end.
+struct TracedStripe {
+  static constexpr std::size_t kPaths = 33;  // paths 0 to 31, and all others
+
+  std::uint64_t message = 0;
+  std::uint32_t flow = 0;
+  bool receives = false;
+  std::int64_t posted_ns = 0, first_ns = 0, last_ns = 0;
+  std::uint32_t segments = 0, resent = 0;
+  std::array<std::uint32_t, kPaths> by_path{};  // segments
+  std::uint32_t next = 0;                       // index of the next entry of the same bucket, or of the free list
+};
+
+class MessageTable {
+ public:
+  static constexpr std::size_t kStripesMax = 4096;
+
+  MessageTable() : entries_(kStripesMax), buckets_(kStripesMax, kNone) {
+    for (std::size_t i = 0; i < kStripesMax; ++i) entries_[i].next = static_cast<std::uint32_t>(i + 1);
+    entries_.back().next = kNone;
+  }
+
+  // Adds a stripe. Null: too many are in progress.
+  TracedStripe* add(std::uint32_t flow, std::uint64_t message, bool receives) noexcept {
+    if (free_ == kNone) return nullptr;
+    const std::uint32_t index = free_;
+    TracedStripe& entry = entries_[index];
+    free_ = entry.next;
+    std::uint32_t& bucket = bucket_of(flow, message, receives);
+    entry = {};
+    entry.message = message;
+    entry.flow = flow;
+    entry.receives = receives;
+    entry.next = std::exchange(bucket, index);
+    return &entry;
+  }
+  TracedStripe* find(std::uint32_t flow, std::uint64_t message, bool receives) noexcept {
+    for (std::uint32_t at = bucket_of(flow, message, receives); at != kNone; at = entries_[at].next) {
+      if (is(entries_[at], flow, message, receives)) return &entries_[at];
+    }
+    return nullptr;
+  }
+  // Removes a stripe and copies it to `out`. False: it is not in the table.
+  bool remove(std::uint32_t flow, std::uint64_t message, bool receives, TracedStripe* out) noexcept {
+    for (std::uint32_t* at = &bucket_of(flow, message, receives); *at != kNone; at = &entries_[*at].next) {
+      TracedStripe& entry = entries_[*at];
+      if (!is(entry, flow, message, receives)) continue;
+      *out = entry;
+      const std::uint32_t index = *at;
+      *at = entry.next;
+      entry.next = std::exchange(free_, index);
+      return true;
+    }
+    return false;
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = 0xFFFF'FFFF;
+
+  static bool is(const TracedStripe& entry, std::uint32_t flow, std::uint64_t message, bool receives) noexcept {
+    return entry.message == message && entry.flow == flow && entry.receives == receives;
+  }
+  std::uint32_t& bucket_of(std::uint32_t flow, std::uint64_t message, bool receives) noexcept {
+    // Consecutive messages of a flow go to different buckets.
+    const std::uint64_t key = (message * 2 + (receives ? 1 : 0)) + std::uint64_t{flow} * 0x9E37'79B9;
+    return buckets_[key % kStripesMax];
+  }
+
+  std::vector<TracedStripe> entries_;
+  std::vector<std::uint32_t> buckets_;
+  std::uint32_t free_ = 0;
+};
+
+}  // namespace weft::engine

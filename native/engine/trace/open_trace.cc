@@ -1,0 +1,17 @@
+// Turns the settings of tracing into limits.
+#include "native/engine/trace/open_trace.h"
+
+#include <algorithm>
+
+namespace weft::engine {
+
+std::shared_ptr<TraceWriter> open_trace(const Knobs& knobs, std::string* error) {
+  if (knobs.trace.empty()) return nullptr;
+  TraceLimits limits;
+  limits.bytes_max = knobs.trace_bytes_max;
+  limits.segment_bytes = std::min(limits.segment_bytes, limits.bytes_max / 4);
+  limits.keep_ns = knobs.trace_keep_ns;
+  return TraceWriter::open(knobs.trace, limits, error);
+}
+
+}  // namespace weft::engine

@@ -1,0 +1,94 @@
+"""Tests the trace of messages between two processes that use the Python API."""
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from transport import Endpoint
+from transport.trace import Record, Segment, read_segment
+
+from .support import LOCAL, PATIENCE_S, content, pair
+
+SIZES = (0, 1, 8192, 100_000, 3_000_000)
+
+
+def segments(folder: Path) -> list[Segment]:
+    return [read_segment(path) for path in sorted(folder.iterdir())]
+
+
+def of(segment: Segment, kind: str) -> list[Record]:
+    return [record for record in segment.records if record.kind == kind]
+
+
+def exchange(**knobs: object) -> None:
+    with pair(**knobs) as (left, right):
+        for number, size in enumerate(SIZES):
+            send = left.isend(content(size, number))
+            assert right.recv(size, timeout_s=PATIENCE_S) == content(size, number)
+            send.wait(timeout_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_trace__every_message_and_stripe_has_both_ends(tmp_path: Path, engines: int) -> None:
+    exchange(trace=str(tmp_path), engines=engines)
+    (segment,) = segments(tmp_path)
+    assert (segment.damage, segment.dropped) == ("", 0)
+    pairs = defaultdict(list)
+    for connection in of(segment, "connection"):
+        pairs[connection.fields["pair"]].append(connection)
+        assert connection.fields["datapath"] == "udp"
+        assert int(connection.fields["flows"]) >= 1
+    ((one, other),) = pairs.values()
+    ends = {one.id, other.id}
+    assert {each.id for each in of(segment, "connection_end")} == ends
+
+    for sends in (0, 1):
+        messages = [m for m in of(segment, "message") if m.fields["sends"] == sends]
+        messages.sort(key=lambda each: each.fields["message"])
+        assert [m.fields["bytes"] for m in messages] == list(SIZES)
+        assert [m.fields["message"] for m in messages] == list(range(len(SIZES)))
+        (connection,) = {m.fields["connection"] for m in messages}
+        assert connection in ends
+        stripes = defaultdict(int)
+        for stripe in (s for s in of(segment, "stripe") if s.fields["sends"] == sends):
+            fields = {name: int(value) for name, value in stripe.fields.items()}
+            stripes[fields["message"]] += fields["bytes"]
+            assert fields["connection"] == connection
+            first_ns = fields["first_ns"] or fields["posted_ns"]  # 0: it arrived before the post
+            assert fields["posted_ns"] <= first_ns <= fields["last_ns"] <= stripe.time_ns
+            if sends:
+                shares = sum(v for n, v in fields.items() if n.startswith("path_"))
+                assert abs(shares - 255) <= 16  # rounded by path
+                assert fields["segments"] >= 1
+        assert stripes == dict(enumerate(SIZES))
+        for message in messages:
+            assert int(message.fields["posted_ns"]) <= message.time_ns
+
+
+def test_trace__resent_segments_are_counted(tmp_path: Path) -> None:
+    faults = {"fault_loss": 0.05}
+    exchange(trace=str(tmp_path), **faults)
+    (segment,) = segments(tmp_path)
+    sent = [s.fields for s in of(segment, "stripe") if s.fields["sends"]]
+    assert sum(int(s["resent"]) for s in sent) > 0
+    assert all(int(s["resent"]) < int(s["segments"]) for s in sent if s["resent"])
+    assert "loss" in {each.fields["what"] for each in of(segment, "event")}
+
+
+def test_trace__a_failed_message_has_a_status(tmp_path: Path) -> None:
+    with pair(trace=str(tmp_path)) as (left, right):
+        waiting = right.irecv(100)
+        left.close()
+        with pytest.raises(Exception, match="closed"):
+            waiting.wait(timeout_s=PATIENCE_S)
+        del waiting  # the last use of the trace, which is now written to its end
+    (segment,) = segments(tmp_path)
+    (message,) = of(segment, "message")
+    assert message.fields["status"] != 0
+    assert (message.fields["bytes"], message.fields["sends"]) == (0, 0)
+
+
+def test_trace__a_directory_that_does_not_exist_is_only_a_warning(tmp_path: Path) -> None:
+    with Endpoint(**LOCAL, trace=str(tmp_path / "missing")) as endpoint:
+        assert endpoint.listen() is not None
