@@ -74,5 +74,5 @@ COLLECTIVE = Collective(STUDY, OPERATION, lambda n: n, lambda n: (n - 1) / n)
     minbytes="4K", maxbytes="64K", iters=3, warmup_iters=1, ranks=3, only=("weft", "tcp-cubic")
 )
 def command(**options: Any) -> None:
-    """All-to-all as in nccl-tests: size is a rank's buffer, busbw = algbw * (n - 1) / n."""
+    """Measures an all-to-all as in nccl-tests: size per rank; busbw = algbw * (n - 1) / n."""
     collective_study.run(COLLECTIVE, options)

@@ -36,7 +36,7 @@ STUDY = Study(
 @flow_options()
 @study_options(duration_s=0.2, warmup_s=0.05, size="64K")
 def command(size: int, duration_s: float, warmup_s: float, **options: Any) -> None:
-    """One flow: weft beside TCP, MPTCP, iperf3, libfabric and UCX."""
+    """Measures one flow of weft beside one of TCP, MPTCP, iperf3, libfabric and UCX."""
     given = common(options)
     names = chosen(given, list(ALL), list(ALL))
     places = placed(2, given.places)

@@ -32,7 +32,7 @@ STUDY = Study(
 @flow_options()
 @study_options(duration_s=0.2, warmup_s=0.05, size="64K", only=("weft", "tcp-cubic"))
 def command(size: int, duration_s: float, warmup_s: float, **options: Any) -> None:
-    """Two hosts, one way and both ways at once: does one direction slow down the other?"""
+    """Measures two hosts in one direction, and in both at once: does one slow down the other?"""
     given = common(options)
     names = chosen(given, USUAL, list(SOCKETS))
     places = placed(2, given.places)

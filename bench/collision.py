@@ -61,7 +61,7 @@ def command(
     path_rate: int,
     **options: Any,
 ) -> None:
-    """Flows over several equal paths of a lab, and with one of the paths slow; needs root."""
+    """Measures flows over equal paths of a lab, and with one of the paths slow; needs root."""
     given = common(options, labs.equal_paths(path_rate))
     lab = given.lab
     assert lab is not None  # common() has built the lab

@@ -40,7 +40,7 @@ def keys(found: Config) -> tuple[str, ...]:
 
 
 def measures(found: Config) -> dict[str, str]:
-    """Column -> whether `higher` or `lower` is better; for old results, guessed from its name."""
+    """Column -> whether `higher` or `lower` is better; in old results, guessed by name."""
     if "measures" in found:
         return dict(found["measures"])
     numbers = {
@@ -53,7 +53,7 @@ def measures(found: Config) -> dict[str, str]:
 
 
 def verdict(old: Summary, new: Summary, better: str) -> str:
-    """Whether `new` is better or worse; a difference within the larger of both ranges is noise."""
+    """Whether `new` is better or worse; noise if they differ by no more than the larger range."""
     if min(old.runs, new.runs) < 2:
         return "one run: no spread"
     difference = new.median - old.median
@@ -141,7 +141,7 @@ def _text(line: Config, names: tuple[str, ...], units: str) -> list[str]:
 @click.option("--units", type=click.Choice(list(UNITS)), default="GB/s", show_default=True)
 @json_option
 def command(old: Path, new: Path, units: str, json_path: str | None) -> None:
-    """Two results of one bench, row by row: ratio of medians, spread, noise.
+    """Compares two results of one bench row by row: ratio of medians, spread, noise.
 
     Exit status 1 if a result was changed after it was recorded (its hash does not match).
     """

@@ -69,7 +69,7 @@ def checkpoints(maximum: int, factor: int) -> list[int]:
 
 
 def edge(number: int) -> int:
-    """The size of the group of first connections, which is also that of the last connections."""
+    """The size of the group of first connections, and of the group of last connections."""
     return min(EDGE_MAX, max(number // 2, 1))
 
 
@@ -217,7 +217,7 @@ def _row(number: int, config: Config, places: list[Placement], said: Config) -> 
 
 
 def run(kind: str, places: list[Placement], numbers: list[int], messages: int) -> Iterator[Config]:
-    """Runs a process that connects and one that accepts; at each checkpoint both measure."""
+    """Runs a process that connects and one that accepts; both report numbers at each checkpoint."""
     config = {"kind": kind, "checkpoints": numbers, "messages": messages}
     configs = [config | {"server": True}, config | {"server": False}]
     with gang(side, places, configs) as both:
@@ -265,7 +265,7 @@ def _notes(rows: Any) -> list[str]:
 )
 @study_options(connections=32, iters=16)
 def command(connections: int, stepfactor: int, iters: int, **options: Any) -> None:
-    """The 1st to the N-th connection of a process: open time, memory, speed of first and last."""
+    """Measures N connections of a process: open time, memory, speed of the first and the last."""
     given = common(options)
     names = chosen(given, USUAL, ONE_STREAM)
     places = placed(2, given.places)

@@ -36,7 +36,7 @@ STUDY = Study(
 @flow_options()
 @study_options(duration_s=0.2, warmup_s=0.05, size="64K", only=("weft", "tcp-cubic"))
 def command(size: int, duration_s: float, warmup_s: float, **options: Any) -> None:
-    """Core-seconds per GB of one flow, both sides."""
+    """Measures the core-seconds per GB of one flow, both sides together."""
     given = common(options)
     names = chosen(given, USUAL, list(SOCKETS))
     places = placed(2, given.places)

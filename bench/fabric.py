@@ -1,7 +1,7 @@
 """Simulates published experiments and compares results, speed and memory with the papers' figures.
 
-Rows have the median and the worst of several seeds. Published figures are those of their authors'
-runs, with the source.
+Rows have the median and the worst of several seeds. Each published figure comes from a run of the
+paper's authors, and its row names the paper.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def command(
     paths: int,
     json_path: str | None,
 ) -> None:
-    """The simulator beside published figures, and its cost by size."""
+    """Compares the simulator with published figures, and measures its cost by number of hosts."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if study == "published":
         found, cut = published(seeds, slow, only)

@@ -52,7 +52,7 @@ STUDY = Study(
 
 @dataclass
 class Hand:
-    """Cuts links during a run, and records when."""
+    """Cuts links during a run, and records the time of each cut and repair."""
 
     lab: Lab
     cut_s: float  # time of the cut, after the start of the timed window
@@ -149,7 +149,7 @@ def run(name: str, cut: str, given: Common, load: Load) -> Config:
     finally:
         hand.heal()
     if cut == FOR_GOOD:
-        raise click.ClickException(f"{name}: no error although all paths were cut for good")
+        raise click.ClickException(f"{name}: the flow got no error although all paths were cut")
     return of_cut(found, hand, load, len(labs.uplinks(lab))) | row
 
 
@@ -166,7 +166,7 @@ def command(
     path_rate: int,
     **options: Any,
 ) -> None:
-    """One flow while one path is cut and restored, all for a second, and all for good.
+    """Measures one flow while one path is cut and restored, all for a second, and all for good.
 
     Needs root. `moved`: time from the cut until the rate is 0.9 of the rate before the cut,
     or of the remaining capacity if that is less; `back`: time from the repair until the rate is

@@ -54,7 +54,7 @@ def mixtures(flows: int) -> dict[str, list[str]]:
 )
 @study_options(duration_s=0.2, warmup_s=0.05, size="64K", flows=2)
 def command(size: int, duration_s: float, warmup_s: float, flows: int, **options: Any) -> None:
-    """Jain's index of n flows between two hosts: all weft, all TCP, half and half."""
+    """Measures Jain's index of n flows between two hosts: all weft, all TCP, half and half."""
     given = common(options)
     known = mixtures(flows)
     names = chosen(given, list(known), list(known))

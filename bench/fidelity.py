@@ -55,7 +55,7 @@ PATTERNS: dict[str, Callable[[int], Pairs]] = {
     "incast": incast,
     "all_to_all": all_to_all,
 }
-PAIRWISE = 3  # minimum hosts of all patterns but `one`, which two hosts cover
+PAIRWISE = 3  # minimum number of hosts of each pattern except `one`, which needs two
 
 STUDY = Study(
     "fidelity",
@@ -144,7 +144,7 @@ class Experiment:
                     }
 
     def _idle(self, kind: str, told: dict[str, Any], policies: dict[str, str]) -> Config:
-        """Measures the idle delays in the first lab, once for all rows."""
+        """Measures the delays of the first lab while it is idle, once for all rows."""
         file, lab = next(iter(self.labs.items()))
         places = labs.places(lab)
         ends = [places[0], places[-1]]
@@ -183,7 +183,7 @@ def same(endpoint: Config, simulated: Config) -> bool:
 
 
 def notes(rows: Sequence[Config], hosts: dict[str, Config]) -> Iterator[str]:
-    """Notes on a result: parameters, the rows that count, and whether the policies are equal."""
+    """Notes on a result: host delays, how many large rows are accurate, the policies' hashes."""
     for kind, host in hosts.items():
         yield (
             f"{kind}: idle, a packet takes {host['packet_ns'] / 1e3:.0f} us one way and a message "
@@ -233,8 +233,8 @@ def notes(rows: Sequence[Config], hosts: dict[str, Config]) -> Iterator[str]:
 @click.option(
     "--events",
     type=click.IntRange(1_000, 100_000_000),
-    help="Instead: record this many decisions of live policies over loopback and replay them "
-    "through the simulator's calls; allows only --json.",
+    help="Instead: record this many decisions of live policies over loopback, and make them "
+    "again as the simulator calls policies; allows only --json.",
 )
 @study_options(many_labs=True, sizes=("64K",), patterns=("one",), seeds=1)
 def command(
@@ -244,7 +244,7 @@ def command(
     events: int | None,
     **options: Any,
 ) -> None:
-    """The same transfers in a lab and in the simulator: completion times, and the error."""
+    """Runs the same transfers in a lab and in the simulator: completion times, and the error."""
     if events is not None:
         fidelity_events.run(events, options["json_path"])
         return

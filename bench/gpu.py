@@ -1,4 +1,4 @@
-"""Measures transfers of GPU memory: GPU to GPU beside host to host, and staging alone.
+"""Measures transfers of GPU memory: GPU to GPU beside host to host, and the staging copies alone.
 
 Every message is new random data and is compared on the GPU that received it.
 """
@@ -55,7 +55,7 @@ def short(size_bytes: int) -> str:
 
 
 def gpu_of(side: int) -> int:
-    """The GPU of a process: each process has its own if there are two GPUs."""
+    """The GPU of a process: each of the two processes has its own GPU if there are two."""
     import cupy
 
     return side % int(cupy.cuda.runtime.getDeviceCount())
@@ -93,7 +93,7 @@ class Memory:
 
 
 def receiver(pipe: Pipe, config: Config) -> list[Config]:
-    """Posts all receives of a size, tells the sender, times the messages, then compares them."""
+    """Posts all receives of a size, tells the sender to send, times the messages, compares them."""
     memory = Memory(config["on_gpu"], 1)
     rows = []
     with Endpoint(**config["knobs"]) as endpoint, endpoint.listen() as listener:
@@ -291,7 +291,7 @@ def libraries() -> dict[str, str]:
 def command(
     repeats: int, size: tuple[int, ...], part: tuple[str, ...], json_path: str | None
 ) -> None:
-    """GPU memory over lo against host memory and NCCL; staging and kernels against copies."""
+    """Measures GPU memory over lo against host memory and NCCL; staging, kernels against copies."""
     count, named = devices()
     rows: list[Config] = []
     with interruptible() as cut:

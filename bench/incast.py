@@ -37,7 +37,7 @@ STUDY = Study(
 
 
 def without_victim(counts: list[list[int]], load: Load) -> Config:
-    """The columns of perftest, for the flows of the incast without the victim."""
+    """Computes perftest's columns from the flows of the incast, leaving out the victim."""
     most = max(map(sum, zip(*counts, strict=True)))
     whole = sum(map(sum, counts))
     return {
@@ -61,7 +61,7 @@ def without_victim(counts: list[list[int]], load: Load) -> Config:
 def command(
     size: int, duration_s: float, warmup_s: float, senders: int, victim: bool, **options: Any
 ) -> None:
-    """N senders to one receiver; --victim: also a flow from a sender to another receiver."""
+    """Measures N senders to a receiver; --victim: also a flow from a sender to another receiver."""
     given = common(options)
     names = chosen(given, USUAL, list(SOCKETS))
     places = placed(senders + 1 + victim, given.places)

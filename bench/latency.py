@@ -150,7 +150,7 @@ def tcp_trips(_: Pipe, config: Config) -> list[Config]:
 def command(
     repeats: int, iterations: int, size: tuple[int, ...], style: str, json_path: str | None
 ) -> None:
-    """Half round trips over lo, 8 B to 64 KB, against TCP_NODELAY with blocking calls."""
+    """Measures half round trips over lo, 8 B to 64 KB, against TCP_NODELAY with blocking calls."""
     rows: list[Config] = []
     knobs = {"interfaces": "lo", "engines": 1}
     sizes = size or SIZES

@@ -58,7 +58,7 @@ def command(
     path_rate: int,
     **options: Any,
 ) -> None:
-    """One flow over a lab that loses datagrams at random, compared with no loss; needs root."""
+    """Measures one flow while a lab loses datagrams at random, and without loss; needs root."""
     given = common(options, labs.equal_paths(path_rate))
     lab = given.lab
     assert lab is not None  # common() has built the lab

@@ -273,7 +273,7 @@ def command(
     ddp: bool,
     json_path: str | None,
 ) -> None:
-    """NCCL collectives over weft and Socket, without P2P and SHM; every result is checked."""
+    """Measures NCCL collectives over weft and Socket, without P2P and SHM; checks every result."""
     if not native.PLUGIN_PATH.exists():
         raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
     if ddp:
@@ -284,7 +284,7 @@ def command(
     known = contenders()
     unknown = [name for name in only if name not in known]
     if unknown:
-        raise click.UsageError(f"no contender {unknown[0]!r}; there is {', '.join(known)}")
+        raise click.UsageError(f"no contender {unknown[0]!r}; choose from {', '.join(known)}")
     names = [n for n in known if not only or n in only]
     measured = Measured()
     with interruptible() as cut, hosts(lab_file, gpus) as where:

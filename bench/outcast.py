@@ -44,7 +44,7 @@ STUDY = Study(
 )
 @study_options(duration_s=0.2, warmup_s=0.05, size="64K", receivers=2, only=("weft", "tcp-cubic"))
 def command(size: int, duration_s: float, warmup_s: float, receivers: int, **options: Any) -> None:
-    """One sender to N receivers."""
+    """Measures one sender to N receivers."""
     given = common(options)
     names = chosen(given, USUAL, list(SOCKETS))
     places = placed(receivers + 1, given.places)

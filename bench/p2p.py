@@ -223,7 +223,7 @@ def command(
     read_hz: int,
     json_path: str | None,
 ) -> None:
-    """Throughput of one connection over lo against TCP cubic with a spinning receiver."""
+    """Measures one connection's throughput over lo against TCP cubic with a spinning receiver."""
     rows: list[Config] = []
     with interruptible() as cut:
         # extend() has kept the rows that were made before an interruption.

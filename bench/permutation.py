@@ -59,7 +59,7 @@ def derangement(hosts: int, seed: int) -> list[int]:
 def command(
     size: int, duration_s: float, warmup_s: float, hosts: int, seed: int, **options: Any
 ) -> None:
-    """Each host sends to another host; without path collisions, all flows get the same rate."""
+    """Measures flows from each host to another; without path collisions, all get the same rate."""
     given = common(options)
     names = chosen(given, USUAL, list(SOCKETS))
     places = placed(hosts, given.places)

@@ -129,7 +129,7 @@ def contenders(name: str, folder: Path) -> tuple[Contender, Contender, list[Cont
 
 
 def compare(name: str, calls: int, rounds: int) -> list[dict[str, Any]]:
-    """A row for each contender of a policy: its median, and its ratio to the fastest C version."""
+    """A row per contender of a policy: its median time, and the ratio to the fastest C version."""
     with tempfile.TemporaryDirectory() as folder:
         empty, ours, in_c = contenders(name, Path(folder))
         want = ours.digest(calls)
@@ -185,7 +185,7 @@ def measure(calls: int, rounds: int, names: Sequence[str] = POLICIES) -> tuple[d
 )
 @json_option
 def command(calls: int, rounds: int, names: tuple[str, ...], json_path: str | None) -> None:
-    """The cost of a policy call, against the same policy in C."""
+    """Measures the time of a policy call, against the same policy in C."""
     found, cut = measure(calls, rounds, names or POLICIES)
     notes = [
         f"{name}: ratio to the best C {ratio:.3f} (budget {BUDGET}), empty call subtracted, "

@@ -49,7 +49,7 @@ def _prepare(me: int, ranks: int, size_bytes: int) -> Buffers:
 
 
 def _exchange(rank: Rank, outgoing: Array, incoming: Array) -> None:
-    """Sends a part to the next rank and receives one from the previous; skips empty parts."""
+    """Sends a part to the next rank, receives one from the previous rank; skips empty parts."""
     before, after = (rank.me - 1) % rank.ranks, (rank.me + 1) % rank.ranks
     receive = rank.of[before].irecv_into(incoming) if incoming.size else None
     send = rank.to[after].isend(outgoing) if outgoing.size else None
@@ -92,5 +92,5 @@ COLLECTIVE = Collective(STUDY, OPERATION, lambda _: ELEMENT_BYTES, lambda n: 2 *
     minbytes="4K", maxbytes="64K", iters=3, warmup_iters=1, ranks=3, only=("weft", "tcp-cubic")
 )
 def command(**options: Any) -> None:
-    """Ring all-reduce of int32 sums, counted as in nccl-tests: busbw = algbw * 2 (n - 1) / n."""
+    """Measures a ring all-reduce of int32 sums as in nccl-tests: busbw = algbw * 2 (n - 1) / n."""
     collective_study.run(COLLECTIVE, options)

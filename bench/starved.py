@@ -204,7 +204,7 @@ def measure(pairs: int, seconds: float, spinners: int, names: list[str]) -> Iter
 def command(
     pairs: int, seconds: float, spinners: int, only: tuple[str, ...], json_path: str | None
 ) -> None:
-    """Two processes and their spinning threads on two cores: weft against TCP cubic."""
+    """Measures two processes with spinning threads on two cores: weft against TCP cubic."""
     names = [name for name in CONTENDERS if name == TCP or not only or name in only]
     rows: list[Config] = []
     with interruptible() as cut:

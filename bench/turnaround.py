@@ -27,7 +27,7 @@ COLUMNS = ("round", "check_s", "swap_s", "total_s", "policy_lines", "messages", 
 
 
 class Traffic:
-    """Sends messages in one direction until it is stopped, and compares each of them."""
+    """Sends messages in one direction until it is stopped, and compares their bytes."""
 
     def __init__(self, here: Connection, there: Connection) -> None:
         self.here, self.there = here, there
@@ -108,7 +108,7 @@ def turn(file: Path, number: int, here: Connection, there: Connection) -> Config
 @click.option("--strict", is_flag=True, help="Fail if the median exceeds the budget.")
 @json_option
 def command(repeats: int, strict: bool, json_path: str | None) -> None:
-    """Time from saving a policy file until it is checked and runs on a live flow."""
+    """Measures the time from saving a policy file until it is checked and runs on a live flow."""
     knobs: dict[str, Any] = {"interfaces": "lo", "engines": 1}
     rows: list[Config] = []
     failed = 0

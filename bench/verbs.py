@@ -232,7 +232,7 @@ def command(
     peer_paths: int,
     json_path: str | None,
 ) -> None:
-    """The cost of a segment and of a path in the verbs datapath, over a fake libibverbs."""
+    """Measures the cost of a segment and a path in the verbs datapath, over a fake libibverbs."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     modes, payloads = modes or MODES, payloads or PAYLOADS
     setups = [set_up(mode, peers, peer_paths) for mode in modes if peers]

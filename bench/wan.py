@@ -295,7 +295,7 @@ def measure(pairs: int, seconds: float, cases: list[str], only: list[str]) -> It
 def command(
     pairs: int, seconds: float, cases: tuple[str, ...], only: tuple[str, ...], json_path: str | None
 ) -> None:
-    """Long and impaired paths between two namespaces: weft beside TCP cubic; needs root.
+    """Measures weft and TCP cubic over long and impaired paths between namespaces; needs root.
 
     TCP has 16 streams over four paths, and one over one path. All cases take half an hour.
     """

@@ -134,7 +134,7 @@ def main(library: str, layers: int, blocks: int, moved: int) -> None:
         raise click.BadParameter(f"must be 1 to --blocks, {blocks}", param_hint="--moved")
     try:
         Arrays(library, 0)
-    except Exception as error:  # the package or the GPU is missing; each library raises its own
+    except Exception as error:  # no package or no GPU: each library raises its own exception
         remedy = ": pip install 'weft[gpu]'" if isinstance(error, ImportError) else ""
         raise click.ClickException(f"--with {library}: {error}{remedy}") from None
     context = multiprocessing.get_context("spawn")

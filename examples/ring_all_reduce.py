@@ -49,7 +49,7 @@ class Arrays:
 def all_reduce(
     endpoint: Endpoint, before: Connection, after: Connection, me: int, parts: list[Any], two: Any
 ) -> None:
-    """Sums the `parts` of all ranks in place. two: the array operations, and two buffers."""
+    """Sums the `parts` of all ranks in place. two: Arrays, a receive buffer and a send buffer."""
     arrays, incoming, outgoing = two
     ranks = len(parts)
     if ranks == 1:
@@ -113,7 +113,7 @@ def main(library: str, ranks: int, elements: int, rounds: int) -> None:
     """Sums an array of every rank around a ring and compares every element."""
     try:
         Arrays(library, 0)
-    except Exception as error:  # the package or the GPU is missing; each library raises its own
+    except Exception as error:  # no package or no GPU: each library raises its own exception
         remedy = ": pip install 'weft[gpu]'" if isinstance(error, ImportError) else ""
         raise click.ClickException(f"--with {library}: {error}{remedy}") from None
     context = multiprocessing.get_context("spawn")

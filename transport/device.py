@@ -61,7 +61,7 @@ def stream_handle(stream: object, argument: str = "stream") -> int:
         if hasattr(stream, "__cuda_stream__"):
             protocol = stream.__cuda_stream__
             found = (protocol() if callable(protocol) else protocol)[1]
-        elif "stream" in kind.lower():  # other objects may have `ptr` or `handle`, too
+        elif "stream" in kind.lower():  # not others, which may have `ptr` or `handle`, too
             for name in ("cuda_stream", "ptr", "handle"):
                 if hasattr(stream, name):
                     found = getattr(stream, name)
@@ -280,7 +280,7 @@ def _by_interface(
     if match is None:
         raise ValueError(f"weft cannot send elements of its type {interface['typestr']!r}")
     if interface.get("mask") is not None:
-        raise ValueError("it has a mask")
+        raise ValueError("it has a mask, which weft does not support")
     shape = tuple(operator.index(length) for length in interface["shape"])
     itemsize = int(match.group(2)) * (4 if match.group(1) == "U" else 1)
     _check(shape, interface.get("strides"), itemsize, read_only and writable)
@@ -297,7 +297,7 @@ def _check(shape: Sequence[int], strides: Sequence[int] | None, unit: int, read_
     if read_only:
         raise ValueError("it is read-only, and must be writable")
     if any(length < 0 for length in shape):
-        raise ValueError(f"its shape is {tuple(shape)}")
+        raise ValueError(f"its shape has a negative length: {tuple(shape)}")
     if strides is None or math.prod(shape) == 0:
         return
     expected = unit

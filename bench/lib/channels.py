@@ -131,7 +131,7 @@ class TcpChannel:
     """Messages over a byte stream; both ends know their sizes.
 
     With `threads`, one thread per direction moves large messages in the background, as
-    collectives need it. Without, the calling thread moves them, which costs the least.
+    collectives need it. Without it, the calling thread moves them, which costs the least.
     """
 
     def __init__(self, stream: socket.socket, *, threads: bool) -> None:
@@ -259,7 +259,7 @@ class Mesh:
         self._errors: list[Exception] = []
 
     def expect(self, where: Station, count: int) -> None:
-        """Accepts in the background; each channel's first message says which one it is."""
+        """Accepts `count` channels in the background; a channel's first message is its number."""
         thread = threading.Thread(target=self._accept, args=(where, count), daemon=True)
         thread.start()
         self._accepting.append(thread)

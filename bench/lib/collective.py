@@ -78,7 +78,8 @@ def _timed(mailbox: Mailbox, rank: Rank, operation: Operation, size: int, plan: 
         "cpu_ns": cpu_ns() - cpu_begin_ns,
         "machine_ns": machine_ns() - busy_begin_ns,
     }
-    # Check the timed result, and one more after zeroing, so that no old result passes as new.
+    # Check the timed result, and that of one more run into a zeroed buffer, so that no result of an
+    # earlier run passes as new.
     wrong += operation.wrong(rank.me, rank.ranks, buffers) + _checked(rank, operation, buffers)
     return {**found, "wrong": wrong}
 

@@ -26,7 +26,7 @@ class Collective:
 
     study: Study
     operation: Operation
-    unit_bytes: Callable[[int], int]  # sizes are multiples of it; `count` is size / unit
+    unit_bytes: Callable[[int], int]  # sizes are multiples of this; `count` is size / unit
     bus_factor: Callable[[int], float]  # busbw / algbw
 
 

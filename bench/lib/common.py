@@ -1,6 +1,6 @@
 """The common frame of benchmarks: pinned processes, interleaved rounds, tables, JSON.
 
-Results contain neither the host's name nor its kernel's.
+Results contain neither the name of the host nor that of its kernel.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def median(rows: Iterable[Config], column: str) -> float:
 
 
 def rounds(count: int, contenders: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yields every contender once per round, so that other load affects all of them."""
+    """Yields every contender once per round, so that other load affects all contenders alike."""
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=count * len(contenders))
@@ -239,4 +239,4 @@ def _expect(pipe: Pipe, kind: str, until: float) -> Any:
 def verdict(ok: bool) -> None:
     """Fails the benchmark if received contents were wrong."""
     if not ok:
-        raise click.ClickException("contents were wrong: the results are not valid")
+        raise click.ClickException("message contents were wrong: the results are not valid")

@@ -1,6 +1,6 @@
-"""Records live decisions and replays them through the simulator's calls.
+"""Records decisions of live policies, and calls the policies again as the simulator does.
 
-transport.replay_native compares the answers bit for bit.
+transport.replay_native compares the policies' answers bit for bit.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ RUNS = (
     {"window": "cubic", "path": "plb", "loss": "sleek", "credit": "grant"},
     {"window": "timely", "path": "flowlet", "loss": "selective", "credit": "none"},
 )
-# Loss rates, used in turn: at 0.5 %, later segments reveal losses; at 20 %, timers detect many.
+# Loss rates, used in turn: at 0.5 %, later segments reveal losses; at 20 %, often timers do.
 LOSSES = (0.005, 0.2)
 COLUMNS = ("family", "policy", "decisions", "differ", "skipped", "failed", "by_hook", "sha256")
 
 
 def drive(sender: Connection, receiver: Connection, messages: int) -> None:
-    """Sends messages of several sizes, several at a time, and compares each of them."""
+    """Sends messages of several sizes, several at a time; compares each received message."""
     content = np.random.default_rng(1).integers(0, 256, max(SIZES), dtype=np.uint8)
     memory = np.zeros((IN_FLIGHT, max(SIZES)), np.uint8)
     sends: list[Any] = [None] * IN_FLIGHT
@@ -50,7 +50,7 @@ def drive(sender: Connection, receiver: Connection, messages: int) -> None:
             size = takes[slot].wait(PATIENCE_S)
             sends[slot].wait(PATIENCE_S)
             if not np.array_equal(memory[slot, :size], content[:size]):
-                raise click.ClickException("contents were wrong: the recording is not valid")
+                raise click.ClickException("a message had wrong bytes: the recording is not valid")
         if index < messages:
             size = SIZES[index % len(SIZES)]
             takes[slot] = receiver.irecv_into(memory[slot, :size])
@@ -72,7 +72,7 @@ def recorded(folder: Path, policies: dict[str, str], loss: float, messages: int)
 
 
 def replayed(events: int) -> Iterator[tuple[int, ReplayedRecordings]]:
-    """Replays and removes one recording after the other, until `events` decisions are replayed."""
+    """Makes, replays and removes recordings in turn, until `events` decisions are replayed."""
     each = -(-events // len(RUNS))
     for number, policies in enumerate(RUNS):
         done = turn = 0

@@ -209,7 +209,7 @@ def idle(places: Sequence[Placement], kind: str, rounds: int) -> Config:
 
 
 def knobs(kind: str, in_force: dict[str, str]) -> dict[str, Any]:
-    """The knobs of an endpoint of this kind, as text."""
+    """The knobs of an endpoint of contender `kind`, as text; `in_force`: from the environment."""
     return {
         **in_force,
         **{k: str(v) for k, v in {**KNOBS, **knobs_of(kind.split("/")[1:])}.items()},

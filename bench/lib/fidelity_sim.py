@@ -100,7 +100,7 @@ def run(
     size: int,
     seeds: int,
 ) -> Config:
-    """Times from the start of the messages to the last byte in memory, for `seeds` seeds."""
+    """Simulates the transfers with `seeds` seeds; median time from the start to the last byte."""
     found: list[int | None] = []
     sources: dict[str, str] = {}
     loaded: dict[str, str] = {}

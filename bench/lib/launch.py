@@ -74,7 +74,7 @@ def _die_with(experiment: int) -> None:
 def _live(worker: Worker, place: Placement, pipe: Pipe, config: Config, experiment: int) -> None:
     try:
         place.take()
-        _die_with(experiment)  # after take(), so that the thread that it starts has the same cores
+        _die_with(experiment)  # after take(): the thread that this call starts inherits the cores
         worker(Mailbox(pipe), place, config)
     except Exception as error:  # every error is reported to the experiment
         with contextlib.suppress(OSError):
@@ -184,7 +184,7 @@ def gang(worker: Worker, places: Sequence[Placement], configs: Sequence[Config])
 
 @contextlib.contextmanager
 def program(command: Sequence[str], place: Placement) -> Iterator[subprocess.Popen[str]]:
-    """Runs a foreign program at a place; killed if it still runs at the end."""
+    """Runs a foreign program at a place; kills it if it still runs when the `with` ends."""
 
     def before() -> None:
         die_with_parent()

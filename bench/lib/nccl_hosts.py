@@ -61,7 +61,7 @@ class LabHosts(Hosts):
 
 @contextmanager
 def hosts(file: Path | None, ranks: int) -> Iterator[Hosts]:
-    """Places `ranks` processes; if they are in a lab, builds it and removes it afterwards."""
+    """Places `ranks` processes; if they are in a lab, builds the lab and removes it later."""
     if file is None:
         yield Hosts()
         return

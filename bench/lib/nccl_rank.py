@@ -87,7 +87,7 @@ def collectives(torch: Any, dist: Any, device: Any, sizes: list[int]) -> list[di
 
 
 def ddp(torch: Any, device: Any) -> dict[str, Any]:
-    """Trains a small model: its losses as bits of float32, and the time of a step."""
+    """Trains a small model; returns its losses as bits of float32, and the time of a step."""
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(1)
     layers = [torch.nn.Linear(DDP_WIDTH, DDP_WIDTH), torch.nn.GELU()] * 1

@@ -21,7 +21,7 @@ LIST_EVERY = 100  # number of reads between two searches for new pages
 
 @dataclass
 class Reading:
-    """The directory of the pages; once the reader has ended, also what it did."""
+    """The directory of the pages; once the reader has ended, also its reads and their time."""
 
     where: Path
     reads: int = 0
@@ -36,7 +36,7 @@ class Reading:
 def _read(where: Path, hz: int, stop: Event, reads: Synchronized[int]) -> None:
     left = set(range(os.cpu_count() or 1)) & os.sched_getaffinity(0)
     for half in cores_of_sides():
-        left.discard(min(half))  # the measured processes have these cores
+        left.discard(min(half))  # a core of the measured processes
     if left:
         os.sched_setaffinity(0, left)
     paths: list[Path] = []
@@ -53,7 +53,7 @@ def _read(where: Path, hz: int, stop: Event, reads: Synchronized[int]) -> None:
         if (rest_s := due_s - time.monotonic()) > 0:
             time.sleep(rest_s)
         else:
-            due_s = time.monotonic()  # too slow for this rate: go on without a pause
+            due_s = time.monotonic()  # the reader is slower than `hz`: read again without a pause
 
 
 @contextmanager

@@ -37,7 +37,7 @@ class EnterNamespace:
 
 @dataclass(frozen=True)
 class Placement:
-    """The place of one process; the process calls `enter` before it opens a socket."""
+    """Cores, address and namespace of a process, which calls `enter` before it opens a socket."""
 
     name: str
     address: str = "127.0.0.1"
@@ -91,7 +91,7 @@ def _place(entry: Any, index: int, path: Path) -> Placement:
         raise click.UsageError(f"{where} must be an object")
     for key, value in entry.items():
         if key not in FIELDS:
-            raise click.UsageError(f"{where}: no field {key!r}; there is {', '.join(FIELDS)}")
+            raise click.UsageError(f"{where}: no field {key!r}; the fields are {', '.join(FIELDS)}")
         if not isinstance(value, FIELDS[key]):
             raise click.UsageError(f"{where}: {key} must be a {FIELDS[key].__name__}")
     fields = {"name": f"n{index}", **entry}

@@ -38,7 +38,7 @@ def seal_state(found: Config) -> str:
 
 
 def read(path: Path) -> Config:
-    """Reads a recorded result; UsageError if the file is not one."""
+    """Reads a recorded result; UsageError if the file is no result."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:

@@ -124,7 +124,7 @@ def draw(found: Config, out: Path | io.BytesIO, units: str) -> None:
     rows, lead, x = found["rows"], next(iter(found["measures"])), found["x"]
     timed = [run for run in found["rounds"] if "timeline_bytes_per_s" in run]
     if timed:
-        # Only the first kind of cut is drawn; the others are in the JSON.
+        # Only runs with the first kind of cut (of paths) are drawn; the other runs are in the JSON.
         same = [run for run in timed if run.get("cut") == timed[0].get("cut")]
         timeline.draw(axes, same, 1 / UNITS[units], units)
         _keep(figure, pyplot, found["bench"], out)

@@ -49,7 +49,7 @@ def grouped(rows: Iterable[Config], keys: Sequence[str]) -> dict[tuple[Any, ...]
 
 
 def _middle(column: str, values: list[Any]) -> Any:
-    """The summary of a column: the sum for wrong counts, medians of numbers, else the first."""
+    """A column's summary: the sum of wrong counts, the median of numbers, else the first value."""
     known = [value for value in values if value is not None]
     if column == "wrong" and known:
         return sum(known)

@@ -59,7 +59,7 @@ def chosen(common: Common, usual: Sequence[str], known: Sequence[str]) -> list[s
     variants = [name for name in common.only if "weft" in known and name.startswith("weft/")]
     for name in common.only:
         if name not in known and name not in variants:
-            raise click.UsageError(f"no contender {name!r}; there is {', '.join(known)}")
+            raise click.UsageError(f"no contender {name!r}; choose from {', '.join(known)}")
     for name in variants:
         check_variant(name)
     named = [*(name for name in known if name in common.only), *dict.fromkeys(variants)]
@@ -138,13 +138,13 @@ def conduct(
     if cut.short:
         click.get_current_context().exit(INTERRUPTED)
     if any(row.get("wrong") for row in rows):
-        raise click.ClickException("contents were wrong: the results are not valid")
+        raise click.ClickException("message contents were wrong: the results are not valid")
     if failed:
         raise click.ClickException(f"{failed[0]['contender']}: {failed[0]['failed']}")
 
 
 def _of_lab(row: Config) -> Config:
-    """In a lab the kernel forwards packets, too, so the busy time of the whole machine counts."""
+    """Makes cpu_share that of the whole machine, because in a lab the kernel forwards packets."""
     shares = [row[key] for key in ("cpu_share", "machine_share") if row.get(key) is not None]
     return row | {"cpu_share": max(shares, default=None), "others_share": None}
 
@@ -154,7 +154,7 @@ def _found(study: Study, rows: list[Config], missing: list[Config], settings: Co
     for row in made:
         row.pop("timeline_bytes_per_s", None)  # timelines of several runs have no median
         marks = ["cpu-bound"] if (row.get("cpu_share") or 0) > CPU_BOUND_SHARE else []
-        # Load of other processes distorts a row, so it is marked.
+        # A row is marked if other processes loaded the machine, because that distorts its numbers.
         marks += ["busy machine"] if (row.get("others_share") or 0) > BUSY_SHARE else []
         # Rows of collectives have no counted_messages, as an option sets their iterations.
         marks += ["few messages"] if row.get("counted_messages", FEW) < FEW else []

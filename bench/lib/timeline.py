@@ -16,7 +16,7 @@ Config = dict[str, Any]
 
 
 def usual(rates: Sequence[float], interval_ns: int, until_ns: int) -> float:
-    """The mean rate before a moment; the median may be 0 if few messages arrive."""
+    """The mean rate before `until_ns`; not the median, which may be 0 if few messages arrive."""
     before = rates[: max(until_ns // interval_ns, 1)]
     return float(np.mean(before))
 
@@ -64,7 +64,7 @@ def silence_ns(rates: Sequence[float], interval_ns: int) -> int:
 
 
 def draw(axes: Any, runs: Sequence[Config], scale: float, unit: str) -> None:
-    """Plots each contender's first round, with dotted lines when the network changed."""
+    """Plots each contender's first round, with dotted lines at the times of network changes."""
     shown = set()
     for run in runs:
         if run["contender"] in shown:

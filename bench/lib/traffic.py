@@ -1,6 +1,6 @@
 """Drives, times and checks flows between processes, over any kind of channel.
 
-The benchmark defines the flows and the meaning of their numbers.
+The benchmark defines the flows, and interprets the rates and costs that are measured.
 """
 
 from __future__ import annotations
@@ -181,7 +181,8 @@ def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
         if times.window_ns <= now_ns < times.end_ns:
             counts[min((now_ns - times.window_ns) // interval_ns, stream.intervals - 1)] += arrived
         if not ended:
-            # Post receives only after a whole batch, so that the last messages stay for the check.
+            # Post receives only after a whole batch, so that the last messages stay in memory for
+            # the check.
             for done in range(index - batch, index):
                 handles[done % slots] = channel.irecv_into(memory[done % slots])
     broken += wholly_wrong(memory, index, expected)
@@ -324,7 +325,7 @@ def busiest(places: Sequence[Placement], cpu_ns_each: Sequence[int], elapsed_ns:
 
 
 def others_share(said: Sequence[Config]) -> float | None:
-    """The share of the whole machine used by other processes; None if the time was too short."""
+    """The share of the machine that other processes used; None if the run was too short for it."""
     elapsed_ns: int = max(each["elapsed_ns"] for each in said)
     if elapsed_ns < OTHERS_NS_MIN:
         return None

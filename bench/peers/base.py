@@ -65,7 +65,7 @@ class Program(ABC):
 
     @abstractmethod
     def run(self, places: Sequence[Placement], size_bytes: int, duration_s: float) -> Config:
-        """Runs the program from the second place to the first; returns its numbers as a row."""
+        """Sends from the second place to the first; returns the program's numbers as a row."""
 
 
 def program_row(

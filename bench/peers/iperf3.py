@@ -38,7 +38,7 @@ class Iperf3(Program):
 
     @staticmethod
     def row(said: Config, cost: Config) -> Config:
-        """Makes a row of iperf3's summary and its intervals."""
+        """Makes a row from iperf3's summary and its intervals."""
         try:
             received, sent = said["end"]["sum_received"], said["end"]["sum_sent"]
             rate = received["bits_per_second"] / 8

@@ -22,7 +22,7 @@ SERVER_START_S = 0.4
 
 
 def free_port(address: str) -> int:
-    """A TCP port that is free here now; in a place with its own network it may be taken."""
+    """A TCP port that is now free in this network namespace; in another one it may be in use."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind(("" if family == socket.AF_INET else "::", 0))

@@ -47,7 +47,7 @@ Params = record(
     adapt_ns=150_000,  # mean time between rate adaptations: one and a half round trips
     congestion_limit=0.3,
     decrease_gain=0.5,
-    increase=0.01,  # step added to rate_share; each calm round doubles it
+    increase=0.01,  # step added to rate_share; each calm round doubles the step
     doublings_max=5,
 )
 

@@ -52,7 +52,7 @@ def reorder_ns(path: Any, params: Any, event: Any) -> Any:
 
 
 def judge(path: Any, params: Any, event: Any, result: Any) -> None:
-    """Declares segments lost that a newer one overtook, after an RTT plus the reordering window."""
+    """Declares segments lost that a newer one overtook and that are older than RTT + window."""
     patience_ns = path.rack_rtt_ns + reorder_ns(path, params, event)
     horizon_ns = -1
     if event.newest_acked_sent_ns >= 0:
@@ -63,14 +63,14 @@ def judge(path: Any, params: Any, event: Any, result: Any) -> None:
     result.probe = 0
     if event.oldest_inflight_sent_ns >= 0:
         oldest_ns = max(event.oldest_inflight_sent_ns, horizon_ns)
-        if oldest_ns < event.newest_acked_sent_ns:  # a newer one arrived: check again later
+        if oldest_ns < event.newest_acked_sent_ns:  # a newer segment arrived: check again later
             result.next_check_ns = max(oldest_ns + patience_ns, event.now_ns) + 1
         else:
             judge_tail(path, params, event, result)
 
 
 def judge_tail(path: Any, params: Any, event: Any, result: Any) -> None:
-    """Sends a probe, as no newer segment was delivered: its answer tells tail loss from delay."""
+    """No newer segment was delivered: sends a probe, whose answer tells tail loss from delay."""
     if event.oldest_inflight_sent_ns < path.probed_ns:
         due_ns = path.probe_back_ns + params.hold_ns + reorder_ns(path, params, event)
         if event.now_ns >= due_ns:

@@ -7,8 +7,9 @@ Recovery begins when the segments delivered beyond the first hole reach one and 
 at least five. Then each path declares once that its overtaken segments are lost; the simulator
 declares everything missing in a window from the hole on, which includes segments sent just now.
 Recovery ends when the cumulative sequence number passes the highest one delivered at its start. If
-too little is out of order, and for a tail, a probe is sent once sending pauses: segments that are
-still missing after its answer, and after acknowledgments delayed by the receiver, were lost.
+too few segments are out of order, or the last segments are missing, a probe is sent once sending
+pauses: segments that are still missing after the probe's answer, and after acknowledgments that the
+receiver delays, were lost.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from congestion.promises import Promises
 Flow = record(
     recoveries=int,  # number of recoveries begun so far
     recovering=int,
-    end_seq=int,  # recovery ends when the cumulative sequence number passes this one
+    end_seq=int,  # recovery ends when the cumulative sequence number passes this number
     began_ns=int,
 )
 
@@ -58,7 +59,7 @@ def begin_or_end(flow: Any, params: Any, event: Any) -> None:
 
 
 def judge_pause(path: Any, params: Any, event: Any, result: Any) -> None:
-    """Sends a probe after a pause in sending: its answer tells lost segments from late ones."""
+    """Sends a probe after a pause in sending; the probe's answer tells lost from late segments."""
     now_ns = min(max(event.now_ns, 0), FAR_NS)
     if event.oldest_inflight_sent_ns < path.probed_ns:
         left_ns = params.hold_ns - (event.now_ns - path.probe_back_ns)

@@ -1,8 +1,8 @@
-"""Rounds over the paths that skip those with penalties: short for marks, long for silence.
+"""Round robin that skips paths with penalties: a few rounds after marks, many after a timeout.
 
 Source: the bitmap load balancer of Ultra Ethernet's simulator (uet-htsim). The states of a silent
-path are those of OCP Multipath Reliable Connection 1.0: it counts as bad until feedback arrives,
-and is probed by one burst at a time. RTT is not used.
+path are those of OCP Multipath Reliable Connection 1.0: the path counts as bad until feedback
+arrives, and is probed by one burst at a time. RTT is not used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Params = record(
 
 
 def visited(flow: Any, paths: Any, params: Any, event: Any) -> Any:
-    """The next path in turn without a penalty; if all have one, the path with the smallest."""
+    """The next path in turn without a penalty; if all have one, the path with the least."""
     for _ in range(STEPS):
         index = advanced(flow, paths, event)
         if index < len(paths) and barred(paths, event, index) == 0:

@@ -19,7 +19,7 @@ PLACES = 32
 
 Flow = record(
     path=(0,) * PLACES,  # index of the flowlet's path, plus one; 0: draw a new path
-    used_ns=(0,) * PLACES,  # when the slot last sent
+    used_ns=(0,) * PLACES,  # when a flow of this slot last sent a burst
 )
 
 Params = record(

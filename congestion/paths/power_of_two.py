@@ -5,14 +5,14 @@ with Prabhakar and Shah, "Load Balancing with Memory", FOCS 2002. The signals ar
 transport: RTT, ECN, NACKs and timeouts.
 
 ECMP spreads ports unevenly. If two of thirty-two paths cross a link, random draws alone cannot fill
-it; the last choice, kept while it is the best, can. A path is not kept too long, because its own
+that link; comparing with the last choice as well can. A path is not kept too long, because its own
 bytes in flight raise its expected delay before any feedback arrives; the nanoseconds per byte are
 estimated from the queueing delays of all paths.
 
 The score of a path moves with age towards the mean of all paths, so that a slow path is used again.
-The slower it was, the longer this takes, because such trials alone could overload it. A path that
-was never measured counts as better than the mean for a few picks and then as worse, so that a path
-that drops everything does not win every draw. A path that timed out is not used for a while, for
+The slower the path was, the longer this takes, because such trials alone could overload it. A path
+that was never measured counts as better than the mean for a few picks and then as worse, so that no
+path that drops everything wins every draw. A path that timed out is not used for a while, for
 longer after each timeout.
 """
 
@@ -43,11 +43,11 @@ Path = record(
 Params = record(
     burst_bytes=65_536,
     smoothing=0.125,
-    ecn_multiple=2.0,  # a marked RTT counts this many times
+    ecn_multiple=2.0,  # an RTT sample with an ECN mark is multiplied by this
     nack_multiple=4.0,
-    refresh_ns=10_000_000,  # least time in which a score moves to the mean of all paths
-    refresh_multiple=8.0,  # refresh time as a multiple of the score; the longer time counts
-    rest_ns=10_000_000,  # rest of a path after the first timeout; each further timeout doubles it
+    refresh_ns=10_000_000,  # minimum time in which a score moves to the mean of all paths
+    refresh_multiple=8.0,  # refresh_ns as a multiple of the score; the longer time applies
+    rest_ns=10_000_000,  # how long a path is unused after a timeout; each further one doubles it
     rest_doublings_max=6,
     untold_picks_per_mean=4.0,
     margin=1.1,  # ratio by which another path must be faster, as RTTs of equal paths are noisy
@@ -59,7 +59,7 @@ Params = record(
 def bar(paths: Any, event: Any, index: int) -> int:
     """Why a path is not drawn, worse reasons having larger numbers; 0: it may be drawn.
 
-    1: it rests after a timeout; 2: the segment to resend was lost on it; 3: it is down.
+    1: it timed out less than rest_ns ago; 2: the segment to resend was lost on it; 3: it is down.
     """
     if paths[index].usable == 0:
         return 3

@@ -70,7 +70,7 @@ def forget(flow: Any, path: int) -> None:
 
 
 def verdict(path: Any, params: Any, event: Any) -> Any:
-    """How many bursts were delivered, negative if ECN-marked; 0: less than one so far."""
+    """How many bursts were delivered, negative if ECN-marked; 0: less than one burst so far."""
     path.heard_bytes += max(event.bytes, 0)
     if event.kind == ECN:
         path.marked = 1

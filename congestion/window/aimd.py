@@ -20,7 +20,7 @@ Flow = record(
     window_bytes=float,
     threshold_bytes=float,  # ssthresh: slow start ends here
     last_cut_ns=int,
-    recover_bytes=int,  # delivered_bytes once all data in flight at the last cut is delivered
+    recover_bytes=int,  # delivered_bytes when all data in flight at the last cut has arrived
     timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 

@@ -16,7 +16,7 @@ from typing import Any
 from congestion.api import record, window_policy
 from congestion.promises import Promises
 
-TICKS_MAX = 64  # timer periods per event; after a longer pause the others are skipped
+TICKS_MAX = 64  # timer periods per event; after a longer pause, further periods are skipped
 
 Flow = record(
     rate=float,  # current rate (R_C), bytes per second
@@ -63,7 +63,7 @@ def answer(flow: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def cut(flow: Any, params: Any, event: Any) -> None:
-    """Handles a congestion notification; ignores others within `mark_period_ns` or an RTT."""
+    """Handles a congestion notification; ignores further ones within `mark_period_ns` or an RTT."""
     if event.now_ns - flow.cut_ns < max(params.mark_period_ns, event.srtt_ns):
         return
     flow.target_rate = flow.rate
@@ -160,6 +160,6 @@ POLICY = window_policy(
         cuts_per_rtt=1,
         convergence_rtts=30,
         utilization_min=0.8,
-        without=("fairness",),  # DCQCN needs random marks (RED); the check marks above a threshold
+        without=("fairness",),  # DCQCN needs random marks (RED); the check marks all above a limit
     ),
 )

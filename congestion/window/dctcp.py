@@ -23,7 +23,7 @@ Flow = record(
     marked_segments=float,
     round_start_ns=int,
     last_cut_ns=int,
-    recover_bytes=int,  # delivered_bytes once all data in flight at the last cut is delivered
+    recover_bytes=int,  # delivered_bytes when all data in flight at the last cut has arrived
     timeouts=int,  # consecutive timeouts without an acknowledgment
 )
 

@@ -86,7 +86,7 @@ def answer(flow: Any, params: Any, event: Any, result: Any, window_bytes: float)
 
 
 def collapsed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
-    """Whether quick adaptation applies: so little was delivered that the window falls to that.
+    """Whether quick adaptation applies: the window falls to the little that was delivered.
 
     It is checked once in two round trips, but not in the round trip after a cut, when the effect
     of the cut is not visible yet.

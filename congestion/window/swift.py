@@ -105,8 +105,8 @@ def answer(flow: Any, params: Any, event: Any, result: Any, window: float, host:
 def cut(flow: Any, params: Any, event: Any, factor: float) -> Any:
     """The window, shrunk at most once per round trip.
 
-    On a long path, a full queue makes the round trip longer than the smoothed RTT, and losses in
-    this queue are detected a quarter of a round trip later.
+    On a long path the time between cuts is 1.25 times the last RTT: a full queue makes the round
+    trip longer than the smoothed RTT, and its losses are detected a quarter of an RTT later.
     """
     round_ns = max(event.srtt_ns, event.rtt_min_ns)
     if is_long(params, event):

@@ -17,7 +17,7 @@ struct KernelPlan {
   // Arrays of `bytes` bytes. A reduction of f32 reads the two halves of `source` and writes `target`.
   Address source = 0, target = 0;
   std::uint64_t bytes = 0;
-  // For gather and scatter: size of the pieces, which are in random order at multiples of 16.
+  // For gather and scatter: size of the pieces, which are in random order at multiples of 16 bytes.
   std::uint64_t piece_bytes = 0;
   int repeats = 1;
 };

@@ -16,7 +16,7 @@ enum class RdmaBenchWhat : std::uint8_t {
 };
 enum class RdmaBenchPayload : std::uint8_t {
   none,
-  copied,  // copied at both ends
+  copied,  // payload copied at both ends
   // Sent without a copy and written to its destination by the NIC; the fake libibverbs moves no bytes.
   direct,
 };

@@ -115,7 +115,7 @@ class BoundConnection {
     counted_ = nullptr;
     if (home->forked()) return;
     const Unlocked others_run;
-    connection = nullptr;  // before `home`: the last reference stops the engines, which takes long
+    connection = nullptr;  // before `home`, without the GIL: to release the last reference stops the engines
   }
 
   // Counters of the open connection, or their last values if it is closed: they never decrease.
@@ -125,7 +125,7 @@ class BoundConnection {
     if (forked()) return {};  // a forked child has no engines
     const Unlocked others_run;
     engine::ConnectionCounters read = connection->counters();
-    connection = nullptr;  // while other threads run: after a close() meanwhile, this is the last reference
+    connection = nullptr;  // released without the GIL: it is the last reference if close() was called meanwhile
     return read;
   }
 

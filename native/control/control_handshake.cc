@@ -12,7 +12,7 @@ namespace weft::control {
 namespace {
 
 constexpr int kFramesATurn = 256, kStrangersFramesATurn = 16;
-// How long opens wait for the other NICs to connect to the peer; a NIC that is down never connects.
+// How long a connection's open waits for this end's other NICs to connect to the peer; a NIC that is down never does.
 constexpr std::int64_t kProofNs = 1'000'000'000;
 constexpr std::uint32_t kAgeMsMax = 1000;  // an engine whose last iteration is older than this is starved of CPU
 constexpr char kOneSecret[] = "only one of the two ends has WEFT_SECRET_FILE set";
@@ -351,7 +351,7 @@ bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
   Verdict verdict;
   Session* session = find_session(channel->session);
   if (session == nullptr || !decode(frame.body, &verdict)) return false;
-  constexpr std::int64_t kFarewellNs = 20'000'000;  // the peer's last data may still be in our sockets
+  constexpr std::int64_t kFarewellNs = 20'000'000;  // time to read the peer's last data from our sockets
   constexpr std::uint32_t kWouldBlock = 1;          // Status::would_block, which is not a reason to end a session
   if (verdict.status <= kWouldBlock || !is_status(verdict.status)) {
     session->ends_ns = engine::now_ns() + kFarewellNs;

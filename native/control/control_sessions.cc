@@ -14,7 +14,7 @@ namespace weft::control {
 namespace {
 
 constexpr std::int64_t kTickNsMin = 20'000'000, kTickNsMax = 250'000'000;
-constexpr std::int64_t kEndedTickNs = 50'000'000;  // short, to confirm the death of a process within 0.1 to 0.2 s
+constexpr std::int64_t kEndedTickNs = 50'000'000;  // tick length after the peer closed: finds death in 0.1 to 0.2 s
 constexpr int kWellTicks = 4;                      // consecutive good ticks that end an examination
 constexpr std::int64_t kStallSayNs = 1'000'000'000, kStallSayAgainNs = 30'000'000'000;
 constexpr std::int64_t kIdleCheckNs = 10'000'000'000;

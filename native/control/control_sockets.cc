@@ -187,7 +187,7 @@ datapath::SocketAddress ControlPlane::control_address(std::uint32_t device) noex
     int descriptor = -1;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (device_socket(device, &descriptor, &error) == Status::ok) address.set_port(port_of(descriptor));
-  } catch (const std::bad_alloc&) {  // other control sockets still work
+  } catch (const std::bad_alloc&) {  // the port stays 0; other control sockets still work
   }
   return address;
 }

@@ -31,7 +31,7 @@ struct ListenerState {
   std::uint16_t port = 0;  // the listener's own port; 0: none yet
   int descriptor = -1;     // the listener's own socket; -1: it shares the device's socket
   Handle handle;
-  engine::PolicySet policies;  // used for its connections instead of the default policies
+  engine::PolicySet policies;  // policies of the listener's connections, instead of the default ones
   std::mutex mutex;
   std::list<std::shared_ptr<engine::ConnectionCore>> ready;  // a list, because close_listener() must not allocate
   bool closed = false;

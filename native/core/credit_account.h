@@ -41,7 +41,8 @@ class CreditAccount {
     if (!news && !(starved && now_ns >= request_ns_)) return false;
     if (news) requests_ = 0;
     wanted_bytes_ = wanted_bytes;
-    // A receiver with many senders may rightly grant nothing for long, but its grant may also have been lost.
+    // Requests are repeated at growing intervals: a receiver with many senders may rightly grant nothing for long, but
+    // its grant may also have been lost.
     const i64 most_ns = std::max<i64>(config.rto_ns_max >> requests_, 1);
     request_ns_ = now_ns + std::min(config.rto_ns_min, most_ns) * (2 << requests_);
     if (requests_ < kDoublings) ++requests_;

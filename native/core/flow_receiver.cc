@@ -143,8 +143,8 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
     if (payload == nullptr) return Outcome::refused;
   }
   const bool checked = (packet.common.flags & wire::kFlagPayloadCrc) != 0;
-  // If a segment is not placed, a wrong CRC is reported rather than any other result, which damaged bytes may have
-  // caused.
+  // The CRC of a segment that will not be placed is checked first: damaged bytes may be the reason, and then bad_crc is
+  // the right result.
   const auto damaged = [&] { return checked && wire::crc32c(0, payload, datagram.payload_bytes) != data.payload_crc; };
   switch (window_.classify(data.seq)) {
     case ReceiveWindow::Arrival::duplicate:
@@ -369,8 +369,8 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
   wire::AdvertEntry entries[wire::kAdvertEntriesMax];
   const u64 first = advertiser_.first();
   const u64 left = queue_.posted() - first;
-  // `fits`: the packet may not be longer than a segment, because of UD queue pairs, but must hold more than
-  // kSaidAgainMax entries, so that it also has new ones.
+  // `fits`: entries of the longest packet. UD queue pairs carry no packet longer than a segment; kControlBytesLeast
+  // leaves room for more than kSaidAgainMax entries, so that new ones are among them.
   const u64 fits = (control_bytes_max() - wire::kAdvertFixedBytes) / wire::kAdvertEntryBytes;
   // `few`: an advertisement without an answer may have been too long for the path to the sender, so retries are
   // shorter.

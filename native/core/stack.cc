@@ -154,7 +154,7 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
     return Status::ok;  // the event flow_failed reports the error
   }
   // The peer has closed, so this receive can only take an eager message that arrived before. Only the flow with the
-  // first stripe of a message can hold such a message; if it has none, it fails.
+  // first stripe of a message can hold such a message; if that flow has none, it fails.
   const bool in_turn = message % target->config.stripes == target->config.stripe;
   if (may_hold && in_turn && target->rx.waits()) fail_flow(index, target->end_reason);
   refresh(now_ns, index);

@@ -30,7 +30,7 @@ struct MakeRequest {
 };
 
 struct DatapathEntry {
-  const char* name;   // value of the knob `datapath` that selects it
+  const char* name;   // value of the knob `datapath` that selects this datapath
   const char* title;  // name in messages, such as "UDP sockets"
   // With WEFT_DATAPATH=auto, the datapath with the highest preference that works is used. 0: never used automatically.
   int preference;

@@ -46,7 +46,7 @@ class EventLog final : public core::TraceSink {
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   static constexpr std::int64_t kPathLines = 32, kDebugLines = 32;
 
-  // A silent path: when it became silent, why, and whether a line says so.
+  // A silent path: when it became silent, why, and whether a log line says so.
   struct Down {
     std::int64_t since_ns;
     std::uint64_t cause;

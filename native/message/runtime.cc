@@ -223,7 +223,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
 
 engine::EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
   engine::EngineConfig config;
-  // Successive messages go to successive engines, so an engine spins longer if there are more, to be awake at its next
+  // Successive messages go to successive engines, so with more engines each spins longer, to be awake at its next
   // message.
   config.spin_ns = knobs_.spin_ns * engine_count;
   config.page = page_.get();

@@ -108,8 +108,8 @@ bool Comm::remove_registration(void* mhandle) {
     registrations_.erase(found);
   }
   // NCCL frees the buffer as soon as this returns, even if requests still use it, so these requests are ended first.
-  // That ends the connection, so it is skipped if all outstanding requests name other registrations, perhaps of the
-  // same memory.
+  // quiesce() ends the connection, so it is not called if all outstanding requests name other registrations, perhaps of
+  // the same memory.
   if (may_be_used(mhandle)) connection_->quiesce(registration.data, registration.bytes);
   runtime_->deregister_memory(registration.memory);
   return true;

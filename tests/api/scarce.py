@@ -124,7 +124,7 @@ def endpoints(engines: int) -> None:
 
 
 def dials(_: int) -> None:
-    """Connects without a free descriptor, reports the error, and connects again with some."""
+    """Connects without a free descriptor, reports the error, and connects with free ones."""
     with (
         Endpoint(interfaces=LOCAL, engines=1) as endpoint,
         Endpoint(interfaces=LOCAL, engines=1) as other,

@@ -89,8 +89,8 @@ def test_device__dlpack_tensors_cross(gpu: FakeGpu, ends: Ends, old: bool) -> No
     here.send(sent, timeout_s=PATIENCE_S)
     assert handle.wait(PATIENCE_S) == 240_000
     assert received.array.host.tobytes() == sent.array.host.tobytes()
-    # weft gives the array one of its streams to order after the array's work, unless the caller
-    # names a stream.
+    # weft lends the array's library a stream, which the library makes wait for its own work, unless
+    # the caller names a stream.
     assert len(sent.streams) == len(received.streams) == 1
     assert all((one or 0) > 2 for one in sent.streams + received.streams)
     handle = there.irecv_into(received, stream=gpu.stream())
@@ -376,7 +376,7 @@ def mistakes(gpu: FakeGpu) -> Iterator[tuple[Any, Any, type[Exception], str]]:
     yield FakeTensor(strided), None, invalid, "buf: this FakeTensor: it is not contiguous"
     yield empty(gpu, 100, mask=good), None, invalid, "buf: .*has a mask"
     yield empty(gpu, 100, typestr="nonsense"), None, invalid, "buf: .*of the type 'nonsense'"
-    yield empty(gpu, 100, shape=(-1,)), None, invalid, "buf: .*its shape is"
+    yield empty(gpu, 100, shape=(-1,)), None, invalid, "buf: .*its shape has"
     yield empty(gpu, 100, data=None), None, invalid, "buf: this FakeArray"
     yield FakeTensor(good, kind=7), None, invalid, "buf: .*DLPack's type 7, not on a CUDA device"
     yield FakeTensor(good, major=2), None, invalid, "buf: .*a capsule of DLPack 2"

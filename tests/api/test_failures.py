@@ -110,7 +110,7 @@ def test_version__of_another_peer_is_refused_without_a_hang() -> None:
     magic = b"WFTC"
     other = magic + struct.pack("<HHII", 999, 1, 0, 0)
     with Endpoint(**LOCAL) as endpoint:
-        # As listener: it answers with its own version and closes the connection.
+        # As listener, the endpoint answers with its own version and closes the connection.
         with endpoint.listen() as listener:
             address = ("127.0.0.1", listener.port)
             with socket.create_connection(address, timeout=5) as stranger:

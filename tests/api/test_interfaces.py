@@ -53,7 +53,7 @@ def ip(*words: str, namespace: str = "") -> str:
 
 
 def await_carrier(namespace: str) -> None:
-    """Waits for the carrier of a veth, which is missing for a moment after it is set up."""
+    """Waits for the carrier of a veth, which is missing for a moment after the veth is set up."""
     for _ in range(100):
         if ip("link", "show", namespace=namespace).count("state UP") == 2:
             return

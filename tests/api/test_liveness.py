@@ -125,7 +125,7 @@ def test_stall__connecting_to_a_stopped_process_waits_for_it() -> None:
 
 
 def test_stall__the_one_that_was_stopped_loses_none_of_its_dials() -> None:
-    """Stops of the dialling process, longer than the handshake timeout, fail no dial."""
+    """No dial fails if the dialling process is stopped for longer than the handshake timeout."""
     with (
         Endpoint(**LOCAL, handshake_timeout_ns=300_000_000) as endpoint,
         endpoint.listen() as listener,

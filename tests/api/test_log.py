@@ -92,7 +92,7 @@ def test_log__names_peers_that_connect_and_close() -> None:
 
 
 def test_log__says_that_this_end_was_closed() -> None:
-    """Both ends close at about the same time, and each has a line of its own."""
+    """Both ends close at about the same time; the child logs one line, about its own close."""
     with running(child("echo", WEFT_LOG_LEVEL="info")) as process:
         with Endpoint(**LOCAL) as endpoint:
             with endpoint.connect(bytes.fromhex(line(process))) as connection:

@@ -63,7 +63,7 @@ def test_policies__a_connection_may_have_its_own() -> None:
         exchange(plain, plain_there)
         exchange(own, own_there)
         exchange(own_there, own)
-        left.set_policy("path", "fixed")  # of all connections that use the endpoint's policies
+        left.set_policy("path", "fixed")  # for all connections that use the endpoint's policies
         assert plain.policies["path"].name == "fixed"
         assert own.policies["path"].name == "oblivious"
 

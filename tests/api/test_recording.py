@@ -157,7 +157,7 @@ def test_replay__through_a_swap_the_recorded_restarts_and_others_go_on(tmp_path:
         assert swift.answers[from_:until] == told
     calls = 0
     for index, answer in enumerate(replay(load(file), steps).answers):
-        calls += index not in starts[1:]  # a recorded restart gives no new answer
+        calls += index not in starts[1:]  # the replayed policy ignores a recorded restart
         assert answer[0] == 1_000_000.0 + calls
 
 

@@ -1,4 +1,4 @@
-"""Tests that recorded decisions replay equally through the simulator's calls.
+"""Tests that policies, called again as the simulator calls them, repeat recorded decisions exactly.
 
 It also tests that one changed bit in an answer, an event or a parameter is detected.
 """
@@ -166,7 +166,7 @@ def test_replay__any_cut_of_a_recording_is_read_without_harm(
 
 
 def entries_at_most(whole: bytes) -> range:
-    """An entry whose length is less than that of its header is damage."""
+    """One number per entry that a file of this length can hold; an entry is at least a header."""
     return range(len(whole) // HEAD.size)
 
 

@@ -34,7 +34,7 @@ def only(where: Path, pid: int | None = None) -> telemetry.Page:
 
 
 def is_at_rest(page: telemetry.Page) -> bool:
-    """Whether the page shows the last acknowledgment and the next posted receive."""
+    """Whether the page shows that all sends are acknowledged and the next receive is posted."""
     (flow,) = page.flows
     waits = flow.state["sends"] == 0 and flow.state["receives"] == 1
     return waits and flow.counters["bytes_sent"] == 7 * len(MESSAGE)

@@ -181,7 +181,7 @@ def test_example__passes_the_suite_and_promises_nothing(tmp_path: Path) -> None:
     assert report.passed, report.failures
     assert "fairness_min" in unpromised(policy)
     assert unpromised(find("window", "cubic")) == []
-    assert "reorder_segments" not in unpromised(find("loss", "go_back_n"))  # it declares 0
+    assert "reorder_segments" not in unpromised(find("loss", "go_back_n"))  # go_back_n declares 0
 
 
 def test_convergence__a_promise_that_is_not_kept_fails_and_says_what_was_measured() -> None:

@@ -50,7 +50,7 @@ def test_check__leaves_the_library_that_runs_next(
     assert check_policy(policy, Settings(2_000, quick=True)).passed
 
     def never(*_: Any, **__: Any) -> Any:
-        raise AssertionError("compiled twice")
+        raise AssertionError("the policy was compiled twice")
 
     monkeypatch.setattr(emit, "build", never)
     assert cached_policy(EXAMPLE).parent == cache.directory()

@@ -1,4 +1,4 @@
-"""One rank of liveness.py over NCCL's C interface: sums and compares every element.
+"""One rank of liveness.py over NCCL's C interface: all-reduces, compared element by element.
 
 It prints events as JSON lines. After an error it makes a new communicator with a new id.
 """
@@ -37,7 +37,7 @@ def say(**facts: Any) -> None:
 
 
 class Rank:
-    """A communicator and the buffer that it sums."""
+    """A communicator and the buffer of its all-reduces."""
 
     def __init__(self, folder: Path, rank: int, ranks: int) -> None:
         self.nccl = library()
@@ -80,7 +80,7 @@ class Rank:
         return int(result) or found.value
 
     def sum_once(self) -> int:
-        """Runs one sum, compares every element, and returns the communicator's error."""
+        """Runs one all-reduce, compares every element, and returns the communicator's error."""
         data = self.index * (self.rank + 1)
         torch.cuda.synchronize()
         pointer = ctypes.c_void_p(data.data_ptr())

@@ -23,7 +23,7 @@ GROUP_LIMIT = timedelta(minutes=10)
 
 
 class Job:
-    """A process group, a model trained over it, and the buffer that it sums."""
+    """A process group, a model trained over it, and the buffer of its all-reduces."""
 
     def __init__(self, folder: Path, rank: int, ranks: int, generation: int) -> None:
         self.rank, self.ranks, self.generation = rank, ranks, generation
@@ -40,13 +40,13 @@ class Job:
         say(event="group", generation=generation)
 
     def step(self, number: int) -> None:
-        """Trains on this rank's data, then compares a sum and, every 20th step, the models."""
+        """Trains on this rank's data; checks an all-reduce and, every 20th step, the model."""
         data = torch.full((16, WIDTH), (number % 97 + self.rank) / 97, device="cuda")
         self.optimizer.zero_grad()
         self.model(data).square().mean().backward()
         self.optimizer.step()
         total = self.index * (self.rank + 1)
-        dist.all_reduce(total, async_op=True).wait()  # else only the GPU would wait
+        dist.all_reduce(total, async_op=True).wait()  # makes this thread wait, too
         wrong = int((total != self.index * (self.ranks * (self.ranks + 1) // 2)).sum())
         if number % 20 == 0:
             wrong += self._models_differ()

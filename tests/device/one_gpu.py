@@ -1,4 +1,4 @@
-"""Tests that NCCL loads the given plugin and that sums of two ranks on one GPU are exact.
+"""Tests that NCCL loads the given plugin and that all-reduces of two ranks on one GPU are exact.
 
 NCCL refuses two ranks on one GPU of one host, so each rank sets another host id (NCCL_HOSTID).
 Usage: python -m tests.device.one_gpu PLUGIN.so

@@ -184,7 +184,7 @@ void oversized(Side& side) {
   for (const std::size_t bytes : {std::size_t{100}, std::size_t{50000}}) {
     if (side.rank == 0) {
       void* const request = side.send(link.send, memory.data(), bytes, nullptr);
-      side.outcome(request, nullptr);  // it must end, either with an error or with success
+      side.outcome(request, nullptr);  // the request must end, either with an error or with success
       break;
     }
     void* const request = side.receive(link.receive, memory.data(), bytes / 2, nullptr);

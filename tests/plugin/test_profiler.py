@@ -79,7 +79,7 @@ def test_profiler__records_operations_and_channels(
 def test_profiler__sums_up_the_steps_of_a_channel(
     host: Path, plugin: Path, version: int, tmp_path: Path
 ) -> None:
-    """Six steps, of which five carry 1,000 bytes each, for every channel and direction."""
+    """A channel's record sums its six steps, of which five carry 1,000 bytes each."""
     assert profile(host, plugin, version, WEFT_TRACE=str(tmp_path)) == 0
     segment = only(tmp_path)
     names = {each.id: each.fields["function"] for each in of(segment, "operation")}
@@ -99,7 +99,7 @@ def test_profiler__sums_up_the_steps_of_a_channel(
     if version >= 4:
         assert {ends[each.id]["messages"] for each in used} == {5}
     assert all(int(ends[each.id]["network_wait_ns"]) > 0 for each in used)
-    # The proxy of another process names an operation that is not ours.
+    # Operation 0: the profiler leaves it out for a proxy that works for another process (peer 2).
     foreign = [each for each in of(segment, "channel") if each.fields["peer"] == 2]
     assert 0 in {each.fields["operation"] for each in foreign}
 

@@ -143,7 +143,7 @@ def test_sleek__recovers_what_was_overtaken_when_one_and_a_half_windows_are_out_
     rig = loss("sleek")
     assert sleek_ack(rig, 10_000, 59) == -1
     assert sleek_ack(rig, 10_001, 60) == 9_901
-    assert sleek_ack(rig, 10_002, 200) == -1  # once per recovery only
+    assert sleek_ack(rig, 10_002, 200) == -1  # no second declaration in this recovery
 
 
 def test_sleek__five_segments_are_the_least() -> None:
@@ -164,7 +164,7 @@ def test_sleek__ends_when_the_cumulative_position_passes_what_was_delivered_at_i
     sleek_ack(rig, 10_000, 60)
     assert sleek_ack(rig, 10_100, 90, cumulative_seq=1_200) == -1
     after: dict[str, Any] = {"cumulative_seq": 1_201, "highest_acked_seq": 1_400}
-    assert sleek_ack(rig, 10_150, 60, **after) == -1  # segments resent are in flight
+    assert sleek_ack(rig, 10_150, 60, **after) == -1  # resent segments are in flight
     assert sleek_ack(rig, 10_300, 60, **after) == 10_200
 
 

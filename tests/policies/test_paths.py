@@ -109,7 +109,7 @@ def test_power_of_two__the_last_choice_is_kept_where_both_draws_are_slow() -> No
 def test_power_of_two__its_own_bytes_in_flight_end_a_choice_before_an_answer_does() -> None:
     rig = peer("power_of_two", 8)
     rig.shared["inflight_bytes"] = 65_536
-    for turn in range(400):  # teaches it a queueing delay of 8 ns per byte: 1 Gb/s
+    for turn in range(400):  # teaches the policy a queueing delay of 8 ns per byte
         for path in range(8):
             feed(rig, path, GOOD, 100 if turn == 0 else 624)
     rig.shared["inflight_bytes"] = 0

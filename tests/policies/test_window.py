@@ -442,7 +442,7 @@ def test_dcqcn__far_from_the_last_mark_it_adds_more_and_more() -> None:
     rig = dcqcn()
     rig.flow["target_rate"], rig.flow["rate"], rig.flow["timer_ns"] = 2e9, 2e9, 0
     rig.flow["timer_stages"], rig.flow["byte_stages"] = 6, 7
-    assert rate_after(rig, 5, 55) == pytest.approx((2e9 + 2.1e9) / 2)  # adds 2 * 5e9 / 100
+    assert rate_after(rig, 5, 55) == pytest.approx((2e9 + 2.1e9) / 2)  # 2 * 1 % of the link
 
 
 def test_dcqcn__alpha_decays_by_a_256th_each_period_also_for_periods_without_events() -> None:

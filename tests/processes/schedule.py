@@ -90,7 +90,9 @@ class Process:
             self.child.stdin.flush()
         except BrokenPipeError:
             if not self.killed:
-                raise ViolationError(f"a process died by itself: {self.child.poll()}") from None
+                raise ViolationError(
+                    f"a process died by itself with status {self.child.poll()}"
+                ) from None
 
     def signal(self, number: signal.Signals) -> None:
         if self.child.poll() is None:
@@ -101,7 +103,7 @@ def wait(what: Callable[[], bool], name: str, limit_s: float = PATIENCE_S) -> No
     until = time.monotonic() + limit_s
     while not what():
         if time.monotonic() > until:
-            raise ViolationError(f"waited {limit_s:.0f} s for {name}")
+            raise ViolationError(f"waited {limit_s:.0f} s in vain for {name}")
         time.sleep(0.01)
 
 
@@ -260,7 +262,7 @@ class Schedule:
                 continue
             failure = self.await_failure(one)
             if failure["status"] not in DEATHS and not one.closed:
-                raise ViolationError(f"the death of a peer is reported as {failure}")
+                raise ViolationError(f"a peer was killed, but its connection ended with {failure}")
         for process in self.living():
             process.order(do="end")
         for process in self.living():
@@ -282,19 +284,23 @@ class Schedule:
         told = one.ended()
         assert told is not None
         if told["count"] and not one.target.killed:
-            raise ViolationError(f"dials failed: {told}")
+            raise ViolationError(f"dials to a live process failed: {told}")
         if not set(told["failures"]) <= DEATHS:
-            raise ViolationError(f"the death of a peer is reported as {told}")
+            raise ViolationError(f"a peer was killed, but dials to it ended with {told}")
 
     def await_churns(self, process: Process) -> None:
         def over() -> bool:
             if process.child.poll() is not None:
-                raise ViolationError(f"a process ended by itself: {process.child.returncode}")
+                raise ViolationError(
+                    f"a process ended by itself with status {process.child.returncode}"
+                )
             return len(process.of("churned")) == process.churns
 
         wait(over, "the end of a churn")
         if failures := [one for told in process.of("churned") for one in told["failures"]]:
-            raise ViolationError(f"dials to itself or policies failed: {failures}")
+            raise ViolationError(
+                f"a process's dials to itself or its policy changes failed: {failures}"
+            )
 
     def await_failure(self, one: Dialled) -> dict[str, Any]:
         wait(lambda: one.failure() is not None, f"the end of connection {one.number}", DEATH_S)
@@ -306,18 +312,18 @@ class Schedule:
         try:
             process.child.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
-            raise ViolationError("a process does not end") from None
+            raise ViolationError("a process did not end after it was told to") from None
         assert process.child.stderr is not None
         if process.child.returncode != 0:
             raise ViolationError(
-                f"exit status {process.child.returncode}: {process.child.stderr.read()[-2000:]}"
+                f"node status {process.child.returncode}: {process.child.stderr.read()[-2000:]}"
             )
         if wrong := process.of("wrong"):
-            raise ViolationError(f"messages with wrong bytes: {wrong}")
+            raise ViolationError(f"messages arrived with wrong bytes: {wrong}")
         wait(lambda: bool(process.of("ended")), "the last event of a process", 10)
         grown = process.of("ended")[0]["descriptors"] - process.of("ready")[0]["descriptors"]
         if grown > DESCRIPTORS_MORE:
-            raise ViolationError(f"{grown} descriptors more than at the start")
+            raise ViolationError(f"a process has {grown} more descriptors open than at its start")
 
     def clear(self) -> None:
         self.make_peace()

@@ -43,7 +43,9 @@ def test_faults__time_to_mend_a_queue_pair(mode: str) -> None:
             if found.paths_broken > 0 and found.paths_mended >= found.paths_broken:
                 break
         else:
-            pytest.fail(f"{found.paths_broken} paths broken, {found.paths_mended} re-established")
+            pytest.fail(
+                f"of {found.paths_broken} broken paths {found.paths_mended} were re-established"
+            )
     took_ms = found.mend_ns_max / 1e6
     print(f"{mode}: {found.paths_broken} broken, mended within {took_ms:.1f} ms")
     assert 0 < took_ms < 5_000

@@ -54,7 +54,9 @@ def test_smoke__queue_pairs_in_error_are_mended(mode: str) -> None:
             counters = pair.there.counters()
             if counters.paths_broken > 3 and counters.paths_mended > 0:
                 return
-        pytest.fail(f"{counters.paths_broken} paths broken, {counters.paths_mended} re-established")
+        pytest.fail(
+            f"of {counters.paths_broken} broken paths {counters.paths_mended} were re-established"
+        )
 
 
 @pytest.mark.parametrize("mode", ["uc", "rc"])

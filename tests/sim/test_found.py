@@ -1,4 +1,4 @@
-"""Runs minimised scenarios that `weft swarm` found, each of which once did not end, or late."""
+"""Runs minimised scenarios that `weft swarm` found, each of which once ended late or never."""
 
 import pytest
 

@@ -141,7 +141,7 @@ def _was(page: telemetry.Page, state: str) -> str:
 
 
 def _ago(page: telemetry.Page, row: telemetry.Row, name: str) -> str:
-    """The age of the time in a state field when the page was read, as text."""
+    """Text like "3.100 s ago": from the time in the state field `name` to the page's reading."""
     at_ns = row.state.get(name)
     if not isinstance(at_ns, int) or at_ns <= 0:
         return "never"

@@ -24,7 +24,8 @@ def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
     # back to its own sockets.
     chosen["NCCL_NET"] = "weft"
     # NCCL 2.28 and 2.29 unload a plugin with its last communicator and then forget NCCL_NET_PLUGIN
-    # (NVIDIA/nccl issue 1978): the next communicator finds no network. A reference prevents it.
+    # (NVIDIA/nccl issue 1978): the next communicator finds no network. An extra reference keeps the
+    # plugin loaded.
     chosen.setdefault("NCCL_NET_PLUGIN_REF_COUNT", "1")
     if net_debug:
         chosen["NCCL_DEBUG"] = "INFO"

@@ -124,7 +124,7 @@ class Watch:
 
 
 def tasks(wish: Wish, began: float, tally: Tally) -> Iterator[Task]:
-    """Yields a task per seed, until --minutes have passed or, with --first, one broke a check."""
+    """Yields a task per seed, until --minutes have passed or, with --first, a run broke a check."""
     for seed in wish.seeds:
         late = wish.minutes is not None and monotonic() - began > 60 * wish.minutes
         if late or (wish.first and tally.found):

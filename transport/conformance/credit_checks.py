@@ -74,7 +74,7 @@ class CreditBench:
                 self.now_ns = max(self.now_ns + 10_000, self.tick_ns)
                 self.call(TICK)
             else:
-                self.now_ns += 2_000_000  # the sender repeats its credit request
+                self.now_ns += 2_000_000  # time until the sender repeats its credit request
                 self.call(DEMAND)
         return self.received_bytes >= self.demand_bytes
 

@@ -107,7 +107,7 @@ class Bout:
         differ = np.flatnonzero(one[1] != other[1])
         if len(differ):
             at = int(differ[0])
-            self.fail(at, chunk, f"status {one[1][at]} {one[0]}, status {other[1][at]} {other[0]}")
+            self.fail(at, chunk, f"status is {one[1][at]} {one[0]}, but {other[1][at]} {other[0]}")
             return
         words = [side[2].view(np.uint64).reshape(len(side[2]), -1) for side in (one, other)]
         differ = np.flatnonzero((words[0] != words[1]).any(axis=1))
@@ -142,7 +142,7 @@ class Bout:
                         f"{name}: {side.complaint() or 'bytes outside a record were written to'}",
                     )
             if event.records.tobytes() != chunk.events[at].tobytes():
-                self.fail(at, chunk, "the event was written to")
+                self.fail(at, chunk, "the hook wrote to its event, which is read only")
             self.step_tracked(chunk, at, (tracked_row(rows[at]), presets[at]), statuses, result)
             if self.trial.wrong:
                 return
@@ -170,19 +170,19 @@ class Bout:
                 self.fail(
                     at,
                     chunk,
-                    f"{name} returns status {statuses[name]}, {first} {statuses[first]}",
+                    f"the status {name} is {statuses[name]}, but {first} {statuses[first]}",
                 )
             elif name != first and not statuses[first]:
                 same = side.state() == self.sides[first].state()
                 if not same or result[name].records.tobytes() != result[first].records.tobytes():
-                    self.fail(at, chunk, f"{name} and {first} differ")
+                    self.fail(at, chunk, f"answer or records {name} and {first} differ")
         if not beyond and status != statuses[first]:
-            self.fail(at, chunk, f"status {status} interpreted, status {statuses[first]} {first}")
+            self.fail(at, chunk, f"status is {status} interpreted, but {statuses[first]} {first}")
         elif not beyond and not status:
             answer = np.array([tracked.answer()], chunk.presets.dtype)
             native = result[first].records
             if answer.tobytes() != native.tobytes() and not same_nan(answer, native):
-                self.fail(at, chunk, f"interpreted answers {answer[0]}, {first} {native[0]}")
+                self.fail(at, chunk, f"answers: interpreted {answer[0]}, {first} {native[0]}")
             elif not same_state(tracked.state(), self.sides[first].state()):
                 self.fail(at, chunk, f"interpreted and {first}: records differ")
         side = self.sides[first]

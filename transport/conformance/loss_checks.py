@@ -145,7 +145,7 @@ def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
 
 
 def copies(cast: Cast, ledger: Ledger) -> Outcome:
-    """Checks that a lost segment is resent once: a few are dropped every 5 ms, none twice."""
+    """Checks that a lost segment is resent once; every 5 ms a few segments are dropped once."""
     gusts = range(5, 95, 5)
     plan = plan_of(
         cast,

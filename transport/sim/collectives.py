@@ -207,7 +207,7 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
 
 
 def _all(before: Array, ends: Array, after: Array, begins: Array, delay_ns: int) -> Array:
-    """Makes every transfer of `after` wait for all of `before` that end where it begins."""
+    """Makes each transfer of `after` wait for all those of `before` that end where it begins."""
     wide = np.bincount(ends, minlength=int(begins.max(initial=0)) + 1)
     order = np.argsort(ends, kind="stable")
     start = np.concatenate([[0], np.cumsum(wide)])

@@ -30,7 +30,7 @@ SEGMENT_BYTES = (128, 192, 576, 1_024, 1_500, 2_048, *(4_160,) * 4, 8_972, 16_38
 HEADER_BYTES = 64
 GRAPH_HOSTS_MAX = 16
 TRIMMED_MIN = 1_024
-TREES = ("fat_tree", "rail", "multi_plane", "dumbbell")  # PFC cannot deadlock: up-down routing
+TREES = ("fat_tree", "rail", "multi_plane", "dumbbell")  # up-down routes: no PFC deadlock
 
 
 class Chance:
@@ -458,7 +458,7 @@ def _events(chance: Chance, net: Network, busy_ns: int, rate: int) -> list[Table
 
 
 def _links(chance: Chance, net: Network) -> str:
-    """The name of one direction of a link, of a link, or of all links of a node."""
+    """A random link name for an event: one direction of a link, a link, or all links of a node."""
     name = net.port_name(chance.whole(0, len(net.ports) - 1))
     one, other = name.split(">")
     return chance.one((name, f"{one}-{other}", f"{one}-{other}", f"{one}-*", f"*>{other}"))

@@ -126,7 +126,8 @@ def _statement(
     operations.append(made)
 
 
-# When an operation may begin: a time in ns, and transfer -> delay in ns after the transfer's end.
+# When an operation may begin: at this time in ns or later, and for each transfer (key) at least so
+# many ns (value) after the transfer has ended.
 Wait = tuple[int, dict[int, int]]
 
 

@@ -23,7 +23,7 @@ def network(
     links: Sequence[tuple[int, int, LinkKind]],
     notes: Sequence[str] = (),
 ) -> Network:
-    """The network of the given nodes (hosts first) and links; ValueError if it is impossible."""
+    """The network of nodes (hosts first) and links; ValueError if a host is linked to no switch."""
     laid = PortList()
     for one, other, kind in links:
         laid.add(np.array([one]), np.array([other]), kind)

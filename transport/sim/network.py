@@ -207,7 +207,7 @@ class SetList:
         return known
 
     def add_each(self, ports: Array) -> Array:
-        """Adds a set for each single port; returns their numbers."""
+        """Adds one set per port, which contains only this port; returns the numbers of the sets."""
         first = len(self._sets)
         self._sets.extend(np.asarray(ports, np.uint32).reshape(-1, 1))
         return np.arange(first, len(self._sets))

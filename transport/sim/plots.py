@@ -117,7 +117,7 @@ def fct_cdf(axis: Any, result: Result) -> None:
 
 
 def slowdown_by_size(axis: Any, result: Result) -> None:
-    """Slowdown by message size, or its CDF if all messages have the same size."""
+    """The slowdown by message size, or the slowdown's CDF if there are at most eight sizes."""
     sizes = result.scenario.work.transfers["bytes"][result.done]
     axis.set_title("slowdown: FCT over that of an empty network")
     if len(np.unique(sizes)) > 8:

@@ -17,8 +17,8 @@ from transport.sim.result import Result
 from transport.sim.run import Simulation
 from transport.sim.scenario import Scenario, from_tables
 
-TWICE_EVERY = 8  # every eighth seed also checks P-8: it runs on one thread, on two, and on one
-HOPS_MAX = 20_000_000  # packet-hops after which a run counts as endless; normal is a hundredth
+TWICE_EVERY = 8  # every eighth seed runs three times to check P-8: on 1, 2 and 1 threads
+HOPS_MAX = 20_000_000  # packet-hops after which a run counts as endless; most have 1 % of this
 SHRINK_HOPS_MAX = 3_000_000
 STEP_HOPS = 500_000
 KEPT_MAX = 300
@@ -90,7 +90,7 @@ def _run(scenario: Scenario, threads: int, hops_max: int) -> tuple[Result, Findi
 def look(
     tables: Mapping[str, Any], *, twice: bool, file: str = "swarm", hops_max: int = HOPS_MAX
 ) -> Looked:
-    """Runs a scenario and returns the result; `twice`: repeats it to check P-8 (determinism)."""
+    """Runs a scenario and returns the result; `twice`: runs it again to check P-8 (determinism)."""
     try:
         first, finding = _run(from_tables(dict(tables), file=file), 1, hops_max)
     except (ScenarioError, WeftError) as error:

@@ -20,7 +20,7 @@ constexpr std::int64_t kDrainNsMax = 1'000'000'000;
 }  // namespace
 
 bool VerbsDatapath::add_memory(const Memory& memory, std::string* error) {
-  // Without an open NIC, nobody can tell yet whether a NIC accepts this GPU memory, and a CPU could not copy it later.
+  // Without an open NIC, it is not known whether a NIC accepts this GPU memory, and a CPU could not copy it later.
   if (memory.on_device && ports_.empty()) {
     *error = "GPU memory was registered before the first connection, when no NIC was open: it uses bounce buffers";
     return false;

@@ -79,7 +79,8 @@ std::string state_text(const DescriptorState& state, std::int64_t promised) {
 }  // namespace
 
 std::int64_t DescriptorNeed::besides_paths() const noexcept {
-  return kControlDescriptors + kControlSockets + engines * kEngineDescriptors + devices;  // one listener each
+  // Each device has one listening socket.
+  return kControlDescriptors + kControlSockets + engines * kEngineDescriptors + devices;
 }
 
 std::int64_t DescriptorState::left_to_program() const noexcept { return std::min(kProgramDescriptorsMax, soft / 4); }

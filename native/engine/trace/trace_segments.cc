@@ -44,7 +44,7 @@ constexpr const char* kJobVariables[] = {
     "PMI_RANK",
     "CUDA_VISIBLE_DEVICES",
 };
-constexpr int kAgeParts = 8;  // segments that the kept time is divided into
+constexpr int kAgeParts = 8;  // a segment ends after this part of keep_ns: an eighth
 
 bool write_wholly(int file, const void* data, std::size_t bytes) noexcept {
   const auto* next = static_cast<const std::byte*>(data);

@@ -294,7 +294,7 @@ bool TraceWriter::drain() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     draining_ = rings_;
-    ending_.swap(ended_);  // their end records, and perhaps other records that name them, are still in the rings
+    ending_.swap(ended_);  // the rings may still hold records that name these communicators
   }
   taken_.resize(draining_.size());
   bool any = false;

@@ -18,9 +18,9 @@ struct ProfiledEvent {
   Kind kind = Kind::channel;
   bool sends = false;
   std::uint16_t channel = 0;
-  std::uint32_t record = 0;     // channel: id of its trace record
-  std::uint32_t operation = 0;  // kernel: id of its operation's trace record
-  OpaqueHandle parent{};        // step: handle of its channel's event
+  std::uint32_t record = 0;     // for a channel: id of the channel's trace record
+  std::uint32_t operation = 0;  // for a kernel: id of the operation's trace record
+  OpaqueHandle parent{};        // for a step: handle of the channel's event
   // For a step: what it waits for, and since when.
   int state = 0;
   std::int64_t since_ns = 0;

@@ -25,7 +25,7 @@ struct alignas(64) FabricPacket {
   u8* block = nullptr;           // header, if it is longer than kInlineBytes
   u32 from = 0, to = 0;          // host numbers
   u32 hash = 0;                  // hash of hosts and path, by which switches select ports
-  u32 port = 0;                  // port through which it reached this switch
+  u32 port = 0;                  // port through which the packet reached this switch
   u32 payload_bytes = 0;         // size as sent, before trimming
   u16 header_bytes = 0;
   u8 path = 0;

@@ -62,7 +62,7 @@ struct Arrival {
   bool settled = false;  // the payload counts as read before its buffer was returned to the caller
   std::vector<u8> header;
   std::vector<u8> payload;
-  core::Payload source;  // where the segment's payload is and, for an RDMA write, where it must go
+  core::Payload source;  // where the segment's payload is and, for an RDMA write, where the payload must go
 };
 
 class LossyLink {

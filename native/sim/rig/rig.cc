@@ -355,7 +355,7 @@ void Rig::close_if_due() {
   closed_ = true;
   closed_ns_ = now_ns_;
   for (int end = 0; end < 2; ++end) {
-    if (early && end == 1) break;  // the other end learns of it from the network
+    if (early && end == 1) break;  // the other end learns from the network that this end closed
     for (const u32 flow : sides_[end]->flows) sides_[end]->stack.close_flow(now_ns_, flow, Status::cancelled);
     fail_outstanding(end, Status::cancelled);
   }

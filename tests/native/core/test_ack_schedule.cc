@@ -40,7 +40,7 @@ TEST(ack_schedule__waits_for_bytes_or_time) {
   CHECK(bench.acks.due(kNow + kWaitNs));
   bench.segment(kNow + 2'000, 3, kNow - 300, 2'000);
   CHECK(bench.acks.due(kNow + 2'000));
-  CHECK_EQUAL(bench.acks.poll_timeout(), kNever);  // no timer, because it is due now
+  CHECK_EQUAL(bench.acks.poll_timeout(), kNever);  // no timer, because an acknowledgment is due now
 }
 
 TEST(ack_schedule__a_mark_a_duplicate_and_a_whole_message_are_due_at_once) {
@@ -61,7 +61,7 @@ TEST(ack_schedule__a_report_echoes_the_newest_segment_of_its_path) {
   Bench bench;
   bench.segment(kNow, 2, 700, 100);
   bench.segment(kNow + 1'000, 2, 900, 100, true);
-  bench.segment(kNow + 2'000, 2, 800, 100);  // sent before the previous one, so it was overtaken
+  bench.segment(kNow + 2'000, 2, 800, 100);  // sent before the previous segment, so it was overtaken
   auto reports = bench.take(kNow + 5'000);
   CHECK_EQUAL(reports.size(), 1u);
   CHECK_EQUAL(static_cast<int>(reports[0].path), 2);

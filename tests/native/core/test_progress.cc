@@ -1,5 +1,5 @@
-// Tests that a flow without progress ends within the silence limit with the cause, that a flow that only waits for its
-// peer's caller does not end, and that messages arrive even if most packets are lost.
+// Tests that a flow without progress ends within the silence limit with the cause, that a flow that waits only
+// because the remote program posts no receive does not end, and that messages arrive even if most packets are lost.
 #include <algorithm>
 
 #include "tests/native/check.h"
@@ -76,7 +76,7 @@ TEST(progress__a_sender_whose_segments_vanish_fails_with_that_cause) {
     bench.run_for(2000 * kMs, [&](const Wired& packet) { return is(packet, type); });
     CHECK_EQUAL(bench.stuck_ns[0].size(), 1u);
     CHECK_EQUAL(bench.failed[0], Status::no_progress);
-    CHECK_EQUAL(bench.failed[1], Status::no_progress);  // the other end reports it, too
+    CHECK_EQUAL(bench.failed[1], Status::no_progress);  // the other end reports the same status
   }
 }
 

@@ -152,7 +152,7 @@ struct Host {
   void operate(std::uint64_t sequence) {
     void* const all_reduce = collective(sequence, 1 << 20);
     REQUIRE(all_reduce != nullptr);
-    stop(all_reduce);  // the operation is enqueued; events of its channels follow
+    stop(all_reduce);  // NCCL stops an operation when it is enqueued; events of its channels follow
     for (std::uint8_t channel = 0; channel < kChannels; ++channel) {
       void* const out = proxy_op(all_reduce, channel, (kRank + 1) % kRanks, 1, ::getpid());
       void* const in = proxy_op(all_reduce, channel, kRank - 1, 0, ::getpid());
