@@ -375,7 +375,7 @@ def mistakes(gpu: FakeGpu) -> Iterator[tuple[Any, Any, type[Exception], str]]:
     yield strided, None, invalid, "buf: this FakeArray: it is not contiguous.*send a contiguous"
     yield FakeTensor(strided), None, invalid, "buf: this FakeTensor: it is not contiguous"
     yield empty(gpu, 100, mask=good), None, invalid, "buf: .*has a mask"
-    yield empty(gpu, 100, typestr="nonsense"), None, invalid, "buf: .*of the type 'nonsense'"
+    yield empty(gpu, 100, typestr="nonsense"), None, invalid, "buf: .*of its type 'nonsense'"
     yield empty(gpu, 100, shape=(-1,)), None, invalid, "buf: .*its shape has"
     yield empty(gpu, 100, data=None), None, invalid, "buf: this FakeArray"
     yield FakeTensor(good, kind=7), None, invalid, "buf: .*DLPack's type 7, not on a CUDA device"

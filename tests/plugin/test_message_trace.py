@@ -1,4 +1,4 @@
-"""Tests that messages of the plugin are traced, and tied to the channel that NCCL's profiler names."""
+"""Tests that the plugin's messages are traced, each with the channel that NCCL's profiler names."""
 
 from pathlib import Path
 
