@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,8 +129,12 @@ def play(hosts: tuple[str, str], messages: int, pause_s: float, cut: bool) -> li
         if cut:
             assert client.stdout.readline().strip() == "under way"
             ip("link", "set", "e1", "down", namespace=hosts[0])
-        output, _ = client.communicate(timeout=60)
-        assert client.returncode == 0
+        # communicate() would miss what readline() has buffered.
+        limit = threading.Timer(60, client.kill)
+        limit.start()
+        output = client.stdout.read()
+        limit.cancel()
+        assert client.wait(timeout=60) == 0
         assert server.wait(timeout=30) == 0
         return output.split()
     finally:

@@ -34,7 +34,7 @@ def test_trace__every_message_and_stripe_has_both_ends(tmp_path: Path, engines: 
     exchange(trace=str(tmp_path), engines=engines)
     (segment,) = segments(tmp_path)
     assert (segment.damage, segment.dropped) == ("", 0)
-    pairs = defaultdict(list)
+    pairs: dict[object, list[Record]] = defaultdict(list)
     for connection in of(segment, "connection"):
         pairs[connection.fields["pair"]].append(connection)
         assert connection.fields["datapath"] == "udp"
@@ -48,13 +48,13 @@ def test_trace__every_message_and_stripe_has_both_ends(tmp_path: Path, engines: 
         messages.sort(key=lambda each: each.fields["message"])
         assert [m.fields["bytes"] for m in messages] == list(SIZES)
         assert [m.fields["message"] for m in messages] == list(range(len(SIZES)))
-        (connection,) = {m.fields["connection"] for m in messages}
-        assert connection in ends
-        stripes = defaultdict(int)
+        (carrier,) = {m.fields["connection"] for m in messages}
+        assert carrier in ends
+        stripes: dict[int, int] = defaultdict(int)
         for stripe in (s for s in of(segment, "stripe") if s.fields["sends"] == sends):
             fields = {name: int(value) for name, value in stripe.fields.items()}
             stripes[fields["message"]] += fields["bytes"]
-            assert fields["connection"] == connection
+            assert fields["connection"] == carrier
             first_ns = fields["first_ns"] or fields["posted_ns"]  # 0: it arrived before the post
             assert fields["posted_ns"] <= first_ns <= fields["last_ns"] <= stripe.time_ns
             if sends:

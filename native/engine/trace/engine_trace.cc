@@ -130,8 +130,8 @@ void EngineTrace::on_end(std::int64_t now_ns, const core::Event& event) noexcept
                 TracedStripe::kPaths - 1);
   auto* const shares = reinterpret_cast<std::uint8_t*>(&record) + offsetof(telemetry::TraceStripe, path_0);
   for (std::size_t i = 0; i < TracedStripe::kPaths && stripe.segments != 0; ++i) {
-    shares[i] = static_cast<std::uint8_t>((std::uint64_t{255} * stripe.by_path[i] + stripe.segments / 2) /
-                                          stripe.segments);
+    shares[i] =
+        static_cast<std::uint8_t>((std::uint64_t{255} * stripe.by_path[i] + stripe.segments / 2) / stripe.segments);
   }
   writer_->put(record);
 }
