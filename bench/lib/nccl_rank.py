@@ -59,15 +59,19 @@ def timed(torch: Any, call: Any, iterations: int) -> tuple[float, dict[str, floa
     return took / iterations, cost
 
 
-def collectives(torch: Any, dist: Any, device: Any, sizes: list[int]) -> list[dict[str, Any]]:
-    """A row for each operation and size; sizes are of the whole buffer, as in nccl-tests."""
+def collectives(torch: Any, dist: Any, device: Any, task: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each operation and size; sizes are of the whole buffer, as in nccl-tests.
+
+    The task may choose `operations` and, by size, the number of `calls`.
+    """
     ranks = dist.get_world_size()
     rows = []
-    for size in sizes:
+    for size in task["sizes"]:
         count = max(size // 4 // ranks, 1) * ranks
         data = torch.ones(count, dtype=torch.int32, device=device)
         out = torch.empty_like(data)
-        iterations = max(3, min(50, (256 << 20) // (count * 4)))
+        usual = max(3, min(50, (256 << 20) // (count * 4)))
+        iterations = task.get("calls", {}).get(str(size), usual)
         calls = {
             "all_reduce": (lambda data=data: dist.all_reduce(data), check_all_reduce),
             "all_to_all": (
@@ -75,7 +79,8 @@ def collectives(torch: Any, dist: Any, device: Any, sizes: list[int]) -> list[di
                 check_all_to_all,
             ),
         }
-        for name, (call, check) in calls.items():
+        for name in task.get("operations", calls):
+            call, check = calls[name]
             wrong = check(torch, device, dist, count)
             took, cost = timed(torch, call, iterations)
             wrong += check(torch, device, dist, count)
@@ -124,7 +129,7 @@ def main() -> None:
     if task["ddp"]:
         found: Any = ddp(torch, device)
     else:
-        found = collectives(torch, dist, device, task["sizes"])
+        found = collectives(torch, dist, device, task)
     version = ".".join(map(str, torch.cuda.nccl.version()))
     facts = {"torch": torch.__version__, "nccl": version, "gpu": torch.cuda.get_device_name(device)}
     dist.destroy_process_group()
