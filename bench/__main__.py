@@ -30,7 +30,7 @@ BENCHES = {
     "policy": "The cost of a policy call, against the same policy in C.",
     "ring": "Ring all-reduce over the Python API, integers checked exactly.",
     "starved": "Two processes and their spinning threads on two cores, weft and TCP.",
-    "trace": "What tracing costs NCCL: all-reduces over weft without and with a trace.",
+    "trace_cost": "What tracing costs NCCL: all-reduces over weft without and with a trace.",
     "turnaround": "Time from saving a policy file until it is checked and runs on a live flow.",
     "wan": "Long and impaired paths in an emulated network, weft and TCP.",
     "verbs": "The cost of a segment and of a path in the verbs datapath, over a fake provider.",

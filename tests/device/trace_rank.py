@@ -52,7 +52,7 @@ def model_of(torch: Any, name: str) -> tuple[Any, Any]:
     """A model and its input for one step: sizes as published, data random."""
     nn = torch.nn
     if name == "resnet18":
-        import torchvision
+        import torchvision  # type: ignore[import-not-found]
 
         return torchvision.models.resnet18(), torch.randn(16, 3, 224, 224)
     width, layers, heads = {"bert": (768, 12, 12), "gpt2": (768, 12, 12)}[name]
@@ -64,21 +64,21 @@ def model_of(torch: Any, name: str) -> tuple[Any, Any]:
 
 
 def train(torch: Any, dist: Any, device: Any, name: str) -> dict[str, Any]:
+    """Five steps; PyTorch's profiler sees all operations, also those that distribute the model."""
     torch.manual_seed(1)
     kind, _, wrap = name.partition("-")
     model, data = model_of(torch, kind)
     model, data = model.to(device), data.to(device)
-    if wrap == "fsdp":
-        from torch.distributed.fsdp import FullyShardedDataParallel
-
-        model = FullyShardedDataParallel(model, device_id=device)
-    else:
-        model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    dist.barrier()
-    torch.cuda.synchronize()
     with torch.profiler.profile(activities=activities) as profile:
+        dist.barrier()
+        if wrap == "fsdp":
+            from torch.distributed.fsdp import FullyShardedDataParallel
+
+            model = FullyShardedDataParallel(model, device_id=device)
+        else:
+            model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[device])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         for _ in range(5):
             optimizer.zero_grad()
             model(data).float().square().mean().backward()
@@ -116,7 +116,7 @@ def main() -> None:
     import torch.distributed as dist
 
     task = sys.argv[1]
-    device = torch.device("cuda", int(os.environ["WEFT_CHECK_GPU"]))
+    device = torch.device("cuda", int(os.environ["CHECK_GPU"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     if task == "collectives":

@@ -70,7 +70,7 @@ def summary(rows: Sequence[Config]) -> list[Config]:
     return found
 
 
-@click.command("trace")
+@click.command("trace-cost")
 @click.option("--gpus", default=2, show_default=True, help="Ranks, one per GPU.")
 @click.option("--repeats", default=20, show_default=True, help="Pairs of runs.")
 @json_option
@@ -93,7 +93,7 @@ def command(gpus: int, repeats: int, json_path: str | None) -> None:
                     if name == "on" and round_ == 0:
                         facts |= contents(folder)
                     rows += [{"contender": name, "round": round_} | r for r in result["found"]]
-    found = document("trace", summary(rows), gpus=gpus, driver=driver(), **facts)
+    found = document("trace-cost", summary(rows), gpus=gpus, driver=driver(), **facts)
     notes = [
         f"{row['size_bytes']} B: median of paired ratios {row['ratio']:.4f}, upper 95 % bound "
         f"{row['upper']:.4f}"
