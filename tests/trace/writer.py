@@ -85,9 +85,9 @@ class Process:
         self.ids += 1
         return self.ids
 
-    def put(self, kind: str, id_: int, time_ns: int, **values: int | str) -> int:
+    def put(self, record: str, id_: int, time_ns: int, /, **values: int | str) -> int:
         """Adds a record; fields that are not given are 0. Returns its id."""
-        number, fields = LAYOUTS[kind]
+        number, fields = LAYOUTS[record]
         body = b""
         for type_, name, unit in fields:
             value = values.pop(name, 0)
@@ -95,14 +95,14 @@ class Process:
                 value = self.text(value) if value else 0
             body += struct.pack("<" + FORMATS[type_], value)
         assert not values, values
-        record = struct.pack("<HHIq", number, 16 + len(body), id_, time_ns) + body
-        self.records += record
-        if kind == "communicator":
-            self.standing += record
+        data = struct.pack("<HHIq", number, 16 + len(body), id_, time_ns) + body
+        self.records += data
+        if record == "communicator":
+            self.standing += data
         return id_
 
-    def new(self, kind: str, time_ns: int, **values: int | str) -> int:
-        return self.put(kind, self.next_id(), time_ns, **values)
+    def new(self, record: str, time_ns: int, /, **values: int | str) -> int:
+        return self.put(record, self.next_id(), time_ns, **values)
 
     def text(self, text: str) -> int:
         if text not in self.texts:
