@@ -1,0 +1,122 @@
+"""Writes matrices to files: a page with a canvas, a picture, CSV."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.trace.matrix import Matrix, state_text
+
+PAGE = Path(__file__).with_name("matrix_page.html")
+
+
+def title(matrix: Matrix) -> str:
+    """What the matrix shows, in a few words."""
+    return f"{matrix.measure} by {matrix.what}, {matrix.size} x {matrix.size}"
+
+
+def page(matrix: Matrix, notes: Sequence[str], logarithmic: bool) -> str:
+    """One HTML page that needs nothing else. Its cells are packed as base64 of typed arrays."""
+    content = {
+        "title": title(matrix),
+        "unit": matrix.unit,
+        "labels": matrix.labels,
+        "log": logarithmic,
+        "cells": _packed(matrix.sources * matrix.size + matrix.targets, "<u4"),
+        "values": _packed(matrix.values, "<f8"),
+        "states": _packed(matrix.states, "u1"),
+        "unknown": [_packed(np.array(group), "<u4") for group in matrix.unknown],
+        "notes": [*notes, *matrix.notes],
+    }
+    # No text in the data can end the script element.
+    data = json.dumps(content).replace("<", "\\u003c")
+    return PAGE.read_text(encoding="utf-8").replace("@DATA@", data)
+
+
+def table(matrix: Matrix) -> str:
+    """CSV with a line for each cell that has a value."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["from", "to", matrix.measure, "state"])
+    for source, target, value, state in _cells(matrix):
+        writer.writerow([matrix.labels[source], matrix.labels[target], _plain(value), state])
+    return out.getvalue()
+
+
+def document(matrix: Matrix, notes: Sequence[str]) -> dict[str, Any]:
+    """The matrix as a JSON document. `unknown` lists groups of rows."""
+    return {
+        "by": matrix.what,
+        "measure": matrix.measure,
+        "unit": matrix.unit,
+        "labels": matrix.labels,
+        "cells": [
+            {
+                "from": matrix.labels[source],
+                "to": matrix.labels[target],
+                "value": _plain(value),
+                "state": state,
+            }
+            for source, target, value, state in _cells(matrix)
+        ],
+        "unknown": [[matrix.labels[row] for row in group] for group in matrix.unknown],
+        "notes": [*notes, *matrix.notes],
+    }
+
+
+def picture(matrix: Matrix, out: Path, logarithmic: bool) -> None:
+    """Draws the matrix into a PNG file; ImportError without matplotlib."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import colors, pyplot
+
+    dense = matrix.dense_values()
+    states = matrix.dense_states()
+    shown = np.ma.masked_where((states & 3 == 0) | ((dense <= 0) & logarithmic), dense)
+    figure, axes = pyplot.subplots(figsize=(9, 8), layout="constrained")
+    scale = colors.LogNorm() if logarithmic and shown.count() else None
+    axes.imshow(states == 4, cmap="Greys", vmin=0, vmax=4, interpolation="nearest")
+    drawn = axes.imshow(shown, cmap="viridis", norm=scale, interpolation="nearest")
+    if shown.count():
+        figure.colorbar(drawn, label=matrix.unit)
+    axes.set_title(title(matrix))
+    axes.set_xlabel(f"to {matrix.what}")
+    axes.set_ylabel(f"from {matrix.what}")
+    if matrix.size <= 32:
+        axes.set_xticks(range(matrix.size), matrix.labels, rotation=90)
+        axes.set_yticks(range(matrix.size), matrix.labels)
+    try:
+        figure.savefig(out, format="png", dpi=120)
+    finally:
+        pyplot.close(figure)
+
+
+def _cells(matrix: Matrix) -> list[tuple[int, int, float, str]]:
+    return [
+        (source, target, value, state_text(state))
+        for source, target, value, state in zip(
+            matrix.sources.tolist(),
+            matrix.targets.tolist(),
+            matrix.values.tolist(),
+            matrix.states.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _plain(value: float) -> int | float:
+    """A whole number without a fraction."""
+    return int(value) if value.is_integer() else value
+
+
+def _packed(values: NDArray[Any], dtype: str) -> str:
+    return base64.b64encode(values.astype(dtype).tobytes()).decode("ascii")
