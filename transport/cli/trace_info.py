@@ -23,12 +23,12 @@ _HOST = (
 )
 _HOSTS = """
 SELECT host, clock, count(*), list_sort(list(rank) FILTER (rank IS NOT NULL)),
-  sum(records)::BIGINT, sum(dropped)::BIGINT, sum(bytes)::BIGINT, any_value(clock_offset_ns),
+  sum(records)::BIGINT, sum(dropped)::BIGINT, sum(file_bytes)::BIGINT, any_value(clock_offset_ns),
   any_value(clock_error_ns)
 FROM processes GROUP BY host, clock ORDER BY min(process)
 """
 _TOTALS = """
-SELECT count(*), sum(records)::BIGINT, sum(dropped)::BIGINT, sum(bytes)::BIGINT, sum(files)::BIGINT,
+SELECT count(*), sum(records)::BIGINT, sum(dropped)::BIGINT, sum(file_bytes)::BIGINT, sum(files)::BIGINT,
   min(first_ns), max(last_ns), count(*) FILTER (damage <> '') FROM processes
 """
 

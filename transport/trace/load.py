@@ -134,7 +134,7 @@ def _process_row(at: int, files: ProcessFiles, found: ProcessRecords, clock: Clo
         "last_ns": last_ns,
         "files": found.files,
         "removed": max(files.paths) + 1 - len(files.paths),
-        "bytes": found.bytes,
+        "file_bytes": found.bytes,
         "records": found.records,
         "dropped": min(found.dropped, (1 << 63) - 1),
         "damage": found.damage,

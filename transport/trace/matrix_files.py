@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from transport.trace.matrix import Matrix, state_text
 
+PIXELS_MAX = 1024  # rows of a picture
 PAGE = Path(__file__).with_name("matrix_page.html")
 
 
@@ -79,13 +80,14 @@ def picture(matrix: Matrix, out: Path, logarithmic: bool) -> None:
     mpl.use("Agg")
     from matplotlib import colors, pyplot
 
-    dense = matrix.dense_values()
-    states = matrix.dense_states()
+    dense, states = _folded(matrix.dense_values()), _folded(matrix.dense_states())
     shown = np.ma.masked_where((states & 3 == 0) | ((dense <= 0) & logarithmic), dense)
     figure, axes = pyplot.subplots(figsize=(9, 8), layout="constrained")
     scale = colors.LogNorm() if logarithmic and shown.count() else None
-    axes.imshow(states == 4, cmap="Greys", vmin=0, vmax=4, interpolation="nearest")
-    drawn = axes.imshow(shown, cmap="viridis", norm=scale, interpolation="nearest")
+    edges = (-0.5, matrix.size - 0.5, matrix.size - 0.5, -0.5)
+    options = {"interpolation": "nearest", "extent": edges}
+    axes.imshow(states == 4, cmap="Greys", vmin=0, vmax=4, **options)
+    drawn = axes.imshow(shown, cmap="viridis", norm=scale, **options)
     if shown.count():
         figure.colorbar(drawn, label=matrix.unit)
     axes.set_title(title(matrix))
@@ -98,6 +100,17 @@ def picture(matrix: Matrix, out: Path, logarithmic: bool) -> None:
         figure.savefig(out, format="png", dpi=120)
     finally:
         pyplot.close(figure)
+
+
+def _folded(cells: NDArray[Any]) -> NDArray[Any]:
+    """The matrix with at most PIXELS_MAX rows: each of its cells is the largest of several."""
+    fold = -(-len(cells) // PIXELS_MAX)
+    if fold == 1:
+        return cells
+    starts = np.arange(0, len(cells), fold)
+    rows: NDArray[Any] = np.maximum.reduceat(cells, starts, axis=0)
+    columns: NDArray[Any] = np.maximum.reduceat(rows, starts, axis=1)
+    return columns
 
 
 def _cells(matrix: Matrix) -> list[tuple[int, int, float, str]]:

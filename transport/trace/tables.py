@@ -51,7 +51,7 @@ PROCESSES = _columns(
     ("last_ns", "i64", "time of its last record"),
     ("files", "i32", "files of its trace that were read"),
     ("removed", "i32", "older files of its trace that no longer exist"),
-    ("bytes", "i64", "size of these files"),
+    ("file_bytes", "i64", "size of these files"),
     ("records", "i64", "records in these files, texts not counted"),
     ("dropped", "i64", "records that it had to drop"),
     ("damage", "text", "what is wrong with its files; empty: nothing"),
