@@ -135,7 +135,11 @@ def test_diff__shows_what_changed(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["info", "matrix", "profile", "diff", "export", "query"])
 def test_commands__bad_folders_are_one_line(tmp_path: Path, name: str) -> None:
-    more = {"diff": [tmp_path], "export": ["-o", tmp_path / "x"], "query": ["SELECT 1"]}
+    more: dict[str, list[str | Path]] = {
+        "diff": [tmp_path],
+        "export": ["-o", tmp_path / "x"],
+        "query": ["SELECT 1"],
+    }
     for bad in (tmp_path, tmp_path / "none"):
         done = trace(name, bad, *more.get(name, []))
         assert (done.returncode, done.stdout) == (2, "")

@@ -49,11 +49,22 @@ def test_page__holds_the_cells_and_needs_nothing_else() -> None:
     assert unpacked(data["cells"], "<u4") == [1, 5]
     assert unpacked(data["values"], "<f8") == [7.0, 2.5]
     assert unpacked(data["states"], "u1") == [MEASURED, DERIVED]
+    assert data["floats"] == "f8"
     assert [unpacked(one, "<u4") for one in data["unknown"]] == [[0, 2]]
     assert data["notes"] == ["first", "a note </script>"]
     assert data["log"] is True
     assert html.count("</script>") == 2
     assert not re.search(r"https?://|src=|<link|@import|url\(", html)
+
+
+def test_page__has_all_cells_in_order_when_many_are_used() -> None:
+    at = np.array([0, 0, 1]), np.array([0, 1, 1])
+    values, states = np.array([1.0, 2.0, 3.0]), np.full(3, MEASURED, np.uint8)
+    matrix = Matrix("rank", ("0", "1"), "bytes", "bytes", *at, values, states, (), ())
+    data = content(page(matrix, [], False))
+    assert data["cells"] is None
+    assert unpacked(data["values"], "<f8") == [1, 2, 0, 3]
+    assert unpacked(data["states"], "u1") == [MEASURED, MEASURED, 0, MEASURED]
 
 
 def test_page__of_4096_rows_is_small_when_few_cells_are_used() -> None:
@@ -93,7 +104,7 @@ def test_picture__is_a_png(tmp_path: Path, size: int, logarithmic: bool) -> None
 
 def test_picture__of_an_empty_matrix_is_drawn(tmp_path: Path) -> None:
     none = np.empty(0, np.int64)
-    empty = Matrix("rank", ("0",), "bytes", "bytes", none, none, none * 1.0,
+    empty = Matrix("rank", ("0",), "bytes", "bytes", none, none, np.empty(0),
                    none.astype(np.uint8), (), ())  # fmt: skip
     picture(empty, tmp_path / "m.png", True)
     assert (tmp_path / "m.png").exists()

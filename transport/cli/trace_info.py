@@ -28,8 +28,8 @@ SELECT host, clock, count(*), list_sort(list(rank) FILTER (rank IS NOT NULL)),
 FROM processes GROUP BY host, clock ORDER BY min(process)
 """
 _TOTALS = """
-SELECT count(*), sum(records)::BIGINT, sum(dropped)::BIGINT, sum(file_bytes)::BIGINT, sum(files)::BIGINT,
-  min(first_ns), max(last_ns), count(*) FILTER (damage <> '') FROM processes
+SELECT count(*), sum(records)::BIGINT, sum(dropped)::BIGINT, sum(file_bytes)::BIGINT,
+  sum(files)::BIGINT, min(first_ns), max(last_ns), count(*) FILTER (damage <> '') FROM processes
 """
 
 

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.trace.matrix import Matrix, state_text
+from transport.trace.matrix import UNKNOWN, Matrix, state_text
 
 PIXELS_MAX = 1024  # rows of a picture
+CELLS_EXACT = 1 << 20  # most cells of a page whose values are float64
 PAGE = Path(__file__).with_name("matrix_page.html")
 
 
@@ -31,15 +32,32 @@ def page(matrix: Matrix, notes: Sequence[str], logarithmic: bool) -> str:
         "unit": matrix.unit,
         "labels": matrix.labels,
         "log": logarithmic,
-        "cells": _packed(matrix.sources * matrix.size + matrix.targets, "<u4"),
-        "values": _packed(matrix.values, "<f8"),
-        "states": _packed(matrix.states, "u1"),
+        **_cells_of_page(matrix),
         "unknown": [_packed(np.array(group), "<u4") for group in matrix.unknown],
         "notes": [*notes, *matrix.notes],
     }
     # No text in the data can end the script element.
     data = json.dumps(content).replace("<", "\\u003c")
     return PAGE.read_text(encoding="utf-8").replace("@DATA@", data)
+
+
+def _cells_of_page(matrix: Matrix) -> dict[str, Any]:
+    """The cells: a list of those with a value or, if these are many, all in the order of rows.
+
+    Values of many cells are float32, so that a page of 4,096 x 4,096 stays below 120 MB.
+    """
+    count = matrix.values.size
+    floats = "f4" if count > CELLS_EXACT else "f8"
+    if count * 4 < matrix.size**2:
+        index = _packed(matrix.sources * matrix.size + matrix.targets, "<u4")
+        values, states = matrix.values, matrix.states
+    else:
+        index = None
+        values = matrix.dense_values().ravel()
+        states = np.zeros(matrix.size**2, np.uint8)
+        states[matrix.sources * matrix.size + matrix.targets] = matrix.states
+    packed = {"values": _packed(values, f"<{floats}"), "states": _packed(states, "u1")}
+    return {"cells": index, "floats": floats, **packed}
 
 
 def table(matrix: Matrix) -> str:
@@ -85,9 +103,10 @@ def picture(matrix: Matrix, out: Path, logarithmic: bool) -> None:
     figure, axes = pyplot.subplots(figsize=(9, 8), layout="constrained")
     scale = colors.LogNorm() if logarithmic and shown.count() else None
     edges = (-0.5, matrix.size - 0.5, matrix.size - 0.5, -0.5)
-    options = {"interpolation": "nearest", "extent": edges}
-    axes.imshow(states == 4, cmap="Greys", vmin=0, vmax=4, **options)
-    drawn = axes.imshow(shown, cmap="viridis", norm=scale, **options)
+    axes.imshow(
+        states == UNKNOWN, cmap="Greys", vmin=0, vmax=4, interpolation="nearest", extent=edges
+    )
+    drawn = axes.imshow(shown, cmap="viridis", norm=scale, interpolation="nearest", extent=edges)
     if shown.count():
         figure.colorbar(drawn, label=matrix.unit)
     axes.set_title(title(matrix))
