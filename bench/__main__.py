@@ -30,6 +30,7 @@ BENCHES = {
     "policy": "The cost of a policy call, against the same policy in C.",
     "ring": "Ring all-reduce over the Python API, integers checked exactly.",
     "starved": "Two processes and their spinning threads on two cores, weft and TCP.",
+    "trace": "Matrices of a trace of 4,096 processes and 10^8 messages: time, memory.",
     "turnaround": "Time from saving a policy file until it is checked and runs on a live flow.",
     "wan": "Long and impaired paths in an emulated network, weft and TCP.",
     "verbs": "The cost of a segment and of a path in the verbs datapath, over a fake provider.",

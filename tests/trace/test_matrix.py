@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from transport.trace.matrix import DERIVED, MEASURED, UNKNOWN, Filters, Matrix, matrix
+from transport.trace.matrix import DERIVED, MEASURED, UNKNOWN, Filters, Matrix, matrix_of
 from transport.trace.places import ChoiceError
 from transport.trace.store import open_store
 
@@ -35,7 +35,7 @@ def cells(found: Matrix) -> Cells:
 def made(folder: Path, measure: str = "bytes", by_host: bool = False, **filters: Any) -> Matrix:
     with open_store(folder) as store:
         chosen = Filters(**filters)
-        return matrix(store, measure, by_host=by_host, filters=chosen)
+        return matrix_of(store, measure, by_host=by_host, filters=chosen)
 
 
 def ring(folder: Path, function: str, *, count: int = 100, root: int = -1, ranks: int = 4) -> None:

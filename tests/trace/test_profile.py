@@ -6,7 +6,7 @@ import pytest
 
 from transport.trace.difference import changes
 from transport.trace.parallelism import guess
-from transport.trace.profile import Operations, Profile, profile
+from transport.trace.profile import Operations, Profile, profile_of
 from transport.trace.sizes import bus_factor, whole_bytes
 from transport.trace.store import open_store
 
@@ -15,7 +15,7 @@ from .writer import channel, communicator, operation, rank_of
 
 def made(folder: Path) -> Profile:
     with open_store(folder) as store:
-        return profile(store)
+        return profile_of(store)
 
 
 def only(folder: Path) -> Operations:

@@ -79,12 +79,12 @@ def command(
 
 
 def _read(folder: Path, measure: str, by: str, filters: Any) -> tuple[Matrix, Profile, list[str]]:
-    from transport.trace.matrix import matrix
-    from transport.trace.profile import profile
+    from transport.trace.matrix import matrix_of
+    from transport.trace.profile import profile_of
 
     with shared.opened(folder, None) as store, shared.told():
-        found = matrix(store, measure, by_host=by == "host", filters=filters)
-        return found, profile(store), [*store.notes(), *found.notes]
+        found = matrix_of(store, measure, by_host=by == "host", filters=filters)
+        return found, profile_of(store), [*store.notes(), *found.notes]
 
 
 def _plain(one: Change) -> dict[str, Any]:

@@ -69,11 +69,11 @@ def command(
     Example: weft trace matrix traces --op AllReduce --html matrix.html
     """
     from transport.trace import matrix_files as files
-    from transport.trace.matrix import matrix
+    from transport.trace.matrix import matrix_of
 
     filters = shared.filters_of(comm, op, kind, from_s, to_s)
     with shared.opened(folder, job) as store:
-        found = matrix(store, measure, by_host=by == "host", filters=filters)
+        found = matrix_of(store, measure, by_host=by == "host", filters=filters)
         notes = store.notes()
         logarithmic = scale == "log"
         if csv_file is not None:

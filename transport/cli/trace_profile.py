@@ -33,10 +33,10 @@ def command(folder: Path, job: str | None, json_path: str | None) -> None:
 
     Example: weft trace profile traces
     """
-    from transport.trace.profile import profile
+    from transport.trace.profile import profile_of
 
     with shared.opened(folder, job) as store, shared.told():
-        found = profile(store)
+        found = profile_of(store)
         notes = [*store.notes(), *found.notes]
     if json_path is not None:
         write_json(asdict(found) | {"notes": notes}, json_path)

@@ -89,7 +89,7 @@ def state_text(state: int) -> str:
     return " and ".join(name for bit, name in names if state & bit)
 
 
-def matrix(
+def matrix_of(
     store: Store, measure: str = "bytes", *, by_host: bool = False, filters: Filters | None = None
 ) -> Matrix:
     """Sums up what was sent. ChoiceError if a filter names what the trace does not have."""

@@ -39,7 +39,7 @@ class Places:
         return sorted(set(range(len(self.labels))) - set(self.of_process.values()))
 
     def write(self, store: Store) -> None:
-        """Makes the tables `place` (process, row) and `seat` (comm_id, rank, row, traced)."""
+        """Makes the tables `place` (process, spot) and `seat` (comm_id, rank, spot, traced)."""
         database = store.database
         database.execute("CREATE OR REPLACE TEMP TABLE place (process INTEGER, spot INTEGER)")
         sql = "TEMP TABLE seat (comm_id UBIGINT, rank INTEGER, spot INTEGER, traced BOOLEAN)"

@@ -125,7 +125,7 @@ class Profile:
     notes: tuple[str, ...]
 
 
-def profile(store: Store) -> Profile:
+def profile_of(store: Store) -> Profile:
     """Sums up all operations of a trace."""
     sizes: dict[tuple[Any, ...], dict[int, int]] = defaultdict(dict)
     for *key, power, count in store.rows(_TIMED + _SIZES):

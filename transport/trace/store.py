@@ -13,7 +13,7 @@ from transport.errors import WeftError
 from transport.trace.layout import TraceError
 from transport.trace.load import Progress, load
 from transport.trace.notes import notes_of
-from transport.trace.tables import SQL_TYPES, TABLES
+from transport.trace.tables import SQL_TYPES, TABLES, create
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -83,6 +83,14 @@ class Store:
         self.close()
 
 
+def new_store() -> Store:
+    """A store in memory whose tables are empty."""
+    database = _connect(None)
+    for table in TABLES:
+        database.execute(create(table))
+    return Store(database, Path(), ())
+
+
 def open_store(
     folder: Path | str,
     *,
@@ -97,22 +105,13 @@ def open_store(
     progress: called after each process that was read.
     TraceError if there is no trace; TraceExtraError without DuckDB.
     """
-    try:
-        import duckdb
-    except ImportError:
-        raise TraceExtraError(f"traces are read with DuckDB: {INSTALL}") from None
     where = Path(folder)
     if not where.is_dir():
         raise TraceError(f"{where} is not a folder")
-    if file is not None and Path(file).exists():
-        raise TraceError(f"{file} exists already")
+    database = _connect(file)
+    import duckdb
+
     try:
-        database = duckdb.connect(":memory:" if file is None else str(file))
-    except duckdb.Error as error:
-        raise TraceError(f"cannot open {file}: {error}") from None
-    try:
-        # Object arrays hold texts: no sample of their elements has to be looked at.
-        database.execute("SET pandas_analyze_sample = 0")
         if (where / "processes.parquet").exists():
             _attach(database, where, job)
             return Store(database, where, ())
@@ -123,6 +122,23 @@ def open_store(
     except BaseException:
         database.close()
         raise
+
+
+def _connect(file: Path | str | None) -> DuckDBPyConnection:
+    """A new database, in memory without a file."""
+    try:
+        import duckdb
+    except ImportError:
+        raise TraceExtraError(f"traces are read with DuckDB: {INSTALL}") from None
+    if file is not None and Path(file).exists():
+        raise TraceError(f"{file} exists already")
+    try:
+        database = duckdb.connect(":memory:" if file is None else str(file))
+    except duckdb.Error as error:
+        raise TraceError(f"cannot open {file}: {error}") from None
+    # Arrays of objects hold nothing but texts: DuckDB need not sample them to find their type.
+    database.execute("SET pandas_analyze_sample = 0")
+    return database
 
 
 def _attach(database: DuckDBPyConnection, where: Path, job: str | None) -> None:
