@@ -35,7 +35,9 @@ received AS (
 SELECT a.clock, b.clock, min(r.end_ns - s.posted_ns), max(r.end_ns - s.end_ns)
 FROM sent s JOIN received r ON r.pair = s.pair AND r.message = s.message AND r.process <> s.process
 JOIN processes a ON a.process = s.process JOIN processes b ON b.process = r.process
-WHERE a.clock <> b.clock GROUP BY a.clock, b.clock
+WHERE a.clock <> b.clock AND s.posted_ns IS NOT NULL AND s.end_ns IS NOT NULL
+  AND r.end_ns IS NOT NULL
+GROUP BY a.clock, b.clock
 """
 
 

@@ -26,7 +26,7 @@ disordered AS (
   JOIN operations o ON o.process = c.process AND o.id = c.operation
   JOIN comms m ON m.process = c.process AND m.id = c.comm
   WHERE c.sends AND o.kind = 'collective' AND o.algorithm = 'RING'
-  AND c.peer <> (m.rank + 1) % m.ranks),
+  AND c.peer <> (m.rank::BIGINT + 1) % m.ranks),
 silent AS (
   SELECT o.process, m.comm_id, m.rank, m.ranks, o.function, o.algorithm, o.root, o.kind, o.bytes,
     CASE WHEN s.channels IS NULL THEN 1.0 WHEN o.kind = 'p2p' OR o.channels = 0 THEN 0.0

@@ -15,6 +15,7 @@ from transport.trace.segment import Rows, SegmentRows, read_rows
 from transport.trace.sizes import ELEMENT_BYTES
 
 Columns = dict[str, NDArray[Any]]
+TIME_MAX = 12 * 10**17  # ns of CLOCK_MONOTONIC, 38 years
 KINDS = ("collective", "p2p", "copies")
 
 
@@ -40,7 +41,9 @@ class ProcessRecords:
 
     def span_ns(self) -> tuple[int | None, int | None]:
         """The times of the first and of the last record."""
-        times = [rows["time_ns"] for rows in self.rows.values() if rows.size]
+        times = [rows["time_ns"] for rows in self.rows.values()]
+        times = [one[_possible(one)] for one in times]
+        times = [one for one in times if one.size]
         if not times:
             return None, None
         first, last = min(int(one.min()) for one in times), max(int(one.max()) for one in times)
@@ -81,6 +84,11 @@ def _add(segment: SegmentRows, found: ProcessRecords, parts: dict[str, list[Rows
         parts.setdefault(kind, []).append(rows)
 
 
+def _possible(times: NDArray[Any]) -> NDArray[np.bool_]:
+    inside: NDArray[np.bool_] = (times > -TIME_MAX) & (times < TIME_MAX)
+    return inside
+
+
 class _Reader:
     """Reads the columns of one kind of record; rows that are missing, and fields, are masked."""
 
@@ -104,7 +112,12 @@ class _Reader:
         return self.number(name).astype(np.bool_)
 
     def time(self, name: str = "time_ns", zero_is_none: bool = False) -> NDArray[Any]:
-        return self.number(name, zero_is_none).astype(np.int64) + self._of.ahead_ns
+        """Nanoseconds since 1970; impossible times, which would overflow, are masked."""
+        values = self.number(name, zero_is_none).astype(np.int64)
+        possible = _possible(np.ma.getdata(values))
+        if not possible.all():
+            values = np.ma.masked_where(~possible, values)
+        return values + self._of.ahead_ns
 
     def text(self, name: str) -> NDArray[Any]:
         ids, absent = self._plain(name)

@@ -12,7 +12,7 @@ from transport.trace.gather import Columns
 from transport.trace.load import insert
 from transport.trace.store import Store
 
-RANKS_MAX = 65_536  # a matrix of more rows would not fit into memory
+RANKS_MAX = 16_384  # a matrix of more rows would not fit into memory
 
 
 class ChoiceError(InvalidArgumentError):
@@ -96,8 +96,11 @@ def places_of(store: Store, comms: Collection[int] | None, by_host: bool) -> Pla
         hosts = list(dict.fromkeys(host for _, _, host, _, _ in processes))
         rows = {process: hosts.index(host) for process, _, host, _, _ in processes}
         return Places("host", tuple(hosts), rows, _seated(seats, rows))
-    ranks = {process: rank for process, rank, _, _, _ in processes}
-    if ranks and all(rank is not None and rank >= 0 for rank in ranks.values()):
+    # Processes without communicators, such as a launcher, need no rank.
+    seated = {one.process for one in seats}
+    ranks = {process: rank for process, rank, _, _, _ in processes if rank is not None}
+    named = ranks.keys() >= seated and (seated or len(ranks) == len(processes))
+    if ranks and named and all(0 <= rank < RANKS_MAX for rank in ranks.values()):
         sizes = [size or 0 for _, _, _, _, size in processes] if comms is None else []
         return _by_rank(ranks, seats, max(sizes, default=0))
     if seats:

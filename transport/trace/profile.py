@@ -27,8 +27,8 @@ timed AS (
     o.bytes::DOUBLE * CASE WHEN o.function IN ({_PER_RANK}) THEN greatest(m.ranks, 1) ELSE 1 END
       AS whole,
     CASE WHEN m.ranks IS NULL OR m.ranks < 2 THEN 1 WHEN o.function = 'AllReduce'
-      THEN 2 * (m.ranks - 1) / m.ranks WHEN o.function IN ({_PER_RANK})
-      THEN (m.ranks - 1) / m.ranks ELSE 1 END AS factor,
+      THEN 2 * (m.ranks::DOUBLE - 1) / m.ranks WHEN o.function IN ({_PER_RANK})
+      THEN (m.ranks::DOUBLE - 1) / m.ranks ELSE 1 END AS factor,
     CASE WHEN o.captured THEN NULL WHEN n.ns > 0 THEN 'network' WHEN k.ns > 0 THEN 'kernel'
       WHEN o.end_ns > o.begin_ns THEN 'enqueue' END AS clock,
     CASE WHEN o.captured THEN NULL WHEN n.ns > 0 THEN n.ns WHEN k.ns > 0 THEN k.ns

@@ -38,12 +38,20 @@ class Store:
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows of a query; each ? in it stands for one of the values."""
-        return self.database.execute(sql, list(values)).fetchall()
+        return self._run(sql, values).fetchall()
 
     def arrays(self, sql: str, *values: Any) -> dict[str, NDArray[Any]]:
         """The columns of a query as arrays; a column with NULLs is a masked array."""
-        found: dict[str, NDArray[Any]] = self.database.execute(sql, list(values)).fetchnumpy()
+        found: dict[str, NDArray[Any]] = self._run(sql, values).fetchnumpy()
         return found
+
+    def _run(self, sql: str, values: Sequence[Any]) -> DuckDBPyConnection:
+        import duckdb
+
+        try:
+            return self.database.execute(sql, list(values))
+        except duckdb.Error as error:
+            raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
 
     def jobs(self) -> list[tuple[str, int]]:
         """The jobs, each with its number of processes."""
@@ -138,6 +146,8 @@ def _connect(file: Path | str | None) -> DuckDBPyConnection:
         raise TraceError(f"cannot open {file}: {error}") from None
     # Arrays of objects hold nothing but texts: DuckDB need not sample them to find their type.
     database.execute("SET pandas_analyze_sample = 0")
+    # Its bar would be mixed with the output of commands.
+    database.execute("SET enable_progress_bar = false")
     return database
 
 
