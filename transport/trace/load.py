@@ -66,9 +66,22 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 def insert(database: DuckDBPyConnection, table: str, rows: Columns) -> None:
     """Inserts rows that are given as arrays by column; masked elements become NULL."""
-    database.register("weft_rows", rows)
+    # Not every version of DuckDB reads masks: they are columns of their own.
+    plain = {name: np.ma.getdata(values) for name, values in rows.items()}
+    masks = {
+        name: np.ma.getmaskarray(values)
+        for name, values in rows.items()
+        if isinstance(values, np.ma.MaskedArray)
+    }
     columns = ", ".join(f'"{name}"' for name in rows)
-    database.execute(f'INSERT INTO "{table}" ({columns}) SELECT {columns} FROM weft_rows')
+    values = ", ".join(
+        f'CASE WHEN "{name} is null" THEN NULL ELSE "{name}" END' if name in masks else f'"{name}"'
+        for name in rows
+    )
+    database.register(
+        "weft_rows", plain | {f"{name} is null": mask for name, mask in masks.items()}
+    )
+    database.execute(f'INSERT INTO "{table}" ({columns}) SELECT {values} FROM weft_rows')
     database.unregister("weft_rows")
 
 
