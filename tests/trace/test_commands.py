@@ -1,7 +1,9 @@
 """Tests of the command line: output, exit statuses, and one line for each error."""
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -211,6 +213,28 @@ def test_record__passes_signals_on(tmp_path: Path) -> None:
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=60)
     assert child.returncode == 5
+
+
+@needs_plugin
+def test_record__a_key_reaches_the_command_once(tmp_path: Path) -> None:
+    """Ctrl-C in a terminal goes to weft and to the command; weft does not send it again."""
+    script = "trap 'echo hit >> hits' INT; touch ready; n=0; "
+    script += "while [ $n -lt 20 ]; do sleep 0.05; n=$((n+1)); done"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(COMMAND[0], [*COMMAND, "record", "--", "sh", "-c", script], CLEAN)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.write(terminal, b"\x03")
+    with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error
+        while os.read(terminal, 4096):
+            pass
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert (tmp_path / "hits").read_text() == "hit\n"
 
 
 @needs_plugin

@@ -25,6 +25,8 @@ PASSED = (
     signal.SIGUSR2,
 )
 
+KEYS = (signal.SIGINT, signal.SIGQUIT)  # what the keys of a terminal send
+
 
 @click.command(
     "record",
@@ -95,6 +97,8 @@ def _run(words: list[str], variables: dict[str, str]) -> int:
     early: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        if number in KEYS and _in_foreground():
+            return  # the terminal has sent it to the command, too
         if child is None:
             early.append(number)
         elif child.poll() is None:
@@ -113,6 +117,20 @@ def _run(words: list[str], variables: dict[str, str]) -> int:
         for one, handler in before.items():
             signal.signal(one, handler)
     return 128 - status if status < 0 else status
+
+
+def _in_foreground() -> bool:
+    """Whether the terminal sends the signals of its keys to this process and to the command."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def _show(folder: Path) -> None:

@@ -41,7 +41,7 @@ PROCESSES = _columns(
     ("host", "text", "name of its host"),
     ("pid", "i64", "its process id"),
     ("start_ticks", "i64", "when it was started, in clock ticks since its host was booted"),
-    ("job", "text", "job that it belongs to, by WEFT_TRACE_JOB or the scheduler's variables"),
+    ("job", "text", "job that it belongs to, by the variables of its scheduler"),
     ("attempt", "i32", "how often the job had been restarted"),
     ("rank", "i32", "its rank in the job, by its launcher's variables"),
     ("world_size", "i32", "ranks in the job, by its launcher's variables"),
