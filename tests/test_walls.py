@@ -37,11 +37,15 @@ PYTHON_ROOMS = {
     "transport/rdma": {"transport", "pyverbs"},
     "transport/sim": {"transport", "congestion", "numpy", "distributed"},
     "transport/telemetry": {"transport", "numpy"},
+    "transport/trace": {"transport", "numpy", "duckdb"},
     "bench": {"bench", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
     "examples": {"examples", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
 }
 # Large or optional packages: imported only inside functions, so that importing weft stays fast.
-LAZY = {"numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2", "distributed"}
+LAZY = {
+    *("numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2", "distributed"),
+    "duckdb",
+}
 # Packages that any module may import lazily; an optional extra of weft installs them.
 OPTIONAL = {"matplotlib"}
 # Modules that are pure functions of their inputs, and the standard library modules they may use.

@@ -89,6 +89,10 @@ from transport._native_replay import (
 
 def crc32c(data: bytes) -> int: ...
 
+# native/bind/trace_records.cc
+
+def trace_records(file: bytes, begin: int) -> tuple[bytes, int, str]: ...
+
 # native/bind/knobs.cc
 
 def knob_table() -> list[tuple[str, str, str, str, str, str, str, str]]: ...

@@ -15,12 +15,14 @@ void bind_rdma_bench(pybind11::module_& module);
 void bind_replay(pybind11::module_& module);
 void bind_rig(pybind11::module_& module);
 void bind_runtime(pybind11::module_& module);
+void bind_trace_records(pybind11::module_& module);
 }  // namespace weft::bind
 
 PYBIND11_MODULE(_native, module) {
   weft::bind::bind_core_bench(module);
   weft::bind::bind_counters(module);
   weft::bind::bind_crc32c(module);
+  weft::bind::bind_trace_records(module);
   weft::bind::bind_knobs(module);
   weft::bind::bind_policies(module);
   weft::bind::bind_rdma(module);

@@ -21,6 +21,7 @@ COMMANDS = {
     "policy": "List, write, check, compile, try and replay policies.",
     "sim": "Simulate a fabric of thousands of hosts under your policies.",
     "swarm": "Check invariants in thousands of random simulations.",
+    "trace": "Show, compare and record traces of NCCL's operations.",
     "run": "Run a command with NCCL pointed at the weft plugin.",
 }
 

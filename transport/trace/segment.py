@@ -7,27 +7,21 @@ format.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from transport.errors import InvalidArgumentError
-from transport.native import crc32c
+import numpy as np
+from numpy.typing import NDArray
 
-MAGIC = b"weftrace"
-VERSION = 1
-HEADER = struct.Struct("<8sIIIIQqqII")
-BLOCK = struct.Struct("<IIIIQQ")
-BLOCK_MAGIC = 0x6B6C6277
-HEAD = struct.Struct("<HHIq")
-TYPES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q"}
+from transport.native import trace_records
+from transport.trace.layout import HEAD_BYTES, HEAD_NAMES, Header, Kind, TraceError, read_header
+
 FILE_BYTES_MAX = 1 << 30
-HEADER_BYTES_MAX = 1 << 20
+SIZE_IS_ODD = "records have another size than the schema says, and were left out"
 
-
-class TraceError(InvalidArgumentError):
-    """The file is not a trace, or cannot be read."""
+Rows = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +57,33 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class _Field:
-    name: str
-    unit: str
-    format: struct.Struct
-    offset: int
+class SegmentRows:
+    """The contents of one file as arrays.
 
+    rows: name of a kind -> its records in the order of the file, as a structured array.
+    places: name of a kind -> the index of each of these records among all records of the file.
+    texts: id of a text -> the text.
+    """
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    name: str
+    header: Header
     bytes: int
-    fields: list[_Field]
+    rows: Mapping[str, Rows]
+    places: Mapping[str, NDArray[np.int64]]
+    texts: Mapping[int, str]
+    dropped: int
+    damage: str
 
 
-def read_segment(path: Path | str) -> Segment:
-    """Reads one file. TraceError if it is not a trace; `damage` describes a damaged end."""
+def read_rows(path: Path | str) -> SegmentRows:
+    """Reads one file into arrays. TraceError if it is not a trace."""
     where = Path(path)
     try:
         if where.stat().st_size > FILE_BYTES_MAX:
             raise TraceError(f"{where}: too large for a file of a trace")
         data = where.read_bytes()
     except (OSError, ValueError) as error:
+        if isinstance(error, TraceError):
+            raise
         raise TraceError(f"cannot read {where}: {error}") from None
     try:
         return _decode(data)
@@ -92,99 +91,66 @@ def read_segment(path: Path | str) -> Segment:
         raise TraceError(f"{where}: {error}") from None
 
 
-def _decode(data: bytes) -> Segment:
-    if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
-        raise TraceError("not a trace")
-    fields = HEADER.unpack_from(data)
-    _, version, header_bytes, schema_bytes, identity_bytes, number, monotonic, real, crc, _ = fields
-    if version != VERSION:
-        raise TraceError(f"its version is {version}; this reader supports version {VERSION}")
-    texts_end = HEADER.size + schema_bytes + identity_bytes
-    if not texts_end <= header_bytes <= min(len(data), HEADER_BYTES_MAX):
-        raise TraceError("damaged header: its sizes are inconsistent")
-    if _checksum(data[:header_bytes], HEADER.size - 8) != crc:
-        raise TraceError("damaged header: its checksum is wrong")
-    kinds = _schema(data[HEADER.size : HEADER.size + schema_bytes])
-    identity = _identity(data[HEADER.size + schema_bytes : texts_end])
-    raw, dropped, damage = _blocks(data, header_bytes)
+def read_segment(path: Path | str) -> Segment:
+    """Reads one file. TraceError if it is not a trace; `damage` describes a damaged end."""
+    found = read_rows(path)
+    kinds = {kind.name: kind for kind in found.header.kinds.values()}
+    placed: list[tuple[int, Record]] = []
+    for name, rows in found.rows.items():
+        made = _records(kinds[name], rows, found.texts)
+        placed += zip(found.places[name].tolist(), made, strict=True)
+    placed.sort(key=lambda one: one[0])
+    header = found.header
+    records = tuple(record for _, record in placed)
+    ahead = header.realtime_ahead_ns
+    return Segment(header.identity, header.number, ahead, records, found.dropped, found.damage)
+
+
+def _decode(data: bytes) -> SegmentRows:
+    header = read_header(data)
+    packed, dropped, damage = trace_records(data, header.bytes)
+    offsets = np.frombuffer(packed, np.uint64).astype(np.int64)
+    heads = np.frombuffer(data, "<u2", len(data) // 8 * 4).reshape(-1, 4)[offsets // 8]
+    words = np.frombuffer(data, "<u8", len(data) // 8)
+    rows: dict[str, Rows] = {}
+    places: dict[str, NDArray[np.int64]] = {}
     texts: dict[int, str] = {}
-    for kind, head, body in raw:
-        if kinds.get(kind) is not None and kinds[kind].name == "text":
-            texts[head[2]] = body.rstrip(b"\0").decode("utf-8", "replace")
-    records = [_record(kinds[kind], head, body, texts) for kind, head, body in raw if kind in kinds]
-    kept = tuple(record for record in records if record.kind != "text")
-    return Segment(identity, number, real - monotonic, kept, dropped, damage)
+    odd = 0
+    for number, kind in header.kinds.items():
+        (found,) = np.nonzero(heads[:, 0] == number)
+        if kind.name == "text":
+            texts.update(_texts(data, offsets[found], heads[found, 1]))
+            continue
+        size = kind.dtype.itemsize
+        fits = found[heads[found, 1] == size]
+        odd += found.size - fits.size
+        if fits.size:
+            index = (offsets[fits] // 8)[:, None] + np.arange(size // 8)
+            rows[kind.name] = words[index].view(kind.dtype)[:, 0]
+            places[kind.name] = fits.astype(np.int64)
+    if odd:
+        damage = "; ".join(filter(None, (damage, f"{odd} {SIZE_IS_ODD}")))
+    return SegmentRows(header, len(data), rows, places, texts, dropped, damage)
 
 
-def _checksum(data: bytes, at: int) -> int:
-    """CRC-32C of bytes in which the checksum itself, at `at`, counts as 0."""
-    return crc32c(data[:at] + b"\0\0\0\0" + data[at + 4 :])
+def _texts(data: bytes, offsets: NDArray[Any], sizes: NDArray[Any]) -> dict[int, str]:
+    found = {}
+    for at, size in zip(offsets.tolist(), sizes.tolist(), strict=True):
+        body = data[at + HEAD_BYTES : at + size].rstrip(b"\0")
+        found[int.from_bytes(data[at + 4 : at + 8], "little")] = body.decode("utf-8", "replace")
+    return found
 
 
-def _schema(text: bytes) -> dict[int, _Kind]:
-    kinds: dict[int, _Kind] = {}
-    kind: _Kind | None = None
-    for line in text.decode("ascii", "replace").splitlines():
-        words = line.split(" ")
-        try:
-            if words[0] == "record":
-                _, number, name, size = words
-                kind = kinds[int(number)] = _Kind(name, int(size), [])
-            elif words[0] == "field" and kind is not None:
-                _, name, type_, unit, offset = words
-                format_ = struct.Struct("<" + TYPES[type_])
-                if not HEAD.size <= int(offset) <= kind.bytes - format_.size:
-                    raise ValueError
-                kind.fields.append(_Field(name, unit, format_, int(offset)))
-            else:
-                raise ValueError
-        except (ValueError, KeyError):
-            raise TraceError(f"damaged schema: the line {line!r} cannot be parsed") from None
-    return kinds
-
-
-def _identity(text: bytes) -> dict[str, str]:
-    lines = text.decode("utf-8", "replace").splitlines()
-    return {name: value for name, _, value in (line.partition(" ") for line in lines)}
-
-
-_Raw = tuple[int, tuple[int, int, int, int], bytes]
-
-
-def _blocks(data: bytes, at: int) -> tuple[list[_Raw], int, str]:
-    """The records of all whole blocks, the records dropped so far, and why reading ended early."""
-    records: list[_Raw] = []
-    dropped = 0
-    while at < len(data):
-        if at + BLOCK.size > len(data):
-            return records, dropped, "the last block is cut off"
-        magic, size, _, crc, _, lost = BLOCK.unpack_from(data, at)
-        end = at + BLOCK.size + size
-        if magic != BLOCK_MAGIC:
-            return records, dropped, f"no block begins at byte {at}"
-        if end > len(data):
-            return records, dropped, "the last block is cut off"
-        if _checksum(data[at:end], 12) != crc:
-            return records, dropped, f"the checksum of the block at byte {at} is wrong"
-        at += BLOCK.size
-        while at < end:
-            head = HEAD.unpack_from(data, at) if at + HEAD.size <= end else (0, 0, 0, 0)
-            if head[1] < HEAD.size or at + head[1] > end:
-                return records, dropped, f"the record at byte {at} has a wrong size"
-            records.append((head[0], head, data[at + HEAD.size : at + head[1]]))
-            at += head[1]
-        dropped = lost
-    return records, dropped, ""
-
-
-def _record(
-    kind: _Kind, head: tuple[int, int, int, int], body: bytes, texts: dict[int, str]
-) -> Record:
-    values: dict[str, int | str] = {}
-    for field in kind.fields:
-        at = field.offset - HEAD.size
-        if at + field.format.size > len(body):
-            continue  # written by a version whose record is shorter
-        (number,) = field.format.unpack_from(body, at)
-        values[field.name] = texts.get(number, "") if field.unit == "text" else number
-    return Record(kind.name, head[2], head[3], values)
+def _records(kind: Kind, rows: Rows, texts: Mapping[int, str]) -> list[Record]:
+    names = [name for name in kind.dtype.names or () if name not in HEAD_NAMES]
+    columns = {
+        name: [texts.get(value, "") for value in rows[name].tolist()]
+        if name in kind.texts
+        else rows[name].tolist()
+        for name in names
+    }
+    ids, times = rows["id"].tolist(), rows["time_ns"].tolist()
+    return [
+        Record(kind.name, ids[at], times[at], {name: columns[name][at] for name in names})
+        for at in range(len(ids))
+    ]

@@ -1,0 +1,1 @@
+"""Tests of trace files, the store that they are read into, and `weft trace`."""

@@ -1,0 +1,244 @@
+"""Tests of the command line: output, exit statuses, and one line for each error."""
+
+import contextlib
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from transport import native
+
+from .writer import channel, communicator, operation, rank_of
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-c", "from transport.cli import main; main()", "trace"]
+CLEAN = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "NCCL_"))}
+CLEAN["PYTHONPATH"] = str(ROOT)
+
+
+def trace(*words: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, words)],
+        cwd=cwd, env=CLEAN, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def output(*words: str | Path) -> str:
+    done = trace(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A ring of four ranks on two nodes; rank 3 has no trace."""
+    where = tmp_path / "traces"
+    where.mkdir()
+    for rank in range(3):
+        process = rank_of(where, rank, 4, per_node=2)
+        comm = communicator(process, 5, rank, 4, name="world")
+        op = operation(process, comm, "AllReduce", 10, 20, count=100)
+        if rank == 1:
+            channel(process, comm, op, 2, 1000, 11, 19)
+        process.write()
+    return where
+
+
+def test_info__says_what_there_is_and_what_is_missing(folder: Path) -> None:
+    said = output("info", folder)
+    assert "without trace: 3" in said
+    assert "3 operations" in said
+    assert "note: no trace of ranks 3 of 4" in said
+    found = json.loads(output("info", folder, "--json", "-"))
+    assert (found["processes"], found["ranks"], found["missing_ranks"]) == (3, 4, [3])
+    assert [one["host"] for one in found["hosts"]] == ["node0", "node1"]
+    assert found["rows"]["operations"] == 3
+
+
+def test_matrix__prints_cells_with_marks(folder: Path) -> None:
+    lines = output("matrix", folder).splitlines()
+    assert lines[0] == "bytes by rank: 4 x 4, 2.2 kB"
+    assert lines[2].split() == ["0", ".", "~600", "B", ".", "."]
+    assert lines[3].split() == ["1", ".", ".", "1", "kB", "."]
+
+
+def test_matrix__writes_files(folder: Path, tmp_path: Path) -> None:
+    files = {f"--{kind}": tmp_path / f"m.{kind}" for kind in ("csv", "html", "png")}
+    words = [word for pair in files.items() for word in pair]
+    said = output("matrix", folder, "--scale", "log", *words, "--json", "-")
+    assert json.loads(said)["cells"][1]["value"] == 1000
+    assert files["--csv"].read_text().splitlines()[2] == "1,2,1000,measured"
+    assert files["--html"].read_text().startswith("<!doctype html>")
+    assert files["--png"].stat().st_size > 1000
+
+
+def test_matrix__large_ones_are_shades_and_a_list(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 100)
+    comm = communicator(process, 5, 0, 100)
+    op = operation(process, comm, "Send", 1, 2, kind=1, root=99, algorithm="")
+    channel(process, comm, op, 99, 4096, 1, 2)
+    process.write()
+    for scale in ("linear", "log"):
+        lines = output("matrix", tmp_path, "--scale", scale).splitlines()
+        assert lines[1] == " " * 63 + "@"
+        assert lines[66].split()[:4] == ["0", "99", "4.096", "kB"]
+
+
+def test_profile__prints_and_writes_json(folder: Path) -> None:
+    assert "AllReduce" in output("profile", folder)
+    found = json.loads(output("profile", folder, "--json", "-"))
+    assert found["operations"][0]["count"] == 3
+    assert found["communicators"][0]["parallelism"] == "data"
+
+
+def test_query__answers_and_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    sql = "SELECT rank, sum(bytes) AS total FROM processes JOIN operations USING (process) "
+    sql += "GROUP BY ALL ORDER BY ALL"
+    assert output("query", folder, sql, "--csv", "-") == "rank,total\n0,400\n1,400\n2,400\n"
+    assert json.loads(output("query", folder, sql, "--json", "-"))[0] == {"rank": 0, "total": 400}
+    assert "comm_id" in output("query", folder, "DESCRIBE comms")
+    out = tmp_path / "x"
+    for bad in (
+        "DROP TABLE comms", "SELECT 1; SELECT 2", "", "SELECT nothing", "SELECT",
+        f"COPY comms TO '{out}'", f"EXPLAIN ANALYZE COPY comms TO '{out}'",
+    ):  # fmt: skip
+        done = trace("query", folder, bad)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), bad
+    assert not out.exists()
+
+
+def test_export__is_read_again(folder: Path, tmp_path: Path) -> None:
+    tables = tmp_path / "tables"
+    output("export", folder, "-o", tables)
+    assert output("matrix", tables) == output("matrix", folder)
+    assert trace("export", folder, "-o", tables).returncode == 2
+    output("export", folder, "-o", tmp_path / "csv", "--format", "csv")
+    assert (tmp_path / "csv" / "comms.csv").exists()
+
+
+def test_diff__shows_what_changed(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    process = rank_of(other, 0, 4)
+    comm = communicator(process, 5, 0, 4)
+    operation(process, comm, "AllReduce", 10, 20, count=100)
+    process.write()
+    found = json.loads(output("diff", folder, other, "--json", "-"))
+    assert found["bytes"][0]["what"] == ["0", "1"]
+    assert (found["bytes"][0]["ratio"], found["calls"][0]["after"]) == (1, 1)
+    assert "second trace: no trace of ranks 1-3 of 4" in output("diff", folder, other)
+
+
+@pytest.mark.parametrize("name", ["info", "matrix", "profile", "diff", "export", "query"])
+def test_commands__bad_folders_are_one_line(tmp_path: Path, name: str) -> None:
+    more: dict[str, list[str | Path]] = {
+        "diff": [tmp_path],
+        "export": ["-o", tmp_path / "x"],
+        "query": ["SELECT 1"],
+    }
+    for bad in (tmp_path, tmp_path / "none"):
+        done = trace(name, bad, *more.get(name, []))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"weft: {bad} ")
+        assert done.stderr.count("\n") == 1
+
+
+def test_commands__two_jobs_must_be_told_apart(tmp_path: Path) -> None:
+    for at, job in enumerate(("17", "18")):
+        process = rank_of(tmp_path, 0, 1, SLURM_JOB_ID=job)
+        process.name = f"{at:016x}"
+        communicator(process, 5, 0, 1)
+        process.write()
+    done = trace("matrix", tmp_path)
+    assert done.returncode == 2
+    assert "choose one with --job" in done.stderr
+    assert output("matrix", tmp_path, "--job", "17").startswith("bytes by rank: 1 x 1")
+    assert "jobs       17, 18" in output("info", tmp_path)
+    assert trace("matrix", tmp_path, "--job", "19").returncode == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--comm", "x"], ["--op", "x"], ["--kind", "p2p"], ["--from", "nan"], ["--measure", "x"]],
+)
+def test_commands__wrong_choices_are_one_line(folder: Path, words: list[str]) -> None:
+    done = trace("matrix", folder, *words)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+needs_plugin = pytest.mark.skipif(not native.PLUGIN_PATH.exists(), reason="the plugin is not built")
+
+
+@needs_plugin
+def test_record__traces_a_program(build_tree: Path, tmp_path: Path) -> None:
+    host = build_tree / "weft_profiler_host"
+    if not host.exists():
+        pytest.fail(f"{host} is not built: run make test-native")
+    out = tmp_path / "out"
+    words = ["sh", "-c", f'"{host}" "$NCCL_PROFILER_PLUGIN" 5']
+    done = trace("record", "-o", out, "--", *words)
+    assert done.returncode == 0, done.stderr
+    assert "recorded 1 processes on 1 hosts" in done.stderr
+    assert "123456789abcdef0" in output("profile", out)
+    again = trace("record", "-o", out, "--", "true")
+    assert (again.returncode, "holds a trace already" in again.stderr) == (2, True)
+    assert trace("record", "--join", "-o", out, "--", "true").returncode == 0
+
+
+@needs_plugin
+@pytest.mark.parametrize(("script", "status"), [("exit 7", 7), ("kill -9 $$", 137), (":", 0)])
+def test_record__passes_the_exit_status_on(tmp_path: Path, script: str, status: int) -> None:
+    done = trace("record", "--", "sh", "-c", script, cwd=tmp_path)
+    assert done.returncode == status
+    assert "nothing was recorded" in done.stderr
+    assert [path.name[:11] for path in tmp_path.iterdir()] == ["weft-trace-"]
+
+
+@needs_plugin
+def test_record__passes_signals_on(tmp_path: Path) -> None:
+    script = "trap 'exit 5' TERM; touch ready; while :; do sleep 0.05; done"
+    child = subprocess.Popen(
+        [*COMMAND, "record", "-o", str(tmp_path / "out"), "--", "sh", "-c", script],
+        cwd=tmp_path, env=CLEAN, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=60)
+    assert child.returncode == 5
+
+
+@needs_plugin
+def test_record__a_key_reaches_the_command_once(tmp_path: Path) -> None:
+    """Ctrl-C in a terminal goes to weft and to the command; weft does not send it again."""
+    script = "trap 'echo hit >> hits' INT; touch ready; n=0; "
+    script += "while [ $n -lt 20 ]; do sleep 0.05; n=$((n+1)); done"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(COMMAND[0], [*COMMAND, "record", "--", "sh", "-c", script], CLEAN)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.write(terminal, b"\x03")
+    with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error
+        while os.read(terminal, 4096):
+            pass
+    _, status = os.waitpid(pid, 0)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert (tmp_path / "hits").read_text() == "hit\n"
+
+
+@needs_plugin
+def test_record__refuses_what_cannot_run(tmp_path: Path) -> None:
+    for words in (["--", "no-such-command"], ["-o", "/proc/x", "--", "true"], []):
+        done = trace("record", *words, cwd=tmp_path)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -1,0 +1,55 @@
+"""Tests that whole files with nonsense in their records break no command."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from transport.errors import WeftError
+from transport.trace import matrix_of, open_store, profile_of
+from transport.trace.matrix import MEASURES
+
+from .writer import FORMATS, LAYOUTS, Process, rank_of
+
+LIMITS = {"u16": (0, 16), "u32": (0, 32), "u64": (0, 64), "i32": (-31, 31), "i64": (-63, 63)}
+
+
+def value(draw: random.Random, type_: str) -> int:
+    """Small and typical numbers, and the extremes of the type."""
+    low, high = LIMITS[type_]
+    least = -(1 << -low) if low else 0
+    most = (1 << high) - 1
+    return max(least, min(most, draw.choice((0, 1, 2, 3, -1, least, most, draw.randint(0, 9)))))
+
+
+def nonsense(process: Process, draw: random.Random, count: int) -> None:
+    for _ in range(count):
+        kind = draw.choice([name for name in LAYOUTS if name != "text"])
+        fields = {name: value(draw, type_) for type_, name, _ in LAYOUTS[kind][1]}
+        process.put(kind, draw.randint(0, 6), value(draw, "i64"), **fields)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_store__survives_any_values(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    assert set(FORMATS) == set(LIMITS)
+    for rank in range(3):
+        process = rank_of(tmp_path, rank, 3)
+        if draw.random() < 0.3:
+            process.variables = {"RANK": draw.choice(("x", "-4", "99999999999"))}
+        process.text("RING")
+        process.dropped = draw.choice((0, (1 << 64) - 1))
+        nonsense(process, draw, 150)
+        process.write()
+    with open_store(tmp_path) as store:
+        assert store.rows("SELECT count(*) FROM processes") == [(3,)]
+        store.notes()
+        assert profile_of(store) is not None
+        for measure in MEASURES:
+            for by_host in (False, True):
+                try:
+                    found = matrix_of(store, measure, by_host=by_host)
+                except WeftError:
+                    continue
+                assert found.size <= 1 << 14
+        store.to_parquet(tmp_path / "tables")

@@ -1,0 +1,23 @@
+"""`weft trace`: shows, compares, exports and records traces of NCCL's operations."""
+
+import click
+
+from transport.cli.trace_diff import command as diff
+from transport.cli.trace_export import command as export
+from transport.cli.trace_info import command as info
+from transport.cli.trace_matrix import command as matrix
+from transport.cli.trace_profile import command as profile
+from transport.cli.trace_query import command as query
+from transport.cli.trace_record import command as record
+
+
+@click.group("trace")
+def command() -> None:
+    """Show, compare, export and record traces of NCCL's operations.
+
+    DIR is the folder that WEFT_TRACE named, or one that weft trace export has written.
+    """
+
+
+for one in (diff, export, info, matrix, profile, query, record):
+    command.add_command(one)

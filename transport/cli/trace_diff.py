@@ -1,0 +1,110 @@
+"""`weft trace diff`: what changed most between two traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from transport.cli import trace_open as shared
+from transport.cli.output import json_option, print_table, write_json
+from transport.cli.trace_matrix import MEASURES
+from transport.sim.units import bytes_text, time_text
+
+if TYPE_CHECKING:
+    from transport.trace.difference import Change
+    from transport.trace.matrix import Matrix
+    from transport.trace.profile import Profile
+
+
+@click.command("diff")
+@click.argument("before", metavar="BEFORE", type=click.Path(path_type=Path))
+@click.argument("after", metavar="AFTER", type=click.Path(path_type=Path))
+@click.option("--measure", type=click.Choice(MEASURES), default="bytes", show_default=True)
+@click.option("--by", type=click.Choice(["rank", "host"]), default="rank", show_default=True)
+@click.option("--top", type=click.IntRange(1, 100_000), default=10, show_default=True)
+@shared.comm_option
+@shared.op_option
+@shared.kind_option
+@json_option
+def command(
+    before: Path,
+    after: Path,
+    measure: str,
+    by: str,
+    top: int,
+    comm: str | None,
+    op: str | None,
+    kind: str | None,
+    json_path: str | None,
+) -> None:
+    """Compare two traces: the cells of their matrices, and their operations.
+
+    Shares are of the sum of each trace, so that runs of different lengths can be compared. What
+    changed most in share comes first.
+
+    Example: weft trace diff monday tuesday --by host
+    """
+    from transport.trace.difference import cells, changes, labels_differ, operations
+
+    filters = shared.filters_of(comm, op, kind, None, None)
+    matrices: list[Matrix] = []
+    profiles: list[Profile] = []
+    notes: list[str] = []
+    for name, folder in (("first", before), ("second", after)):
+        matrix, profile, said = _read(folder, measure, by, filters)
+        matrices.append(matrix)
+        profiles.append(profile)
+        notes += [f"{name} trace: {one}" for one in said]
+    differ = labels_differ(*matrices)
+    notes += [differ] if differ else []
+    parts = {
+        measure: changes(*map(cells, matrices)),
+        "calls": changes(*(operations(one, "count") for one in profiles)),
+        "call_bytes": changes(*(operations(one, "bytes") for one in profiles)),
+        "time_ns": changes(*(operations(one, "time_ns") for one in profiles)),
+    }
+    if json_path is not None:
+        content = {name: [_plain(one) for one in found] for name, found in parts.items()}
+        write_json({"cells": measure, **content, "notes": notes}, json_path)
+        return
+    unit = matrices[0].unit
+    _show(["from", "to"], measure, unit, parts.pop(measure)[:top])
+    for name, of in (("calls", "calls"), ("call_bytes", "bytes"), ("time_ns", "ns")):
+        click.echo()
+        heads = ["function", "algorithm", "protocol", "datatype"]
+        _show(heads, name.removesuffix("_ns"), of, parts[name][:top])
+    shared.show_notes(notes)
+
+
+def _read(folder: Path, measure: str, by: str, filters: Any) -> tuple[Matrix, Profile, list[str]]:
+    from transport.trace.matrix import matrix_of
+    from transport.trace.profile import profile_of
+
+    with shared.opened(folder, None) as store, shared.told():
+        found = matrix_of(store, measure, by_host=by == "host", filters=filters)
+        return found, profile_of(store), [*store.notes(), *found.notes]
+
+
+def _plain(one: Change) -> dict[str, Any]:
+    names = ("what", "before", "after", "share_before", "share_after", "ratio")
+    return {name: getattr(one, name) for name in names}
+
+
+def _show(heads: list[str], what: str, unit: str, found: list[Change]) -> None:
+    def text(value: float) -> str:
+        if unit == "bytes":
+            return bytes_text(value)
+        return time_text(value) if unit == "ns" else f"{value:.0f}"
+
+    rows = [
+        [
+            *one.what,
+            *(text(one.before), text(one.after)),
+            "new" if one.ratio is None else f"{one.ratio:.3g}",
+            *(f"{one.share_before:.1%}", f"{one.share_after:.1%}", f"{one.share_change:+.1%}"),
+        ]
+        for one in found
+    ]
+    print_table([*heads, what, "after", "ratio", "share", "after", "change"], rows)

@@ -1,0 +1,171 @@
+"""`weft trace matrix`: what each rank or host sent to each other one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import numpy as np
+
+from transport.cli import trace_open as shared
+from transport.cli.options import CSV, HTML, output_file
+from transport.cli.output import json_option, print_table, write_json
+from transport.sim.units import bytes_text, time_text
+
+if TYPE_CHECKING:
+    from transport.trace.matrix import Matrix
+
+MEASURES = ("bytes", "messages", "resent_bytes", "latency_mean", "latency_p99")
+TABLE_MAX = 16  # ranks of the largest matrix that is printed cell by cell
+SHADES = " .:-=+*#%@"
+SHADED = 64  # characters of a line of a larger one
+TOP = 10
+
+
+@click.command("matrix")
+@shared.folder_argument
+@shared.job_option
+@click.option("--measure", type=click.Choice(MEASURES), default="bytes", show_default=True)
+@click.option("--by", type=click.Choice(["rank", "host"]), default="rank", show_default=True)
+@shared.comm_option
+@shared.op_option
+@shared.kind_option
+@shared.from_option
+@shared.to_option
+@click.option(
+    "--scale",
+    type=click.Choice(["linear", "log"]),
+    default="linear",
+    show_default=True,
+    help="Scale of colours and shades.",
+)
+@click.option("--csv", "csv_file", type=output_file(*CSV), help="Write the cells to this file.")
+@click.option("--png", type=output_file(".png"), help="Draw a picture (needs matplotlib).")
+@click.option("--html", type=output_file(*HTML), help="Write a page to look at in a browser.")
+@json_option
+def command(
+    folder: Path,
+    job: str | None,
+    measure: str,
+    by: str,
+    comm: str | None,
+    op: str | None,
+    kind: str | None,
+    from_s: float | None,
+    to_s: float | None,
+    scale: str,
+    csv_file: Path | None,
+    png: Path | None,
+    html: Path | None,
+    json_path: str | None,
+) -> None:
+    """Show what each rank sent to each other one. Rows send, columns receive.
+
+    A cell was measured by NCCL's network proxy, or derived (~) from the operations that no network
+    channel carried, as over NVLink; ? is traffic of which only the sum is known. --from and --to
+    count from the first record.
+
+    Example: weft trace matrix traces --op AllReduce --html matrix.html
+    """
+    from transport.trace import matrix_files as files
+    from transport.trace.matrix import matrix_of
+
+    filters = shared.filters_of(comm, op, kind, from_s, to_s)
+    with shared.opened(folder, job) as store, shared.told():
+        found = matrix_of(store, measure, by_host=by == "host", filters=filters)
+        notes = store.notes()
+        logarithmic = scale == "log"
+        if csv_file is not None:
+            shared.write_text(files.table(found), csv_file)
+        if html is not None:
+            shared.write_text(files.page(found, notes, logarithmic), html)
+        if png is not None:
+            draw(found, png, logarithmic)
+        if json_path is not None:
+            write_json(files.document(found, notes), json_path)
+        elif csv_file is None and html is None and png is None:
+            show(found, logarithmic)
+            shared.show_notes([*notes, *found.notes])
+
+
+def draw(found: Matrix, png: Path, logarithmic: bool) -> None:
+    from transport.trace.matrix_files import picture
+
+    try:
+        picture(found, png, logarithmic)
+    except ImportError:
+        raise click.ClickException("--png needs matplotlib: pip install 'weft[plots]'") from None
+    click.echo(f"wrote {png}", err=True)
+
+
+def show(found: Matrix, logarithmic: bool) -> None:
+    total = "" if found.measure.startswith("latency") else f", {text(found, found.values.sum())}"
+    click.echo(f"{found.measure} by {found.what}: {found.size} x {found.size}{total}")
+    if found.size <= TABLE_MAX:
+        show_cells(found)
+    else:
+        show_shades(found, logarithmic)
+        show_top(found)
+
+
+def text(found: Matrix, value: float) -> str:
+    if found.unit == "bytes":
+        return bytes_text(value)
+    return time_text(value) if found.unit == "ns" else f"{value:.0f}"
+
+
+def show_cells(found: Matrix) -> None:
+    values, states = found.dense_values(), found.dense_states()
+
+    def cell(row: int, column: int) -> str:
+        state = int(states[row, column])
+        if state & 3 == 0:
+            return "?" if state else "."
+        known = text(found, values[row, column])
+        return ("~" if state & 2 else "") + known + (" + ?" if state & 4 else "")
+
+    print_table(
+        ["from \\ to", *found.labels],
+        [
+            [label, *(cell(row, column) for column in range(found.size))]
+            for row, label in enumerate(found.labels)
+        ],
+    )
+
+
+def show_shades(found: Matrix, logarithmic: bool) -> None:
+    """A picture of characters; each stands for the sum (latency: the maximum) of some cells."""
+    side = min(found.size, SHADED)
+    at = found.sources * side // found.size, found.targets * side // found.size
+    sums = np.zeros((side, side))
+    if found.measure.startswith("latency"):
+        np.maximum.at(sums, at, found.values)
+    else:
+        np.add.at(sums, at, found.values)
+    used = sums[sums > 0]
+    shares = sums / (used.max() if used.size else 1.0)
+    if logarithmic and used.size and used.min() < used.max():
+        span = np.log(used.max() / used.min())
+        shares = np.where(
+            sums > 0, 0.1 + 0.9 * np.log(np.maximum(sums, used.min()) / used.min()) / span, 0
+        )
+    shades = np.ceil(shares * (len(SHADES) - 1)).astype(int)
+    for line in shades.tolist():
+        click.echo("".join(SHADES[shade] for shade in line))
+
+
+def show_top(found: Matrix) -> None:
+    order = np.argsort(-found.values, kind="stable")[:TOP]
+    print_table(
+        ["from", "to", found.measure, "is"],
+        [
+            [
+                found.labels[found.sources[at]],
+                found.labels[found.targets[at]],
+                text(found, found.values[at]),
+                "measured" if found.states[at] & 1 else "derived",
+            ]
+            for at in order.tolist()
+        ],
+    )

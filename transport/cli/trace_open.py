@@ -1,0 +1,103 @@
+"""Opens traces for the commands of `weft trace`, and the options that these share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from transport.cli.check import progress_on_a_terminal
+
+if TYPE_CHECKING:
+    from transport.trace.matrix import Filters
+    from transport.trace.store import Store
+
+folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+job_option = click.option("--job", metavar="NAME", help="Only this job, if DIR has several.")
+comm_option = click.option("--comm", metavar="NAME|ID", help="Only this communicator.")
+op_option = click.option("--op", metavar="FUNCTION", help="Only this function, such as AllReduce.")
+kind_option = click.option(
+    "--kind", type=click.Choice(["collective", "p2p"]), help="Only operations of this kind."
+)
+from_option = click.option(
+    "--from", "from_s", metavar="SECONDS", type=float, help="Only what began later than this."
+)
+to_option = click.option(
+    "--to", "to_s", metavar="SECONDS", type=float, help="Only what began before this."
+)
+
+
+@contextmanager
+def told() -> Iterator[None]:
+    """Turns errors of traces into one line: exit status 2 for a wrong argument, else 1."""
+    from transport.trace.layout import TraceError
+    from transport.trace.places import ChoiceError
+    from transport.trace.query import QueryError
+    from transport.trace.store import TraceExtraError
+
+    try:
+        yield
+    except TraceExtraError as error:
+        raise click.ClickException(str(error)) from None
+    except (TraceError, ChoiceError, QueryError) as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from None
+
+
+@contextmanager
+def opened(folder: Path, job: str | None, *, one_job: bool = True) -> Iterator[Store]:
+    """The store of a folder. With several jobs in it, one must be chosen, if `one_job`."""
+    from transport.trace.store import open_store
+
+    with told():
+        with progress_on_a_terminal("reading traces") as progress:
+            store = open_store(
+                folder, job=job, progress=lambda done, of: progress(f"{done} of {of}", done / of)
+            )
+        with store:
+            jobs = store.jobs()
+            if one_job and len(jobs) > 1:
+                named = ", ".join(
+                    f"{name or 'unnamed'} ({count} processes)" for name, count in jobs
+                )
+                raise click.UsageError(
+                    f"{folder} has traces of {len(jobs)} jobs, {named}: choose one with --job"
+                )
+            yield store
+
+
+def filters_of(
+    comm: str | None,
+    op: str | None,
+    kind: str | None,
+    from_s: float | None,
+    to_s: float | None,
+) -> Filters:
+    from transport.trace.matrix import Filters
+
+    return Filters(comm, op, kind, _ns(from_s), _ns(to_s))
+
+
+def _ns(seconds: float | None) -> int | None:
+    if seconds is None:
+        return None
+    if not abs(seconds) < 1e9:
+        raise click.UsageError(f"{seconds} is no time in seconds since the first record")
+    return round(seconds * 1e9)
+
+
+def show_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        click.echo(f"note: {note}")
+
+
+def write_text(text: str, out: Path) -> None:
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.UsageError(f"cannot write {out}: {error.strerror}") from None
+    click.echo(f"wrote {out}", err=True)

@@ -1,0 +1,92 @@
+"""`weft trace profile`: how often, how large and how fast NCCL's operations were."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from transport.cli import trace_open as shared
+from transport.cli.output import json_option, print_table, write_json
+from transport.sim.units import bytes_text, time_text
+
+if TYPE_CHECKING:
+    from transport.trace.profile import Communicator, Operations
+
+BARS = "▁▂▃▄▅▆▇█"
+BARS_MAX = 24
+COMMS_MAX = 32  # communicators that are printed
+MEMBERS_MAX = 40  # characters of a list of ranks
+
+
+@click.command("profile")
+@shared.folder_argument
+@shared.job_option
+@json_option
+def command(folder: Path, job: str | None, json_path: str | None) -> None:
+    """Sum up operations by function, algorithm, protocol and datatype, and by communicator.
+
+    Calls of all ranks are counted. Sizes are those of a rank's call. Bandwidths are as in
+    nccl-tests, from the time between the first and the last use of the network.
+
+    Example: weft trace profile traces
+    """
+    from transport.trace.profile import profile_of
+
+    with shared.opened(folder, job) as store, shared.told():
+        found = profile_of(store)
+        notes = [*store.notes(), *found.notes]
+    if json_path is not None:
+        write_json(asdict(found) | {"notes": notes}, json_path)
+        return
+    heads = ["function", "algorithm", "protocol", "datatype", "calls", "bytes", "p50", "p95", "max"]
+    heads += ["sizes", "time", "share", "algbw", "busbw", "timed by"]
+    print_table(heads, map(operation_cells, found.operations))
+    if found.communicators:
+        click.echo()
+        heads = ["communicator", "name", "ranks", "nodes", "of the job", "calls", "bytes", "time"]
+        heads += ["functions", "use (a guess)"]
+        print_table(heads, map(communicator_cells, found.communicators[:COMMS_MAX]))
+        if found.communicators[COMMS_MAX:]:
+            more = len(found.communicators) - COMMS_MAX
+            click.echo(f"{more} more communicators: weft trace profile --json -")
+    shared.show_notes(notes)
+
+
+def size(value: float | None, per: str = "") -> str:
+    return "" if value is None else bytes_text(value) + per
+
+
+def operation_cells(one: Operations) -> list[str]:
+    sizes = [size(one.bytes), size(one.bytes_p50), size(one.bytes_p95), size(one.bytes_max)]
+    names = [one.function, one.algorithm, one.protocol, one.datatype.removeprefix("nccl")]
+    rates = [size(one.algorithm_bytes_per_s, "/s"), size(one.bus_bytes_per_s, "/s")]
+    times = [time_text(one.time_ns), f"{one.time_share:.1%}"]
+    timed_by = ", ".join(one.timed_by)
+    return [*names, str(one.count), *sizes, bars(one.sizes), *times, *rates, timed_by]
+
+
+def bars(sizes: dict[int, int]) -> str:
+    """A histogram: a character for each power of two from the smallest to the largest size."""
+    if not sizes:
+        return ""
+    powers = range(min(sizes), max(sizes) + 1)[:BARS_MAX]
+    most = max(sizes.values())
+    counts = [sizes.get(power, 0) for power in powers]
+    return "".join(BARS[(one * 7 + most - 1) // most] if one else " " for one in counts)
+
+
+def communicator_cells(one: Communicator) -> list[str]:
+    from transport.trace.notes import ranges
+
+    members = ranges(one.members)
+    if len(members) > MEMBERS_MAX:
+        members = members[: MEMBERS_MAX - 3] + "..."
+    counts = ["" if value is None else str(value) for value in (one.ranks, one.nodes)]
+    sums = [str(one.count), bytes_text(one.bytes), time_text(one.time_ns)]
+    return [
+        *(one.comm_id, one.name, *counts, members, *sums),
+        *(", ".join(one.functions[:3]), one.parallelism),
+    ]

@@ -1,0 +1,154 @@
+"""`weft trace record`: runs a command with tracing on, then says what was recorded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from transport import native
+from transport.sim.units import bytes_text
+
+# Signals that ask this process to end; they are passed on to the command.
+PASSED = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+
+KEYS = (signal.SIGINT, signal.SIGQUIT)  # what the keys of a terminal send
+
+
+@click.command(
+    "record",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder for the trace; by default a new one, weft-trace-TIME-PID.",
+)
+@click.option(
+    "--join", is_flag=True, help="Other hosts of the same job write into the folder, too."
+)
+@click.option("--kernels", is_flag=True, help="Record the times of kernels; this slows NCCL down.")
+@click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(out: Path | None, join: bool, kernels: bool, cmd: tuple[str, ...]) -> int:
+    """Run CMD with NCCL profiled by weft, under any network of NCCL, and show what was recorded.
+
+    The exit status is that of CMD. To use weft as the network as well, run weft run in CMD.
+
+    Example: weft trace record -o traces -- torchrun --nproc-per-node 8 train.py
+    """
+    if not native.PLUGIN_PATH.exists():
+        raise click.ClickException(
+            f"the plugin is not built ({native.PLUGIN_PATH}): run make build"
+        )
+    program = shutil.which(cmd[0])
+    if program is None:
+        raise click.UsageError(f"{cmd[0]}: no such command")
+    folder = _folder(out, join)
+    status = _run([program, *cmd[1:]], environment(dict(os.environ), folder, kernels))
+    _show(folder)
+    return status
+
+
+def environment(current: dict[str, str], folder: Path, kernels: bool) -> dict[str, str]:
+    """The user's variables, plus those that make NCCL load the profiler and write traces."""
+    chosen = dict(current)
+    chosen["WEFT_TRACE"] = str(folder)
+    chosen["NCCL_PROFILER_PLUGIN"] = str(native.PLUGIN_PATH)
+    if kernels:
+        chosen["WEFT_TRACE_KERNELS"] = "1"
+    return chosen
+
+
+def _folder(out: Path | None, join: bool) -> Path:
+    """The folder of the trace, which is made. It must hold no other trace."""
+    name = f"weft-trace-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    folder = (out if out is not None else Path(name)).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not join and next(folder.rglob("*.trace"), None) is not None:
+            raise click.UsageError(
+                f"{folder} holds a trace already: give another folder, or --join if other hosts of "
+                "the same job write it"
+            )
+    except OSError as error:
+        raise click.UsageError(f"cannot write {folder}: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise click.UsageError(f"cannot write {folder}: no permission")
+    return folder
+
+
+def _run(words: list[str], variables: dict[str, str]) -> int:
+    """Runs the command to its end, and returns its exit status as a shell would."""
+    child: subprocess.Popen[bytes] | None = None
+    early: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        if number in KEYS and _in_foreground():
+            return  # the terminal has sent it to the command, too
+        if child is None:
+            early.append(number)
+        elif child.poll() is None:
+            child.send_signal(number)
+
+    before = {one: signal.signal(one, pass_on) for one in PASSED}
+    try:
+        try:
+            child = subprocess.Popen(words, env=variables, executable=words[0])
+        except OSError as error:
+            raise click.UsageError(f"{words[0]}: {error.strerror}") from None
+        for number in early:
+            child.send_signal(number)
+        status = child.wait()
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+    return 128 - status if status < 0 else status
+
+
+def _in_foreground() -> bool:
+    """Whether the terminal sends the signals of its keys to this process and to the command."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def _show(folder: Path) -> None:
+    """Says on stderr what was recorded. Nothing here changes the exit status."""
+    from transport.trace.folder import scan
+
+    processes, problems = scan(folder)
+    for one in problems:
+        click.echo(f"weft: {one}", err=True)
+    if not processes:
+        why = "CMD made no NCCL communicator, or its NCCL has no profiler (before 2.23)"
+        click.echo(f"weft: nothing was recorded in {folder}: {why}", err=True)
+        return
+    hosts = len({one.host for one in processes})
+    paths = [path for one in processes for path, _ in one.paths.values()]
+    size = sum(path.stat().st_size for path in paths if path.exists())
+    click.echo(
+        f"weft: recorded {len(processes)} processes on {hosts} hosts in {folder}: "
+        f"{len(paths)} files, {bytes_text(size)}; next: weft trace info {folder}",
+        err=True,
+    )

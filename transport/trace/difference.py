@@ -1,0 +1,76 @@
+"""Compares two traces: the cells of their matrices, and their operations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from transport.trace.matrix import Matrix
+from transport.trace.profile import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One quantity in both traces.
+
+    share_before, share_after: the quantity divided by the sum of its kind in its trace.
+    ratio: after divided by before; None: it was 0.
+    """
+
+    what: tuple[str, ...]
+    before: float
+    after: float
+    share_before: float
+    share_after: float
+
+    @property
+    def ratio(self) -> float | None:
+        return self.after / self.before if self.before else None
+
+    @property
+    def share_change(self) -> float:
+        return self.share_after - self.share_before
+
+
+def changes(
+    before: Mapping[tuple[str, ...], float], after: Mapping[tuple[str, ...], float]
+) -> list[Change]:
+    """All quantities of either trace, those whose share changed most first."""
+    totals = sum(before.values()) or 1.0, sum(after.values()) or 1.0
+    found = []
+    for what in {**before, **after}:
+        a, b = before.get(what, 0.0), after.get(what, 0.0)
+        found.append(Change(what, a, b, a / totals[0], b / totals[1]))
+    return sorted(found, key=lambda one: (-abs(one.share_change), -abs(one.after - one.before)))
+
+
+def cells(matrix: Matrix) -> dict[tuple[str, ...], float]:
+    """(label of the sender, of the receiver) -> value."""
+    return {
+        (matrix.labels[a], matrix.labels[b]): value
+        for a, b, value in zip(
+            matrix.sources.tolist(), matrix.targets.tolist(), matrix.values.tolist(), strict=True
+        )
+    }
+
+
+def operations(profile: Profile, of: str) -> dict[tuple[str, ...], float]:
+    """(function, algorithm, protocol, datatype) -> an attribute such as time_ns."""
+    return {
+        (one.function, one.algorithm, one.protocol, one.datatype): float(getattr(one, of) or 0)
+        for one in profile.operations
+    }
+
+
+def labels_differ(before: Matrix, after: Matrix) -> str:
+    """What must be said about the rows of the two matrices; "": they are alike."""
+    if before.what != after.what:
+        return f"the first matrix is by {before.what}, the second by {after.what}"
+    only = [_only(before.labels, after.labels), _only(after.labels, before.labels)]
+    if not any(only):
+        return ""
+    return f"{only[0]} rows are only in the first trace, {only[1]} only in the second"
+
+
+def _only(these: Sequence[str], those: Sequence[str]) -> int:
+    return len(set(these) - set(those))

@@ -1,0 +1,101 @@
+"""Finds the trace files below a folder, and which process each of them is of."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from transport.trace.layout import HEADER, HEADER_BYTES_MAX, Header, TraceError, read_header
+
+NAME = re.compile(r"weft-([0-9a-f]{16})-[0-9]{6,}\.trace")
+NUMBER = re.compile(r"-?[0-9]{1,9}")
+# Variables in the order in which they are asked. torchrun's run id is often "none".
+JOBS = ("WEFT_TRACE_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID")
+RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+ATTEMPTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+
+
+@dataclass(slots=True)
+class ProcessFiles:
+    """The files of one process's trace.
+
+    trace: the part of the file names that identifies the process.
+    paths: number of a file -> its path and header.
+    """
+
+    trace: str
+    identity: Mapping[str, str]
+    paths: dict[int, tuple[Path, Header]] = field(default_factory=dict)
+
+    @property
+    def host(self) -> str:
+        return self.identity.get("host", "")
+
+    @property
+    def rank(self) -> int | None:
+        return number(self.identity, *RANKS)
+
+    @property
+    def job(self) -> str:
+        found = (self.identity.get(name, "") for name in JOBS)
+        return next((job for job in found if job not in ("", "none")), "")
+
+    @property
+    def attempt(self) -> int:
+        return number(self.identity, *ATTEMPTS) or 0
+
+    @property
+    def first(self) -> Header:
+        """The header of the oldest file."""
+        return self.paths[min(self.paths)][1]
+
+
+def number(identity: Mapping[str, str], *names: str) -> int | None:
+    """The value of the first of these variables that is a number."""
+    found = (identity.get(name, "") for name in names)
+    return next((int(text) for text in found if NUMBER.fullmatch(text)), None)
+
+
+def scan(folder: Path) -> tuple[list[ProcessFiles], list[str]]:
+    """The processes with traces below the folder, by job, attempt, rank; and what was not read."""
+    found: dict[tuple[str, ...], ProcessFiles] = {}
+    problems = []
+    for path in sorted(folder.rglob("*.trace")):
+        try:
+            header = _header(path)
+        except TraceError as error:
+            problems.append(f"{path.relative_to(folder)} is left out: {error}")
+            continue
+        named = NAME.fullmatch(path.name)
+        trace = named[1] if named else path.name
+        identity = header.identity
+        key = (trace, *(identity.get(name, "") for name in ("host", "pid", "start_ticks")))
+        process = found.setdefault(key, ProcessFiles(trace, identity))
+        if header.number in process.paths:
+            first = process.paths[header.number][0].relative_to(folder)
+            problems.append(f"{path.relative_to(folder)} is left out: it is a copy of {first}")
+            continue
+        process.paths[header.number] = (path, header)
+    return sorted(found.values(), key=_order), problems
+
+
+def _header(path: Path) -> Header:
+    try:
+        with path.open("rb") as file:
+            start = file.read(HEADER.size)
+            size = HEADER.unpack(start)[2] if len(start) == HEADER.size else 0
+            start += file.read(min(max(size - len(start), 0), HEADER_BYTES_MAX))
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror}") from None
+    if not start:
+        raise TraceError("it is empty")
+    return read_header(start)
+
+
+def _order(process: ProcessFiles) -> tuple[str, int, float, str, int, str]:
+    rank = math.inf if process.rank is None else process.rank
+    began = process.first.realtime_ahead_ns
+    return process.job, process.attempt, rank, process.host, began, process.trace

@@ -1,0 +1,154 @@
+"""Writes matrices to files: a page with a canvas, a picture, CSV."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.trace.matrix import UNKNOWN, Matrix, state_text
+
+PIXELS_MAX = 1024  # rows of a picture
+CELLS_EXACT = 1 << 20  # most cells of a page whose values are float64
+PAGE = Path(__file__).with_name("matrix_page.html")
+
+
+def title(matrix: Matrix) -> str:
+    """What the matrix shows, in a few words."""
+    return f"{matrix.measure} by {matrix.what}, {matrix.size} x {matrix.size}"
+
+
+def page(matrix: Matrix, notes: Sequence[str], logarithmic: bool) -> str:
+    """One HTML page that needs nothing else. Its cells are packed as base64 of typed arrays."""
+    content = {
+        "title": title(matrix),
+        "unit": matrix.unit,
+        "labels": matrix.labels,
+        "log": logarithmic,
+        **_cells_of_page(matrix),
+        "unknown": [_packed(np.array(group), "<u4") for group in matrix.unknown],
+        "notes": [*notes, *matrix.notes],
+    }
+    # No text in the data can end the script element.
+    data = json.dumps(content).replace("<", "\\u003c")
+    return PAGE.read_text(encoding="utf-8").replace("@DATA@", data)
+
+
+def _cells_of_page(matrix: Matrix) -> dict[str, Any]:
+    """The cells: a list of those with a value or, if these are many, all in the order of rows.
+
+    Values of many cells are float32, so that a page of 4,096 x 4,096 stays below 120 MB.
+    """
+    count = matrix.values.size
+    floats = "f4" if count > CELLS_EXACT else "f8"
+    if count * 4 < matrix.size**2:
+        index = _packed(matrix.sources * matrix.size + matrix.targets, "<u4")
+        values, states = matrix.values, matrix.states
+    else:
+        index = None
+        values = matrix.dense_values().ravel()
+        states = np.zeros(matrix.size**2, np.uint8)
+        states[matrix.sources * matrix.size + matrix.targets] = matrix.states
+    packed = {"values": _packed(values, f"<{floats}"), "states": _packed(states, "u1")}
+    return {"cells": index, "floats": floats, **packed}
+
+
+def table(matrix: Matrix) -> str:
+    """CSV with a line for each cell that has a value."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["from", "to", matrix.measure, "state"])
+    for source, target, value, state in _cells(matrix):
+        writer.writerow([matrix.labels[source], matrix.labels[target], _plain(value), state])
+    return out.getvalue()
+
+
+def document(matrix: Matrix, notes: Sequence[str]) -> dict[str, Any]:
+    """The matrix as a JSON document. `unknown` lists groups of rows."""
+    return {
+        "by": matrix.what,
+        "measure": matrix.measure,
+        "unit": matrix.unit,
+        "labels": matrix.labels,
+        "cells": [
+            {
+                "from": matrix.labels[source],
+                "to": matrix.labels[target],
+                "value": _plain(value),
+                "state": state,
+            }
+            for source, target, value, state in _cells(matrix)
+        ],
+        "unknown": [[matrix.labels[row] for row in group] for group in matrix.unknown],
+        "notes": [*notes, *matrix.notes],
+    }
+
+
+def picture(matrix: Matrix, out: Path, logarithmic: bool) -> None:
+    """Draws the matrix into a PNG file; ImportError without matplotlib."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import colors, pyplot
+
+    dense, states = _folded(matrix.dense_values()), _folded(matrix.dense_states())
+    shown = np.ma.masked_where((states & 3 == 0) | ((dense <= 0) & logarithmic), dense)
+    figure, axes = pyplot.subplots(figsize=(9, 8), layout="constrained")
+    scale = colors.LogNorm() if logarithmic and shown.count() else None
+    edges = (-0.5, matrix.size - 0.5, matrix.size - 0.5, -0.5)
+    axes.imshow(
+        states == UNKNOWN, cmap="Greys", vmin=0, vmax=4, interpolation="nearest", extent=edges
+    )
+    drawn = axes.imshow(shown, cmap="viridis", norm=scale, interpolation="nearest", extent=edges)
+    if shown.count():
+        figure.colorbar(drawn, label=matrix.unit)
+    axes.set_title(title(matrix))
+    axes.set_xlabel(f"to {matrix.what}")
+    axes.set_ylabel(f"from {matrix.what}")
+    if matrix.size <= 32:
+        axes.set_xticks(range(matrix.size), matrix.labels, rotation=90)
+        axes.set_yticks(range(matrix.size), matrix.labels)
+    try:
+        figure.savefig(out, format="png", dpi=120)
+    finally:
+        pyplot.close(figure)
+
+
+def _folded(cells: NDArray[Any]) -> NDArray[Any]:
+    """The matrix with at most PIXELS_MAX rows: each of its cells is the largest of several."""
+    fold = -(-len(cells) // PIXELS_MAX)
+    if fold == 1:
+        return cells
+    starts = np.arange(0, len(cells), fold)
+    rows: NDArray[Any] = np.maximum.reduceat(cells, starts, axis=0)
+    columns: NDArray[Any] = np.maximum.reduceat(rows, starts, axis=1)
+    return columns
+
+
+def _cells(matrix: Matrix) -> list[tuple[int, int, float, str]]:
+    return [
+        (source, target, value, state_text(state))
+        for source, target, value, state in zip(
+            matrix.sources.tolist(),
+            matrix.targets.tolist(),
+            matrix.values.tolist(),
+            matrix.states.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _plain(value: float) -> int | float:
+    """A whole number without a fraction."""
+    return int(value) if value.is_integer() else value
+
+
+def _packed(values: NDArray[Any], dtype: str) -> str:
+    return base64.b64encode(values.astype(dtype).tobytes()).decode("ascii")

@@ -1,0 +1,96 @@
+"""What a reader must know before trusting a trace: missing ranks, losses, damage, clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+Query = Callable[..., list[tuple[Any, ...]]]
+CLOCK_NS = 1_000_000_000  # a host whose clock is further off is named
+NAMED_MAX = 5  # processes of which a note speaks in detail
+
+
+def notes_of(query: Query) -> list[str]:
+    """One line for each thing that is missing or wrong."""
+    return [*_jobs(query), *_missing(query), *_losses(query), *_damage(query), *_clocks(query)]
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers in increasing order as text, like "0-3, 7"."""
+    parts: list[list[int]] = []
+    for one in numbers:
+        if parts and parts[-1][1] == one - 1:
+            parts[-1][1] = one
+        else:
+            parts.append([one, one])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def missing_ranks(query: Query) -> tuple[list[int], int]:
+    """Ranks of the job without a trace, and the number of ranks; ([], 0) if it is unknown."""
+    ranks = {rank for (rank,) in query("SELECT DISTINCT rank FROM processes WHERE rank >= 0")}
+    ((size,),) = query("SELECT max(world_size) FROM processes WHERE rank IS NOT NULL")
+    if ranks and size is not None:
+        return [rank for rank in range(min(size, 1 << 20)) if rank not in ranks], size
+    sql = "SELECT comm_id, max(ranks) AS size FROM comms GROUP BY ALL ORDER BY size DESC, comm_id"
+    largest = query(f"{sql} NULLS LAST LIMIT 1")
+    if not largest or largest[0][1] is None:
+        return [], 0
+    comm_id, size = largest[0]
+    known = {one for (one,) in query("SELECT rank FROM comms WHERE comm_id = ?", comm_id)}
+    return [rank for rank in range(min(size, 1 << 20)) if rank not in known], size
+
+
+def _jobs(query: Query) -> Iterator[str]:
+    jobs = query("SELECT job, count(*) FROM processes GROUP BY job ORDER BY job")
+    if len(jobs) > 1:
+        named = ", ".join(f"{job or 'unnamed'} ({count} processes)" for job, count in jobs)
+        yield f"the folder has traces of {len(jobs)} jobs: {named}"
+    attempts = query("SELECT attempt, count(*) FROM processes GROUP BY attempt ORDER BY attempt")
+    if len(attempts) > 1:
+        named = ", ".join(f"{attempt} ({count} processes)" for attempt, count in attempts)
+        yield f"the job was restarted; the trace has these attempts: {named}"
+
+
+def _missing(query: Query) -> Iterator[str]:
+    missing, size = missing_ranks(query)
+    if missing:
+        yield f"no trace of ranks {ranges(missing)} of {size}"
+
+
+def _losses(query: Query) -> Iterator[str]:
+    sql = "SELECT count(*), sum(dropped) FROM processes WHERE dropped > 0"
+    for count, dropped in query(sql):
+        if count:
+            yield f"{count} processes dropped {dropped} records: counts and sums are too low"
+    sql = "SELECT count(*), sum(removed) FROM processes WHERE removed > 0"
+    for count, removed in query(sql):
+        if count:
+            yield f"{removed} older files of {count} processes were removed: the start is missing"
+
+
+def _damage(query: Query) -> Iterator[str]:
+    sql = "SELECT host, pid, damage FROM processes WHERE damage <> '' ORDER BY process"
+    found = query(sql)
+    for host, pid, damage in found[:NAMED_MAX]:
+        yield f"process {pid} of {host}: {damage}"
+    if found[NAMED_MAX:]:
+        yield f"{len(found) - NAMED_MAX} more processes have damaged files"
+
+
+def _clocks(query: Query) -> Iterator[str]:
+    sql = "SELECT DISTINCT clock, host, clock_offset_ns, clock_error_ns FROM processes ORDER BY 1"
+    found = query(sql)
+    far = [one for one in found if abs(one[2] or 0) >= CLOCK_NS]
+    for _, host, offset_ns, error_ns in far[:NAMED_MAX]:
+        way = "behind" if offset_ns > 0 else "ahead"
+        yield (
+            f"the clock of {host} is {abs(offset_ns) / 1e9:.3f} s {way}; its times were moved "
+            f"(error at most {error_ns} ns)"
+        )
+    if far[NAMED_MAX:]:
+        yield f"the times of {len(far) - NAMED_MAX} more hosts were moved by over a second"
+    unknown = [host for _, host, _, error_ns in found if error_ns is None]
+    if unknown:
+        named = ", ".join(unknown[:NAMED_MAX]) + (", ..." if unknown[NAMED_MAX:] else "")
+        yield f"no messages tell how far these clocks are off, so times are as they say: {named}"

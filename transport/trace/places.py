@@ -1,0 +1,148 @@
+"""Decides what the rows and columns of a matrix stand for: ranks, processes or hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from transport.errors import InvalidArgumentError
+from transport.trace.gather import Columns
+from transport.trace.load import insert
+from transport.trace.store import Store
+
+RANKS_MAX = 16_384  # a matrix of more rows would not fit into memory
+
+
+class ChoiceError(InvalidArgumentError):
+    """There is no such communicator, operation or measure in the trace; the message lists some."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The rows of a matrix, which are its columns as well.
+
+    what: "rank", "rank in communicator", "process" or "host".
+    labels: the name of each row.
+    of_process: process -> its row. Several processes can share a row.
+    seats: (comm_id, rank in the communicator) -> its row, also for some ranks without a trace.
+    """
+
+    what: str
+    labels: tuple[str, ...]
+    of_process: dict[int, int]
+    seats: dict[tuple[int, int], int]
+
+    def without_trace(self) -> list[int]:
+        """Rows that no process with a trace has."""
+        return sorted(set(range(len(self.labels))) - set(self.of_process.values()))
+
+    def write(self, store: Store) -> None:
+        """Makes the tables `place` (process, spot) and `seat` (comm_id, rank, spot, traced)."""
+        database = store.database
+        database.execute("CREATE OR REPLACE TEMP TABLE place (process INTEGER, spot INTEGER)")
+        sql = "TEMP TABLE seat (comm_id UBIGINT, rank INTEGER, spot INTEGER, traced BOOLEAN)"
+        database.execute(f"CREATE OR REPLACE {sql}")
+        processes = np.array([*self.of_process.keys()], np.int32)
+        at = np.array([*self.of_process.values()], np.int32)
+        insert(database, "place", {"process": processes, "spot": at})
+        absent = set(self.without_trace())
+        rows: Columns = {
+            "comm_id": np.array([comm_id for comm_id, _ in self.seats], np.uint64),
+            "rank": np.array([rank for _, rank in self.seats], np.int32),
+            "spot": np.array([*self.seats.values()], np.int32),
+            "traced": np.array([one not in absent for one in self.seats.values()], np.bool_),
+        }
+        insert(database, "seat", rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    comm_id: int
+    process: int
+    rank: int
+    ranks: int
+
+
+def chosen_comms(store: Store, text: str | None) -> list[int] | None:
+    """The ids of the communicators that a name or id selects; None: all."""
+    if text is None:
+        return None
+    known = store.rows("SELECT DISTINCT comm_id, name FROM comms WHERE comm_id IS NOT NULL")
+    found = {i for i, name in known if text in (name, str(i), f"{i:x}", f"0x{i:x}", f"{i:016x}")}
+    if not found:
+        names = sorted({f"{name or 'unnamed'} ({i:016x})" for i, name in known})
+        more = ", ..." if names[8:] else ""
+        said = ", ".join(names[:8]) + more or "none"
+        raise ChoiceError(f"the trace has no communicator {text}; it has {said}")
+    return sorted(found)
+
+
+def places_of(store: Store, comms: Collection[int] | None, by_host: bool) -> Places:
+    """The rows of a matrix of these communicators, None: of all traffic."""
+    processes = store.rows("SELECT process, rank, host, pid, world_size FROM processes ORDER BY 1")
+    sql = "SELECT comm_id, process, rank, ranks FROM comms WHERE comm_id IS NOT NULL"
+    seats = [
+        _Seat(comm_id, process, rank, ranks or 0)
+        for comm_id, process, rank, ranks in store.rows(sql)
+        if rank is not None
+    ]
+    if comms is not None:
+        seats = [one for one in seats if one.comm_id in comms]
+        members = {one.process for one in seats}
+        processes = [one for one in processes if one[0] in members]
+    if by_host:
+        hosts = list(dict.fromkeys(host for _, _, host, _, _ in processes))
+        rows = {process: hosts.index(host) for process, _, host, _, _ in processes}
+        return Places("host", tuple(hosts), rows, _seated(seats, rows))
+    # Processes without communicators, such as a launcher, need no rank.
+    seated = {one.process for one in seats}
+    ranks = {process: rank for process, rank, _, _, _ in processes if rank is not None}
+    named = ranks.keys() >= seated and (seated or len(ranks) == len(processes))
+    if ranks and named and all(0 <= rank < RANKS_MAX for rank in ranks.values()):
+        sizes = [size or 0 for _, _, _, _, size in processes] if comms is None else []
+        return _by_rank(ranks, seats, max(sizes, default=0))
+    if seats:
+        return _by_largest(seats)
+    labels = tuple(f"{host}:{pid}" for _, _, host, pid, _ in processes)
+    rows = {process: at for at, (process, *_) in enumerate(processes)}
+    return Places("process", labels, rows, {})
+
+
+def _by_rank(ranks: dict[int, int], seats: list[_Seat], size: int) -> Places:
+    """One row for each rank of the job. A communicator of all ranks seats those without a trace."""
+    known = {*ranks.values(), *range(min(size, RANKS_MAX))}
+    groups: dict[int, list[_Seat]] = {}
+    for one in seats:
+        groups.setdefault(one.comm_id, []).append(one)
+    alike = {
+        comm_id: max(one.ranks for one in group)
+        for comm_id, group in groups.items()
+        if all(ranks[one.process] == one.rank for one in group)
+        and max(one.ranks for one in group) >= len(known)
+    }
+    known |= {rank for count in alike.values() for rank in range(min(count, RANKS_MAX))}
+    row_of = {rank: at for at, rank in enumerate(sorted(known))}
+    rows = {process: row_of[rank] for process, rank in ranks.items()}
+    found = {
+        (comm_id, rank): row_of[rank]
+        for comm_id, count in alike.items()
+        for rank in range(min(count, RANKS_MAX))
+    }
+    return Places("rank", tuple(map(str, sorted(known))), rows, found | _seated(seats, rows))
+
+
+def _by_largest(seats: list[_Seat]) -> Places:
+    """One row for each rank of the largest communicator; other processes have none."""
+    largest = max(seats, key=lambda one: (one.ranks, -one.comm_id))
+    own = [one for one in seats if one.comm_id == largest.comm_id]
+    size = min(max(largest.ranks, *(one.rank + 1 for one in own), 1), RANKS_MAX)
+    rows = {one.process: one.rank for one in own if 0 <= one.rank < size}
+    found = {(largest.comm_id, rank): rank for rank in range(size)}
+    labels = tuple(map(str, range(size)))
+    return Places("rank in communicator", labels, rows, found | _seated(seats, rows))
+
+
+def _seated(seats: Iterable[_Seat], rows: dict[int, int]) -> dict[tuple[int, int], int]:
+    return {(one.comm_id, one.rank): rows[one.process] for one in seats if one.process in rows}

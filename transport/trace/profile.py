@@ -1,0 +1,197 @@
+"""The profile of a trace: how often, how large and how fast the operations were."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+from transport.trace.parallelism import guess
+from transport.trace.sizes import PER_RANK
+from transport.trace.store import Store
+
+_PER_RANK = ", ".join(f"'{one}'" for one in PER_RANK)
+# Each operation of each process with its time: that of its channels in the network, else that of
+# its kernels, else that of the call that enqueued it. The time of a captured operation is not
+# known, because its channels belong to all launches of the graph.
+_TIMED = f"""
+WITH network AS (
+  SELECT process, operation, max(end_ns) - min(begin_ns) AS ns
+  FROM channels WHERE operation IS NOT NULL GROUP BY ALL),
+kernel AS (
+  SELECT process, operation, max(gpu_stop_ns)::HUGEINT - min(gpu_start_ns) AS ns
+  FROM kernels WHERE operation IS NOT NULL AND gpu_stop_ns > 0 GROUP BY ALL),
+timed AS (
+  SELECT o.process, o.function, o.algorithm, o.protocol, o.datatype, o.bytes, o.root, o.captured,
+    m.comm_id, m.ranks,
+    o.bytes::DOUBLE * CASE WHEN o.function IN ({_PER_RANK}) THEN greatest(m.ranks, 1) ELSE 1 END
+      AS whole,
+    CASE WHEN m.ranks IS NULL OR m.ranks < 2 THEN 1 WHEN o.function = 'AllReduce'
+      THEN 2 * (m.ranks::DOUBLE - 1) / m.ranks WHEN o.function IN ({_PER_RANK})
+      THEN (m.ranks::DOUBLE - 1) / m.ranks ELSE 1 END AS factor,
+    CASE WHEN o.captured THEN NULL WHEN n.ns > 0 THEN 'network' WHEN k.ns > 0 THEN 'kernel'
+      WHEN o.end_ns > o.begin_ns THEN 'enqueue' END AS clock,
+    CASE WHEN o.captured THEN NULL WHEN n.ns > 0 THEN n.ns WHEN k.ns > 0 THEN k.ns
+      ELSE o.end_ns - o.begin_ns END::DOUBLE AS ns
+  FROM operations o LEFT JOIN comms m ON m.process = o.process AND m.id = o.comm
+  LEFT JOIN network n ON n.process = o.process AND n.operation = o.id
+  LEFT JOIN kernel k ON k.process = o.process AND k.operation = o.id
+  WHERE o.function IS NOT NULL)
+"""
+_KEY = "function, algorithm, protocol, datatype"
+_GROUPS = f"""
+SELECT {_KEY}, count(*), sum(bytes), quantile_disc(bytes, 0.5), quantile_disc(bytes, 0.95),
+  max(bytes), sum(ns),
+  sum(whole) FILTER (clock IN ('network', 'kernel')) /
+    sum(ns) FILTER (clock IN ('network', 'kernel') AND whole IS NOT NULL) * 1e9,
+  sum(whole * factor) FILTER (clock IN ('network', 'kernel')) /
+    sum(ns) FILTER (clock IN ('network', 'kernel') AND whole IS NOT NULL) * 1e9,
+  list_sort(list_distinct(list(clock)))
+FROM timed GROUP BY {_KEY} ORDER BY sum(ns) DESC NULLS LAST, {_KEY}
+"""
+_SIZES = f"""
+SELECT {_KEY}, CASE WHEN bytes > 0 THEN floor(log2(bytes))::INTEGER ELSE 0 END AS power, count(*)
+FROM timed WHERE bytes IS NOT NULL GROUP BY {_KEY}, power ORDER BY power
+"""
+_COMMS = """
+SELECT comm_id, function, count(*), coalesce(sum(bytes), 0), coalesce(sum(ns), 0)
+FROM timed WHERE comm_id IS NOT NULL GROUP BY comm_id, function
+"""
+_PEERS = """
+SELECT comm_id, max(peers) FROM (
+  SELECT comm_id, process, count(DISTINCT root) AS peers FROM timed WHERE function = 'Send'
+  GROUP BY ALL) GROUP BY ALL
+"""
+_SHAPES = """
+SELECT m.comm_id, any_value(m.name), max(m.ranks), max(m.nodes), list(DISTINCT p.rank)
+FROM comms m JOIN processes p ON p.process = m.process WHERE m.comm_id IS NOT NULL GROUP BY ALL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """The operations of one function, algorithm, protocol and datatype, of all ranks together.
+
+    count: calls, each rank's counted. bytes, bytes_p50, bytes_p95, bytes_max: of a rank's call.
+    sizes: exponent of a power of two -> calls of at least that size and less than the next.
+    time_ns: sum over ranks. time_share: of the sum of all operations.
+    algorithm_bytes_per_s, bus_bytes_per_s: as in nccl-tests; None: no channel or kernel was
+    recorded.
+    timed_by: what the times are of: network, kernel, enqueue.
+    """
+
+    function: str
+    algorithm: str
+    protocol: str
+    datatype: str
+    count: int
+    bytes: int | None
+    bytes_p50: int | None
+    bytes_p95: int | None
+    bytes_max: int | None
+    sizes: dict[int, int]
+    time_ns: int
+    time_share: float
+    algorithm_bytes_per_s: float | None
+    bus_bytes_per_s: float | None
+    timed_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """The operations of one communicator. members: ranks in the job, as far as known.
+
+    parallelism: a guess from its shape; "": none.
+    """
+
+    comm_id: str
+    name: str
+    ranks: int | None
+    nodes: int | None
+    members: tuple[int, ...]
+    count: int
+    bytes: int
+    time_ns: int
+    functions: tuple[str, ...]
+    parallelism: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """notes: what the numbers lack, a line each."""
+
+    operations: tuple[Operations, ...]
+    communicators: tuple[Communicator, ...]
+    notes: tuple[str, ...]
+
+
+def profile_of(store: Store) -> Profile:
+    """Sums up all operations of a trace."""
+    sizes: dict[tuple[Any, ...], dict[int, int]] = defaultdict(dict)
+    for *key, power, count in store.rows(_TIMED + _SIZES):
+        sizes[tuple(key)][power] = count
+    groups = store.rows(_TIMED + _GROUPS)
+    total_ns = sum(row[9] or 0 for row in groups)
+    operations = tuple(_operations(row, sizes[tuple(row[:4])], total_ns) for row in groups)
+    return Profile(operations, tuple(_communicators(store)), tuple(_notes(store, operations)))
+
+
+def _operations(row: tuple[Any, ...], sizes: dict[int, int], total_ns: float) -> Operations:
+    *key, count, total, half, most, largest, ns, rate, bus, clocks = row
+    function, algorithm, protocol, datatype = (text or "" for text in key)
+    return Operations(
+        function,
+        algorithm,
+        protocol,
+        datatype,
+        count=count,
+        bytes=_whole(total),
+        bytes_p50=_whole(half),
+        bytes_p95=_whole(most),
+        bytes_max=_whole(largest),
+        sizes=sizes,
+        time_ns=int(ns or 0),
+        time_share=(ns or 0) / total_ns if total_ns else 0.0,
+        algorithm_bytes_per_s=rate,
+        bus_bytes_per_s=bus,
+        timed_by=tuple(one for one in clocks if one is not None),
+    )
+
+
+def _whole(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _communicators(store: Store) -> list[Communicator]:
+    used: dict[int, list[tuple[str, int, int, float]]] = defaultdict(list)
+    for comm_id, function, count, size, ns in store.rows(_TIMED + _COMMS):
+        used[comm_id].append((function, count, int(size), ns))
+    peers = dict(store.rows(_TIMED + _PEERS))
+    ((processes, size),) = store.rows("SELECT count(DISTINCT rank), max(world_size) FROM processes")
+    shapes = store.rows(_SHAPES)
+    world = max(processes, size or 0, *(row[2] or 0 for row in shapes), 0)
+    found = []
+    for comm_id, name, ranks, nodes, members in shapes:
+        uses = sorted(used[comm_id], key=lambda one: -one[3])
+        known = tuple(sorted(one for one in members if one is not None))
+        sizes = {function: float(total) for function, _, total, _ in uses}
+        kind = guess(known, ranks or 0, nodes, world, sizes, peers.get(comm_id, 0))
+        sums = (sum(one[1] for one in uses), sum(one[2] for one in uses))
+        time_ns = int(sum(one[3] for one in uses))
+        functions = tuple(one[0] for one in uses)
+        named = (f"{comm_id:016x}", name or "", ranks, nodes, known)
+        found.append(Communicator(*named, *sums, time_ns, functions, kind))
+    return sorted(found, key=lambda one: (-one.time_ns, one.comm_id))
+
+
+def _notes(store: Store, operations: tuple[Operations, ...]) -> list[str]:
+    notes = []
+    if any("enqueue" in one.timed_by for one in operations):
+        notes.append(
+            "times of operations without channels or kernels are those of the call that enqueued "
+            "them; WEFT_TRACE_KERNELS=1 records kernels"
+        )
+    ((captured,),) = store.rows("SELECT count(*) FROM operations WHERE captured")
+    if captured:
+        notes.append(f"{captured} operations are of captured graphs: their times are not known")
+    return notes

@@ -1,0 +1,26 @@
+"""Runs SELECT statements of a user on a store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transport.errors import InvalidArgumentError
+from transport.trace.store import Store
+
+
+class QueryError(InvalidArgumentError):
+    """The statement is no SELECT, or DuckDB refuses it."""
+
+
+def select(store: Store, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Headings and rows. Statements that could change something are refused."""
+    import duckdb
+
+    try:
+        statements = duckdb.extract_statements(sql)
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            raise QueryError("only one SELECT statement can be run: a trace is not changed")
+        found = store.database.execute(sql)
+        return [column[0] for column in found.description or ()], found.fetchall()
+    except duckdb.Error as error:
+        raise QueryError(f"the query failed: {error}") from None

@@ -1,0 +1,36 @@
+"""Sizes of NCCL's datatypes, and what a collective moves, as nccl-tests counts it."""
+
+from __future__ import annotations
+
+ELEMENT_BYTES = {
+    "ncclInt8": 1,
+    "ncclUint8": 1,
+    "ncclFloat8e4m3": 1,
+    "ncclFloat8e5m2": 1,
+    "ncclFloat16": 2,
+    "ncclBfloat16": 2,
+    "ncclInt32": 4,
+    "ncclUint32": 4,
+    "ncclFloat32": 4,
+    "ncclInt64": 8,
+    "ncclUint64": 8,
+    "ncclFloat64": 8,
+}
+# Collectives whose count is that of one rank, while the whole buffer has all ranks' parts.
+PER_RANK = ("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter")
+
+
+def whole_bytes(function: str, bytes_: int, ranks: int) -> int:
+    """Size of the operation as nccl-tests states it, from the bytes of its call."""
+    return bytes_ * ranks if function in PER_RANK else bytes_
+
+
+def bus_factor(function: str, ranks: int) -> float:
+    """Bus bandwidth divided by algorithm bandwidth, as in nccl-tests."""
+    if ranks < 2:
+        return 1.0
+    if function == "AllReduce":
+        return 2 * (ranks - 1) / ranks
+    if function in PER_RANK:
+        return (ranks - 1) / ranks
+    return 1.0

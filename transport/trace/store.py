@@ -1,0 +1,182 @@
+"""A store: the traces of all processes of a job as tables, which SQL can query."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from transport.errors import WeftError
+from transport.trace.layout import TraceError
+from transport.trace.load import Progress, load
+from transport.trace.notes import notes_of
+from transport.trace.tables import SQL_TYPES, TABLES, create
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+INSTALL = "pip install 'weft[trace]'"
+
+
+class TraceExtraError(WeftError, ImportError):
+    """DuckDB is not installed; the message says how to install it."""
+
+
+class Store:
+    """The tables of a trace (docs/TRACING.md).
+
+    problems: what could not be read, a line for each file.
+    """
+
+    def __init__(self, database: DuckDBPyConnection, where: Path, problems: Sequence[str]) -> None:
+        self.database = database
+        self.where = where
+        self.problems = tuple(problems)
+
+    def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows of a query; each ? in it stands for one of the values."""
+        return self._run(sql, values).fetchall()
+
+    def arrays(self, sql: str, *values: Any) -> dict[str, NDArray[Any]]:
+        """The columns of a query as arrays; a column with NULLs is a masked array."""
+        found: dict[str, NDArray[Any]] = self._run(sql, values).fetchnumpy()
+        return found
+
+    def _run(self, sql: str, values: Sequence[Any]) -> DuckDBPyConnection:
+        import duckdb
+
+        try:
+            return self.database.execute(sql, list(values))
+        except duckdb.Error as error:
+            raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
+
+    def jobs(self) -> list[tuple[str, int]]:
+        """The jobs, each with its number of processes."""
+        sql = "SELECT job, count(*) FROM processes GROUP BY job ORDER BY job"
+        return [(job, count) for job, count in self.rows(sql)]
+
+    def notes(self) -> list[str]:
+        """What a reader must know before trusting the numbers: gaps, losses, clocks."""
+        return [*self.problems, *notes_of(self.rows)]
+
+    def to_parquet(self, folder: Path) -> None:
+        """Writes each table to a Parquet file; open_store() opens such a folder."""
+        _new_folder(folder)
+        for table in TABLES:
+            self.database.execute(f"COPY {table} TO {_quoted(folder / table)} (FORMAT parquet)")
+            (folder / table).rename(folder / f"{table}.parquet")
+
+    def to_csv(self, folder: Path) -> None:
+        """Writes each table to a CSV file with a line of headings."""
+        _new_folder(folder)
+        for table in TABLES:
+            to = _quoted(folder / f"{table}.csv")
+            self.database.execute(f"COPY {table} TO {to} (FORMAT csv, HEADER)")
+
+    def close(self) -> None:
+        self.database.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def new_store() -> Store:
+    """A store in memory whose tables are empty."""
+    database = _connect(None)
+    for table in TABLES:
+        database.execute(create(table))
+    return Store(database, Path(), ())
+
+
+def open_store(
+    folder: Path | str,
+    *,
+    job: str | None = None,
+    file: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Store:
+    """Opens the traces below a folder, or a folder that to_parquet() has written.
+
+    job: only the processes of this job.
+    file: keeps the tables in this database file, which must not exist; by default in memory.
+    progress: called after each process that was read.
+    TraceError if there is no trace; TraceExtraError without DuckDB.
+    """
+    where = Path(folder)
+    if not where.is_dir():
+        raise TraceError(f"{where} is not a folder")
+    database = _connect(file)
+    import duckdb
+
+    try:
+        if (where / "processes.parquet").exists():
+            _attach(database, where, job)
+            return Store(database, where, ())
+        return Store(database, where, load(database, where, job, progress))
+    except duckdb.Error as error:
+        database.close()
+        raise TraceError(f"cannot read {where}: {error}") from None
+    except BaseException:
+        database.close()
+        raise
+
+
+def _connect(file: Path | str | None) -> DuckDBPyConnection:
+    """A new database, in memory without a file."""
+    try:
+        import duckdb
+    except ImportError:
+        raise TraceExtraError(f"traces are read with DuckDB: {INSTALL}") from None
+    if file is not None and Path(file).exists():
+        raise TraceError(f"{file} exists already")
+    try:
+        database = duckdb.connect(":memory:" if file is None else str(file))
+    except duckdb.Error as error:
+        raise TraceError(f"cannot open {file}: {error}") from None
+    # Arrays of objects hold nothing but texts: DuckDB need not sample them to find their type.
+    database.execute("SET pandas_analyze_sample = 0")
+    # Its bar would be mixed with the output of commands.
+    database.execute("SET enable_progress_bar = false")
+    return database
+
+
+def _attach(database: DuckDBPyConnection, where: Path, job: str | None) -> None:
+    """Makes a view of each table's Parquet file; an absent file is an empty table."""
+    for table, columns in TABLES.items():
+        file = where / f"{table}.parquet"
+        names = ", ".join(f"NULL::{SQL_TYPES[one.type]} AS {one.name}" for one in columns)
+        source = (
+            f"read_parquet({_quoted(file)})" if file.exists() else f"(SELECT {names}) WHERE false"
+        )
+        chosen = ""
+        if job is not None and table == "processes":
+            chosen = f" WHERE job = {_quoted(job)}"
+        elif job is not None and file.exists():
+            chosen = " WHERE process IN (SELECT process FROM processes)"
+        database.execute(f"CREATE VIEW {table} AS SELECT * FROM {source}{chosen}")
+    if job is not None and database.execute("SELECT count(*) FROM processes").fetchone() == (0,):
+        raise TraceError(f"{where} has no traces of the job {job!r}")
+
+
+def _new_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise TraceError(f"{folder} is not empty")
+    except OSError as error:
+        raise TraceError(f"cannot write {folder}: {error.strerror}") from None
+
+
+def _quoted(value: Path | str) -> str:
+    return "'" + str(value).replace("'", "''") + "'"
