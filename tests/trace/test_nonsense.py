@@ -11,7 +11,14 @@ from transport.trace.matrix import MEASURES
 
 from .writer import FORMATS, LAYOUTS, Process, rank_of
 
-LIMITS = {"u16": (0, 16), "u32": (0, 32), "u64": (0, 64), "i32": (-31, 31), "i64": (-63, 63)}
+LIMITS = {
+    "u8": (0, 8),
+    "u16": (0, 16),
+    "u32": (0, 32),
+    "u64": (0, 64),
+    "i32": (-31, 31),
+    "i64": (-63, 63),
+}
 
 
 def value(draw: random.Random, type_: str) -> int:

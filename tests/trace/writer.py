@@ -10,7 +10,7 @@ from pathlib import Path
 from transport.native import crc32c
 
 LAYOUT = Path(__file__).resolve().parents[2] / "native" / "telemetry" / "trace_layout.h"
-FORMATS = {"u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q"}
+FORMATS = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q"}
 AHEAD_NS = 1_700_000_000_000_000_000  # CLOCK_REALTIME minus CLOCK_MONOTONIC of every host
 STANDING = 0xFFFF_FFFF
 
