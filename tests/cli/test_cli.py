@@ -92,6 +92,11 @@ def test_run__names_the_plugin_and_keeps_the_rest() -> None:
     kept = run.environment({"NCCL_NET_PLUGIN_REF_COUNT": "0"}, net_debug=False)
     assert kept["NCCL_NET_PLUGIN_REF_COUNT"] == "0"
     assert run.environment({}, net_debug=True)["NCCL_DEBUG_SUBSYS"] == "INIT,NET"
+    assert "NCCL_PROFILER_PLUGIN" not in chosen
+    traced = run.environment({"WEFT_TRACE": "/traces"}, net_debug=False)
+    assert traced["NCCL_PROFILER_PLUGIN"] == traced["NCCL_NET_PLUGIN"]
+    other = {"WEFT_TRACE": "/traces", "NCCL_PROFILER_PLUGIN": "other.so"}
+    assert run.environment(other, net_debug=False)["NCCL_PROFILER_PLUGIN"] == "other.so"
 
 
 @needs_native

@@ -27,6 +27,10 @@ def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
     # (NVIDIA/nccl issue 1978): the next communicator finds no network. An extra reference keeps the
     # plugin loaded.
     chosen.setdefault("NCCL_NET_PLUGIN_REF_COUNT", "1")
+    # NCCL 2.28 and later find the profiler in the library of the network plugin; 2.26 and 2.27 do
+    # not.
+    if chosen.get("WEFT_TRACE"):
+        chosen.setdefault("NCCL_PROFILER_PLUGIN", str(native.PLUGIN_PATH))
     if net_debug:
         chosen["NCCL_DEBUG"] = "INFO"
         chosen["NCCL_DEBUG_SUBSYS"] = "INIT,NET"

@@ -41,9 +41,12 @@ KEYS = (signal.SIGINT, signal.SIGQUIT)  # what the keys of a terminal send
 @click.option(
     "--join", is_flag=True, help="Other hosts of the same job write into the folder, too."
 )
+@click.option("--job", help="Name of the job in the trace; by default the launcher's.")
 @click.option("--kernels", is_flag=True, help="Record the times of kernels; this slows NCCL down.")
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(out: Path | None, join: bool, kernels: bool, cmd: tuple[str, ...]) -> int:
+def command(
+    out: Path | None, join: bool, job: str | None, kernels: bool, cmd: tuple[str, ...]
+) -> int:
     """Run CMD with NCCL profiled by weft, under any network of NCCL, and show what was recorded.
 
     The exit status is that of CMD. To use weft as the network as well, run weft run in CMD.
@@ -58,18 +61,22 @@ def command(out: Path | None, join: bool, kernels: bool, cmd: tuple[str, ...]) -
     if program is None:
         raise click.UsageError(f"{cmd[0]}: no such command")
     folder = _folder(out, join)
-    status = _run([program, *cmd[1:]], environment(dict(os.environ), folder, kernels))
+    status = _run([program, *cmd[1:]], environment(dict(os.environ), folder, kernels, job))
     _show(folder)
     return status
 
 
-def environment(current: dict[str, str], folder: Path, kernels: bool) -> dict[str, str]:
+def environment(
+    current: dict[str, str], folder: Path, kernels: bool, job: str | None = None
+) -> dict[str, str]:
     """The user's variables, plus those that make NCCL load the profiler and write traces."""
     chosen = dict(current)
     chosen["WEFT_TRACE"] = str(folder)
     chosen["NCCL_PROFILER_PLUGIN"] = str(native.PLUGIN_PATH)
     if kernels:
         chosen["WEFT_TRACE_KERNELS"] = "1"
+    if job is not None:
+        chosen["WEFT_TRACE_JOB"] = job
     return chosen
 
 
