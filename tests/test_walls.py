@@ -33,6 +33,7 @@ PYTHON_ROOMS = {
     "transport/compiler": {"transport", "congestion", "numpy", "numba", "llvmlite"},
     "transport/conformance": {"transport", "congestion", "numpy"},
     "transport/lab": {"transport", "pyroute2"},
+    "transport/live": {"transport", "rich", "prometheus_client"},
     "transport/lab/model": set(),
     "transport/rdma": {"transport", "pyverbs"},
     "transport/sim": {"transport", "congestion", "numpy", "distributed"},
@@ -41,7 +42,10 @@ PYTHON_ROOMS = {
     "examples": {"examples", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
 }
 # Large or optional packages: imported only inside functions, so that importing weft stays fast.
-LAZY = {"numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2", "distributed"}
+LAZY = {
+    *("numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2", "distributed"),
+    "prometheus_client",
+}
 # Packages that any module may import lazily; an optional extra of weft installs them.
 OPTIONAL = {"matplotlib"}
 # Modules that are pure functions of their inputs, and the standard library modules they may use.
