@@ -19,6 +19,7 @@ COMMANDS = {
     "knobs": "List every knob: value, unit, range, meaning.",
     "lab": "A real multi-path network of namespaces on this host.",
     "policy": "List, write, check, compile, try and replay policies.",
+    "top": "Show what running processes send, receive and wait for.",
     "sim": "Simulate a fabric of thousands of hosts under your policies.",
     "swarm": "Check invariants in thousands of random simulations.",
     "run": "Run a command with NCCL pointed at the weft plugin.",
