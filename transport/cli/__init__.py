@@ -16,6 +16,7 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 COMMANDS = {
     "doctor": "Check what this host supports, and say how to fix what it lacks.",
     "counters": "List every counter: scope, unit, kind, meaning.",
+    "metrics": "Serve counters of running processes to Prometheus.",
     "knobs": "List every knob: value, unit, range, meaning.",
     "lab": "A real multi-path network of namespaces on this host.",
     "policy": "List, write, check, compile, try and replay policies.",
