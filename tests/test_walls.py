@@ -33,6 +33,7 @@ PYTHON_ROOMS = {
     "transport/compiler": {"transport", "congestion", "numpy", "numba", "llvmlite"},
     "transport/conformance": {"transport", "congestion", "numpy"},
     "transport/lab": {"transport", "pyroute2"},
+    "transport/live": {"transport", "rich", "prometheus_client"},
     "transport/lab/model": set(),
     "transport/rdma": {"transport", "pyverbs"},
     "transport/sim": {"transport", "congestion", "numpy", "distributed"},
@@ -45,6 +46,7 @@ PYTHON_ROOMS = {
 LAZY = {
     *("numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2", "distributed"),
     "duckdb",
+    "prometheus_client",
 }
 # Packages that any module may import lazily; an optional extra of weft installs them.
 OPTIONAL = {"matplotlib"}

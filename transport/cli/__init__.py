@@ -16,9 +16,11 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 COMMANDS = {
     "doctor": "Check what this host supports, and say how to fix what it lacks.",
     "counters": "List every counter: scope, unit, kind, meaning.",
+    "metrics": "Serve counters of running processes to Prometheus.",
     "knobs": "List every knob: value, unit, range, meaning.",
     "lab": "A real multi-path network of namespaces on this host.",
     "policy": "List, write, check, compile, try and replay policies.",
+    "top": "Show what running processes send, receive and wait for.",
     "sim": "Simulate a fabric of thousands of hosts under your policies.",
     "swarm": "Check invariants in thousands of random simulations.",
     "trace": "Show, compare and record traces of NCCL's operations.",

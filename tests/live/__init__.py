@@ -1,0 +1,1 @@
+"""Tests of rates and waits, of `weft top` and of `weft metrics`."""

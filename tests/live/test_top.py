@@ -1,0 +1,194 @@
+"""Tests `weft top`: on a terminal, where its keys and exits restore it, and without one."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.support import PATIENCE_S, ROOT
+from tests.live.support import exchanging, weft
+
+# Makes the terminal at stdin the controlling one, so that its keys send signals.
+START = """
+import fcntl, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+from transport.cli import main
+main()
+"""
+ENTER, LEAVE, SHOW_CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
+
+
+class Screen:
+    """`weft top` on a terminal of its own, and what it has written there."""
+
+    def __init__(self, process: subprocess.Popen[bytes], master: int, file: int) -> None:
+        self.process = process
+        self.master = master
+        self.modes = termios.tcgetattr(file)
+        self._file = file
+        self.written = b""
+
+    def until(self, holds: Callable[[bytes], Any]) -> bytes:
+        """Reads until what was written since the last call satisfies a condition; returns it."""
+        end = time.monotonic() + PATIENCE_S
+        while not holds(self.written):
+            assert time.monotonic() < end, self.written[-4000:]
+            assert self.read(), self.written[-4000:]
+        found, self.written = self.written, b""
+        return found
+
+    def read(self, wait_s: float = 1.0) -> bool:
+        """Reads once; False if the process has ended and everything is read."""
+        if not select.select([self.master], [], [], wait_s)[0]:
+            return self.process.poll() is None
+        self.written += os.read(self.master, 1 << 16)
+        return True
+
+    def shows(self, *texts: str) -> bytes:
+        return self.until(lambda written: all(text.encode() in written for text in texts))
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def resize(self, rows: int, width: int) -> None:
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, width, 0, 0))
+
+    def ended(self) -> int:
+        """Waits for the end; checks that the terminal is as it was. Returns the exit status."""
+        while self.read(0.1):
+            pass
+        status = self.process.wait(PATIENCE_S)
+        assert self.written.rindex(LEAVE) > self.written.rfind(ENTER)
+        assert self.written.rindex(SHOW_CURSOR) > self.written.rfind(b"\x1b[?25l")
+        assert termios.tcgetattr(self._file) == self.modes
+        assert b"Traceback" not in self.written
+        return status
+
+
+@contextmanager
+def top(where: Path, *arguments: str, width: int = 200) -> Iterator[Screen]:
+    """Runs `weft top` on a new terminal."""
+    master, file = pty.openpty()
+    fcntl.ioctl(file, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    names = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES", "NO_COLOR")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", START, "top", *arguments],
+        cwd=ROOT,
+        env=names | {"WEFT_TELEMETRY": str(where), "TERM": "xterm-256color"},
+        stdin=file,
+        stdout=file,
+        stderr=file,
+        start_new_session=True,
+    )
+    try:
+        yield Screen(process, master, file)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait(PATIENCE_S)
+        os.close(master)
+        os.close(file)
+
+
+def test_top__shows_rates_and_follows_keys(tmp_path: Path) -> None:
+    with exchanging(tmp_path) as (_, partner), top(tmp_path, "--interval", "0.2") as screen:
+        screen.shows(str(partner.pid), "127.0.0.1", "SENT/s", "MB")
+        screen.press(b"p")
+        screen.shows("usable", "PATH")
+        screen.press(b"c")
+        screen.shows("CONNECTION")
+        screen.press(b"e")
+        screen.shows("LAST ROUND")
+        screen.press(b"s")
+        screen.shows("sorted by RECEIVED/s")
+        screen.press(b"S")
+        screen.shows("sorted by SENT/s")
+        screen.press(b"h")
+        screen.shows("next or previous column")
+        screen.press(b"h")
+        screen.shows("PEER")
+        screen.resize(8, 60)
+        assert b"WINDOW" not in screen.until(lambda written: b"lines 1 to 6 of" in written)[-900:]
+        screen.press(b"\x1b[6~")
+        screen.shows("lines 7 to")
+        screen.press(b"q")
+        assert screen.ended() == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, -signal.SIGTERM), (signal.SIGHUP, -signal.SIGHUP), (signal.SIGINT, 130)],
+)
+def test_top__a_signal_leaves_the_terminal_as_it_was(
+    tmp_path: Path, number: int, status: int
+) -> None:
+    with top(tmp_path) as screen:
+        screen.shows("no process has a telemetry page")
+        screen.process.send_signal(number)
+        assert screen.ended() == status
+
+
+def test_top__control_keys(tmp_path: Path) -> None:
+    with top(tmp_path) as screen:
+        screen.shows("0 processes")
+        screen.press(b"\x1a")  # Ctrl-Z; the kernel stops no process whose parent is elsewhere
+        screen.shows(LEAVE.decode(), "0 processes")
+        screen.press(b"\x03")  # Ctrl-C
+        assert screen.ended() == 130
+
+
+def test_top__a_directory_that_is_removed_is_said(tmp_path: Path) -> None:
+    where = tmp_path / "pages"
+    where.mkdir()
+    with top(where, "--interval", "0.1") as screen:
+        screen.shows("no process has a telemetry page")
+        where.rmdir()
+        screen.shows("cannot list")
+        screen.press(b"q")
+        assert screen.ended() == 0
+
+
+def test_top__without_a_terminal_prints_snapshots(tmp_path: Path) -> None:
+    with exchanging(tmp_path) as (echo, partner):
+        done = weft("top", "--interval", "0.3", "--count", "2", "-p", "-c", "-e", where=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.count("COMMAND") == 2
+        assert done.stdout.count("usable") == 16
+        assert "\x1b" not in done.stdout
+        done = weft("top", str(partner.pid), "--interval", "0.3", "--json", "-", where=tmp_path)
+        (snapshot,) = json.loads(done.stdout)
+        (process,) = snapshot["processes"]
+        assert process["pid"] == partner.pid
+        assert process["traffic"]["sent_bytes_s"] > 0
+        assert snapshot["interval_s"] >= 0.3
+        echo.kill()
+        echo.wait()
+        assert "process is gone" in weft("top", "--interval", "0.1", where=tmp_path).stdout
+
+
+def test_top__says_what_it_cannot_do(tmp_path: Path) -> None:
+    done = weft("top", "--interval", "0.1", where=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "no process has a telemetry page\n")
+    done = weft("top", "1", where=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"weft: no telemetry page of process 1 in {tmp_path} can be read\n"
+    done = weft("top", where=tmp_path / "none")
+    assert done.returncode == 1
+    assert done.stderr.startswith("weft: cannot list")
+    for wrong in (["x"], ["--interval", "0"], ["--sort", "x"], ["--count", "0"]):
+        assert weft("top", *wrong, where=tmp_path).returncode == 2

@@ -1,0 +1,121 @@
+"""`weft metrics`: counters and states of running processes for Prometheus."""
+
+from __future__ import annotations
+
+import signal
+from importlib.resources import files
+from importlib.util import find_spec
+
+import click
+
+from transport import telemetry
+from transport.cli import INTERRUPTED
+from transport.cli.options import JSON, OutputFile
+from transport.live.exporter import SERIES_MAX, Exporter
+from transport.live.serve import serve, text
+
+PORT_MAX = 65_535
+BOARD = "weft-grafana.json"
+
+
+def address(given: str) -> tuple[str, int]:
+    """Parses HOST:PORT, with an IPv6 address in brackets."""
+    host, _, port = given.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    number = int(port) if port.isascii() and port.isdigit() else PORT_MAX + 1
+    if not host or number > PORT_MAX:
+        raise click.BadParameter(f"{given} is not HOST:PORT, as 127.0.0.1:9464 is.")
+    return host, number
+
+
+@click.command("metrics")
+@click.argument("pids", metavar="[PID]...", nargs=-1, type=click.IntRange(1))
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    type=address,
+    default="127.0.0.1:9464",
+    show_default=True,
+    help="Where to serve. Whoever reaches this address can read the metrics; the default is "
+    "reachable from this host only. Port 0: any free one.",
+)
+@click.option("--once", is_flag=True, help="Print the metrics and end.")
+@click.option(
+    "--paths/--no-paths", default=True, help="Whether each path has metrics.  [default: --paths]"
+)
+@click.option(
+    "--max-series",
+    "series_max",
+    metavar="N",
+    type=click.IntRange(1),
+    default=SERIES_MAX,
+    show_default=True,
+    help="Export at most N series: above, paths are added up, then peers, then engines.",
+)
+@click.option(
+    "--board",
+    "board_path",
+    metavar="FILE",
+    type=OutputFile(*JSON, dir_okay=False, writable=True, allow_dash=True),
+    help="Write a Grafana dashboard of these metrics to FILE and end; - is stdout.",
+)
+def command(
+    pids: tuple[int, ...],
+    listen: tuple[str, int],
+    once: bool,
+    paths: bool,
+    series_max: int,
+    board_path: str | None,
+) -> int:
+    """Serve counters and states of running processes to Prometheus, until Ctrl-C.
+
+    Without PID: all processes of this user that have a telemetry page.
+    """
+    if board_path is not None:
+        _write_board(board_path)
+        return 0
+    if find_spec("prometheus_client") is None:
+        raise click.ClickException(
+            "weft metrics needs the package prometheus_client: pip install prometheus_client"
+        )
+    try:
+        telemetry.pages()
+    except telemetry.PageError as error:
+        raise click.ClickException(str(error)) from None
+    exporter = Exporter(pids=pids, paths=paths, series_max=series_max, once=once, log=_log)
+    if not once:
+        return _serve(exporter, *listen)
+    click.echo(text(exporter), nl=False)
+    return 0
+
+
+def _log(line: str) -> None:
+    click.echo("weft: " + " ".join(line.split()), err=True)
+
+
+def _write_board(path: str) -> None:
+    board = files("transport.live").joinpath(BOARD).read_text()
+    if path == "-":
+        click.echo(board, nl=False)
+        return
+    try:
+        with open(path, "w") as file:
+            file.write(board)
+    except OSError as error:
+        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _serve(exporter: Exporter, host: str, port: int) -> int:
+    """Serves until SIGINT or SIGTERM; returns the exit status."""
+    shown = f"[{host}]" if ":" in host else host
+    try:
+        ended = serve(
+            exporter,
+            host,
+            port,
+            lambda at: click.echo(f"weft: serving http://{shown}:{at}/metrics"),
+        )
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise click.ClickException(f"cannot listen at {shown}:{port}: {why}") from None
+    return INTERRUPTED if ended == signal.SIGINT else 0

@@ -1,0 +1,125 @@
+"""`weft top`: rates of running processes, and what they wait for."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.console import Console
+
+from transport import telemetry
+from transport.cli import INTERRUPTED
+from transport.cli.options import FiniteRange
+from transport.cli.output import json_option, write_json
+from transport.live import ProcessRates, Reading, rates, read
+from transport.live.columns import SORTABLE
+from transport.live.screen import watch
+from transport.live.view import View, content
+
+PLAIN_WIDTH = 1000  # characters of a line where output is no terminal, so that nothing is cut
+
+
+@click.command("top")
+@click.argument("pids", metavar="[PID]...", nargs=-1, type=click.IntRange(1))
+@click.option(
+    "--interval",
+    "interval_s",
+    metavar="SECONDS",
+    type=FiniteRange(0.1, 3600),
+    default=1.0,
+    show_default=True,
+    help="Time between two readings.",
+)
+@click.option(
+    "--count",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Print N snapshots and end; the default, with N = 1, if output is no terminal.",
+)
+@click.option(
+    "--sort",
+    metavar="COLUMN",
+    type=click.Choice(SORTABLE, case_sensitive=False),
+    default="SENT/s",
+    show_default=True,
+    help=f"Sort by this column: {', '.join(SORTABLE)}.",
+)
+@click.option("--engines", "-e", is_flag=True, help="Show engines too.")
+@click.option("--connections", "-c", is_flag=True, help="Show connections too.")
+@click.option("--paths", "-p", is_flag=True, help="Show paths too.")
+@json_option
+def command(
+    pids: tuple[int, ...],
+    interval_s: float,
+    count: int | None,
+    json_path: str | None,
+    **shown: Any,
+) -> int:
+    """Show what running processes send and receive, and what they wait for.
+
+    Without PID: all processes of this user that have a telemetry page. Keys: q ends, h lists all.
+    """
+    first = _read(pids)
+    missing = [pid for pid in pids if pid not in {page.pid for page in first.pages}]
+    if missing:
+        where = telemetry.directory()
+        raise click.ClickException(
+            f"no telemetry page of process {missing[0]} in {where} can be read"
+        )
+    view = View(**shown)
+    console = Console(highlight=False)
+    plain = count is not None or json_path is not None or not sys.stdin.isatty()
+    if not plain and console.is_terminal and not console.is_dumb_terminal:
+        ended = watch(lambda: read(pids=pids), interval_s, view, console)
+        return INTERRUPTED if ended == signal.SIGINT else 0
+    width = console.width if console.is_terminal else PLAIN_WIDTH
+    _snapshots(first, pids, interval_s, count or 1, view, width, json_path)
+    return 0
+
+
+def _read(pids: tuple[int, ...]) -> Reading:
+    try:
+        found = read(pids=pids)
+    except telemetry.PageError as error:
+        raise click.ClickException(str(error)) from None
+    for problem in found.problems:
+        click.echo(f"weft: {problem}", err=True)
+    return found
+
+
+def _snapshots(
+    before: Reading,
+    pids: tuple[int, ...],
+    interval_s: float,
+    count: int,
+    view: View,
+    width: int,
+    json_path: str | None,
+) -> None:
+    """Prints the rates of `count` intervals, or writes all of them as JSON."""
+    document = []
+    for index in range(count):
+        time.sleep(interval_s)
+        now = _read(pids)
+        found = rates(before, now)
+        if json_path is not None:
+            seconds = (now.read_ns - before.read_ns) / 1e9
+            document.append(_plain(found, seconds))
+        else:
+            lines = content(found, view, width, marked=False) or ["no process has a telemetry page"]
+            click.echo("\n".join([*([""] if index else []), *lines]))
+        before = now
+    if json_path is not None:
+        write_json(document, json_path)
+
+
+def _plain(processes: tuple[ProcessRates, ...], interval_s: float) -> dict[str, Any]:
+    return {
+        "realtime_s": time.time(),
+        "interval_s": interval_s,
+        "processes": [asdict(process) for process in processes],
+    }

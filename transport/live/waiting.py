@@ -1,0 +1,148 @@
+"""What a flow, a connection and a process wait for, from the states in a telemetry page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from transport.live.rows import age_ns, number
+from transport.live.text import duration, size
+from transport.telemetry import Page, PeerRow, Row
+
+# Time without progress below which a flow counts as transferring. States are written every 10 ms.
+MOVING_NS = 200_000_000
+# Time after which an engine that neither ran nor sleeps counts as stuck.
+ENGINE_NS = 1_000_000_000
+# Time after which a peer counts as silent, and a wait for a receive shows beside transfers.
+LONG_NS = 1_000_000_000
+
+# Reason -> its meaning; of several, the first one names what a connection waits for.
+REASONS = {
+    "gone": "the process has ended",
+    "stopped": "the process is stopped by a signal or a debugger",
+    "engine": "an engine thread has not run: it hangs or has no CPU",
+    "dead": "the peer was found dead",
+    "failed": "the connection has failed",
+    "paths": "no path to the peer answers",
+    "acknowledgment": "the peer has not acknowledged what was sent",
+    "room": "the peer has posted no receive, or granted no credit",
+    "transferring": "bytes are moving",
+    "receive": "the peer has not sent what is to be received",
+    "closing": "the close is being sent, or is done",
+    "idle": "nothing is outstanding",
+}
+ORDER = {reason: index for index, reason in enumerate(REASONS)}
+PHASES = ("open", "failed", "closing", "closed")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What something waits for: a key of REASONS, for how long in ns, and a sentence."""
+
+    reason: str
+    ns: int
+    text: str
+
+
+def of_process_state(page: Page) -> Wait | None:
+    """The wait of a process that cannot run, else None."""
+    if page.process_state == "gone":
+        return Wait("gone", 0, "process is gone")
+    if page.process_state == "stopped":
+        return Wait("stopped", 0, "stopped by a signal")
+    return None
+
+
+def of_engine(page: Page, engine: Row) -> Wait | None:
+    """The wait of an engine that does not run, else None."""
+    still_ns = age_ns(page, engine, "turn_ns")
+    if still_ns is None or still_ns < ENGINE_NS or engine.state.get("sleeping"):
+        return None
+    text = f"engine {engine.index} has not run for {duration(still_ns)} (starved or stuck)"
+    return Wait("engine", still_ns, text)
+
+
+def of_flow(page: Page, flow: Row, peer: PeerRow | None, engine: Row | None) -> Wait:
+    """What one flow waits for."""
+    held = of_process_state(page) or (of_engine(page, engine) if engine is not None else None)
+    if held is not None:
+        return held
+    name = str(peer.state.get("address") or "the peer") if peer is not None else "the peer"
+    phase = number(flow, "phase")
+    if phase in (2, 3):
+        return Wait("closing", 0, PHASES[phase])
+    if peer is not None and peer.state.get("dead"):
+        silent_ns = age_ns(page, peer, "heard_ns")
+        silent = "" if silent_ns is None else f", not heard for {duration(silent_ns)}"
+        return Wait("dead", silent_ns or 0, f"{name} is dead{silent}")
+    if phase == 1:
+        return Wait("failed", 0, "failed")
+    still_ns = _still_ns(page, flow)
+    if flow.state.get("sends"):
+        return _of_sends(page, flow, peer, name, still_ns)
+    if flow.state.get("receives"):
+        if still_ns < MOVING_NS:
+            return Wait("transferring", 0, "transferring")
+        text = f"for a receive: {name} sent nothing for {duration(still_ns)}"
+        return Wait("receive", still_ns, text)
+    return Wait("idle", 0, "idle")
+
+
+def _of_sends(page: Page, flow: Row, peer: PeerRow | None, name: str, still_ns: int) -> Wait:
+    if still_ns < MOVING_NS:
+        return Wait("transferring", 0, "transferring")
+    age = duration(still_ns)
+    usable = [path.counters.get("usable", 1) for path in peer.paths] if peer is not None else []
+    if usable and not any(usable):
+        which = "the path" if len(usable) == 1 else f"any of {len(usable)} paths"
+        return Wait("paths", still_ns, f"for {which} to {name} to answer, {age}")
+    inflight, unsent = flow.counters.get("inflight_bytes", 0), number(flow, "unsent_bytes")
+    silent = _silence(page, peer)
+    if inflight > 0:
+        text = f"for {name} to acknowledge {size(inflight)}, {age}{silent}"
+        return Wait("acknowledgment", still_ns, text)
+    if unsent > 0:
+        text = f"for {name} to post a receive or grant credit, {size(unsent)} unsent, {age}{silent}"
+        return Wait("room", still_ns, text)
+    sends = number(flow, "sends")
+    what = "a message" if sends == 1 else f"{sends} messages"
+    return Wait("acknowledgment", still_ns, f"for {name} to acknowledge {what}, {age}{silent}")
+
+
+def worst(waits: Iterable[Wait]) -> Wait:
+    """What a connection waits for: its flows' first reason in the order of REASONS, longest."""
+    return min(waits, key=lambda one: (ORDER[one.reason], -one.ns), default=Wait("idle", 0, "idle"))
+
+
+def of_process(page: Page, engines: Iterable[Wait | None], connections: Iterable[Wait]) -> Wait:
+    """What a process waits for; says how many connections wait if not all of them do."""
+    held = of_process_state(page)
+    stuck = [wait for wait in engines if wait is not None]
+    if held is not None or stuck:
+        return held or worst(stuck)
+    waits = list(connections)
+    if not waits:
+        return Wait("idle", 0, "no connections" if not page.flows else "idle")
+    # A long wait for a receive says more about a process than that other connections transfer.
+    long = [one for one in waits if one.reason == "receive" and one.ns >= LONG_NS]
+    first = worst(waits)
+    if first.reason == "transferring" and long:
+        first = max(long, key=lambda one: one.ns)
+    same = sum(one.reason == first.reason for one in waits)
+    if same == len(waits) or first.reason == "idle":
+        return first
+    return Wait(first.reason, first.ns, f"{first.text} ({same} of {len(waits)} connections)")
+
+
+def _still_ns(page: Page, flow: Row) -> int:
+    """Time since a flow's last progress; before the first one, since its last post or packet."""
+    since_ns = number(flow, "progress_ns") or number(flow, "active_ns") or page.created_ns
+    return max(0, page.read_ns - since_ns)
+
+
+def _silence(page: Page, peer: PeerRow | None) -> str:
+    """Says how long a peer was not heard, if that is long."""
+    silent_ns = age_ns(page, peer, "heard_ns") if peer is not None else None
+    if silent_ns is None or silent_ns < LONG_NS:
+        return ""
+    return f", not heard for {duration(silent_ns)}"
