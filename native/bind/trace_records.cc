@@ -1,4 +1,4 @@
-// Binds the function that finds the records of a trace file.
+// Binds the functions that find the records of a trace file and describe them.
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "native/bind/unlocked.h"
+#include "native/telemetry/trace_layout.h"
 #include "native/telemetry/trace_reader.h"
 #include "native/wire/crc32c.h"
 
@@ -33,6 +34,7 @@ void bind_trace_records(py::module_& module) {
              "Offsets of the records of a trace file, as the bytes of 64-bit integers; the records that the process "
              "had dropped; and why reading ended early, or an empty text. `begin`: where the first block begins.",
              py::arg("file"), py::arg("begin"));
+  module.def("trace_schema", &telemetry::trace_schema, "The description of all records, as in the header of a file.");
 }
 
 }  // namespace weft::bind

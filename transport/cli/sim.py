@@ -30,6 +30,7 @@ from transport.policy_choice import PolicyRefusedError
 from transport.sim import Result, Scenario, Simulation, html, load, plots, shipped, sweep, tables
 from transport.sim.errors import WorkerLostError
 from transport.sim.settings import applied, is_of_policies
+from transport.sim.trace import write_trace
 from transport.sim.units import bytes_text, ns_of, time_text
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
@@ -331,6 +332,8 @@ def show_sweep(
 @click.option("--csv", "csv_path", type=output_file(*CSV),
               help="Write a row per transfer, or per run of a sweep.")  # fmt: skip
 @click.option("--plot", type=output_file(), help="Write a plot to this file.")
+@click.option("--trace", "trace_folder", type=click.Path(file_okay=False, path_type=Path),
+              help="Write a trace into this folder, for weft trace.")  # fmt: skip
 @click.option("--html", "html_path", type=output_file(*HTML), help="Write an HTML report.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> int | None:
@@ -377,13 +380,37 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
         say_estimate(simulation)
         return 0
     check_memory(simulation.estimated_bytes)
+    folder = trace_folder(given["trace_folder"])
     result, seconds = run_once(simulation)
     show(result, seconds, files)
+    if folder is not None:
+        save_trace(result, folder)
     if result.partial:
         click.echo("weft: interrupted: the results are partial", err=True)
         return INTERRUPTED
     judge(result)
     return 0
+
+
+def trace_folder(folder: Path | None) -> Path | None:
+    """Makes the folder of --trace before the run, so that a wrong name costs no time."""
+    if folder is None:
+        return None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise click.UsageError(f"--trace: {folder} is not empty: give a new folder")
+    except OSError as error:
+        raise click.UsageError(f"--trace: cannot write {folder}: {error.strerror}") from None
+    return folder
+
+
+def save_trace(result: Result, folder: Path) -> None:
+    try:
+        hosts = write_trace(result, folder)
+    except OSError as error:
+        raise click.ClickException(f"cannot write the trace: {error}") from None
+    click.echo(f"weft: trace of {hosts} hosts: weft trace info {folder}", err=True)
 
 
 def settings_of(given: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -428,6 +455,8 @@ def do_sweep(
     scenario: Scenario, seeds: list[int], settings: Mapping[str, list[Any]],
     policies: dict[str, str], given: Mapping[str, Any], files: Files,
 ) -> int:  # fmt: skip
+    if given["trace_folder"] is not None:
+        raise click.UsageError("--trace is for one run: remove --seeds and lists of values")
     if given["estimate"]:
         raise click.UsageError("--estimate is for one run: remove --seeds and lists of values")
     if files.plot is not None:

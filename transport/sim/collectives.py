@@ -55,11 +55,12 @@ def _ring(ranks: int, steps: int, sizes: Array, repeats: int, gap_ns: int, back:
     return Job(made, np.concatenate([within, between]))
 
 
-def _rings(ranks: int, keys: Keys, steps: int, factor: float) -> Job:
+def _rings(ranks: int, keys: Keys, steps: int, factor: float, function: str) -> Job:
     """Makes `channels` parallel rings, each with its part of the buffer."""
     channels, size = keys.get("channels", 1), keys["size_bytes"]
     bounded(channels * keys["repeats"] * steps * ranks)
     many, waiting, first = [], [], 0
+    turn = np.repeat(np.arange(keys["repeats"]), steps * ranks)
     for channel, part in enumerate(chunks(size, channels).tolist()):
         one = _ring(
             *(ranks, steps, chunks(int(part), ranks), keys["repeats"], keys["gap_ns"]),
@@ -71,22 +72,25 @@ def _rings(ranks: int, keys: Keys, steps: int, factor: float) -> Job:
         first += len(one.transfers)
         many.append(one.transfers)
         waiting.append(one.dependencies)
-    return Job(*(np.concatenate(many), np.concatenate(waiting)), size, factor, keys["repeats"])
+    return Job(
+        *(np.concatenate(many), np.concatenate(waiting), size, factor, keys["repeats"]),
+        *(function, "RING", np.tile(turn, channels)),
+    )
 
 
 def all_reduce_ring(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     """All-reduce on a ring: reduce-scatter, then all-gather; 2 (n - 1) steps."""
-    return _rings(ranks, keys, 2 * (ranks - 1), 2 * (ranks - 1) / ranks)
+    return _rings(ranks, keys, 2 * (ranks - 1), 2 * (ranks - 1) / ranks, "AllReduce")
 
 
 def reduce_scatter(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     """Reduce-scatter on a ring of n ranks: n - 1 steps."""
-    return _rings(ranks, keys, ranks - 1, (ranks - 1) / ranks)
+    return _rings(ranks, keys, ranks - 1, (ranks - 1) / ranks, "ReduceScatter")
 
 
 def all_gather(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     """All-gather on a ring of n ranks: n - 1 steps."""
-    return _rings(ranks, keys, ranks - 1, (ranks - 1) / ranks)
+    return _rings(ranks, keys, ranks - 1, (ranks - 1) / ranks, "AllGather")
 
 
 def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
@@ -128,7 +132,10 @@ def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
         last, leaf = down[:-1, -1], up[1:, 0]
         found.append(waits(last.ravel(), leaf.ravel(), keys["gap_ns"]))
     factor = 2 * (ranks - 1) / ranks
-    return Job(made, np.concatenate(found), keys["size_bytes"], factor, repeats)
+    turn = np.repeat(np.arange(repeats), len(made) // repeats)
+    size = keys["size_bytes"]
+    waiting = np.concatenate(found)
+    return Job(made, waiting, size, factor, repeats, "AllReduce", "TREE", turn)
 
 
 def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
@@ -158,7 +165,10 @@ def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
             after = np.broadcast_to(number[1:, first][:, None, :], got.shape)
             found.append(waits(got.ravel(), after.ravel(), keys["gap_ns"]))
     factor = (ranks - 1) / ranks
-    return Job(made, np.concatenate(found), keys["size_bytes"], factor, repeats)
+    turn = np.repeat(np.arange(repeats), len(made) // repeats)
+    size = keys["size_bytes"]
+    waiting = np.concatenate(found)
+    return Job(made, waiting, size, factor, repeats, "AllToAll", "", turn)
 
 
 def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
@@ -180,8 +190,9 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     popular = chance.permutation(np.arange(1, experts + 1) ** -float(keys["skew"]))
     popular /= popular.sum()
     found, parts, first = [NO_WAITS], [], 0
+    turns = []
     last: tuple[Array, Array] | None = None  # transfers and receivers of the last combine
-    for _ in range(keys["repeats"]):
+    for repeat in range(keys["repeats"]):
         drawn = chance.multinomial(keys["tokens"] * keys["top_k"], popular, ranks)
         tokens = drawn.reshape(ranks, ranks, -1).sum(axis=2)
         np.fill_diagonal(tokens, 0)
@@ -201,9 +212,13 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
             found.append(_all(there, other, back, other, keys["compute_ns"]))
         last = (back, one)
         parts.append(made)
+        turns.append(np.repeat([2 * repeat, 2 * repeat + 1], count))
         first += 2 * count
         bounded_waits(sum(map(len, found)))
-    return Job(np.concatenate(parts), np.concatenate(found), 0, 0.0, keys["repeats"])
+    return Job(
+        *(np.concatenate(parts), np.concatenate(found), 0, 0.0, keys["repeats"]),
+        *("AllToAll", "", np.concatenate(turns)),
+    )
 
 
 def _all(before: Array, ends: Array, after: Array, begins: Array, delay_ns: int) -> Array:

@@ -47,6 +47,10 @@ class Job:
     buffer_bytes: int = 0
     bus_factor: float = 0.0
     repeats: int = 1
+    # NCCL's names of the operation, for traces; empty: every transfer is a send of its own.
+    function: str = ""
+    algorithm: str = ""
+    turn: Array | None = None  # number of each transfer's operation; None: all have number 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -78,12 +78,13 @@ def read_header(data: bytes) -> Header:
         raise TraceError("damaged header: its sizes or its checksum are wrong")
     if not -CLOCK_MAX < real - monotonic < CLOCK_MAX:
         raise TraceError("damaged header: its times are impossible")
-    kinds = _schema(data[HEADER.size : schema_end])
+    kinds = read_schema(data[HEADER.size : schema_end])
     identity = _identity(data[schema_end:texts_end])
     return Header(size, version, number, real - monotonic, identity, kinds)
 
 
-def _schema(text: bytes) -> dict[int, Kind]:
+def read_schema(text: bytes) -> dict[int, Kind]:
+    """Number of each kind of record -> its layout; TraceError if a line cannot be parsed."""
     kinds: dict[int, Kind] = {}
     lines = [line.split(" ") for line in text.decode("ascii", "replace").splitlines()]
     starts = [at for at, words in enumerate(lines) if words[0] == "record"]

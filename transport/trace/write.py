@@ -1,0 +1,97 @@
+"""Writes a trace file at once, from arrays of records."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.native import crc32c, trace_schema
+from transport.trace.layout import CRC_OFFSET, HEADER, MAGIC, VERSION, Kind, read_schema
+
+BLOCK = struct.Struct("<IIIIQQ")
+BLOCK_MAGIC = 0x6B6C6277
+BLOCK_CRC_OFFSET = 12
+BLOCK_BYTES_MAX = 1 << 20
+HEAD = struct.Struct("<HHIq")
+TEXT_KIND = 1
+
+
+class TraceFile:
+    """The trace of one process: records are added to it, and written at the end."""
+
+    def __init__(self, identity: Mapping[str, str], realtime_ahead_ns: int = 0) -> None:
+        """identity: host, pid and variables of the process. Times plus realtime_ahead_ns are
+        nanoseconds since 1970."""
+        kinds = read_schema(trace_schema().encode())
+        self._kinds = {kind.name: (number, kind) for number, kind in kinds.items()}
+        self._identity = "".join(f"{name} {value}\n" for name, value in identity.items())
+        self._ahead_ns = realtime_ahead_ns
+        self._texts: dict[str, int] = {}
+        self._blocks: list[bytes] = []
+        self._ids = 0
+
+    def ids(self, count: int) -> NDArray[np.uint32]:
+        """New ids for records, unique in the file."""
+        self._ids += count
+        return np.arange(self._ids - count + 1, self._ids + 1, dtype=np.uint32)
+
+    def text(self, text: str) -> int:
+        """The id of a text, for fields that name one; "" has the id 0."""
+        if text == "":
+            return 0
+        if text not in self._texts:
+            self._texts[text] = len(self._texts) + 1
+        return self._texts[text]
+
+    def put(self, name: str, ids: NDArray[Any], time_ns: NDArray[Any], /, **fields: Any) -> None:
+        """Adds records of one kind; each field is a number or an array, and 0 if not given."""
+        number, kind = self._kinds[name]
+        whole = _with_head(kind)
+        made = np.zeros(len(ids), whole)
+        made["_kind"], made["_size"] = number, whole.itemsize
+        made["id"], made["time_ns"] = ids, time_ns
+        for field, values in fields.items():
+            made[field] = values
+        step = max(BLOCK_BYTES_MAX // whole.itemsize, 1)
+        self._blocks += [made[at : at + step].tobytes() for at in range(0, len(made), step)]
+
+    def write(self, path: Path) -> None:
+        """OSError if the file cannot be written."""
+        schema, identity = trace_schema().encode(), self._identity.encode()
+        size = (HEADER.size + len(schema) + len(identity) + 7) // 8 * 8
+        sizes = (VERSION, size, len(schema), len(identity), 0)
+        head = HEADER.pack(MAGIC, *sizes, 0, self._ahead_ns, 0, 0) + schema + identity
+        with path.open("wb") as file:
+            file.write(_sealed(head.ljust(size, b"\0"), CRC_OFFSET))
+            for number, records in enumerate([self._text_records(), *self._blocks]):
+                start = BLOCK.pack(BLOCK_MAGIC, len(records), 0, 0, number, 0)
+                file.write(_sealed(start + records, BLOCK_CRC_OFFSET))
+
+    def _text_records(self) -> bytes:
+        found = b""
+        for text, number in self._texts.items():
+            body = text.encode()
+            body = body.ljust((len(body) + 7) // 8 * 8, b"\0")
+            found += HEAD.pack(TEXT_KIND, HEAD.size + len(body), number, 0) + body
+        return found
+
+
+def _with_head(kind: Kind) -> np.dtype[Any]:
+    """The layout of a record with the two fields that come before its id."""
+    fields = kind.dtype.fields or {}
+    names = ["_kind", "_size", *fields]
+    formats = ["<u2", "<u2", *(value[0] for value in fields.values())]
+    offsets = [0, 2, *(value[1] for value in fields.values())]
+    return np.dtype(
+        {"names": names, "formats": formats, "offsets": offsets, "itemsize": kind.dtype.itemsize}
+    )
+
+
+def _sealed(data: bytes, at: int) -> bytes:
+    """The bytes with their CRC-32C at the offset `at`, where they have zeros."""
+    return data[:at] + struct.pack("<I", crc32c(data)) + data[at + 4 :]
