@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 INTERVAL_S = 0.01
 IN_FLIGHT = 16  # few messages, because arrivals are counted per message
-BACK = 0.9  # a flow has recovered at this share of its rate before the cut
+BACK = 0.9  # a flow has recovered when its rate is this share of its rate before the cut
 SILENCE_NS = 3_000_000_000  # WEFT_PEER_DEAD_NS of the run in which all paths are cut for good
 LOOK_S = 0.2  # time before a cut in which the busiest link is determined
 ONE, ALL, FOR_GOOD = CUTS = ("one path", "all for 1 s", "all for good")
@@ -166,7 +166,7 @@ def command(
     path_rate: int,
     **options: Any,
 ) -> None:
-    """Measures one flow while one path is cut and restored, all for a second, and all for good.
+    """Measures one flow in three runs: one path cut and restored, all cut for 1 s, all for good.
 
     Needs root. `moved`: time from the cut until the rate is 0.9 of the rate before the cut,
     or of the remaining capacity if that is less; `back`: time from the repair until the rate is

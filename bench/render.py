@@ -30,7 +30,7 @@ def completed(found: Config) -> Config:
 
 
 def columns(found: Config) -> Columns:
-    """The recorded columns; for old results: keys, measures, and the last columns of all tables."""
+    """The recorded columns; for old results, which have none: keys, measures, and CHECKED."""
     if "columns" in found:
         return [(str(key), str(title)) for key, title in found["columns"]]
     names = [*found["keys"], *found["measures"]]

@@ -23,7 +23,7 @@ PATHS = 8
 BAD_PATHS = (0, 1)
 MESSAGE_BYTES = 1 << 20
 ROUNDS = 5  # even and learned weights alternate, so that other load affects both alike
-SECONDS = 0.5  # length of each turn
+SECONDS = 0.5  # how long traffic runs before the weights change from even to learned or back
 KNOBS: dict[str, Any] = {"interfaces": "lo", "engines": 1, "paths": PATHS}
 FAULTS: dict[str, Any] = {"fault_loss": 0.2, "fault_paths": ",".join(map(str, BAD_PATHS))}
 
@@ -61,7 +61,7 @@ def transfer(here: Connection, there: Connection, stop: threading.Event) -> int:
 
 
 def measure(here: Connection, there: Connection) -> dict[str, Any]:
-    """Measures one turn: bytes moved, seconds, segments resent, and bytes sent on each path."""
+    """Sends for SECONDS; returns bytes moved, seconds, segments resent, and bytes by path."""
     before = here.counters()
     stop = threading.Event()
     timer = threading.Timer(SECONDS, stop.set)
@@ -79,7 +79,7 @@ def measure(here: Connection, there: Connection) -> dict[str, Any]:
 
 
 def summed(turns: list[dict[str, Any]]) -> dict[str, Any]:
-    """Sums over the turns with even or with learned weights; counts are per byte moved."""
+    """Sums the measurements with even or with learned weights; resends are per MB moved."""
     moved = sum(turn["moved"] for turn in turns)
     sent = sum(turn["sent"] for turn in turns)
     speeds = sorted(turn["moved"] / turn["seconds"] / 1e9 for turn in turns)

@@ -284,8 +284,9 @@ def _by_interface(
     shape = tuple(operator.index(length) for length in interface["shape"])
     itemsize = int(match.group(2)) * (4 if match.group(1) == "U" else 1)
     _check(shape, interface.get("strides"), itemsize, read_only and writable)
-    # Before version 3 the interface has no stream. None means that no synchronisation is needed;
-    # yet Numba sets it even while a kernel on the default stream may still use the array.
+    # Before version 3 the interface has no stream. None should mean that no synchronisation is
+    # needed; yet Numba's arrays report None even while a kernel on the default stream may use the
+    # array.
     says = interface.get("stream") if interface.get("version", 0) >= 3 else None
     whose = stream if stream is not None else LEGACY_STREAM if says is None else stream_handle(says)
     element = f"{'x' if interface['typestr'][0] == '>' else match.group(1)}{8 * itemsize}"

@@ -55,7 +55,7 @@ NCCL_TESTS: Columns = (
     ("algbw_bytes_per_s", "algbw"),
     ("busbw_bytes_per_s", "busbw"),
 )
-# The last columns of every table, with the worst run beside the median.
+# The columns with which every table ends; `worst` is the worst run of the first measure.
 CHECKED: Columns = (
     ("worst", "worst run"),
     ("spread", "spread"),

@@ -21,7 +21,7 @@ LIST_EVERY = 100  # number of reads between two searches for new pages
 
 @dataclass
 class Reading:
-    """The directory of the pages; once the reader has ended, also its reads and their time."""
+    """The directory of the pages; once the reading process has ended, its reads and its seconds."""
 
     where: Path
     reads: int = 0

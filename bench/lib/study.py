@@ -48,7 +48,7 @@ class Study:
 
     @property
     def table(self) -> Columns:
-        """The table's columns: keys not in `columns`, `columns`, and those that end every table."""
+        """The table's columns: keys that `columns` lacks, then `columns`, then CHECKED."""
         shown = {key for key, _ in self.columns}
         first = [(key, key) for key in self.keys if key not in shown]
         return [*first, *self.columns, *CHECKED]

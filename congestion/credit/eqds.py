@@ -4,7 +4,7 @@ Source: Olteanu et al., "An edge-queued datagram service for all datacenter traf
 2022, sections 3.2 and 3.5.
 
 The pacer is a clock in the port record. A waiting flow reserves the next free slot of this clock,
-and a new slot whenever it is served, so that flows take turns even if ticks are late. The first
+and a new slot after each grant, so that flows take turns even if ticks are late. The first
 bandwidth-delay product is speculative and takes no slot. A pull is skipped, and its slot left
 empty, with a probability that grows with the marks of the last round, so that a congested core
 behind a free port does not get the port's full rate.

@@ -1,12 +1,12 @@
-"""RCCC: a pacer just below the link's rate serves waiting flows in turn, then idle ones.
+"""RCCC: a pacer just below the link's rate grants credit to waiting flows in turn, then idle ones.
 
 Source: Ultra Ethernet Specification 1.0, section 3.6 (RCCC: receiver-credit congestion control), as
 modelled in its simulator, uet-htsim.
 
-Waiting flows are served in turn by the clock of the port record (as in eqds). While no flow waits,
-flows without demand slowly get credit in advance, up to one bandwidth-delay product, so that their
-next message need not wait for a grant. With an oversubscribed core, marks lower the rate of the
-whole port, and their absence restores it.
+Waiting flows take turns: each reserves the next free slot of the clock in the port record, as in
+eqds. While no flow waits, flows without demand slowly get credit in advance, up to one
+bandwidth-delay product, so that their next message need not wait for a grant. With an
+oversubscribed core, marks lower the rate of the whole port, and their absence restores it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Params = record(
     adapt_ns=150_000,  # mean time between rate adaptations: one and a half round trips
     congestion_limit=0.3,
     decrease_gain=0.5,
-    increase=0.01,  # step added to rate_share; each calm round doubles the step
+    increase=0.01,  # step added to rate_share; each adaptation without marks doubles the step
     doublings_max=5,
 )
 

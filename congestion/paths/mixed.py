@@ -16,7 +16,7 @@ from congestion.promises import Promises
 Flow = record(
     queue=(0,) * 16,  # indices of paths that delivered without marks, plus one; 0: empty
     head=int,  # where the next entry is written
-    waiting=int,  # number of unused entries in the queue, all before head
+    waiting=int,  # number of entries in the queue that were not picked yet, all before head
     turn=int,  # turn, mask and width have the same meaning as in round_robin
     mask=int,
     width=int,

@@ -21,10 +21,10 @@ from congestion.promises import Promises
 Flow = record(
     ring=(0, 0, 0, 0, 0, 0, 0, 0),  # indices of paths that delivered unmarked, plus one; 0: empty
     head=int,  # where the next entry is written
-    fresh=int,  # entries before head that have not been used again
-    turn=int,  # position in the ring while frozen is 1
+    fresh=int,  # number of entries before head that have not been picked yet
+    turn=int,  # index in the ring of the next path, used while frozen is 1
     explore=int,  # how many of the next picks are random
-    frozen=int,  # 1: use the ring's entries in turn, fresh or not
+    frozen=int,  # 1: a path timed out, so picks go round the whole ring, fresh or not
     frozen_ns=int,
 )
 
@@ -35,7 +35,7 @@ Path = record(
 
 Params = record(
     burst_bytes=65_536,
-    freeze_ns=10_000_000,  # how long the ring stays frozen, section 3.3: until routing recovers
+    freeze_ns=10_000_000,  # how long `frozen` is 1 after a timeout, section 3.3
     explore_picks=16,
 )
 

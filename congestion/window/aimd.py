@@ -3,8 +3,9 @@
 Source: RFC 5681, section 3.1, with the byte counting of RFC 3465, because an acknowledgment may
 cover many segments. Marks count as losses (RFC 3168, section 6.1.2). Delay is not used.
 
-One departure: the first timeout counts as a loss only, because one silent path of several does not
-mean that the network has collapsed. A second timeout without an acknowledgment in between does.
+One departure: the first timeout shrinks the window only as a loss does, because one silent path of
+several does not mean that the network has collapsed. A second timeout without an acknowledgment in
+between does.
 """
 
 from __future__ import annotations

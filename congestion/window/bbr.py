@@ -52,11 +52,11 @@ Params = record(
     held_ns=60_000,  # acknowledgment delay: 30 us at the receiver, 30 us for a thread wake-up
     full_growth=1.25,  # STARTUP ends after full_rounds round trips with slower growth of the rate
     full_rounds=3,
-    loss_tolerance=0.02,  # loss rate above which the bound is lowered
+    loss_tolerance=0.02,  # loss rate above which bound_bytes is lowered
     judged_segments=256,  # least number of segments over which a loss rate is computed
     loss_factor=0.7,
-    rtt_believed_ns=5_000_000,  # a hundred round trips of 50 us; the paper has 10 s
-    probe_rtt_ns=200_000,  # two round trips plus delayed acknowledgments; the paper has 200 ms
+    rtt_believed_ns=5_000_000,  # how long a minimum RTT counts: 100 RTTs of 50 us; paper: 10 s
+    probe_rtt_ns=200_000,  # length of PROBE_RTT: 2 RTTs and acknowledgment delays; paper: 200 ms
     timeout_limit=3,
 )
 

@@ -2,10 +2,10 @@
 
 Source: RFC 9438, sections 4.1 to 4.10. Delay is not used.
 
-In a data centre the Reno-friendly region applies nearly always, because the curve takes seconds.
-Time in which the application limits the flow does not count (section 5.8). One departure: the first
-timeout counts as a loss only, because one silent path of several does not mean that the network has
-collapsed.
+In a data centre the Reno-friendly region applies nearly always, because the cubic function takes
+seconds to grow. Time in which the application limits the flow does not count (section 5.8). One
+departure: the first timeout shrinks the window only as a loss does, because one silent path of
+several does not mean that the network has collapsed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ FAR = 1 << 60  # keeps sums of bytes within an int64
 Flow = record(
     window_bytes=float,
     threshold_bytes=float,  # ssthresh: slow start ends here
-    peak_bytes=float,  # W_max: the plateau of the curve
+    peak_bytes=float,  # W_max: the plateau of the cubic function
     prior_bytes=float,  # cwnd_prior: the window before the last cut
     friendly_bytes=float,  # W_est: the window that Reno would have
-    origin_s=float,  # K: time from the start of the epoch to the plateau
+    origin_s=float,  # K: time after the cut until the window is back at W_max
     epoch_s=float,  # duration of this epoch of congestion avoidance
     last_ack_ns=int,
     last_cut_ns=int,
@@ -67,11 +67,11 @@ def cut(flow: Any, params: Any, event: Any) -> None:
     if event.now_ns - flow.last_cut_ns < max(event.srtt_ns, event.rtt_min_ns):
         return
     if max(event.delivered_bytes - event.acked_bytes, 0) < flow.recover_bytes:
-        return  # this data was sent before the last cut
+        return  # the lost data was sent before the last cut
     flow.last_cut_ns = event.now_ns
     flow.recover_bytes = min(max(event.delivered_bytes, 0), FAR)
     flow.recover_bytes += min(max(event.inflight_bytes, 0), FAR)
-    flow.last_ack_ns = event.now_ns  # the epoch begins here
+    flow.last_ack_ns = event.now_ns  # a new epoch of congestion avoidance begins
     flow.prior_bytes = flow.window_bytes
     if flow.window_bytes < flow.peak_bytes:  # fast convergence, section 4.7
         flow.peak_bytes = flow.window_bytes * (1.0 + params.decrease_factor) / 2.0

@@ -2,8 +2,9 @@
 
 Source: RFC 8257 (Data Center TCP), sections 3.3 to 3.5. Delay is not used.
 
-One departure: the first timeout counts as a loss only, because one silent path of several says
-little. A second timeout without an acknowledgment in between sets the minimum window.
+One departure: the first timeout shrinks the window only as a loss does, because one silent path of
+several does not mean that the network has collapsed. A second timeout without an acknowledgment in
+between sets the minimum window.
 """
 
 from __future__ import annotations

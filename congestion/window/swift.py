@@ -68,14 +68,14 @@ Params = record(
     target_max_ns=10_000_000,  # upper limit of the target delay, before flow scaling
     doubling_segments=32,  # initial window on a long path, where the window doubles
     doubling_samples=8,  # consecutive late samples that end doubling
-    doubling_late_ns_min=4_000_000,  # bounds of rtt_min / 8, the delay that makes a sample late
+    doubling_late_ns_min=4_000_000,  # least delay of a late sample; rtt_min / 8 if that is more
     doubling_late_ns_max=16_000_000,
     growth_share_max=0.0625,  # most growth in a round trip on a long path, as a share of the window
     window_segments_min=16,
     start_divisor=4.0,  # the initial window is window_bytes_max / start_divisor
     pacing_gain=1.2,
     pacing_segments_max=64,  # larger windows are paced on long paths only
-    pacing_gain_long=2.0,  # pacing of larger windows, so that no burst has megabytes
+    pacing_gain_long=2.0,  # larger windows are paced at this multiple of window / RTT
 )
 
 

@@ -88,7 +88,7 @@ bool Channel::flush() noexcept {
   return alive;
 }
 
-// Returns false if there is no more input.
+// Reads once from the socket. Returns false if there is nothing to read now, the buffer is full, or the stream ended.
 bool Channel::receive() noexcept {
   char buffer[16384];
   const std::size_t limit = state_ == State::ready ? 2 * kFrameBodyMax : kGreetingBytesMax;

@@ -12,7 +12,7 @@ namespace weft::control {
 namespace {
 
 constexpr int kFramesATurn = 256, kStrangersFramesATurn = 16;
-// How long a connection's open waits for this end's other NICs to connect to the peer; a NIC that is down never does.
+// How long opening a connection waits for this end's other NICs to connect to the peer; a NIC that is down never does.
 constexpr std::int64_t kProofNs = 1'000'000'000;
 constexpr std::uint32_t kAgeMsMax = 1000;  // an engine whose last iteration is older than this is starved of CPU
 constexpr char kOneSecret[] = "only one of the two ends has WEFT_SECRET_FILE set";
@@ -299,7 +299,7 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   const Status status = known && refusal.status != 1 ? static_cast<Status>(refusal.status) : Status::refused;
   const std::string text = channel->peer_address + " refused: " + engine::printable(refusal.text, kRefusalTextMax);
   const auto accept = accepts_.find({channel->session, refusal.dial});
-  if (accept != accepts_.end()) {  // the peer has given up its dial and will not confirm it
+  if (accept != accepts_.end()) {  // the peer gave up this dial, so no confirmation will arrive
     accept->second.connection->fail(Status::cancelled);
     accepts_.erase(accept);
     forget_open(find_session(channel->session), refusal.dial);
@@ -339,7 +339,7 @@ bool ControlPlane::on_pong(Channel* channel, const Frame& frame) {
   Pong pong;
   Session* session = find_session(channel->session);
   if (session == nullptr || !decode(frame.body, &pong)) return false;
-  if (session->ping_ns < 0 || pong.number != session->ping) return true;  // answers an abandoned ping
+  if (session->ping_ns < 0 || pong.number != session->ping) return true;  // answers an earlier ping
   session->ping_ns = -1;
   session->pong_ns = engine::now_ns();
   session->engines_turn = std::all_of(pong.engine_age_ms.begin(), pong.engine_age_ms.end(),

@@ -109,7 +109,8 @@ void ControlPlane::stop() noexcept {
     try {
       engine->call([&] { engine->watch_peers(nullptr); });
     } catch (const std::bad_alloc&) {
-      // The engine keeps its pointer to this object, but stops before this object is destroyed.
+      // Out of memory: the engine keeps its pointer to this object, which is safe, because engines stop before the
+      // object is destroyed.
     }
   }
   stopping_.store(true);
@@ -287,8 +288,8 @@ void ControlPlane::check_strangers(std::int64_t now_ns) {
   }
 }
 
-// Whether the peer process has run since `since_ns` (it answered a ping) and its control socket works. If so, a missing
-// reply is the peer's fault.
+// Whether the peer process has answered a ping since `since_ns` and its control socket works. If so, the peer is to
+// blame for a reply that is missing.
 bool ControlPlane::hears(const Session& session, std::int64_t since_ns) const noexcept {
   return session.current != 0 && session.pong_ns > since_ns && session.health.condition() == Condition::well;
 }

@@ -227,7 +227,7 @@ void ControlPlane::accept_all(int listening) {
   }
 }
 
-// Returns false if the backlog is empty.
+// Accepts or refuses one connection. Returns false if the backlog is empty.
 bool ControlPlane::accept_one(int listening, std::uint32_t device) {
   datapath::SocketAddress from;
   socklen_t length = sizeof from;

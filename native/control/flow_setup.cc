@@ -29,7 +29,7 @@ std::uint64_t random_token() noexcept {
   return token;
 }
 
-// Runs on the engine's thread.
+// Reserves a peer and opens its link. Runs on the engine's thread.
 Status FlowSetup::reserve_peer(engine::Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error) {
   const Status status = engine->stack().reserve_peer(&place->index);
   if (status != Status::ok) return status;

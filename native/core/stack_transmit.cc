@@ -273,8 +273,8 @@ void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {
   if (target == nullptr) return;
   target->scheduled_ns = kNever;
   if (target->dead()) return;
-  // A flow does not wait for the peer if other flows have completed its receives. This visits all flows, but only when
-  // a peer is quiet.
+  // A flow whose receives other flows have completed does not wait for the peer, so it must not make the peer count as
+  // silent. This visits all flows, but only when a peer is quiet.
   for (u32 i = 0; target->quiet(now_ns) && i < flows_.size(); ++i) {
     Flow* each = flow(i);
     if (each == nullptr || each->peer != target || !each->waits || each->rx.waits()) continue;

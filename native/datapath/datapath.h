@@ -59,7 +59,7 @@ class Datapath {
   // Link setup runs on the engine's thread. A link may have fewer paths than planned; `error` then says why. It fails
   // if no path can be opened.
   virtual bool open_link(const LinkPlan& plan, std::string* words, std::string* error) = 0;
-  // `path_count`: receives the number of paths that both ends have.
+  // Connects the link's paths to those of the peer. `path_count` is set to the number of paths that both ends have.
   virtual bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,
                             std::string* error) = 0;
   virtual void close_link(std::uint32_t peer) noexcept = 0;

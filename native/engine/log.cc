@@ -49,7 +49,7 @@ void write_line(LogLevel level, const std::string& text) noexcept {
       static_cast<void>(::poll(&room, 1, -1));
       if ((room.revents & (POLLERR | POLLNVAL)) != 0) return;
     } else if (errno != EINTR) {
-      return;  // gives up the line
+      return;  // the line is dropped
     }
   }
 }

@@ -80,8 +80,8 @@ void BacklogThread::run() noexcept {
   while (!stopping_.load()) {
     const std::int32_t turn = notifier_->turn();
     {
-      // Copies the list, so that the mutex is not locked while messages are posted. Each pass begins with another
-      // connection, so that all get their share of the room.
+      // Copies the list of backlogs, so that the mutex is not locked while messages are posted. Each pass begins with
+      // another connection, so that every connection gets its share of the engines' room.
       const std::lock_guard<std::mutex> lock(mutex_);
       mine = watched_;
     }

@@ -34,7 +34,7 @@ class BacklogThread {
   // Starts the thread if it does not run yet.
   Status start() noexcept;
   void stop() noexcept;
-  // Makes the thread serve a backlog with waiting messages.
+  // Makes the thread post the waiting messages of a backlog.
   Status watch(std::shared_ptr<Backlog> backlog) noexcept;
   // Passes work to the thread, which must have been started. May be called from any thread; takes no lock and allocates
   // nothing.

@@ -11,7 +11,7 @@ namespace weft::message {
 
 class DeviceMessage final : public DeviceRequest, public Post, public std::enable_shared_from_this<DeviceMessage> {
  public:
-  // Takes ownership of the event and stream in `after`. The worker must outlive the message.
+  // Takes ownership of the event and stream in `after`. `worker` must outlive the message.
   DeviceMessage(DeviceWorker* worker, const std::shared_ptr<Connection>& connection, gpu::Way way,
                 std::shared_ptr<const gpu::Layout> layout, const After& after)
       : worker_(worker), connection_(connection), way_(way), layout_(std::move(layout)), after_(after) {}

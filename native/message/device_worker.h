@@ -108,7 +108,7 @@ class DeviceWorker {
   std::unique_ptr<StreamWaits> waits_;
   std::unique_ptr<IntakeStreams> intakes_;
   bool stopping_ = false;
-  std::list<std::unique_ptr<Job>> jobs_;  // jobs of the thread, which alone uses this list
+  std::list<std::unique_ptr<Job>> jobs_;  // jobs in progress; only the worker's thread uses this list
   std::thread thread_;
 };
 

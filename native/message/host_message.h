@@ -36,8 +36,8 @@ class HostMessage final : public Outcome,
   const HostBuffer buffer_;
   BacklogThread* const thread_;
   engine::Notifier* const notifier_;
-  std::shared_ptr<HostMessage> self_;  // keeps the message alive while the engines have it
-  Status status_ = Status::ok;         // the result, until the pieces are filled
+  std::shared_ptr<HostMessage> self_;  // keeps the message alive while the engines use it
+  Status status_ = Status::ok;         // the engines' result, stored while the pieces are being filled
   std::size_t bytes_ = 0;
 };
 

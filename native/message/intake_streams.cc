@@ -10,7 +10,7 @@ namespace weft::message {
 IntakeStreams::~IntakeStreams() {
   if (resting_.empty()) return;
   const gpu::Current current(driver_, copier_.context());
-  for (const After& each : resting_) {  // if the context is gone, these calls fail without harm
+  for (const After& each : resting_) {  // if the context was destroyed, the calls below fail without harm
     const bool idle = each.event == nullptr || driver_.event_query(each.event) == gpu::kSuccess;
     if (each.event != nullptr) static_cast<void>(driver_.event_destroy(each.event));
     if (idle) {

@@ -69,7 +69,7 @@ class Connection {
   // Sleeps until the request is done (ok) or the timeout expires (timed_out). May be called from any thread.
   virtual Status wait(engine::Request* request, std::int64_t timeout_ns) noexcept = 0;
   // Closes the connection: outstanding requests fail with `cancelled`, the engines release all buffers within a bounded
-  // time, and the peer is notified but not waited for. Further calls do nothing.
+  // time, and the peer is notified. Does not wait for the peer's reply. Further calls do nothing.
   virtual void close() noexcept = 0;
   // To be called after close(). Sleeps until weft no longer copies from or to the memory of messages, or for at most
   // kCopiesEndNs.

@@ -20,7 +20,8 @@ StreamWaits::~StreamWaits() {
     passed = passed && driver_.event_query(wait.passed) != gpu::kNotReady;
     static_cast<void>(driver_.event_destroy(wait.passed));  // fails without harm if the context was destroyed
   }
-  // Leaks the words if a stream has not reached its wait yet, because it will still read its word.
+  // Leaks the memory of all words if a stream has not reached its wait yet, because the stream will still read its
+  // word.
   if (!passed) static_cast<void>(words_.release());
   if (words_ != nullptr) shared_.retire(std::move(words_));
 }

@@ -15,26 +15,26 @@ namespace weft::message {
 // stream's queue is full.
 class StreamWaits {
  public:
-  // Pins the memory for all words in advance, because none may be pinned while a stream waits. Returns null and sets
-  // `error` on failure.
+  // Pins the memory for all words in advance, because no memory may be pinned while a stream waits. Returns null and
+  // sets `error` on failure.
   static std::unique_ptr<StreamWaits> open(const gpu::Driver& driver, gpu::SharedDevice* shared, std::string* error);
   StreamWaits(const StreamWaits&) = delete;
   StreamWaits& operator=(const StreamWaits&) = delete;
-  // Sets all words, so that no stream waits any more.
+  // Sets all memory words, so that no stream waits any more.
   ~StreamWaits();
 
-  // Takes a word and clears it; null: all words are in use. The attendant's wait_begins() must have been called before;
-  // let_go() ends that wait.
+  // Returns an unused memory word, set to zero; null: all words are in use. The attendant's wait_begins() must have
+  // been called before; let_go() ends that wait.
   std::uint32_t* take() noexcept;
   // Makes work that is queued on `stream` from now on wait for let_go(word). Returns the event to pass to add(); null
   // with `error` set: the stream does not wait.
   gpu::Event wait(std::uint32_t* word, gpu::Stream stream, std::string* error);
-  // Lets a word be reused when `passed` has occurred, or at once if `passed` is null.
+  // Allows the word to be reused once the event `passed` has occurred, or at once if `passed` is null.
   void add(std::uint32_t* word, gpu::Event passed) noexcept;
   void let_go(std::uint32_t* word) noexcept {
     if (__atomic_exchange_n(word, 1u, __ATOMIC_ACQ_REL) == 0) shared_.attendant().wait_ends();
   }
-  // Takes back the words whose streams have continued.
+  // Makes the words reusable whose streams have continued.
   void collect() noexcept;
 
  private:

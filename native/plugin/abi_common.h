@@ -1,5 +1,5 @@
 // Definitions shared by all versions of NCCL's network plugin interface: result codes, limits, callbacks, device
-// handle. They are written from the interface's facts, not copied from its headers.
+// handle. They are written for weft, not copied from NCCL's headers.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ enum class Result : int {
   invalid_argument = 4,
   invalid_usage = 5,
   remote_error = 6,
-  // This plugin never returns in_progress, because NCCL treats it as success.
+  // This plugin never returns in_progress, because NCCL would treat it as success.
   in_progress = 7,
 };
 static_assert(sizeof(Result) == 4);

@@ -1,5 +1,5 @@
 // Version 10 of NCCL's network plugin interface (NCCL 2.26 and later), which adds a profiler callback and traffic
-// classes. Written from the interface's facts.
+// classes. Written for weft, not copied from NCCL's headers.
 #pragma once
 
 #include "native/plugin/abi_v9.h"

@@ -1,5 +1,5 @@
 // Version 11 of NCCL's network plugin interface (NCCL 2.28 and later), which adds a context for each communicator, and
-// finalize. Written from the interface's facts.
+// finalize. Written for weft, not copied from NCCL's headers.
 #pragma once
 
 #include "native/plugin/abi_common.h"

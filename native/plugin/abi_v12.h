@@ -1,5 +1,5 @@
 // Version 12 of NCCL's network plugin interface (NCCL 2.30 and later), which allows eight devices in a virtual one, and
-// adds rails and planes. Written from the interface's facts.
+// adds rails and planes. Written for weft, not copied from NCCL's headers.
 #pragma once
 
 #include "native/plugin/abi_v11.h"

@@ -1,5 +1,5 @@
 // Version 8 of NCCL's network plugin interface (NCCL 2.20 and later): device properties and the table of calls. Written
-// from the interface's facts.
+// for weft, not copied from NCCL's headers.
 #pragma once
 
 #include "native/plugin/abi_common.h"

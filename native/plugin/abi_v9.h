@@ -1,5 +1,5 @@
 // Version 9 of NCCL's network plugin interface (NCCL 2.24 and later), which adds 64-bit sizes and virtual devices.
-// Written from the interface's facts.
+// Written for weft, not copied from NCCL's headers.
 #pragma once
 
 #include "native/plugin/abi_common.h"

@@ -156,7 +156,7 @@ bool Adapter::take_arrivals(std::int64_t now_ns) {
   return true;
 }
 
-// Runs one iteration. `more`: set if there is more work now. `due`: receives the time of the next work if no packet
+// Runs one iteration. `more` is set if there is more work now, and `due` to the time of the next work if no packet
 // arrives.
 void Adapter::round(std::int64_t now, bool* more, std::int64_t* due) {
   *more = take_arrivals(now);

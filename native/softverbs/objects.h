@@ -119,7 +119,7 @@ struct Qp : ibv_qp {
   std::uint32_t next_psn = 0, unacked_psn = 0;
   std::uint32_t serial = 0;
   std::uint64_t requests_seen = 0;
-  std::int64_t rest_until_ns = 0;  // nothing is sent before this time: stalled, or told to retry later
+  std::int64_t rest_until_ns = 0;  // nothing is sent before this time, after a stall fault or an RNR NAK
   std::int64_t answer_due_ns = 0;  // when the retransmission timeout is due; 0: no timeout runs
   std::int64_t full_since_ns = 0;  // since when the peer's buffer is full; 0: it has room
   int retries_left = 0, not_ready_left = 0;

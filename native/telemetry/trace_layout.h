@@ -14,7 +14,7 @@ namespace weft::telemetry {
 inline constexpr char kTraceMagic[8] = {'w', 'e', 'f', 't', 'r', 'a', 'c', 'e'};
 inline constexpr std::uint32_t kTraceVersion = 1;  // layout of header and blocks; records can change within a version
 inline constexpr std::uint32_t kTraceBlockMagic = 0x6b'6c'62'77;  // "wblk"
-inline constexpr std::size_t kTraceTextBytesMax = 1024;           // a longer text is cut
+inline constexpr std::size_t kTraceTextBytesMax = 1024;           // longer texts are truncated
 
 struct TraceSegmentHeader {
   char magic[8];
@@ -22,7 +22,7 @@ struct TraceSegmentHeader {
   std::uint32_t header_bytes;    // size of this struct and the two texts, a multiple of 8
   std::uint32_t schema_bytes;    // size of the first text: one line for each record and field
   std::uint32_t identity_bytes;  // size of the second text: one line "name value" for each fact about the process
-  std::uint64_t segment;         // number of this segment in the process's trace
+  std::uint64_t segment;         // number of this segment in the process's trace, from 0
   std::int64_t monotonic_ns;     // when the segment was begun, by CLOCK_MONOTONIC, like all times in records
   std::int64_t realtime_ns;      // when the segment was begun, by CLOCK_REALTIME
   std::uint32_t crc;             // CRC-32C of the first header_bytes bytes, computed with this field as 0
@@ -33,7 +33,7 @@ static_assert(sizeof(TraceSegmentHeader) == 56);
 struct TraceBlockHeader {
   std::uint32_t magic;
   std::uint32_t bytes;    // size of the records that follow, a multiple of 8
-  std::uint32_t ring;     // the ring that the records come from, used by one thread at a time
+  std::uint32_t ring;     // number of the ring buffer of the records; one thread at a time uses a ring
   std::uint32_t crc;      // CRC-32C of header and records, computed with this field as 0
   std::uint64_t number;   // number of the block in the process's trace, from 0
   std::uint64_t dropped;  // records that the process has dropped so far, for lack of room

@@ -1,4 +1,4 @@
-// Every size is compared with the bytes that are left before it is used.
+// Before a size in the file is used, it is compared with the number of bytes that remain.
 #include "native/telemetry/trace_reader.h"
 
 #include <cstring>
@@ -15,7 +15,7 @@ Header read_at(std::span<const std::byte> file, std::size_t at) noexcept {
   return header;
 }
 
-// Why the block at `at` is not whole; empty: it is.
+// What is wrong with the block at offset `at`; empty: nothing.
 std::string check_block(std::span<const std::byte> file, std::size_t at, TraceChecksum checksum) {
   if (file.size() - at < sizeof(TraceBlockHeader)) return "the last block is cut off";
   auto header = read_at<TraceBlockHeader>(file, at);

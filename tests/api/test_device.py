@@ -225,7 +225,7 @@ def test_device__streams_of_any_library(gpu: FakeGpu, ends: Ends) -> None:
     for stream in (CupyStream(), TorchStream(), CudaStream(), 0, gpu.stream()):
         here.send(sent, timeout_s=PATIENCE_S, stream=stream)
         assert there.recv(10, timeout_s=PATIENCE_S) == sent.host.tobytes()
-    # An array that names its stream; then one of version 2, which implies the default stream.
+    # First an array that names its stream; then interface version 2, with the default stream.
     for more in ({"stream": gpu.stream()}, {"version": 2}):
         here.send(filled(gpu, 10, **more), timeout_s=PATIENCE_S)
         assert there.recv(10, timeout_s=PATIENCE_S) == sent.host.tobytes()

@@ -301,7 +301,7 @@ def test_silence__of_the_network_one_way_is_told_to_both_ends(deaf: str) -> None
             with pytest.raises(PeerSilentError):
                 handle.wait(PATIENCE_S)
         assert time.monotonic() - begin > 0.5
-        # The first connection does not block the next one, which fails in the same way.
+        # The first, failed connection does not block a second one, which fails in the same way.
         again = left.connect(listener.handle, timeout_s=PATIENCE_S)
         with pytest.raises(PeerSilentError):
             again.send(bytes(1 << 20), timeout_s=PATIENCE_S)

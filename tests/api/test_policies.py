@@ -124,9 +124,8 @@ def test_swap__of_the_whole_endpoint_reaches_live_connections() -> None:
         endpoint.set_params("window", window_bytes=200_000)
         assert here.policies["window"].params == {"window_bytes": 200_000}
         here.set_params("window", window_bytes=300_000)
-        endpoint.set_params(
-            "window", window_bytes=100_000
-        )  # connections with their own policy keep it
+        # A connection with a policy of its own keeps that policy.
+        endpoint.set_params("window", window_bytes=100_000)
         assert here.policies["window"].params == {"window_bytes": 300_000}
         exchange(here, there)
 

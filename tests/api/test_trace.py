@@ -55,11 +55,11 @@ def test_trace__every_message_and_stripe_has_both_ends(tmp_path: Path, engines: 
             fields = {name: int(value) for name, value in stripe.fields.items()}
             stripes[fields["message"]] += fields["bytes"]
             assert fields["connection"] == carrier
-            first_ns = fields["first_ns"] or fields["posted_ns"]  # 0: it arrived before the post
+            first_ns = fields["first_ns"] or fields["posted_ns"]  # 0: data came before the post
             assert fields["posted_ns"] <= first_ns <= fields["last_ns"] <= stripe.time_ns
             if sends:
                 shares = sum(v for n, v in fields.items() if n.startswith("path_"))
-                assert abs(shares - 255) <= 16  # rounded by path
+                assert abs(shares - 255) <= 16  # every path's share is rounded
                 assert fields["segments"] >= 1
         assert stripes == dict(enumerate(SIZES))
         for message in messages:
@@ -82,7 +82,7 @@ def test_trace__a_failed_message_has_a_status(tmp_path: Path) -> None:
         left.close()
         with pytest.raises(Exception, match="closed"):
             waiting.wait(timeout_s=PATIENCE_S)
-        del waiting  # the last use of the trace, which is now written to its end
+        del waiting  # the last reference, so that the whole trace is now written
     (segment,) = segments(tmp_path)
     (message,) = of(segment, "message")
     assert message.fields["status"] != 0

@@ -87,7 +87,7 @@ def test_failover__a_cut_is_survived_and_all_cuts_end_in_an_error(
     cuts = ("--cut", "one path", "--cut", "all for good", "--only", "weft")
     one, good = tiny("failover", *SLOW, *cuts, "-D", "4")
     assert (one["cut"], good["cut"]) == ("one path", "all for good")
-    # Traffic moved while the path was cut, for 1.3 s; the required time is two timeouts and 50 ms.
+    # Traffic moved to other paths during the cut of 1.3 s; two timeouts and 50 ms are required.
     assert one["moved_ns"] is not None
     assert one["cut_rate_bytes_per_s"] > 0
     assert "PeerDeadError" in good["error"]

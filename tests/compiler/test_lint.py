@@ -66,7 +66,7 @@ def refusal(folder: Path, body: str) -> PolicyError:
         ("x = ping(1)", None, "calls itself"),
         ("for i in range(event.path):\n    pass", 1, "range is not constant"),
         ("n = 4\nfor i in range(n):\n    pass", 2, "range is not constant"),
-        ("for i in TABLE:\n    pass", 1, "a loop must run over a range"),
+        ("for i in TABLE:\n    pass", 1, "a loop must iterate over a range"),
         (
             "for i in range(1000):\n    for j in range(1000):\n        pass",
             2,

@@ -261,7 +261,7 @@ def test_streams__an_array_of_the_stream_in_force_needs_no_word(ends: Ends) -> N
 
 @pytest.mark.parametrize("busy", ["fresh", "kernel", "to_host", "to_device"])
 def test_streams__many_wait_while_messages_come(roomy: Ends, busy: str) -> None:
-    """Streams that wait for messages, more than a GPU has queues, do not block weft's copies."""
+    """Even more waiting streams than the GPU has queues must not block weft's copies."""
     here, there = roomy
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(100)]
     sent = random(300_000, 1)

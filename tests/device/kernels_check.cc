@@ -189,8 +189,8 @@ bool check_pieces(const Rig& rig, std::uint64_t seed) {
              "scatter", seed);
 }
 
-// The persistent copy kernel with a stop request before its launch: it does the queued jobs and
-// ends, because compute-sanitizer waits for each launch.
+// Launches the persistent copy kernel after a stop request, so that it does the queued jobs and ends: compute-sanitizer
+// waits for each launch.
 bool check_attended(const Rig& rig, std::uint64_t seed) {
   Draw draw(seed);
   Message message(rig, &draw, 1 + draw.below(200));

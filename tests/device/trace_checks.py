@@ -58,11 +58,12 @@ def launch(task: str, ranks: int, gpus: int, folder: Path, variables: dict[str, 
 
 
 class Trace:
-    """What the traces of all ranks say, by the rank of the largest communicator."""
+    """The traces of all ranks; ranks are those of the largest communicator."""
 
     def __init__(self, folder: Path) -> None:
-        self.sent: dict[str, Edges] = defaultdict(lambda: defaultdict(int))  # by function
-        self.tied: Edges = defaultdict(int)  # bytes of weft's own messages, by edge
+        # function -> edge -> bytes
+        self.sent: dict[str, Edges] = defaultdict(lambda: defaultdict(int))
+        self.tied: Edges = defaultdict(int)  # edge (sender, receiver) -> bytes of weft's messages
         self.counts: list[Counter[str]] = []
         self.algorithms: set[str] = set()
         self.dropped = 0
@@ -98,7 +99,7 @@ def ring(ranks: int) -> list[tuple[int, int]]:
 
 
 def expected(function: str, ranks: int) -> dict[str, int]:
-    """What each rank sends, and the sum of all, in bytes; written from the definitions."""
+    """Bytes that each rank sends, and their sum, computed from each collective's definition."""
     each = {
         "AllReduce": 2 * (ranks - 1) * BYTES // ranks,
         "AllGather": (ranks - 1) * BYTES // ranks,
@@ -108,7 +109,7 @@ def expected(function: str, ranks: int) -> dict[str, int]:
         return {"each": each[function] * CALLS, "all": each[function] * CALLS * ranks}
     if function in ("Broadcast", "Reduce"):
         return {"all": (ranks - 1) * BYTES * CALLS}
-    if function == "Send":  # all-to-all: a part to each other rank; and one send of all from 0 to 1
+    if function == "Send":  # an all-to-all, and one send of the whole buffer from rank 0 to rank 1
         return {"all": (ranks * (ranks - 1) * (BYTES // ranks) + BYTES) * CALLS}
     raise ValueError(function)
 
@@ -145,7 +146,7 @@ def volumes() -> list[dict[str, Any]]:
     ]
     for name, ranks, algorithm, more in runs:
         with tempfile.TemporaryDirectory() as text:
-            # NCCL_ALGO may name an algorithm by function: all others use the ring.
+            # NCCL_ALGO can set an algorithm for one function; all other functions use the ring.
             algo = "ring;allreduce:tree" if algorithm == "Tree" else "ring"
             variables = weft() | {"NCCL_ALGO": algo, "NCCL_PROTO": "Simple"} | more
             try:
@@ -178,7 +179,7 @@ def profiles() -> list[dict[str, Any]]:
             kernels = results[0]["kernels"]
             print(task, "profiler:", kernels, "trace:", dict(trace.counts[0]))
             operations = {"operations": dict(trace.counts[0]), "dropped": trace.dropped}
-            # NCCL runs a Send and a Recv that are posted together in one kernel.
+            # NCCL uses one kernel for a Send and a Recv that are posted together.
             ran = Counter(kernels)
             traced = trace.counts[0].copy()
             if "SendRecv" in ran:
@@ -189,7 +190,7 @@ def profiles() -> list[dict[str, Any]]:
 
 
 def nvlink() -> list[dict[str, Any]]:
-    """With P2P on, NCCL moves nothing over the network: operations are traced all the same."""
+    """With P2P on, NCCL sends nothing over the network; operations must be traced nevertheless."""
     with tempfile.TemporaryDirectory() as text:
         variables = UNICAST | {k: v for k, v in weft().items() if k not in NET_ONLY}
         launch("collectives", 2, 2, Path(text), variables | {"NCCL_ALGO": "ring"})

@@ -1,6 +1,7 @@
 """Runs one rank of trace_checks.py: a list of collectives, or training with PyTorch's profiler.
 
-Prints a line "RESULT {json}" with what the rank itself knows of its operations.
+Prints a line "RESULT {json}" with what the rank found: wrong elements, and in training the NCCL
+kernels that ran.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def lab() -> Iterator[Lab]:
 
 
 class Pair:
-    """Runs server and client in the lab, and asks the client questions."""
+    """Runs server and client in the lab; sends commands to the client and reads its replies."""
 
     def __init__(self, lab: Lab, log: Path) -> None:
         self.log = log

@@ -359,8 +359,8 @@ void death(Side& side) {
   side.stop();
 }
 
-// The last finalize, or the last close, drops half-open connections and ends all threads; then
-// everything works again.
+// The last finalize, or the last close, drops half-open connections and ends all threads; a new init must work after
+// that.
 void restart(Side& side) {
   const std::size_t before = threads().size();
   side.barrier();

@@ -53,8 +53,8 @@ inline void log(int level, unsigned long, const char*, int, const char* format, 
   } while (false)
 
 using Clock = std::chrono::steady_clock;
-// NCCL's proxy threads also serve all other connections, and no call sees NCCL's abort flag. The
-// bounds only detect a hang; a busy machine stays far below them.
+// Time limits of calls: a call that blocks would stop all connections of NCCL's proxy thread, and could not be aborted.
+// The limits only detect a hang; a busy machine stays far below them.
 inline constexpr auto kPollBound = std::chrono::seconds(2);
 inline constexpr auto kSetupBound = std::chrono::seconds(10);
 // Whether calls have time limits. False in a process that will be stopped, because the stop counts as time of a call.

@@ -25,7 +25,7 @@ def test_fake__only_those_of_the_context_go(play: Play, fake_plugin: Path, versi
 def test_plugin__cycles_without_a_close_take_no_threads_and_descriptors(
     play: Play, plugin: Path, version: int, processes: int
 ) -> None:
-    """The numbers of threads and descriptors do not grow with cycles that close nothing."""
+    """Cycles of init and finalize that close no connection must leak no threads or descriptors."""
     play(plugin, version, processes, "finalize_open")
 
 

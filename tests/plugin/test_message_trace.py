@@ -8,8 +8,8 @@ from transport.trace import Record, read_segment
 
 from .conftest import Play
 
-CHANNEL = 77  # what the host program's profiler answers
-PROFILED = 9  # versions 10 and later pass an event with each message
+CHANNEL = 77  # the channel that the host program's profiler names
+PROFILED = 9  # the last version that passes no profiler event with a message
 
 
 @pytest.mark.parametrize("version", [9, 10, 11, 12])

@@ -99,7 +99,7 @@ def test_profiler__sums_up_the_steps_of_a_channel(
     if version >= 4:
         assert {ends[each.id]["messages"] for each in used} == {5}
     assert all(int(ends[each.id]["network_wait_ns"]) > 0 for each in used)
-    # Operation 0: the profiler leaves it out for a proxy that works for another process (peer 2).
+    # Channels to peer 2 are those of a proxy for another process, whose operation is unknown: 0.
     foreign = [each for each in of(segment, "channel") if each.fields["peer"] == 2]
     assert 0 in {each.fields["operation"] for each in foreign}
 

@@ -189,7 +189,7 @@ def test_rccc__marks_lower_the_port_by_half_of_what_exceeds_the_limit() -> None:
         fields = {"received_bytes": step * 10 * SEGMENT, "rand": 0.5}
         sender.ask(10**9 + step * MS, 10, **fields)
         shares.append(sender.rig.shared["rate_share"][0].item())
-    # The estimate g is 1/2, 3/4, 7/8, ...; each step multiplies the share by 1 - (g - 0.3) / 2.
+    # The smoothed share g of marks is 1/2, 3/4, ...; each step multiplies by 1 - (g - 0.3) / 2.
     assert shares[:2] == pytest.approx([0.9, 0.9 * 0.775])
     assert shares[-1] == pytest.approx(0.225)
 

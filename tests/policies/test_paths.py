@@ -19,7 +19,7 @@ SPREADING = [name for name in EVERY if name not in STICKY]
 
 
 def picks(rig: Rig, count: int, **fields: float) -> list[int]:
-    """Picks with random fields from a grid, so that results do not depend on a seed."""
+    """Asks for `count` paths; `rand` and `rand2` are evenly spread, so that no seed matters."""
     chosen = []
     for step in range(count):
         draws = {"rand": (step * 0.618034) % 1.0, "rand2": (step * 0.414214) % 1.0}
@@ -189,7 +189,7 @@ def test_reps__what_came_back_unmarked_is_used_again_oldest_first() -> None:
         feed(rig, path, GOOD)
     feed(rig, 2, ECN)  # marked: path 2 is not used again
     assert picks(rig, 3) == [3, 6, 1]
-    assert len(set(picks(rig, 100))) == 8  # picks are random, as no entry is fresh
+    assert len(set(picks(rig, 100))) == 8  # the ring has no unused path left, so picks are random
 
 
 def test_reps__keeps_the_eight_latest() -> None:
@@ -205,7 +205,7 @@ def test_reps__a_timeout_freezes_the_ring_for_ten_milliseconds_then_sixteen_expl
         feed(rig, path, GOOD)
     start_ns = 10**9
     feed(rig, 6, TIMEOUT, now_ns=start_ns)
-    # The frozen ring repeats all entries except the path that timed out.
+    # For 10 ms after a timeout, picks repeat the ring's paths, except the one that timed out.
     assert picks(rig, 7, now_ns=start_ns + 9 * MS) == [3, 1, 9, 3, 1, 9, 3]
     explored = picks(rig, 16, now_ns=start_ns + 10 * MS)
     assert len(set(explored)) > 10
@@ -224,8 +224,8 @@ def acknowledge(rig: Rig, kinds: list[int], each_bytes: int, inflight: int = 1 <
     [
         ([GOOD] * 16, 8_192, 2),  # two bursts of 64 KiB in many acknowledgments
         ([GOOD], 262_144, 4),  # four bursts in one acknowledgment
-        ([GOOD, GOOD, ECN, GOOD, GOOD], 16_384, 0),  # a mark counts for the whole burst: no entry
-        ([GOOD] * 3, 8_192, 0),  # less than one burst: no entry
+        ([GOOD, GOOD, ECN, GOOD, GOOD], 16_384, 0),  # one mark in a burst: the path is not added
+        ([GOOD] * 3, 8_192, 0),  # less than one burst: the path is not added
     ],
 )
 def test_reps__a_path_is_recycled_once_for_each_burst(
@@ -264,7 +264,7 @@ def test_mixed__recycles_first_then_goes_round_past_penalties() -> None:
     assert picks(rig, 2) == [3, 6]
     assert picks(rig, 6) == [2, 3, 4, 5, 6, 7]  # skips path 1 because of its penalty
     feed(rig, 3, GOOD)
-    feed(rig, 3, TIMEOUT)  # path 3 leaves the queue and gets a penalty
+    feed(rig, 3, TIMEOUT)  # path 3 is removed from the queue of paths to reuse, and gets a penalty
     assert 3 not in picks(rig, 7 * 14)
 
 

@@ -225,7 +225,7 @@ SLOW = {"rtt_ns": 200_000 * US, "srtt_ns": 200_000 * US, "rtt_min_ns": 200_000 *
 
 
 def curve(rig: WindowRig, until_s: float, since_s: float = 0.0) -> float:
-    """Acknowledges a full window every 200 ms until `until_s`; returns the window."""
+    """Acknowledges a full window every 200 ms until `until_s` after the cut; returns the window."""
     window = 0.0
     for step in range(round(since_s * 5) + 1, round(until_s * 5) + 1):
         window = rig.ack(1e6 + step * 2e5, rig.flow["window_bytes"][0] / SEGMENT)
@@ -237,7 +237,7 @@ def test_cubic__passes_the_points_of_its_curve() -> None:
     rig = WindowRig("cubic", 100, SLOW)
     assert rig.lose(1e6) == pytest.approx(70)
     assert rig.state("origin_s") == pytest.approx(4.217, abs=1e-3)
-    # The expected window uses the curve one RTT ahead: 100 + 0.4 * (t + 0.2 - 4.217) ** 3.
+    # Expected is the cubic function one RTT later: 100 + 0.4 * (t + 0.2 - 4.217) ** 3.
     assert curve(rig, 2.0) == pytest.approx(96.72, abs=0.1)
     assert curve(rig, 4.0, 2.0) == pytest.approx(100.0, abs=0.1)
     assert curve(rig, 7.0, 4.0) == pytest.approx(110.6, abs=0.2)

@@ -37,7 +37,7 @@ def output(*words: str | Path) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A ring of four ranks on two nodes; rank 3 has no trace."""
+    """A folder with traces of an all-reduce of four ranks on two nodes; rank 3 has no trace."""
     where = tmp_path / "traces"
     where.mkdir()
     for rank in range(3):
@@ -217,7 +217,7 @@ def test_record__passes_signals_on(tmp_path: Path) -> None:
 
 @needs_plugin
 def test_record__a_key_reaches_the_command_once(tmp_path: Path) -> None:
-    """Ctrl-C in a terminal goes to weft and to the command; weft does not send it again."""
+    """A terminal sends Ctrl-C to weft and to the command; weft must not send it a second time."""
     script = "trap 'echo hit >> hits' INT; touch ready; n=0; "
     script += "while [ $n -lt 20 ]; do sleep 0.05; n=$((n+1)); done"
     pid, terminal = pty.fork()

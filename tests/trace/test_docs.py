@@ -1,4 +1,4 @@
-"""Tests that docs/TRACING.md describes the tables and commands that there are."""
+"""Tests that docs/TRACING.md describes every table and command of traces."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests of matrices. The expected cells are added up here from what the files were written with."""
+"""Tests matrices. The expected cells are computed from the values written to the trace files."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -39,7 +39,7 @@ def made(folder: Path, measure: str = "bytes", by_host: bool = False, **filters:
 
 
 def ring(folder: Path, function: str, *, count: int = 100, root: int = -1, ranks: int = 4) -> None:
-    """One operation of four ranks on two nodes, of which only the network between was recorded."""
+    """Writes traces of an operation of four ranks on two nodes; only the network was recorded."""
     for rank in range(ranks):
         process = rank_of(folder, rank, ranks, per_node=2)
         comm = communicator(process, 5, rank, ranks)
@@ -120,7 +120,7 @@ def test_matrix__what_cannot_be_divided_is_unknown(tmp_path: Path, case: str) ->
 
 
 def test_matrix__sends_are_as_called(tmp_path: Path) -> None:
-    """Rank 2 has no trace: what it sent is told by the receives of the others."""
+    """Rank 2 has no trace, so what it sent is computed from the receives of ranks 0 and 1."""
     for rank in range(2):
         process = rank_of(tmp_path, rank, 3)
         comm = communicator(process, 5, rank, 3)
@@ -154,7 +154,7 @@ def test_matrix__receives_stand_for_a_sender_without_trace(tmp_path: Path) -> No
 
 
 def test_matrix__ranks_of_subgroups_become_ranks_of_the_job(tmp_path: Path) -> None:
-    """Two groups of two, over ranks 0, 2 and 1, 3; the second group's last rank has no trace."""
+    """Two groups, of ranks 0 and 2 and of ranks 1 and 3; rank 3 has no trace."""
     for rank in range(3):
         process = rank_of(tmp_path, rank, 4)
         comm = communicator(process, 50 + rank % 2, rank // 2, 2)
@@ -248,7 +248,7 @@ def test_matrix__by_host(tmp_path: Path) -> None:
 
 
 def pair(folder: Path, with_channels: bool) -> None:
-    """Two processes; 100 messages, and one stripe each of which a fifth was resent."""
+    """Writes traces of two processes: 100 messages of one stripe, one of five segments resent."""
     for rank in range(2):
         process = Process(folder, f"h{rank}", 10 + rank)
         end = process.new("connection", 0, pair=99)

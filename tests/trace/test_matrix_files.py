@@ -1,4 +1,4 @@
-"""Tests of what matrices are written to: pages, pictures, CSV, JSON."""
+"""Tests the files to which matrices are written: HTML pages, pictures, CSV, JSON."""
 
 import base64
 import csv

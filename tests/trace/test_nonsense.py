@@ -1,4 +1,4 @@
-"""Tests that whole files with nonsense in their records break no command."""
+"""Tests that undamaged trace files whose records have random field values break no command."""
 
 import random
 from pathlib import Path
@@ -22,7 +22,7 @@ LIMITS = {
 
 
 def value(draw: random.Random, type_: str) -> int:
-    """Small and typical numbers, and the extremes of the type."""
+    """A random value for a field: often small, sometimes the type's least or largest."""
     low, high = LIMITS[type_]
     least = -(1 << -low) if low else 0
     most = (1 << high) - 1

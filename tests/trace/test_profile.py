@@ -1,4 +1,4 @@
-"""Tests of profiles. The expected numbers are computed here, as nccl-tests defines them."""
+"""Tests profiles. The expected numbers are computed in the tests, as nccl-tests defines them."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def only(folder: Path) -> Operations:
 def test_profile__bandwidths_are_those_of_nccl_tests(
     tmp_path: Path, function: str, whole: int, factor: float
 ) -> None:
-    """Four ranks; each call has 400 bytes, and its channels work for 100 ns in all."""
+    """Four ranks; each call has 400 bytes, and its channels are in use from 10 to 110 ns."""
     for rank in range(4):
         process = rank_of(tmp_path, rank, 4)
         comm = communicator(process, 5, rank, 4)

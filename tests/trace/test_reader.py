@@ -1,4 +1,4 @@
-"""Tests that damaged, cut and foreign trace files are read as far as they are whole."""
+"""Tests that damaged, truncated and foreign trace files are read up to the first damage."""
 
 import os
 import random
@@ -21,7 +21,7 @@ RECORD = struct.pack("<HHIq", 3, 16, 9, 77)
 
 
 def test_writer__has_the_schema_of_real_files(build_tree: Path, tmp_path: Path) -> None:
-    """The files of other tests are laid out as the plugin lays them out."""
+    """The files that writer.py makes for other tests have the layout of the plugin's files."""
     host = build_tree / "weft_profiler_host"
     if not host.exists():
         pytest.fail(f"{host} is not built: run make test-native")
@@ -136,7 +136,7 @@ def test_header__any_schema_is_read_or_refused(text: bytes) -> None:
 
 
 def test_reader__damaged_files_end_early_or_are_refused(tmp_path: Path) -> None:
-    """Random cuts and bit flips give a beginning of the records, and nothing else."""
+    """After random truncation and bit flips, the reader returns only records before the damage."""
     process = Process(tmp_path)
     comm = communicator(process, 5, 1, 4)
     for at in range(20):

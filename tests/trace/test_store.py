@@ -1,4 +1,4 @@
-"""Tests of the tables that the traces of several processes are read into."""
+"""Tests the tables into which the traces of several processes are read."""
 
 import builtins
 import random
@@ -193,7 +193,7 @@ def test_store__folders_without_traces_are_refused(tmp_path: Path) -> None:
 
 
 def linked(folder: Path, ahead_ns: int, both_ways: bool) -> None:
-    """Two hosts; the clock of node1 shows `ahead_ns` more. A message takes at least 1,000 ns."""
+    """Two hosts; node1's clock is `ahead_ns` ahead of node0's. A message takes 1,000 ns or more."""
     draw = random.Random(3)
     first, second = rank_of(folder, 0, 2), rank_of(folder, 1, 2)
     second.ahead_ns += ahead_ns

@@ -43,7 +43,7 @@ def schema() -> str:
 
 
 def sealed(data: bytes, at: int) -> bytes:
-    """The bytes with their CRC-32C at the offset `at`."""
+    """The bytes with their CRC-32C written at offset `at`."""
     zeroed = data[:at] + bytes(4) + data[at + 4 :]
     return data[:at] + struct.pack("<I", crc32c(zeroed)) + data[at + 4 :]
 
@@ -86,7 +86,7 @@ class Process:
         return self.ids
 
     def put(self, record: str, id_: int, time_ns: int, /, **values: int | str) -> int:
-        """Adds a record; fields that are not given are 0. Returns its id."""
+        """Adds a record and returns its id; fields that are not given are 0."""
         number, fields = LAYOUTS[record]
         body = b""
         for type_, name, unit in fields:
@@ -131,7 +131,7 @@ class Process:
 
 
 def rank_of(folder: Path, rank: int, size: int, per_node: int = 1, **more: str) -> Process:
-    """A process with a global rank, on the node that its rank is on."""
+    """A process of the given rank in the job, on node number rank / per_node."""
     variables = {"RANK": str(rank), "WORLD_SIZE": str(size), **more}
     return Process(folder, f"node{rank // per_node}", 100 + rank, f"{rank + 1:016x}", variables)
 
@@ -146,7 +146,7 @@ def communicator(
 def operation(
     process: Process, comm: int, function: str, begin_ns: int, end_ns: int, **more: int | str
 ) -> int:
-    """A ring AllReduce of floats, unless `more` says otherwise."""
+    """Adds an operation: a ring AllReduce of floats, unless `more` has other values."""
     values: dict[str, int | str] = {
         "communicator": comm,
         "function": function,

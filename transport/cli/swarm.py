@@ -28,10 +28,10 @@ from transport.sim.swarm import Finding, header, replay_command
 from transport.sim.toml_text import written
 
 WALL_S = 60.0  # a scenario takes some milliseconds, so a minute is probably a hang
-CONFIRM_WALL_S = 240.0  # time limit of a second run, alone, to see whether it hangs again
+CONFIRM_WALL_S = 240.0  # time limit of the run that repeats a hanging scenario, alone
 SHRINK_WALL_S = 10.0
 SHRINK_S_MAX = 120.0
-KINDS_SHRUNK_MAX = 5  # the first finding of each kind is minimised
+KINDS_SHRUNK_MAX = 5  # minimises the first finding of each kind, for at most so many kinds
 DEFAULT_SEEDS = "1-1000"
 
 

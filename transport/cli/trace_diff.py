@@ -1,4 +1,4 @@
-"""`weft trace diff`: what changed most between two traces."""
+"""`weft trace diff`: prints what changed most between two traces."""
 
 from __future__ import annotations
 

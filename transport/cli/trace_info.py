@@ -1,4 +1,4 @@
-"""`weft trace info`: what a folder of traces holds, and what is missing."""
+"""`weft trace info`: prints what a folder of traces contains, and what is missing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transport.sim.units import bytes_text, time_text
 if TYPE_CHECKING:
     from transport.trace.store import Store
 
-HOSTS_MAX = 64  # hosts that are printed
+HOSTS_MAX = 64  # limit of printed hosts
 _HOST = (
     *("host", "clock", "processes", "ranks", "records", "dropped", "bytes"),
     *("clock_offset_ns", "clock_error_ns"),
@@ -57,7 +57,7 @@ def command(folder: Path, job: str | None, json_path: str | None) -> None:
 
 
 def document(store: Store) -> dict[str, Any]:
-    """All that the command shows; times are ns since 1970, sizes bytes."""
+    """Everything that the command prints; times are in ns since 1970, sizes in bytes."""
     from transport.trace.notes import missing_ranks
     from transport.trace.tables import TABLES
 

@@ -1,4 +1,4 @@
-"""`weft trace matrix`: what each rank or host sent to each other one."""
+"""`weft trace matrix`: prints or draws what each rank or host sent to each other one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from transport.trace.matrix import Matrix
 
 MEASURES = ("bytes", "messages", "resent_bytes", "latency_mean", "latency_p99")
-TABLE_MAX = 16  # ranks of the largest matrix that is printed cell by cell
+TABLE_MAX = 16  # a matrix with more ranks is printed as shades, not cell by cell
 SHADES = " .:-=+*#%@"
-SHADED = 64  # characters of a line of a larger one
+SHADED = 64  # most lines and columns of a matrix that is printed as shades
 TOP = 10
 
 
@@ -135,7 +135,7 @@ def show_cells(found: Matrix) -> None:
 
 
 def show_shades(found: Matrix, logarithmic: bool) -> None:
-    """A picture of characters; each stands for the sum (latency: the maximum) of some cells."""
+    """Prints shades; a character is the sum (for latencies: the maximum) of several cells."""
     side = min(found.size, SHADED)
     at = found.sources * side // found.size, found.targets * side // found.size
     sums = np.zeros((side, side))

@@ -50,7 +50,7 @@ def told() -> Iterator[None]:
 
 @contextmanager
 def opened(folder: Path, job: str | None, *, one_job: bool = True) -> Iterator[Store]:
-    """The store of a folder. With several jobs in it, one must be chosen, if `one_job`."""
+    """Opens a folder of traces. If `one_job`, several jobs in it are an error without `job`."""
     from transport.trace.store import open_store
 
     with told():

@@ -1,4 +1,4 @@
-"""`weft trace profile`: how often, how large and how fast NCCL's operations were."""
+"""`weft trace profile`: prints how often, how large and how fast NCCL's operations were."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 BARS = "▁▂▃▄▅▆▇█"
 BARS_MAX = 24
-COMMS_MAX = 32  # communicators that are printed
-MEMBERS_MAX = 40  # characters of a list of ranks
+COMMS_MAX = 32  # limit of printed communicators
+MEMBERS_MAX = 40  # most characters of a printed list of ranks
 
 
 @click.command("profile")

@@ -1,4 +1,4 @@
-"""`weft trace query`: asks the tables of a trace with SQL."""
+"""`weft trace query`: runs a SQL query on the tables of a trace."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from transport.cli.output import json_option, print_table, write_json
 def command(
     folder: Path, sql: str, job: str | None, csv_path: str | None, json_path: str | None
 ) -> None:
-    """Ask the tables of a trace with a SELECT statement of DuckDB; - reads it from stdin.
+    """Query the tables of a trace with a SELECT statement of DuckDB; - reads SQL from stdin.
 
     docs/TRACING.md lists the tables. SHOW TABLES and DESCRIBE messages show them, too.
 
@@ -67,7 +67,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value as JSON can hold it."""
+    """The value, converted to a type that JSON has."""
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, list | tuple):

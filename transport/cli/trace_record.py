@@ -1,4 +1,4 @@
-"""`weft trace record`: runs a command with tracing on, then says what was recorded."""
+"""`weft trace record`: runs a command with tracing on, then prints what was recorded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import click
 from transport import native
 from transport.sim.units import bytes_text
 
-# Signals that ask this process to end; they are passed on to the command.
+# Signals that would end this process; they are sent on to the command instead.
 PASSED = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -25,7 +25,7 @@ PASSED = (
     signal.SIGUSR2,
 )
 
-KEYS = (signal.SIGINT, signal.SIGQUIT)  # what the keys of a terminal send
+KEYS = (signal.SIGINT, signal.SIGQUIT)  # sent by Ctrl-C and Ctrl-\ in a terminal
 
 
 @click.command(
@@ -81,7 +81,7 @@ def environment(
 
 
 def _folder(out: Path | None, join: bool) -> Path:
-    """The folder of the trace, which is made. It must hold no other trace."""
+    """Creates the folder for the trace. Without `join`, it must not contain a trace."""
     name = f"weft-trace-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     folder = (out if out is not None else Path(name)).absolute()
     try:
@@ -105,7 +105,7 @@ def _run(words: list[str], variables: dict[str, str]) -> int:
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         if number in KEYS and _in_foreground():
-            return  # the terminal has sent it to the command, too
+            return  # the terminal has sent this signal to the command as well
         if child is None:
             early.append(number)
         elif child.poll() is None:
@@ -127,7 +127,7 @@ def _run(words: list[str], variables: dict[str, str]) -> int:
 
 
 def _in_foreground() -> bool:
-    """Whether the terminal sends the signals of its keys to this process and to the command."""
+    """Whether Ctrl-C in the terminal sends SIGINT to this process and to the command."""
     try:
         terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -141,7 +141,7 @@ def _in_foreground() -> bool:
 
 
 def _show(folder: Path) -> None:
-    """Says on stderr what was recorded. Nothing here changes the exit status."""
+    """Prints on stderr what was recorded; the exit status is that of the command in any case."""
     from transport.trace.folder import scan
 
     processes, problems = scan(folder)

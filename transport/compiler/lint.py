@@ -128,7 +128,7 @@ class _Function(Expressions):
             and call.func.id == "range"
             and not call.keywords
         ):
-            raise self.refusal(node, "a loop must run over a range", remedy)
+            raise self.refusal(node, "a loop must iterate over a range", remedy)
         if not isinstance(node.target, ast.Name) or node.orelse:
             raise self.refusal(node, "a loop must have one counter and no else", remedy)
         if node.target.id in self.roles:

@@ -1,8 +1,8 @@
 """Checks that a policy gives equal results interpreted, compiled in the process, and from a file.
 
-Answers, statuses and records must be equal bit by bit, and nothing else may be written. Interpreted
-and compiled results may differ if integers exceed 64 bits or have no exact float value (see
-transport.compiler.lower); such events are counted and not compared.
+Answers, statuses and records must be equal bit by bit, and a hook may write only to its own records
+and its result. Interpreted and compiled results may differ if integers exceed 64 bits or have no
+exact float value (see transport.compiler.lower); such events are counted and not compared.
 """
 
 from __future__ import annotations

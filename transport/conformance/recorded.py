@@ -31,7 +31,7 @@ def plans(cast: Cast, limit_ns: int) -> Iterator[ArenaPlan]:
 
 
 def one_life(steps: list[Step]) -> list[Step]:
-    """The recorded steps of the instance with the most steps, from its last on_start."""
+    """The recorded steps of the flow or peer with the most steps, from its last on_start."""
     owners = Counter(step.owner for step in steps)
     if not owners:
         return []

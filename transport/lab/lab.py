@@ -54,7 +54,8 @@ class Lab:
         found = state.load(name)
         if not found.built:
             raise LabError(
-                f"the lab {name} is half built, its `up` did not end: weft lab down --name {name}"
+                f"the lab {name} is half built, as weft lab up has not ended: "
+                f"weft lab down --name {name}"
             )
         return cls(found.model, name=name)
 

@@ -1,4 +1,4 @@
-"""Clocks of hosts: which processes share one, and how far they are apart by their messages."""
+"""Clocks of hosts: finds which processes share a clock, and estimates offsets from messages."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from transport.trace.tables import CLOCKED
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-# Two readings of one host's clocks that differ by more were taken before and after the clock was
-# set, or the host was booted.
+# If realtime_ahead_ns of two processes of a host differs by more than this, the clock was set, or
+# the host was booted, between their starts.
 STEP_NS = 10_000_000
-# Messages of each connection that are compared: the fastest ones bound the difference best.
+# How many messages of each connection are compared: the fastest ones, which bound the clocks'
+# difference best.
 COMPARED = 64
 
 _BOUNDS = f"""
@@ -43,7 +44,7 @@ GROUP BY a.clock, b.clock
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """ahead_ns: add it to the times of the host's CLOCK_MONOTONIC for nanoseconds since 1970."""
+    """A host's clock. ahead_ns: CLOCK_MONOTONIC plus ahead_ns is the time in ns since 1970."""
 
     number: int
     host: str
@@ -88,7 +89,7 @@ def clocks_of(processes: Sequence[ProcessFiles]) -> list[Clock]:
 
 
 def align(database: DuckDBPyConnection, clocks: int) -> list[Alignment]:
-    """Compares the clocks by messages, moves all times to clock 0, and returns what was added.
+    """Compares clocks by messages, adjusts all times to clock 0, and returns the offsets added.
 
     A message arrives after it was posted, and before its acknowledgment has arrived. So each
     matched message bounds how far its receiver's clock is ahead of its sender's, from both sides.
@@ -111,7 +112,7 @@ def align(database: DuckDBPyConnection, clocks: int) -> list[Alignment]:
 
 
 def _walk(bounds: dict[tuple[int, int], tuple[int, int]]) -> dict[int, Alignment]:
-    """The alignment of every clock that clock 0 reaches, by the steps with the smallest errors."""
+    """Alignments of the clocks linked to clock 0 by messages, over links with the least errors."""
     known = {0: Alignment(0, 0)}
     while True:
         steps = [

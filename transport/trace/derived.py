@@ -1,6 +1,6 @@
-"""What operations must have sent where no channel was recorded, as over NVLink or shared memory.
+"""Derives what operations sent where no channel was recorded, as over NVLink or shared memory.
 
-A ring is assumed to go from each rank to the next one. What other algorithms sent to whom is not
+In a ring, each rank is assumed to send to the next one. Which ranks other algorithms sent to is not
 known.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 from transport.trace.places import Places
 from transport.trace.store import Store
 
-# Operations, each with the share of its channels that the process sent nothing recorded over.
+# Operations, each with the share of its channels over which no send of the process was recorded.
 OPERATIONS = """
 WITH sent AS (
   SELECT process, operation, count(DISTINCT channel) AS channels
@@ -57,7 +57,7 @@ GROUP BY ALL
 
 @dataclass(slots=True)
 class Derived:
-    """cells: (from row, to row, bytes); the row is None for a rank that has no place.
+    """cells: (from row, to row, bytes); the row is None for a rank without a row in the matrix.
 
     unknown: rows of communicators of which some operations cannot be divided into cells.
     unknown_bytes: size of these operations, summed over ranks.

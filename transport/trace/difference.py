@@ -14,7 +14,7 @@ class Change:
     """One quantity in both traces.
 
     share_before, share_after: the quantity divided by the sum of its kind in its trace.
-    ratio: after divided by before; None: it was 0.
+    ratio: after divided by before; None: before is 0.
     """
 
     what: tuple[str, ...]
@@ -35,7 +35,7 @@ class Change:
 def changes(
     before: Mapping[tuple[str, ...], float], after: Mapping[tuple[str, ...], float]
 ) -> list[Change]:
-    """All quantities of either trace, those whose share changed most first."""
+    """All quantities that either trace has, sorted by how much their share changed, most first."""
     totals = sum(before.values()) or 1.0, sum(after.values()) or 1.0
     found = []
     for what in {**before, **after}:
@@ -63,7 +63,7 @@ def operations(profile: Profile, of: str) -> dict[tuple[str, ...], float]:
 
 
 def labels_differ(before: Matrix, after: Matrix) -> str:
-    """What must be said about the rows of the two matrices; "": they are alike."""
+    """How the rows of the two matrices differ, as text for the user; "": they are equal."""
     if before.what != after.what:
         return f"the first matrix is by {before.what}, the second by {after.what}"
     only = [_only(before.labels, after.labels), _only(after.labels, before.labels)]

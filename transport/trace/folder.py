@@ -1,4 +1,4 @@
-"""Finds the trace files below a folder, and which process each of them is of."""
+"""Finds the trace files below a folder, and groups them by the process that wrote them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from transport.trace.layout import HEADER, HEADER_BYTES_MAX, Header, TraceError,
 
 NAME = re.compile(r"weft-([0-9a-f]{16})-[0-9]{6,}\.trace")
 NUMBER = re.compile(r"-?[0-9]{1,9}")
-# Variables in the order in which they are asked. torchrun's run id is often "none".
+# Environment variables that name the job; the first that is set counts. torchrun's id may be
+# "none".
 JOBS = ("WEFT_TRACE_JOB", "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID")
 RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 ATTEMPTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
@@ -54,13 +55,13 @@ class ProcessFiles:
 
 
 def number(identity: Mapping[str, str], *names: str) -> int | None:
-    """The value of the first of these variables that is a number."""
+    """The value of the first variable in `names` whose value is a number; None: there is none."""
     found = (identity.get(name, "") for name in names)
     return next((int(text) for text in found if NUMBER.fullmatch(text)), None)
 
 
 def scan(folder: Path) -> tuple[list[ProcessFiles], list[str]]:
-    """The processes with traces below the folder, by job, attempt, rank; and what was not read."""
+    """The processes with traces below the folder, sorted by job, attempt, rank; files not read."""
     found: dict[tuple[str, ...], ProcessFiles] = {}
     problems = []
     for path in sorted(folder.rglob("*.trace")):

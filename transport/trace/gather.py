@@ -16,7 +16,7 @@ from transport.trace.sizes import ELEMENT_BYTES
 from transport.trace.tables import PATHS_NAMED
 
 Columns = dict[str, NDArray[Any]]
-TIME_MAX = 12 * 10**17  # ns of CLOCK_MONOTONIC, 38 years
+TIME_MAX = 12 * 10**17  # largest plausible CLOCK_MONOTONIC, in ns: 38 years
 KINDS = ("collective", "p2p", "copies")
 
 
@@ -52,7 +52,7 @@ class ProcessRecords:
 
 
 def read_process(files: ProcessFiles, ahead_ns: int) -> ProcessRecords:
-    """Reads all files of a process. What cannot be read is left out, and `damage` says so."""
+    """Reads all files of a process. Unreadable parts are left out, and `damage` describes them."""
     found = ProcessRecords(ahead_ns)
     parts: dict[str, list[Rows]] = {}
     damage = []
@@ -91,10 +91,10 @@ def _possible(times: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 class _Reader:
-    """Reads the columns of one kind of record; rows that are missing, and fields, are masked."""
+    """Reads the columns of one kind of record; missing rows and missing fields are masked."""
 
     def __init__(self, of: ProcessRecords, kind: str, index: NDArray[np.int64] | None = None):
-        """index: the rows in the order in which they are wanted, -1: no row; None: all."""
+        """index: which rows to read, in this order (-1: a masked row); None: all rows."""
         self._of = of
         self._rows = of.rows.get(kind)
         count = 0 if self._rows is None else self._rows.size
@@ -129,7 +129,7 @@ class _Reader:
         return out
 
     def words(self, name: str, words: tuple[str, ...]) -> NDArray[Any]:
-        """The text at the index that a field has; NULL if there is none."""
+        """For each record, words[value of the field]; None if the value is no index of `words`."""
         values, absent = self._plain(name)
         table = np.array([*words, None], object)
         out: NDArray[Any] = table[np.minimum(values, len(words))]
@@ -142,10 +142,10 @@ class _Reader:
 
 
 def _paired(of: ProcessRecords, begin: str, end: str) -> tuple[NDArray[Any], _Reader, _Reader]:
-    """Ids of all records of a kind, and readers of these and of the records of their ends.
+    """The ids of all records of a kind, a reader of these records, and one of their end records.
 
-    Only the first of several records with one id counts, since communicators are repeated in every
-    file. An end whose begin is missing gets a row as well.
+    Of several records with the same id only the first counts, because every file repeats the
+    open communicators. An end record without a begin record gets a row as well.
     """
     none = np.empty(0, np.uint32)
     begins = of.rows[begin]["id"] if begin in of.rows else none
@@ -166,7 +166,7 @@ def _paired(of: ProcessRecords, begin: str, end: str) -> tuple[NDArray[Any], _Re
 def _comms(of: ProcessRecords) -> Columns:
     ids, begin, end = _paired(of, "communicator", "communicator_end")
     numbers = {name: begin.number(name) for name in ("comm_id", "rank")}
-    # Versions 1 to 3 of NCCL's interface tell neither size nor nodes: both are 0.
+    # Versions 1 to 3 of NCCL's profiler interface give neither ranks nor nodes: both are 0.
     sizes = {name: begin.number(name, zero_is_none=True) for name in ("ranks", "nodes")}
     times = {"begin_ns": begin.time(), "end_ns": end.time()}
     return {"id": ids, "name": begin.text("name"), **numbers, **sizes, **times}
@@ -247,7 +247,7 @@ def _events(of: ProcessRecords) -> Columns:
     return columns | {"connection": found.number("connection", True)}
 
 
-# Table -> what makes its columns, all but `process`.
+# Table -> the function that makes its columns, except `process`.
 GATHERED: Mapping[str, Callable[[ProcessRecords], Columns]] = {
     "comms": _comms,
     "operations": _operations,

@@ -17,10 +17,10 @@ VERSION = 1
 HEADER = struct.Struct("<8sIIIIQqqII")
 CRC_OFFSET = HEADER.size - 8
 CLOCK_MAX = 3 * 10**18  # largest difference of CLOCK_REALTIME and CLOCK_MONOTONIC, ns
-HEAD_BYTES = 16  # of every record: kind, size, id, time
+HEAD_BYTES = 16  # size of the head of every record: kind, size, id, time
 HEADER_BYTES_MAX = 1 << 20
 TYPES = {"u8": "u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "i32": "<i4", "i64": "<i8"}
-HEAD_NAMES = ("id", "time_ns")  # fields of every record, from its head
+HEAD_NAMES = ("id", "time_ns")  # fields in the head, which every record has
 
 
 class TraceError(InvalidArgumentError):
@@ -45,7 +45,7 @@ class Kind:
 class Header:
     """The header of a file.
 
-    version: version of the layout; VERSION is the one that this reader knows.
+    version: version of the file's layout; this reader supports VERSION.
     number: index of the file in the process's trace, from 0.
     realtime_ahead_ns: add it to a record's time to get nanoseconds since 1970.
     identity: the process's host and pid, and the variables of its launcher, such as RANK.
@@ -101,7 +101,7 @@ def read_schema(text: bytes) -> dict[int, Kind]:
 
 
 def _kind(name: str, size: int, fields: list[list[str]]) -> Kind:
-    """ValueError or KeyError if a line is wrong."""
+    """The layout of a record from its schema lines; ValueError or KeyError if one is wrong."""
     names, formats, offsets = list(HEAD_NAMES), ["<u4", "<i8"], [4, 8]
     texts = set()
     for word, field, type_, unit, offset in fields:

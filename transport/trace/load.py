@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 ROWS_AT_ONCE = 500_000
-Progress = Callable[[int, int], None]  # processes that were read, processes in all
+Progress = Callable[[int, int], None]  # (processes read so far, all processes)
 
 
 class _Inserter:
@@ -66,7 +66,7 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 def insert(database: DuckDBPyConnection, table: str, rows: Columns) -> None:
     """Inserts rows that are given as arrays by column; masked elements become NULL."""
-    # Not every version of DuckDB reads masks: they are columns of their own.
+    # Masks are passed as separate columns, because not every version of DuckDB reads masked arrays.
     plain = {name: np.ma.getdata(values) for name, values in rows.items()}
     masks = {
         name: np.ma.getmaskarray(values)
@@ -88,7 +88,7 @@ def insert(database: DuckDBPyConnection, table: str, rows: Columns) -> None:
 def load(
     database: DuckDBPyConnection, folder: Path, job: str | None, progress: Progress | None = None
 ) -> list[str]:
-    """Reads all traces below the folder; returns what could not be read, a line for each.
+    """Reads all traces below the folder; returns a line for each file that could not be read.
 
     job: reads only processes of this job. TraceError if there is no trace.
     """

@@ -20,14 +20,14 @@ MEASURES = {
     "latency_p99": "ns",
 }
 KINDS = ("collective", "p2p")
-MEASURED, DERIVED, UNKNOWN = 1, 2, 4  # states of a cell, added up
+MEASURED, DERIVED, UNKNOWN = 1, 2, 4  # bits of the state of a cell
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """What is counted: operations of a communicator, function and kind, and of a span of time.
+    """Which operations are counted: by communicator, function, kind, and time of their begin.
 
-    from_ns, to_ns: counted is what began in this span, in nanoseconds since the first record.
+    from_ns, to_ns: operations that began in this time, in nanoseconds since the first record.
     """
 
     comm: str | None = None
@@ -47,8 +47,8 @@ class Matrix:
 
     sources, targets: rows and columns of the cells, int64. values: float64, in `unit`.
     states: uint8; each is MEASURED, DERIVED or their sum.
-    unknown: groups of rows; something unknown was sent between the rows of each group.
-    notes: what the numbers lack, a line each.
+    unknown: groups of rows; between the rows of a group an unknown number of bytes was sent.
+    notes: a line for each thing that is missing in the numbers.
     """
 
     what: str
@@ -92,7 +92,7 @@ def state_text(state: int) -> str:
 def matrix_of(
     store: Store, measure: str = "bytes", *, by_host: bool = False, filters: Filters | None = None
 ) -> Matrix:
-    """Sums up what was sent. ChoiceError if a filter names what the trace does not have."""
+    """The matrix of one measure. ChoiceError if a filter names something not in the trace."""
     filters = filters or Filters()
     if measure not in MEASURES:
         raise ChoiceError(f"there is no measure {measure}, only {', '.join(MEASURES)}")
@@ -123,7 +123,7 @@ def _check(store: Store, filters: Filters) -> None:
 
 
 class _Asked:
-    """The queries for the cells that were measured."""
+    """Runs the queries for the measured cells."""
 
     def __init__(self, store: Store, filters: Filters, comms: list[int] | None) -> None:
         self._store = store
@@ -136,7 +136,7 @@ class _Asked:
     def _where(
         self, time: str, comm_id: str | None, operation: str | None
     ) -> tuple[str, list[Any]]:
-        """Conditions that begin with AND, and their values."""
+        """The filters as SQL conditions, each after AND, and the values of the placeholders."""
         parts: list[str] = []
         values: list[Any] = []
         chosen = (
@@ -160,7 +160,7 @@ class _Asked:
 
     def by_channel(self, measure: str) -> dict[str, NDArray[Any]]:
         """Cells from channels, and from the messages and stripes that belong to channels."""
-        # The latency of a message is that of its send; other sums use receives of absent senders.
+        # Latency is that of the send. Other measures use a receive if its sender has no trace.
         latency = measure.startswith("latency")
         which = "c.sends" if latency else "(c.sends OR NOT s.traced)"
         joined = "JOIN operations o ON o.process = c.process AND o.id = c.operation"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from transport.trace.matrix import UNKNOWN, Matrix, state_text
 
-PIXELS_MAX = 1024  # rows of a picture
+PIXELS_MAX = 1024  # most rows and columns of a picture; larger matrices are scaled down
 CELLS_EXACT = 1 << 20  # most cells of a page whose values are float64
 PAGE = Path(__file__).with_name("matrix_page.html")
 
@@ -26,7 +26,7 @@ def title(matrix: Matrix) -> str:
 
 
 def page(matrix: Matrix, notes: Sequence[str], logarithmic: bool) -> str:
-    """One HTML page that needs nothing else. Its cells are packed as base64 of typed arrays."""
+    """An HTML page that needs no other file. Its cells are typed arrays, encoded as base64."""
     content = {
         "title": title(matrix),
         "unit": matrix.unit,
@@ -36,13 +36,13 @@ def page(matrix: Matrix, notes: Sequence[str], logarithmic: bool) -> str:
         "unknown": [_packed(np.array(group), "<u4") for group in matrix.unknown],
         "notes": [*notes, *matrix.notes],
     }
-    # No text in the data can end the script element.
+    # "<" is escaped, so that no text in the data can end the script element.
     data = json.dumps(content).replace("<", "\\u003c")
     return PAGE.read_text(encoding="utf-8").replace("@DATA@", data)
 
 
 def _cells_of_page(matrix: Matrix) -> dict[str, Any]:
-    """The cells: a list of those with a value or, if these are many, all in the order of rows.
+    """The cells: those with a value, or all cells, row by row, if many have a value.
 
     Values of many cells are float32, so that a page of 4,096 x 4,096 stays below 120 MB.
     """
@@ -122,7 +122,7 @@ def picture(matrix: Matrix, out: Path, logarithmic: bool) -> None:
 
 
 def _folded(cells: NDArray[Any]) -> NDArray[Any]:
-    """The matrix with at most PIXELS_MAX rows: each of its cells is the largest of several."""
+    """The matrix scaled to at most PIXELS_MAX rows: each cell is the maximum of several cells."""
     fold = -(-len(cells) // PIXELS_MAX)
     if fold == 1:
         return cells
@@ -146,7 +146,7 @@ def _cells(matrix: Matrix) -> list[tuple[int, int, float, str]]:
 
 
 def _plain(value: float) -> int | float:
-    """A whole number without a fraction."""
+    """The value as an int if it is a whole number."""
     return int(value) if value.is_integer() else value
 
 

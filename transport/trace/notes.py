@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 Query = Callable[..., list[tuple[Any, ...]]]
-CLOCK_NS = 1_000_000_000  # a host whose clock is further off is named
-NAMED_MAX = 5  # processes of which a note speaks in detail
+CLOCK_NS = 1_000_000_000  # a note names each host whose clock differs by this or more
+NAMED_MAX = 5  # most processes or hosts that are described one by one
 
 
 def notes_of(query: Query) -> list[str]:
-    """One line for each thing that is missing or wrong."""
+    """The notes on a trace: one line for each problem of its data."""
     return [*_jobs(query), *_missing(query), *_losses(query), *_damage(query), *_clocks(query)]
 
 
@@ -27,7 +27,7 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def missing_ranks(query: Query) -> tuple[list[int], int]:
-    """Ranks of the job without a trace, and the number of ranks; ([], 0) if it is unknown."""
+    """Ranks of the job without a trace, and the number of ranks; ([], 0) if that is unknown."""
     ranks = {rank for (rank,) in query("SELECT DISTINCT rank FROM processes WHERE rank >= 0")}
     ((size,),) = query("SELECT max(world_size) FROM processes WHERE rank IS NOT NULL")
     if ranks and size is not None:

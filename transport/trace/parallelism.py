@@ -21,8 +21,9 @@ def guess(
 ) -> str:
     """The likely use of a communicator; "" if its shape tells nothing.
 
-    members: ranks in the job of its processes, as far as known. world: ranks of the job.
-    bytes_of: bytes by function. peers: most ranks that one rank sends to point to point.
+    members: ranks in the job of the communicator's processes, as far as known. world: number of
+    ranks of the job. bytes_of: bytes by function. peers: the largest number of ranks to which
+    one rank sends point to point.
     """
     total = sum(bytes_of.values())
     if ranks < 2 or total <= 0:

@@ -12,16 +12,16 @@ from transport.trace.gather import Columns
 from transport.trace.load import insert
 from transport.trace.store import Store
 
-RANKS_MAX = 16_384  # a matrix of more rows would not fit into memory
+RANKS_MAX = 16_384  # limit of ranks, because a matrix with more rows would not fit into memory
 
 
 class ChoiceError(InvalidArgumentError):
-    """There is no such communicator, operation or measure in the trace; the message lists some."""
+    """The trace lacks a requested communicator, operation or measure; the message lists others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The rows of a matrix, which are its columns as well.
+    """The rows of a matrix; its columns are the same.
 
     what: "rank", "rank in communicator", "process" or "host".
     labels: the name of each row.
@@ -35,7 +35,7 @@ class Places:
     seats: dict[tuple[int, int], int]
 
     def without_trace(self) -> list[int]:
-        """Rows that no process with a trace has."""
+        """The rows to which no process with a trace belongs."""
         return sorted(set(range(len(self.labels))) - set(self.of_process.values()))
 
     def write(self, store: Store) -> None:
@@ -80,7 +80,7 @@ def chosen_comms(store: Store, text: str | None) -> list[int] | None:
 
 
 def places_of(store: Store, comms: Collection[int] | None, by_host: bool) -> Places:
-    """The rows of a matrix of these communicators, None: of all traffic."""
+    """The rows of a matrix of the communicators `comms`; None: of all traffic."""
     processes = store.rows("SELECT process, rank, host, pid, world_size FROM processes ORDER BY 1")
     sql = "SELECT comm_id, process, rank, ranks FROM comms WHERE comm_id IS NOT NULL"
     seats = [
@@ -111,7 +111,7 @@ def places_of(store: Store, comms: Collection[int] | None, by_host: bool) -> Pla
 
 
 def _by_rank(ranks: dict[int, int], seats: list[_Seat], size: int) -> Places:
-    """One row for each rank of the job. A communicator of all ranks seats those without a trace."""
+    """One row per rank of the job. A communicator of all ranks adds ranks without a trace."""
     known = {*ranks.values(), *range(min(size, RANKS_MAX))}
     groups: dict[int, list[_Seat]] = {}
     for one in seats:
@@ -134,7 +134,7 @@ def _by_rank(ranks: dict[int, int], seats: list[_Seat], size: int) -> Places:
 
 
 def _by_largest(seats: list[_Seat]) -> Places:
-    """One row for each rank of the largest communicator; other processes have none."""
+    """One row for each rank of the largest communicator; other processes have no row."""
     largest = max(seats, key=lambda one: (one.ranks, -one.comm_id))
     own = [one for one in seats if one.comm_id == largest.comm_id]
     size = min(max(largest.ranks, *(one.rank + 1 for one in own), 1), RANKS_MAX)

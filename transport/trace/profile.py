@@ -11,9 +11,9 @@ from transport.trace.sizes import PER_RANK
 from transport.trace.store import Store
 
 _PER_RANK = ", ".join(f"'{one}'" for one in PER_RANK)
-# Each operation of each process with its time: that of its channels in the network, else that of
-# its kernels, else that of the call that enqueued it. The time of a captured operation is not
-# known, because its channels belong to all launches of the graph.
+# Each operation of each process with its duration: from its network channels, else from its
+# kernels, else from the call that enqueued it. An operation captured into a CUDA graph has no
+# duration, because its channels belong to all launches of the graph.
 _TIMED = f"""
 WITH network AS (
   SELECT process, operation, max(end_ns) - min(begin_ns) AS ns
@@ -72,12 +72,12 @@ FROM comms m JOIN processes p ON p.process = m.process WHERE m.comm_id IS NOT NU
 class Operations:
     """The operations of one function, algorithm, protocol and datatype, of all ranks together.
 
-    count: calls, each rank's counted. bytes, bytes_p50, bytes_p95, bytes_max: of a rank's call.
+    count: number of calls of all ranks. bytes: sum; bytes_p50, bytes_p95, bytes_max: of one call.
     sizes: exponent of a power of two -> calls of at least that size and less than the next.
-    time_ns: sum over ranks. time_share: of the sum of all operations.
+    time_ns: sum over ranks. time_share: share of the time of all operations.
     algorithm_bytes_per_s, bus_bytes_per_s: as in nccl-tests; None: no channel or kernel was
     recorded.
-    timed_by: what the times are of: network, kernel, enqueue.
+    timed_by: what the times were measured by: network, kernel or enqueue.
     """
 
     function: str
@@ -101,7 +101,7 @@ class Operations:
 class Communicator:
     """The operations of one communicator. members: ranks in the job, as far as known.
 
-    parallelism: a guess from its shape; "": none.
+    parallelism: a guess of its use, from its shape; "": no guess.
     """
 
     comm_id: str
@@ -118,7 +118,7 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """notes: what the numbers lack, a line each."""
+    """The profile of a trace. notes: a line for each thing that is missing in the numbers."""
 
     operations: tuple[Operations, ...]
     communicators: tuple[Communicator, ...]

@@ -9,11 +9,11 @@ from transport.trace.store import Store
 
 
 class QueryError(InvalidArgumentError):
-    """The statement is no SELECT, or DuckDB refuses it."""
+    """The statement is not a SELECT, or DuckDB refuses it."""
 
 
 def select(store: Store, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """Headings and rows. Statements that could change something are refused."""
+    """The headings and rows of a SELECT statement; refuses every other statement."""
     import duckdb
 
     try:

@@ -1,8 +1,8 @@
-"""Reads the files of a trace, of which a process writes one after the other.
+"""Reads trace files; each process writes several, one after the other.
 
-A process may be writing the file, may have been killed, and the file may be damaged: reading ends
-before the first block that is not whole, and `damage` says why. docs/TRACING.md describes the
-format.
+The file may still be written, may be incomplete because the process was killed, or may be damaged:
+reading ends before the first incomplete or damaged block, and `damage` says why. docs/TRACING.md
+describes the format.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Rows = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record: its kind, the id of what it describes, its time (CLOCK_MONOTONIC), its fields.
+    """One record: its kind, the id of the described object, its time (CLOCK_MONOTONIC), its fields.
 
     Fields that name a text have the text as value, "" if it is unknown.
     """
@@ -44,7 +44,7 @@ class Segment:
     identity: the process's host and pid, and the variables of its launcher, such as RANK.
     number: index of the file in the process's trace, from 0.
     realtime_ahead_ns: add it to a record's time to get nanoseconds since 1970.
-    dropped: records that the process had dropped when the last block was written.
+    dropped: number of records that the process had dropped when it wrote the last block.
     damage: why reading ended early; "": the file was read to its end.
     """
 
@@ -79,7 +79,7 @@ def read_rows(path: Path | str) -> SegmentRows:
     where = Path(path)
     try:
         if where.stat().st_size > FILE_BYTES_MAX:
-            raise TraceError(f"{where}: too large for a file of a trace")
+            raise TraceError(f"{where}: too large for a trace file")
         data = where.read_bytes()
     except (OSError, ValueError) as error:
         if isinstance(error, TraceError):

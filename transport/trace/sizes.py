@@ -1,4 +1,4 @@
-"""Sizes of NCCL's datatypes, and what a collective moves, as nccl-tests counts it."""
+"""Sizes of NCCL's datatypes, and how many bytes a collective moves, as nccl-tests counts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ ELEMENT_BYTES = {
     "ncclUint64": 8,
     "ncclFloat64": 8,
 }
-# Collectives whose count is that of one rank, while the whole buffer has all ranks' parts.
+# Collectives whose argument `count` is one rank's part, so the whole buffer is `ranks` times as
+# large.
 PER_RANK = ("AllGather", "ReduceScatter", "AlltoAll", "AllToAll", "Gather", "Scatter")
 
 
 def whole_bytes(function: str, bytes_: int, ranks: int) -> int:
-    """Size of the operation as nccl-tests states it, from the bytes of its call."""
+    """The size of an operation as nccl-tests states it; `bytes_`: the size of one rank's call."""
     return bytes_ * ranks if function in PER_RANK else bytes_
 
 

@@ -28,7 +28,7 @@ class TraceExtraError(WeftError, ImportError):
 class Store:
     """The tables of a trace (docs/TRACING.md).
 
-    problems: what could not be read, a line for each file.
+    problems: a line for each file that could not be read.
     """
 
     def __init__(self, database: DuckDBPyConnection, where: Path, problems: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ class Store:
         self.problems = tuple(problems)
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """The rows of a query; each ? in it stands for one of the values."""
+        """The rows of a query; `values` replace the placeholders ? in it."""
         return self._run(sql, values).fetchall()
 
     def arrays(self, sql: str, *values: Any) -> dict[str, NDArray[Any]]:
@@ -59,7 +59,7 @@ class Store:
         return [(job, count) for job, count in self.rows(sql)]
 
     def notes(self) -> list[str]:
-        """What a reader must know before trusting the numbers: gaps, losses, clocks."""
+        """Notes on what may make the numbers wrong: gaps, losses, clocks."""
         return [*self.problems, *notes_of(self.rows)]
 
     def to_parquet(self, folder: Path) -> None:
@@ -110,7 +110,7 @@ def open_store(
 
     job: only the processes of this job.
     file: keeps the tables in this database file, which must not exist; by default in memory.
-    progress: called after each process that was read.
+    progress: called after the files of each process were read.
     TraceError if there is no trace; TraceExtraError without DuckDB.
     """
     where = Path(folder)
@@ -133,7 +133,7 @@ def open_store(
 
 
 def _connect(file: Path | str | None) -> DuckDBPyConnection:
-    """A new database, in memory without a file."""
+    """Opens a new database in the file, or in memory if `file` is None."""
     try:
         import duckdb
     except ImportError:
@@ -144,9 +144,9 @@ def _connect(file: Path | str | None) -> DuckDBPyConnection:
         database = duckdb.connect(":memory:" if file is None else str(file))
     except duckdb.Error as error:
         raise TraceError(f"cannot open {file}: {error}") from None
-    # Arrays of objects hold nothing but texts: DuckDB need not sample them to find their type.
+    # Object arrays contain only texts, so DuckDB need not read samples to find their type.
     database.execute("SET pandas_analyze_sample = 0")
-    # Its bar would be mixed with the output of commands.
+    # DuckDB's progress bar would be mixed with the output of commands.
     database.execute("SET enable_progress_bar = false")
     return database
 

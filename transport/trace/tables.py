@@ -16,12 +16,12 @@ SQL_TYPES = {
 }
 
 
-PATHS_NAMED = 32  # paths whose shares a row of `stripes` has
+PATHS_NAMED = 32  # number of paths with a column of their own in `stripes`
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table; NULL means that the trace does not tell.
+    """A column of a table; NULL means that the value is not in the trace.
 
     type: a key of SQL_TYPES. sentence: "" means the same as for the column before it.
     """
@@ -199,7 +199,7 @@ TABLES = {
     "paths": PATHS,
     "events": EVENTS,
 }
-# Columns with times of the process's clock, which the alignment of clocks moves.
+# Columns with times of the process's clock, to which the alignment of clocks adds an offset.
 CLOCKED = {
     table: tuple(
         column.name

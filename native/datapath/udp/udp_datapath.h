@@ -32,7 +32,7 @@ class UdpDatapath final : public Datapath {
 
   bool open(std::string* error) override;
   char kind() const noexcept override { return 'u'; }
-  // Sockets belong to a device and are shared by all its peers. `words` receives their port numbers.
+  // Sockets belong to a device and are shared by all its peers. `words` is set to their port numbers.
   bool open_link(const LinkPlan& plan, std::string* words, std::string* error) override;
   bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count, std::string* error) override;
   void close_link(std::uint32_t peer) noexcept override;
@@ -74,7 +74,7 @@ class UdpDatapath final : public Datapath {
     std::vector<Route> routes;  // one route per path; empty until connected
   };
   struct Staging;
-  // Binds a socket to the interface's address, at any port number. `port` receives the socket's index, with which
+  // Binds a socket to the interface's address, at any port number. `port` is set to the socket's index, with which
   // received datagrams are tagged.
   bool open_port(const Place& place, std::uint32_t* port, std::string* error);
   bool set_options(int descriptor, bool v6, std::string* error);

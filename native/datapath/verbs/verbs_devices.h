@@ -14,9 +14,9 @@ namespace weft::datapath {
 // Whether libibverbs and an RDMA port exist. If not, returns false with one line in `error` that says what to do.
 bool probe_rdma(const Settings& settings, std::string* error);
 
-// Finds the devices, after probe_rdma() has succeeded; opens each one to query it and closes it again. `mode`: receives
-// the transport that all devices support, the best one or the one that the knob names. On failure returns false with
-// one line in `error` that says what to do.
+// Finds the devices, after probe_rdma() has succeeded; opens each one to query it and closes it again. `mode` is set to
+// a transport that all devices support: the one that the knob names, or else the best one. On failure returns false
+// with one line in `error` that says what to do.
 bool find_rdma_devices(const Settings& settings, std::vector<DeviceState>* out, VerbsMode* mode, std::string* error);
 
 // Whether `engines` engines can register their slots at the same time. Checked at the start, because otherwise a limit

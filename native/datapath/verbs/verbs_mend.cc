@@ -143,7 +143,8 @@ bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
     const auto& each = links_[peer];
     if (each == nullptr || each->token != word.token || word.path >= each->paths.size()) continue;
-    // The peer may ask before this end has its handshake data. It asks again later, so the request is ignored here.
+    // The peer may send this request before its handshake data has arrived here. It repeats the request, so this one is
+    // ignored.
     if (each->controls.empty()) return true;
     Path& path = each->paths[word.path];
     // Whether the peer's generation is newer than ours, in modulo-256 arithmetic.
@@ -156,7 +157,7 @@ bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
         on_mended(&path);
         say(each.get(), kAnswer, word.path, path.generation);
       } else {
-        on_broken(peer, word.path);  // now this end asks the peer, until the path works
+        on_broken(peer, word.path);  // from now on this end sends such requests, until the path works
       }
     } else if (word.kind == kAsk && same) {
       say(each.get(), kAnswer, word.path, path.generation);

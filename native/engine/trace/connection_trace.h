@@ -1,4 +1,4 @@
-// Writes a connection's part of the trace: its begin, its end, and each of its messages.
+// Writes the trace records of a connection: its begin, its end, and each of its messages.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 namespace weft::engine {
 
 struct TracedConnection {
-  std::uint64_t pair = 0;  // the same number at both ends
+  std::uint64_t pair = 0;  // number that identifies the connection, equal at both ends
   std::string peer, datapath;
   std::size_t flows = 0, paths = 0;
 };

@@ -1,4 +1,4 @@
-// Stripes begin when the flow gets them and are written when they end, with how their segments were spread over paths.
+// Writes a stripe's trace record when the stripe ends, with each path's share of its segments.
 #include "native/engine/trace/engine_trace.h"
 
 #include <algorithm>

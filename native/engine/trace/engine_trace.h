@@ -33,7 +33,7 @@ class EngineTrace final : public core::TraceSink {
 
  private:
   static constexpr std::int64_t kSnapshotNs = 1'000'000'000;
-  static constexpr int kEventsMax = 1000;  // most events of a second: a path that flaps must not fill the trace
+  static constexpr int kEventsMax = 1000;  // limit of events per second: a path that flaps must not fill the trace
 
   void on_posted(std::int64_t now_ns, const core::Event& event) noexcept;
   void on_segments(std::int64_t now_ns, const core::Event& event) noexcept;
@@ -46,7 +46,7 @@ class EngineTrace final : public core::TraceSink {
   std::uint32_t address_of(std::uint32_t peer, std::size_t path) const noexcept;
 
   struct PeerNames {
-    std::vector<std::uint32_t> addresses;        // texts
+    std::vector<std::uint32_t> addresses;        // ids of the addresses' texts
     std::vector<std::int64_t> segments_written;  // by path: segments sent when the path was last written
   };
 
@@ -54,11 +54,11 @@ class EngineTrace final : public core::TraceSink {
   core::Stack* stack_;
   const std::shared_ptr<TraceWriter> writer_;
   MessageTable messages_;
-  std::vector<std::uint32_t> connections_;  // by flow: the record of its connection
+  std::vector<std::uint32_t> connections_;  // by flow: id of its connection's trace record
   std::unordered_map<std::uint32_t, PeerNames> peers_;
-  std::array<std::uint32_t, core::Event::kKinds> kinds_{};  // by kind of event: the text of its name
+  std::array<std::uint32_t, core::Event::kKinds> kinds_{};  // by kind of event: id of the text with its name
   std::int64_t snapshot_ns_ = 0, second_ns_ = 0;
-  int events_ = 0;  // in the current second
+  int events_ = 0;  // number of events written in the current second
 };
 
 }  // namespace weft::engine

@@ -1,5 +1,5 @@
-// The stripes that a traced engine has in progress. All memory is allocated at the start: the table is used between
-// segments.
+// The stripes in progress of a traced engine. All memory is allocated at the start, because the table is used between
+// two segments.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace weft::engine {
 
-// One flow's stripe of a message, from its post until its end.
+// A stripe of a message in progress: one flow's part, from when it is posted until it ends.
 struct TracedStripe {
   static constexpr std::size_t kPaths = 33;  // paths 0 to 31, and all others
 
@@ -19,7 +19,7 @@ struct TracedStripe {
   bool receives = false;
   std::int64_t posted_ns = 0, first_ns = 0, last_ns = 0;
   std::uint32_t segments = 0, resent = 0;
-  std::array<std::uint32_t, kPaths> by_path{};  // segments
+  std::array<std::uint32_t, kPaths> by_path{};  // number of segments sent on each path
   std::uint32_t next = 0;                       // index of the next entry of the same bucket, or of the free list
 };
 

@@ -1,4 +1,4 @@
-// A ring of trace records: one thread writes, the trace's own thread reads.
+// A ring buffer of trace records: one thread writes to it, and the trace's writing thread reads from it.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,7 @@ class TraceRing {
   }
   std::size_t size() const noexcept { return mask_ + 1; }
 
-  // Whether a thread uses the ring. A ring without a thread is given to the next new thread.
+  // Whether a thread writes to the ring. A ring whose thread has ended is given to the next new thread.
   std::atomic<bool> in_use{false};
 
  private:

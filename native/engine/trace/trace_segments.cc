@@ -44,7 +44,7 @@ constexpr const char* kJobVariables[] = {
     "PMI_RANK",
     "CUDA_VISIBLE_DEVICES",
 };
-constexpr int kAgeParts = 8;  // a segment ends after this part of keep_ns: an eighth
+constexpr int kAgeParts = 8;  // a segment ends after an eighth of keep_ns
 
 bool write_wholly(int file, const void* data, std::size_t bytes) noexcept {
   const auto* next = static_cast<const std::byte*>(data);
@@ -167,7 +167,7 @@ void TraceSegments::end() noexcept {
   file_ = -1;
   try {
     ended_.push_back({path_of(segment_ - 1), file_bytes_, now_ns()});
-  } catch (const std::bad_alloc&) {  // the file stays, and is not counted against the limits
+  } catch (const std::bad_alloc&) {  // out of memory: this file will not be removed
   }
 }
 

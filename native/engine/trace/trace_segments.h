@@ -24,7 +24,7 @@ class TraceSegments {
   TraceSegments(const TraceSegments&) = delete;
   TraceSegments& operator=(const TraceSegments&) = delete;
 
-  // Begins the next segment, after the current one has ended. False, with `error` set, if the file cannot be made.
+  // Begins the next segment, after the current one has ended. False with `error` set if the file cannot be created.
   bool begin(std::int64_t now_ns, std::string* error);
   bool open() const noexcept { return file_ >= 0; }
   // Whether the segment has reached its size or its age.

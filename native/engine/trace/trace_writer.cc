@@ -1,4 +1,5 @@
-// The writing thread writes every 20 ms while records arrive, so a killed process loses at most the records of 20 ms.
+// The writing thread writes every 20 ms while records arrive, so a killed process loses at most the last 20 ms of
+// records.
 #include "native/engine/trace/trace_writer.h"
 
 #include <pthread.h>
@@ -25,7 +26,7 @@ constexpr std::size_t kRingsMax = 256;                // most threads that trace
 constexpr std::size_t kTextsMax = 16'384;             // most texts of a process
 constexpr std::size_t kTextBytesMax = 1 << 20;        // most bytes of texts, where each text counts twice
 constexpr std::size_t kStandingMax = 65'536;          // most communicators and connections that exist at the same time
-constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // the ring number of blocks of standing records
+constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // stands for a ring's number in blocks with standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
 constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
 constexpr std::int64_t kTraceWarnNs = 60'000'000'000;
@@ -226,7 +227,7 @@ TraceStats TraceWriter::stats() const noexcept {
 bool TraceWriter::flush(std::int64_t timeout_ns) noexcept {
   if (in_child()) return false;
   std::unique_lock<std::mutex> lock(mutex_);
-  const std::uint64_t wanted = rounds_ + 2;  // the round in progress may have read this thread's ring already
+  const std::uint64_t wanted = rounds_ + 2;  // the drain() in progress may have passed this thread's ring
   wake_.notify_all();
   return drained_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [&] { return rounds_ >= wanted; });
 }
@@ -294,7 +295,7 @@ bool TraceWriter::drain() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     draining_ = rings_;
-    ending_.swap(ended_);  // the rings may still hold records that name these communicators
+    ending_.swap(ended_);  // the rings may still hold records that refer to these communicators
   }
   taken_.resize(draining_.size());
   bool any = false;

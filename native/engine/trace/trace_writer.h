@@ -48,7 +48,7 @@ class TraceWriter {
   // Returns the id of a text, for records that name the text; 0: there are too many texts. May be called from any
   // thread.
   std::uint32_t text(std::string_view text) noexcept;
-  // Puts a standing record: every later segment repeats it, until end() is called with a record of the same id.
+  // Puts a standing record: every later segment repeats it, until end() is called with a record that has the same id.
   template <class Record>
   void begin(const Record& record) noexcept {
     begin_bytes(record.head.id, &record, sizeof record);
@@ -63,7 +63,8 @@ class TraceWriter {
   std::uint32_t next_id() noexcept;
 
   TraceStats stats() const noexcept;
-  // Sleeps until all records that this thread has put are written or dropped. False: the timeout has expired first.
+  // Sleeps until all records that this thread has put are written or dropped. False: the timeout has expired before
+  // that.
   bool flush(std::int64_t timeout_ns) noexcept;
 
  private:
@@ -87,18 +88,18 @@ class TraceWriter {
 
   const std::string directory_;
   const pid_t pid_;
-  const std::uint64_t serial_;  // tells apart writers that had the same address
+  const std::uint64_t serial_;  // unique, because a later writer may have the same address
   TraceSegments segments_;      // used by the writing thread only, once it runs
   std::atomic<std::int64_t> records_{0}, dropped_{0}, bytes_{0};
   std::atomic<std::uint32_t> ids_{0};
 
   mutable std::mutex mutex_;  // protects the members from here to stopping_
   std::vector<std::shared_ptr<TraceRing>> rings_;
-  // With these each segment begins: all texts, and the standing records that have not ended.
+  // Every segment begins with these: all texts, and the standing records that have not ended.
   std::unordered_map<std::string, std::uint32_t> texts_;
   std::size_t text_bytes_ = 0;
   std::map<std::uint32_t, std::vector<std::byte>> standing_;
-  std::vector<std::uint32_t> ended_;  // ids of ended standing records, repeated until the rings were read once more
+  std::vector<std::uint32_t> ended_;  // ids of ended standing records, repeated until all rings were read once more
   std::vector<std::byte> fresh_;      // standing records that the current segment does not have yet
   std::condition_variable wake_, drained_;
   std::uint64_t rounds_ = 0;  // number of completed drain() calls

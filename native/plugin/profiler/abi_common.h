@@ -1,5 +1,5 @@
-// Definitions shared by all versions of NCCL's profiler interface: event types and states. Written from the interface's
-// facts.
+// Definitions shared by all versions of NCCL's profiler interface: event types and states. Written for weft, not copied
+// from NCCL's headers.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ inline constexpr int kStateOpSendTransmitted = 2;
 inline constexpr int kStateOpReceived = 5;
 inline constexpr int kStateKernelChannelStop = 22;  // version 4
 
-// A message of a net plugin: NCCL passes the plugin's own structure, which the plugin's id names.
+// A message of a network plugin. NCCL passes the plugin's own structure, whose type `id` tells.
 struct ProfiledNetEvent {
   std::int64_t id;
   void* data;

@@ -1,4 +1,5 @@
-// Version 1 of NCCL's profiler interface (NCCL 2.23 and later), the first one. Written from the interface's facts.
+// Version 1 of NCCL's profiler interface (NCCL 2.23 and later), the first one. Written for weft, not copied from NCCL's
+// headers.
 #pragma once
 
 #include "native/plugin/profiler/abi_common.h"

@@ -1,5 +1,5 @@
-// Version 2 of NCCL's profiler interface (NCCL 2.24 and later), which adds names as texts. Written from the interface's
-// facts.
+// Version 2 of NCCL's profiler interface (NCCL 2.24 and later), which passes names as texts instead of numbers. Written
+// for weft, not copied from NCCL's headers.
 #pragma once
 
 #include "native/plugin/profiler/abi_common.h"

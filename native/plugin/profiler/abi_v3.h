@@ -1,5 +1,5 @@
 // Version 3 of NCCL's profiler interface (NCCL 2.26 and later), which adds events of kernels and of net plugins.
-// Written from the interface's facts.
+// Written for weft, not copied from NCCL's headers.
 #pragma once
 
 #include "native/plugin/profiler/abi_common.h"

@@ -1,5 +1,5 @@
 // Version 4 of NCCL's profiler interface (NCCL 2.27 and later), which adds facts of the communicator in init, and the
-// GPU's timer. Written from the interface's facts.
+// GPU's timer. Written for weft, not copied from NCCL's headers.
 #pragma once
 
 #include "native/plugin/profiler/abi_common.h"

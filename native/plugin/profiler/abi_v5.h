@@ -1,5 +1,5 @@
 // Version 5 of NCCL's profiler interface (NCCL 2.28 and later), which adds 64-bit event types, and events of API calls,
-// which this plugin does not use. Written from the interface's facts.
+// which this plugin does not use. Written for weft, not copied from NCCL's headers.
 #pragma once
 
 #include "native/plugin/profiler/abi_common.h"

@@ -1,5 +1,5 @@
-// Version 6 of NCCL's profiler interface (NCCL 2.29 and later), which adds collectives by copy engines. Written from
-// the interface's facts.
+// Version 6 of NCCL's profiler interface (NCCL 2.29 and later), which adds collectives by copy engines. Written for
+// weft, not copied from NCCL's headers.
 #pragma once
 
 #include "native/plugin/profiler/abi_common.h"

@@ -1,5 +1,5 @@
-// Version 7 of NCCL's profiler interface (NCCL 2.31 and later), which adds tags of calls. Written from the interface's
-// facts.
+// Version 7 of NCCL's profiler interface (NCCL 2.31 and later), which adds tags of calls. Written for weft, not copied
+// from NCCL's headers.
 #pragma once
 
 #include "native/plugin/profiler/abi_common.h"

@@ -12,7 +12,7 @@
 
 namespace weft::nccl {
 
-// What an event needs until it ends.
+// The data of an event in progress.
 struct ProfiledEvent {
   enum class Kind : std::uint8_t { channel, step, kernel };
   Kind kind = Kind::channel;
@@ -85,7 +85,7 @@ class EventPool {
     Block* const block = blocks_[index / kBlockSlots].load(std::memory_order_acquire);
     return block == nullptr ? nullptr : &(*block)[index % kBlockSlots];
   }
-  // A slot whose block exists.
+  // Returns the slot at an index whose block is allocated.
   Slot& made(std::uint32_t index) noexcept {
     return (*blocks_[index / kBlockSlots].load(std::memory_order_acquire))[index % kBlockSlots];
   }
@@ -120,7 +120,7 @@ class EventPool {
     if (place.load(std::memory_order_acquire) == nullptr) {
       auto* const made = new (std::nothrow) Block;
       Block* none = nullptr;
-      if (made == nullptr) return kNone;  // the slot is lost, which matters little once memory is short
+      if (made == nullptr) return kNone;  // no memory for the slot, which is then never used
       if (!place.compare_exchange_strong(none, made, std::memory_order_acq_rel)) delete made;
     }
     return index;

@@ -1,4 +1,4 @@
-// What weft's network plugin and its profiler tell each other about a message, through NCCL.
+// The data about a message that weft's network plugin and weft's profiler exchange through NCCL.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The handle of an operation is the id of its record, since NCCL refers to operations long after it has stopped them.
+// An operation's handle is the id of its trace record, not an entry of the event pool, because NCCL refers to
+// operations long after it has stopped them.
 #include "native/plugin/profiler/profiler.h"
 
 #include <unistd.h>
@@ -189,7 +190,7 @@ void Profiler::start_net(const void* parent, const ProfiledNetEvent& event) noex
   if (channel != nullptr) static_cast<NetMessage*>(event.data)->channel = channel->record;
 }
 
-// Adds the time since the step's last state to its channel.
+// Adds the time since the step's last change of state to the waiting times of its channel.
 void Profiler::add_wait(ProfiledEvent* step, std::int64_t now) noexcept {
   ProfiledEvent* const channel = events_.find(step->parent);
   if (channel == nullptr) return;
@@ -229,7 +230,7 @@ void Profiler::record_state(const void* event, int state, std::uint64_t bytes) n
 void Profiler::record_transferred(const void* event, std::uint64_t bytes) noexcept {
   ProfiledEvent* const channel = events_.find(OpaqueHandle::of(event));
   if (channel == nullptr || channel->kind != ProfiledEvent::Kind::channel) return;
-  // `bytes` is the sum so far. NCCL may call this from several threads.
+  // `bytes` is the total so far. NCCL may report it from several threads, so the larger value is kept.
   std::uint64_t known = channel->bytes.load(std::memory_order_relaxed);
   while (known < bytes && !channel->bytes.compare_exchange_weak(known, bytes, std::memory_order_relaxed)) {
   }

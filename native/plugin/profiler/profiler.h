@@ -1,7 +1,6 @@
-// The calls of NCCL's profiler interface, independent of its versions. What they report is written to the trace.
-//
-// The trace has one record for each operation and for each channel of it with a peer; the steps of a channel are summed
-// up. Nothing here fails a call of NCCL: what cannot be recorded is dropped.
+// The calls of NCCL's profiler interface, independent of its versions. What they report is written to the trace. The
+// trace has one record for each operation and for each of its channels to a peer, which sums up the channel's steps. No
+// call returns an error to NCCL: what cannot be recorded is dropped.
 #pragma once
 
 #include <atomic>

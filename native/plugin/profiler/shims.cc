@@ -1,5 +1,5 @@
-// Adapts the calls of the profiler to every version of NCCL's interface. No call fails: NCCL would go on without a
-// profiler, and a trace that lacks an event is worth more than none.
+// Adapts the calls of the profiler to every version of NCCL's interface. Every call returns success: after an error
+// NCCL would stop using the profiler, and a trace that lacks an event is better than no trace.
 #include <algorithm>
 #include <array>
 

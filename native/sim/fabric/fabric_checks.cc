@@ -16,7 +16,7 @@ constexpr i64 kHostBytesMax = 64 << 20;  // P-7: most bytes of protocol state of
 constexpr u64 kStorageEvery = 256;       // one check of the protocol state's size per this many bursts
 // How long a working path may stay silent after repairs, in multiples of rto_ns_max.
 constexpr i64 kBackTimeouts = 20;
-constexpr i64 kHeaderQueueBytes = 64 * 1024;  // a queue of this size lets probes through
+constexpr i64 kHeaderQueueBytes = 64 * 1024;  // with a smaller queue for headers, probes could be lost for ever
 
 }  // namespace
 

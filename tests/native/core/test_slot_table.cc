@@ -1,4 +1,4 @@
-// Tests a table that gives objects indices: they are reserved, opened, released and reused.
+// Tests the table that assigns indices to objects: indices are reserved, opened, released and reused.
 #include <set>
 
 #include "native/core/slot_table.h"

@@ -108,7 +108,7 @@ TEST(verbs_scale__256_paths_to_1000_peers_are_small_and_quick) {
     const long bytes = (weft::test::live_bytes.load() - before) / (long{kPeers} * kPaths);
     std::printf("     %s: %ld bytes a path\n", mode_name(mode), bytes);
     CHECK(bytes <= kBytesPerPathMax);
-    // There is a queue pair with its send queue per path; over UD only for 256 paths, because they need no remote end.
+    // Each path to each peer has its own queue pair; over UD there are only 256, which all peers share.
     const std::int64_t pairs = mode == VerbsMode::ud ? kPaths : std::int64_t{kPeers} * kPaths;
     CHECK_EQUAL(stub_provider_asked().queue_pairs, pairs + 1);
     CHECK_EQUAL(stub_provider_asked().send_requests, pairs * kSendsPerQp + kControlSends);

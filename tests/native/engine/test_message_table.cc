@@ -1,4 +1,5 @@
-// Tests the table of stripes in progress: it finds each by flow, message and direction, and refuses what does not fit.
+// Tests the table of stripes in progress: it finds each stripe by flow, message and direction, and refuses a stripe
+// when it is full.
 #include "native/engine/trace/message_table.h"
 #include "tests/native/check.h"
 

@@ -125,7 +125,7 @@ TEST(gpu__workers_carry_many_messages_through_little_memory) {
   CHECK_EQUAL(live(), 0);
 }
 
-// One end uses host memory, so that its segments may cross the end of the other end's ring.
+// One end sends from or receives into host memory, so segments may cross the end of the other end's ring.
 TEST(gpu__a_worker_and_a_host) {
   for (const std::size_t ring : {std::size_t{1}, std::size_t{1} << 18, std::size_t{32} << 20}) {
     Pair pair({});

@@ -277,7 +277,7 @@ TEST(gpu__endpoints_that_come_and_go_while_a_stream_waits) {
     static_cast<void>(worker(0, kTight));
     const int once = live();
     for (int i = 0; i < 5; ++i) static_cast<void>(worker(0, kTight));
-    CHECK(live() <= once + 5);  // only words that streams waited for remain, no pools
+    CHECK(live() <= once + 5);  // no pinned pool was leaked, only words that streams waited for
     CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, last.all())), Status::ok);
     CHECK_EQUAL(end_of(awaited), Status::ok);
     stream.finish();

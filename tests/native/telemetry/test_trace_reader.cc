@@ -1,4 +1,5 @@
-// Tests that the records of trace files are found, and that no damage makes the reader leave the file.
+// Tests that the records of trace files are found, and that damage never makes the reader access bytes outside of the
+// file.
 #include <algorithm>
 #include <cstring>
 #include <memory>

@@ -311,7 +311,7 @@ TEST(wire__small_packets_round_trip) {
   CHECK_EQUAL(packet.demand.demand_bytes, 0x8899AABBCCDDEEFFu);
   CHECK_EQUAL(packet.demand.lost_bytes, 0x0123456789ABCDEFu);
 
-  const Bytes nack = nack_packet(3);  // decoding refers to its entries in place
+  const Bytes nack = nack_packet(3);  // a variable, because the decoded packet points into it
   CHECK_EQUAL(decode_control(nack, &packet), Verdict::ok);
   check_common(packet, Type::nack);
   CHECK_EQUAL(packet.nack.count, 3u);

@@ -124,7 +124,7 @@ struct Host {
     return start(made);
   }
 
-  // The steps of one channel in one direction, of which the last carries nothing.
+  // Records the steps of one channel in one direction; the last step carries no bytes.
   void transfer(void* op, bool sends) {
     for (int i = 0; i < kSteps; ++i) {
       Descriptor made = descriptor(kEventProxyStep, op);
@@ -259,7 +259,7 @@ int play(void* library, int version) {
   ::waitpid(child, &status, 0);
   REQUIRE(status == 0);
   if (std::getenv("HOST_DIES") != nullptr) {
-    ::usleep(500'000);  // longer than records wait to be written
+    ::usleep(500'000);  // longer than the writing thread needs to write the records
     ::kill(::getpid(), SIGKILL);
   }
   REQUIRE(table->finalize(host.context) == Result::success);
