@@ -44,6 +44,8 @@ def told() -> Iterator[None]:
         raise click.ClickException(str(error)) from None
     except (TraceError, ChoiceError, QueryError) as error:
         raise click.UsageError(str(error)) from None
+    except BrokenPipeError:
+        raise  # the reader of a pipe has seen enough; click ends without a message
     except OSError as error:
         raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from None
 

@@ -67,6 +67,7 @@ def write_trace(result: Result, folder: Path) -> int:
         identity = {
             "host": run.network.node_names[host],
             "pid": str(host + 1),
+            "clock": "simulated",
             "RANK": str(rank),
             "WORLD_SIZE": str(world),
             "WEFT_TRACE_JOB": f"sim-{result.scenario.name}-{result.fingerprint}",
@@ -187,6 +188,9 @@ def _operations(
     other = np.where(sends, run.transfers["to"][mine], run.transfers["from"][mine])
     root = np.where(alone[one], run.rank[job[one], other[one]], -1)
     counts = np.where(parts, sizes // np.maximum(ranks, 1), sizes)
+    # Without a buffer of one size, such as tokens to experts: what the host sends.
+    sent = np.where(sends, run.transfers["bytes"][mine], 0).astype(np.float64)
+    counts = np.where(sizes == 0, np.bincount(which, sent, count), counts)
     counts = np.where(alone[one], run.transfers["bytes"][mine][one], counts)
     begun = begin >= 0
     file.put(

@@ -70,14 +70,14 @@ def clocks_of(processes: Sequence[ProcessFiles]) -> list[Clock]:
     """
     ordered = sorted(
         range(len(processes)),
-        key=lambda at: (processes[at].host, processes[at].first.realtime_ahead_ns),
+        key=lambda at: (processes[at].clock, processes[at].first.realtime_ahead_ns),
     )
     groups: list[list[int]] = []
     for at in ordered:
         last = processes[groups[-1][-1]] if groups else None
         one = processes[at]
         step_ns = one.first.realtime_ahead_ns - last.first.realtime_ahead_ns if last else 0
-        if last is None or last.host != one.host or step_ns > STEP_NS:
+        if last is None or last.clock != one.clock or step_ns > STEP_NS:
             groups.append([])
         groups[-1].append(at)
     found: dict[int, Clock] = {}

@@ -36,6 +36,11 @@ class ProcessFiles:
         return self.identity.get("host", "")
 
     @property
+    def clock(self) -> str:
+        """The clock of its times: that of its host, or the one that a simulator names."""
+        return self.identity.get("clock", self.host)
+
+    @property
     def rank(self) -> int | None:
         return number(self.identity, *RANKS)
 

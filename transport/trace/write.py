@@ -83,7 +83,7 @@ class TraceFile:
 
 def _with_head(kind: Kind) -> np.dtype[Any]:
     """The layout of a record with the two fields that come before its id."""
-    fields = kind.dtype.fields or {}
+    fields: Mapping[str, Any] = kind.dtype.fields or {}
     names = ["_kind", "_size", *fields]
     formats = ["<u2", "<u2", *(value[0] for value in fields.values())]
     offsets = [0, 2, *(value[1] for value in fields.values())]

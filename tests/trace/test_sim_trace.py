@@ -1,0 +1,111 @@
+"""Tests traces of simulated jobs: matrices against arithmetic that knows nothing of the simulator.
+
+The expectations are the volumes of NCCL's algorithms: bytes from each rank to each other one.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transport.sim import Simulation, parse
+from transport.sim.result import Result
+from transport.sim.trace import write_trace
+from transport.trace import open_store, read_segment
+from transport.trace.matrix import matrix_of
+
+SIZE = 1 << 20
+
+
+def simulated(pattern: str, ranks: int, repeats: int = 1, more: str = "") -> Result:
+    text = f"""
+[network]
+hosts = {ranks}
+[[workload]]
+name = "job"
+pattern = "{pattern}"
+size_bytes = {SIZE}
+repeats = {repeats}
+{more}
+"""
+    simulation = Simulation(parse(text))
+    while simulation.step():
+        pass
+    return simulation.result()
+
+
+def ring(ranks: int, each: int) -> np.ndarray:
+    """Every rank sends `each` bytes to the next one."""
+    wanted = np.zeros((ranks, ranks), np.int64)
+    wanted[np.arange(ranks), (np.arange(ranks) + 1) % ranks] = each
+    return wanted
+
+
+def tree(ranks: int, size: int) -> np.ndarray:
+    """Every rank but the root sends all to its parent, and gets all from it."""
+    wanted = np.zeros((ranks, ranks), np.int64)
+    for rank in range(1, ranks):
+        wanted[rank, (rank - 1) // 2] = wanted[(rank - 1) // 2, rank] = size
+    return wanted
+
+
+EXPECTED = {
+    "all_reduce_ring": lambda n: ring(n, 2 * (n - 1) * SIZE // n),
+    "reduce_scatter": lambda n: ring(n, (n - 1) * SIZE // n),
+    "all_gather": lambda n: ring(n, (n - 1) * SIZE // n),
+    "all_reduce_tree": lambda n: tree(n, SIZE),
+    "all_to_all": lambda n: np.full((n, n), SIZE // n) - np.diag(np.full(n, SIZE // n)),
+}
+
+
+@pytest.mark.parametrize("ranks", [8, 64])
+@pytest.mark.parametrize("pattern", EXPECTED)
+def test_sim_trace__a_matrix_is_what_arithmetic_says(
+    tmp_path: Path, pattern: str, ranks: int
+) -> None:
+    assert write_trace(simulated(pattern, ranks, repeats=2), tmp_path) == ranks
+    with open_store(tmp_path) as store:
+        found = matrix_of(store).dense_values()
+        assert (found == 2 * EXPECTED[pattern](ranks)).all()
+        messages = store.rows("SELECT sum(bytes) FROM messages WHERE sends")
+        assert messages == [(int(found.sum()),)]
+        assert store.rows("SELECT count(*) FROM operations") == [(2 * ranks,)]
+
+
+def test_sim_trace__times_are_those_of_the_run(tmp_path: Path) -> None:
+    result = simulated("incast", 4)
+    write_trace(result, tmp_path)
+    with open_store(tmp_path) as store:
+        ends = store.rows("SELECT end_ns FROM messages WHERE NOT sends ORDER BY 1")
+        assert [end for (end,) in ends] == sorted(result.transfers["received_ns"].tolist())
+        assert store.rows("SELECT DISTINCT clock FROM processes") == [(0,)]
+        functions = store.rows("SELECT function, count(*) FROM operations GROUP BY 1 ORDER BY 1")
+        assert functions == [("Recv", 3), ("Send", 3)]
+
+
+def test_sim_trace__files_are_whole_and_the_truth_lies_beside_them(tmp_path: Path) -> None:
+    result = simulated("all_reduce_ring", 8)
+    write_trace(result, tmp_path)
+    for path in tmp_path.glob("*.trace"):
+        segment = read_segment(path)
+        assert (segment.damage, segment.dropped) == ("", 0)
+    truth = json.loads((tmp_path / "truth.json").read_text())
+    assert truth["fingerprint"] == result.fingerprint
+    assert len(truth["ports"]) == len(result.ports)
+    carried = sum(row["bytes"] for row in truth["ports"] if row["from"].startswith("host"))
+    assert carried >= int(result.scenario.work.transfers["bytes"].sum())
+
+
+def test_sim_trace__what_did_not_end_has_no_end(tmp_path: Path) -> None:
+    scenario = parse(
+        "limit_ns = 30000\n[network]\nhosts = 4\n[[workload]]\npattern = 'permutation'\n"
+        "size_bytes = 10000000\n"
+    )
+    simulation = Simulation(scenario)
+    while simulation.step():
+        pass
+    write_trace(simulation.result(), tmp_path)
+    with open_store(tmp_path) as store:
+        assert store.rows("SELECT count(*) FROM messages") == [(0,)]
+        assert store.rows("SELECT count(*), count(end_ns) FROM operations") == [(8, 0)]
