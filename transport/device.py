@@ -50,7 +50,9 @@ class View(NamedTuple):
     on_gpu: bool
     stream: int | None  # the stream to wait for; None: no stream
     element: str = ""  # element type: "f32", "bf16", "u8", ...
-    device: int = 0  # the array's own report; the driver's answer counts unless the array is empty
+    device: int = (
+        0  # as the array says; replaced by what the driver says, if the array is not empty
+    )
 
 
 def stream_handle(stream: object, argument: str = "stream") -> int:

@@ -30,7 +30,7 @@ struct LocalFlow {
   FlowEnd end;
 };
 
-// The two engines that a flow connects, and the last element of its peer's key.
+// The two engines that a flow connects. Flows of the same engines whose `apart` differs do not share a peer.
 struct FlowPlan {
   std::uint16_t local_engine = 0, remote_engine = 0;
   std::uint64_t apart = 0;

@@ -36,9 +36,9 @@ struct Session {
   // Control sockets.
   std::uint64_t current = 0;    // the control socket used for sending; 0: none
   std::int64_t attempt_ns = 0;  // earliest time of the next connection attempt
-  std::uint32_t proofs =
-      0;  // number of sockets that now connect from our other addresses, to prove that these are ours
-  std::int64_t proofs_until_ns = 0;  // when opens stop waiting for those sockets
+  // Number of sockets that now connect from our other addresses, to prove to the peer that these addresses are ours.
+  std::uint32_t proofs = 0;
+  std::int64_t proofs_until_ns = 0;  // until this time, new connections wait for the sockets counted in `proofs`
   // The error and status of the last connection attempt; would_block: this attempt or another may still succeed.
   std::string last_error;
   Status last_status = Status::would_block;

@@ -27,7 +27,7 @@ class SizeSearch {
   // Every path is assumed to carry datagrams of this size (MIN_PLPMTU of RFC 8899). At this size, the fragments of a
   // segment fit into one burst.
   static constexpr u16 kBytesMin = 576;
-  // A path becomes silent after this many long segments in a row were lost, even if shorter segments get through.
+  // A path counts as down after this many long segments were lost in a row, even if shorter segments get through.
   static constexpr u16 kSuspectsMax = 8;
   // Time until a larger size is tried. RFC 8899 waits 600 s (PMTU_RAISE_TIMER); the first attempts come earlier here,
   // because a misconfigured switch may be repaired soon.

@@ -436,7 +436,7 @@ bool DeviceWorker::poll(Job* job) {
   return true;
 }
 
-// Starts the copies of a message when the work that must run before it is done.
+// Starts the copies of a message once the GPU has finished the work that must precede them.
 void DeviceWorker::begin(Job* job) {
   if (job->transfer != nullptr) return;
   const Status status = job->after.event == nullptr ? Status::ok : passed(job->after.event, &job->error);

@@ -1,4 +1,4 @@
-"""Tests what is exported of made-up pages: labels, the bound on series, and comings and goings."""
+"""Tests metrics of invented pages: labels, the bound on series, processes that start and end."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def test_cli__json_to_stdout_is_nothing_else(small: str) -> None:
         (["small", "--seeds", "1-2", "--plot", "a.nope"], 2, "give a name that ends in"),
         (["small", "--plot", "a.nope"], 2, "give a name that ends in"),
         (["small", "--json", "/no/such/folder/a.json"], 2, "there is no folder"),
-        (["small", "--set", "network.queue_bytes=300"], 2, "raise it (by a change to"),
+        (["small", "--set", "network.queue_bytes=300"], 2, "raise it (set for this run"),
         (["small", "--set", "policies.wndow=swift,dctcp"], 2, "did you mean window?"),
         (["small", "--set", "policies=swift"], 2, "policies: no such policy family"),
         (["small", "--set", "policies.window="], 2, "policies.window: give a value"),

@@ -134,7 +134,7 @@ def test_scenario__changes_are_judged_anew() -> None:
     assert found.changed({"workload.1.size_bytes": 5}).keys["workload"][0]["size_bytes"] == 1000
     for changes, said in (
         ({"network.hsots": 1}, "network.hsots"),
-        ({"workload.2.size_bytes": 1}, "there are 2 workload"),
+        ({"workload.2.size_bytes": 1}, r"there are 2 \[\[workload\]\]"),
         ({"seed.x": 1}, "is a value, not a table"),
         ({"workload": 1}, "workload: 1: expected"),
     ):

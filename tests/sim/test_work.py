@@ -54,7 +54,8 @@ def check_rules(own: work.Work) -> None:
     pattern=st.sampled_from(
         [
             *("permutation", "incast", "outcast", "all_to_all", "all_reduce_ring"),
-            *("all_reduce_tree", "reduce_scatter", "all_gather", "moe"),
+            *("all_reduce_tree", "reduce_scatter", "all_gather", "moe", "broadcast", "reduce"),
+            *("all_reduce_double_tree", "all_gather_pat", "reduce_scatter_pat"),
         ]
     ),
     hosts=st.integers(2, 12),
@@ -77,7 +78,12 @@ def test_work__every_pattern_keeps_the_rules(
         "outcast": (n - 1) * size,
         "all_reduce_ring": 2 * (n - 1) * size,
         "all_reduce_tree": 2 * (n - 1) * size,
+        "all_reduce_double_tree": 2 * (n - 1) * size,
+        "broadcast": (n - 1) * size,
+        "reduce": (n - 1) * size,
         "reduce_scatter": (n - 1) * size,
+        "reduce_scatter_pat": (n - 1) * size,
+        "all_gather_pat": (n - 1) * size,
         "all_gather": (n - 1) * size,
     }
     if pattern in expected:

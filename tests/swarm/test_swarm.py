@@ -34,7 +34,7 @@ def test_swarm__nothing_is_found(tmp_path: Path) -> None:
 def test_swarm__faults_do_bite() -> None:
     """The seeds' scenarios do have faults: packets are lost, dropped and trimmed; links go down."""
     lost = dropped = trimmed = marked = resent = 0
-    for seed in range(60):
+    for seed in range(90):
         simulation = Simulation(scenario_of(seed), check=True)
         while simulation.step():
             pass

@@ -4,7 +4,9 @@ The expectations are the volumes of NCCL's algorithms: bytes from each rank to e
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,13 +52,66 @@ def tree(ranks: int, size: int) -> np.ndarray:
     return wanted
 
 
-EXPECTED = {
+def chain(ranks: int, without: int) -> np.ndarray:
+    """All on each edge of the ring but the one that leaves `without`."""
+    wanted = ring(ranks, SIZE)
+    wanted[without] = 0
+    return wanted
+
+
+def two_trees(ranks: int) -> np.ndarray:
+    """Half of the buffer up and down each of NCCL's trees, drawn by hand for 8 ranks."""
+    assert ranks == 8
+    first = {1: 2, 3: 2, 2: 4, 5: 6, 7: 6, 6: 4, 4: 0}
+    second = {7 - child: 7 - parent for child, parent in first.items()}
+    wanted = np.zeros((ranks, ranks), np.int64)
+    for links in (first, second):
+        for child, parent in links.items():
+            wanted[child, parent] += SIZE // 2
+            wanted[parent, child] += SIZE // 2
+    return wanted
+
+
+def pat(ranks: int, direction: int) -> np.ndarray:
+    """The distance 2^d carries as many blocks as numbers below n have d trailing zeros."""
+    wanted = np.zeros((ranks, ranks), np.int64)
+    for number in range(1, ranks):
+        distance = number & -number
+        for rank in range(ranks):
+            wanted[rank, (rank + direction * distance) % ranks] += SIZE // ranks
+    return wanted
+
+
+EXPECTED: dict[str, Callable[[int], Any]] = {
     "all_reduce_ring": lambda n: ring(n, 2 * (n - 1) * SIZE // n),
     "reduce_scatter": lambda n: ring(n, (n - 1) * SIZE // n),
     "all_gather": lambda n: ring(n, (n - 1) * SIZE // n),
     "all_reduce_tree": lambda n: tree(n, SIZE),
     "all_to_all": lambda n: np.full((n, n), SIZE // n) - np.diag(np.full(n, SIZE // n)),
 }
+
+
+ROOTED: dict[str, Callable[[int], Any]] = {
+    "broadcast": lambda n: chain(n, n - 1),
+    "reduce": lambda n: chain(n, 0),
+    "all_reduce_double_tree": two_trees,
+    "all_gather_pat": lambda n: pat(n, -1),
+    "reduce_scatter_pat": lambda n: pat(n, 1),
+}
+
+
+@pytest.mark.parametrize("pattern", ROOTED)
+def test_sim_trace__matrices_of_roots_trees_and_pat(tmp_path: Path, pattern: str) -> None:
+    write_trace(simulated(pattern, 8, repeats=2), tmp_path)
+    with open_store(tmp_path) as store:
+        assert (matrix_of(store).dense_values() == 2 * ROOTED[pattern](8)).all()
+
+
+@pytest.mark.parametrize("pattern", ["all_gather_pat", "reduce_scatter_pat"])
+def test_sim_trace__pat_of_sixteen_ranks(tmp_path: Path, pattern: str) -> None:
+    write_trace(simulated(pattern, 16), tmp_path)
+    with open_store(tmp_path) as store:
+        assert (matrix_of(store).dense_values() == ROOTED[pattern](16)).all()
 
 
 @pytest.mark.parametrize("ranks", [8, 64])

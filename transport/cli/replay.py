@@ -328,7 +328,7 @@ def say_what_is_missing(recording: Recording) -> None:
 
 
 def show(tracks: Sequence[Track]) -> None:
-    """Prints the table, and a sparkline of each window and credit answer."""
+    """Prints the table, and a sparkline of the values that each policy answered."""
     print_table(*rows_of([summary_of(track) for track in tracks]))
     for track in tracks:
         for index, what, _ in DRAWN[track.family]:

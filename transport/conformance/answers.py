@@ -11,7 +11,7 @@ from transport.conformance.streams import Chunk
 
 
 def complaint(family: Family, chunk: Chunk, statuses: Any, results: Any) -> str:
-    """Describes the first answer to plausible events that is out of range; "" if there is none."""
+    """Describes the first answer that is out of range although its event is plausible; "": none."""
     failed = np.flatnonzero(statuses)
     if len(failed):
         hook = family.hooks[chunk.hooks[int(failed[0])]]

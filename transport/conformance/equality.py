@@ -170,12 +170,12 @@ class Bout:
                 self.fail(
                     at,
                     chunk,
-                    f"the status {name} is {statuses[name]}, but {first} {statuses[first]}",
+                    f"status {statuses[name]} from {name}, but {statuses[first]} from {first}",
                 )
             elif name != first and not statuses[first]:
                 same = side.state() == self.sides[first].state()
                 if not same or result[name].records.tobytes() != result[first].records.tobytes():
-                    self.fail(at, chunk, f"answer or records {name} and {first} differ")
+                    self.fail(at, chunk, f"answers or records of {name} and of {first} differ")
         if not beyond and status != statuses[first]:
             self.fail(at, chunk, f"status is {status} interpreted, but {statuses[first]} {first}")
         elif not beyond and not status:

@@ -39,7 +39,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class PathRates:
-    """One path to a peer. downs: times that it stopped being chosen, since the peer is known."""
+    """One path to a peer. downs: how often it has stopped being chosen."""
 
     number: int
     traffic: Traffic

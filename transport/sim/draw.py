@@ -286,7 +286,12 @@ class _Jobs:
         chance = self.chance
         pattern = chance.one(tuple(one for one in schema.PATTERNS if one != "goal"))
         own: Tables = {"pattern": pattern}
-        most = {"all_to_all": 10, "moe": 8, "all_reduce_tree": 24}.get(pattern, 14)
+        most = {
+            "all_to_all": 10,
+            "moe": 8,
+            "all_reduce_tree": 24,
+            "all_reduce_double_tree": 24,
+        }.get(pattern, 14)
         if pattern in ("permutation", "incast", "outcast", "poisson"):
             most = self.hosts
         ranks = self.hosts

@@ -21,7 +21,7 @@ import numpy as np
 
 from congestion.api import FAMILIES
 from transport.lab.model import nearest
-from transport.sim import collectives, events, goal, graph, schema, shapes, work
+from transport.sim import collectives, events, goal, graph, schema, shapes, trees, work
 from transport.sim.errors import BadKeyError, ScenarioError, dotted
 from transport.sim.network import Array, Network
 from transport.sim.toml_lines import line_of, lines_of
@@ -57,7 +57,7 @@ class Scenario:
         if self.text and repr(said) != repr(meant):  # repr, because nan != nan
             # No line number, because this value is not from the file.
             told = f"{dotted(error.path)}: {error.text}"
-            return ScenarioError(f"{told} (by a change to {self.file})")
+            return ScenarioError(f"{told} (set for this run, not in {self.file})")
         line = line_of(lines_of(self.text), error.path)
         where = f"{self.file}:{line}" if self.text else self.file
         return ScenarioError(f"{where}: {dotted(error.path)}: {error.text}")
@@ -114,13 +114,15 @@ class Scenario:
             try:
                 _put(tables, key.split("."), value, ())
             except BadKeyError as error:
-                raise ScenarioError(f"{key}: {error.text} (by a change to {self.file})") from None
+                raise ScenarioError(
+                    f"{key}: {error.text} (set for this run, not in {self.file})"
+                ) from None
         try:
             return Scenario(tables, _keys(tables), self.file, self.folder, self.text)
         except BadKeyError as error:
             # No line number, because this value is not from the file.
             told = f"{dotted(error.path)}: {error.text}"
-            raise ScenarioError(f"{told} (by a change to {self.file})") from None
+            raise ScenarioError(f"{told} (set for this run, not in {self.file})") from None
 
     def content(self) -> str:
         """The scenario as canonical text, for the fingerprint: its keys and its files' digests."""
@@ -250,6 +252,11 @@ PLAIN = {
     "all_to_all": collectives.all_to_all,
     "all_reduce_ring": collectives.all_reduce_ring,
     "all_reduce_tree": collectives.all_reduce_tree,
+    "all_reduce_double_tree": trees.all_reduce_double_tree,
+    "all_gather_pat": trees.all_gather_pat,
+    "reduce_scatter_pat": trees.reduce_scatter_pat,
+    "broadcast": trees.broadcast,
+    "reduce": trees.reduce,
     "moe": collectives.moe,
     "reduce_scatter": collectives.reduce_scatter,
     "all_gather": collectives.all_gather,

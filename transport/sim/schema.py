@@ -112,7 +112,8 @@ def _rate(default: Any, meaning: str) -> Key:
 TOPOLOGIES = ("fat_tree", "rail", "multi_plane", "dumbbell", "lab", "file")
 PATTERNS = (
     *("permutation", "incast", "outcast", "all_to_all", "all_reduce_ring", "all_reduce_tree"),
-    *("reduce_scatter", "all_gather", "moe", "poisson", "goal"),
+    *("all_reduce_double_tree", "reduce_scatter", "reduce_scatter_pat", "all_gather"),
+    *("all_gather_pat", "broadcast", "reduce", "moe", "poisson", "goal"),
 )
 
 TOP: Table = {
@@ -252,8 +253,21 @@ WORKLOAD: dict[str, Table] = {
     "all_reduce_tree": _BUFFER | _REPEATS | {
         "slices": _int(8, "pieces that are pipelined up and down a binary tree", 1, 4_096),
     },
+    "all_reduce_double_tree": _BUFFER | _REPEATS | {
+        "slices": _int(8, "pieces that are pipelined up and down each tree", 1, 4_096),
+    },
     "reduce_scatter": _BUFFER | _REPEATS,
+    "reduce_scatter_pat": _BUFFER | _REPEATS,
     "all_gather": _BUFFER | _REPEATS,
+    "all_gather_pat": _BUFFER | _REPEATS,
+    "broadcast": _BUFFER | _REPEATS | {
+        "root": _int(0, "rank that sends", 0),
+        "slices": _int(8, "pieces that are pipelined along the ring", 1, 4_096),
+    },
+    "reduce": _BUFFER | _REPEATS | {
+        "root": _int(0, "rank that gets the sum", 0),
+        "slices": _int(8, "pieces that are pipelined along the ring", 1, 4_096),
+    },
     "moe": {
         "tokens": _int(4_096, "tokens of each rank", 1, 1 << 24),
         "token_bytes": _bytes(7_168, "size of a token on its way to an expert", 1, 1 << 24),

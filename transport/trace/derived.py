@@ -13,7 +13,7 @@ from typing import Any
 from transport.trace.places import Places
 from transport.trace.store import Store
 
-# Operations, each with the share of its channels over which no send of the process was recorded.
+# Operations, each with the share of its NCCL channels on which the process has recorded no send.
 OPERATIONS = """
 WITH sent AS (
   SELECT process, operation, count(DISTINCT channel) AS channels

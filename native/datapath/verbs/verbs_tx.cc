@@ -177,7 +177,7 @@ void VerbsDatapath::reap(VerbsPort* port) {
       if (on_path) {
         on_broken(peer, path);
       } else {
-        port->down = true;  // without acknowledgments the port is useless; other ports may work
+        port->down = true;  // a port that cannot send acknowledgments is useless; other ports may work
       }
     }
   }
