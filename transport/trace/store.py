@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 INSTALL = "pip install 'weft[trace]'"
+ROWS_AT_ONCE = 10_000
 
 
 class TraceExtraError(WeftError, ImportError):
@@ -52,6 +53,20 @@ class Store:
             return self.database.execute(sql, list(values))
         except duckdb.Error as error:
             raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
+
+    def batches(self, sql: str, *values: Any) -> Iterator[list[tuple[Any, ...]]]:
+        """The rows of a query, some thousand at a time, for results larger than memory."""
+        import duckdb
+
+        cursor = self.database.cursor()
+        try:
+            cursor.execute(sql, list(values))
+            while rows := cursor.fetchmany(ROWS_AT_ONCE):
+                yield rows
+        except duckdb.Error as error:
+            raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
+        finally:
+            cursor.close()
 
     def jobs(self) -> list[tuple[str, int]]:
         """The jobs, each with its number of processes."""
