@@ -9,6 +9,7 @@ from transport.cli.trace_matrix import command as matrix
 from transport.cli.trace_profile import command as profile
 from transport.cli.trace_query import command as query
 from transport.cli.trace_record import command as record
+from transport.cli.trace_timeline import command as timeline
 
 
 @click.group("trace")
@@ -19,5 +20,5 @@ def command() -> None:
     """
 
 
-for one in (diff, export, info, matrix, profile, query, record):
+for one in (diff, export, info, matrix, profile, query, record, timeline):
     command.add_command(one)

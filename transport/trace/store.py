@@ -54,15 +54,16 @@ class Store:
         except duckdb.Error as error:
             raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
 
-    def batches(self, sql: str, *values: Any) -> Iterator[list[tuple[Any, ...]]]:
-        """The rows of a query, some thousand at a time, for results larger than memory."""
+    def batches(self, sql: str, *values: Any) -> Iterator[list[dict[str, Any]]]:
+        """The rows of a query by column, some thousand at a time: for more than fits into memory."""
         import duckdb
 
         cursor = self.database.cursor()
         try:
             cursor.execute(sql, list(values))
+            names = [column[0] for column in cursor.description or ()]
             while rows := cursor.fetchmany(ROWS_AT_ONCE):
-                yield rows
+                yield [dict(zip(names, row, strict=True)) for row in rows]
         except duckdb.Error as error:
             raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
         finally:
