@@ -36,7 +36,8 @@ class PerfettoWriter:
         self._new = b""
         self.events = 0
         clocks = b"".join(
-            data(1, number(1, clock) + number(2, max(first_ns, 0))) for clock in (BOOTTIME, REALTIME)
+            data(1, number(1, clock) + number(2, max(first_ns, 0)))
+            for clock in (BOOTTIME, REALTIME)
         )
         self._put(data(6, clocks) + number(10, SEQUENCE) + number(13, CLEARED))
 

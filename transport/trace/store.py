@@ -55,7 +55,7 @@ class Store:
             raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
 
     def batches(self, sql: str, *values: Any) -> Iterator[list[dict[str, Any]]]:
-        """The rows of a query by column, some thousand at a time: for more than fits into memory."""
+        """The rows of a query by column, some thousand at a time, for large results."""
         import duckdb
 
         cursor = self.database.cursor()

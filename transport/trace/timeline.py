@@ -324,4 +324,3 @@ def _groups(places: Places) -> dict[int, str]:
         for comm_id, seats in members.items()
         if sorted(seats) == [*range(len(seats))]
     }
-

@@ -76,8 +76,8 @@ WHERE {_COMM} AND {_SPAN}"""
 # The side of a message is the end of the connection that sends it.
 _MESSAGES = f"""{_ASKED}{_ENDS}
 SELECT g.process, g.connection, g.message, g.sends, g.bytes, g.status, g.posted_ns AS begin_ns,
-  g.end_ns, e.pair, CASE WHEN e.ends = 2 THEN CASE WHEN g.sends THEN side ELSE 1 - side END END
-  AS side, {_CHANNEL_OF}
+  g.end_ns, e.pair, CASE WHEN e.ends = 2 AND e.pair IS NOT NULL
+    THEN CASE WHEN g.sends THEN side ELSE 1 - side END END AS side, {_CHANNEL_OF}
 FROM messages g JOIN shown USING (process) CROSS JOIN asked {_OWNED}"""
 _SHARES = ", ".join([*(f"path_{at}" for at in range(PATHS_NAMED)), "path_others"])
 _STRIPES = f"""{_ASKED}{_ENDS},
