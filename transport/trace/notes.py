@@ -12,7 +12,14 @@ NAMED_MAX = 5  # most processes or hosts that are described one by one
 
 def notes_of(query: Query) -> list[str]:
     """The notes on a trace: one line for each problem of its data."""
-    return [*_jobs(query), *_missing(query), *_losses(query), *_damage(query), *_clocks(query)]
+    return [
+        *_imported(query),
+        *_jobs(query),
+        *_missing(query),
+        *_losses(query),
+        *_damage(query),
+        *_clocks(query),
+    ]
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -39,6 +46,13 @@ def missing_ranks(query: Query) -> tuple[list[int], int]:
     comm_id, size = largest[0]
     known = {one for (one,) in query("SELECT rank FROM comms WHERE comm_id = ?", comm_id)}
     return [rank for rank in range(min(size, 1 << 20)) if rank not in known], size
+
+
+def _imported(query: Query) -> Iterator[str]:
+    for name, kind in (("logs of NCCL", "nccl-log"), ("traces of PyTorch's profiler", "kineto")):
+        ((count,),) = query("SELECT count(*) FROM processes WHERE trace LIKE ?", f"{kind} %")
+        if count:
+            yield f"{count} processes are from {name}: who sent what is derived, not measured"
 
 
 def _jobs(query: Query) -> Iterator[str]:

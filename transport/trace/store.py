@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 INSTALL = "pip install 'weft[trace]'"
+ROWS_AT_ONCE = 10_000
 
 
 class TraceExtraError(WeftError, ImportError):
@@ -53,6 +54,21 @@ class Store:
         except duckdb.Error as error:
             raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
 
+    def batches(self, sql: str, *values: Any) -> Iterator[list[dict[str, Any]]]:
+        """The rows of a query by column, some thousand at a time, for large results.
+
+        The next query of the store ends it.
+        """
+        import duckdb
+
+        found = self._run(sql, values)
+        names = [column[0] for column in found.description or ()]
+        try:
+            while rows := found.fetchmany(ROWS_AT_ONCE):
+                yield [dict(zip(names, row, strict=True)) for row in rows]
+        except duckdb.Error as error:
+            raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
+
     def jobs(self) -> list[tuple[str, int]]:
         """The jobs, each with its number of processes."""
         sql = "SELECT job, count(*) FROM processes GROUP BY job ORDER BY job"
@@ -64,14 +80,14 @@ class Store:
 
     def to_parquet(self, folder: Path) -> None:
         """Writes each table to a Parquet file; open_store() opens such a folder."""
-        _new_folder(folder)
+        new_folder(folder)
         for table in TABLES:
             self.database.execute(f"COPY {table} TO {_quoted(folder / table)} (FORMAT parquet)")
             (folder / table).rename(folder / f"{table}.parquet")
 
     def to_csv(self, folder: Path) -> None:
         """Writes each table to a CSV file with a line of headings."""
-        _new_folder(folder)
+        new_folder(folder)
         for table in TABLES:
             to = _quoted(folder / f"{table}.csv")
             self.database.execute(f"COPY {table} TO {to} (FORMAT csv, HEADER)")
@@ -169,7 +185,8 @@ def _attach(database: DuckDBPyConnection, where: Path, job: str | None) -> None:
         raise TraceError(f"{where} has no traces of the job {job!r}")
 
 
-def _new_folder(folder: Path) -> None:
+def new_folder(folder: Path) -> None:
+    """Makes the folder, or TraceError if it has files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

@@ -1,0 +1,99 @@
+"""`weft trace import`: makes tables from files that other tools wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from transport.cli import trace_open as shared
+from transport.cli.output import json_option, write_json
+
+if TYPE_CHECKING:
+    from transport.trace.imported import Import
+
+files_argument = click.argument(
+    "files",
+    metavar="FILE...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+)
+out_option = click.option(
+    "-o",
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="A new or empty folder for the tables.",
+)
+
+
+@click.group("import")
+def command() -> None:
+    """Make tables from logs of NCCL or from traces of PyTorch's profiler.
+
+    All commands of weft trace open the folder. Who sent how much is derived from the operations,
+    as nothing was measured.
+    """
+
+
+@command.command("nccl-log")
+@files_argument
+@out_option
+@click.option(
+    "--assume-ring", is_flag=True, help="Take collectives whose algorithm is not told for rings."
+)
+@json_option
+def nccl_log(files: tuple[Path, ...], out: Path, assume_ring: bool, json_path: str | None) -> None:
+    """Read what NCCL logs with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING.
+
+    A file may have the lines of many processes, and other lines as well.
+
+    Example: weft trace import nccl-log job.log -o tables
+    """
+    from transport.trace.nccl_log import NcclLogs
+
+    with shared.told():
+        logs = NcclLogs(assume_ring)
+        for file in files:
+            logs.read(file)
+        found = logs.finish()
+        found.write(out)
+    _show(found, out, json_path, {"nccl_versions": sorted(logs.versions)})
+
+
+@command.command("kineto")
+@files_argument
+@out_option
+@json_option
+def kineto(files: tuple[Path, ...], out: Path, json_path: str | None) -> None:
+    """Read what torch.profiler exports with export_chrome_trace(), one FILE for each rank.
+
+    A FILE may be compressed with gzip.
+
+    Example: weft trace import kineto rank*.json.gz -o tables
+    """
+    from transport.trace.kineto import KinetoTraces
+
+    with shared.told():
+        traces = KinetoTraces()
+        for file in files:
+            traces.read(file)
+        found = traces.finish()
+        found.write(out)
+    _show(found, out, json_path, {})
+
+
+def _show(found: Import, out: Path, json_path: str | None, more: dict[str, list[str]]) -> None:
+    from transport.trace.imported import summary
+
+    if json_path is not None:
+        counts = {"read": dict(found.read), "unknown": dict(found.unknown)}
+        write_json(
+            counts | {"processes": len(found.sources), "notes": found.notes} | more, json_path
+        )
+    else:
+        shared.show_notes(found.notes)
+    count = len(found.sources)
+    click.echo(f"wrote {out}: {count} processes; read {summary(found)}", err=True)

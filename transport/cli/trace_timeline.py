@@ -1,0 +1,96 @@
+"""`weft trace timeline`: writes a timeline that Perfetto shows."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import click
+
+from transport.cli import trace_open as shared
+from transport.cli.options import output_file
+from transport.cli.output import json_option, write_json
+
+LIMIT = 1_000_000
+
+
+@click.command("timeline")
+@shared.folder_argument
+@click.option(
+    "-o",
+    "--out",
+    required=True,
+    metavar="FILE",
+    type=output_file(".perfetto-trace", ".pftrace", ".gz"),
+    help="The file for the timeline, NAME.perfetto-trace; if it ends in .gz, it is compressed.",
+)
+@shared.job_option
+@click.option("--rank", "ranks", metavar="RANK", multiple=True, help="Only this rank; repeatable.")
+@shared.comm_option
+@shared.from_option
+@shared.to_option
+@click.option(
+    "--limit",
+    type=click.IntRange(1),
+    default=LIMIT,
+    show_default=True,
+    help="Events at most; what is left out is said.",
+)
+@json_option
+def command(
+    folder: Path,
+    out: Path,
+    job: str | None,
+    ranks: tuple[str, ...],
+    comm: str | None,
+    from_s: float | None,
+    to_s: float | None,
+    limit: int,
+    json_path: str | None,
+) -> None:
+    """Write a timeline of ranks, communicators, channels and messages for ui.perfetto.dev.
+
+    Operations have the names and arguments that the profiler of PyTorch gives them. An arrow leads
+    from each message that was sent to where it was received.
+
+    Example: weft trace timeline traces -o job.perfetto-trace.gz --from 10 --to 12
+    """
+    from transport.trace.timeline import Choice, write_timeline
+
+    span = shared.filters_of(None, None, None, from_s, to_s)
+    choice = Choice(ranks, comm, span.from_ns, span.to_ns, limit)
+    with shared.opened(folder, job) as store, shared.told():
+        with _opened(out) as file:
+            written = write_timeline(store, file, choice)
+        notes = store.notes()
+    if written.left_out:
+        cut = ", ".join(f"{count} {kind}" for kind, count in written.left_out.items())
+        notes.insert(0, f"left out because of --limit {limit}: {cut}")
+    if json_path is not None:
+        write_json(asdict(written) | {"notes": notes}, json_path)
+    else:
+        shared.show_notes(notes)
+    kinds = ", ".join(f"{count} {kind}" for kind, count in written.by_kind.items() if count)
+    click.echo(f"wrote {out}: {kinds or 'no events'}", err=True)
+
+
+@contextmanager
+def _opened(out: Path) -> Iterator[BinaryIO]:
+    """The file, open for bytes. It is removed if writing it fails."""
+    try:
+        with out.open("wb") as file:
+            if out.suffix == ".gz":
+                with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
+                    yield cast(BinaryIO, packed)
+            else:
+                yield file
+    except BaseException as error:
+        if out.is_file():
+            out.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(out)
+        raise

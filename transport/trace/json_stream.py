@@ -1,0 +1,137 @@
+"""Reads large JSON objects piece by piece: the items of one list, and all other values."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from transport.trace.layout import TraceError
+
+CHUNK = 1 << 20  # characters that are read at once
+VALUE_MAX = 64 << 20  # characters of one value
+ZIPPED = b"\x1f\x8b"
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+class JsonError(Exception):
+    """The text is no JSON, or ends early; ends_early tells which."""
+
+    def __init__(self, what: str, ends_early: bool = False) -> None:
+        super().__init__(what)
+        self.ends_early = ends_early
+
+
+class _Reader:
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._text = ""
+        self._at = 0
+        self._ended = False
+        self._decode = json.JSONDecoder(parse_constant=_no_number).raw_decode
+
+    def next(self) -> str:
+        """The next character that is no space, which stays; "" at the end."""
+        while True:
+            found = _SPACE.match(self._text, self._at)
+            self._at = found.end() if found else self._at
+            if self._at < len(self._text):
+                return self._text[self._at]
+            if not self._more():
+                return ""
+
+    def take(self, wanted: str) -> str:
+        """Takes the next character, which must be one of those wanted."""
+        found = self.next()
+        if not found or found not in wanted:
+            raise JsonError(f"expected one of {wanted}, found {found!r}", not found)
+        self._at += 1
+        return found
+
+    def value(self) -> Any:
+        """Takes a value, which is read on until it is complete."""
+        while True:
+            self.next()
+            try:
+                found, end = self._decode(self._text, self._at)
+            except RecursionError:
+                raise JsonError("it is nested too deeply") from None
+            except ValueError as error:
+                # A part of a value can look like damage in any place.
+                if not self._more(double=True):
+                    raise JsonError(str(error), self._near_end(error)) from None
+                continue
+            # The digits of a number may go on in what was not read yet.
+            if end < len(self._text) or not self._more():
+                self._at = end
+                return found
+
+    def _near_end(self, error: ValueError) -> bool:
+        at = getattr(error, "pos", 0)
+        return len(self._text) - at < 8 or "Unterminated" in str(error)
+
+    def _more(self, double: bool = False) -> bool:
+        """Reads on; False at the end of the file."""
+        held = len(self._text) - self._at
+        if held > VALUE_MAX:
+            raise JsonError(f"a value is longer than {VALUE_MAX} characters, or damaged")
+        chunk = "" if self._ended else self._file.read(max(CHUNK, held if double else 0))
+        self._ended = not chunk
+        self._text = self._text[self._at :] + chunk
+        self._at = 0
+        return bool(chunk)
+
+
+def _no_number(text: str) -> None:
+    """NaN and Infinity, which JSON does not have."""
+
+
+def read_object(file: Path, list_name: str) -> Iterator[tuple[str, Any]]:
+    """The (name, value) pairs of the object in a file, plain or compressed by gzip.
+
+    Each item of the list with this name is a pair of its own. JsonError if the text is no object
+    or damaged; what was complete before is given first.
+    """
+    try:
+        with file.open("rb") as raw:
+            zipped = raw.read(2) == ZIPPED
+        opened = gzip.open if zipped else open
+        with cast(TextIO, opened(file, "rt", encoding="utf-8", errors="replace")) as text:
+            yield from _pairs(_Reader(text), list_name)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise JsonError("it cannot be decompressed", True) from None
+    except OSError as error:
+        raise TraceError(f"cannot read {file}: {error.strerror}") from None
+
+
+def _pairs(reader: _Reader, list_name: str) -> Iterator[tuple[str, Any]]:
+    reader.take("{")
+    if reader.next() == "}":
+        return
+    while True:
+        name = reader.value()
+        if not isinstance(name, str):
+            raise JsonError("a name is no text")
+        reader.take(":")
+        if name == list_name and reader.next() == "[":
+            for item in _items(reader):
+                yield name, item
+        else:
+            yield name, reader.value()
+        if reader.take(",}") == "}":
+            return
+
+
+def _items(reader: _Reader) -> Iterator[Any]:
+    reader.take("[")
+    if reader.next() == "]":
+        reader.take("]")
+        return
+    while True:
+        yield reader.value()
+        if reader.take(",]") == "]":
+            return

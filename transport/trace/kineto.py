@@ -1,0 +1,332 @@
+"""Reads operations and kernels of NCCL from traces of PyTorch's profiler (Kineto, Chrome JSON)."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transport.trace.imported import Import, Source, hashed, size_of
+from transport.trace.json_stream import JsonError, read_object
+from transport.trace.layout import TraceError
+from transport.trace.sizes import PER_RANK
+from transport.trace.torch_names import NCCL_TYPES, function_of
+
+RANKS_MAX = 1 << 20  # ranks of a group
+HELD_MAX = 10_000_000  # operations and kernels of a file
+RECORD = "record_param_comms"
+NAME = "Collective name"
+# Names that tensorboard_trace_handler gives its files: host, process id, time.
+FILE_NAME = re.compile(r"(.{1,200})_(\d{1,9})\.\d{1,20}\.pt\.trace\.json(?:\.gz)?")
+KERNEL = re.compile(r"nccl(?:Dev)?Kernel_?(\w*)")
+# Not operations: they wait for one, or stand for several that have events of their own.
+NO_OPERATIONS = {"wait", "coalesced", "init", "end_coalescing", "start_coalescing"}
+Event = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Contents:
+    """What one file says. calls: events of operations; kernels: those of NCCL."""
+
+    info: dict[str, Any] = field(default_factory=dict)
+    base_ns: int = 0
+    events: int = 0
+    calls: list[Event] = field(default_factory=list)
+    annotations: list[Event] = field(default_factory=list)
+    kernels: list[Event] = field(default_factory=list)
+    damage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A process group. ranks: its members as ranks of the job, if they are known."""
+
+    id: int
+    name: str
+    size: int | None
+    ranks: tuple[int, ...]
+
+    def rank_of(self, rank: int | None) -> int | None:
+        return self.ranks.index(rank) if rank is not None and rank in self.ranks else None
+
+
+class KinetoTraces:
+    """Reads traces one after the other; each is of one process."""
+
+    def __init__(self) -> None:
+        self.found = Import("kineto")
+
+    def read(self, file: Path) -> None:
+        """Reads one trace. TraceError if it is none."""
+        contents = _read(file)
+        self.found.read["events"] += contents.events
+        calls = contents.calls or contents.annotations
+        named = FILE_NAME.fullmatch(file.name)
+        rank = _whole(contents.info.get("rank"))
+        pid = int(named[2]) if named else next((_whole(one.get("pid")) for one in calls), None)
+        source = self.found.source(
+            len(self.found.sources), file,
+            host=named[1] if named else "", pid=pid, rank=rank, damage=contents.damage,
+            world_size=_whole(contents.info.get("world_size")),
+        )  # fmt: skip
+        _File(self.found, source, contents, rank).add(calls)
+
+    def finish(self) -> Import:
+        """All that was read."""
+        ranks = [one.facts.get("rank") for one in self.found.sources.values()]
+        known = [one for one in ranks if one is not None]
+        if len(set(known)) < len(known):
+            self.found.notes.append("several files are of the same rank: sums count all of them")
+        if len(known) < len(ranks):
+            count = len(ranks) - len(known)
+            self.found.notes.append(f"{count} files do not tell their rank (distributedInfo)")
+        if self.found.read["operations"] == 0:
+            self.found.notes.append(
+                f"there are no operations: no event is named {RECORD} or nccl:..."
+            )
+        return self.found
+
+
+class _File:
+    """Adds the rows of one file."""
+
+    def __init__(
+        self, found: Import, source: Source, contents: _Contents, rank: int | None
+    ) -> None:
+        self._found = found
+        self._source = source
+        self._contents = contents
+        self._rank = rank
+        self._configs = _configs(contents.info)
+        self._comms: dict[_Group, int] = {}
+        self._counts: dict[int, int] = {}
+
+    def add(self, calls: list[Event]) -> None:
+        kernels: dict[int, list[Event]] = {}
+        alone = []
+        known = {_whole(_args(one).get("External id")) for one in calls} - {None}
+        for one in self._contents.kernels:
+            link = _whole(_args(one).get("External id"))
+            if link is not None and link in known:
+                kernels.setdefault(link, []).append(one)
+            else:
+                alone.append(one)
+        # Kernels of PyTorch's newer versions tell their collective, also without events of the CPU.
+        described = [one for one in alone if isinstance(_args(one).get(NAME), str)]
+        events = [(one, False) for one in calls] + [(one, True) for one in described]
+        for one, is_kernel in sorted(events, key=lambda pair: _time(pair[0], "ts")):
+            link = _whole(_args(one).get("External id"))
+            own = [one] if is_kernel else kernels.get(-1 if link is None else link, [])
+            self._operation(one, own, is_kernel)
+        taken = set(map(id, described))
+        for one in alone:
+            if id(one) not in taken:
+                self._kernel(one, None)
+                self._found.read["kernels of no known operation"] += 1
+
+    def _operation(self, event: Event, kernels: list[Event], is_kernel: bool) -> None:
+        args = _args(event)
+        name = args.get(NAME)
+        if not isinstance(name, str):
+            name = str(event.get("name", "")).removeprefix("nccl:")
+        if name in NO_OPERATIONS:
+            self._found.read["waits"] += 1
+            return
+        function = function_of(name)
+        if function is None:
+            self._found.unknown[name[:40] or "no name"] += 1
+            return
+        group = self._group(args)
+        comm = self._comm(group)
+        word = args.get("dtype")
+        datatype = NCCL_TYPES.get(word, word) if isinstance(word, str) else None
+        count = _count(function, args, group.size)
+        p2p = function in ("Send", "Recv")
+        begin_ns, end_ns = self._span(event)
+        # A kernel ends after the call that launched it, so it does not tell when that was.
+        row: dict[str, Any] = {
+            "id": self._source.next_id(), "comm": comm, "function": function, "kind":
+            "p2p" if p2p else "collective", "count": count, "datatype": datatype,
+            "bytes": size_of(datatype, count), "algorithm": _algorithm(function, kernels),
+            "protocol": "", "root": _root(args), "tag": 0, "captured": False,
+            "begin_ns": begin_ns, "end_ns": begin_ns if is_kernel else end_ns,
+            "sequence": _sequence(args, None if p2p else self._counts.get(comm, 0)),
+        }  # fmt: skip
+        if not p2p:
+            self._counts[comm] = self._counts.get(comm, 0) + 1
+        self._found.read["operations"] += 1
+        self._found.add("operations", self._source, **row)
+        for one in kernels:
+            self._kernel(one, row["id"])
+
+    def _kernel(self, event: Event, operation: int | None) -> None:
+        begin_ns, end_ns = self._span(event)
+        if begin_ns is None or end_ns is None:
+            return
+        self._found.read["kernels"] += 1
+        self._found.add(
+            "kernels", self._source, id=self._source.next_id(), operation=operation,
+            gpu_start_ns=begin_ns, gpu_stop_ns=end_ns, time_ns=end_ns,
+        )  # fmt: skip
+
+    def _span(self, event: Event) -> tuple[int | None, int | None]:
+        """Begin and end in nanoseconds since 1970."""
+        ts, took = _time(event, "ts"), _time(event, "dur")
+        if not math.isfinite(ts):
+            return None, None
+        begin_ns = self._contents.base_ns + round(ts * 1000)
+        return begin_ns, begin_ns + round(took * 1000) if math.isfinite(took) else None
+
+    def _group(self, args: dict[str, Any]) -> _Group:
+        name = args.get("Process Group Name")
+        text = str(name)[:200] if isinstance(name, str | int) else ""
+        config = self._configs.get(text, {})
+        ranks = _ranks(config.get("ranks")) or _ranks(args.get("Process Group Ranks"))
+        start, stride = (_whole(args.get(f"Global rank {word}")) for word in ("start", "stride"))
+        size = _whole(args.get("Group size")) or len(ranks) or None
+        if not ranks and start is not None and stride and size and 0 < size <= RANKS_MAX:
+            ranks = tuple(range(start, start + size * stride, stride))
+        if not ranks and size is not None and size == _whole(self._contents.info.get("world_size")):
+            ranks = tuple(range(min(size, RANKS_MAX)))
+        described = args.get("Process Group Description") or config.get("pg_desc")
+        label = described if isinstance(described, str) and described != "undefined" else text
+        return _Group(hashed("kineto", text, ranks, size), label[:200], size, ranks)
+
+    def _comm(self, group: _Group) -> int:
+        known = self._comms.get(group)
+        if known is None:
+            known = self._comms[group] = self._source.next_id()
+            self._found.read["communicators"] += 1
+            self._found.add(
+                "comms", self._source, id=known, comm_id=group.id, name=group.name,
+                ranks=group.size, rank=group.rank_of(self._rank),
+            )  # fmt: skip
+        return known
+
+
+def _read(file: Path) -> _Contents:
+    """The events that matter. TraceError if the file is no trace of Kineto."""
+    contents = _Contents()
+    has_events = False
+    try:
+        for name, value in read_object(file, "traceEvents"):
+            if name == "traceEvents":
+                has_events = True
+                _sort_in(contents, value)
+            elif name == "distributedInfo" and isinstance(value, dict):
+                contents.info = value
+            elif name == "baseTimeNanoseconds":
+                contents.base_ns = _whole(value) or 0
+    except JsonError as error:
+        if not (has_events and error.ends_early):
+            raise TraceError(f"{file} is no trace of PyTorch's profiler: {error}") from None
+        contents.damage = "the file ends early"
+    if not has_events:
+        raise TraceError(f"{file} is no trace of PyTorch's profiler: it has no traceEvents")
+    return contents
+
+
+def _sort_in(contents: _Contents, event: Any) -> None:
+    contents.events += 1
+    if not isinstance(event, dict) or event.get("ph") != "X":
+        return
+    name, kind = event.get("name"), event.get("cat")
+    if not isinstance(name, str):
+        return
+    if len(contents.calls) + len(contents.kernels) + len(contents.annotations) >= HELD_MAX:
+        contents.damage = f"only the first {HELD_MAX} events of NCCL were read"
+    elif kind == "kernel" and KERNEL.match(name):
+        contents.kernels.append(event)
+    elif kind == "gpu_user_annotation":
+        return
+    elif name == RECORD and NAME in _args(event):
+        contents.calls.append(event)
+    elif name.startswith("nccl:"):
+        if NAME in _args(event):
+            contents.calls.append(event)
+        else:
+            contents.annotations.append(event)
+
+
+def _args(event: Event) -> dict[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
+
+
+def _time(event: Event, name: str) -> float:
+    """Microseconds; infinity if there is no such number."""
+    value = event.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e16:
+        return math.inf
+    return value
+
+
+def _whole(value: Any) -> int | None:
+    """A number as JSON has it or as text; None: it is none."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
+        return int(value)
+    return value if isinstance(value, int) and abs(value) < 1 << 63 else None
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    """The ranks of a group, from a list or its text; () if they are not all there."""
+    if isinstance(value, str) and len(value) < 16 * RANKS_MAX and "..." not in value:
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return ()
+    if not isinstance(value, list) or len(value) > RANKS_MAX:
+        return ()
+    ranks = tuple(_whole(one) for one in value)
+    known = tuple(one for one in ranks if one is not None and 0 <= one < 1 << 31)
+    return known if len(set(known)) == len(ranks) else ()
+
+
+def _configs(info: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Name of a process group -> its entry in distributedInfo."""
+    entries = info.get("pg_config")
+    pairs: Iterator[Any] = iter(entries if isinstance(entries, list) else [])
+    return {str(one.get("pg_name")): one for one in pairs if isinstance(one, dict)}
+
+
+def _count(function: str, args: dict[str, Any], ranks: int | None) -> int | None:
+    """Elements as NCCL counts them, from those of the input and the output."""
+    into, out = _whole(args.get("In msg nelems")), _whole(args.get("Out msg nelems"))
+    if function in ("ReduceScatter", "Scatter"):
+        return out
+    if function in PER_RANK and function not in ("AllGather", "Gather"):
+        return into // ranks if into is not None and ranks else None
+    return into
+
+
+def _root(args: dict[str, Any]) -> int | None:
+    """The peer of a Send or Recv, or the root of a collective if the event tells it."""
+    found = (_whole(args.get(name)) for name in ("Dst Rank", "Src Rank", "Root Rank"))
+    return next((one for one in found if one is not None and one >= 0), None)
+
+
+def _sequence(args: dict[str, Any], count: int | None) -> int | None:
+    given = _whole(args.get("Seq"))
+    return count if given is None or given < 0 else given
+
+
+def _algorithm(function: str, kernels: list[Event]) -> str:
+    """TREE or RING by the names of the kernels, which tell no more; "": unknown.
+
+    Kernels of NVLS, CollNet and PAT have the name of the ring as well.
+    """
+    if function in ("Send", "Recv", "AlltoAll", "Barrier"):
+        return ""
+    for one in kernels:
+        found = KERNEL.match(str(one.get("name")))
+        words = found[1].upper().split("_") if found else []
+        for word in ("TREE", "RING"):
+            if word in words:
+                return word
+    return ""

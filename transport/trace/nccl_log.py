@@ -1,0 +1,323 @@
+"""Reads operations and communicators from logs of NCCL (NCCL_DEBUG=INFO, subsystems INIT, COLL)."""
+
+from __future__ import annotations
+
+import calendar
+import gzip
+import re
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transport.trace.imported import Import, Source, hashed, size_of
+from transport.trace.layout import TraceError
+from transport.trace.sizes import whole_bytes
+
+LINE_MAX = 16_384  # characters of a line that are read
+WAITING_MAX = 4096  # operations of a process whose algorithm may still be said
+HELD_MAX = 50_000  # operations that are held until their algorithm is said
+MARK = " NCCL "
+ZIPPED = b"\x1f\x8b"
+DATATYPES = (
+    *("ncclInt8", "ncclUint8", "ncclInt32", "ncclUint32", "ncclInt64", "ncclUint64"),
+    *("ncclFloat16", "ncclFloat32", "ncclFloat64", "ncclBfloat16"),
+    *("ncclFloat8e4m3", "ncclFloat8e5m2"),
+)
+# Names of the numbers that older versions print.
+ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
+PROTOCOLS = ("LL", "LL128", "SIMPLE")
+PEER_TO_PEER = ("Send", "Recv")
+PROCESS = re.compile(r"(?:^|\s)([^\s:]{1,255}):(\d{1,10}):(\d{1,10}) \[(-?\d{1,9})\]$")
+STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,9}))?\d*\]")
+CALL = re.compile(
+    r"(\w{1,40}): opCount ([0-9a-fA-F]{1,16}) sendbuff \S{1,40} recvbuff \S{1,40} "
+    r"count (\d{1,20}) datatype (\d{1,9}) op (-?\d{1,20}) root (-?\d{1,10}) "
+    r"comm (\S{1,40}) \[nranks=(\d{1,9})\]"
+)
+MEMBER = re.compile(r"comm (0x[0-9a-fA-F]{1,16}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b")
+NODES = re.compile(r" nNodes (\d{1,9}) localRanks \d{1,9} localRank (\d{1,9})\b")
+DEVICE = re.compile(r" cudaDev (\d{1,9})\b")
+COMM_ID = re.compile(r" commId (0x[0-9a-fA-F]{1,16})\b")
+SPLIT = re.compile(
+    r" parent (0x[0-9a-fA-F]{1,16}) (?:split|child)Count (\d{1,9}) color (-?\d{1,10})\b"
+)
+TUNING = re.compile(r"(?:(\w{1,40}): )?(\d{1,20}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})\b")
+VERSION = re.compile(r"NCCL version (\S{1,40})")
+# Only rank 0 says the algorithm, which is that of all ranks.
+_SHARE_ALGORITHMS = """
+UPDATE operations SET algorithm = k.algorithm, protocol = k.protocol
+FROM (
+  SELECT c.process, c.id, o.sequence, o.function, o.bytes, any_value(o.algorithm) AS algorithm,
+    any_value(o.protocol) AS protocol
+  FROM operations o JOIN comms m ON m.process = o.process AND m.id = o.comm
+  JOIN comms c ON c.comm_id = m.comm_id WHERE o.algorithm <> '' GROUP BY ALL) k
+WHERE operations.algorithm = '' AND operations.kind = 'collective'
+  AND k.process = operations.process AND k.id = operations.comm
+  AND k.sequence = operations.sequence AND k.function = operations.function
+  AND k.bytes = operations.bytes
+"""
+# NCCL has no algorithms for the other ones, which are sends and receives.
+_VAGUE_ONES = """
+algorithm = '' AND function IN ('AllReduce', 'AllGather', 'ReduceScatter', 'Broadcast', 'Reduce')
+"""
+_VAGUE = f"SELECT count(*) FROM operations WHERE {_VAGUE_ONES}"
+_ASSUME_RING = f"UPDATE operations SET algorithm = 'RING' WHERE {_VAGUE_ONES}"
+Where = tuple[str, int, int, int]  # host, process id, thread, device
+
+
+@dataclass(slots=True)
+class Comm:
+    """A communicator of one process, by the lines that name it. id: of its row."""
+
+    source: Source
+    id: int
+    ranks: int | None = None
+    rank: int | None = None
+    nodes: int | None = None
+    comm_id: int | None = None
+    begin_ns: int | None = None
+    end_ns: int | None = None
+    complete: bool = False
+    collectives: int = 0
+
+
+@dataclass(slots=True)
+class _Process:
+    """A process by its host and process id.
+
+    comms: address of a communicator -> the communicator.
+    waiting: operations whose algorithm is not known yet, by bytes; count: how many.
+    """
+
+    comms: dict[str, Comm] = field(default_factory=dict)
+    waiting: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    count: int = 0
+
+
+class NcclLogs:
+    """Reads logs one after the other. A process may be in several of them, and several in one."""
+
+    def __init__(self, assume_ring: bool = False) -> None:
+        self.found = Import("nccl-log")
+        self.versions: set[str] = set()
+        self._assume_ring = assume_ring
+        self._processes: dict[tuple[str, int], _Process] = {}
+        self._comms: list[Comm] = []
+        self._held: deque[tuple[Source, dict[str, Any]]] = deque()
+        self._stamp = ("", 0)
+        self._file = Path()
+
+    def read(self, file: Path) -> None:
+        """Reads one log. TraceError if it is none."""
+        self._file = file
+        before = self.found.read["operations"], len(self._comms)
+        lines = 0
+        for line in read_lines(file):
+            at = line.find(MARK)
+            self.found.read["lines"] += 1
+            where = PROCESS.search(line[:at][-400:]) if at > 0 else None
+            if where is None:
+                self.found.read["lines that are not of NCCL"] += 1
+                continue
+            lines += 1
+            level, _, message = line[at + len(MARK) :].partition(" ")
+            if level in ("INFO", "TRACE", "WARN", "VERSION"):
+                host, pid, thread, device = where.groups()
+                spot = (host, int(pid), int(thread), int(device))
+                self._message(message.strip(), spot, self._time(line[:at]))
+        if lines == 0:
+            raise TraceError(f"{file} is no log of NCCL: no line has 'NCCL INFO'")
+        if (self.found.read["operations"], len(self._comms)) == before:
+            raise TraceError(
+                f"{file} names no operation and no communicator: "
+                "set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING"
+            )
+
+    def finish(self) -> Import:
+        """All that was read."""
+        while self._held:
+            self._let_go()
+        for comm in self._comms:
+            # Without its id, a communicator is another one in each process.
+            name = hashed(comm.source.number, comm.id) if comm.comm_id is None else comm.comm_id
+            self.found.add(
+                "comms", comm.source, id=comm.id, comm_id=name, name="", ranks=comm.ranks,
+                nodes=comm.nodes, rank=comm.rank, begin_ns=comm.begin_ns, end_ns=comm.end_ns,
+            )  # fmt: skip
+        ((vague,),) = self.found.run(_SHARE_ALGORITHMS, _VAGUE)
+        if vague and self._assume_ring:
+            self.found.run(_ASSUME_RING)
+            self.found.notes.append(f"{vague} collectives are taken for rings, as was asked")
+        elif vague:
+            self.found.notes.append(
+                f"the logs do not tell the algorithm of {vague} collectives, so matrices lack "
+                "them: record NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING, or import with --assume-ring"
+            )
+        unnamed = sum(comm.comm_id is None for comm in self._comms)
+        if unnamed:
+            self.found.notes.append(
+                f"the logs do not tell the ids of {unnamed} communicators, so their ranks cannot "
+                "be joined: record NCCL_DEBUG_SUBSYS=INIT,COLL from the start"
+            )
+        if self.found.read["operations"] == 0:
+            self.found.notes.append("there are no operations: NCCL_DEBUG_SUBSYS must name COLL")
+        return self.found
+
+    def _let_go(self) -> None:
+        source, row = self._held.popleft()
+        self.found.add("operations", source, **row)
+
+    def _time(self, head: str) -> int | None:
+        """The time of a line, as if its zone were UTC."""
+        stamp = STAMP.search(head)
+        if stamp is None:
+            return None
+        text, digits = stamp.groups()
+        if text != self._stamp[0]:
+            try:
+                seconds = calendar.timegm(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
+            except (ValueError, OverflowError):
+                return None
+            self._stamp = (text, seconds * 10**9)
+        return self._stamp[1] + int((digits or "0").ljust(9, "0"))
+
+    def _message(self, message: str, where: Where, at_ns: int | None) -> None:
+        process = self._processes.setdefault(where[:2], _Process())
+        call = CALL.match(message)
+        if call is not None:
+            self._call(process, call, where, at_ns)
+            return
+        if ": opCount " in message:
+            self.found.unknown["calls that cannot be parsed"] += 1
+            return
+        member = MEMBER.search(message)
+        tuned = TUNING.match(message)
+        if member is not None:
+            self._member(process, member, message, where, at_ns)
+        elif tuned is not None:
+            self._tuned(process, tuned)
+        else:
+            version = VERSION.match(message)
+            self.versions |= {version[1]} if version else set()
+            self.found.read["other lines of NCCL"] += 1
+
+    def _source(self, where: Where, device: int) -> Source:
+        """A process that drives several devices is one process for each of them."""
+        host, pid, _, _ = where
+        return self.found.source((host, pid, device), self._file, host=host, pid=pid)
+
+    def _new_comm(self, process: _Process, address: str, where: Where, device: int) -> Comm:
+        source = self._source(where, device)
+        comm = Comm(source, source.next_id())
+        self._comms.append(comm)
+        process.comms[address] = comm
+        return comm
+
+    def _member(
+        self,
+        process: _Process,
+        member: re.Match[str],
+        message: str,
+        where: Where,
+        at_ns: int | None,
+    ) -> None:
+        """A line that tells a communicator's rank: of its start, its end, or its shape."""
+        address, rank, ranks = member[1], int(member[2]), int(member[3])
+        comm = process.comms.get(address)
+        if message.endswith(("Destroy COMPLETE", "Abort COMPLETE")):
+            if comm is not None:
+                comm.end_ns = at_ns
+                del process.comms[address]
+            return
+        device = DEVICE.search(message)
+        begins = message.endswith("Init START")
+        if comm is None or (begins and comm.complete) or (comm.rank, comm.ranks) != (rank, ranks):
+            comm = self._new_comm(process, address, where, int(device[1]) if device else where[3])
+            comm.rank, comm.ranks = rank, ranks
+            self.found.read["communicators"] += 1
+        comm.complete |= message.endswith("Init COMPLETE")
+        comm.begin_ns = comm.begin_ns if comm.begin_ns is not None else at_ns
+        named, split, nodes = (one.search(message) for one in (COMM_ID, SPLIT, NODES))
+        if named is not None:
+            comm.comm_id = int(named[1], 16)
+        elif split is not None:
+            parent = process.comms.get(split[1])
+            if parent is not None and parent.comm_id is not None and parent is not comm:
+                comm.comm_id = hashed(parent.comm_id, split[2], split[3])
+        if nodes is not None:
+            comm.nodes = int(nodes[1])
+            comm.source.facts["local_rank"] = int(nodes[2])
+
+    def _call(
+        self, process: _Process, call: re.Match[str], where: Where, at_ns: int | None
+    ) -> None:
+        function, _, count_text, type_text, _, root_text, address, ranks_text = call.groups()
+        comm = process.comms.get(address)
+        if comm is None:
+            comm = self._new_comm(process, address, where, where[3])
+            comm.ranks = int(ranks_text)
+        at = int(type_text)
+        datatype = DATATYPES[at] if at < len(DATATYPES) else f"type {at}"
+        count, root = int(count_text), int(root_text)
+        p2p = function in PEER_TO_PEER
+        rooted = p2p or function in ("Broadcast", "Reduce", "Gather", "Scatter")
+        size = size_of(datatype, count)
+        row = {
+            "id": comm.source.next_id(), "comm": comm.id, "function": function,
+            "sequence": None if p2p else comm.collectives, "kind": "p2p" if p2p else "collective",
+            "count": count, "datatype": datatype, "bytes": size, "algorithm": "", "protocol": "",
+            "root": root if rooted else None, "tag": 0, "captured": False, "begin_ns": at_ns,
+            "end_ns": at_ns,
+        }  # fmt: skip
+        comm.collectives += not p2p
+        self.found.read["operations"] += 1
+        self._held.append((comm.source, row))
+        if len(self._held) > HELD_MAX:
+            self._let_go()
+        if not p2p and size is not None:
+            if process.count >= WAITING_MAX:
+                process.waiting.clear()
+                process.count = 0
+            whole = whole_bytes(function, size, comm.ranks or 1)
+            process.waiting.setdefault(whole, []).append(row)
+            process.count += 1
+
+    def _tuned(self, process: _Process, tuned: re.Match[str]) -> None:
+        """A line that tells the algorithm of the operation that was called before it."""
+        function, size, algorithm, protocol = tuned.groups()
+        rows = process.waiting.get(int(size), [])
+        fit = [at for at, row in enumerate(rows) if function in (None, row["function"])]
+        self.found.read["algorithms"] += 1
+        if not fit:
+            self.found.unknown["algorithms of no known call"] += 1
+            return
+        row = rows.pop(fit[-1])
+        process.count -= 1
+        row["algorithm"] = _named(algorithm, ALGORITHMS)
+        row["protocol"] = _named(protocol, PROTOCOLS)
+
+
+def _named(word: str, names: Sequence[str]) -> str:
+    """The name that a number stands for, or the word in upper case."""
+    if word.isdecimal():
+        return names[int(word)] if int(word) < len(names) else f"number {int(word)}"
+    return word.upper()
+
+
+def read_lines(file: Path) -> Iterator[str]:
+    """The lines of a file, plain or compressed by gzip; what is beyond LINE_MAX is cut off."""
+    try:
+        with file.open("rb") as raw:
+            zipped = raw.read(2) == ZIPPED
+            raw.seek(0)
+            source = gzip.GzipFile(fileobj=raw) if zipped else raw
+            while line := source.readline(LINE_MAX):
+                yield line.decode("utf-8", "replace").rstrip("\r\n")
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise TraceError(f"{file} is damaged: it cannot be decompressed") from None
+    except OSError as error:
+        raise TraceError(f"cannot read {file}: {error.strerror}") from None

@@ -1,0 +1,89 @@
+"""PyTorch's names of collectives and datatypes, as its profiler (Kineto) writes them."""
+
+from __future__ import annotations
+
+# NCCL's function -> (name of the event without "nccl:", `Collective name`)
+COLLECTIVES = {
+    "AllReduce": ("all_reduce", "allreduce"),
+    "AllGather": ("_all_gather_base", "_allgather_base"),
+    "ReduceScatter": ("_reduce_scatter_base", "_reduce_scatter_base"),
+    "Broadcast": ("broadcast", "broadcast"),
+    "Reduce": ("reduce", "reduce"),
+    "AlltoAll": ("all_to_all", "all_to_all"),
+    "AllToAll": ("all_to_all", "all_to_all"),
+    "Gather": ("gather", "gather"),
+    "Scatter": ("scatter", "scatter"),
+    "Send": ("send", "send"),
+    "Recv": ("recv", "recv"),
+}
+# `Collective name` in lower case without underscores -> NCCL's function
+FUNCTIONS = {
+    "allreduce": "AllReduce",
+    "allreducecoalesced": "AllReduce",
+    "allgather": "AllGather",
+    "allgatherbase": "AllGather",
+    "allgathersingle": "AllGather",
+    "allgatherintotensor": "AllGather",
+    "allgatherintotensorcoalesced": "AllGather",
+    "allgathercoalesced": "AllGather",
+    "reducescatter": "ReduceScatter",
+    "reducescatterbase": "ReduceScatter",
+    "reducescattersingle": "ReduceScatter",
+    "reducescattertensor": "ReduceScatter",
+    "reducescattertensorcoalesced": "ReduceScatter",
+    "broadcast": "Broadcast",
+    "reduce": "Reduce",
+    "alltoall": "AlltoAll",
+    "alltoallv": "AlltoAll",
+    "alltoallbase": "AlltoAll",
+    "alltoallsingle": "AlltoAll",
+    "gather": "Gather",
+    "scatter": "Scatter",
+    "send": "Send",
+    "recv": "Recv",
+    "barrier": "Barrier",
+    "allreducebarrier": "Barrier",
+}
+DATATYPES = {
+    "ncclInt8": "Char",
+    "ncclUint8": "Byte",
+    "ncclInt32": "Int",
+    "ncclUint32": "UInt32",
+    "ncclInt64": "Long",
+    "ncclUint64": "UInt64",
+    "ncclFloat16": "Half",
+    "ncclFloat32": "Float",
+    "ncclFloat64": "Double",
+    "ncclBfloat16": "BFloat16",
+    "ncclFloat8e4m3": "Float8_e4m3fn",
+    "ncclFloat8e5m2": "Float8_e5m2",
+}
+# PyTorch passes some of its types to NCCL as others of the same size.
+NCCL_TYPES = {name: nccl for nccl, name in DATATYPES.items()} | {"Bool": "ncclUint8"}
+RANKS_WRITTEN = 30  # ranks of a group in a text; of longer lists, these and the last one
+
+
+def function_of(name: str) -> str | None:
+    """NCCL's function for a `Collective name` or the name of an event without "nccl:"."""
+    word = name.split(" ", 1)[0]
+    return FUNCTIONS.get(word.replace("_", "").lower())
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """The ranks of a group as `Process Group Ranks` has them."""
+    if len(ranks) <= RANKS_WRITTEN:
+        return str(ranks)
+    first = ", ".join(map(str, ranks[: RANKS_WRITTEN - 1]))
+    return f"[{first}, ..., {ranks[-1]}]"
+
+
+def elements(function: str, count: int, ranks: int) -> tuple[int, int]:
+    """Elements of a rank's input and of its output, from the count of NCCL's call."""
+    whole = count * max(ranks, 1)
+    if function in ("AllGather", "Gather"):
+        return count, whole
+    if function in ("ReduceScatter", "Scatter"):
+        return whole, count
+    if function in ("AlltoAll", "AllToAll"):
+        return whole, whole
+    return count, count
