@@ -20,8 +20,9 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 void append(Bytes* to, const void* data, std::size_t bytes) {
-  const auto* const from = static_cast<const std::byte*>(data);
-  to->insert(to->end(), from, from + bytes);
+  const std::size_t at = to->size();
+  to->resize(at + bytes);
+  if (bytes != 0) std::memcpy(to->data() + at, data, bytes);
 }
 
 // A block with these bytes as records, and with the right checksum.
