@@ -263,6 +263,7 @@ def test_command__imports_and_every_command_opens_the_folder(tmp_path: Path) -> 
         assert trace(words[0], out, *words[1:]).returncode == 0
     for name in ("a.perfetto-trace", "b.perfetto-trace.gz"):
         assert trace("timeline", out, "-o", tmp_path / name).returncode == 0
-    for words in (["-o", out], ["-o", tmp_path / "new", tmp_path / "none"], []):
-        done = trace("import", "nccl-log", log, *words)
+    wrong: list[list[str | Path]] = [["-o", out], ["-o", tmp_path / "new", tmp_path / "none"], []]
+    for bad in wrong:
+        done = trace("import", "nccl-log", log, *bad)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
