@@ -27,8 +27,10 @@ MESSAGES: dict[str, tuple[tuple[str, int, int, bool], ...]] = {
         ("attr", 10, MESSAGE, True),
     ),
 }
-NODE_TYPES = ("INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE")
-NODE_TYPES += ("COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE")
+NODE_TYPES = (
+    *("INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE"),
+    *("COMM_SEND_NODE", "COMM_RECV_NODE", "COMM_COLL_NODE"),
+)
 
 
 def classes() -> dict[str, Any]:

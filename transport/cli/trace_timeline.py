@@ -70,6 +70,8 @@ def command(
     if written.left_out:
         cut = ", ".join(f"{count} {kind}" for kind, count in written.left_out.items())
         notes.insert(0, f"left out because of --limit {limit}: {cut}")
+    if written.untimed:
+        notes.append(f"{written.untimed} operations are not shown: the trace does not tell when")
     if json_path is not None:
         write_json(asdict(written) | {"notes": notes}, json_path)
     else:

@@ -16,6 +16,7 @@ CHUNK = 1 << 20  # characters that are read at once
 VALUE_MAX = 64 << 20  # characters of one value
 ZIPPED = b"\x1f\x8b"
 _SPACE = re.compile(r"[ \t\r\n]*")
+_AFTER = ",]}: \t\r\n"  # what can follow a value
 
 
 class JsonError(Exception):
@@ -62,17 +63,24 @@ class _Reader:
                 raise JsonError("it is nested too deeply") from None
             except ValueError as error:
                 # A part of a value can look like damage in any place.
+                near_end = self._near_end(error)
                 if not self._more(double=True):
-                    raise JsonError(str(error), self._near_end(error)) from None
+                    raise JsonError(str(error), near_end) from None
                 continue
-            # The digits of a number may go on in what was not read yet.
-            if end < len(self._text) or not self._more():
+            # A number may go on in what was not read yet, even after a part that is a number.
+            ended = self._text[end : end + 1] in _AFTER if end < len(self._text) else False
+            if ended or not isinstance(found, int | float) or not self._more(double=True):
                 self._at = end
                 return found
 
     def _near_end(self, error: ValueError) -> bool:
+        """Whether what follows could have made it a value."""
         at = getattr(error, "pos", 0)
-        return len(self._text) - at < 8 or "Unterminated" in str(error)
+        rest = self._text[at : at + 9].strip()
+        if "Unterminated" in str(error) or not rest:
+            return True
+        escape = "escape" in str(error) and len(rest) < 8
+        return escape or any(word.startswith(rest) for word in ("true", "false", "null", "-"))
 
     def _more(self, double: bool = False) -> bool:
         """Reads on; False at the end of the file."""

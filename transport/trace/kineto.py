@@ -17,7 +17,7 @@ from transport.trace.sizes import PER_RANK
 from transport.trace.torch_names import NCCL_TYPES, function_of
 
 RANKS_MAX = 1 << 20  # ranks of a group
-HELD_MAX = 10_000_000  # operations and kernels of a file
+HELD_MAX = 4_000_000  # operations and kernels of a file
 RECORD = "record_param_comms"
 NAME = "Collective name"
 # Names that tensorboard_trace_handler gives its files: host, process id, time.
@@ -25,6 +25,13 @@ FILE_NAME = re.compile(r"(.{1,200})_(\d{1,9})\.\d{1,20}\.pt\.trace\.json(?:\.gz)
 KERNEL = re.compile(r"nccl(?:Dev)?Kernel_?(\w*)")
 # Not operations: they wait for one, or stand for several that have events of their own.
 NO_OPERATIONS = {"wait", "coalesced", "init", "end_coalescing", "start_coalescing"}
+# What is kept of an event, and of its arguments.
+FIELDS = ("name", "ts", "dur", "pid")
+ARGS = (
+    *(NAME, "External id", "dtype", "In msg nelems", "Out msg nelems", "Group size", "Seq"),
+    *("Process Group Name", "Process Group Description", "Process Group Ranks"),
+    *("Global rank start", "Global rank stride", "Dst Rank", "Src Rank", "Root Rank"),
+)
 Event = dict[str, Any]
 
 
@@ -237,19 +244,19 @@ def _sort_in(contents: _Contents, event: Any) -> None:
     name, kind = event.get("name"), event.get("cat")
     if not isinstance(name, str):
         return
+    if kind == "kernel" and KERNEL.match(name):
+        kept = contents.kernels
+    elif kind == "gpu_user_annotation" or not (name == RECORD or name.startswith("nccl:")):
+        return
+    else:
+        kept = contents.calls if NAME in _args(event) else contents.annotations
     if len(contents.calls) + len(contents.kernels) + len(contents.annotations) >= HELD_MAX:
         contents.damage = f"only the first {HELD_MAX} events of NCCL were read"
-    elif kind == "kernel" and KERNEL.match(name):
-        contents.kernels.append(event)
-    elif kind == "gpu_user_annotation":
         return
-    elif name == RECORD and NAME in _args(event):
-        contents.calls.append(event)
-    elif name.startswith("nccl:"):
-        if NAME in _args(event):
-            contents.calls.append(event)
-        else:
-            contents.annotations.append(event)
+    args = _args(event)
+    slim: Event = {one: event[one] for one in FIELDS if one in event}
+    slim["args"] = {one: args[one] for one in ARGS if one in args}
+    kept.append(slim)
 
 
 def _args(event: Event) -> dict[str, Any]:

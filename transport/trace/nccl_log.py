@@ -282,21 +282,22 @@ class NcclLogs:
             if process.count >= WAITING_MAX:
                 process.waiting.clear()
                 process.count = 0
-            whole = whole_bytes(function, size, comm.ranks or 1)
-            process.waiting.setdefault(whole, []).append(row)
+            # Versions differ in whether they mean the bytes of a rank's call or of all ranks.
+            for bytes_ in {size, whole_bytes(function, size, comm.ranks or 1)}:
+                process.waiting.setdefault(bytes_, []).append(row)
             process.count += 1
 
     def _tuned(self, process: _Process, tuned: re.Match[str]) -> None:
         """A line that tells the algorithm of the operation that was called before it."""
         function, size, algorithm, protocol = tuned.groups()
         rows = process.waiting.get(int(size), [])
+        rows[:] = [row for row in rows if not row["algorithm"]]
         fit = [at for at, row in enumerate(rows) if function in (None, row["function"])]
         self.found.read["algorithms"] += 1
         if not fit:
             self.found.unknown["algorithms of no known call"] += 1
             return
         row = rows.pop(fit[-1])
-        process.count -= 1
         row["algorithm"] = _named(algorithm, ALGORITHMS)
         row["protocol"] = _named(protocol, PROTOCOLS)
 

@@ -36,11 +36,16 @@ class Choice:
 
 @dataclass(slots=True)
 class Written:
-    """What was written. left_out: kind of events -> how many were cut by the limit."""
+    """What was written.
+
+    left_out: kind of events -> how many were cut by the limit.
+    untimed: operations whose begin is not known.
+    """
 
     events: int = 0
     by_kind: dict[str, int] = field(default_factory=dict)
     left_out: dict[str, int] = field(default_factory=dict)
+    untimed: int = 0
 
 
 def write_timeline(store: Store, file: BinaryIO, choice: Choice | None = None) -> Written:
@@ -65,6 +70,8 @@ def write_timeline(store: Store, file: BinaryIO, choice: Choice | None = None) -
                 written.left_out[section.name] = total - count
     timeline.writer.flush()
     written.events = timeline.writer.events
+    sql = "SELECT count(*) FROM operations WHERE begin_ns IS NULL AND list_contains(?, process)"
+    ((written.untimed,),) = store.rows(sql, processes)
     return written
 
 
