@@ -24,6 +24,7 @@ class TraceRing {
     std::memcpy(memory_.get() + offset, record, first);
     std::memcpy(memory_.get(), static_cast<const std::byte*>(record) + first, bytes - first);
     put_.store(at + bytes, std::memory_order_release);
+    records_.store(records_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     return true;
   }
   // Whether the record that was put last, of `bytes` bytes, made the ring more than half full.
@@ -41,6 +42,8 @@ class TraceRing {
     taken_.store(from + bytes, std::memory_order_release);
   }
   std::size_t size() const noexcept { return mask_ + 1; }
+  // Number of records put so far. Threads share no counter, because each would wait for the other's cache line.
+  std::int64_t records() const noexcept { return records_.load(std::memory_order_relaxed); }
 
   // Whether a thread writes to the ring. A ring whose thread has ended is given to the next new thread.
   std::atomic<bool> in_use{false};
@@ -49,6 +52,7 @@ class TraceRing {
   const std::unique_ptr<std::byte[]> memory_;
   const std::size_t mask_;
   alignas(64) std::atomic<std::uint64_t> put_{0};
+  std::atomic<std::int64_t> records_{0};
   alignas(64) std::atomic<std::uint64_t> taken_{0};
 };
 

@@ -29,6 +29,7 @@ constexpr std::size_t kStandingMax = 65'536;          // most communicators and 
 constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // stands for a ring's number in blocks with standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
 constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
+constexpr std::uint32_t kIdsTaken = 256;               // ids that a thread takes at once
 constexpr std::int64_t kTraceWarnNs = 60'000'000'000;
 
 std::atomic<std::uint64_t> next_serial{1};
@@ -68,6 +69,13 @@ struct ThreadRing {
   }
 };
 thread_local ThreadRing thread_ring;
+
+// Ids that this thread has taken from a writer and not used yet: those after `last`.
+struct ThreadIds {
+  std::uint64_t serial = 0;
+  std::uint32_t last = 0, left = 0;
+};
+thread_local ThreadIds thread_ids;
 
 }  // namespace
 
@@ -125,9 +133,12 @@ TraceWriter::~TraceWriter() {
 bool TraceWriter::in_child() const noexcept { return process.load(std::memory_order_relaxed) != pid_; }
 
 std::uint32_t TraceWriter::next_id() noexcept {
-  std::uint32_t id = 0;
-  while (id == 0) id = ids_.fetch_add(1, std::memory_order_relaxed) + 1;
-  return id;
+  if (thread_ids.serial != serial_ || thread_ids.left == 0) {
+    thread_ids = {serial_, ids_.fetch_add(kIdsTaken, std::memory_order_relaxed), kIdsTaken};
+  }
+  --thread_ids.left;
+  const std::uint32_t id = ++thread_ids.last;
+  return id != 0 ? id : next_id();
 }
 
 void TraceWriter::put_bytes(const void* record, std::size_t bytes) noexcept {
@@ -138,7 +149,7 @@ void TraceWriter::put_bytes(const void* record, std::size_t bytes) noexcept {
     thread_ring.serial = serial_;
   }
   const bool put = thread_ring.ring != nullptr && thread_ring.ring->put(record, bytes);
-  (put ? records_ : dropped_).fetch_add(1, std::memory_order_relaxed);
+  if (!put) count_dropped();
   if (put && thread_ring.ring->passed_half(bytes)) wake_.notify_one();
 }
 
@@ -219,9 +230,15 @@ void TraceWriter::end_standing(std::uint32_t id) noexcept {
   }
 }
 
+std::int64_t TraceWriter::put_records() const noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::int64_t records = 0;
+  for (const std::shared_ptr<TraceRing>& ring : rings_) records += ring->records();
+  return records;
+}
+
 TraceStats TraceWriter::stats() const noexcept {
-  return {records_.load(std::memory_order_relaxed), dropped_.load(std::memory_order_relaxed),
-          bytes_.load(std::memory_order_relaxed)};
+  return {put_records(), dropped_.load(std::memory_order_relaxed), bytes_.load(std::memory_order_relaxed)};
 }
 
 bool TraceWriter::flush(std::int64_t timeout_ns) noexcept {
@@ -287,7 +304,7 @@ bool TraceWriter::write_block(std::uint32_t ring) {
 // Writes the new records of all rings. Returns whether there was anything to write.
 bool TraceWriter::drain() {
   const std::int64_t now = now_ns();
-  const std::int64_t before = records_.load(std::memory_order_relaxed);
+  const std::int64_t before = put_records();
   segments_.prune(now);
   if (segments_.open() ? segments_.full(now) : now >= retry_ns_) static_cast<void>(begin_segment(now));
   // The rings are read before fresh_ and written after it, so that every text in the file precedes the records that
@@ -327,7 +344,7 @@ bool TraceWriter::drain() {
   }
   ending_.clear();
   bytes_.store(segments_.bytes(), std::memory_order_relaxed);
-  return any || records_.load(std::memory_order_relaxed) != before;
+  return any || put_records() != before;
 }
 
 void TraceWriter::run() noexcept {

@@ -71,6 +71,7 @@ class TraceWriter {
   TraceWriter(std::string directory, const TraceLimits& limits);
   bool start(std::string* error);
   void put_bytes(const void* record, std::size_t bytes) noexcept;
+  std::int64_t put_records() const noexcept;
   void begin_bytes(std::uint32_t id, const void* record, std::size_t bytes) noexcept;
   void end_standing(std::uint32_t id) noexcept;
   std::shared_ptr<TraceRing> take_ring() noexcept;
@@ -90,7 +91,7 @@ class TraceWriter {
   const pid_t pid_;
   const std::uint64_t serial_;  // unique, because a later writer may have the same address
   TraceSegments segments_;      // used by the writing thread only, once it runs
-  std::atomic<std::int64_t> records_{0}, dropped_{0}, bytes_{0};
+  std::atomic<std::int64_t> dropped_{0}, bytes_{0};
   std::atomic<std::uint32_t> ids_{0};
 
   mutable std::mutex mutex_;  // protects the members from here to stopping_

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "native/engine/clock.h"
@@ -31,8 +32,26 @@ std::uint32_t operation_of(const void* handle) noexcept {
   return bits >> 32 == kind << 24 ? static_cast<std::uint32_t>(bits) : 0;
 }
 
+// A text that this thread has looked up. NCCL names functions, types and algorithms by the same pointers each time; the
+// contents are compared too, because a name's memory can be used again.
+struct KnownText {
+  const engine::TraceWriter* writer = nullptr;
+  std::uint32_t id = 0;
+  char text[36] = "";
+};
+constexpr std::size_t kKnownTexts = 64;
+thread_local KnownText known_texts[kKnownTexts];
+
 std::uint32_t text_of(engine::TraceWriter& writer, const char* text) noexcept {
-  return text == nullptr || *text == '\0' ? 0 : writer.text(text);
+  if (text == nullptr || *text == '\0') return 0;
+  const std::size_t bytes = ::strnlen(text, sizeof KnownText::text);
+  if (bytes == sizeof KnownText::text) return writer.text(text);
+  KnownText& known = known_texts[(reinterpret_cast<std::uintptr_t>(text) >> 3) % kKnownTexts];
+  if (known.writer == &writer && known.id != 0 && std::memcmp(known.text, text, bytes + 1) == 0) return known.id;
+  known.writer = &writer;
+  known.id = writer.text(text);
+  std::memcpy(known.text, text, bytes + 1);
+  return known.id;
 }
 
 }  // namespace
@@ -51,6 +70,7 @@ engine::TraceWriter* Profiler::begin_tracing(Logger log) {
   if (engine::load_knobs(&knobs, &error) == Status::ok) {
     kernels_ = knobs.trace_kernels != 0;
     owned_ = engine::open_trace(knobs, &error);
+    pid_ = ::getpid();
     writer_.store(owned_.get(), std::memory_order_release);
   }
   if (!error.empty() && log != nullptr) {
@@ -144,7 +164,7 @@ void Profiler::start_channel(void* context, const void* parent, const ProfiledPr
   record.head.time_ns = now_ns();
   // A proxy also works for other processes (PXN): `parent` is then a pointer of the process that enqueued the
   // operation.
-  record.operation = facts.pid == ::getpid() ? operation_of(parent) : 0;
+  record.operation = facts.pid == pid_ ? operation_of(parent) : 0;
   record.communicator = of->record;
   record.peer = facts.peer;
   record.steps = facts.steps;

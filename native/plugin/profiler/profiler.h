@@ -73,6 +73,7 @@ class Profiler {
   std::mutex mutex_;
   bool tried_ = false;
   bool kernels_ = false;
+  int pid_ = 0;  // of this process, since getpid() is a system call
   // Kept until the process ends, because events come from other threads even after the last finalize.
   std::shared_ptr<engine::TraceWriter> owned_;
   std::atomic<engine::TraceWriter*> writer_{nullptr};  // null: nothing is recorded
