@@ -133,6 +133,12 @@ def test_import__without_events_of_the_cpu_kernels_tell_the_operation(tmp_path: 
     assert found.read["kernels of no known operation"] == 1
 
 
+def test_import__a_kernel_belongs_to_one_operation(tmp_path: Path) -> None:
+    events = [record(8, "allreduce", 64, 64, at) for at in range(3)]
+    found = read(*saved(tmp_path, document(0, *events, *[kernel(8, 6, 3)] * 4)))
+    assert (found.read["operations"], found.read["kernels"]) == (3, 4)
+
+
 def test_import__older_traces_tell_only_names(tmp_path: Path) -> None:
     events = [
         {"ph": "X", "cat": "user_annotation", "name": name, "ts": 5, "dur": 1, "pid": 3}

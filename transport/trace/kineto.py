@@ -37,7 +37,11 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class _Contents:
-    """What one file says. calls: events of operations; kernels: those of NCCL."""
+    """What one file says.
+
+    calls: events of operations. annotations: their names, which count if there are no calls.
+    kernels: those of NCCL.
+    """
 
     info: dict[str, Any] = field(default_factory=dict)
     base_ns: int = 0
@@ -127,7 +131,8 @@ class _File:
         events = [(one, False) for one in calls] + [(one, True) for one in described]
         for one, is_kernel in sorted(events, key=lambda pair: _time(pair[0], "ts")):
             link = _whole(_args(one).get("External id"))
-            own = [one] if is_kernel else kernels.get(-1 if link is None else link, [])
+            # A kernel belongs to one operation, also if several have its number.
+            own = [one] if is_kernel else kernels.pop(-1 if link is None else link, [])
             self._operation(one, own, is_kernel)
         taken = set(map(id, described))
         for one in alone:
@@ -246,10 +251,12 @@ def _sort_in(contents: _Contents, event: Any) -> None:
         return
     if kind == "kernel" and KERNEL.match(name):
         kept = contents.kernels
-    elif kind == "gpu_user_annotation" or not (name == RECORD or name.startswith("nccl:")):
-        return
+    elif name == RECORD and NAME in _args(event):
+        kept = contents.calls
+    elif name.startswith("nccl:") and kind != "gpu_user_annotation":
+        kept = contents.annotations
     else:
-        kept = contents.calls if NAME in _args(event) else contents.annotations
+        return
     if len(contents.calls) + len(contents.kernels) + len(contents.annotations) >= HELD_MAX:
         contents.damage = f"only the first {HELD_MAX} events of NCCL were read"
         return
