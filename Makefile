@@ -120,10 +120,11 @@ swarm: build ## Find planted mistakes, then run 10,000 random simulator scenario
 schedules: build ## Run a thousand random process schedules, and find planted mistakes (root, an hour)
 	@PROCESS_SCHEDULES=1000 $(PY) -m pytest --build-tree $(BUILD)/release tests/processes
 
-fuzz: build ## Fuzz the control plane: 10^8 frame bodies, 10^6 live handshakes (half an hour)
+fuzz: build ## Fuzz the control plane and the imports of traces (half an hour)
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target test_frames test_handshakes
 	@WEFT_FUZZ_FRAMES=100000000 $(BUILD)/release/test_frames
 	@WEFT_HANDSHAKES=1000000 $(BUILD)/release/test_handshakes
+	@WEFT_FUZZ_TRACES=10000 $(PY) -m pytest tests/trace -k damage
 
 docs: build ## Regenerate the documentation and the stub made from tables
 	@mkdir -p docs

@@ -128,7 +128,8 @@ def rows_of(cases: tuple[Case, ...], runs: list[Config]) -> Iterator[Config]:
             continue
         values = [run[case.measure] for run in mine]
         worst = max(values)
-        # The published tail is from one random run, so a value in the range of weft's runs matches.
+        # The published tail time is of one random run, so a value in the range of weft's runs
+        # matches.
         close = abs(float(np.median(values)) / case.peer - 1.0) <= 0.03
         close = close or min(values) <= case.peer <= max(values)
         yield {

@@ -92,7 +92,7 @@ def cases(modes: tuple[str, ...], payloads: tuple[str, ...]) -> Iterator[Case]:
 def measure(
     wanted: list[Case], segments: int, paths: int, repeats: int
 ) -> tuple[dict[Case, Config], Cut]:
-    """Medians of interleaved rounds; the cost of a datapath includes that of the fake."""
+    """Medians of interleaved rounds; the cost of a datapath includes the cost of the fake."""
     known = {str(case): case for case in (*wanted, *{c.fake for c in wanted if c.burst})}
     runs: dict[Case, list[Config]] = {case: [] for case in known.values()}
     with interruptible() as cut:

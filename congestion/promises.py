@@ -48,7 +48,7 @@ class Promises:
     spreads: every healthy path gets at least half of its fair share.
     dead_path_picks: how often a path that drops everything (the core reports timeouts) is picked
         before its share falls below a tenth of the fair share.
-    heals_picks: picks after the recovery of such a path until it has half of its fair share.
+    heals_picks: picks after a dead path recovers until it has half of its fair share.
 
     Loss policies:
 

@@ -29,7 +29,7 @@ FAULTS: dict[str, Any] = {"fault_loss": 0.2, "fault_paths": ",".join(map(str, BA
 
 
 class Learner:
-    """Multiplicative weights (Arora, Hazan, Kale, 2012): a path's weight falls with its loss.
+    """Multiplicative weights (Arora, Hazan, Kale, 2012): a path's loss lowers its weight.
 
     Each step also moves every weight towards the best one (fixed share: Herbster, Warmuth, 1998),
     because otherwise a random difference between equal paths would become permanent.

@@ -49,7 +49,7 @@ class Arrays:
 def all_reduce(
     endpoint: Endpoint, before: Connection, after: Connection, me: int, parts: list[Any], two: Any
 ) -> None:
-    """Sums the `parts` of all ranks in place. two: Arrays, a receive buffer and a send buffer."""
+    """Sums the `parts` of all ranks in place; `two`: (Arrays, receive buffer, send buffer)."""
     arrays, incoming, outgoing = two
     ranks = len(parts)
     if ranks == 1:

@@ -188,7 +188,7 @@ def _span(name: str, from_ns: int, until_ns: int) -> None:
 
 
 def _check(network: Network, traffic: Traffic, seed: int, samples: int) -> None:
-    """Checks values that the native plan cannot represent; the plan checks the rest."""
+    """Checks values that the native plan cannot represent; the plan checks all others itself."""
     _whole("seed", seed, 1 << 63)
     _whole("samples", samples, 1 << 24)
     _whole("paths", network.paths, MAX_PATHS + 1, 1)

@@ -137,7 +137,7 @@ class Connection(AsyncCloses):
         self._native = connection
         self._runtime = runtime
         self._reactor = reactor
-        self._owner = owner  # keeps the endpoint alive, because its end closes its connections
+        self._owner = owner  # kept alive: an endpoint that is destroyed closes its connections
         self._peer_address = connection.peer_address()
         self._closed = False
 

@@ -51,7 +51,7 @@ class View(NamedTuple):
     stream: int | None  # the stream to wait for; None: no stream
     element: str = ""  # element type: "f32", "bf16", "u8", ...
     device: int = (
-        0  # as the array says; replaced by what the driver says, if the array is not empty
+        0  # the GPU that the array names; later the driver's answer, unless the array is empty
     )
 
 
@@ -63,7 +63,7 @@ def stream_handle(stream: object, argument: str = "stream") -> int:
         if hasattr(stream, "__cuda_stream__"):
             protocol = stream.__cuda_stream__
             found = (protocol() if callable(protocol) else protocol)[1]
-        elif "stream" in kind.lower():  # not others, which may have `ptr` or `handle`, too
+        elif "stream" in kind.lower():  # objects of other types may have `ptr` or `handle`, too
             for name in ("cuda_stream", "ptr", "handle"):
                 if hasattr(stream, name):
                     found = getattr(stream, name)

@@ -41,7 +41,7 @@ from transport.timeouts import deadline, patience
 
 HANDLE_BYTES = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.00005, 0.002
-TROUBLE_S = 1.0  # a timed-out accept also reports failures up to this long before it began
+TROUBLE_S = 1.0  # an accept that timed out also reports failures in this time before it began
 
 KnobValue = str | int | float | bool | os.PathLike[str]
 Policies = Mapping[str, PolicyName]  # family ("window", "path", "loss", "credit") -> policy

@@ -104,7 +104,7 @@ def part_of(
     if memory is None:
         return part
     if isinstance(part.buffer, native.DeviceBuffer) and not writable:
-        # The NIC reads memory independently of streams, so wait until the stream has written it.
+        # The NIC does not wait for streams, so wait until the stream's work has written the buffer.
         status, error = part.buffer.await_stream()
         if status != OK:
             raise error_for(status, "stream", error)

@@ -75,7 +75,7 @@ class _Owner:
         self.shared = shared
         self.answered: np.ndarray[Any, Any] | None = None
         self.window_bytes = 0
-        self.recorded, self.paths = step.policy, step.paths  # the recorded policy, path count
+        self.recorded, self.paths = step.policy, step.paths  # recorded policy, number of paths
 
     def outlives(self, step: Step) -> bool:
         """Whether a recorded start is of a new policy on an old flow, and not of a new flow."""
@@ -129,7 +129,7 @@ class Replay:
         return track
 
     def step(self, step: Step, track: Track) -> np.ndarray[Any, Any]:
-        """The policy's answer to one event; `track` gets the answer and the counts."""
+        """The policy's answer to one event, which is added to `track` and its counts."""
         hook = self.policy.family.hooks[step.hook]
         self.follow(step)
         owner = self.owners.get(step.owner)
@@ -248,7 +248,7 @@ def replay(policy: Policy, steps: Iterable[Step], params: dict[str, Any] | None 
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of a track; figures() lists their units."""
+    """Statistics of one policy's answers; figures() lists their units."""
 
     name: str
     decisions: int
@@ -259,7 +259,7 @@ class Summary:
 
 
 def summarize(track: Track) -> Summary:
-    """Statistics of a track, by family of policy."""
+    """Statistics of one policy's answers; which ones depends on the policy's family."""
     figures: dict[str, float] = {}
     shares: tuple[float, ...] = ()
     if track.family == "window":

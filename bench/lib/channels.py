@@ -138,7 +138,7 @@ class TcpChannel:
         self._stream = stream
         self._pending: deque[_Receive] = deque()
         self._pools = [ThreadPoolExecutor(1) for _ in range(2 if threads else 0)]
-        # The timeout is a socket option, because Python's would cost a poll() per call.
+        # The timeout is a socket option, because Python's own timeout would cost a poll() per call.
         stream.settimeout(None)
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             stream.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", int(PATIENCE_S), 0))

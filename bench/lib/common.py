@@ -41,7 +41,7 @@ FILES = (
     "--plot",
     "--html",
     "--place",
-)  # --lab is not in this list, because it is part of the experiment
+)  # options left out of recorded arguments; --lab stays, as it is part of the experiment
 
 Config = dict[str, Any]
 Worker = Callable[[Pipe, Config], Any]

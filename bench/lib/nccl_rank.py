@@ -45,7 +45,7 @@ def busy_s() -> float:
 
 
 def timed(torch: Any, call: Any, iterations: int) -> tuple[float, dict[str, float]]:
-    """Mean seconds of a call after a warm-up, and the processor use meanwhile."""
+    """Mean seconds of a call after a warm-up, and the processor use during the calls."""
     for _ in range(min(iterations, 3)):
         call()
     torch.cuda.synchronize()

@@ -55,7 +55,7 @@ NCCL_TESTS: Columns = (
     ("algbw_bytes_per_s", "algbw"),
     ("busbw_bytes_per_s", "busbw"),
 )
-# The columns with which every table ends; `worst` is the worst run of the first measure.
+# The last columns of every table; `worst` is the first measure's value in its worst run.
 CHECKED: Columns = (
     ("worst", "worst run"),
     ("spread", "spread"),

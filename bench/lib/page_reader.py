@@ -21,7 +21,7 @@ LIST_EVERY = 100  # number of reads between two searches for new pages
 
 @dataclass
 class Reading:
-    """The directory of the pages; once the reading process has ended, its reads and its seconds."""
+    """The pages' directory; after the reading process ends, also its read count and duration."""
 
     where: Path
     reads: int = 0

@@ -40,7 +40,7 @@ $style</style></head><body>
 
 
 def cells(row: Config, columns: Columns, units: str) -> list[str]:
-    """A row as text; `worst` is written in the unit of its measure."""
+    """A row as text; the column `worst` has the unit of the measure whose worst run it shows."""
     return [
         show(row.get("lead", key) if key == "worst" else key, row.get(key), units)
         for key, _ in columns
@@ -53,7 +53,7 @@ def kept(rows: Sequence[Config], columns: Columns) -> Columns:
 
 
 def led(found: Config) -> list[Config]:
-    """Adds to each row the name of the measure of its `worst` value."""
+    """Adds to each row the name of the measure whose worst run the column `worst` shows."""
     lead = next(iter(found["measures"]))
     return [{**row, "lead": lead} for row in found["rows"]]
 
@@ -124,7 +124,8 @@ def draw(found: Config, out: Path | io.BytesIO, units: str) -> None:
     rows, lead, x = found["rows"], next(iter(found["measures"])), found["x"]
     timed = [run for run in found["rounds"] if "timeline_bytes_per_s" in run]
     if timed:
-        # Only runs with the first kind of cut (of paths) are drawn; the other runs are in the JSON.
+        # Only runs with the first kind of cut (of paths) are plotted; the other runs are in the
+        # JSON.
         same = [run for run in timed if run.get("cut") == timed[0].get("cut")]
         timeline.draw(axes, same, 1 / UNITS[units], units)
         _keep(figure, pyplot, found["bench"], out)

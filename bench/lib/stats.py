@@ -62,7 +62,7 @@ def _middle(column: str, values: list[Any]) -> Any:
 def summarised(
     rows: Sequence[Config], keys: Sequence[str], measures: Mapping[str, str]
 ) -> list[Config]:
-    """One row per group: medians, `_min` and `_max` of measures, and `worst` of the first measure.
+    """One row per group: medians, `_min`, `_max`; `worst`: the worst value of the first measure.
 
     If a run lacks a measure that other runs have, it never reached the measured state.
     """

@@ -41,7 +41,7 @@ class Study:
 
     name: str
     keys: Sequence[str]  # columns that identify a row
-    # Column -> whether `higher` or `lower` is better; `worst` is a value of the first column.
+    # Column -> whether `higher` or `lower` is better; `worst` is the worst value of the first one.
     measures: Mapping[str, str]
     columns: Columns
     x: str = "size_bytes"  # column for the x axis of plots, if its values differ
@@ -144,7 +144,7 @@ def conduct(
 
 
 def _of_lab(row: Config) -> Config:
-    """Makes cpu_share that of the whole machine, because in a lab the kernel forwards packets."""
+    """Sets cpu_share to the machine's busy share, because in a lab the kernel forwards packets."""
     shares = [row[key] for key in ("cpu_share", "machine_share") if row.get(key) is not None]
     return row | {"cpu_share": max(shares, default=None), "others_share": None}
 

@@ -18,7 +18,7 @@ from congestion.promises import Promises
 PLACES = 32
 
 Flow = record(
-    path=(0,) * PLACES,  # index of the flowlet's path, plus one; 0: draw a new path
+    path=(0,) * PLACES,  # index of the flowlet's path, plus one; 0: choose a random path
     used_ns=(0,) * PLACES,  # when a flow of this slot last sent a burst
 )
 

@@ -20,7 +20,7 @@ from congestion.promises import Promises
 PLACES = 32
 
 Flow = record(
-    path=(0,) * PLACES,  # index of the flow's path, plus one; 0: draw a new path
+    path=(0,) * PLACES,  # index of the flow's path, plus one; 0: choose a random path
     rounds=(0,) * PLACES,  # consecutive congested round trips
     round_ns=(0,) * PLACES,  # start of the current round trip
     acked_bytes=(0.0,) * PLACES,  # bytes acknowledged in the current round trip
@@ -49,7 +49,7 @@ def pick(flow: Any, paths: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def count(flow: Any, params: Any, event: Any, place: int, span_ns: int) -> None:
-    """Counts marks per round trip; after `rounds_max` congested round trips draws a new path."""
+    """Counts marks per round trip; after `rounds_max` congested round trips picks a random path."""
     flow.acked_bytes[place] += event.bytes
     if event.kind == ECN or event.kind == NACK:
         flow.marked_bytes[place] += event.bytes

@@ -4,15 +4,15 @@ Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", 
 with Prabhakar and Shah, "Load Balancing with Memory", FOCS 2002. The signals are those of a
 transport: RTT, ECN, NACKs and timeouts.
 
-ECMP spreads ports unevenly. If two of thirty-two paths cross a link, random draws alone cannot fill
-that link; comparing with the last choice as well can. A path is not kept too long, because its own
-bytes in flight raise its expected delay before any feedback arrives; the nanoseconds per byte are
-estimated from the queueing delays of all paths.
+ECMP spreads ports unevenly. If two of thirty-two paths cross a link, random choice alone cannot
+fill that link; comparing with the last choice as well can. A path is not kept too long, because its
+own bytes in flight raise its expected delay before any feedback arrives; the nanoseconds per byte
+are estimated from the queueing delays of all paths.
 
 The score of a path moves with age towards the mean of all paths, so that a slow path is used again.
 The slower the path was, the longer this takes, because such trials alone could overload it. A path
 that was never measured counts as better than the mean for a few picks and then as worse, so that no
-path that drops everything wins every draw. A path that timed out is not used for a while, for
+path that drops everything is chosen every time. A path that timed out is not used for a while, for
 longer after each timeout.
 """
 
@@ -57,7 +57,7 @@ Params = record(
 
 
 def bar(paths: Any, event: Any, index: int) -> int:
-    """Why a path is not drawn, worse reasons having larger numbers; 0: it may be drawn.
+    """The reason to skip a path in the random choice; larger numbers are worse; 0: no reason.
 
     1: it timed out less than rest_ns ago; 2: the segment to resend was lost on it; 3: it is down.
     """

@@ -24,7 +24,7 @@ Flow = record(
     fresh=int,  # number of entries before head that have not been picked yet
     turn=int,  # index in the ring of the next path, used while frozen is 1
     explore=int,  # how many of the next picks are random
-    frozen=int,  # 1: a path timed out, so picks go round the whole ring, fresh or not
+    frozen=int,  # 1: a path timed out; picks use all entries of the ring in turn, repeatedly
     frozen_ns=int,
 )
 
@@ -41,7 +41,7 @@ Params = record(
 
 
 def recycled(flow: Any, paths: Any, event: Any) -> Any:
-    """Takes the oldest fresh path in the ring that may be used; -1: there is none."""
+    """Picks the oldest usable path in the ring that has not been picked yet; -1: there is none."""
     for _ in range(len(flow.ring)):
         if flow.fresh <= 0:
             break
@@ -53,7 +53,7 @@ def recycled(flow: Any, paths: Any, event: Any) -> Any:
 
 
 def cycled(flow: Any, paths: Any, event: Any) -> Any:
-    """The next path in the ring that may be used, fresh or not; -1: there is none."""
+    """The next usable path in the ring, even if it was picked before; -1: there is none."""
     for _ in range(len(flow.ring)):
         index = flow.ring[flow.turn % len(flow.ring)] - 1
         flow.turn = (flow.turn + 1) % len(flow.ring)

@@ -149,7 +149,7 @@ def heed_losses(flow: Any, params: Any, event: Any) -> None:
 
 
 def enter_cruise(flow: Any, event: Any) -> None:
-    """Starts the gain cycle at a random position, but not at the two that probe and drain."""
+    """Starts the gain cycle at a random position, except at the two that probe and drain."""
     flow.mode = CRUISE
     flow.phase = (2 + int(event.rand * 6.0) - flow.round) % CYCLE
 

@@ -1,8 +1,8 @@
 """NSCC: a window from delay and marks, by four quadrants, with quick adaptation.
 
 Sources: Ultra Ethernet Specification 1.0, section 3.6 (NSCC), and its predecessor, Bonato et al.,
-"SMaRTT-REPS", arXiv 2404.01630, section 3. There is no trimming: a loss counts as a trimmed
-packet does there.
+"SMaRTT-REPS", arXiv 2404.01630, section 3. There is no trimming: a loss is handled as the sources
+handle a trimmed packet.
 
 Departures, for hosts, and for networks slower than the one that the constants were chosen for: an
 RTT counts as at least `rtt_ns_min`, because thread wake-ups take that long. In the gains, a segment
@@ -26,7 +26,7 @@ Flow = record(
     delay_ns=float,  # smoothed queueing delay
     increase=float,  # increase since adjust_ns in bytes, times the window in bytes, as NSCC sums it
     unadjusted_bytes=float,
-    clear_bytes=float,  # bytes acknowledged in a row with neither marks nor queueing delay
+    clear_bytes=float,  # bytes acknowledged since the last mark or queueing delay
     achieved_bytes=float,  # bytes acknowledged since adapt_ns
     ignore_bytes=float,  # bytes in flight at the last quick adaptation, not acknowledged yet
     adapt_ns=int,
@@ -86,7 +86,7 @@ def answer(flow: Any, params: Any, event: Any, result: Any, window_bytes: float)
 
 
 def collapsed(flow: Any, params: Any, event: Any, delay_ns: float) -> Any:
-    """Whether quick adaptation applies: the window falls to the little that was delivered.
+    """Whether quick adaptation applies, which sets the window to the few bytes delivered.
 
     It is checked once in two round trips, but not in the round trip after a cut, when the effect
     of the cut is not visible yet.

@@ -177,7 +177,7 @@ def heed_host(flow: Any, params: Any, event: Any, grown: float) -> Any:
     flow.round_host_ns = min(flow.round_host_ns, event.ack_delay_ns)
     host_ns = min(flow.round_host_ns, flow.last_host_ns)
     target_ns = max(float(params.host_target_ns), params.host_target_share * event.rtt_min_ns)
-    alone = flow.last_host_ns == NO_SAMPLE_NS  # no cut in the first round trip: few samples
+    alone = flow.last_host_ns == NO_SAMPLE_NS  # no cut in the first round trip: it has few samples
     if host_ns <= target_ns or alone:
         return flow.host_window_bytes + grown / flow.host_window_bytes
     if event.now_ns - flow.host_cut_ns < max(event.srtt_ns, event.rtt_min_ns):

@@ -1,5 +1,5 @@
 // Two stacks that one thread runs over any link. Each message has 64 segments, and eight messages are posted ahead. The
-// clock is real, so timers are too. The cost of a network is not included.
+// clock is the real one, so timers run in real time. The cost of a network is not included.
 #pragma once
 
 #include <cstdint>

@@ -310,7 +310,7 @@ bool ControlPlane::on_confirm(Session* session, const Frame& frame) {
   Confirm confirm;
   if (!decode(frame.body, &confirm)) return false;
   const auto place = accepts_.find({session->id, confirm.dial});
-  if (place == accepts_.end()) return true;  // the confirmation is a duplicate, or came too late
+  if (place == accepts_.end()) return true;  // the confirmation is a duplicate, or came after the open was abandoned
   const PendingAccept accepted = std::move(place->second);
   accepts_.erase(place);
   forget_open(session, confirm.dial);

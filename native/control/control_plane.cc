@@ -21,7 +21,8 @@
 namespace weft::control {
 namespace {
 
-// Notices beyond this number are dropped; the engines repeat a dropped notice a quarter of the silence limit later.
+// Limit of queued notices of engines about quiet peers. Further ones are dropped; the engine repeats a dropped notice a
+// quarter of the silence limit later.
 constexpr std::size_t kNoticesMax = 4096;
 constexpr int kPauseMs = 20;  // the longest wait while there are deadlines
 // A longer time between two iterations counts as a pause of this process.
@@ -109,8 +110,8 @@ void ControlPlane::stop() noexcept {
     try {
       engine->call([&] { engine->watch_peers(nullptr); });
     } catch (const std::bad_alloc&) {
-      // Out of memory: the engine keeps its pointer to this object, which is safe, because engines stop before the
-      // object is destroyed.
+      // Out of memory: the engine keeps its pointer to this control plane, which is safe, because engines stop before
+      // the control plane is destroyed.
     }
   }
   stopping_.store(true);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t kTickNsMin = 20'000'000, kTickNsMax = 250'000'000;
 constexpr std::int64_t kEndedTickNs = 50'000'000;  // tick length after the peer closed: finds death in 0.1 to 0.2 s
-constexpr int kWellTicks = 4;                      // consecutive good ticks that end an examination
+constexpr int kWellTicks = 4;                      // consecutive good ticks that end the examination of a peer process
 constexpr std::int64_t kStallSayNs = 1'000'000'000, kStallSayAgainNs = 30'000'000'000;
 constexpr std::int64_t kIdleCheckNs = 10'000'000'000;
 // A session without connections ends after this idle time. The time is shorter at the end that opened the session, so
@@ -205,8 +205,8 @@ void ControlPlane::report_condition(Session* session, std::int64_t heard_ns, std
   }
   if (stalled_ns < kStallSayNs) return;
   if (session->stall_ns < 0) {
-    // The examination begins seconds after the process stopped, so the stall is counted from the last reply of the
-    // process.
+    // The examination of a peer process begins seconds after the process stopped, so the stall is counted from the last
+    // reply of the process.
     session->stall_ns = heard_ns >= 0 ? heard_ns : now_ns - stalled_ns;
     ++counters_.peers_stalled;
   } else if (now_ns - session->stall_logged_ns < kStallSayAgainNs) {

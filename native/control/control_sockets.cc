@@ -296,8 +296,8 @@ Status ControlPlane::accept_trouble(std::int64_t within_ns, std::string* text) {
 }
 
 // Drops the oldest control socket that has sent no hello or whose session has no confirmed connection; a socket that
-// has sent nothing counts as one second older. The socket that began at `spare_ns` is kept. Returns false if there is
-// none to drop.
+// has sent nothing counts as one second older. The socket that was accepted at `spare_ns` is kept. Returns false if
+// there is none to drop.
 bool ControlPlane::make_room(std::int64_t spare_ns) {
   constexpr std::int64_t kSilentNs = 50'000'000, kHandicapNs = 1'000'000'000;
   Channel* oldest = nullptr;

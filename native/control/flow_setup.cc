@@ -1,5 +1,5 @@
-// Reserves and opens flows. Reserving a flow gives indices and tokens to put into a frame; opening it needs those of
-// the peer. Functions of a stack or a datapath are called on its engine's thread.
+// Reserves and opens flows. Reserving a flow gives indices and tokens to put into a frame; opening it needs the peer's
+// indices and tokens. Functions of a stack or a datapath are called on its engine's thread.
 #include "native/control/flow_setup.h"
 
 #include <sys/random.h>
@@ -234,7 +234,7 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
   }
   if (status != Status::ok) {
     *error = "a flow cannot be opened";
-    core->fail(status);  // closes the flows that were opened; give_back() releases the rest
+    core->fail(status);  // closes the flows that were opened; give_back() releases those that are only reserved
     give_back({flows.begin() + static_cast<std::ptrdiff_t>(opened) - 1, flows.end()});
     return status;
   }
@@ -278,7 +278,7 @@ void FlowSetup::forget(std::uint64_t session, Status reason) {
   }
 }
 
-// Makes only one call to each engine, however many peers of the session it has.
+// Makes only one call to each engine, however many of the session's peers the engine has.
 Survey FlowSetup::survey(std::uint64_t session, bool probe) {
   Survey found;
   std::map<std::uint32_t, std::vector<std::uint32_t>> open;  // engine -> indices of its open peers

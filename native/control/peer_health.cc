@@ -26,8 +26,8 @@ Status PeerHealth::on_tick(std::int64_t now_ns, const HealthFacts& facts) noexce
   nothing_ns_ = host ? 0 : nothing_ns_ + passed_ns;
   ended_ns_ = facts.ended && !host ? ended_ns_ + std::min(passed_ns, kEndedCreditNs) : 0;
   stalled_ns_ = host && !data && !runs ? stalled_ns_ + passed_ns : 0;
-  // Only time in which the peer process ran counts. Five sixteenths of the silence limit have passed when the
-  // examination begins, so eleven sixteenths remain.
+  // Only time in which the peer process ran counts. The examination of a peer begins after five sixteenths of the
+  // silence limit, so eleven sixteenths remain.
   if (!facts.data_quiet) silent_ns_ = 0;
   if (facts.data_quiet && runs) silent_ns_ += passed_ns;
 

@@ -34,7 +34,7 @@ class PeerHealth {
  public:
   explicit PeerHealth(const HealthLimits& limits) noexcept : limits_(limits) {}
 
-  // Begins a new examination, because a peer became quiet or lost its last control socket.
+  // Begins to examine the peer, which became quiet or lost its last control socket.
   void begin(std::int64_t now_ns) noexcept;
   bool begun() const noexcept { return tick_ns_ >= 0; }
   void end() noexcept { *this = PeerHealth(limits_); }
@@ -61,7 +61,7 @@ class PeerHealth {
 
   HealthLimits limits_;
   Condition condition_ = Condition::well;
-  std::int64_t tick_ns_ = -1;  // time of the last tick; -1: not started
+  std::int64_t tick_ns_ = -1;  // time of the last tick; -1: no examination has begun
   // The timers below add up time between ticks. A late tick (this process was stopped or starved) counts as at most two
   // tick lengths.
   std::int64_t nothing_ns_ = 0;  // how long nothing arrived from the peer's host

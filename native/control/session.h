@@ -38,7 +38,7 @@ struct Session {
   std::int64_t attempt_ns = 0;  // earliest time of the next connection attempt
   // Number of sockets that now connect from our other addresses, to prove to the peer that these addresses are ours.
   std::uint32_t proofs = 0;
-  std::int64_t proofs_until_ns = 0;  // until this time, new connections wait for the sockets counted in `proofs`
+  std::int64_t proofs_until_ns = 0;  // until this time, new connections wait while `proofs` is not 0
   // The error and status of the last connection attempt; would_block: this attempt or another may still succeed.
   std::string last_error;
   Status last_status = Status::would_block;
@@ -56,7 +56,7 @@ struct Session {
 
   // The examination of a peer process that became quiet.
   PeerHealth health;
-  std::int64_t tick_ns = -1;  // time of the next tick; -1: no examination runs
+  std::int64_t tick_ns = -1;  // time of the next tick of `health`; -1: the peer is not being examined
   std::uint64_t ping = 0;     // number of the last ping
   std::int64_t ping_ns = -1;  // when the last ping was sent; -1: it was answered, or none was sent
   std::int64_t pong_ns = -1;

@@ -24,7 +24,8 @@ class AdvertLedger {
   // The advertised receive of a message. Valid only for the next message to be sent, once may_send() permits it.
   Receive receive_of(u64 message) const noexcept { return message < known_ ? ring_[message & mask_] : Receive{}; }
 
-  // Adds the new entries of an advertisement. Returns false and changes nothing if they are more than may be kept.
+  // Adds the new entries of an advertisement. Returns false and changes nothing if there are more entries than may be
+  // kept.
   bool on_advert(const wire::Advert& advert, u64 next_message) noexcept {
     const u64 first = expand32(known_, advert.first_message);
     const u64 end = first + advert.count;

@@ -23,7 +23,7 @@ class Closer {
     reason_ = reason;
     next_ns_ = now_ns;
   }
-  // The peer has closed the flow: this end has nothing more to send than the confirmation.
+  // The peer has closed the flow: this end sends nothing more than the confirmation of the close packet.
   void on_peer_close() noexcept { state_ = State::closed; }
   void on_confirm() noexcept {
     if (state_ == State::closing) state_ = State::closed;

@@ -10,7 +10,8 @@ bool CreditControl::open() noexcept {
   return true;
 }
 
-// Calls the start hook. Its grant is ignored, because the hook for the event that caused the start is called next.
+// Calls the start hook. The grant that the start hook returns is ignored, because the hook for the event that caused
+// the start is called next.
 void CreditControl::start(policy::CreditEvent event) noexcept {
   started_ = true;
   event.kind = -1;

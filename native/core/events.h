@@ -11,7 +11,7 @@ namespace weft::core {
 
 struct Event {
   enum class Kind : u8 {
-    // All bytes of this flow's stripe of a send are in the peer's memory. Fields: message; cookie (the send's).
+    // All bytes of this flow's stripe of a send are in the peer's memory. Fields: message; cookie (that of the send).
     send_done,
     // This flow's stripe of a receive is complete. The memory window `key` must be closed before the receive completes
     // and before the flow transmits again (P-1). Fields: message; cookie (the receive's ticket); value (bytes of the

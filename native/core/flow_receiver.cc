@@ -59,7 +59,7 @@ wire::Common FlowReceiver::common(u8 path) const noexcept {
   return common;
 }
 
-// Handles a duplicate: it is acknowledged again, because the first acknowledgment may have been lost.
+// Handles a duplicate segment: it is acknowledged again, because the first acknowledgment may have been lost.
 FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
   ++counters_->segments_duplicate;
   repeated_ = true;
@@ -68,7 +68,8 @@ FlowReceiver::Outcome FlowReceiver::on_again(u8 path) noexcept {
   return Outcome::duplicate;
 }
 
-// Reports a trimmed segment to the sender. If the report is full, the sender's loss policy must detect the loss.
+// Reports a trimmed segment to the sender. If the NACK has no room for it, the sender's loss policy must detect the
+// loss.
 FlowReceiver::Outcome FlowReceiver::on_trimmed(u8 path, const wire::Data& data, bool last_hop) noexcept {
   if (window_.classify(data.seq) == ReceiveWindow::Arrival::beyond) return Outcome::refused;
   if (trims_ == nullptr) trims_.reset(new (std::nothrow) Refusals);
@@ -331,7 +332,7 @@ void FlowReceiver::say_again(const TxBurst& said, u32 tries) noexcept {
   again_->left = std::min(kCopiesMax, static_cast<u8>(1u << std::min(tries - kTriesAlone, 3u)));
 }
 
-// Writes an acknowledgment, or its next packet if one is too short. The first packet reports on the paths with new
+// Writes the next packet of an acknowledgment, which may need several. The first packet reports on the paths with new
 // segments.
 void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   u64 words[wire::kAckWordsMax];

@@ -34,7 +34,8 @@ class FlowSender {
   // Handles a NACK: the receiver refused segments, or has room again. Returns false if it names segments that were not
   // sent. Entries whose segment was resent or acknowledged meanwhile are ignored.
   bool on_nack(i64 now_ns, const wire::Nack& nack) noexcept;
-  // Handles the last cumulative position of a peer that closes. Returns false if it names segments that were not sent.
+  // Handles the final cumulative sequence number of a peer that closes. Returns false if it covers segments that were
+  // not sent.
   bool on_final(i64 now_ns, u64 cumulative_seq) noexcept;
   bool on_advert(const wire::Advert& advert) noexcept {
     if (!adverts_.on_advert(advert, queue_.next_number())) return false;
@@ -155,7 +156,8 @@ class FlowSender {
     event.value = message.message_bytes;
     shared_->trace.emit(event);
   }
-  // Counts the segments of a burst by message, and reports them when the message changes or the burst ends.
+  // Counts the segments of a burst by message, and reports the count when the next segment is of another message or the
+  // burst ends.
   class SentRun {
    public:
     SentRun(const FlowSender* sender, Event::Kind kind, u8 path) noexcept : sender_(sender), kind_(kind), path_(path) {}

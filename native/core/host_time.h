@@ -48,8 +48,8 @@ class HostTime {
     to_ns_ = to_ns;
   }
 
-  // Notes that segments with these send times were passed to the kernel late, because the thread was interrupted. They
-  // give no valid RTT samples.
+  // Notes that segments with these send times were passed to the kernel late, because the thread was interrupted. Such
+  // segments give no valid RTT samples.
   void on_late_departure(i64 first_sent_ns, i64 last_sent_ns) noexcept {
     departures_[next_departure_++ % departures_.size()] = {first_sent_ns, last_sent_ns};
   }

@@ -206,7 +206,7 @@ bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
   return true;
 }
 
-// Probes a silent path sooner because the peer sent something over it. That may be a replay, so early probes are
+// Probes a silent path sooner because the peer sent something over it. The packet may be a replay, so early probes are
 // limited to one per interval. The interval doubles, in case the round trip is longer than estimated: only the answer
 // to the newest probe counts.
 void PathSet::hasten_probe(i64 now_ns, u8 path) noexcept {

@@ -124,7 +124,7 @@ class PathSet {
     return size_ != nullptr ? size_->segment_bytes() : static_cast<u16>(segment_bytes_ + i64{wire::kDataBytes});
   }
   bool searches() const noexcept { return size_ != nullptr; }
-  // Whether the loss or arrival of such a payload tells something about the datagram size that a path carries.
+  // Whether the loss or arrival of a payload of this size tells something about the datagram size that a path carries.
   bool tells_size(u16 payload_bytes) const noexcept { return size_ != nullptr && !size_->is_small(payload_bytes); }
   i64 poll_timeout() const noexcept;
 
@@ -172,7 +172,7 @@ class PathSet {
   void hasten_probe(i64 now_ns, u8 path) noexcept;
   RttSample probe_sample(i64 sent_ns) const noexcept;
   void on_sample(u8 path, RttSample rtt) noexcept;
-  void note_life(i64 now_ns, u8 path) noexcept;  // notes when the peer was heard, and over which path
+  void note_life(i64 now_ns, u8 path) noexcept;  // stores when the peer was heard, and over which path
   i64 probe_interval_ns(u8 path) const noexcept;
   i64 timeout_ns(u8 path, u32 backoff) const noexcept;
   // Makes a path usable or silent. `long_vanish`: the path loses only long datagrams and may carry shorter ones.

@@ -27,7 +27,7 @@ class SizeSearch {
   // Every path is assumed to carry datagrams of this size (MIN_PLPMTU of RFC 8899). At this size, the fragments of a
   // segment fit into one burst.
   static constexpr u16 kBytesMin = 576;
-  // A path counts as down after this many long segments were lost in a row, even if shorter segments get through.
+  // A path counts as down after this many consecutive losses of long segments, even if shorter segments get through.
   static constexpr u16 kSuspectsMax = 8;
   // Time until a larger size is tried. RFC 8899 waits 600 s (PMTU_RAISE_TIMER); the first attempts come earlier here,
   // because a misconfigured switch may be repaired soon.
@@ -68,8 +68,8 @@ class SizeSearch {
   // Sends the unanswered probes again, because they may have been lost by chance. False: no retries are left, or the
   // needed answers have arrived.
   bool again(i64 now_ns) noexcept;
-  // Ends the round and returns the size found: the largest that any path carries or, if the size is being raised, half
-  // of all paths. 0: none.
+  // Ends the round and returns the size found: the largest that any path carries or, if the size is being raised, that
+  // half of all paths carry. 0: none.
   u16 take_found() noexcept;
   // Sets the datagram size. True if it changed.
   bool set(i64 now_ns, u16 bytes) noexcept;

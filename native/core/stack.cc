@@ -153,8 +153,8 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
     give_up_flow(now_ns, index, status);
     return Status::ok;  // the event flow_failed reports the error
   }
-  // The peer has closed, so this receive can only take an eager message that arrived before. Only the flow with the
-  // first stripe of a message can hold such a message; if that flow has none, it fails.
+  // The peer has closed, so this receive can only take an eager message that arrived before. Only the flow that carries
+  // a message's first stripe can hold the message; if that flow holds none, it fails.
   const bool in_turn = message % target->config.stripes == target->config.stripe;
   if (may_hold && in_turn && target->rx.waits()) fail_flow(index, target->end_reason);
   refresh(now_ns, index);
@@ -187,8 +187,8 @@ void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   refresh(now_ns, index);
 }
 
-// Drops the flow's sends. That makes room on the paths without an acknowledgment, so the flows that wait for room are
-// woken here.
+// Drops the flow's sends. This makes room on the paths without an acknowledgment, so this function wakes the flows that
+// wait for room.
 void Stack::abandon(u32 index, Flow& flow, Status reason) noexcept {
   if (shared_.trace.wants(Event::Kind::message_failed)) {
     Event event = failed_message(index, flow, reason);

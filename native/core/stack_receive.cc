@@ -41,7 +41,7 @@ void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns) 
     return;
   }
   if (!on_flow_packet(now_ns, index, *target, packet, datagram)) return;
-  // The flow still exists, even if it has failed meanwhile: only its owner releases it.
+  // The flow still exists, even if handling the packet made it fail: only its owner releases it.
   refresh(now_ns, index);
 }
 

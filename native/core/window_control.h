@@ -19,7 +19,7 @@ struct WindowFacts {
   u8 path = 0;
   bool app_limited = false;
 
-  // The same facts without those of an event (samples, acknowledgments, losses), for a policy that starts.
+  // A copy without the facts of an event (samples, acknowledgments, losses), for a policy that starts.
   WindowFacts standing() const noexcept {
     WindowFacts facts;
     facts.now_ns = now_ns;

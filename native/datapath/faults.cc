@@ -1,4 +1,4 @@
-// Injects faults into received datagrams. Each kind of fault draws one random number per datagram, in a fixed order, so
+// Injects faults into received datagrams. Each kind of fault takes one random number per datagram, in a fixed order, so
 // that the seed and the arrival order determine a run. A datagram is copied only to be held back, duplicated or
 // damaged.
 #include "native/datapath/faults.h"

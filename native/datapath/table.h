@@ -44,8 +44,7 @@ struct DatapathEntry {
   // Whether this host has what the datapath needs. If not, returns false, and `error` says in one line what is missing
   // and what to do. Neither this nor `find` opens anything that outlives the call.
   bool (*probe)(const Settings& settings, std::string* error);
-  // Finds the devices that the knobs name, for `engines` engines. Called after `probe`; reports errors in the same
-  // form.
+  // Finds the devices that the knobs name, for `engines` engines. Called after `probe`; reports errors as `probe` does.
   bool (*find)(const Settings& settings, std::int64_t engines, Found* out, std::string* error);
   std::unique_ptr<Datapath> (*make)(const MakeRequest& request);
   // For a `routed` datapath: the largest datagram on the route to `to`; 0: unknown.

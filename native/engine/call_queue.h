@@ -27,8 +27,8 @@ class Call {
     }
     done_.store(1, std::memory_order_release);
     // The waiting thread may have returned already and destroyed this object. That is safe: the kernel only uses the
-    // address and reads nothing there, and a thread that waits at the same address for something else checks its own
-    // condition again.
+    // address and does not read the memory, and a thread that waits at the same address for another object checks its
+    // own condition again.
     futex_wake_all(&done_);
   }
   // Waits until the function has run, and rethrows its exception.

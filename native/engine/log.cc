@@ -98,7 +98,7 @@ class LogWriter {
     if (uses_ == 0 || --uses_ != 0 || !running_) return;  // uses_ is 0 in a forked child
     leaving_ = true;
     wake_.notify_one();
-    // If the thread is blocked in a write, it ends after the write; the wait for it is limited.
+    // If the writing thread is blocked in a write, it ends after the write; the wait for its end is limited.
     static_cast<void>(wait(&lock, kFarewellNs, [this] { return !running_ || !leaving_; }));
   }
 

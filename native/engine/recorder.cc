@@ -120,7 +120,7 @@ bool Recorder::start(const std::string& path, std::size_t engines, std::int64_t 
 
 bool Recorder::drain() {
   batch_.clear();
-  if (!error_.empty()) return false;  // the recording has ended; the rings count further decisions as lost
+  if (!error_.empty()) return false;  // the recording failed; the rings count further decisions as lost
   for (const auto& tap : taps_) tap->take(&batch_);
   if (batch_.empty()) return false;
   if (bytes_ + static_cast<std::int64_t>(batch_.size()) > bytes_max_) {

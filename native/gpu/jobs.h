@@ -31,7 +31,7 @@ struct PiecesJob {
   std::uint64_t chunk_bytes;
 };
 
-// A copy job of the attendant, in one of its slots. All its blocks copy pieces, each block some of the chunks.
+// A copy job of the attendant, in one of its slots. Each block of the attendant copies some of the job's chunks.
 struct AttendedJob {
   PiecesJob pieces;
   Piece only;            // the table of pieces, if there is a single piece

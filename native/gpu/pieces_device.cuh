@@ -90,7 +90,7 @@ WEFT_DEVICE void copy_bytes(u32 lane, u64 to, u64 from, u32 bytes) {
 // One lane's share of the work of warp number `warp` in the launch.
 template <bool kGathers>
 WEFT_DEVICE void move_pieces(const PiecesJob& job, u64 warp, u32 lane) {
-  // The first chunk is shorter, so that the others begin at a cache line.
+  // The first chunk is shorter, so that all other chunks begin at a cache line.
   const u64 skew_bytes = job.contiguous % kLineBytes, range_bytes = job.end_bytes - job.begin_bytes;
   const u64 chunk_end = (warp + 1) * job.chunk_bytes - skew_bytes;
   const u64 end = job.begin_bytes + (chunk_end < range_bytes ? chunk_end : range_bytes);

@@ -43,7 +43,8 @@ class PinnedPool {
   const std::size_t bytes_, granule_bytes_;
   std::uint8_t* memory_ = nullptr;
   mutable std::mutex mutex_;
-  // For each granule: the length of the run that is lent from here on; 0: free, or inside such a run.
+  // For each granule: the length of the lent run that begins with it; 0: the granule is free, or not the first of a
+  // run.
   std::vector<std::uint32_t> runs_;
   std::size_t lent_ = 0;  // number of granules that are lent
 };

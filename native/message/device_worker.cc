@@ -414,7 +414,7 @@ void DeviceWorker::run() noexcept {
 bool DeviceWorker::poll(Job* job) {
   if (!job->failed()) begin(job);
   const bool moved =
-      job->transfer != nullptr && job->transfer->poll(job);  // also after a failure, until the copies have ended
+      job->transfer != nullptr && job->transfer->poll(job);  // polled also after a failure, until the copies have ended
   if (job->transfer != nullptr && job->transfer->failed() && !job->failed()) {
     job->failure = Status::device_error;
     job->error = job->transfer->error();

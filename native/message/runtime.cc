@@ -316,7 +316,7 @@ Status RuntimeImpl::start(std::string* error) {
 RuntimeImpl::~RuntimeImpl() {
   close_gpus();
   // All connections are closed by now, because they keep the runtime alive. Waits a while for their peers to confirm
-  // that.
+  // the close.
   const std::int64_t until_ns = engine::now_ns() + kFarewellNsMax;
   const auto open_flows = [&] {
     std::size_t open = 0;

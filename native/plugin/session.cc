@@ -27,7 +27,7 @@ Status Session::start() {
   return Status::ok;
 }
 
-// The lock must be held. On failure, nothing but the logger has changed.
+// The lock must be held. On failure, the session is unchanged except for its logger.
 Status Session::open(Logger logger) {
   // Runs the log's thread even if the runtime fails to start, so that the reason is logged.
   const engine::LogUse uses_log;
@@ -56,8 +56,7 @@ Status Session::open(Logger logger) {
     return a.name == b.name && a.guid == b.guid;
   };
   const std::vector<datapath::Device>& found = runtime_->devices();
-  // NCCL keeps pointers to the device names in these lists, so a changed list is appended instead of replacing the old
-  // one.
+  // NCCL keeps pointers to the device names in a list, so a changed list is appended instead of replacing the old one.
   if (device_lists_.empty() ||
       !std::equal(found.begin(), found.end(), device_lists_.back().begin(), device_lists_.back().end(), same)) {
     device_lists_.push_back(found);

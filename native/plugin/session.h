@@ -67,7 +67,7 @@ class Session {
   // Returns the runtime, which is started again if it had stopped.
   Status runtime(std::shared_ptr<message::Runtime>* out);
 
-  // After a caller has removed and destroyed an entry of these tables, or an attempt, it must call settle().
+  // After a caller has removed and destroyed a comm, a listener or an attempt, it must call settle().
   HandleTable<Comm>& comms() noexcept { return comms_; }
   HandleTable<ListenComm>& listeners() noexcept { return listeners_; }
   // Stops the runtime if no context, listener, attempt, comm or call needs it any more.

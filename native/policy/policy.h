@@ -9,7 +9,7 @@
 namespace weft::policy {
 
 // Version of the policy ABI. Descriptor only grows: new fields are added at its end, and `descriptor_bytes` tells how
-// many a library has.
+// much of it a library has.
 inline constexpr std::uint32_t kAbiVersion = 2;
 inline constexpr const char* kDescriptorSymbol = "weft_policy_descriptor";
 inline constexpr std::size_t kMaxHooks = 4;

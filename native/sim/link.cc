@@ -88,7 +88,7 @@ bool Link::offer(i64 now_ns, const Packet& packet) {
 
 i64 Link::next_ns() const noexcept {
   i64 next_ns = late_.empty() ? core::kNever : late_.front().comes_ns();
-  // No other datagram on the wire can be delivered before the regular time of the first one.
+  // No other datagram on the wire can be delivered before the first one is due.
   if (head_ != tail_) next_ns = std::min(next_ns, at(head_).due_ns);
   return next_ns;
 }

@@ -229,7 +229,7 @@ bool Adapter::transmit(std::int64_t now_ns, Qp* pair) {
   if (pair->state != IBV_QPS_RTS || now_ns < pair->rest_until_ns) return false;
   for (int budget = kPacketsPerRound; budget > 0 && pair->at < pair->requests.size(); --budget) {
     Request& request = pair->requests[pair->at];
-    if (request.done) {  // already executed, although requests before it are sent again
+    if (request.done) {  // this request is already executed, although requests before it are sent again
       ++pair->at;
       continue;
     }

@@ -167,7 +167,7 @@ void Adapter::on_data(std::int64_t now_ns, Qp* pair, const Packet& packet, const
   } else if (!reliable) {
     pair->in_message = false;
   } else if (verdict == Verdict::not_ready) {
-    // No NACK is sent for later packets, because the sender sends again from this one on.
+    // No NACK is sent for later packets, because the sender resends this packet and all that follow it.
     reply(now_ns, pair, Kind::nak_not_ready, packet.psn);
     pair->refused_gap = true;
   } else {

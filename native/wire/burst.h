@@ -50,7 +50,7 @@ struct RxDatagram {
   std::uint32_t payload_bytes = 0;
   bool congestion_experienced = false;
   Body body = Body::here;
-  bool last_hop = false;      // for trimmed: the queue was that of the last link, to this host
+  bool last_hop = false;      // for trimmed: the payload was cut off at the last link, which leads to this host
   std::int64_t stamp_ns = 0;  // the kernel's time stamp (CLOCK_REALTIME); 0: none
 };
 

@@ -1,4 +1,4 @@
-"""Tests weft under limits on file descriptors: how many it uses and leaves, and its errors."""
+"""Tests weft under limits on file descriptors: how many it uses and leaves free, and its errors."""
 
 import json
 import os
@@ -109,7 +109,7 @@ def test_limit__too_low_for_one_path_is_an_error_that_names_it() -> None:
 
 
 def test_limit__counts_what_other_endpoints_will_open() -> None:
-    """Each endpoint opens 27 descriptors at once, and 8 sockets with its first peer."""
+    """Each endpoint opens 27 descriptors when it is made, and 8 sockets with its first peer."""
     facts, _ = told("endpoints", 200, 200, 2)
     assert facts["kind"] == "OutOfDescriptorsError"
     assert facts["made"] >= 2

@@ -69,7 +69,7 @@ def test_policies__a_connection_may_have_its_own() -> None:
 
 
 def swap_while(here: Connection, there: Connection, swaps: list[tuple[str, str]]) -> int:
-    """Sends in both directions while another thread swaps policies; returns the swaps' number."""
+    """Sends in both directions while another thread swaps policies; returns how many swaps."""
     done = 0
     stopping = threading.Event()
     errors: list[BaseException] = []

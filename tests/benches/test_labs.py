@@ -87,7 +87,7 @@ def test_failover__a_cut_is_survived_and_all_cuts_end_in_an_error(
     cuts = ("--cut", "one path", "--cut", "all for good", "--only", "weft")
     one, good = tiny("failover", *SLOW, *cuts, "-D", "4")
     assert (one["cut"], good["cut"]) == ("one path", "all for good")
-    # Traffic moved to other paths during the cut of 1.3 s; two timeouts and 50 ms are required.
+    # The cut of 1.3 s must be long enough to move traffic: it takes two timeouts and 50 ms.
     assert one["moved_ns"] is not None
     assert one["cut_rate_bytes_per_s"] > 0
     assert "PeerDeadError" in good["error"]
@@ -184,7 +184,7 @@ def test_timeline__when_a_rate_was_back() -> None:
 
 
 def test_timeline__a_dip_begins_when_the_queue_behind_a_cut_is_empty() -> None:
-    # Cut at 10 ms; queued data arrives until 30 ms; the rate is back in the interval to 70 ms.
+    # Cut at 10 ms; queued data arrives until 30 ms; the interval up to 70 ms has the old rate.
     assert timeline.dipped_ns(RATES, 10 * MS, 10 * MS, 150 * MS, 70) == 60 * MS
     assert timeline.dipped_ns(RATES, 10 * MS, 10 * MS, 60 * MS, 70) is None  # the dip ends too late
     assert timeline.dipped_ns(RATES, 10 * MS, 10 * MS, 150 * MS, 101) is None

@@ -111,7 +111,7 @@ def test_collectives__every_size_as_nccl_tests_count(name: str) -> None:
     [
         ({"counted_messages": study.FEW - 1}, True),
         ({"counted_messages": study.FEW}, False),
-        ({"iterations": 20}, False),  # no mark for a collective, whose iterations are an option
+        ({"iterations": 20}, False),  # collectives get no mark: the user chooses their iterations
     ],
 )
 def test_study__too_few_messages_are_marked(row: dict[str, Any], marked: bool) -> None:

@@ -1,4 +1,4 @@
-"""Tests that the portions of a policy's events are the same with or without a helper process."""
+"""Tests that a policy gets the same random events with or without a helper process."""
 
 from __future__ import annotations
 

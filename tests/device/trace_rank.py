@@ -65,7 +65,7 @@ def model_of(torch: Any, name: str) -> tuple[Any, Any]:
 
 
 def train(torch: Any, dist: Any, device: Any, name: str) -> dict[str, Any]:
-    """Five steps; PyTorch's profiler sees all operations, also those that distribute the model."""
+    """Trains five steps; the profiler also sees the operations that distribute the model."""
     torch.manual_seed(1)
     kind, _, wrap = name.partition("-")
     model, data = model_of(torch, kind)
@@ -93,7 +93,7 @@ def train(torch: Any, dist: Any, device: Any, name: str) -> dict[str, Any]:
 
 
 def pipeline(torch: Any, dist: Any, device: Any) -> dict[str, Any]:
-    """Two stages: activations forward, gradients back, for 8 micro-batches."""
+    """Runs a pipeline of two stages: activations forward, gradients back, for 8 micro-batches."""
     rank = dist.get_rank()
     layer = torch.nn.Linear(1024, 1024).to(device)
     for _ in range(8):

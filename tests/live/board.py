@@ -14,7 +14,7 @@ METRIC = re.compile(r"\bweft_[a-z0-9_]+")
 
 
 def load() -> dict[str, Any]:
-    """The board."""
+    """The Grafana board, parsed from its JSON file."""
     found: dict[str, Any] = json.loads(BOARD.read_text())
     return found
 

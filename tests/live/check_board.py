@@ -93,7 +93,7 @@ def has_data(series: list[dict[str, Any]]) -> bool:
 
 
 def unanswered(url: str) -> list[str]:
-    """Waits until all queries are answered; returns those that are not in the end."""
+    """Waits until all queries return data; returns the queries without data at the time limit."""
     asked = [f"{title}: {query}" for title, query in board.queries(board.load())]
     end = time.monotonic() + PATIENCE_S
     left = asked
@@ -106,12 +106,12 @@ def unanswered(url: str) -> list[str]:
                 if not has_data(answer(url, board.filled_in(text.split(": ", 1)[1], INTERVAL)))
             ]
         except OSError:
-            continue  # it is starting
+            continue  # Prometheus is still starting
     return left
 
 
 def check(folder: Path) -> list[str]:
-    """Queries that Prometheus did not answer with data, for two processes that exchange."""
+    """Runs two processes that exchange messages; returns the queries without data."""
     pages = folder / "pages"
     pages.mkdir()
     with (
@@ -123,7 +123,7 @@ def check(folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Prints what was not answered."""
+    """Prints the queries without data; returns 1 if there are any."""
     with tempfile.TemporaryDirectory() as folder:
         left = check(Path(folder))
     print(*left, sep="\n", end="\n" if left else "")

@@ -1,4 +1,4 @@
-"""Made-up pages, and two real processes that exchange messages."""
+"""Makes telemetry pages with made-up values, and runs two real processes that exchange messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def peer(
     path_counters: dict[str, int] | None = None,
     **values: int,
 ) -> PeerRow:
-    """A peer that was just heard."""
+    """A peer from which a packet has just arrived."""
     state: dict[str, int | str] = {"address": address, "first_path": 8 * index, "paths": paths}
     for name, value in {"engine": 0, "dead": 0, "waited_for": 0, "heard_ns": NOW}.items():
         state[name] = values.pop(name, value)

@@ -129,12 +129,12 @@ def test_exporter__counters_of_peers_count_from_its_first_scrape(host: Host) -> 
     later = replace(busy(), flows=(flow(0, bytes_sent=170),))
     assert host.scrape(exports, later)[key] == 70
     assert host.scrape(exports, replace(busy(), flows=()))[key] == 70
-    # A process that came later counts in full, and one that has ended disappears.
+    # All counts of a process that starts later are exported; a process that has ended disappears.
     second = key.replace("4711", "4712")
     assert host.scrape(exports, busy(), busy(pid=4712))[second] == 100
     gone = replace(busy(pid=4712), process_state="gone")
     assert not any("4712" in key for key in host.scrape(exports, busy(), gone))
-    # A page of the same name that was made again counts from the start.
+    # A new page with the file name of an old one is counted from zero.
     again = replace(busy(), created_ns=NOW, flows=(flow(0, bytes_sent=3),))
     assert host.scrape(exports, again)[key] == 3
 

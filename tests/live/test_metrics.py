@@ -25,7 +25,7 @@ from prometheus_client.openmetrics.parser import (  # noqa: E402
 )
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
-# The parser of this format has no types.
+# The parser of this format has no type annotations.
 read_open_metrics = cast(Callable[[str], Iterator[object]], open_metrics_families)
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 

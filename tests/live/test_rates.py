@@ -81,11 +81,11 @@ def test_rates__processes_come_and_go() -> None:
     first, second = page(pid=1, read_ns=BEFORE), page(pid=2)
     (process,) = rates(reading(first, at_ns=BEFORE), reading(second))
     assert process.pid == 2
-    # A new process counts from when it made its page, if that is later than the reading before.
+    # Rates of a new process are per time since it made its page.
     young = page(pid=3, created_ns=NOW - SECOND, flows=(flow(bytes_sent=70),))
     (process,) = rates(reading(first, at_ns=BEFORE), reading(young))
     assert process.traffic.sent_bytes_s == 70
-    # A file of the same name that was made again is another page.
+    # A new page with the file name of an old one counts from zero.
     again = replace(
         second, path=first.path, created_ns=BEFORE + SECOND, flows=(flow(bytes_sent=9),)
     )

@@ -1,4 +1,4 @@
-"""Tests `weft top`: on a terminal, where its keys and exits restore it, and without one."""
+"""Tests `weft top` without a terminal, and on one: keys, and exits, which restore the terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ENTER, LEAVE, SHOW_CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
 
 
 class Screen:
-    """`weft top` on a terminal of its own, and what it has written there."""
+    """`weft top` on a new terminal, and its output there that was not checked yet."""
 
     def __init__(self, process: subprocess.Popen[bytes], master: int, file: int) -> None:
         self.process = process
@@ -69,7 +69,7 @@ class Screen:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, width, 0, 0))
 
     def ended(self) -> int:
-        """Waits for the end; checks that the terminal is as it was. Returns the exit status."""
+        """Waits until `weft top` ends; checks that it restored the terminal. Returns its status."""
         while self.read(0.1):
             pass
         status = self.process.wait(PATIENCE_S)
@@ -146,7 +146,7 @@ def test_top__a_signal_leaves_the_terminal_as_it_was(
 def test_top__control_keys(tmp_path: Path) -> None:
     with top(tmp_path) as screen:
         screen.shows("0 processes")
-        screen.press(b"\x1a")  # Ctrl-Z; the kernel stops no process whose parent is elsewhere
+        screen.press(b"\x1a")  # Ctrl-Z: does not stop it, as its parent is in another session
         screen.shows(LEAVE.decode(), "0 processes")
         screen.press(b"\x03")  # Ctrl-C
         assert screen.ended() == 130

@@ -1,4 +1,4 @@
-"""Tests counters that never shrink, though the rows they come from do."""
+"""Tests totals of counters, which must never decrease when rows of a page disappear."""
 
 from tests.live.support import flow, page, peer
 from transport.live.totals import ENDED, Totals

@@ -14,7 +14,8 @@ namespace weft::test {
 
 struct HostKernel {
   const char* name;
-  // Returns a function that runs the launch, with a copy of its parameters; while that returns false, call it again.
+  // Returns a function that runs the launch, with a copy of its parameters. The function must be called until it
+  // returns true.
   std::function<bool()> (*prepare)(unsigned blocks, void** parameters);
 };
 

@@ -224,8 +224,8 @@ def acknowledge(rig: Rig, kinds: list[int], each_bytes: int, inflight: int = 1 <
     [
         ([GOOD] * 16, 8_192, 2),  # two bursts of 64 KiB in many acknowledgments
         ([GOOD], 262_144, 4),  # four bursts in one acknowledgment
-        ([GOOD, GOOD, ECN, GOOD, GOOD], 16_384, 0),  # one mark in a burst: the path is not added
-        ([GOOD] * 3, 8_192, 0),  # less than one burst: the path is not added
+        ([GOOD, GOOD, ECN, GOOD, GOOD], 16_384, 0),  # a burst with a mark does not count
+        ([GOOD] * 3, 8_192, 0),  # less than one burst does not count
     ],
 )
 def test_reps__a_path_is_recycled_once_for_each_burst(

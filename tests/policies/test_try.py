@@ -183,7 +183,7 @@ def test_try__matplotlib_is_missed_before_the_run(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(
         "transport.cli.try_policy.run",
-        lambda *a, **b: pytest.fail("missing matplotlib was not reported first"),
+        lambda *a, **b: pytest.fail("the run began without matplotlib"),
     )
     done = CliRunner().invoke(policy_group, ["try", "swift", "--plot", str(tmp_path / "x.svg")])
     assert done.exit_code == 2

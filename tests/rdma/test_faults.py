@@ -44,7 +44,7 @@ def test_faults__time_to_mend_a_queue_pair(mode: str) -> None:
                 break
         else:
             pytest.fail(
-                f"of {found.paths_broken} broken paths {found.paths_mended} were re-established"
+                f"of {found.paths_broken} broken paths only {found.paths_mended} work again"
             )
     took_ms = found.mend_ns_max / 1e6
     print(f"{mode}: {found.paths_broken} broken, mended within {took_ms:.1f} ms")

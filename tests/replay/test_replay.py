@@ -172,7 +172,7 @@ def test_replay__wrong_usage_is_found_before_anything_is_read(
     recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "transport.cli.replay.read", lambda *a: pytest.fail("wrong usage was not reported first")
+        "transport.cli.replay.read", lambda *a: pytest.fail("read despite wrong usage")
     )
     code, text = run(str(recording), "--policy", "window/swift", "--policy", "path/reps")
     assert (code, "path/reps is a path policy" in text) == (2, True)
@@ -269,7 +269,7 @@ def test_replay__matplotlib_is_missed_before_anything_runs(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(
         "transport.cli.replay.read",
-        lambda *a: pytest.fail("missing matplotlib was not reported first"),
+        lambda *a: pytest.fail("the recording was read although matplotlib is missing"),
     )
     status, text = run(str(recording), "--plot", str(tmp_path / "x.svg"))
     assert status == 2

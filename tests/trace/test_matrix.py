@@ -154,7 +154,7 @@ def test_matrix__receives_stand_for_a_sender_without_trace(tmp_path: Path) -> No
 
 
 def test_matrix__ranks_of_subgroups_become_ranks_of_the_job(tmp_path: Path) -> None:
-    """Two groups, of ranks 0 and 2 and of ranks 1 and 3; rank 3 has no trace."""
+    """One group has ranks 0 and 2, another has ranks 1 and 3; rank 3 has no trace."""
     for rank in range(3):
         process = rank_of(tmp_path, rank, 4)
         comm = communicator(process, 50 + rank % 2, rank // 2, 2)
@@ -248,7 +248,7 @@ def test_matrix__by_host(tmp_path: Path) -> None:
 
 
 def pair(folder: Path, with_channels: bool) -> None:
-    """Writes traces of two processes: 100 messages of one stripe, one of five segments resent."""
+    """Writes traces of two processes: 100 messages, each with five segments, one of them resent."""
     for rank in range(2):
         process = Process(folder, f"h{rank}", 10 + rank)
         end = process.new("connection", 0, pair=99)

@@ -1,6 +1,6 @@
-"""Tests traces of simulated jobs: matrices against arithmetic that knows nothing of the simulator.
+"""Tests traces of simulated jobs: compares matrices with the volumes of NCCL's algorithms.
 
-The expectations are the volumes of NCCL's algorithms: bytes from each rank to each other one.
+The volumes, bytes from each rank to each other rank, are computed here without the simulator.
 """
 
 import json
@@ -38,14 +38,14 @@ repeats = {repeats}
 
 
 def ring(ranks: int, each: int) -> np.ndarray:
-    """Every rank sends `each` bytes to the next one."""
+    """Every rank sends `each` bytes to the next rank."""
     wanted = np.zeros((ranks, ranks), np.int64)
     wanted[np.arange(ranks), (np.arange(ranks) + 1) % ranks] = each
     return wanted
 
 
 def tree(ranks: int, size: int) -> np.ndarray:
-    """Every rank but the root sends all to its parent, and gets all from it."""
+    """Every rank but the root exchanges `size` bytes with its parent, in each direction."""
     wanted = np.zeros((ranks, ranks), np.int64)
     for rank in range(1, ranks):
         wanted[rank, (rank - 1) // 2] = wanted[(rank - 1) // 2, rank] = size
@@ -53,14 +53,14 @@ def tree(ranks: int, size: int) -> np.ndarray:
 
 
 def chain(ranks: int, without: int) -> np.ndarray:
-    """All on each edge of the ring but the one that leaves `without`."""
+    """Every rank but `without` sends the whole buffer to the next rank of the ring."""
     wanted = ring(ranks, SIZE)
     wanted[without] = 0
     return wanted
 
 
 def two_trees(ranks: int) -> np.ndarray:
-    """Half of the buffer up and down each of NCCL's trees, drawn by hand for 8 ranks."""
+    """Half of the buffer goes up and down each of NCCL's two trees of 8 ranks, from a table."""
     assert ranks == 8
     first = {1: 2, 3: 2, 2: 4, 5: 6, 7: 6, 6: 4, 4: 0}
     second = {7 - child: 7 - parent for child, parent in first.items()}
@@ -73,7 +73,7 @@ def two_trees(ranks: int) -> np.ndarray:
 
 
 def pat(ranks: int, direction: int) -> np.ndarray:
-    """The distance 2^d carries as many blocks as numbers below n have d trailing zeros."""
+    """A rank sends one block to distance 2^d for each of 1 to n - 1 with d trailing zero bits."""
     wanted = np.zeros((ranks, ranks), np.int64)
     for number in range(1, ranks):
         distance = number & -number

@@ -66,7 +66,7 @@ def test_timeline__has_the_tracks_of_a_job(tmp_path: Path) -> None:
         "bytes": 20, "algorithm": "RING", "protocol": "SIMPLE", "channels": 1, "sequence": 0,
         "enqueued for ns": 50,
     }  # fmt: skip
-    # The operation lasts as long as the network works on it.
+    # The slice of an operation ends when its last channel or kernel has ended.
     (end,) = found.of(f"{comm}/operations", "end")
     assert end.at_ns == AHEAD_NS + 400
     (work,) = found.of(f"{comm}/channel 0 to 1/work")
@@ -180,7 +180,7 @@ def test_timeline__the_schema_of_perfetto_reads_it(tmp_path: Path) -> None:
     assert sum(len(one.terminating_flow_ids) for one in begins) == 2
     pids = {one.track_descriptor.process.pid for one in found.packet} - {0}
     assert pids == {100, 101}
-    # No field is unknown to the schema: it would be lost when the message is written again.
+    # The parser would drop fields that the schema lacks, and the message would get shorter.
     assert len(found.SerializeToString()) == len(out.getvalue())
 
 

@@ -66,7 +66,7 @@ def block(records: bytes, *, number: int = 0, dropped: int = 0, ring: int = 0) -
 
 @dataclass
 class Process:
-    """One process that writes a trace. Times are of its host's CLOCK_MONOTONIC."""
+    """One process that writes a trace. Times are on CLOCK_MONOTONIC of its host."""
 
     folder: Path
     host: str = "node0"

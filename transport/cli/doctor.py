@@ -63,7 +63,8 @@ def check_knobs() -> Finding:
     try:
         Endpoint().close()
     except OutOfDescriptorsError as error:
-        # The process's limit may be high enough while the system's file table is full.
+        # Opening descriptors can fail below the process's limit, if the system's file table is
+        # full.
         if check_descriptors().state != BROKEN:
             return Finding("knobs", BROKEN, str(error), "close programs that hold many files")
         said = "not tried: an endpoint needs more descriptors than the limit allows"

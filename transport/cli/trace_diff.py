@@ -41,8 +41,8 @@ def command(
 ) -> None:
     """Compare two traces: the cells of their matrices, and their operations.
 
-    Shares are of the sum of each trace, so that runs of different lengths can be compared. What
-    changed most in share comes first.
+    A share is a value divided by the sum over its trace, so that runs of different lengths can be
+    compared. The largest changes of a share come first.
 
     Example: weft trace diff monday tuesday --by host
     """

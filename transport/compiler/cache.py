@@ -36,7 +36,7 @@ def directory() -> Path:
             "set XDG_CACHE_HOME to a writable folder",
         ) from None
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        # Not safe, because the libraries in this folder are loaded and run.
+        # Others could replace the libraries in this folder, which are loaded and run.
         raise PolicyError(
             str(folder),
             0,

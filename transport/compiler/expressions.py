@@ -258,7 +258,7 @@ class Expressions:
             raise self.refusal(
                 node,
                 f"{name} got {given} arguments",
-                "min and max take two or more, the others one",
+                "min and max take two or more, other functions one",
             )
 
     def helper(self, node: ast.Call, helper: FunctionType, bound: set[str]) -> None:

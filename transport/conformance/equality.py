@@ -27,11 +27,11 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Trial:
-    """The results of comparing the forms of a policy on a stream of events."""
+    """The results of comparing a policy interpreted, compiled and loaded from a file."""
 
     events: int = 0
-    beyond: int = 0  # events that are not compared, because the forms may differ
-    failures: int = 0  # hooks that returned status 1 in every form
+    beyond: int = 0  # events not compared, because interpreted and compiled may differ
+    failures: int = 0  # hook calls that returned status 1, interpreted and compiled
     wrong: list[str] = field(default_factory=list)  # the first difference of each kind
     unsound: list[str] = field(default_factory=list)  # out-of-range answers; the core corrects them
 

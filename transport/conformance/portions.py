@@ -105,7 +105,7 @@ class Portions:
         self.progress(sum(one.events for one in self.done.values()))
 
     def trial(self) -> Trial:
-        """Plays the portions until the forms differ in one; returns the merged results."""
+        """Plays the portions until results differ in one; returns the merged results."""
         while (number := self.take()) is not None:
             self.note(number, self.play(number))
             while self._heard is not None and self._heard.poll() and self.hear():

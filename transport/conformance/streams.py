@@ -210,7 +210,7 @@ class Stream:
             events[name][hit] = draw.choice(edges, int(hit.sum()))
 
     def heads(self, count: int, paths: int) -> Array:
-        """Draws the state of each path: mostly usable, sometimes all of them dead."""
+        """The random state of each path: mostly usable; sometimes all paths are dead."""
         draw = self.draw
         heads = np.zeros((count, paths), PATH_HEAD.dtype)
         dead = draw.random((count, 1)) < DEAD_SHARE

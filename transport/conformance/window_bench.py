@@ -62,7 +62,7 @@ class WindowBench:
         """Starts the policy on an old flow with a known RTT, and returns its window."""
         self.delivered_bytes = LONG_RUN_BYTES
         live = {"rtt_min_ns": self.rtt_ns, "srtt_ns": int(self.srtt_ns)}
-        self.window_bytes = hint_bytes  # the replaced policy's window; this much is in flight
+        self.window_bytes = hint_bytes  # the replaced policy's window, which is fully in flight
         self.call(START, -1, hint_window_bytes=hint_bytes, **live)
         return self.window_bytes
 

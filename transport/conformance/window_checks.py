@@ -22,9 +22,9 @@ ROUNDS = 20
 LAST_ROUNDS = 5  # the result is measured in the last 5 of ROUNDS round trips
 WARM_UP = 4
 WIDE_RTT_NS = 50_000_000
-TROUBLE = 8  # congested round trips in a row
+TROUBLE = 8  # consecutive congested round trips
 LOSS_SHARE = 0.125
-SILENT = 12  # timeouts in a row
+SILENT = 12  # consecutive timeouts
 MEETING = (256, 16)  # windows in segments of the two flows when they begin to share a queue
 MEETING_SEGMENTS = 256  # segments in flight that the path holds without a queue
 MEETING_QUEUE = 256.0
@@ -184,7 +184,7 @@ def fallen(windows: list[float]) -> int:
 
 
 def longest_idle(falls: list[int]) -> int:
-    """The most round trips in a row without a cut."""
+    """The largest number of consecutive round trips without a cut."""
     longest = run = 0
     for count in falls:
         run = 0 if count else run + 1

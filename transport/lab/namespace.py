@@ -41,7 +41,7 @@ def in_thread(enter: Callable[[], None], work: Callable[[], T]) -> T:
     try:
         thread.join()
     except BaseException:
-        # On Ctrl-C, wait for the thread, so that the cleanup does not race with it.
+        # On Ctrl-C, wait for the thread, so that cleaning up does not race with `work`.
         thread.join()
         raise
     if errors:

@@ -120,7 +120,7 @@ CONNECTIONS: list[Column[Connection]] = [
     Column("UNSENT", lambda c: size(c[1].unsent_bytes), 4, lambda c: c[1].unsent_bytes),
     Column("WAITS", lambda c: c[1].wait.text, 0, lambda c: c[1].wait.ns, left=True),
 ]
-# What `s` and `S` go through; other tables follow if they have the column.
+# The columns by which the keys `s` and `S` sort all tables that have them.
 SORTABLE = tuple(column.heading for column in PROCESSES if column.sort is not None)
 
 

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
 
 SERIES_MAX = 20_000
-# What is logged when all is well again.
+# Subject of a problem -> the line that is logged when the problem has ended.
 WELL = {
     "directory": "the directory of pages can be listed again",
     "bound": "all labels have values again",
 }
-RELAXED = 0.8  # a label gets its values back when the series are this share of the bound
+RELAXED = 0.8  # a label is no longer `all` if then at most this share of the bound is used
 
 
 @dataclass(eq=False)
@@ -32,8 +32,8 @@ class Exporter:
     """Reads the pages at each scrape. An object of this class is a collector of Prometheus' client.
 
     where: the directory of pages, None: the usual one. paths: whether paths have labels. once:
-    whether only one scrape comes; else, counters of peers, paths and flows count from the first.
-    log: takes a line when samples are left out, or can be again.
+    True: there is one scrape, and counters have their full values; else, counters of peers, paths
+    and flows count from the first scrape. log: called with a line when a problem begins or ends.
     """
 
     where: Path | None = None
@@ -95,7 +95,7 @@ class Exporter:
         self._scraped = True
 
     def _fitting(self, reading: Reading, pages: list[Page]) -> tuple[Samples, int]:
-        """The samples with the most labels that the bound allows, and the processes left out."""
+        """The samples, with as many labels as the bound allows; number of endpoints left out."""
         least = 0 if self.paths else 1
         level = max(self._level, least)
         if level > least and len(self._made(reading, pages, level - 1)) <= self._relaxed_max():
@@ -140,7 +140,7 @@ class Exporter:
         self._say("bound", text)
 
     def _say(self, subject: str, text: str) -> None:
-        """Logs a line unless it is the last one about its subject; "": all is well."""
+        """Logs a line about a subject unless it was logged last; "": the problem has ended."""
         if text != self._said.get(subject, ""):
             self._said[subject] = text
             self.log(text or WELL[subject])

@@ -1,8 +1,8 @@
 """Rates of processes, engines, peers, paths and connections, from two readings of their pages.
 
 Rows are the same in both readings if their index and generation are. A row that is new counts from
-zero, and so does a counter that is smaller than before. What a row counted between the first
-reading and its end is not known, and is missing from the rates.
+zero, and so does a counter that is smaller than before. The rates lack what a row counted after the
+first reading if the row was freed before the second one.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from transport.telemetry import Page, PeerRow, Row
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What flows or paths moved, per second (None: there is no earlier reading), and levels.
+    """What flows or paths moved, per second (None: there is no earlier reading), and their state.
 
-    Bytes are acknowledged ones (sent) and placed ones (received); those of paths were sent, resends
-    included. loss_share is segments declared lost by segments sent; None if none were sent. rtt_ns
+    Sent bytes of flows were acknowledged, received bytes were placed; sent bytes of paths include
+    resends. loss_share: segments declared lost per segment sent; None if none were sent. rtt_ns
     is the largest smoothed round-trip time of the paths, 0 before the first sample.
     """
 
@@ -39,7 +39,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class PathRates:
-    """One path to a peer. downs: how often it has stopped being chosen."""
+    """One path to a peer. downs: how often it has become unusable."""
 
     number: int
     traffic: Traffic
@@ -50,7 +50,7 @@ class PathRates:
 
 @dataclass(frozen=True, slots=True)
 class PeerRates:
-    """One peer of an engine. heard_ns: how long ago its last packet came, None: never."""
+    """One peer of an engine. heard_ns: time since its last packet arrived; None: none arrived."""
 
     index: int
     engine: int
@@ -69,7 +69,7 @@ class EngineRates:
     """One engine thread.
 
     cpu_share: share of one CPU that its thread used; None: not known.
-    turn_ns: how long ago its last round began; None: never.
+    turn_ns: time since its last loop iteration began; None: none has begun.
     """
 
     index: int
@@ -85,7 +85,7 @@ class EngineRates:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRates:
-    """One connection: the flows of one id, on all engines."""
+    """One connection: the flows with its id, on all engines."""
 
     id: int
     flows: int
@@ -139,7 +139,7 @@ def rates(before: Reading | None, now: Reading) -> tuple[ProcessRates, ...]:
 class _Interval:
     """The time between two readings of a page, and the earlier rows by scope and index."""
 
-    seconds: float | None  # None: no rates
+    seconds: float | None  # None: rates are not known
     rows: Mapping[tuple[str, int], Row]
 
     @classmethod

@@ -4,7 +4,7 @@ from transport.telemetry import Page, PeerRow, Row
 
 
 def grown(before: int, now: int) -> int:
-    """How much a counter grew; one that is smaller than before was started again."""
+    """How much a counter grew; if it is smaller than before, it has restarted from zero."""
     return max(0, now - before if now >= before else now)
 
 

@@ -13,9 +13,9 @@ from transport.live.totals import ENDED, Totals, keyed
 from transport.live.waiting import REASONS
 from transport.telemetry import Page, Row
 
-ALL = "all"  # value of a label whose values are added up
-THREADS_MAX = 32  # names of threads of a process
-# Batches above 1023 datagrams share a bucket.
+ALL = "all"  # value of a label if samples of all its values are added up
+THREADS_MAX = 32  # most thread names of a process that get samples
+# Buckets for batches of up to 1,023 datagrams; longer batches share one more bucket.
 BUCKETS = 11
 Labels = tuple[tuple[str, str], ...]
 WAITS = tuple(reason for reason in REASONS if reason != "gone")
@@ -23,7 +23,7 @@ WAITS = tuple(reason for reason in REASONS if reason != "gone")
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Which labels have values of their own; the others are `all`."""
+    """Which labels have their real values; the value of all others is `all`."""
 
     paths: bool = True
     peers: bool = True
@@ -31,11 +31,11 @@ class Detail:
 
     @property
     def aggregated(self) -> dict[str, bool]:
-        """Label -> whether it is `all`."""
+        """Label -> whether its value is `all`."""
         return {"path": not self.paths, "peer": not self.peers, "engine": not self.engines}
 
 
-# From every label to none; one more is given up where there are too many series.
+# The next level is used while there are too many series: one more label becomes `all`.
 LEVELS = (
     Detail(),
     Detail(paths=False),
@@ -66,7 +66,7 @@ class Samples:
             values[key] += scaled
 
     def update(self, more: Samples) -> None:
-        """Takes over all samples of another process."""
+        """Adds all samples of another process."""
         for family, values in more.of.items():
             self.of.setdefault(family, {}).update(values)
 
@@ -85,7 +85,7 @@ class Exported:
             self._process += (("rank", facts.rank),)
 
     def make(self, waits: ProcessRates, totals: Totals) -> Samples:
-        """All samples of the page. waits: the page's rates, for what it waits for."""
+        """All samples of the page. waits: what the endpoint and its connections wait for."""
         self._of_process(waits)
         for engine in self._page.engines:
             self._of_engine(engine)
@@ -126,7 +126,7 @@ class Exported:
     def _histogram(
         self, family: Family, labels: Labels, counts: tuple[int, ...], total: int
     ) -> None:
-        """Adds a histogram of datagrams by call, whose sum is the number of datagrams."""
+        """Adds a histogram of datagrams per call, whose sum is the number of datagrams."""
         for bucket in range(BUCKETS):
             bound = (("le", f"{float((1 << bucket) - 1)}"),)
             self._samples.add(family, labels + bound, sum(counts[: bucket + 1]), "_bucket")
@@ -148,7 +148,7 @@ class Exported:
             if silent_ns is not None:
                 self._state("peer_silent_seconds", labels, silent_ns)
         for (scope, engine, address, path), sums in totals.sums.items():
-            # Where peers have labels of their own, those of peers that are no more end with them.
+            # If each peer has its own label, the samples of a peer end when the peer is gone.
             if address != ENDED or not self._detail.peers:
                 labels = self._at(engine, address, path if scope == "path" else None)
                 self._counters(scope, sums, labels, {"counter"})
@@ -157,7 +157,7 @@ class Exported:
         self, scope: str, values: Mapping[str, int], labels: Labels, kinds: set[str] | None
     ) -> None:
         for name, value in values.items():
-            family = self._families.get((scope, name))  # None: of another version of weft
+            family = self._families.get((scope, name))  # None: of another weft version
             if family is not None and (kinds is None or family.kind in kinds):
                 self._samples.add(family, labels, value)
 
@@ -172,14 +172,14 @@ class Exported:
 
 
 def pid_of(page: Page) -> str:
-    """The pid; of a process in another PID namespace with that namespace's inode."""
+    """The pid; followed by the inode of the PID namespace if the process is in another one."""
     if page.process_state != "unknown":
         return str(page.pid)
     return f"{page.pid}@{page.path.name.split('-')[2]}"
 
 
 def bounded(parts: Iterable[Samples], series_max: int) -> tuple[Samples, int]:
-    """The samples of as many processes as the bound allows, and how many were left out."""
+    """The samples of as many endpoints as the bound allows; how many endpoints were left out."""
     samples, left_out = Samples(), 0
     for part in parts:
         if left_out or len(samples) + len(part) > series_max:

@@ -1,4 +1,4 @@
-"""Shows rates on a terminal, and changes the view as keys ask."""
+"""Shows rates on a terminal, and changes the view when keys are pressed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def watch(
 
 
 def _session(terminal: Terminal, live: Live, source: Source, interval_s: float, view: View) -> View:
-    """Runs until the end or a stop is asked for; returns the view."""
+    """Runs until a key or a signal requests to quit or to suspend; returns the view."""
     due_s = time.monotonic() + interval_s
     while terminal.ended is None and not terminal.suspended:
         width, height = live.console.size

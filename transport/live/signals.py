@@ -11,7 +11,7 @@ from typing import Any, Self
 
 
 class Signals:
-    """Within a `with`: the signals that came, in `came`; the descriptor `wakes` is then readable.
+    """Within a `with`: appends each signal to `came` and makes the descriptor `wakes` readable.
 
     Any thread of the process may get a signal, so the main thread cannot wait for it by
     sigwait(): libraries start threads that do not block it.

@@ -15,7 +15,7 @@ TEXT_WIDTH_MIN = 12  # the last column is cut to this width before another colum
 class Column(Generic[Item]):
     """A column of a table.
 
-    importance: 0 is shown always; of the others the largest number is left out first.
+    importance: 0: always shown; else the column with the largest number is left out first.
     sort: what rows are sorted by, largest first, or smallest first if `ascending`; None: no order.
     """
 

@@ -1,4 +1,4 @@
-"""Counters of peers, paths and flows that never shrink, though rows of a page come and go."""
+"""Counters of peers, paths and flows that never decrease, even if rows of the page are removed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from transport.telemetry import Page, Row
 
 # Scope, engine, address of the peer, number of the path (-1 for other scopes).
 Key = tuple[str, int, str, int]
-ENDED = "\0"  # the address under which the counts of peers that are no more are kept
+ENDED = "\0"  # the address under which the counts of all removed peers are kept
 
 
 class Totals:
     """What the rows of one page counted, by engine, peer and path.
 
-    Rows of peers with the same address on one engine are added. What a row counted after the last
-    update and before it was given back is not known.
+    Rows of peers with the same address on one engine are added. What a row counted between the
+    last update and its removal is not known.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Totals:
 
     @property
     def sums(self) -> Mapping[Key, Mapping[str, int]]:
-        """The counts. Those of peers that are no more have the address ENDED."""
+        """The counts. Those of removed peers have the address ENDED."""
         return self._sums
 
     def update(self, page: Page, from_zero: bool = False) -> None:

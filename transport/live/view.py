@@ -29,7 +29,7 @@ HELP = (
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The choices of the person who watches. offset: lines scrolled past."""
+    """The choices that the user made by keys. offset: number of lines scrolled past."""
 
     sort: str = "SENT/s"
     engines: bool = False
@@ -118,5 +118,5 @@ def window(lines: Sequence[str], view: View, height: int) -> list[str]:
 
 
 def is_heading(line: str) -> bool:
-    """Whether a line holds the headings of a table; all of them begin with the process."""
+    """Whether a line holds the headings of a table, of which the first is PID in all tables."""
     return line.lstrip().startswith("PID")

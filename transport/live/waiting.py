@@ -13,10 +13,11 @@ from transport.telemetry import Page, PeerRow, Row
 MOVING_NS = 200_000_000
 # Time after which an engine that neither ran nor sleeps counts as stuck.
 ENGINE_NS = 1_000_000_000
-# Time after which a peer counts as silent, and a wait for a receive shows beside transfers.
+# Time after which a peer counts as silent. After this time a process shows that it waits for a
+# receive, even if other connections transfer.
 LONG_NS = 1_000_000_000
 
-# Reason -> its meaning; of several, the first one names what a connection waits for.
+# Reason -> its meaning. If flows of a connection have several reasons, the first one here is shown.
 REASONS = {
     "gone": "the process has ended",
     "stopped": "the process is stopped by a signal or a debugger",
@@ -110,7 +111,7 @@ def _of_sends(page: Page, flow: Row, peer: PeerRow | None, name: str, still_ns: 
 
 
 def worst(waits: Iterable[Wait]) -> Wait:
-    """What a connection waits for: its flows' first reason in the order of REASONS, longest."""
+    """The wait to show for several: the first by the order of REASONS, of these the longest."""
     return min(waits, key=lambda one: (ORDER[one.reason], -one.ns), default=Wait("idle", 0, "idle"))
 
 
@@ -141,7 +142,7 @@ def _still_ns(page: Page, flow: Row) -> int:
 
 
 def _silence(page: Page, peer: PeerRow | None) -> str:
-    """Says how long a peer was not heard, if that is long."""
+    """Text about how long a peer was silent; "" if less than LONG_NS."""
     silent_ns = age_ns(page, peer, "heard_ns") if peer is not None else None
     if silent_ns is None or silent_ns < LONG_NS:
         return ""

@@ -22,7 +22,7 @@ from transport.sim.work import (
     waits,
 )
 
-DRAWS_MAX = 1 << 32  # limit of random draws for tokens; 2^32 draws take some minutes
+DRAWS_MAX = 1 << 32  # limit of random numbers for tokens; 2^32 of them take some minutes
 
 Keys = Mapping[str, Any]
 

@@ -76,7 +76,7 @@ def policies_by_family() -> dict[str, list[str]]:
 
 
 FAMILIES = policies_by_family()
-# (family, policy) -> parameter -> the range from which its value is drawn.
+# (family, policy) -> parameter -> the range of its random value.
 PARAMS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
     ("window", "fixed"): {"window_bytes": (1_000, 8_000_000)},
     ("window", "aimd"): {"start_segments": (1.0, 64.0), "decrease_factor": (0.2, 0.9)},
@@ -155,7 +155,7 @@ def scenario_of(seed: int) -> Scenario:
 
 
 def _link(chance: Chance, rate: int, packet: int) -> Tables:
-    """Draws the properties of a link, as keys for [network] or [[links]]."""
+    """Random properties of a link, as keys for [network] or [[links]]."""
     made: Tables = {"rate": rate, "delay_ns": chance.near(50, 20_000)}
     if chance.yes(0.7):
         made["queue_bytes"] = _queue(chance, rate, packet)

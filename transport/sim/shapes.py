@@ -260,7 +260,7 @@ def three_tiers(keys: Mapping[str, Any], hosts: int) -> Network:
         spine_down=from_other[first_spine:].reshape(pods * made.spines, each),
     )
     route, begin, members = tree.routes()
-    # The last pods may have leaves without hosts, which need no routes.
+    # The last pods may have leaves without hosts, and no routes lead to such leaves.
     route = route[:, : int(host_leaf[-1]) + 1]
     return Network(hosts, names, kinds, ports, host_leaf.astype(np.uint32), route, begin, members)
 

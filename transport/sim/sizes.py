@@ -56,5 +56,5 @@ def mean_bytes(points: Array) -> float:
 
 
 def draw(points: Array, count: int, chance: np.random.Generator) -> Array:
-    """Draws `count` sizes in whole bytes from a distribution."""
+    """`count` random sizes in whole bytes, by a distribution."""
     return np.interp(chance.random(count), points[:, 1], points[:, 0]).astype(np.uint64)

@@ -23,7 +23,7 @@ SHRINK_HOPS_MAX = 3_000_000
 STEP_HOPS = 500_000
 KEPT_MAX = 300
 
-# Failed runs, which are never destroyed, because that may crash and hide the finding.
+# Failed runs. They are never destroyed, because destroying one may crash and hide the finding.
 _kept: list[Simulation] = []
 
 

@@ -28,7 +28,7 @@ class _Run:
         self.work, self.network = work, result.scenario.network
         self.transfers, self.times = work.transfers, result.transfers
         count = len(self.transfers)
-        self.sends = np.zeros(count, bool)  # transfers that are an operation of their own
+        self.sends = np.zeros(count, bool)  # True: not part of a collective
         self.turn = np.zeros(count, np.int64)
         at = 0
         for job in work.jobs:
@@ -133,7 +133,7 @@ def _fill(file: TraceFile, run: _Run, host: int, out: Array, into: Array) -> Non
 
 
 def _connections(file: TraceFile, run: _Run, host: int, mine: Array, sends: Array) -> Array:
-    """Adds the host's connections; returns the id of each transfer's."""
+    """Adds the host's connections; returns the connection id of each transfer."""
     numbers, first, which = np.unique(run.connection[mine], return_index=True, return_inverse=True)
     one = mine[first]
     peers = np.where(sends[first], run.transfers["to"][one], run.transfers["from"][one])
@@ -147,14 +147,14 @@ def _connections(file: TraceFile, run: _Run, host: int, mine: Array, sends: Arra
 
 
 def _groups(*keys: Array) -> tuple[Array, Array, int]:
-    """The first row and the group of each row, for rows with equal keys; the number of groups."""
+    """Groups rows with equal keys: first row of each group, group of each row, number of groups."""
     rows = np.stack([np.asarray(key, np.int64) for key in keys], axis=1)
     _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
     return first, which.ravel(), len(first)
 
 
 def _span(which: Array, count: int, begins: Array, ends: Array) -> tuple[Array, Array]:
-    """The earliest begin and the latest end of each group; the end is -1 if a part has none."""
+    """The earliest begin and the latest end of each group; -1 if a member has no end."""
     begin = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(begin, which, np.where(begins < 0, np.iinfo(np.int64).max, begins))
     end = np.full(count, -1, np.int64)
@@ -169,9 +169,9 @@ def _span(which: Array, count: int, begins: Array, ends: Array) -> tuple[Array, 
 def _operations(
     file: TraceFile, run: _Run, mine: Array, sends: Array, ends: Array, comm_of: Array
 ) -> Array:
-    """Adds the host's operations; returns the id of each transfer's."""
+    """Adds the host's operations; returns the operation id of each transfer."""
     job, alone = run.transfers["job"][mine], run.sends[mine]
-    # A send and a receive of the same number are different operations, unless both are of one
+    # A send and a receive with the same number are different operations, unless both belong to one
     # collective.
     first, which, count = _groups(job, run.turn[mine], alone & sends)
     begin, end = _span(which, count, run.times["ready_ns"][mine], ends)
@@ -188,7 +188,7 @@ def _operations(
     other = np.where(sends, run.transfers["to"][mine], run.transfers["from"][mine])
     root = np.where(alone[one], run.rank[job[one], other[one]], -1)
     counts = np.where(parts, sizes // np.maximum(ranks, 1), sizes)
-    # Without a buffer of one size, such as tokens to experts: what the host sends.
+    # If ranks have buffers of different sizes (tokens to experts), count what this host sends.
     sent = np.where(sends, run.transfers["bytes"][mine], 0).astype(np.float64)
     counts = np.where(sizes == 0, np.bincount(which, sent, count), counts)
     counts = np.where(alone[one], run.transfers["bytes"][mine][one], counts)
@@ -210,7 +210,7 @@ def _channels(
     file: TraceFile, run: _Run, mine: Array, sends: Array, ends: Array, comm_of: Array,
     operation_of: Array,
 ) -> Array:  # fmt: skip
-    """Adds a channel for each operation, stream, peer and direction; returns each transfer's."""
+    """Adds a channel for each operation, stream, peer and direction; returns its id by transfer."""
     other = np.where(sends, run.transfers["to"][mine], run.transfers["from"][mine])
     stream = run.transfers["stream"][mine]
     first, which, count = _groups(operation_of, stream, other, sends)

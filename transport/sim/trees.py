@@ -163,8 +163,8 @@ def _pat(ranks: int, keys: Keys, distances: Sequence[int], forward: bool, functi
     sizes = np.zeros(shape[1:], np.uint64)
     for step, distance in enumerate(distances):
         of = offset[(offset & -offset) == distance]
-        # All-gather: the block that this rank got over the other bits of the offset. Reduce-scatter
-        # runs the same messages backwards: the block that the receiver passes on.
+        # All-gather: the blocks that this rank has at each offset without its lowest bit.
+        # Reduce-scatter reverses the messages: the blocks that the receiver will pass on.
         near = rank if not forward else (rank + distance) % ranks
         sizes[step] = blocks[(near[:, None] + (of - distance)[None, :]) % ranks].sum(axis=1)
     steps = np.array(distances)[:, None] * (1 if forward else -1)
@@ -172,7 +172,7 @@ def _pat(ranks: int, keys: Keys, distances: Sequence[int], forward: bool, functi
     made["to"] = np.broadcast_to((rank[None, :] + steps) % ranks, shape).ravel()
     made["bytes"] = np.broadcast_to(sizes, shape).ravel()
     number = np.arange(len(made)).reshape(shape)
-    source = (rank[None, :] - steps) % ranks  # who sends to each rank, by distance
+    source = (rank[None, :] - steps) % ranks  # [distance, rank]: the rank from which it receives
     found = [NO_WAITS]
     for after in range(len(distances)):
         for before in range(after):

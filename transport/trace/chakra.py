@@ -132,7 +132,7 @@ class _Writer:
                 for name, value in zip(("comm_src", "comm_dst"), ends, strict=True)
             ]
             found.append(text(1, "comm_tag") + number(7, (row["tag"] or 0) & 0x7FFFFFFF))
-        # The size of a rank's input, of which NCCL's calls name one part.
+        # The call states one rank's part of the input, so the input is `ranks` times as large.
         if size is not None and function in PER_RANK and function not in ("AllGather", "Gather"):
             size = size * row["ranks"] if row["ranks"] else None
         if size is not None and size < 1 << 63:

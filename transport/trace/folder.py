@@ -66,7 +66,7 @@ def number(identity: Mapping[str, str], *names: str) -> int | None:
 
 
 def scan(folder: Path) -> tuple[list[ProcessFiles], list[str]]:
-    """The processes with traces below the folder, sorted by job, attempt, rank; files not read."""
+    """The processes with traces below the folder, by job, attempt and rank; the files not read."""
     found: dict[tuple[str, ...], ProcessFiles] = {}
     problems = []
     for path in sorted(folder.rglob("*.trace")):

@@ -18,7 +18,7 @@ from transport.trace.store import Store, new_store
 from transport.trace.tables import TABLES
 
 ROWS_AT_ONCE = 200_000
-NAMED_MAX = 5  # things of a kind that a line names
+NAMED_MAX = 5  # most words of a kind that one line lists
 LIMITS = {
     "u8": (0, (1 << 8) - 1),
     "u16": (0, (1 << 16) - 1),
@@ -70,8 +70,8 @@ class Source:
 class Import:
     """What was read so far.
 
-    kind: "nccl-log" or "kineto". read: what was counted, by a name in plain words.
-    unknown: words that are not known, and how often they came.
+    kind: "nccl-log" or "kineto". read: what was read, such as "operations" -> how many.
+    unknown: text that is not known -> how often it occurred.
     """
 
     kind: str

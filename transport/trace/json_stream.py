@@ -13,14 +13,14 @@ from typing import Any, TextIO, cast
 from transport.trace.layout import TraceError
 
 CHUNK = 1 << 20  # characters that are read at once
-VALUE_MAX = 64 << 20  # characters of one value
+VALUE_MAX = 64 << 20  # most characters of one value
 ZIPPED = b"\x1f\x8b"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _AFTER = ",]}: \t\r\n"  # what can follow a value
 
 
 class JsonError(Exception):
-    """The text is no JSON, or ends early; ends_early tells which."""
+    """The text is not JSON. ends_early: it may be the beginning of JSON that was cut off."""
 
     def __init__(self, what: str, ends_early: bool = False) -> None:
         super().__init__(what)
@@ -36,7 +36,7 @@ class _Reader:
         self._decode = json.JSONDecoder(parse_constant=_no_number).raw_decode
 
     def next(self) -> str:
-        """The next character that is no space, which stays; "" at the end."""
+        """Skips spaces and returns the next character, which is not consumed; "" at the end."""
         while True:
             found = _SPACE.match(self._text, self._at)
             self._at = found.end() if found else self._at
@@ -46,7 +46,7 @@ class _Reader:
                 return ""
 
     def take(self, wanted: str) -> str:
-        """Takes the next character, which must be one of those wanted."""
+        """Consumes the next character that is no space; JsonError unless it is in `wanted`."""
         found = self.next()
         if not found or found not in wanted:
             raise JsonError(f"expected one of {wanted}, found {found!r}", not found)
@@ -54,27 +54,27 @@ class _Reader:
         return found
 
     def value(self) -> Any:
-        """Takes a value, which is read on until it is complete."""
+        """Consumes a value; reads more text until the value is complete."""
         while True:
             self.next()
             try:
                 found, end = self._decode(self._text, self._at)
             except RecursionError:
-                raise JsonError("it is nested too deeply") from None
+                raise JsonError("its JSON is nested too deeply") from None
             except ValueError as error:
-                # A part of a value can look like damage in any place.
+                # The beginning of a value is invalid, too: read more before this counts as damage.
                 near_end = self._near_end(error)
                 if not self._more(double=True):
                     raise JsonError(str(error), near_end) from None
                 continue
-            # A number may go on in what was not read yet, even after a part that is a number.
+            # A number may continue in text that was not read yet: 12 may be the beginning of 123.
             ended = self._text[end : end + 1] in _AFTER if end < len(self._text) else False
             if ended or not isinstance(found, int | float) or not self._more(double=True):
                 self._at = end
                 return found
 
     def _near_end(self, error: ValueError) -> bool:
-        """Whether what follows could have made it a value."""
+        """Whether the text may be the beginning of a value that was cut off."""
         at = getattr(error, "pos", 0)
         rest = self._text[at : at + 9].strip()
         if "Unterminated" in str(error) or not rest:
@@ -83,7 +83,7 @@ class _Reader:
         return escape or any(word.startswith(rest) for word in ("true", "false", "null", "-"))
 
     def _more(self, double: bool = False) -> bool:
-        """Reads on; False at the end of the file."""
+        """Reads more text; False at the end of the file."""
         held = len(self._text) - self._at
         if held > VALUE_MAX:
             raise JsonError(f"a value is longer than {VALUE_MAX} characters, or damaged")
@@ -102,7 +102,7 @@ def read_object(file: Path, list_name: str) -> Iterator[tuple[str, Any]]:
     """The (name, value) pairs of the object in a file, plain or compressed by gzip.
 
     Each item of the list with this name is a pair of its own. JsonError if the text is no object
-    or damaged; what was complete before is given first.
+    or damaged, after the pairs before the damage.
     """
     try:
         with file.open("rb") as raw:
@@ -123,7 +123,7 @@ def _pairs(reader: _Reader, list_name: str) -> Iterator[tuple[str, Any]]:
     while True:
         name = reader.value()
         if not isinstance(name, str):
-            raise JsonError("a name is no text")
+            raise JsonError("a name in its JSON is not a string")
         reader.take(":")
         if name == list_name and reader.next() == "[":
             for item in _items(reader):

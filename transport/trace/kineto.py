@@ -16,16 +16,16 @@ from transport.trace.layout import TraceError
 from transport.trace.sizes import PER_RANK
 from transport.trace.torch_names import NCCL_TYPES, function_of
 
-RANKS_MAX = 1 << 20  # ranks of a group
-HELD_MAX = 4_000_000  # operations and kernels of a file
+RANKS_MAX = 1 << 20  # most ranks of a group
+HELD_MAX = 4_000_000  # most operations and kernels of a file that are read
 RECORD = "record_param_comms"
 NAME = "Collective name"
 # Names that tensorboard_trace_handler gives its files: host, process id, time.
 FILE_NAME = re.compile(r"(.{1,200})_(\d{1,9})\.\d{1,20}\.pt\.trace\.json(?:\.gz)?")
 KERNEL = re.compile(r"nccl(?:Dev)?Kernel_?(\w*)")
-# Not operations: they wait for one, or stand for several that have events of their own.
+# Names of events that are no operations: waits, and groups of operations that have events, too.
 NO_OPERATIONS = {"wait", "coalesced", "init", "end_coalescing", "start_coalescing"}
-# What is kept of an event, and of its arguments.
+# Fields and arguments of an event that are kept.
 FIELDS = ("name", "ts", "dur", "pid")
 ARGS = (
     *(NAME, "External id", "dtype", "In msg nelems", "Out msg nelems", "Group size", "Seq"),
@@ -37,10 +37,10 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class _Contents:
-    """What one file says.
+    """What one file contains.
 
-    calls: events of operations. annotations: their names, which count if there are no calls.
-    kernels: those of NCCL.
+    calls: events of operations. annotations: named ranges, used if the file has no calls.
+    kernels: NCCL's kernels.
     """
 
     info: dict[str, Any] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class KinetoTraces:
         self.found = Import("kineto")
 
     def read(self, file: Path) -> None:
-        """Reads one trace. TraceError if it is none."""
+        """Reads one trace. TraceError if the file is not a trace of Kineto."""
         contents = _read(file)
         self.found.read["events"] += contents.events
         calls = contents.calls or contents.annotations
@@ -126,7 +126,7 @@ class _File:
                 kernels.setdefault(link, []).append(one)
             else:
                 alone.append(one)
-        # Kernels of PyTorch's newer versions tell their collective, also without events of the CPU.
+        # With newer versions of PyTorch a kernel names its collective: no CPU event is needed.
         described = [one for one in alone if isinstance(_args(one).get(NAME), str)]
         events = [(one, False) for one in calls] + [(one, True) for one in described]
         for one, is_kernel in sorted(events, key=lambda pair: _time(pair[0], "ts")):
@@ -159,7 +159,7 @@ class _File:
         count = _count(function, args, group.size)
         p2p = function in ("Send", "Recv")
         begin_ns, end_ns = self._span(event)
-        # A kernel ends after the call that launched it, so it does not tell when that was.
+        # For a kernel without its call, the call's end is unknown, so it is set to the begin.
         row: dict[str, Any] = {
             "id": self._source.next_id(), "comm": comm, "function": function, "kind":
             "p2p" if p2p else "collective", "count": count, "datatype": datatype,
@@ -272,7 +272,7 @@ def _args(event: Event) -> dict[str, Any]:
 
 
 def _time(event: Event, name: str) -> float:
-    """Microseconds; infinity if there is no such number."""
+    """The field of this name in microseconds; infinity if it is not a valid number."""
     value = event.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e16:
         return math.inf
@@ -280,7 +280,7 @@ def _time(event: Event, name: str) -> float:
 
 
 def _whole(value: Any) -> int | None:
-    """A number as JSON has it or as text; None: it is none."""
+    """A whole number from a JSON number or from text; None: the value is neither."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
@@ -289,7 +289,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
-    """The ranks of a group, from a list or its text; () if they are not all there."""
+    """The ranks of a group, from a list or its text; () if the list is not complete."""
     if isinstance(value, str) and len(value) < 16 * RANKS_MAX and "..." not in value:
         try:
             value = json.loads(value)
@@ -310,7 +310,7 @@ def _configs(info: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _count(function: str, args: dict[str, Any], ranks: int | None) -> int | None:
-    """Elements as NCCL counts them, from those of the input and the output."""
+    """NCCL's argument `count`, from the numbers of elements of the input and the output."""
     into, out = _whole(args.get("In msg nelems")), _whole(args.get("Out msg nelems"))
     if function in ("ReduceScatter", "Scatter"):
         return out
@@ -320,7 +320,7 @@ def _count(function: str, args: dict[str, Any], ranks: int | None) -> int | None
 
 
 def _root(args: dict[str, Any]) -> int | None:
-    """The peer of a Send or Recv, or the root of a collective if the event tells it."""
+    """The peer of a Send or Recv, or the root of a collective if the event has it."""
     found = (_whole(args.get(name)) for name in ("Dst Rank", "Src Rank", "Root Rank"))
     return next((one for one in found if one is not None and one >= 0), None)
 
@@ -331,9 +331,9 @@ def _sequence(args: dict[str, Any], count: int | None) -> int | None:
 
 
 def _algorithm(function: str, kernels: list[Event]) -> str:
-    """TREE or RING by the names of the kernels, which tell no more; "": unknown.
+    """TREE or RING, from the names of the kernels; "": unknown.
 
-    Kernels of NVLS, CollNet and PAT have the name of the ring as well.
+    RING may also be NVLS, CollNet or PAT, because their kernels have the ring's name.
     """
     if function in ("Send", "Recv", "AlltoAll", "Barrier"):
         return ""

@@ -17,9 +17,9 @@ from transport.trace.imported import Import, Source, hashed, size_of
 from transport.trace.layout import TraceError
 from transport.trace.sizes import whole_bytes
 
-LINE_MAX = 16_384  # characters of a line that are read
-WAITING_MAX = 4096  # operations of a process whose algorithm may still be said
-HELD_MAX = 50_000  # operations that are held until their algorithm is said
+LINE_MAX = 16_384  # most characters of a line that are read
+WAITING_MAX = 4096  # most operations of a process that wait for the line with their algorithm
+HELD_MAX = 50_000  # most operations that wait for the line with their algorithm, in total
 MARK = " NCCL "
 ZIPPED = b"\x1f\x8b"
 DATATYPES = (
@@ -27,7 +27,7 @@ DATATYPES = (
     *("ncclFloat16", "ncclFloat32", "ncclFloat64", "ncclBfloat16"),
     *("ncclFloat8e4m3", "ncclFloat8e5m2"),
 )
-# Names of the numbers that older versions print.
+# Names of algorithms and protocols, for which older versions of NCCL print the index.
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 PEER_TO_PEER = ("Send", "Recv")
@@ -47,7 +47,7 @@ SPLIT = re.compile(
 )
 TUNING = re.compile(r"(?:(\w{1,40}): )?(\d{1,20}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})\b")
 VERSION = re.compile(r"NCCL version (\S{1,40})")
-# Only rank 0 says the algorithm, which is that of all ranks.
+# Only rank 0 logs the algorithm, which all ranks use.
 _SHARE_ALGORITHMS = """
 UPDATE operations SET algorithm = k.algorithm, protocol = k.protocol
 FROM (
@@ -60,7 +60,7 @@ WHERE operations.algorithm = '' AND operations.kind = 'collective'
   AND k.sequence = operations.sequence AND k.function = operations.function
   AND k.bytes = operations.bytes
 """
-# NCCL has no algorithms for the other ones, which are sends and receives.
+# Operations of unknown algorithm. All other functions are sends and receives, which have none.
 _VAGUE_ONES = """
 algorithm = '' AND function IN ('AllReduce', 'AllGather', 'ReduceScatter', 'Broadcast', 'Reduce')
 """
@@ -71,7 +71,7 @@ Where = tuple[str, int, int, int]  # host, process id, thread, device
 
 @dataclass(slots=True)
 class Comm:
-    """A communicator of one process, by the lines that name it. id: of its row."""
+    """A communicator of one process, from the lines that name it. id: the id of its row."""
 
     source: Source
     id: int
@@ -90,7 +90,8 @@ class _Process:
     """A process by its host and process id.
 
     comms: address of a communicator -> the communicator.
-    waiting: operations whose algorithm is not known yet, by bytes; count: how many.
+    waiting: bytes of an operation -> operations whose algorithm is not known yet.
+    count: number of operations added to `waiting`.
     """
 
     comms: dict[str, Comm] = field(default_factory=dict)
@@ -99,7 +100,7 @@ class _Process:
 
 
 class NcclLogs:
-    """Reads logs one after the other. A process may be in several of them, and several in one."""
+    """Reads logs one after the other. A log may have several processes, a process several logs."""
 
     def __init__(self, assume_ring: bool = False) -> None:
         self.found = Import("nccl-log")
@@ -112,7 +113,7 @@ class NcclLogs:
         self._file = Path()
 
     def read(self, file: Path) -> None:
-        """Reads one log. TraceError if it is none."""
+        """Reads one log. TraceError if the file is not a log of NCCL."""
         self._file = file
         before = self.found.read["operations"], len(self._comms)
         lines = 0
@@ -142,7 +143,7 @@ class NcclLogs:
         while self._held:
             self._let_go()
         for comm in self._comms:
-            # Without its id, a communicator is another one in each process.
+            # A communicator without an id cannot be joined with that of another process.
             name = hashed(comm.source.number, comm.id) if comm.comm_id is None else comm.comm_id
             self.found.add(
                 "comms", comm.source, id=comm.id, comm_id=name, name="", ranks=comm.ranks,
@@ -206,7 +207,7 @@ class NcclLogs:
             self.found.read["other lines of NCCL"] += 1
 
     def _source(self, where: Where, device: int) -> Source:
-        """A process that drives several devices is one process for each of them."""
+        """The process of a device: a process with several devices counts as one for each device."""
         host, pid, _, _ = where
         return self.found.source((host, pid, device), self._file, host=host, pid=pid)
 
@@ -225,7 +226,7 @@ class NcclLogs:
         where: Where,
         at_ns: int | None,
     ) -> None:
-        """A line that tells a communicator's rank: of its start, its end, or its shape."""
+        """Handles a line with a communicator's rank: about its start, its end, or its shape."""
         address, rank, ranks = member[1], int(member[2]), int(member[3])
         comm = process.comms.get(address)
         if message.endswith(("Destroy COMPLETE", "Abort COMPLETE")):
@@ -282,13 +283,13 @@ class NcclLogs:
             if process.count >= WAITING_MAX:
                 process.waiting.clear()
                 process.count = 0
-            # Versions differ in whether they mean the bytes of a rank's call or of all ranks.
+            # Some versions of NCCL print the bytes of one rank's call, others those of all ranks.
             for bytes_ in {size, whole_bytes(function, size, comm.ranks or 1)}:
                 process.waiting.setdefault(bytes_, []).append(row)
             process.count += 1
 
     def _tuned(self, process: _Process, tuned: re.Match[str]) -> None:
-        """A line that tells the algorithm of the operation that was called before it."""
+        """Handles a line with the algorithm of an operation that was called before."""
         function, size, algorithm, protocol = tuned.groups()
         rows = process.waiting.get(int(size), [])
         rows[:] = [row for row in rows if not row["algorithm"]]

@@ -10,11 +10,11 @@ from transport.trace.protobuf import MASK, data, double, fixed64, number, text, 
 Value = bool | int | float | str | None
 Args = Mapping[str, Value]
 
-WAITING_BYTES = 1 << 20  # of packets, before they are written
-NAMES_MAX = 10_000  # names of events that are numbered; others are repeated
+WAITING_BYTES = 1 << 20  # packets are collected up to this size, then written
+NAMES_MAX = 10_000  # most names of events that get a number; others are written in full each time
 SEQUENCE = 1  # number of the only sequence of packets
-CLEARED, CONTINUED = 1, 2  # flags of a sequence: its names begin here, its names are in use
-BOOTTIME, REALTIME = 6, 1  # clocks; times of packets are of the first if they name none
+CLEARED, CONTINUED = 1, 2  # flags of a packet: numbers of names start anew; it uses such numbers
+BOOTTIME, REALTIME = 6, 1  # ids of clocks; BOOTTIME is the default
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4  # types of events
 NANOSECONDS = 1  # unit of a counter
 
@@ -32,7 +32,7 @@ class PerfettoWriter:
         self._tracks = 0
         self._names: dict[str, int] = {}
         self._keys: dict[str, int] = {}
-        # Names that the next packet must define.
+        # Names and their numbers, encoded, which the next packet must define.
         self._new = b""
         self.events = 0
         clocks = b"".join(
@@ -46,7 +46,7 @@ class PerfettoWriter:
     ) -> int:
         """Describes a track and returns its number.
 
-        pid: the track is that of a process. unit: it is a counter with this unit.
+        pid: given if the track is a process. unit: given if the track is a counter.
         """
         self._tracks += 1
         uuid = (self._tracks * 0x9E3779B97F4A7C15 + 0x77656674) & MASK
@@ -71,9 +71,9 @@ class PerfettoWriter:
         starts: Iterable[int] = (),
         ends: Iterable[int] = (),
     ) -> None:
-        """A slice; without an end it lasts to the end of the trace.
+        """Adds a slice; without an end it lasts to the end of the trace.
 
-        starts, ends: numbers of the arrows that start and end at it.
+        starts, ends: numbers of the arrows that start and end at the slice.
         """
         body = number(9, BEGIN) + number(11, track) + self._name(name)
         body += b"".join(self._arg(key, value) for key, value in args.items() if value is not None)
@@ -91,7 +91,7 @@ class PerfettoWriter:
         self.events += 1
 
     def count(self, track: int, at_ns: int, value: int) -> None:
-        """The value of a counter from this time on."""
+        """Sets the value of a counter from this time on."""
         self._event(at_ns, number(9, COUNTER) + number(11, track) + number(30, value))
         self.events += 1
 

@@ -39,7 +39,11 @@ class Places:
         return sorted(set(range(len(self.labels))) - set(self.of_process.values()))
 
     def write(self, store: Store) -> None:
-        """Makes the tables `place` (process, spot) and `seat` (comm_id, rank, spot, traced)."""
+        """Makes temporary tables for queries; `spot` is the number of a row of the matrix.
+
+        place: the row of each process. seat: the row of each rank of a communicator, and whether
+        a process with a trace belongs to the row.
+        """
         database = store.database
         database.execute("CREATE OR REPLACE TEMP TABLE place (process INTEGER, spot INTEGER)")
         sql = "TEMP TABLE seat (comm_id UBIGINT, rank INTEGER, spot INTEGER, traced BOOLEAN)"

@@ -132,7 +132,7 @@ class _Timeline:
         }
         self._places = places
         self._tracks: dict[tuple[Any, ...], int] = {}
-        # Name, parent and key of a track -> its parts, each with the end of its last slice.
+        # Names of a track -> [end of the last slice, number] of each track with these names.
         self._lanes: dict[tuple[Any, ...], list[list[int]]] = {}
         self._comms = {
             (row[0], row[1]): row[2:]
@@ -148,7 +148,7 @@ class _Timeline:
         sql = "SELECT process, host, pid FROM processes ORDER BY process"
         known = [row for row in store.rows(sql) if row[0] in set(processes)]
         pids = [pid for _, _, pid in known]
-        # Perfetto takes two processes with the same id for one, even if they ran on two hosts.
+        # Perfetto merges processes with the same id, even if they ran on different hosts.
         own = len(set(pids)) == len(pids) and all(0 < (pid or 0) < 1 << 31 for pid in pids)
         for process, host, pid in known:
             at = self._places.of_process.get(process)
@@ -167,7 +167,7 @@ class _Timeline:
         return known
 
     def _lane(self, names: tuple[Any, ...], begin_ns: int, end_ns: int | None) -> int:
-        """A track with these names on which nothing else is in this span.
+        """A track with these names that has no other slice in this span.
 
         Perfetto shows tracks with the same name and parent as one.
         """
@@ -194,7 +194,7 @@ class _Timeline:
         return (process, f"communicator {_group_name(name, comm_id)}{of}")
 
     def _channel_names(self, row: Row) -> tuple[Any, ...]:
-        """Names of the track of the channel or else connection that a row belongs to."""
+        """Names of the track of a row: that of its channel, or of its connection if it has none."""
         process = row["process"]
         if row["channel"] is None:
             peer = row["connection_peer"] or "an unknown peer"
@@ -300,7 +300,7 @@ STRIPE_ARGS = ("message", "bytes", "engine", "segments", "resent", "status")
 
 
 def event_name(function: str, rank: int | None, root: int | None) -> str:
-    """The name of an operation's event, as PyTorch's profiler has it."""
+    """The name of an operation's event, as PyTorch's profiler writes it."""
     name = COLLECTIVES.get(function, (function, ""))[0]
     ends = {"Send": (rank, root), "Recv": (root, rank)}.get(function)
     if ends is None or None in ends:
@@ -310,7 +310,7 @@ def event_name(function: str, rank: int | None, root: int | None) -> str:
 
 
 def arrow(pair: int, side: int, message: int) -> int:
-    """The number of the arrow of a message; side tells which end of the connection sends it."""
+    """The number of the arrow of a message; side: which end of the connection sends it."""
     mixed = (pair * 0x9E3779B97F4A7C15 + (message << 1 | side) * 0xC2B2AE3D27D4EB4F) & MASK
     return (mixed ^ mixed >> 29) or 1
 

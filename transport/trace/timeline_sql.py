@@ -12,7 +12,7 @@ class Section:
     """One kind of events.
 
     sql: takes processes, communicators (NULL: all), and the span in which events begin.
-    order: by what the rows are to be sorted.
+    order: the columns by which rows are sorted.
     """
 
     name: str
@@ -48,7 +48,7 @@ FROM channels c JOIN shown USING (process) CROSS JOIN asked
 LEFT JOIN of_comm k ON k.process = c.process AND k.id = c.comm
 LEFT JOIN operations o ON o.process = c.process AND o.id = c.operation
 WHERE {_COMM} AND {_SPAN.replace("begin_ns ", "c.begin_ns ")}"""
-# A kernel's end was recorded on the host's clock; its duration is of the GPU's.
+# The end of a kernel is a time of the host's clock; its duration was measured by the GPU's clock.
 _KERNELS = f"""{_ASKED},
 timed AS (
   SELECT n.process, n.id, n.operation, n.channel, n.time_ns AS end_ns,
@@ -95,7 +95,7 @@ FROM busiest g CROSS JOIN asked {_OWNED}"""
 _EVENTS = f"""{_ASKED}
 SELECT v.*, v.time_ns AS begin_ns FROM events v JOIN shown USING (process) CROSS JOIN asked
 WHERE {_SPAN}"""
-# A counter keeps its value until the next sample, so each sample begins the span to the next one.
+# Perfetto shows a value until the next one, so each sample gets the rate up to the next sample.
 _SAMPLES = f"""{_ASKED},
 paired AS (
   SELECT p.*, p.time_ns AS begin_ns, lead(time_ns) OVER next AS next_ns,

@@ -60,7 +60,7 @@ DATATYPES = {
 }
 # PyTorch passes some of its types to NCCL as others of the same size.
 NCCL_TYPES = {name: nccl for nccl, name in DATATYPES.items()} | {"Bool": "ncclUint8"}
-RANKS_WRITTEN = 30  # ranks of a group in a text; of longer lists, these and the last one
+RANKS_WRITTEN = 30  # most ranks of a group in a text; a longer list is shortened
 
 
 def function_of(name: str) -> str | None:

@@ -82,7 +82,7 @@ class TraceFile:
 
 
 def _with_head(kind: Kind) -> np.dtype[Any]:
-    """The layout of a record with the two fields that come before its id."""
+    """The layout of a record including its kind and size, which come before its id."""
     fields: Mapping[str, Any] = kind.dtype.fields or {}
     names = ["_kind", "_size", *fields]
     formats = ["<u2", "<u2", *(value[0] for value in fields.values())]
@@ -93,5 +93,5 @@ def _with_head(kind: Kind) -> np.dtype[Any]:
 
 
 def _sealed(data: bytes, at: int) -> bytes:
-    """The bytes with their CRC-32C at the offset `at`, where they have zeros."""
+    """The bytes with their CRC-32C written at offset `at`, where `data` must have zeros."""
     return data[:at] + struct.pack("<I", crc32c(data)) + data[at + 4 :]

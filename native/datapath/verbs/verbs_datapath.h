@@ -100,7 +100,7 @@ class VerbsDatapath final : public Datapath {
   bool make_paths(const LinkPlan& plan, Link* link, std::string* error);
   bool join_path(Link* link, std::size_t path, std::string* error);
   std::string words_of(const Link& link) const;
-  // verbs_tx.cc
+  // Defined in verbs_tx.cc:
   // Source and destination of a burst.
   struct Way {
     VerbsPort* port;

@@ -157,7 +157,7 @@ bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
         on_mended(&path);
         say(each.get(), kAnswer, word.path, path.generation);
       } else {
-        on_broken(peer, word.path);  // from now on this end sends such requests, until the path works
+        on_broken(peer, word.path);  // from now on this end asks the peer to re-establish the path, until it works
       }
     } else if (word.kind == kAsk && same) {
       say(each.get(), kAnswer, word.path, path.generation);

@@ -1,6 +1,6 @@
 // Uses memory windows of type 1. They belong to the protection domain, so the queue pair of every path may write
 // through them (InfiniBand Architecture Specification 1.4, 10.6.7). Binding a window to length zero closes it. If the
-// NIC does not complete that, the window is deallocated; the kernel waits until that is done.
+// NIC does not complete this binding, the window is deallocated; that call waits for the NIC.
 #include "native/datapath/verbs/windows.h"
 
 #include <cerrno>

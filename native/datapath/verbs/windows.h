@@ -15,8 +15,8 @@ namespace weft::datapath {
 class WindowPool {
  public:
   // A window is deallocated after this many uses, because the lowest eight bits of its key change with each binding and
-  // then repeat. A new window's eight bits start at any value, so only the rest of its key makes the NIC refuse late
-  // packets for an old window.
+  // then repeat. In a new window's key these bits start at any value, so only the upper 24 bits make the NIC refuse
+  // late packets for an old window.
   static constexpr std::uint32_t kUsesMax = 100;
 
   WindowPool() = default;

@@ -28,7 +28,7 @@ struct DescriptorState {
   std::int64_t free() const noexcept { return soft - open - left_to_program(); }
 };
 DescriptorState descriptor_state() noexcept;
-std::int64_t soft_descriptor_limit() noexcept;  // does not count the open descriptors
+std::int64_t soft_descriptor_limit() noexcept;  // the whole limit; open descriptors are not subtracted
 
 // Raises the soft limit to the hard limit, but at most to kDescriptorsRaisedMax. False: it cannot be raised any more.
 inline constexpr std::int64_t kDescriptorsRaisedMax = 1 << 20;

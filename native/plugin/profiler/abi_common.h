@@ -36,7 +36,7 @@ inline constexpr int kStateOpSendTransmitted = 2;
 inline constexpr int kStateOpReceived = 5;
 inline constexpr int kStateKernelChannelStop = 22;  // version 4
 
-// A message of a network plugin. NCCL passes the plugin's own structure, whose type `id` tells.
+// A message of a network plugin. NCCL passes the plugin's own structure in `data`; `id` has its type and version.
 struct ProfiledNetEvent {
   std::int64_t id;
   void* data;

@@ -20,7 +20,7 @@ struct Arena::Flow {
   u32 number = 0;
   u32 at_sender = 0, at_receiver = 0;  // index of the flow in the stacks of both hosts
   WireLedger ledger;
-  // A ring of 2 * ahead messages, because receives are posted one round earlier than sends.
+  // A ring of 2 * ahead messages, because receives are posted up to `ahead` messages earlier than sends.
   std::unique_ptr<Message[]> messages;
   std::vector<i64> times_ns;  // of each completed message: time from posting its send to its last byte
   u64 first = 0;              // number of the oldest message that is not done at both ends

@@ -61,8 +61,8 @@ i64 Fabric::next_sample_ps() const noexcept {
   return plan_.sample_ns == 0 ? core::kNever : static_cast<i64>(samples_.at_ns.size()) * plan_.sample_ns * 1000;
 }
 
-// Runs one thread's part. All threads make the same decisions from the same numbers; only thread 0 writes the members
-// of Fabric.
+// The loop of one thread of a run. All threads make the same decisions from the same numbers; only thread 0 writes the
+// members of Fabric.
 void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
   FabricShard& shard = *shards_[index];
   const bool alone = shards_.size() == 1;

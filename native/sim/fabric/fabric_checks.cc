@@ -112,7 +112,8 @@ void FabricChecks::on_segment(u32 host, core::Stack& stack, u32 to, const wire::
   if (seq == segments.size()) return segments.push_back({packet.data.sent_ns, path, false, false});
   Copy& last = segments[seq];
   if (last.acked) violate("P-4", "a segment was resent although it was acknowledged");
-  if (packet.data.sent_ns <= last.sent_ns) violate("P-4", "a resent segment's send time is not later than before");
+  if (packet.data.sent_ns <= last.sent_ns)
+    violate("P-4", "a resent segment's send time is not later than that of its previous transmission");
   if (flow.tx.counters().segments_resent > flow.tx.counters().segments_lost)
     violate("P-4", "more segments resent than declared lost");
   const core::PathSet& paths = flow.peer->paths();
@@ -155,7 +156,7 @@ void FabricChecks::on_ack(u32 host, const wire::Packet& packet) {
   const wire::Ack& ack = packet.ack;
   if (ack.cumulative_seq > segments.size())
     return violate("P-3", "a receiver acknowledged a segment that was never sent");
-  // Goes down from cumulative_seq to the first segment that is marked already; all segments below that are marked too.
+  // Marks segments downwards from cumulative_seq until a marked one; all segments below a marked one are marked, too.
   for (u64 seq = ack.cumulative_seq; seq != 0 && !segments[seq - 1].acked; --seq) segments[seq - 1].acked = true;
   for (std::size_t word = 0; word < ack.bitmap_words; ++word) {
     u64 bits;

@@ -43,7 +43,7 @@ class FabricChecks {
   const std::string& violation() const noexcept { return violation_; }
 
  private:
-  // Which segments of an unfinished message have arrived.
+  // The segments of an unfinished message that have arrived.
   struct Arrived {
     std::vector<bool> segments;
     u64 left = 0;

@@ -291,8 +291,8 @@ void FabricHost::begin_due(FabricShared* shared, i64 now_ps) {
   }
 }
 
-// Posts sends in the connection's order: a transfer whose start time has come waits for those before it. Stays less
-// than 2 * ahead messages after the oldest unfinished one, because receives are posted only that far.
+// Posts sends in the connection's order: a transfer whose start time has come waits for those before it. Posts only
+// messages less than 2 * ahead after the oldest unfinished one, because receives are posted only that far.
 void FabricHost::post(FabricShared* shared, u32 connection, i64 now_ps) {
   FabricWork& work = *shared->work;
   const FabricConnection& at = work.connections[connection];

@@ -19,7 +19,7 @@ struct FabricNodes {
   std::vector<u8> shard_of;  // node -> shard
 };
 
-// When something was first seen. Moments are ordered alike for any distribution of nodes to shards.
+// When a violation or failure was first seen. Moments are ordered alike for any distribution of nodes to shards.
 struct FabricMoment {
   i64 window = core::kNever;
   u32 node = 0;

@@ -42,7 +42,7 @@ void FabricSwitch::touch(FabricNet& net, u32 port) {
 void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps) {
   FabricNet& net = *shared->net;
   const bool pfc = !ingress_.empty();
-  // Ports for which a wake-up is due have queued packets, so they are marked for settling at the start of the window.
+  // Ports with a due wake-up have queued packets, so these ports are marked at the start of the window, to be settled.
   for (std::size_t i = 0; i < count; ++i) {
     if (dues[i].packet != nullptr || dues[i].port >= FabricDue::kPause) continue;
     net.ports[dues[i].port].wake_pending() = false;

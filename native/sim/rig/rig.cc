@@ -340,7 +340,8 @@ void Rig::pump(int end) {
   for (int bursts = 0; bursts < 100'000; ++bursts) {
     if (!side.stack.poll_transmit(now_ns_, burst_.get())) {
       drain_events(end);
-      // Tries once more, because handling the events may have closed a flow.
+      // Asks the stack for packets once more, because handling the events may have closed a flow, which sends close
+      // packets.
       if (!side.stack.poll_transmit(now_ns_, burst_.get())) return drain_events(end);
     }
     check_burst(end);

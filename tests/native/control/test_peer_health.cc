@@ -82,7 +82,7 @@ TEST(health__dead_paths_between_running_processes_are_silence) {
     return facts;
   });
   CHECK_EQUAL(seen.verdict, Status::peer_silent);
-  // Five sixteenths of the allowed silence had passed when the examination began.
+  // An examination of a peer begins after 5/16 of the allowed silence of 20 s; the other 11/16 are 13.75 s.
   CHECK(seen.ended_ns >= 13 * kSecond && seen.ended_ns <= 15 * kSecond);
 }
 

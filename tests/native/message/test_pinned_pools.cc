@@ -38,7 +38,7 @@ TEST(pinned_pools__the_first_pool_with_room_is_used) {
   at.add(2);
   at.add(4);
   CHECK_EQUAL(at.pools.bytes(), 6 * kGranule);
-  const PinnedRun large = at.pools.take(3 * kGranule);  // only the second pool has so many in a row
+  const PinnedRun large = at.pools.take(3 * kGranule);  // only the second pool has three adjacent granules
   const PinnedRun small = at.pools.take(2 * kGranule);
   CHECK(large.begin != nullptr);
   CHECK(small.begin != nullptr);
