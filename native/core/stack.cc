@@ -173,7 +173,7 @@ void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   Flow* target = flow(index);
   if (target == nullptr) return;
   if (target->peer_closed) report_failed_receives(index, *target, target->end_reason);
-  target->peer_closed = false;  // the caller gives up the eager messages that could still be received
+  target->peer_closed = false;  // ends the wait for eager messages that the caller could still have received
   if (target->closer.state() != Closer::State::open) return;
   shared_.trace.now_ns = now_ns;
   report_failed_receives(index, *target, reason);

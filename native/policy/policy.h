@@ -20,7 +20,7 @@ enum class Family : std::uint32_t { window = 1, credit = 2, path = 3, loss = 4 }
 
 // Indices into Descriptor::hooks.
 namespace hook {
-inline constexpr std::size_t start = 0;  // in every family
+inline constexpr std::size_t start = 0;  // in every family, `start` is the first hook
 inline constexpr std::size_t window_ack = 1, window_loss = 2, window_timeout = 3;
 inline constexpr std::size_t credit_demand = 1, credit_tick = 2;
 inline constexpr std::size_t path_pick = 1, path_feedback = 2;

@@ -31,7 +31,7 @@ class Host:
 
     def _read(self, where: Path | None, pids: Sequence[int]) -> Reading:
         if self.fails:
-            raise PageError("cannot list it")
+            raise PageError("cannot list the directory of pages")
         return reading(*self.pages, facts=self.facts)
 
     def scrape(self, of: Exporter, *pages: Page) -> Values:
@@ -174,4 +174,5 @@ def test_exporter__a_directory_that_cannot_be_listed_is_said_once(host: Host) ->
         assert host.scrape(exports)["weft_exporter_failed{}"] == 1
     host.fails = False
     assert host.scrape(exports, busy())["weft_exporter_failed{}"] == 0
-    assert host.lines == ["cannot list it", "the directory of pages can be listed again"]
+    again = "the directory of pages can be listed again"
+    assert host.lines == ["cannot list the directory of pages", again]

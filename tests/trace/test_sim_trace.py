@@ -15,6 +15,7 @@ from transport.sim import Simulation, parse
 from transport.sim.result import Result
 from transport.sim.trace import write_trace
 from transport.trace import open_store, read_segment
+from transport.trace.folder import scan
 from transport.trace.matrix import matrix_of
 
 SIZE = 1 << 20
@@ -164,3 +165,19 @@ def test_sim_trace__what_did_not_end_has_no_end(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         assert store.rows("SELECT count(*) FROM messages") == [(0,)]
         assert store.rows("SELECT count(*), count(end_ns) FROM operations") == [(8, 0)]
+
+
+def test_sim_trace__two_jobs_in_a_folder_stay_apart(tmp_path: Path) -> None:
+    write_trace(simulated("incast", 4), tmp_path / "one")
+    write_trace(simulated("outcast", 4), tmp_path / "two")
+    processes, problems = scan(tmp_path)
+    assert (len(processes), problems) == (8, [])
+    assert len({process.job for process in processes}) == 2
+    cut = tmp_path / "three"
+    cut.mkdir()
+    for path in (tmp_path / "one").glob("*.trace"):
+        (cut / path.name).write_bytes(path.read_bytes()[:-200])
+    processes, problems = scan(tmp_path)
+    assert len(processes) == 8
+    assert all("shorter copy" in one for one in problems)
+    assert all("three" not in str(p) for one in processes for p, _ in one.paths.values())

@@ -22,7 +22,7 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def fields(data: bytes) -> Fields:
-    """Number of a field -> its values: numbers, or the bytes of texts and messages."""
+    """The fields of a protobuf message: number -> values, which are numbers or bytes."""
     found: Fields = defaultdict(list)
     at = 0
     while at < len(data):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -68,8 +69,8 @@ def number(identity: Mapping[str, str], *names: str) -> int | None:
 def scan(folder: Path) -> tuple[list[ProcessFiles], list[str]]:
     """The processes with traces below the folder, by job, attempt and rank; the files not read."""
     found: dict[tuple[str, ...], ProcessFiles] = {}
-    problems = []
-    for path in sorted(folder.rglob("*.trace")):
+    problems: list[str] = []
+    for path in _files(folder, problems):
         try:
             header = _header(path)
         except TraceError as error:
@@ -81,11 +82,30 @@ def scan(folder: Path) -> tuple[list[ProcessFiles], list[str]]:
         key = (trace, *(identity.get(name, "") for name in ("host", "pid", "start_ticks")))
         process = found.setdefault(key, ProcessFiles(trace, identity))
         if header.number in process.paths:
-            first = process.paths[header.number][0].relative_to(folder)
-            problems.append(f"{path.relative_to(folder)} is left out: it is a copy of {first}")
-            continue
+            # A copy that was interrupted is shorter: the longest is read.
+            first = process.paths[header.number][0]
+            sizes = path.stat().st_size, first.stat().st_size
+            kept, other = (path, first) if sizes[0] > sizes[1] else (first, path)
+            how = "a copy" if sizes[0] == sizes[1] else "a shorter copy"
+            names = other.relative_to(folder), kept.relative_to(folder)
+            problems.append(f"{names[0]} is left out: it is {how} of {names[1]}")
+            if kept is first:
+                continue
         process.paths[header.number] = (path, header)
     return sorted(found.values(), key=_order), problems
+
+
+def _files(folder: Path, problems: list[str]) -> list[Path]:
+    """The files below the folder that are named like traces; adds folders that cannot be read."""
+
+    def failed(error: OSError) -> None:
+        where = Path(error.filename).relative_to(folder)
+        problems.append(f"{where} is left out: cannot be read: {error.strerror}")
+
+    found = []
+    for place, _, names in os.walk(folder, onerror=failed):
+        found += [Path(place, name) for name in names if name.endswith(".trace")]
+    return sorted(found)
 
 
 def _header(path: Path) -> Header:

@@ -1,5 +1,5 @@
 // Tests P-6 for the stack: malformed, stale, replayed and foreign packets change only counters. Also tests the rules of
-// acknowledgment: nothing unsent can be acknowledged, and a full window takes several packets.
+// acknowledgment: nothing unsent can be acknowledged, and the acknowledgment of a full window takes several packets.
 #include <algorithm>
 #include <cstring>
 #include <sstream>
