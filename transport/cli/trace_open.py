@@ -47,7 +47,8 @@ def told() -> Iterator[None]:
     except BrokenPipeError:
         raise  # the reader of a pipe has seen enough; click ends without a message
     except OSError as error:
-        raise click.ClickException(f"cannot write {error.filename}: {error.strerror}") from None
+        where = error.filename or "the output"
+        raise click.ClickException(f"cannot write {where}: {error.strerror}") from None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Decides what the rows and columns of a matrix stand for: ranks, processes or hosts."""
+"""The rows and columns of a matrix: which ranks, processes or hosts they stand for."""
 
 from __future__ import annotations
 
