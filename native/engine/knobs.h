@@ -146,6 +146,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Age above which files of a trace are removed; 0: they are kept while trace_bytes_max allows")                    \
   INTEGER(trace_kernels, "switch", 0, 0, 1, false, "1",                                                               \
     "1: the trace has the times of NCCL's kernels on the GPU, which slows collectives down")                          \
+  TEXT(profiler_chain, "", "",                                                                                        \
+    "Another profiler plugin of NCCL, as in NCCL_PROFILER_PLUGIN, that gets all of NCCL's calls after weft's profiler") \
   TEXT(secret_file, "", "",                                                                                           \
     "File with the shared secret; when set, peers that do not hold it are refused")                                   \
   CHOICE(log_level, LogLevel, warn, "error|warn|info|debug", "error,debug",                                           \

@@ -25,6 +25,10 @@ enum class HandleKind : std::uint8_t {
   profiler = 0xC6,   // a communicator of the profiler
   operation = 0xC7,  // an operation that the profiler recorded; the rest of the handle is its record's id
   profiled = 0xC8,   // another event of the profiler
+  // With a chained profiler, NCCL gets handles of pairs: the profiler's own handle and the chained one's.
+  chained_context = 0xC9,
+  chained_event = 0xCA,
+  chained_operation = 0xCB,
 };
 
 // A handle's fields from the top bit: kind (8 bits), part (8), generation (28), index (20). `part` is the slot of a

@@ -96,7 +96,11 @@ def test_run__names_the_plugin_and_keeps_the_rest() -> None:
     traced = run.environment({"WEFT_TRACE": "/traces"}, net_debug=False)
     assert traced["NCCL_PROFILER_PLUGIN"] == traced["NCCL_NET_PLUGIN"]
     other = {"WEFT_TRACE": "/traces", "NCCL_PROFILER_PLUGIN": "other.so"}
-    assert run.environment(other, net_debug=False)["NCCL_PROFILER_PLUGIN"] == "other.so"
+    both = run.environment(other, net_debug=False)
+    assert both["NCCL_PROFILER_PLUGIN"] == traced["NCCL_PROFILER_PLUGIN"]
+    assert both["WEFT_PROFILER_CHAIN"] == "other.so"
+    none = run.environment(other | {"NCCL_PROFILER_PLUGIN": "none"}, net_debug=False)
+    assert "WEFT_PROFILER_CHAIN" not in none
 
 
 @needs_native

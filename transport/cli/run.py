@@ -10,6 +10,7 @@ import click
 
 from congestion.api import FAMILIES
 from transport import Endpoint, knobs, native
+from transport.cli.profiler import load_profiler
 from transport.errors import WeftError
 from transport.policy_choice import PolicyRefusedError, is_broken, resolve_settings
 
@@ -30,7 +31,7 @@ def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
     # NCCL 2.28 and later find the profiler in the library of the network plugin; 2.26 and 2.27 do
     # not.
     if chosen.get("WEFT_TRACE"):
-        chosen.setdefault("NCCL_PROFILER_PLUGIN", str(native.PLUGIN_PATH))
+        load_profiler(chosen)
     if net_debug:
         chosen["NCCL_DEBUG"] = "INFO"
         chosen["NCCL_DEBUG_SUBSYS"] = "INIT,NET"

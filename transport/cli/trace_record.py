@@ -13,6 +13,7 @@ from types import FrameType
 import click
 
 from transport import native
+from transport.cli.profiler import load_profiler
 from transport.sim.units import bytes_text
 
 # Signals that would end this process; they are sent on to the command instead.
@@ -72,7 +73,7 @@ def environment(
     """The user's variables, plus those that make NCCL load the profiler and write traces."""
     chosen = dict(current)
     chosen["WEFT_TRACE"] = str(folder)
-    chosen["NCCL_PROFILER_PLUGIN"] = str(native.PLUGIN_PATH)
+    load_profiler(chosen)
     if kernels:
         chosen["WEFT_TRACE_KERNELS"] = "1"
     if job is not None:

@@ -1,5 +1,5 @@
-// Events of the profiler that are in progress. Starting or ending an event takes no lock, and allocates only while the
-// pool grows. A handle of an event that has ended finds nothing.
+// A pool of events in progress, which are found by handles. Starting or ending an event takes no lock, and allocates
+// only while the pool grows. A handle of an event that has ended finds nothing.
 #pragma once
 
 #include <array>
@@ -12,28 +12,12 @@
 
 namespace weft::nccl {
 
-// The data of an event in progress.
-struct ProfiledEvent {
-  enum class Kind : std::uint8_t { channel, step, kernel };
-  Kind kind = Kind::channel;
-  bool sends = false;
-  std::uint16_t channel = 0;
-  std::uint32_t record = 0;     // for a channel: id of the channel's trace record
-  std::uint32_t operation = 0;  // for a kernel: id of the operation's trace record
-  OpaqueHandle parent{};        // for a step: handle of the channel's event
-  // For a step: what it waits for, and since when.
-  int state = 0;
-  std::int64_t since_ns = 0;
-  // For a channel: sums over its steps, which several threads may end. For a kernel: the GPU's times.
-  std::atomic<std::uint64_t> bytes{0}, gpu_wait_ns{0}, peer_wait_ns{0}, network_wait_ns{0};
-  std::atomic<std::uint32_t> steps{0}, messages{0};
-};
-
+template <typename Event>
 class EventPool {
  public:
   static constexpr std::uint32_t kEventsMax = 1 << 18;
 
-  EventPool() = default;
+  explicit EventPool(HandleKind kind) noexcept : kind_(kind) {}
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
   ~EventPool() {
@@ -41,19 +25,19 @@ class EventPool {
   }
 
   // Takes a new event and sets its handle. Null: too many events are in progress, or memory ran out.
-  ProfiledEvent* take(OpaqueHandle* handle) noexcept {
+  Event* take(OpaqueHandle* handle) noexcept {
     std::uint32_t index = pop();
     if (index == kNone) index = grow();
     if (index == kNone) return nullptr;
     Slot& slot = made(index);
     const std::uint32_t generation = (slot.generation.load(std::memory_order_relaxed) + 1) & kGenerationMask;
-    new (&slot.event) ProfiledEvent;
+    new (&slot.event) Event;
     slot.generation.store(generation, std::memory_order_release);  // odd: in use
-    *handle = {HandleKind::profiled, 0, generation, index};
+    *handle = {kind_, 0, generation, index};
     return &slot.event;
   }
-  ProfiledEvent* find(OpaqueHandle handle) noexcept {
-    if (handle.kind != HandleKind::profiled || handle.index >= kEventsMax) return nullptr;
+  Event* find(OpaqueHandle handle) noexcept {
+    if (handle.kind != kind_ || handle.index >= kEventsMax) return nullptr;
     Slot* const slot = slot_at(handle.index);
     const bool known = slot != nullptr && (handle.generation & 1) != 0 &&
                        slot->generation.load(std::memory_order_acquire) == handle.generation;
@@ -75,7 +59,7 @@ class EventPool {
   static constexpr std::uint32_t kNone = ~std::uint32_t{0};
   static constexpr std::uint32_t kBlockSlots = 1024;
   struct Slot {
-    ProfiledEvent event;
+    Event event;
     std::atomic<std::uint32_t> generation{0};
     std::atomic<std::uint32_t> next{kNone};  // index of the next free slot
   };
@@ -126,6 +110,7 @@ class EventPool {
     return index;
   }
 
+  const HandleKind kind_;
   std::array<std::atomic<Block*>, kEventsMax / kBlockSlots> blocks_{};
   std::atomic<std::uint64_t> free_{kNone};
   std::atomic<std::uint32_t> used_{0};

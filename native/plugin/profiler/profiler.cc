@@ -175,17 +175,24 @@ void Profiler::start_channel(void* context, const void* parent, const ProfiledPr
   *event = handle.value();
 }
 
-void Profiler::start_step(const void* parent, void** event) noexcept {
+void Profiler::start_step(const void* parent, int number, void** event) noexcept {
   *event = nullptr;
   if (writer_.load(std::memory_order_acquire) == nullptr) return;
   const OpaqueHandle of = OpaqueHandle::of(parent);
-  if (events_.find(of) == nullptr) return;
+  ProfiledEvent* const channel = events_.find(of);
+  if (channel == nullptr) return;
+  if (channel->step == number && events_.find(channel->step_event) != nullptr) {
+    *event = channel->step_event.value();
+    return;
+  }
   OpaqueHandle handle{};
   ProfiledEvent* const made = events_.take(&handle);
   if (made == nullptr) return;
   made->kind = ProfiledEvent::Kind::step;
   made->parent = of;
   made->since_ns = now_ns();
+  channel->step = number;
+  channel->step_event = handle;
   *event = handle.value();
 }
 

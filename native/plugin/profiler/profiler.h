@@ -16,6 +16,26 @@
 
 namespace weft::nccl {
 
+// The data of an event in progress.
+struct ProfiledEvent {
+  enum class Kind : std::uint8_t { channel, step, kernel };
+  Kind kind = Kind::channel;
+  bool sends = false;
+  std::uint16_t channel = 0;
+  std::uint32_t record = 0;     // for a channel: id of the channel's trace record
+  std::uint32_t operation = 0;  // for a kernel: id of the operation's trace record
+  OpaqueHandle parent{};        // for a step: handle of the channel's event
+  // For a channel: number and handle of the step that was started last.
+  int step = -1;
+  OpaqueHandle step_event{};
+  // For a step: what it waits for, and since when.
+  int state = 0;
+  std::int64_t since_ns = 0;
+  // For a channel: sums over its steps, which several threads may end. For a kernel: the GPU's times.
+  std::atomic<std::uint64_t> bytes{0}, gpu_wait_ns{0}, peer_wait_ns{0}, network_wait_ns{0};
+  std::atomic<std::uint32_t> steps{0}, messages{0};
+};
+
 struct CommunicatorFacts {
   std::uint64_t comm_id = 0;
   const char* name = nullptr;
@@ -48,7 +68,8 @@ class Profiler {
   // Functions with `event` set it to the new event's handle; null: there is nothing to record.
   void start_operation(void* context, const OperationFacts& facts, void** event) noexcept;
   void start_channel(void* context, const void* parent, const ProfiledProxyOp& facts, void** event) noexcept;
-  void start_step(const void* parent, void** event) noexcept;
+  // NCCL starts a step again if the network could not take it; the event is then the same.
+  void start_step(const void* parent, int number, void** event) noexcept;
   void start_kernel(const void* parent, std::uint16_t channel, std::uint64_t gpu_ns, void** event) noexcept;
   void start_net(const void* parent, const ProfiledNetEvent& event) noexcept;
 
@@ -78,7 +99,7 @@ class Profiler {
   std::shared_ptr<engine::TraceWriter> owned_;
   std::atomic<engine::TraceWriter*> writer_{nullptr};  // null: nothing is recorded
   HandleTable<Context> contexts_{HandleKind::profiler};
-  EventPool events_;
+  EventPool<ProfiledEvent> events_{HandleKind::profiled};
 };
 
 }  // namespace weft::nccl

@@ -12,6 +12,7 @@
 #include "native/plugin/profiler/abi_v5.h"
 #include "native/plugin/profiler/abi_v6.h"
 #include "native/plugin/profiler/abi_v7.h"
+#include "native/plugin/profiler/chain.h"
 #include "native/plugin/profiler/profiler.h"
 
 namespace weft::nccl {
@@ -115,7 +116,7 @@ Result start_event(void* context, void** event, Descriptor* from) noexcept {
       case kEventProxyOp:
         return profiler.start_channel(context, from->parent, from->proxy_op, event);
       case kEventProxyStep:
-        return profiler.start_step(from->parent, event);
+        return profiler.start_step(from->parent, from->proxy_step, event);
       default:
         break;
     }
@@ -183,16 +184,25 @@ Result finalize_v1(void* context) noexcept {
 }  // namespace
 }  // namespace weft::nccl
 
-#define WEFT_PROFILER(version, init)                                                                    \
-  __attribute__((visibility("default"),                                                                 \
-                 used)) constinit weft::nccl::profiler_v##version::Profiler ncclProfiler_v##version = { \
-      weft::nccl::kName,                                                                                \
-      weft::nccl::init,                                                                                 \
-      weft::nccl::start_event<weft::nccl::profiler_v##version::Descriptor>,                             \
-      weft::nccl::stop_event,                                                                           \
-      weft::nccl::record_state<weft::nccl::profiler_v##version::StateArguments>,                        \
-      weft::nccl::finalize_v1};
-extern "C" {
+// Each exported table passes the calls to weft's own table and to the chained profiler.
+#define WEFT_PROFILER(version, init)                                                                              \
+  namespace weft::nccl::profiler_v##version {                                                                     \
+    namespace {                                                                                                   \
+    constinit const Profiler own = {                                                                              \
+        kName, nccl::init, start_event<Descriptor>, nccl::stop_event, record_state<StateArguments>, finalize_v1}; \
+    using Joined = Chain<version, Profiler, Descriptor, StateArguments, own>;                                     \
+    }                                                                                                             \
+  }                                                                                                               \
+  extern "C" {                                                                                                    \
+  __attribute__((visibility("default"),                                                                           \
+                 used)) constinit weft::nccl::profiler_v##version::Profiler ncclProfiler_v##version = {           \
+      weft::nccl::kName,                                                                                          \
+      weft::nccl::profiler_v##version::Joined::init,                                                              \
+      weft::nccl::profiler_v##version::Joined::start_event,                                                       \
+      weft::nccl::profiler_v##version::Joined::stop_event,                                                        \
+      weft::nccl::profiler_v##version::Joined::record_event_state,                                                \
+      weft::nccl::profiler_v##version::Joined::finalize};                                                         \
+  }
 WEFT_PROFILER(1, init_v1)
 WEFT_PROFILER(2, init_v1)
 WEFT_PROFILER(3, init_v1)
@@ -200,4 +210,3 @@ WEFT_PROFILER(4, init_v4)
 WEFT_PROFILER(5, init_v5)
 WEFT_PROFILER(6, init_v5)
 WEFT_PROFILER(7, init_v5)
-}

@@ -1,0 +1,148 @@
+// Loads a chained profiler with dlopen, and installs signal handlers that tell whether a crash happened in its calls.
+#include "native/plugin/profiler/chain_library.h"
+
+#include <dlfcn.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <string_view>
+
+#include "native/engine/knobs.h"
+#include "native/plugin/plugin.h"
+
+namespace weft::nccl {
+namespace {
+
+// Threads in a call of the chained profiler, by thread id. A signal handler may not use thread-local variables of a
+// loaded library, because their first use allocates memory.
+constexpr std::size_t kThreads = 256;
+std::array<std::atomic<pid_t>, kThreads> calling{};
+
+struct Caller {
+  pid_t thread = static_cast<pid_t>(::syscall(SYS_gettid));
+  std::atomic<pid_t>& entry = calling[static_cast<std::size_t>(thread) % kThreads];
+};
+
+Caller& caller() noexcept {
+  thread_local Caller found;
+  return found;
+}
+
+constexpr std::array kCrashes = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+std::array<struct sigaction, NSIG> previous{};
+std::array<char, 512> crash_text{};
+std::size_t crash_length = 0;
+
+// Names the chained profiler if the signal hit a thread in one of its calls, then passes the signal to the handler that
+// was installed before.
+void on_crash(int signal, siginfo_t* info, void* machine) {
+  const auto thread = static_cast<pid_t>(::syscall(SYS_gettid));
+  std::atomic<pid_t>& entry = calling[static_cast<std::size_t>(thread) % kThreads];
+  if (entry.load(std::memory_order_relaxed) == thread) {
+    entry.store(0, std::memory_order_relaxed);  // the line is written once, also if the next handler crashes again
+    static_cast<void>(!::write(STDERR_FILENO, crash_text.data(), crash_length));
+  }
+  const struct sigaction& before = previous[static_cast<std::size_t>(signal)];
+  if ((before.sa_flags & SA_SIGINFO) != 0) {
+    before.sa_sigaction(signal, info, machine);
+  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+    before.sa_handler(signal);
+  } else {
+    // A fault ends the process even if the signal is ignored; a signal that was sent is ignored.
+    struct sigaction standard{};
+    standard.sa_handler = info->si_code > 0 ? SIG_DFL : before.sa_handler;
+    static_cast<void>(::sigaction(signal, &standard, nullptr));
+    if (info->si_code <= 0) static_cast<void>(::raise(signal));
+  }
+}
+
+void attribute_crashes(const std::string& path) noexcept {
+  const int length = std::snprintf(crash_text.data(), crash_text.size(),
+                                   "weft: the process crashed in a call of the profiler that WEFT_PROFILER_CHAIN names "
+                                   "(%s), not in weft or NCCL\n",
+                                   path.c_str());
+  crash_length = std::min(static_cast<std::size_t>(std::max(length, 0)), crash_text.size() - 1);
+  for (const int signal : kCrashes) {
+    struct sigaction ours{};
+    ours.sa_sigaction = on_crash;
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    static_cast<void>(::sigaction(signal, &ours, &previous[static_cast<std::size_t>(signal)]));
+  }
+}
+
+}  // namespace
+
+ChainCall::ChainCall() noexcept { caller().entry.store(caller().thread, std::memory_order_relaxed); }
+ChainCall::~ChainCall() { caller().entry.store(0, std::memory_order_relaxed); }
+
+ChainLibrary& ChainLibrary::instance() noexcept {
+  static auto* const instance = new ChainLibrary;  // not destroyed: other threads may use it until the process ends
+  return *instance;
+}
+
+// Opens the library as NCCL opens NCCL_PROFILER_PLUGIN: by its name, then as libnccl-profiler-NAME.so. Returns what is
+// wrong; empty: nothing.
+std::string ChainLibrary::open() {
+  engine::Knobs knobs;
+  std::string error;
+  // Knobs with errors are logged by the profiler, which reads them too.
+  if (engine::load_knobs(&knobs, &error) != Status::ok || knobs.profiler_chain.empty()) return "";
+  path_ = knobs.profiler_chain;
+  library_ = ::dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library_ == nullptr) {
+    const char* const why = ::dlerror();
+    error = why == nullptr ? "unknown error" : why;
+    if (path_.find('/') == std::string::npos) {
+      library_ = ::dlopen(("libnccl-profiler-" + path_ + ".so").c_str(), RTLD_NOW | RTLD_LOCAL);
+    }
+  }
+  if (library_ == nullptr) return "cannot load it: " + error;
+  attribute_crashes(path_);
+  return "";
+}
+
+std::string ChainLibrary::find(int version) {
+  const std::string symbol = "ncclProfiler_v" + std::to_string(version);
+  void* const found = ::dlsym(library_, symbol.c_str());
+  if (found != nullptr) {
+    // Every version of the table begins with the profiler's name.
+    const char* const name = *static_cast<const char* const*>(found);
+    if (name != nullptr && std::string_view(name) == kName) return "it is weft's own profiler";
+    tables_[static_cast<std::size_t>(version)].store(found, std::memory_order_release);
+    return "";
+  }
+  std::string others;
+  for (int other = 1; other <= kVersionMax; ++other) {
+    if (::dlsym(library_, ("ncclProfiler_v" + std::to_string(other)).c_str()) == nullptr) continue;
+    others += (others.empty() ? "" : ", ") + std::to_string(other);
+  }
+  if (others.empty()) return "it is no profiler plugin: it has no ncclProfiler_v1 to ncclProfiler_v7";
+  return "this NCCL uses " + symbol + ", which it lacks; it has versions " + others;
+}
+
+void* ChainLibrary::load(int version, Logger log) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    std::string error;
+    if (!tried_) {
+      tried_ = true;
+      error = open();
+    }
+    bool& looked_up = looked_up_[static_cast<std::size_t>(version)];
+    if (library_ != nullptr && !looked_up) {
+      looked_up = true;
+      error = find(version);
+    }
+    if (!error.empty() && log != nullptr) {
+      log(kLogWarn, kLogInit, "weft", 0, "PROFILER/weft: the profiler in WEFT_PROFILER_CHAIN=%s is not called: %s",
+          path_.c_str(), error.c_str());
+    }
+  } catch (const std::bad_alloc&) {  // the profiler is not called
+  }
+  return table(version);
+}
+
+}  // namespace weft::nccl

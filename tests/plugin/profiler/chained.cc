@@ -1,0 +1,142 @@
+// A profiler plugin for tests of WEFT_PROFILER_CHAIN. It wants all events, checks that every handle that it gets is one
+// of its own and in use, and writes counts to the file that CHAIN_REPORT names. It has versions 2 to 7. CHAIN_FAULT
+// makes it misbehave: `init` fails, `start` fails, `segv` and `abort` crash, `mask` wants only operations until the
+// first one.
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+
+#include "native/plugin/profiler/abi_v2.h"
+#include "native/plugin/profiler/abi_v3.h"
+#include "native/plugin/profiler/abi_v4.h"
+#include "native/plugin/profiler/abi_v5.h"
+#include "native/plugin/profiler/abi_v6.h"
+#include "native/plugin/profiler/abi_v7.h"
+
+namespace weft::nccl {
+namespace {
+
+struct Event {
+  std::uint64_t type;
+  bool stopped;
+};
+struct Report {
+  std::mutex mutex;
+  std::map<void*, Event> events;  // never erased, so that a stale handle is recognised
+  std::map<std::string, long> counts;
+  int* mask = nullptr;
+};
+Report& report() {
+  static auto* const made = new Report;
+  return *made;
+}
+bool fault(const char* name) {
+  const char* const chosen = std::getenv("CHAIN_FAULT");
+  return chosen != nullptr && std::strcmp(chosen, name) == 0;
+}
+char context_mark;
+
+void write_report() {
+  const char* const path = std::getenv("CHAIN_REPORT");
+  std::FILE* const file = path == nullptr ? nullptr : std::fopen(path, "w");
+  if (file == nullptr) return;
+  std::fputs("{", file);
+  const char* between = "";
+  for (const auto& [name, count] : report().counts) {
+    std::fprintf(file, "%s\"%s\": %ld", between, name.c_str(), count);
+    between = ", ";
+  }
+  std::fputs("}\n", file);
+  std::fclose(file);
+}
+
+Result begin(void** context, int* mask) {
+  if (fault("init")) return Result::internal_error;
+  *context = &context_mark;
+  report().mask = mask;
+  *mask = fault("mask") ? static_cast<int>(kEventCollective) : 0xFFF;
+  return Result::success;
+}
+Result init_v2(void** context, int* mask) { return begin(context, mask); }
+Result init_v4(void** context, int* mask, const char*, std::uint64_t, int, int, int, Logger) {
+  return begin(context, mask);
+}
+Result init_v5(void** context, std::uint64_t, int* mask, const char*, int, int, int, Logger) {
+  return begin(context, mask);
+}
+
+bool known(void* event) { return event == nullptr || report().events.contains(event); }
+
+template <typename Descriptor>
+Result start(void* context, void** event, Descriptor* from) {
+  if (fault("segv")) ::raise(SIGSEGV);
+  if (fault("abort")) std::abort();
+  if (fault("start")) return Result::internal_error;
+  const std::lock_guard lock(report().mutex);
+  auto& counts = report().counts;
+  if (context != &context_mark) ++counts["foreign contexts"];
+  const std::uint64_t type = from->type;
+  const bool proxy_of_another_process = type == kEventProxyOp && from->parent == reinterpret_cast<void*>(0xdead'beef);
+  if (!proxy_of_another_process && !known(from->parent)) ++counts["foreign parents"];
+  if (from->parent != nullptr) ++counts["parents"];
+  if constexpr (requires { from->collective.parent_group; }) {
+    if (type == kEventCollective && !known(from->collective.parent_group)) ++counts["foreign groups"];
+    if (type == kEventCollective && from->collective.parent_group != nullptr) ++counts["groups"];
+  }
+  ++counts["started " + std::to_string(type)];
+  auto* const made = std::malloc(16);  // never freed, so that each event has an address of its own
+  report().events[made] = {type, false};
+  *event = made;
+  if (fault("mask")) *report().mask = 0xFFF;
+  return Result::success;
+}
+
+Result stop(void* event) {
+  const std::lock_guard lock(report().mutex);
+  const auto found = report().events.find(event);
+  if (found == report().events.end()) {
+    ++report().counts["foreign stops"];
+  } else {
+    ++report().counts["stopped " + std::to_string(found->second.type)];
+    found->second.stopped = true;
+  }
+  return Result::success;
+}
+
+template <typename Arguments>
+Result record(void* event, int, Arguments*) {
+  const std::lock_guard lock(report().mutex);
+  ++report().counts[known(event) && event != nullptr ? "states" : "foreign states"];
+  return Result::success;
+}
+
+Result finalize(void* context) {
+  const std::lock_guard lock(report().mutex);
+  ++report().counts[context == &context_mark ? "finalized" : "foreign contexts"];
+  write_report();
+  return Result::success;
+}
+
+}  // namespace
+}  // namespace weft::nccl
+
+#define CHAINED(version, init)                                                                                       \
+  __attribute__((visibility("default"), used)) weft::nccl::profiler_v##version::Profiler ncclProfiler_v##version = { \
+      "chained",                                                                                                     \
+      weft::nccl::init,                                                                                              \
+      weft::nccl::start<weft::nccl::profiler_v##version::Descriptor>,                                                \
+      weft::nccl::stop,                                                                                              \
+      weft::nccl::record<weft::nccl::profiler_v##version::StateArguments>,                                           \
+      weft::nccl::finalize};
+extern "C" {
+CHAINED(2, init_v2)
+CHAINED(3, init_v2)
+CHAINED(4, init_v4)
+CHAINED(5, init_v5)
+CHAINED(6, init_v5)
+CHAINED(7, init_v5)
+}
