@@ -25,7 +25,7 @@ ENVIRONMENT = ("cpu", "cores", "python", "numpy", "weft", "commit", "knobs")
 
 
 def runs(found: Config) -> list[Config]:
-    """Every run of a result; some old results have only medians."""
+    """The rows of every run of a result, or the medians if an old result has only those."""
     kept = found.get("rounds")
     usable = isinstance(kept, list) and all(isinstance(one, dict) for one in kept)
     rows: list[Config] = kept if usable and kept else found["rows"]
@@ -53,7 +53,7 @@ def measures(found: Config) -> dict[str, str]:
 
 
 def verdict(old: Summary, new: Summary, better: str) -> str:
-    """Whether `new` is better or worse; noise if they differ by no more than the larger range."""
+    """How `new` compares; noise: the medians differ by no more than the larger of both ranges."""
     if min(old.runs, new.runs) < 2:
         return "one run: no spread"
     difference = new.median - old.median

@@ -29,7 +29,7 @@ CONNECTIONS_MAX = 65_536
 DESCRIPTORS_SPARE = 256
 MESSAGE_BYTES = 64 << 10
 IN_FLIGHT = 8
-EDGE_MAX = 32  # largest size of the group of first connections, and of last connections
+EDGE_MAX = 32  # at most so many first, and so many last, connections are compared
 OPEN_S_MAX = 0.2  # time limit for opening one connection
 PATTERN = np.random.default_rng(7).integers(0, 256, MESSAGE_BYTES, dtype=np.uint8)
 COLUMNS: Columns = (
@@ -69,12 +69,12 @@ def checkpoints(maximum: int, factor: int) -> list[int]:
 
 
 def edge(number: int) -> int:
-    """The size of the group of first connections, and of the group of last connections."""
+    """How many first, and how many last, connections are compared."""
     return min(EDGE_MAX, max(number // 2, 1))
 
 
 def turns(held: Sequence[Channel]) -> Iterator[tuple[int, Channel]]:
-    """Yields pairs of a first (0) and a last (1) connection; every second pair is reversed."""
+    """Yields first (0) and last (1) connections, alternately: 0 1, 1 0, 0 1, 1 0, ..."""
     count = edge(len(held))
     for index, pair in enumerate(zip(held[:count], held[-count:], strict=True)):
         both = list(enumerate(pair))
@@ -217,7 +217,7 @@ def _row(number: int, config: Config, places: list[Placement], said: Config) -> 
 
 
 def run(kind: str, places: list[Placement], numbers: list[int], messages: int) -> Iterator[Config]:
-    """Runs a process that connects and one that accepts; both report numbers at each checkpoint."""
+    """Runs a process that connects and one that accepts; both report measurements."""
     config = {"kind": kind, "checkpoints": numbers, "messages": messages}
     configs = [config | {"server": True}, config | {"server": False}]
     with gang(side, places, configs) as both:

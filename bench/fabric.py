@@ -259,7 +259,7 @@ def command(
     paths: int,
     json_path: str | None,
 ) -> None:
-    """Compares the simulator with published figures, and measures its cost by number of hosts."""
+    """Compares the simulator with published figures, and measures its cost for many hosts."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if study == "published":
         found, cut = published(seeds, slow, only)

@@ -183,7 +183,7 @@ def same(endpoint: Config, simulated: Config) -> bool:
 
 
 def notes(rows: Sequence[Config], hosts: dict[str, Config]) -> Iterator[str]:
-    """Notes on a result: host delays, how many large rows are accurate, the policies' hashes."""
+    """Notes: host delays, how many rows of large messages are accurate, the policies' hashes."""
     for kind, host in hosts.items():
         yield (
             f"{kind}: idle, a packet takes {host['packet_ns'] / 1e3:.0f} us one way and a message "

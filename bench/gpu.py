@@ -80,7 +80,7 @@ class Memory:
         if not self.on_gpu:
             made = np.random.default_rng(seed).integers(0, 1 << 63, words, dtype=np.int64)
             return made.view(np.uint8)[:size_bytes]
-        # GPUs of one model generate the same numbers from a seed.
+        # Any GPU of the same model generates the same numbers, so the receiver knows the content.
         made = self.cupy.random.default_rng(seed).integers(0, 1 << 62, words, dtype=np.int64)
         return made.view(np.uint8)[:size_bytes]
 
@@ -218,7 +218,7 @@ def measure_kernels(repeats: int) -> Iterator[Config]:
 
 
 def notes_of(rows: list[Config]) -> list[str]:
-    """Compares the medians with the budgets."""
+    """Notes that compare the medians with the required speeds."""
     notes = []
     for size_bytes in dict.fromkeys(row["size_bytes"] for row in rows):
         mine = [row for row in rows if row["size_bytes"] == size_bytes]
@@ -291,7 +291,7 @@ def libraries() -> dict[str, str]:
 def command(
     repeats: int, size: tuple[int, ...], part: tuple[str, ...], json_path: str | None
 ) -> None:
-    """Measures GPU memory over lo against host memory and NCCL; staging, kernels against copies."""
+    """Measures GPU to GPU over lo against host memory and NCCL; staging, kernels against copies."""
     count, named = devices()
     rows: list[Config] = []
     with interruptible() as cut:

@@ -112,7 +112,7 @@ def run(
     task: Config,
     where: Hosts | None = None,
 ) -> list[Config]:
-    """Runs one process per GPU and returns the rows that these print; ends all processes."""
+    """Runs a process per GPU and returns the rows that they print; leaves none running."""
     where = where or Hosts()
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)

@@ -185,7 +185,7 @@ def measure(
                 knobs |= {
                     "payload_crc": "off",
                     "log_level": "error",
-                }  # hides the warning that the payload check is off
+                }  # log_level: hides the warning that the payload check is off
             config = {"messages": messages, "knobs": knobs}
             if name.endswith(READ):
                 with pages_read(read_hz) as reading:

@@ -46,7 +46,7 @@ def build(compiler: str, source: str, out: Path) -> ctypes.CDLL:
 
 
 def stream(seed: int) -> np.ndarray[Any, Any]:
-    """Acknowledgments of a flow whose queue fills and drains, every 2 us."""
+    """An acknowledgment every 2 us, of a flow whose queue fills and drains."""
     draw = random.Random(seed)
     events = FAMILIES["window"].event.zeros(RING)
     for index in range(RING):

@@ -67,7 +67,7 @@ def spinning(threads: int) -> Iterator[None]:
 
 
 class Count:
-    """Counts messages, wrong messages, and the rate after the first second."""
+    """Counts messages and wrong messages; measures the rate after the first second."""
 
     def __init__(self, seconds: float) -> None:
         self.warm_s, self.began = min(1.0, seconds / 4), time.perf_counter()

@@ -102,4 +102,4 @@ def command(gpus: int, repeats: int, json_path: str | None) -> None:
     notes.append("ratio: time of an all-reduce with a trace / without one, by pair")
     emit(found | {"rounds": rows}, json_path, COLUMNS, notes, cut)
     if any(row["wrong"] for row in rows):
-        raise click.ClickException("a sum was wrong")
+        raise click.ClickException("an all-reduce had a wrong sum: the results are not valid")

@@ -32,7 +32,7 @@ def make(folder: Path, ranks: int, rows: int) -> int:
             FROM range(?) t(p)""",
             [ranks],
         )
-        # Connection c of process p ends at p + 1 + 17 c; its two ends have the same pair.
+        # Connection c of process p leads to process p + 1 + 17 c. `pair` is equal at both ends.
         store.database.execute(
             """INSERT INTO connections (process, id, pair, peer, datapath, begin_ns)
             SELECT p, c, p * $n + c, 'x', 'udp', 0 FROM range($ranks) a(p), range($n) b(c)

@@ -103,7 +103,7 @@ CASES = {
 
 
 class Count:
-    """Counts messages after the first seconds."""
+    """Counts wrong messages, and the messages that arrive after the warm-up."""
 
     def __init__(self, warm_s: float) -> None:
         self.begin = time.perf_counter() + warm_s

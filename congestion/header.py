@@ -116,7 +116,7 @@ def _struct(name: str, what: str, layout: Record) -> str:
     for field, (kind, offset, *_) in fields.items():
         meaning = _KINDS[name] if field == "kind" else _MEANING.get(field, "")
         if name == "WindowResult" and field == "window_bytes":
-            meaning = ""  # _MEANING tells of the current window, but a result holds the new window
+            meaning = ""  # _MEANING describes the current window, but a result holds the new window
         lines.append((f"  {_TYPES[kind.kind]} {field};", meaning))
         asserts.append(f"static_assert(offsetof({name}, {field}) == {offset});")
     return "\n".join([f"// {what}", f"struct {name} {{", *_aligned(lines), "};", *asserts]) + "\n"

@@ -22,7 +22,7 @@ LOSS = 0.01
 KNOBS: dict[str, Any] = {"interfaces": "lo", "paths": PATHS, "engines": 1, "fault_loss": LOSS}
 MESSAGE_BYTES = 1 << 20
 MESSAGES = 1_024
-MESSAGES_MAX = 4 * MESSAGES  # upper limit; more than MESSAGES only while a path lacks its share
+MESSAGES_MAX = 4 * MESSAGES  # more than MESSAGES are sent until every path has its share
 IN_FLIGHT = 16
 SECONDS_MAX = 15.0
 PATH_SHARE_MIN = 0.05
@@ -93,7 +93,7 @@ def send(pipe: Pipe, console: Console) -> dict[str, Any]:
                 break
             if i >= IN_FLIGHT:
                 handles[i - IN_FLIGHT].wait(timeout_s=60)
-                # Rotated by IN_FLIGHT, the buffer holds the message that is IN_FLIGHT later.
+                # Message i + IN_FLIGHT is message i, rotated by IN_FLIGHT more bytes.
                 messages[i % IN_FLIGHT] = np.roll(messages[i % IN_FLIGHT], IN_FLIGHT)
             handles.append(connection.isend(messages[i % IN_FLIGHT]))
             progress.update(task, completed=min(i, MESSAGES) * MESSAGE_BYTES)

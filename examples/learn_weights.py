@@ -37,7 +37,7 @@ class Learner:
 
     def __init__(self, paths: int, rate: float = 2.0, back: float = 0.02) -> None:
         self.weight = np.ones(paths)
-        self.rate, self.back = rate, back  # back > 0: some traffic on all paths, to measure them
+        self.rate, self.back = rate, back  # back > 0 keeps every path in use and measured
 
     def __call__(self, telemetry: Telemetry) -> dict[str, dict[str, Any]] | None:
         for seen in telemetry.connections:

@@ -56,7 +56,7 @@ def recorded(steps: Iterable[Step]) -> Track:
             track = Track(f"{step.policy.name} (recorded)", step.policy.family.name)
         _note(track, step, step.result)
     if track is None:
-        raise InvalidArgumentError("no decisions to show")
+        raise InvalidArgumentError("the recording has no decisions to show")
     return track
 
 

@@ -22,7 +22,7 @@ USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation and its units; both functions take the number of ranks."""
+    """An operation and its units; `unit_bytes` and `bus_factor` take the number of ranks."""
 
     study: Study
     operation: Operation

@@ -1,4 +1,4 @@
-"""The common frame of benchmarks: pinned processes, interleaved rounds, tables, JSON.
+"""The common code of benchmarks: pinned processes, interleaved rounds, tables, JSON.
 
 Results contain neither the name of the host nor that of its kernel.
 """

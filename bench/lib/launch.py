@@ -184,7 +184,7 @@ def gang(worker: Worker, places: Sequence[Placement], configs: Sequence[Config])
 
 @contextlib.contextmanager
 def program(command: Sequence[str], place: Placement) -> Iterator[subprocess.Popen[str]]:
-    """Runs a foreign program at a place; kills it if it still runs when the `with` ends."""
+    """Runs a foreign program in a placement; kills it if it still runs when the `with` ends."""
 
     def before() -> None:
         die_with_parent()

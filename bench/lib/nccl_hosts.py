@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Hosts:
-    """Places all ranks on lo, by default."""
+    """Places all ranks on lo; the subclass places them in a lab."""
 
     address = "127.0.0.1"
     interface = "lo"

@@ -117,15 +117,15 @@ def csv_text(rows: Sequence[Config]) -> str:
 
 
 def draw(found: Config, out: Path | io.BytesIO, units: str) -> None:
-    """Plots the first measure with its range: over x if x varies, else a bar per row."""
+    """Plots the first measure with its range, over the column `x` if it varies, else as bars."""
     name = out if isinstance(out, Path) else Path("report.svg")
     pyplot = prepared(name)
     figure, axes = pyplot.subplots(figsize=(8, 4.5))
     rows, lead, x = found["rows"], next(iter(found["measures"])), found["x"]
     timed = [run for run in found["rounds"] if "timeline_bytes_per_s" in run]
     if timed:
-        # Only runs with the first kind of cut (of paths) are plotted; the other runs are in the
-        # JSON.
+        # Runs with different kinds of cut (of paths) cannot share a plot: plot the first kind
+        # only.
         same = [run for run in timed if run.get("cut") == timed[0].get("cut")]
         timeline.draw(axes, same, 1 / UNITS[units], units)
         _keep(figure, pyplot, found["bench"], out)

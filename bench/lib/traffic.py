@@ -120,7 +120,7 @@ def wrong(row: Array, index: int, expected: Array) -> bool:
 
 
 def wholly_wrong(memory: Array, messages: int, expected: Array) -> int:
-    """The number of messages still in memory that differ in any byte."""
+    """How many of the last messages, which are still in memory, have any wrong byte."""
     broken = 0
     expected = expected.copy()
     for index in range(max(messages - len(memory), 0), messages):
@@ -359,7 +359,7 @@ def _streams(flows: Sequence[Flow], load: Load, nodes: int) -> list[_Stream]:
                     kind=flow.kind,
                     size_bytes=load.size_bytes,
                     in_flight=fits - fits % 2,
-                    # A batch uses at most half of the slots, as slots are reused batch by batch.
+                    # At most half of the buffers, because buffers are reused batch by batch.
                     batch=fits // 2
                     if fits // 2 <= load.batch_max
                     else math.gcd(fits // 2, load.batch_max),

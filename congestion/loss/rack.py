@@ -70,7 +70,7 @@ def judge(path: Any, params: Any, event: Any, result: Any) -> None:
 
 
 def judge_tail(path: Any, params: Any, event: Any, result: Any) -> None:
-    """No newer segment was delivered: sends a probe, whose answer tells tail loss from delay."""
+    """No newer segment was delivered: sends a probe; its answer distinguishes loss from delay."""
     if event.oldest_inflight_sent_ns < path.probed_ns:
         due_ns = path.probe_back_ns + params.hold_ns + reorder_ns(path, params, event)
         if event.now_ns >= due_ns:

@@ -59,7 +59,7 @@ def begin_or_end(flow: Any, params: Any, event: Any) -> None:
 
 
 def judge_pause(path: Any, params: Any, event: Any, result: Any) -> None:
-    """Sends a probe after a pause in sending; the probe's answer tells lost from late segments."""
+    """Sends a probe after a pause in sending; its answer distinguishes lost from late segments."""
     now_ns = min(max(event.now_ns, 0), FAR_NS)
     if event.oldest_inflight_sent_ns < path.probed_ns:
         left_ns = params.hold_ns - (event.now_ns - path.probe_back_ns)

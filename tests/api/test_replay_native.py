@@ -113,7 +113,7 @@ def test_replay__a_parameter_that_was_another_makes_other_answers(
                     value = struct.unpack_from("<d", image, word)[0]
                     if (
                         1e-9 < value < 1e12
-                    ):  # the bits of an integer, read as a float, are a far smaller number
+                    ):  # skip integers: their bits, read as a float, are less than 1e-9
                         struct.pack_into("<d", image, word, value / 2)
 
     assert replay_files([changed(most_of(files, 1), tmp_path / "weak", weaken)]).differ > 0

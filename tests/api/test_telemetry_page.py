@@ -119,7 +119,7 @@ def test_page__a_killed_process_leaves_its_last_counters(
     assert page.process_state == "gone"
     check_traffic(page)
     assert page.flows[0].state["receives"] == 1
-    # The next process that uses this directory notes in the page that its process is gone.
+    # The next process that uses this directory marks the page as that of an ended process.
     with Endpoint(**LOCAL, telemetry=str(where)):
         assert len(telemetry.pages(where)) == 2
         path = page.path

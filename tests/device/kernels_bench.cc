@@ -40,7 +40,7 @@ void add_row(std::string* rows, const std::string& what, std::uint64_t bytes, do
   *rows += text;
 }
 
-// A message of pieces of equal length in random order, at multiples of 16 or at random addresses.
+// A message of pieces of equal length in random order, at addresses that are multiples of 16, or at random ones.
 struct Pieces {
   std::vector<gpu::Piece> table;
   std::uint64_t bytes = 0;

@@ -121,7 +121,7 @@ bool reduces_alike(const Rig& rig, gpu::ElementType type, gpu::Operation operati
     arrays->regions[i].upload();
     copies.emplace_back(arrays->regions[i].bytes() + 16);
   }
-  // The host's copies begin at multiples of 16, as the GPU's regions do, so that alignments are equal.
+  // The host's copies begin at addresses that are multiples of 16, as the GPU's regions do: alignments are equal.
   const auto begins = [&](std::size_t i) {
     return copies[i].data() + (0 - reinterpret_cast<std::uintptr_t>(copies[i].data())) % 16;
   };
@@ -201,7 +201,8 @@ bool check_attended(const Rig& rig, std::uint64_t seed) {
   Region lying(rig, Kind::pinned, total + 1), memory(rig, Kind::pinned, sizeof(gpu::AttendantBoard));
   memory.upload();
   auto* const board = reinterpret_cast<gpu::AttendantBoard*>(memory.address());
-  std::uint32_t number = static_cast<std::uint32_t>(draw.below(2) == 0 ? 1 : 0 - draw.below(jobs) - 1);  // wraps
+  // Jobs are numbered from 1, or from a number so high that it wraps around.
+  std::uint32_t number = static_cast<std::uint32_t>(draw.below(2) == 0 ? 1 : 0 - draw.below(jobs) - 1);
   const auto attend = [&](bool gathers, std::uint32_t generation) {
     const std::uint32_t first = number;
     for (std::uint64_t i = 0; i < jobs; ++i) {

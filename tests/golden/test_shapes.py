@@ -123,7 +123,8 @@ def test_dcqcn__is_cut_less_and_less_and_climbs_back_by_halves() -> None:
     assert left[0] < 0.6
     assert left[-1] > left[0] + 0.1  # later cuts are smaller: alpha decays while marks are rare
     for at, _ in falls[:4]:
-        # Fast recovery regains half of the loss each 105 us; a cut lies anywhere between samples.
+        # Fast recovery regains half of the lost rate every 105 us. The time from
+        # a cut to the next sample varies, so the bound is loose.
         lost, regained = rate[at] - rate[at + 1], rate[at + 3] - rate[at + 1]
         assert regained > 0.4 * lost
         assert rate[at + 5] - rate[at + 4] < 0.5 * regained  # then it grows linearly

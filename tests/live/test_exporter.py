@@ -119,7 +119,7 @@ def test_exporter__labels_come_back_with_fewer_series(host: Host) -> None:
     for made, lines in ((busy(peers=6, paths=8), 1), (busy(), 2), (busy(), 2)):
         host.scrape(exports, made)
         assert len(host.lines) == lines
-    assert host.lines[1] == "all labels have values again"
+    assert host.lines[1] == "all labels have their own values again"
 
 
 def test_exporter__counters_of_peers_count_from_its_first_scrape(host: Host) -> None:

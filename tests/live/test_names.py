@@ -50,7 +50,7 @@ def test_names__are_valid_and_differ() -> None:
 
 
 def test_names__the_page_lists_every_metric() -> None:
-    """To mend it, put the output of transport.live.names.markdown() into docs/LIVE.md."""
+    """If this fails, put the output of transport.live.names.markdown() into docs/LIVE.md."""
     text = LIVE_PAGE.read_text()
     assert names.markdown([*names.STATES.values(), *names.EXPORTER.values()]) in text
 

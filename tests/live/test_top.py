@@ -146,7 +146,7 @@ def test_top__a_signal_leaves_the_terminal_as_it_was(
 def test_top__control_keys(tmp_path: Path) -> None:
     with top(tmp_path) as screen:
         screen.shows("0 processes")
-        screen.press(b"\x1a")  # Ctrl-Z: does not stop it, as its parent is in another session
+        screen.press(b"\x1a")  # Ctrl-Z: no effect on a process whose parent is in another session
         screen.shows(LEAVE.decode(), "0 processes")
         screen.press(b"\x03")  # Ctrl-C
         assert screen.ended() == 130

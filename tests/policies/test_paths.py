@@ -97,7 +97,7 @@ def test_power_of_two__a_path_that_swallows_everything_does_not_win_forever() ->
 
 
 def test_power_of_two__the_last_choice_is_kept_where_both_draws_are_slow() -> None:
-    """Random draws alone would use one of six slow paths for 6/8 * 5/7 = 54% of bursts."""
+    """6 of 8 paths are slow: both random draws would be slow for 6/8 * 5/7 = 54% of bursts."""
     rig = peer("power_of_two", 8)
     for _ in range(50):
         for path in range(8):

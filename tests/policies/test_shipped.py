@@ -22,7 +22,7 @@ def test_rack__what_was_sent_a_window_before_the_newest_delivered_is_lost() -> N
     answer = judge(
         rig, now_ns=10_000 * US, newest_acked_sent_ns=9_900 * US, oldest_inflight_sent_ns=9_890 * US
     )
-    assert answer["lost_sent_before_ns"] == (9_900 - 20) * US  # window: a quarter of 80 us
+    assert answer["lost_sent_before_ns"] == (9_900 - 20) * US  # reordering window: 80 us / 4
     assert answer["next_check_ns"] == (9_890 + 100 + 20) * US + 1
     later = judge(
         rig,

@@ -253,7 +253,8 @@ def test_cubic__a_lower_peak_gives_way_by_fast_convergence() -> None:
 def test_cubic__is_reno_where_round_trips_are_short() -> None:
     rig = WindowRig("cubic", 100)
     rig.lose(1_000)
-    assert rig.ack(1_100, 70) == pytest.approx(70 + 9 / 17, abs=1e-3)  # 9 / 17 = 3 * 0.3 / 1.7
+    # RFC 9438: in a round trip, W_est grows by alpha = 3 * (1 - beta) / (1 + beta); beta is 0.7.
+    assert rig.ack(1_100, 70) == pytest.approx(70 + 9 / 17, abs=1e-3)
     for step in range(60):
         rig.ack(1_200 + 100 * step, rig.flow["window_bytes"][0] / SEGMENT)
     before = rig.flow["window_bytes"][0] / SEGMENT
@@ -442,7 +443,7 @@ def test_dcqcn__far_from_the_last_mark_it_adds_more_and_more() -> None:
     rig = dcqcn()
     rig.flow["target_rate"], rig.flow["rate"], rig.flow["timer_ns"] = 2e9, 2e9, 0
     rig.flow["timer_stages"], rig.flow["byte_stages"] = 6, 7
-    assert rate_after(rig, 5, 55) == pytest.approx((2e9 + 2.1e9) / 2)  # 2 * 1 % of the link
+    assert rate_after(rig, 5, 55) == pytest.approx((2e9 + 2.1e9) / 2)  # R_HAI: 2 * 1 % of the link
 
 
 def test_dcqcn__alpha_decays_by_a_256th_each_period_also_for_periods_without_events() -> None:

@@ -34,7 +34,7 @@ def test_smoke__messages_arrive_whole(mode: str) -> None:
 def test_smoke__long_segments_are_cut_by_the_nic() -> None:
     with paired("uc", segment_bytes=32_768) as pair:
         assert pair.carry() == 0
-        assert pair.sending.counters().segments_sent < 80  # about 120 with segments of 4 KB
+        assert pair.sending.counters().segments_sent < 80  # it would be 120 with segments of 4 KB
 
 
 @pytest.mark.parametrize("mode", ["uc", "ud"])

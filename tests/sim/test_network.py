@@ -20,7 +20,7 @@ def check_whole(net: Network) -> None:
     assert (np.diff(net.ports["from"].astype(np.int64)) >= 0).all()
     assert len(net.node_names) == len(set(net.node_names)) == net.hosts + net.switches
     assert net.route.shape[0] == net.switches
-    assert net.group_of.max() == net.groups - 1  # every group has a host
+    assert net.group_of.max() == net.groups - 1  # the last group has a host
     assert net.route.max(initial=-1) < len(net.set_begin) - 1
     back = {(int(p["from"]), int(p["to"])) for p in net.ports}
     assert all((b, a) in back for a, b in back), "a link of one direction"

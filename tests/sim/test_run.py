@@ -307,7 +307,7 @@ def test_cli__json_to_stdout_is_nothing_else(small: str) -> None:
             "gain of the window policy is given twice",
         ),
         (["small", "--set", "seed=1", "--set", "seed=2"], 2, "--set seed is given twice"),
-        (["small", "--set", "seed=1,2"], 2, "seed: give --seeds instead"),
+        (["small", "--set", "seed=1,2"], 2, "give the seeds of a sweep with --seeds"),
         (["small", "--set", "seed=1", "--seeds", "1-2"], 2, "--seeds and --set seed"),
         (["small", "--set", "limit_ns=5", "--limit", "3 us"], 2, "--limit and --set limit_ns"),
         (["small", "--csv", "a.parquet"], 2, "end the name in .csv"),

@@ -74,7 +74,7 @@ def two_trees(ranks: int) -> np.ndarray:
 
 
 def pat(ranks: int, direction: int) -> np.ndarray:
-    """A rank sends one block to distance 2^d for each of 1 to n - 1 with d trailing zero bits."""
+    """For each offset 1 to n - 1, a rank sends a block as far as the offset's lowest set bit."""
     wanted = np.zeros((ranks, ranks), np.int64)
     for number in range(1, ranks):
         distance = number & -number

@@ -98,7 +98,7 @@ def test_timeline__slices_that_overlap_are_on_tracks_of_the_same_name(tmp_path: 
     with open_store(tmp_path) as store:
         found, _ = written(store)
     names = [one for one in found.tracks if one.endswith("channel 0 to 1/messages")]
-    assert len(names) == 2  # messages 0 and 1 overlap
+    assert len(names) == 2  # two tracks, because messages 0 and 1 overlap
 
 
 def test_timeline__both_directions_of_a_connection_have_arrows_of_their_own(

@@ -24,7 +24,7 @@ def address(given: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
     number = int(port) if port.isascii() and port.isdigit() else PORT_MAX + 1
     if not host or number > PORT_MAX:
-        raise click.BadParameter(f"{given} is not HOST:PORT, as 127.0.0.1:9464 is.")
+        raise click.BadParameter(f"{given}: write HOST:PORT, such as 127.0.0.1:9464.")
     return host, number
 
 

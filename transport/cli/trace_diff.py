@@ -82,7 +82,7 @@ def _read(folder: Path, measure: str, by: str, filters: Any) -> tuple[Matrix, Pr
     from transport.trace.matrix import matrix_of
     from transport.trace.profile import profile_of
 
-    with shared.opened(folder, None) as store, shared.told():
+    with shared.opened(folder, None) as store, shared.reporting_errors():
         found = matrix_of(store, measure, by_host=by == "host", filters=filters)
         return found, profile_of(store), [*store.notes(), *found.notes]
 

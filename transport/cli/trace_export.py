@@ -35,7 +35,7 @@ def command(folder: Path, out: Path, form: str, job: str | None) -> None:
     """
     chakra = form == "chakra"
     said = f"wrote {out}"
-    with shared.opened(folder, job, one_job=chakra) as store, shared.told():
+    with shared.opened(folder, job, one_job=chakra) as store, shared.reporting_errors():
         if chakra:
             from transport.trace.chakra import write_chakra
 

@@ -42,7 +42,7 @@ def command() -> None:
 @files_argument
 @out_option
 @click.option(
-    "--assume-ring", is_flag=True, help="Take collectives whose algorithm is not told for rings."
+    "--assume-ring", is_flag=True, help="Assume a ring for collectives of unknown algorithm."
 )
 @json_option
 def nccl_log(files: tuple[Path, ...], out: Path, assume_ring: bool, json_path: str | None) -> None:
@@ -54,7 +54,7 @@ def nccl_log(files: tuple[Path, ...], out: Path, assume_ring: bool, json_path: s
     """
     from transport.trace.nccl_log import NcclLogs
 
-    with shared.told():
+    with shared.reporting_errors():
         logs = NcclLogs(assume_ring)
         for file in files:
             logs.read(file)
@@ -76,7 +76,7 @@ def kineto(files: tuple[Path, ...], out: Path, json_path: str | None) -> None:
     """
     from transport.trace.kineto import KinetoTraces
 
-    with shared.told():
+    with shared.reporting_errors():
         traces = KinetoTraces()
         for file in files:
             traces.read(file)

@@ -42,7 +42,7 @@ def command(folder: Path, job: str | None, json_path: str | None) -> None:
 
     Example: weft trace info traces
     """
-    with shared.opened(folder, job, one_job=False) as store, shared.told():
+    with shared.opened(folder, job, one_job=False) as store, shared.reporting_errors():
         found = document(store)
     if json_path is not None:
         write_json(found, json_path)

@@ -72,7 +72,7 @@ def command(
     from transport.trace.matrix import matrix_of
 
     filters = shared.filters_of(comm, op, kind, from_s, to_s)
-    with shared.opened(folder, job) as store, shared.told():
+    with shared.opened(folder, job) as store, shared.reporting_errors():
         found = matrix_of(store, measure, by_host=by == "host", filters=filters)
         notes = store.notes()
         logarithmic = scale == "log"

@@ -31,7 +31,7 @@ to_option = click.option(
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def reporting_errors() -> Iterator[None]:
     """Turns errors of traces into one line: exit status 2 for a wrong argument, else 1."""
     from transport.trace.layout import TraceError
     from transport.trace.places import ChoiceError
@@ -56,7 +56,7 @@ def opened(folder: Path, job: str | None, *, one_job: bool = True) -> Iterator[S
     """Opens a folder of traces. If `one_job`, several jobs in it are an error without `job`."""
     from transport.trace.store import open_store
 
-    with told():
+    with reporting_errors():
         with progress_on_a_terminal("reading traces") as progress:
             store = open_store(
                 folder, job=job, progress=lambda done, of: progress(f"{done} of {of}", done / of)

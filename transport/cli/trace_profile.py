@@ -35,7 +35,7 @@ def command(folder: Path, job: str | None, json_path: str | None) -> None:
     """
     from transport.trace.profile import profile_of
 
-    with shared.opened(folder, job) as store, shared.told():
+    with shared.opened(folder, job) as store, shared.reporting_errors():
         found = profile_of(store)
         notes = [*store.notes(), *found.notes]
     if json_path is not None:

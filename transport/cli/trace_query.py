@@ -41,7 +41,7 @@ def command(
     from transport.trace.query import select
 
     statement = sys.stdin.read() if sql == "-" else sql
-    with shared.opened(folder, job) as store, shared.told():
+    with shared.opened(folder, job) as store, shared.reporting_errors():
         heads, rows = select(store, statement)
     if csv_path is not None:
         _write_csv(heads, rows, csv_path)

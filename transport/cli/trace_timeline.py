@@ -63,7 +63,7 @@ def command(
 
     span = shared.filters_of(None, None, None, from_s, to_s)
     choice = Choice(ranks, comm, span.from_ns, span.to_ns, limit)
-    with shared.opened(folder, job) as store, shared.told():
+    with shared.opened(folder, job) as store, shared.reporting_errors():
         with _opened(out) as file:
             written = write_timeline(store, file, choice)
         notes = store.notes()

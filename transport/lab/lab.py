@@ -181,7 +181,7 @@ class Lab:
         def change(now: state.State) -> None:
             was = now.cut(link)
             if not was:
-                raise LabModelError(f"{link} is not cut")
+                raise LabModelError(f"{link} is not cut: there is nothing to heal")
             now.changed[link] = state.Changed(now.link(link))
             if was == "down":
                 self._at(wire.ends[1].node, partial(self._bring_up, wire=wire))

@@ -22,9 +22,9 @@ SERIES_MAX = 20_000
 # Subject of a problem -> the line that is logged when the problem has ended.
 WELL = {
     "directory": "the directory of pages can be listed again",
-    "bound": "all labels have values again",
+    "bound": "all labels have their own values again",
 }
-RELAXED = 0.8  # a label is no longer `all` if then at most this share of the bound is used
+RELAXED = 0.8  # labels get values again if at most this share of series_max is then used
 
 
 @dataclass(eq=False)

@@ -1,6 +1,6 @@
 """Rates of processes, engines, peers, paths and connections, from two readings of their pages.
 
-Rows are the same in both readings if their index and generation are. A row that is new counts from
+A row is the same in both readings if its index and generation are equal. A new row counts from
 zero, and so does a counter that is smaller than before. The rates lack what a row counted after the
 first reading if the row was freed before the second one.
 """

@@ -106,7 +106,7 @@ def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     made = transfers(int(np.prod(shape)))
     ends = np.stack(
         [np.stack([child, parent]), np.stack([parent, child])]
-    )  # [direction, end, link]
+    )  # indices: direction (up, down), end (from, to), link
     made["from"] = np.broadcast_to(ends[:, 0][None, :, None], shape).ravel()
     made["to"] = np.broadcast_to(ends[:, 1][None, :, None], shape).ravel()
     made["bytes"] = np.broadcast_to(

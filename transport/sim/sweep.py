@@ -58,7 +58,7 @@ def cases_of(
     The keys of `settings` are those of `applied`.
     """
     if "seed" in settings:
-        raise InvalidArgumentError("seed: give --seeds instead")
+        raise InvalidArgumentError("seed: give the seeds of a sweep with --seeds instead")
     names = list(settings)
     made = []
     wanted: dict[tuple[str, str], None] = {}

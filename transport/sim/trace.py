@@ -74,7 +74,7 @@ def write_trace(result: Result, folder: Path) -> int:
         }
         file = TraceFile(identity)
         _fill(file, run, host, outgoing.get(host, none), incoming.get(host, none))
-        # Unlike in every other run, as ids of processes are.
+        # Differs between runs and hosts, so that traces of several runs can share a folder.
         number = (int(result.fingerprint, 16) ^ (host + 1) << 40) & 0xFFFF_FFFF_FFFF_FFFF
         file.write(folder / f"weft-{number:016x}-000000.trace")
     (folder / "truth.json").write_text(json.dumps(truth(result), indent=1) + "\n")

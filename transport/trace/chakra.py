@@ -47,7 +47,7 @@ FROM operations o JOIN place p ON p.process = o.process
 LEFT JOIN comms m ON m.process = o.process AND m.id = o.comm
 LEFT JOIN network n ON n.process = o.process AND n.operation = o.id
 LEFT JOIN kernel k ON k.process = o.process AND k.operation = o.id
-LEFT JOIN seat s ON s.comm_id = m.comm_id AND s.rank = o.root AND o.kind = 'p2p'
+LEFT JOIN member s ON s.comm_id = m.comm_id AND s.rank = o.root AND o.kind = 'p2p'
 ORDER BY p.spot, o.begin_ns, o.process, o.id
 """
 
@@ -152,7 +152,7 @@ class _Writer:
 
 
 def _number(places: Places, spot: int) -> int:
-    """The rank of a row, or the row's number if it is no rank."""
+    """The rank that a row stands for, or the row's number if its label is no rank."""
     label = places.labels[spot]
     return int(label) if label.isdecimal() else spot
 

@@ -44,11 +44,12 @@ algorithm, root ORDER BY ALL
 # Sends that no channel carried, and receives whose sender has no trace.
 SENDS = """
 SELECT p.spot, s.spot, sum(bytes * share) FROM silent o
-JOIN place p ON p.process = o.process LEFT JOIN seat s ON s.comm_id = o.comm_id AND s.rank = o.root
+JOIN place p ON p.process = o.process
+LEFT JOIN member s ON s.comm_id = o.comm_id AND s.rank = o.root
 WHERE o.kind = 'p2p' AND o.function = 'Send' AND share > 0 GROUP BY ALL
 UNION ALL
 SELECT s.spot, p.spot, sum(bytes * share) FROM silent o
-JOIN place p ON p.process = o.process JOIN seat s ON s.comm_id = o.comm_id AND s.rank = o.root
+JOIN place p ON p.process = o.process JOIN member s ON s.comm_id = o.comm_id AND s.rank = o.root
 WHERE o.kind = 'p2p' AND o.function = 'Recv' AND NOT s.traced AND NOT EXISTS (
   SELECT 1 FROM channels c WHERE c.process = o.process AND NOT c.sends AND c.peer = o.root)
 GROUP BY ALL
@@ -101,8 +102,8 @@ def derive(store: Store, places: Places, filters: str, values: list[Any]) -> Der
             found.unknown_bytes += size
         elif sent > 0:
             ends = (
-                places.seats.get((comm_id, rank)),
-                places.seats.get((comm_id, (rank + 1) % ranks)),
+                places.of_member.get((comm_id, rank)),
+                places.of_member.get((comm_id, (rank + 1) % ranks)),
             )
             found.cells.append((*ends, sent))
     found.unknown += _rows_of(places, vague)
@@ -111,4 +112,4 @@ def derive(store: Store, places: Places, filters: str, values: list[Any]) -> Der
 
 def _rows_of(places: Places, comms: set[int]) -> Iterator[list[int]]:
     for comm_id in sorted(comms):
-        yield sorted({at for (one, _), at in places.seats.items() if one == comm_id})
+        yield sorted({at for (one, _), at in places.of_member.items() if one == comm_id})

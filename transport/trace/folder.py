@@ -82,7 +82,7 @@ def scan(folder: Path) -> tuple[list[ProcessFiles], list[str]]:
         key = (trace, *(identity.get(name, "") for name in ("host", "pid", "start_ticks")))
         process = found.setdefault(key, ProcessFiles(trace, identity))
         if header.number in process.paths:
-            # A copy that was interrupted is shorter: the longest is read.
+            # Of several copies of a file, read the longest: copying the others may have failed.
             first = process.paths[header.number][0]
             sizes = path.stat().st_size, first.stat().st_size
             kept, other = (path, first) if sizes[0] > sizes[1] else (first, path)

@@ -18,7 +18,7 @@ from transport.trace.store import Store, new_store
 from transport.trace.tables import TABLES
 
 ROWS_AT_ONCE = 200_000
-NAMED_MAX = 5  # most words of a kind that one line lists
+NAMED_MAX = 5  # most unknown words that the summary lists
 LIMITS = {
     "u8": (0, (1 << 8) - 1),
     "u16": (0, (1 << 16) - 1),

@@ -95,7 +95,7 @@ class _Reader:
 
 
 def _no_number(text: str) -> None:
-    """NaN and Infinity, which JSON does not have."""
+    """The value for NaN and Infinity, which JSON does not have: None."""
 
 
 def read_object(file: Path, list_name: str) -> Iterator[tuple[str, Any]]:

@@ -104,7 +104,7 @@ def matrix_of(
     places.write(store)
     asked = _Asked(store, filters, comms)
     derived = Derived()
-    if places.seats or store.rows("SELECT 1 FROM channels LIMIT 1"):
+    if places.of_member or store.rows("SELECT 1 FROM channels LIMIT 1"):
         cells = asked.by_channel(measure)
         if measure == "bytes":
             derived = derive(store, places, *asked.operations())
@@ -182,7 +182,7 @@ class _Asked:
               CASE WHEN c.sends THEN s.spot ELSE p.spot END AS target, {value} AS value
             FROM {source} JOIN comms m ON m.process = c.process AND m.id = c.comm {operation}
             JOIN place p ON p.process = c.process
-            LEFT JOIN seat s ON s.comm_id = m.comm_id AND s.rank = c.peer
+            LEFT JOIN member s ON s.comm_id = m.comm_id AND s.rank = c.peer
             WHERE {of}.sends = c.sends AND {which} {where} GROUP BY ALL"""
         return self._store.arrays(sql, *values)
 

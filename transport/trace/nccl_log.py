@@ -60,7 +60,7 @@ WHERE operations.algorithm = '' AND operations.kind = 'collective'
   AND k.sequence = operations.sequence AND k.function = operations.function
   AND k.bytes = operations.bytes
 """
-# Operations of unknown algorithm. All other functions are sends and receives, which have none.
+# Collectives of unknown algorithm; sends and receives have none.
 _VAGUE_ONES = """
 algorithm = '' AND function IN ('AllReduce', 'AllGather', 'ReduceScatter', 'Broadcast', 'Reduce')
 """

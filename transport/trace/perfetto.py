@@ -13,7 +13,8 @@ Args = Mapping[str, Value]
 WAITING_BYTES = 1 << 20  # packets are collected up to this size, then written
 NAMES_MAX = 10_000  # most names of events that get a number; others are written in full each time
 SEQUENCE = 1  # number of the only sequence of packets
-CLEARED, CONTINUED = 1, 2  # flags of a packet: numbers of names start anew; it uses such numbers
+# Flags of a packet: it discards all earlier numbers of names; it uses numbers of names.
+CLEARED, CONTINUED = 1, 2
 BOOTTIME, REALTIME = 6, 1  # ids of clocks; BOOTTIME is the default
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4  # types of events
 NANOSECONDS = 1  # unit of a counter

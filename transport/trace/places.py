@@ -26,13 +26,13 @@ class Places:
     what: "rank", "rank in communicator", "process" or "host".
     labels: the name of each row.
     of_process: process -> its row. Several processes can share a row.
-    seats: (comm_id, rank in the communicator) -> its row, also for some ranks without a trace.
+    of_member: (comm_id, rank in the communicator) -> its row, also for some ranks without a trace.
     """
 
     what: str
     labels: tuple[str, ...]
     of_process: dict[int, int]
-    seats: dict[tuple[int, int], int]
+    of_member: dict[tuple[int, int], int]
 
     def without_trace(self) -> list[int]:
         """The rows to which no process with a trace belongs."""
@@ -41,28 +41,28 @@ class Places:
     def write(self, store: Store) -> None:
         """Makes temporary tables for queries; `spot` is the number of a row of the matrix.
 
-        place: the row of each process. seat: the row of each rank of a communicator, and whether
+        place: the row of each process. member: the row of each rank of a communicator, and whether
         a process with a trace belongs to the row.
         """
         database = store.database
         database.execute("CREATE OR REPLACE TEMP TABLE place (process INTEGER, spot INTEGER)")
-        sql = "TEMP TABLE seat (comm_id UBIGINT, rank INTEGER, spot INTEGER, traced BOOLEAN)"
+        sql = "TEMP TABLE member (comm_id UBIGINT, rank INTEGER, spot INTEGER, traced BOOLEAN)"
         database.execute(f"CREATE OR REPLACE {sql}")
         processes = np.array([*self.of_process.keys()], np.int32)
         at = np.array([*self.of_process.values()], np.int32)
         insert(database, "place", {"process": processes, "spot": at})
         absent = set(self.without_trace())
         rows: Columns = {
-            "comm_id": np.array([comm_id for comm_id, _ in self.seats], np.uint64),
-            "rank": np.array([rank for _, rank in self.seats], np.int32),
-            "spot": np.array([*self.seats.values()], np.int32),
-            "traced": np.array([one not in absent for one in self.seats.values()], np.bool_),
+            "comm_id": np.array([comm_id for comm_id, _ in self.of_member], np.uint64),
+            "rank": np.array([rank for _, rank in self.of_member], np.int32),
+            "spot": np.array([*self.of_member.values()], np.int32),
+            "traced": np.array([one not in absent for one in self.of_member.values()], np.bool_),
         }
-        insert(database, "seat", rows)
+        insert(database, "member", rows)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seat:
+class _Member:
     comm_id: int
     process: int
     rank: int
@@ -87,38 +87,38 @@ def places_of(store: Store, comms: Collection[int] | None, by_host: bool) -> Pla
     """The rows of a matrix of the communicators `comms`; None: of all traffic."""
     processes = store.rows("SELECT process, rank, host, pid, world_size FROM processes ORDER BY 1")
     sql = "SELECT comm_id, process, rank, ranks FROM comms WHERE comm_id IS NOT NULL"
-    seats = [
-        _Seat(comm_id, process, rank, ranks or 0)
+    members = [
+        _Member(comm_id, process, rank, ranks or 0)
         for comm_id, process, rank, ranks in store.rows(sql)
         if rank is not None
     ]
     if comms is not None:
-        seats = [one for one in seats if one.comm_id in comms]
-        members = {one.process for one in seats}
-        processes = [one for one in processes if one[0] in members]
+        members = [one for one in members if one.comm_id in comms]
+        chosen = {one.process for one in members}
+        processes = [one for one in processes if one[0] in chosen]
     if by_host:
         hosts = list(dict.fromkeys(host for _, _, host, _, _ in processes))
         rows = {process: hosts.index(host) for process, _, host, _, _ in processes}
-        return Places("host", tuple(hosts), rows, _seated(seats, rows))
+        return Places("host", tuple(hosts), rows, _rows_of(members, rows))
     # Processes without communicators, such as a launcher, need no rank.
-    seated = {one.process for one in seats}
+    in_comms = {one.process for one in members}
     ranks = {process: rank for process, rank, _, _, _ in processes if rank is not None}
-    named = ranks.keys() >= seated and (seated or len(ranks) == len(processes))
+    named = ranks.keys() >= in_comms and (in_comms or len(ranks) == len(processes))
     if ranks and named and all(0 <= rank < RANKS_MAX for rank in ranks.values()):
         sizes = [size or 0 for _, _, _, _, size in processes] if comms is None else []
-        return _by_rank(ranks, seats, max(sizes, default=0))
-    if seats:
-        return _by_largest(seats)
+        return _by_rank(ranks, members, max(sizes, default=0))
+    if members:
+        return _by_largest(members)
     labels = tuple(f"{host}:{pid}" for _, _, host, pid, _ in processes)
     rows = {process: at for at, (process, *_) in enumerate(processes)}
     return Places("process", labels, rows, {})
 
 
-def _by_rank(ranks: dict[int, int], seats: list[_Seat], size: int) -> Places:
+def _by_rank(ranks: dict[int, int], members: list[_Member], size: int) -> Places:
     """One row per rank of the job. A communicator of all ranks adds ranks without a trace."""
     known = {*ranks.values(), *range(min(size, RANKS_MAX))}
-    groups: dict[int, list[_Seat]] = {}
-    for one in seats:
+    groups: dict[int, list[_Member]] = {}
+    for one in members:
         groups.setdefault(one.comm_id, []).append(one)
     alike = {
         comm_id: max(one.ranks for one in group)
@@ -134,19 +134,19 @@ def _by_rank(ranks: dict[int, int], seats: list[_Seat], size: int) -> Places:
         for comm_id, count in alike.items()
         for rank in range(min(count, RANKS_MAX))
     }
-    return Places("rank", tuple(map(str, sorted(known))), rows, found | _seated(seats, rows))
+    return Places("rank", tuple(map(str, sorted(known))), rows, found | _rows_of(members, rows))
 
 
-def _by_largest(seats: list[_Seat]) -> Places:
+def _by_largest(members: list[_Member]) -> Places:
     """One row for each rank of the largest communicator; other processes have no row."""
-    largest = max(seats, key=lambda one: (one.ranks, -one.comm_id))
-    own = [one for one in seats if one.comm_id == largest.comm_id]
+    largest = max(members, key=lambda one: (one.ranks, -one.comm_id))
+    own = [one for one in members if one.comm_id == largest.comm_id]
     size = min(max(largest.ranks, *(one.rank + 1 for one in own), 1), RANKS_MAX)
     rows = {one.process: one.rank for one in own if 0 <= one.rank < size}
     found = {(largest.comm_id, rank): rank for rank in range(size)}
     labels = tuple(map(str, range(size)))
-    return Places("rank in communicator", labels, rows, found | _seated(seats, rows))
+    return Places("rank in communicator", labels, rows, found | _rows_of(members, rows))
 
 
-def _seated(seats: Iterable[_Seat], rows: dict[int, int]) -> dict[tuple[int, int], int]:
-    return {(one.comm_id, one.rank): rows[one.process] for one in seats if one.process in rows}
+def _rows_of(members: Iterable[_Member], rows: dict[int, int]) -> dict[tuple[int, int], int]:
+    return {(one.comm_id, one.rank): rows[one.process] for one in members if one.process in rows}

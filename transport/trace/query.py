@@ -19,7 +19,7 @@ def select(store: Store, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     try:
         statements = duckdb.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-            raise QueryError("only one SELECT statement can be run: a trace is not changed")
+            raise QueryError("give a single SELECT statement: a trace cannot be changed")
         found = store.database.execute(sql)
         return [column[0] for column in found.description or ()], found.fetchall()
     except duckdb.Error as error:

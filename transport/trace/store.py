@@ -155,7 +155,7 @@ def _connect(file: Path | str | None) -> DuckDBPyConnection:
     except ImportError:
         raise TraceExtraError(f"traces are read with DuckDB: {INSTALL}") from None
     if file is not None and Path(file).exists():
-        raise TraceError(f"{file} exists already")
+        raise TraceError(f"{file} exists already: give another file")
     try:
         database = duckdb.connect(":memory:" if file is None else str(file))
     except duckdb.Error as error:
@@ -190,7 +190,7 @@ def new_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise TraceError(f"{folder} is not empty")
+            raise TraceError(f"{folder} is not empty: give a new folder")
     except OSError as error:
         raise TraceError(f"cannot write {folder}: {error.strerror}") from None
 

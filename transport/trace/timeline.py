@@ -24,7 +24,7 @@ class Choice:
 
     ranks: labels of rows as in a matrix; empty: all. comm: name or id of a communicator.
     from_ns, to_ns: what began in this span, in nanoseconds since the first record.
-    limit: events at most.
+    limit: the largest number of events.
     """
 
     ranks: tuple[str, ...] = ()
@@ -323,11 +323,11 @@ def _groups(places: Places) -> dict[int, str]:
     """The ranks in the job of each communicator whose members are all known."""
     if places.what == "process":
         return {}
-    members: dict[int, dict[int, int]] = {}
-    for (comm_id, rank), at in places.seats.items():
-        members.setdefault(comm_id, {})[rank] = at
+    rows: dict[int, dict[int, int]] = {}
+    for (comm_id, rank), at in places.of_member.items():
+        rows.setdefault(comm_id, {})[rank] = at
     return {
-        comm_id: ranks_text([int(places.labels[seats[rank]]) for rank in range(len(seats))])
-        for comm_id, seats in members.items()
-        if sorted(seats) == [*range(len(seats))]
+        comm_id: ranks_text([int(places.labels[own[rank]]) for rank in range(len(own))])
+        for comm_id, own in rows.items()
+        if sorted(own) == [*range(len(own))]
     }

@@ -11,7 +11,8 @@ from transport.trace.tables import PATHS_NAMED
 class Section:
     """One kind of events.
 
-    sql: takes processes, communicators (NULL: all), and the span in which events begin.
+    sql: its parameters are the processes, the communicators (NULL: all), and the time span in
+    which events begin.
     order: the columns by which rows are sorted.
     """
 

@@ -70,7 +70,7 @@ def function_of(name: str) -> str | None:
 
 
 def ranks_text(ranks: list[int]) -> str:
-    """The ranks of a group as `Process Group Ranks` has them."""
+    """The ranks of a group as text, as in PyTorch's `Process Group Ranks`."""
     if len(ranks) <= RANKS_WRITTEN:
         return str(ranks)
     first = ", ".join(map(str, ranks[: RANKS_WRITTEN - 1]))

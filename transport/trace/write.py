@@ -61,7 +61,7 @@ class TraceFile:
         self._blocks += [made[at : at + step].tobytes() for at in range(0, len(made), step)]
 
     def write(self, path: Path) -> None:
-        """OSError if the file cannot be written."""
+        """Writes the file; OSError if that fails."""
         schema, identity = trace_schema().encode(), self._identity.encode()
         size = (HEADER.size + len(schema) + len(identity) + 7) // 8 * 8
         sizes = (VERSION, size, len(schema), len(identity), 0)
