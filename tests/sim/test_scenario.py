@@ -201,12 +201,15 @@ def test_scenario__the_docs_have_every_key() -> None:
     )
 
 
-def test_scenario__the_example_of_the_docs_is_one() -> None:
+def test_scenario__the_examples_of_the_docs_are_scenarios() -> None:
     page = (ROOT / "docs" / "SIMULATOR.md").read_text()
-    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    found = parse(text).check()
+    texts = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    found = parse(texts[0]).check()
     assert found.network.hosts == 1_024
     assert len(found.changes) == 4
+    steps = parse("[network]\nhosts = 8\n" + texts[1]).check()
+    assert steps.work.jobs[0].program is not None
+    assert len(texts) == 2
 
 
 def test_scenario__importing_the_package_loads_nothing_large() -> None:

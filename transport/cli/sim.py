@@ -190,7 +190,8 @@ def run_once(simulation: Simulation) -> tuple[Result, float]:
     began = monotonic()
     partial = False
     name = simulation.scenario.name
-    with Watch(name, len(simulation.scenario.work.transfers)) as watch:
+    work = simulation.scenario.work
+    with Watch(name, len(work.transfers) + len(work.local)) as watch:
         try:
             while simulation.step():
                 watch.of_run(simulation.totals)
@@ -218,7 +219,10 @@ def show(result: Result, seconds: float, files: Files) -> None:
     click.echo(title_of(result))
     print_table(*tables.jobs(result))
     print_table(*tables.tiers(result))
-    for line in [*tables.remarks(result), *result.scenario.network.notes]:
+    if result.steps:
+        print_table(*tables.steps(result))
+    own = result.scenario
+    for line in [*tables.remarks(result), *own.network.notes, *own.work.notes]:
         click.echo(line)
     click.echo(f"{speed}; fingerprint {result.fingerprint}; {build_text()}")
 
@@ -261,9 +265,10 @@ def judge(result: Result) -> None:
     if not result.finished:
         left = int((~result.done).sum())
         limit = time_text(result.scenario.keys["limit_ns"])
+        what = f"{left:,} of {len(result.done):,} transfers" if left else "some computations"
         raise click.ClickException(
-            f"{left:,} of {len(result.done):,} transfers did not finish within {limit} of virtual "
-            "time: give a longer --limit, or find what delays them"
+            f"{what} did not finish within {limit} of virtual time: give a longer --limit, or "
+            "find what delays them"
         )
 
 
@@ -334,6 +339,10 @@ def show_sweep(
 @click.option("--plot", type=output_file(), help="Write a plot to this file.")
 @click.option("--trace", "trace_folder", type=click.Path(file_okay=False, path_type=Path),
               help="Write a trace into this folder, for weft trace.")  # fmt: skip
+@click.option("--workload", metavar="DIR", type=click.Path(path_type=Path),
+              help="Play back this trace instead of the scenario's workloads.")  # fmt: skip
+@click.option("--scale", type=float, metavar="X",
+              help="With --workload: ranks of the run over ranks of the trace.")  # fmt: skip
 @click.option("--html", "html_path", type=output_file(*HTML), help="Write an HTML report.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> int | None:
@@ -367,7 +376,7 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     settings = settings_of(given)
     single = {key: values[0] for key, values in settings.items() if len(values) == 1}
     several = {key: values for key, values in settings.items() if len(values) > 1}
-    scenario = load(given["scenario"])
+    scenario = with_workload(load(given["scenario"]), given["workload"], given["scale"])
     seeds = given["seeds"]
     if several or seeds is not None or given["dask"]:
         scenario, kept = of_all_runs(scenario, policies, single, several)
@@ -390,6 +399,18 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
         return INTERRUPTED
     judge(result)
     return 0
+
+
+def with_workload(scenario: Scenario, trace: Path | None, scale: float | None) -> Scenario:
+    """The scenario with the operations of a trace as its only workload."""
+    if trace is None:
+        if scale is not None:
+            raise click.UsageError("--scale needs --workload: give the folder of a trace")
+        return scenario
+    if not trace.is_dir():
+        raise click.UsageError(f"--workload: {trace} is not a folder with a trace")
+    table = {"pattern": "trace", "file": str(trace.absolute()), "scale": scale or 1}
+    return scenario.changed({"workload": [table]})
 
 
 def trace_folder(folder: Path | None) -> Path | None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from transport.sim import ideal
 from transport.sim.network import Array
+from transport.sim.program import BEGIN, END
 from transport.sim.scenario import Scenario
 
 QUANTILES = {"p50": 50, "p95": 95, "p99": 99}
@@ -55,6 +56,7 @@ class Result:
     violation: str = ""
     policy_failure: str = ""
     partial: bool = False  # True: the run was interrupted
+    local: Array | None = None  # fields as in `transfers`, for the local work of programs
 
     @property
     def seed(self) -> int:
@@ -102,6 +104,42 @@ class Result:
         """One row for each [[workload]]."""
         work = self.scenario.work
         return [self._job(number) for number in range(len(work.jobs))]
+
+    @cached_property
+    def steps(self) -> list[dict[str, Any]]:
+        """One row for each job that runs a program: the time of its steps and of their parts."""
+        return [
+            self._steps(number)
+            for number, job in enumerate(self.scenario.work.jobs)
+            if job.program is not None and self.local is not None
+        ]
+
+    def _steps(self, number: int) -> dict[str, Any]:
+        work, program = self.scenario.work, self.scenario.work.jobs[number].program
+        assert program is not None
+        assert self.local is not None
+        mine = work.local["job"] == number
+        local, at_ns = work.local[mine], self.local["ready_ns"][mine]
+        row: dict[str, Any] = {"job": work.names[number], "operations": len(program.operations)}
+        if (at_ns < 0).any():
+            return row | {"finished": False}
+        count = max((one.step for one in program.operations), default=0) + 1
+        whole_ns = int(at_ns.max() - at_ns.min())
+        # Begin and end come in pairs of the same order.
+        begin, end = local["kind"] == BEGIN, local["kind"] == END
+        spent_ns = at_ns[end] - at_ns[begin]
+        is_computation = np.array([not one.function for one in program.operations])
+        computes = is_computation[local["operation"][begin]]
+        ranks = len(work.hosts[number])
+        busy_ns = np.bincount(local["rank"][begin][computes], spent_ns[computes])
+        compute_ns = float(busy_ns.sum()) / ranks
+        row |= {"finished": True, "steps": count, "step_ns": whole_ns / count}
+        row["network_ns"] = float(spent_ns[~computes].sum()) / ranks / count
+        if is_computation.sum() > 1:  # the program of a trace only has delays
+            row["compute_ns"] = compute_ns / count
+            # Share of a step in which an average rank does not compute.
+            row["exposed_share"] = max(1 - compute_ns / max(whole_ns, 1), 0.0)
+        return row
 
     def _job(self, number: int) -> dict[str, Any]:
         work = self.scenario.work
@@ -208,12 +246,13 @@ class Result:
             "sources": self.sources,
             "summary": self.summary(),
             "jobs": self.jobs,
+            "steps": self.steps,
             "tiers": self.tiers,
             "totals": self.totals,
             "ideal": IDEAL,
             "violation": self.violation,
             "policy_failure": self.policy_failure,
-            "notes": own.network.notes,
+            "notes": [*own.network.notes, *own.work.notes],
             "keys": {k: v for k, v in own.keys.items() if k != "about"},
         }
         return found | ({"partial": True} if self.partial else {})

@@ -22,6 +22,7 @@ from transport.sim.network import Array
 from transport.sim.result import Result
 from transport.sim.scenario import Scenario, load
 from transport.sim.settings import DEFAULT_POLICIES, beside
+from transport.sim.work import TRANSFER, Work
 
 STEP_HOPS = 200_000  # packet-hops of one step, which takes a fraction of a second
 # Keys of [hosts] that have another name in the plan.
@@ -37,6 +38,14 @@ def as_native(mine: Array, wanted: np.dtype[Any]) -> Array:
     for name in mine.dtype.names or ():
         made[name] = mine[name]
     return made
+
+
+def with_local(work: Work) -> Array:
+    """The transfers, followed by the local work as transfers from a host to itself."""
+    local = np.zeros(len(work.local), TRANSFER)
+    local["from"] = local["to"] = work.local["rank"]
+    local["start_ns"], local["job"] = work.local["start_ns"], work.local["job"]
+    return np.concatenate([work.transfers, local])
 
 
 class Simulation:
@@ -102,7 +111,7 @@ class Simulation:
             self.policies,
             self.sources,
             self.totals,
-            fabric.transfers(),
+            fabric.transfers()[: len(self.scenario.work.transfers)],
             fabric.streams(),
             fabric.ports(),
             fabric.samples(),
@@ -110,6 +119,7 @@ class Simulation:
             fabric.violation,
             fabric.policy_failure,
             partial,
+            fabric.transfers()[len(self.scenario.work.transfers) :],
         )
 
     def _network(self) -> None:
@@ -139,7 +149,7 @@ class Simulation:
     def _work(self) -> None:
         work = self.scenario.work
         self.plan.set_work(
-            as_native(work.transfers, native.TRANSFER_PLAN),
+            as_native(with_local(work), native.TRANSFER_PLAN),
             as_native(work.dependencies, native.DEPENDENCY_PLAN),
         )
         self.plan.seed = self.scenario.seed

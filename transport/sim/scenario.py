@@ -21,7 +21,19 @@ import numpy as np
 
 from congestion.api import FAMILIES
 from transport.lab.model import nearest
-from transport.sim import collectives, events, goal, graph, schema, shapes, trees, work
+from transport.sim import (
+    collectives,
+    events,
+    goal,
+    graph,
+    program,
+    replayed,
+    schema,
+    shapes,
+    steps,
+    trees,
+    work,
+)
 from transport.sim.errors import BadKeyError, ScenarioError, dotted
 from transport.sim.network import Array, Network
 from transport.sim.toml_lines import line_of, lines_of
@@ -135,6 +147,9 @@ class Scenario:
 
     def _files(self) -> set[str]:
         found = {one["file"] for one in self.keys["workload"] if one["pattern"] == "goal"}
+        for one in self.keys["workload"]:
+            if one["pattern"] == "trace" and one["file"] is not None:
+                found |= replayed.files(self.folder, one["file"])
         return {str(one) for one in found | {self.keys["network"]["lab"]} if one is not None}
 
 
@@ -230,7 +245,13 @@ def _workload(table: Any, number: int) -> Tables:
     if isinstance(table, Mapping):
         every["pattern"].read((*path, "pattern"), pattern)
     what = f'a [[workload]] of pattern "{pattern}"'
-    return schema.checked(table, every | schema.WORKLOAD.get(pattern, {}), path, what)
+    found = schema.checked(table, every | schema.WORKLOAD.get(pattern, {}), path, what)
+    if pattern == "steps":
+        found["operations"] = [
+            schema.checked(one, schema.OPERATION, (*path, "operations", at), "an operation")
+            for at, one in enumerate(found["operations"])
+        ]
+    return found
 
 
 def _network(keys: Tables, folder: Path) -> Network:
@@ -295,6 +316,12 @@ def _job(
             text = f"it has {len(schedule.ranks)} ranks, and there are {len(hosts)} hosts"
             raise work.BadWorkError("file", text)
         return job
+    if pattern == "steps":
+        return program.build(steps.program(len(hosts), own))[0]
+    if pattern == "trace":
+        if own["file"] is None:
+            raise work.BadWorkError("file", "missing: name a folder with a trace")
+        return replayed.job(folder / own["file"], len(hosts), own)
     if pattern == "poisson":
         first = network.first_port[:-1][hosts]
         return work.poisson(len(hosts), own, chance, network.ports["bytes_per_s"][first])

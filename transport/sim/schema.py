@@ -28,7 +28,7 @@ class Key:
     """One key: its kind, default, bounds and meaning.
 
     Kinds: int, bytes, ns, rate, share, number, bool, text, words (text or a list), table, tables
-    (an array of tables), sizes and ranks (both text or a list).
+    (an array of tables), list (of numbers), sizes and ranks (both text or a list).
     If the default is None, the meaning says how the value is derived.
     """
 
@@ -75,6 +75,7 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
     "sizes": (str, list),
     "ranks": (str, list),
     "tables": (list, tuple),
+    "list": (list, tuple),
 }
 _EXPECTED = {
     "bool": "true or false",
@@ -82,6 +83,7 @@ _EXPECTED = {
     "words": "text, or a list of texts",
     "table": "a table",
     "tables": "an array of tables: write its name in two pairs of brackets",
+    "list": "a list of whole numbers",
     "sizes": "a name in quotes, or a list of [bytes, cumulative share]",
     "ranks": 'hosts as text such as "0-31" or "0-62/2,70", or a list of numbers',
 }
@@ -113,7 +115,12 @@ TOPOLOGIES = ("fat_tree", "rail", "multi_plane", "dumbbell", "lab", "file")
 PATTERNS = (
     *("permutation", "incast", "outcast", "all_to_all", "all_reduce_ring", "all_reduce_tree"),
     *("all_reduce_double_tree", "reduce_scatter", "reduce_scatter_pat", "all_gather"),
-    *("all_gather_pat", "broadcast", "reduce", "moe", "poisson", "goal"),
+    *("all_gather_pat", "broadcast", "reduce", "moe", "poisson", "goal", "steps", "trace"),
+)
+
+OPERATIONS = (
+    *("all_reduce_ring", "all_reduce_double_tree", "reduce_scatter", "reduce_scatter_pat"),
+    *("all_gather", "all_gather_pat", "broadcast", "reduce", "all_to_all", "send", "receive"),
 )
 
 TOP: Table = {
@@ -291,6 +298,42 @@ WORKLOAD: dict[str, Table] = {
         "file": Key("text", None, "a schedule in GOAL's text form, relative to this file"),
         "ns_per_calc": Key("number", 1.0, "ns of one unit of calc", 0, 1e9),
     },
+    "steps": {
+        "operations": Key("tables", (), "the operations of a training step, a list of tables "
+                          "with the keys of [[workload]], operations of steps"),
+        "repeats": _int(1, "number of steps", 1, 1 << 20),
+        "launch_ns": _ns(0, "time of a host to launch an operation; 0: hosts launch at once"),
+        "sync": Key("bool", True, "at the end of a step a host waits for its GPU, as with "
+                    "loss.item(); false: it launches ahead"),
+        "slow_ranks": Key("list", (), "ranks whose computations take longer, as [3, 7]"),
+        "slow_factor": Key("number", 1.5, "how much longer", 0.01, 1_000),
+    },
+    "trace": {
+        "file": Key("text", None, "folder of a trace, relative to this file (docs/TRACING.md)"),
+        "job": Key("text", None, "job in the trace; default: the only one"),
+        "scale": Key("number", 1, "ranks of the run over ranks of the trace: a whole number, "
+                     "or 1 over one", 1 / 65_536, 65_536),
+        "size_factor": Key("number", 1, "factor for the sizes of all operations", 0, 1e6),
+        "compute_factor": Key("number", 1, "factor for the times between operations", 0, 1e6),
+    },
+}  # fmt: skip
+# The keys of one operation of a step.
+OPERATION: Table = {
+    "name": Key("text", None, "name for `after` and in reports; default: its number"),
+    "compute_ns": _ns(None, "a computation of this time"),
+    "collective": Key("text", None, "or a collective, or a send or a receive", choices=OPERATIONS),
+    "size_bytes": _bytes(1_000_000, "size of the buffer, as in nccl-tests, or of the message", 1),
+    "stream": Key("text", None, "operations of a stream run in order; default: compute for "
+                  "computations, network for all others"),
+    "after": Key("words", None, "operations of the same step that must have ended; default: for "
+                 "communication the computation before it"),
+    "group_ranks": _int(None, "size of its communicators, of consecutive ranks; default: one of "
+                        "all ranks", 2),
+    "across": Key("bool", False, "its communicators are of the ranks at the same place of each "
+                  "such group"),
+    "channels": _int(1, "channels of a ring", 1, 64),
+    "root": _int(0, "root, as a rank of the communicator", 0),
+    "shift": _int(1, "send: to the rank this much higher; receive: from the rank this much lower"),
 }  # fmt: skip
 
 EVENTS: Table = {
@@ -340,6 +383,7 @@ def all_tables() -> dict[str, Table]:
     """Every table of keys, by its heading in docs/SIMULATOR.md."""
     tables = {"At the top": TOP, "[network]": NETWORK, "[hosts]": HOSTS}
     tables |= {f"[[workload]], {name}": keys for name, keys in WORKLOAD.items()}
+    tables |= {"[[workload]], operations of steps": OPERATION}
     return tables | {
         "[[events]]": EVENTS,
         "[samples]": SAMPLES,

@@ -28,6 +28,15 @@ JOBS = {
     "jain": "Jain",
     "goodput_bytes_per_s": "goodput",
 }
+STEPS = {
+    "job": "job",
+    "operations": "operations",
+    "steps": "steps",
+    "step_ns": "time of a step",
+    "compute_ns": "computing",
+    "network_ns": "in the network",
+    "exposed_share": "not computing",
+}
 TIERS = {
     "tier": "tier",
     "links": "links",
@@ -68,7 +77,7 @@ def cell(key: str, value: Any) -> str:
         return f"{value / 1e9:.2f} GB/s"
     if "_bytes" in plain or plain.startswith("queue_bytes"):
         return units.bytes_text(value)
-    if plain.startswith("utilisation"):
+    if plain.startswith(("utilisation", "exposed")):
         return f"{value:.1%}"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
@@ -84,6 +93,12 @@ def jobs(result: Result) -> Rows:
     """One row per job."""
     rows = [{**row, "done": f"{row['done']:,}/{row['transfers']:,}"} for row in result.jobs]
     return _table(JOBS, rows)
+
+
+def steps(result: Result) -> Rows:
+    """One row per job that runs a program."""
+    rows = [row if row["finished"] else {**row, "steps": "not finished"} for row in result.steps]
+    return _table(STEPS, rows)
 
 
 def tiers(result: Result) -> Rows:

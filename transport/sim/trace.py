@@ -7,13 +7,16 @@ what no host can know: queues, marks and losses at every port.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from transport.sim.network import Array
+from transport.sim.program import BEGIN, END, LAUNCH, RECEIVE, SEND, Program
 from transport.sim.result import Result
+from transport.sim.work import Job
 from transport.trace.write import TraceFile
 
 COMMUNICATOR_BASE = 0x5157_0000_0000_0000  # ids of communicators: this plus the number of the job
@@ -21,33 +24,98 @@ PER_RANK = ("AllGather", "ReduceScatter")  # NCCL counts the elements of one ran
 
 
 class _Run:
-    """The transfers of a run with their operation, communicator ranks and message numbers."""
+    """The transfers of a run with their operations, communicators and message numbers.
+
+    Operations and communicators are numbered over all jobs.
+    """
 
     def __init__(self, result: Result) -> None:
         work = result.scenario.work
         self.work, self.network = work, result.scenario.network
         self.transfers, self.times = work.transfers, result.transfers
-        count = len(self.transfers)
-        self.sends = np.zeros(count, bool)  # True: not part of a collective
-        self.turn = np.zeros(count, np.int64)
+        self.local, self.local_times = work.local, result.local
+        self.comms: list[tuple[str, Array]] = []  # name, and hosts in the order of ranks
+        self.operations: list[_Operation] = []
+        # The operation of each transfer at its sender and at its receiver.
+        self.sent_by = np.zeros(len(self.transfers), np.int64)
+        self.received_by = np.zeros(len(self.transfers), np.int64)
+        self.first = np.zeros(len(work.jobs), np.int64)  # first operation of each job
         at = 0
-        for job in work.jobs:
+        for number, job in enumerate(work.jobs):
+            self.first[number] = len(self.operations)
             end = at + len(job.transfers)
-            self.sends[at:end] = job.function == ""
-            own = job.turn if job.turn is not None else np.zeros(end - at, np.int64)
-            self.turn[at:end] = own if job.function else np.arange(end - at)
+            self.sent_by[at:end], self.received_by[at:end] = self._add(number, job)
             at = end
-        ranks = np.full((len(work.jobs), len(self.network.node_names)), -1, np.int32)
-        for number, hosts in enumerate(work.hosts):
+        self.alone = np.array([one.alone for one in self.operations], bool)
+        self.comm = np.array([one.comm for one in self.operations], np.int64)
+        ranks = np.full((len(self.comms), len(self.network.node_names)), -1, np.int32)
+        for number, (_, hosts) in enumerate(self.comms):
             ranks[number, hosts] = np.arange(len(hosts))
-        self.rank = ranks  # [job, host]; -1: the host takes no part
+        self.rank = ranks  # [communicator, host]; -1: the host takes no part
         # Messages are numbered by connection, which is a stream from one host to another one.
         ends = self.transfers[["stream", "from", "to"]]
         _, self.connection = np.unique(ends, return_inverse=True)
         order = np.argsort(self.connection, kind="stable")
         starts = np.searchsorted(self.connection[order], self.connection[order])
-        self.message = np.zeros(count, np.int64)
-        self.message[order] = np.arange(count) - starts
+        self.message = np.zeros(len(self.transfers), np.int64)
+        self.message[order] = np.arange(len(self.transfers)) - starts
+
+    def _add(self, number: int, job: Job) -> tuple[Array, Array]:
+        """Adds a job's operations; returns those of its transfers, at sender and receiver."""
+        name, hosts, first = self.work.names[number], self.work.hosts[number], self.first[number]
+        if job.program is not None and job.turn is not None and job.received_turn is not None:
+            self._add_program(name, hosts, job.program)
+            return job.turn + first, job.received_turn + first
+        self.comms.append((name, hosts))
+        comm = len(self.comms) - 1
+        if not job.function:
+            sizes = job.transfers["bytes"].tolist()
+            self.operations += [_Operation(comm, at, "", "", size) for at, size in enumerate(sizes)]
+            own = np.arange(len(sizes))
+        else:
+            own = job.turn if job.turn is not None else np.zeros(len(job.transfers), np.int64)
+            self.operations += [
+                _Operation(comm, at, job.function, job.algorithm, job.buffer_bytes)
+                for at in range(int(own.max(initial=-1)) + 1)
+            ]
+        return own + first, own + first
+
+    def _add_program(self, name: str, hosts: Array, program: Program) -> None:
+        """Adds the communicators and operations of a program; no transfer has a computation."""
+        members: dict[int, dict[int, None]] = {}
+        for one in program.operations:
+            if one.function:
+                there = members.setdefault(one.communicator, {})
+                both = one.ranks if one.peers is None else np.concatenate([one.ranks, one.peers])
+                there |= dict.fromkeys(both.tolist())
+        base = {number: len(self.comms) + at for at, number in enumerate(members)}
+        for number, ranks in members.items():
+            self.comms.append((f"{name} {number}", hosts[np.array(sorted(ranks))]))
+        counts: dict[tuple[int, str], int] = {}
+        for one in program.operations:
+            key = (one.communicator, one.function)
+            counts[key] = counts.get(key, 0) + 1
+            self.operations.append(
+                _Operation(
+                    base.get(one.communicator, 0), counts[key] - 1, one.function, one.algorithm,
+                    one.size_bytes, one.function in (SEND, RECEIVE),
+                )
+            )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Operation:
+    comm: int
+    sequence: int
+    function: str  # empty: a Send at the sender, a Recv at the receiver
+    algorithm: str
+    size_bytes: int  # 0: the ranks have buffers of different sizes
+    is_message: bool = False
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is one message, not part of a collective."""
+        return self.is_message or not self.function
 
 
 def write_trace(result: Result, folder: Path) -> int:
@@ -109,22 +177,22 @@ def _fill(file: TraceFile, run: _Run, host: int, out: Array, into: Array) -> Non
     """Adds the records of one host: `out` and `into` are its transfers."""
     mine = np.concatenate([out, into])
     sends = np.repeat([True, False], [len(out), len(into)])
-    jobs = np.unique(run.transfers["job"][mine])
-    comms = file.ids(len(jobs))
-    comm_of = np.zeros(len(run.work.jobs), np.uint32)
-    comm_of[jobs] = comms
+    operation = np.concatenate([run.sent_by[out], run.received_by[into]])
+    comms = np.unique(run.comm[operation])
+    ids = file.ids(len(comms))
+    comm_of = np.zeros(len(run.comms), np.uint32)
+    comm_of[comms] = ids
+    sizes = [len(run.comms[comm][1]) for comm in comms]
     file.put(
-        "communicator", comms, np.zeros(len(jobs), np.int64),
-        comm_id=COMMUNICATOR_BASE + jobs.astype(np.uint64),
-        name=[file.text(run.work.names[job]) for job in jobs],
-        ranks=[len(run.work.hosts[job]) for job in jobs],
-        nodes=[len(run.work.hosts[job]) for job in jobs],
-        rank=run.rank[jobs, host],
+        "communicator", ids, np.zeros(len(comms), np.int64),
+        comm_id=COMMUNICATOR_BASE + comms.astype(np.uint64),
+        name=[file.text(run.comms[comm][0]) for comm in comms],
+        ranks=sizes, nodes=sizes, rank=run.rank[comms, host],
     )  # fmt: skip
     connection_of = _connections(file, run, host, mine, sends)
     ends = np.where(sends, run.times["sent_ns"][mine], run.times["received_ns"][mine])
-    operation_of = _operations(file, run, mine, sends, ends, comm_of)
-    channel_of = _channels(file, run, mine, sends, ends, comm_of, operation_of)
+    operation_of = _operations(file, run, host, mine, sends, ends, operation, comm_of)
+    channel_of = _channels(file, run, mine, sends, ends, operation, comm_of, operation_of)
     done = ends >= 0
     file.put(
         "message", file.ids(int(done.sum())), ends[done],
@@ -169,48 +237,71 @@ def _span(which: Array, count: int, begins: Array, ends: Array) -> tuple[Array, 
 
 
 def _operations(
-    file: TraceFile, run: _Run, mine: Array, sends: Array, ends: Array, comm_of: Array
-) -> Array:
-    """Adds the host's operations; returns the operation id of each transfer."""
-    job, alone = run.transfers["job"][mine], run.sends[mine]
-    # A send and a receive with the same number are different operations, unless both belong to one
-    # collective.
-    first, which, count = _groups(job, run.turn[mine], alone & sends)
+    file: TraceFile, run: _Run, host: int, mine: Array, sends: Array, ends: Array,
+    operation: Array, comm_of: Array,
+) -> Array:  # fmt: skip
+    """Adds the host's operations; returns the record's id for each transfer."""
+    alone = run.alone[operation]
+    # A send and a receive of one message are different operations.
+    first, which, count = _groups(operation, alone & sends)
     begin, end = _span(which, count, run.times["ready_ns"][mine], ends)
+    number = operation[first]
+    begin, end = _enqueued(run, host, number, begin, end)
     ids = file.ids(count)
-    one = first
-    jobs = [run.work.jobs[number] for number in job[one]]
-    ranks = np.array([len(run.work.hosts[number]) for number in job[one]])
-    sizes = np.array([each.buffer_bytes for each in jobs], np.int64)
-    parts = np.array([each.function in PER_RANK for each in jobs])
+    rows = [run.operations[one] for one in number]
+    comms = run.comm[number]
+    ranks = np.array([len(run.comms[comm][1]) for comm in comms])
+    sizes = np.array([each.size_bytes for each in rows], np.int64)
+    parts = np.array([each.function in PER_RANK for each in rows])
     names = [
         each.function or ("Send" if is_send else "Recv")
-        for each, is_send in zip(jobs, sends[one], strict=True)
+        for each, is_send in zip(rows, sends[first], strict=True)
     ]
     other = np.where(sends, run.transfers["to"][mine], run.transfers["from"][mine])
-    root = np.where(alone[one], run.rank[job[one], other[one]], -1)
+    root = np.where(alone[first], run.rank[comms, other[first]], -1)
     counts = np.where(parts, sizes // np.maximum(ranks, 1), sizes)
     # If ranks have buffers of different sizes (tokens to experts), count what this host sends.
     sent = np.where(sends, run.transfers["bytes"][mine], 0).astype(np.float64)
     counts = np.where(sizes == 0, np.bincount(which, sent, count), counts)
-    counts = np.where(alone[one], run.transfers["bytes"][mine][one], counts)
+    counts = np.where(alone[first], run.transfers["bytes"][mine][first], counts)
     begun = begin >= 0
     file.put(
-        "operation", ids[begun], begin[begun], sequence=run.turn[mine][one][begun],
-        count=counts[begun], communicator=comm_of[job[one]][begun],
+        "operation", ids[begun], begin[begun],
+        sequence=np.array([each.sequence for each in rows])[begun],
+        count=counts[begun], communicator=comm_of[comms][begun],
         function=np.array([file.text(name) for name in names])[begun],
         datatype=file.text("ncclInt8"), protocol=file.text("SIMPLE"),
-        algorithm=np.array([file.text(each.algorithm) for each in jobs])[begun],
-        root=root[begun], channels=1, kind=alone[one][begun],
+        algorithm=np.array([file.text(each.algorithm) for each in rows])[begun],
+        root=root[begun], channels=1, kind=alone[first][begun],
     )  # fmt: skip
     done = end >= 0
     file.put("operation_end", ids[done], end[done])
     return ids[which]
 
 
+def _enqueued(run: _Run, host: int, number: Array, begin: Array, end: Array) -> tuple[Array, Array]:
+    """Begin and end of the host's operations; for programs these are local work."""
+    if run.local_times is None or len(run.local) == 0:
+        return begin, end
+    here = np.flatnonzero(run.local["rank"] == host)
+    own = run.first[run.local["job"][here]] + run.local["operation"][here]
+    begin, end = begin.copy(), end.copy()
+    # The host enqueues an operation when it launches it, or else when it begins.
+    for kind, times in ((BEGIN, begin), (LAUNCH, begin), (END, end)):
+        of_kind = run.local["kind"][here] == kind
+        order = np.argsort(own[of_kind])
+        known = own[of_kind][order]
+        at = np.searchsorted(known, number)
+        had = at < len(known)
+        had[had] = known[at[had]] == number[had]
+        found = run.local_times["ready_ns"][here][of_kind][order]
+        times[had] = found[at[had]]
+    return begin, end
+
+
 def _channels(
-    file: TraceFile, run: _Run, mine: Array, sends: Array, ends: Array, comm_of: Array,
-    operation_of: Array,
+    file: TraceFile, run: _Run, mine: Array, sends: Array, ends: Array, operation: Array,
+    comm_of: Array, operation_of: Array,
 ) -> Array:  # fmt: skip
     """Adds a channel for each operation, stream, peer and direction; returns its id by transfer."""
     other = np.where(sends, run.transfers["to"][mine], run.transfers["from"][mine])
@@ -219,12 +310,12 @@ def _channels(
     begins = run.times["ready_ns"][mine]
     begin, end = _span(which, count, begins, ends)
     ids = file.ids(count)
-    job = run.transfers["job"][mine][first]
+    comm = run.comm[operation[first]]
     steps = np.bincount(which, minlength=count)
     begun = begin >= 0
     file.put(
         "channel", ids[begun], begin[begun], operation=operation_of[first][begun],
-        communicator=comm_of[job][begun], peer=run.rank[job, other[first]][begun],
+        communicator=comm_of[comm][begun], peer=run.rank[comm, other[first]][begun],
         steps=steps[begun], channel=stream[first][begun] & 0xFFFF, sends=sends[first][begun],
     )  # fmt: skip
     done = end >= 0

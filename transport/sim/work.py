@@ -8,19 +8,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from transport.sim import sizes
 from transport.sim.network import Array
 
+if TYPE_CHECKING:
+    from transport.sim.program import Program
+
 # Same layout as TransferPlan and DependencyPlan in native/sim/fabric/fabric_plan.h.
 TRANSFER = np.dtype(
     [
         *((("from"), np.uint32), ("to", np.uint32), ("bytes", np.uint64), ("start_ns", np.int64)),
         *(("stream", np.uint32), ("job", np.uint32)),
+    ]
+)
+# Local work of a rank, which moves no bytes; in the fabric a transfer from a host to itself.
+LOCAL = np.dtype(
+    [
+        *(("rank", np.uint32), ("start_ns", np.int64), ("job", np.uint32)),
+        *(("operation", np.uint32), ("kind", np.uint8)),  # of the job's program
     ]
 )
 DEPENDENCY = np.dtype([("before", np.uint32), ("after", np.uint32), ("delay_ns", np.int64)])
@@ -39,7 +49,10 @@ class BadWorkError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """The transfers of one [[workload]], numbered from 0, between ranks."""
+    """The transfers of one [[workload]] between ranks.
+
+    Dependencies number the transfers from 0, then the local work.
+    """
 
     transfers: Array  # of the type TRANSFER; `place` turns `from` and `to` from ranks into hosts
     dependencies: Array  # of the type DEPENDENCY
@@ -51,6 +64,12 @@ class Job:
     function: str = ""
     algorithm: str = ""
     turn: Array | None = None  # number of each transfer's operation; None: all have number 0
+    # For a job that runs a program: its operations, and each transfer's operation at the receiver,
+    # which for a message is another one than at the sender.
+    program: Program | None = None
+    received_turn: Array | None = None
+    local: Array = field(default_factory=lambda: np.zeros(0, LOCAL))
+    notes: tuple[str, ...] = ()  # what a reader of the results must know
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +81,11 @@ class Work:
     jobs: list[Job]
     names: list[str]
     hosts: list[Array]  # hosts[job][rank] is the host of a rank
+    local: Array  # of the type LOCAL, with hosts instead of ranks; numbered after all transfers
+
+    @property
+    def notes(self) -> list[str]:
+        return [note for job in self.jobs for note in job.notes]
 
 
 def bounded(count: int) -> int:
@@ -207,25 +231,35 @@ def poisson(
 
 def place(jobs: Sequence[tuple[str, Job, Array, Mapping[str, Any]]], seed: int) -> Work:
     """Merges all jobs: ranks become hosts, and no two jobs share a connection."""
-    many, waiting = [], []
+    many, waiting, locals_ = [], [], []
     first, stream = 0, 0
+    count = sum(len(job.transfers) for _, job, _, _ in jobs)  # local work is numbered from here on
     for number, (_, job, hosts, keys) in enumerate(jobs):
         mine = job.transfers.copy()
         mine["from"], mine["to"] = hosts[mine["from"]], hosts[mine["to"]]
         mine["start_ns"] += keys["start_ns"]
+        here = job.local.copy()
+        here["rank"], here["job"] = hosts[here["rank"]], number
+        here["start_ns"] += keys["start_ns"]
         if keys["jitter_ns"]:
-            free = np.ones(len(mine), bool)
+            free = np.ones(len(mine) + len(here), bool)
             free[job.dependencies["after"]] = False
             chance = generator(seed, 2, number)
-            mine["start_ns"][free] += chance.integers(0, keys["jitter_ns"] + 1, int(free.sum()))
+            later = np.zeros(len(free), np.int64)
+            later[free] = chance.integers(0, keys["jitter_ns"] + 1, int(free.sum()))
+            mine["start_ns"] += later[: len(mine)]
+            here["start_ns"] += later[len(mine) :]
         mine["job"] = number
         mine["stream"] += stream
         stream = int(mine["stream"].max(initial=stream)) + 1
         after = job.dependencies.copy()
-        after["before"] += first
-        after["after"] += first
+        for end in ("before", "after"):
+            is_local = after[end] >= len(mine)
+            after[end] += np.where(is_local, count - len(mine), first).astype(np.uint32)
         first += len(mine)
+        count += len(here)
         many.append(mine)
+        locals_.append(here)
         waiting.append(after)
     return Work(
         np.concatenate(many) if many else np.zeros(0, TRANSFER),
@@ -233,4 +267,5 @@ def place(jobs: Sequence[tuple[str, Job, Array, Mapping[str, Any]]], seed: int) 
         [job for _, job, _, _ in jobs],
         [name for name, _, _, _ in jobs],
         [hosts for _, _, hosts, _ in jobs],
+        np.concatenate(locals_) if locals_ else np.zeros(0, LOCAL),
     )

@@ -281,13 +281,27 @@ void FabricHost::on_happened(FabricShared* shared, u32 transfer, i64 now_ps) {
   }
 }
 
+// Finishes local work, which starts and ends at the same time.
+void FabricHost::on_local(FabricShared* shared, u32 transfer, i64 now_ps) {
+  TransferReport& report = shared->work->transfers[transfer];
+  report.sent_ns = report.received_ns = now_ps / 1000;
+  mix(static_cast<u64>(now_ps) * 31 + transfer);
+  ++shared->sent;
+  ++shared->received;
+  on_happened(shared, transfer, now_ps);
+}
+
 void FabricHost::begin_due(FabricShared* shared, i64 now_ps) {
   while (!starts_.empty() && starts_.front().at_ps <= now_ps) {
     const u32 transfer = starts_.front().transfer;
     std::pop_heap(starts_.begin(), starts_.end(), later);
     starts_.pop_back();
     shared->work->transfers[transfer].ready_ns = now_ps / 1000;
-    post(shared, shared->work->connection_of[transfer], now_ps);
+    if (shared->plan->transfers[transfer].is_local()) {
+      on_local(shared, transfer, now_ps);
+    } else {
+      post(shared, shared->work->connection_of[transfer], now_ps);
+    }
   }
 }
 

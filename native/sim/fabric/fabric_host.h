@@ -85,6 +85,7 @@ class FabricHost {
   void fail(FabricShared* shared, const char* what, Status status);
   void on_sent(FabricShared* shared, u32 transfer, i64 now_ps);
   void on_placed(FabricShared* shared, FabricReceive& receive, i64 now_ps);
+  void on_local(FabricShared* shared, u32 transfer, i64 now_ps);
   void on_happened(FabricShared* shared, u32 transfer, i64 now_ps);
   void schedule(u32 transfer, i64 at_ps);
   void begin_due(FabricShared* shared, i64 now_ps);

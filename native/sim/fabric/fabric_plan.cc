@@ -82,8 +82,8 @@ std::string work_complaint(const FabricPlan& plan) {
   if (plan.transfers.size() > FabricChecks::kTransfersMax) return "at most 2^23 - 1 transfers";
   for (std::size_t i = 0; i < plan.transfers.size(); ++i) {
     const TransferPlan& transfer = plan.transfers[i];
-    if (transfer.from >= plan.hosts || transfer.to >= plan.hosts || transfer.from == transfer.to)
-      return at("transfer", i) + "two hosts that exist";
+    if (transfer.from >= plan.hosts || transfer.to >= plan.hosts) return at("transfer", i) + "hosts that exist";
+    if (transfer.is_local() && transfer.bytes != 0) return at("transfer", i) + "no bytes from a host to itself";
     if (transfer.bytes > core::kMessageBytesMax) return at("transfer", i) + "2^40 bytes at most";
     if (transfer.start_ns < 0 || transfer.start_ns > kFar) return at("transfer", i) + "a start at 0 or later";
   }
@@ -120,6 +120,7 @@ bool has_circle(const FabricPlan& plan) {
     for (u32 k = work.next_begin[transfer]; k < work.next_begin[transfer + 1u]; ++k) {
       if (--waits[work.next[k].after] == 0) free.push_back(work.next[k].after);
     }
+    if (plan.transfers[transfer].is_local()) continue;
     const FabricConnection& connection = work.connections[work.connection_of[transfer]];
     const u32 number = work.number_of[transfer] + 1;
     if (number < connection.count && --waits[work.order[connection.first + number]] == 0)
@@ -158,7 +159,8 @@ std::string complaint(const FabricPlan& plan) {
     if (port >= plan.ports.size()) return "sampled ports that exist";
   }
   for (const u32 transfer : plan.sample_streams) {
-    if (transfer >= plan.transfers.size()) return "sampled transfers that exist";
+    if (transfer >= plan.transfers.size() || plan.transfers[transfer].is_local())
+      return "sampled transfers that exist and are not local";
   }
   if (has_circle(plan)) return "transfers that do not wait for each other in a circle";
   return "";

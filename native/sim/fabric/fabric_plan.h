@@ -41,13 +41,16 @@ struct PortChange {
 };
 
 // One message of a connection. The transfers with equal from, to and stream form a connection, and are sent in the
-// order in which they are listed.
+// order in which they are listed. A transfer from a host to itself is local work: it has no bytes, uses no connection,
+// and finishes as soon as it starts. Computations are local work whose dependencies have a delay.
 struct TransferPlan {
   u32 from = 0, to = 0;  // host numbers
   u64 bytes = 0;
   i64 start_ns = 0;  // the transfer starts at this time or later
   u32 stream = 0;    // different streams are different connections
   u32 job = 0;       // number of a job, used only in reports
+
+  bool is_local() const noexcept { return from == to; }
 };
 
 // Transfer `after` starts delay_ns after transfer `before` has finished. `before` must finish at the host where `after`

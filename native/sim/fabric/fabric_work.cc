@@ -8,8 +8,10 @@ namespace weft::sim {
 
 void FabricWork::open(const FabricPlan& plan) {
   const auto count = static_cast<u32>(plan.transfers.size());
-  order.resize(count);
-  std::iota(order.begin(), order.end(), 0u);
+  order.reserve(count);
+  for (u32 i = 0; i < count; ++i) {
+    if (!plan.transfers[i].is_local()) order.push_back(i);
+  }
   const auto key = [&](u32 index) {
     const TransferPlan& transfer = plan.transfers[index];
     return std::pair(u64{transfer.from} << 32 | transfer.to, transfer.stream);
@@ -17,7 +19,7 @@ void FabricWork::open(const FabricPlan& plan) {
   std::stable_sort(order.begin(), order.end(), [&](u32 a, u32 b) { return key(a) < key(b); });
   connection_of.resize(count);
   number_of.resize(count);
-  for (u32 i = 0; i < count; ++i) {
+  for (u32 i = 0; i < order.size(); ++i) {
     const TransferPlan& transfer = plan.transfers[order[i]];
     if (i == 0 || key(order[i]) != key(order[i - 1])) {
       connections.push_back({transfer.from, transfer.to, transfer.stream, i, 0, 0, 0});

@@ -29,8 +29,8 @@ struct FabricReceive {
 
 struct FabricWork {
   std::vector<FabricConnection> connections;  // sorted by from, to and stream
-  std::vector<u32> order;                     // transfers, grouped by connection
-  std::vector<u32> connection_of;             // transfer -> connection
+  std::vector<u32> order;                     // transfers, grouped by connection, without local ones
+  std::vector<u32> connection_of;             // transfer -> connection; not set for local ones
   std::vector<u32> number_of;                 // transfer -> its message number in the connection
   std::vector<TransferReport> transfers;
 

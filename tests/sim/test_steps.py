@@ -1,0 +1,152 @@
+"""Tests training steps: computations, collectives, sends and receives with their dependencies."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from transport.sim import ScenarioError, Simulation, parse
+from transport.sim.program import BEGIN, END
+from transport.sim.result import Result
+
+US = 1_000
+BYTES_PER_NS = 12.5  # of a link
+
+
+def simulated(operations: str, ranks: int = 4, more: str = "") -> Result:
+    text = f"""
+[network]
+hosts = {ranks}
+rate = "100 Gb/s"
+[[workload]]
+pattern = "steps"
+{more}
+operations = [{operations}]
+"""
+    simulation = Simulation(parse(text), check=True)
+    while simulation.step():
+        pass
+    result = simulation.result()
+    assert result.good, result.violation
+    return result
+
+
+def times_ns(result: Result, name: str, kind: int, step: int = 0) -> np.ndarray:
+    """[rank]: when an operation of a step began or ended."""
+    program, local = result.scenario.work.jobs[0].program, result.scenario.work.local
+    assert program is not None
+    assert result.local is not None
+    numbers = [
+        at for at, one in enumerate(program.operations) if one.name == name and one.step == step
+    ]
+    chosen = np.isin(local["operation"], numbers) & (local["kind"] == kind)
+    order = np.argsort(local["rank"][chosen])
+    return np.asarray(result.local["ready_ns"][chosen][order])
+
+
+def test_steps__computations_of_a_stream_run_one_after_the_other() -> None:
+    found = simulated('{compute_ns = "30 us"}, {compute_ns = "12 us"}', more="repeats = 3")
+    assert found.steps[0]["step_ns"] == 42 * US
+    assert found.steps[0]["exposed_share"] == 0
+    assert len(found.transfers) == 0
+
+
+def test_steps__communication_overlaps_with_later_computations() -> None:
+    """The all-reduce needs about 160 us: 2 (n - 1) / n of 1.3 MB at 12.5 bytes per ns."""
+    found = simulated(
+        '{name = "a", compute_ns = "50 us"},'
+        '{name = "sum", collective = "all_reduce_ring", size_bytes = 1_333_333},'
+        '{name = "b", compute_ns = "100 us"},'
+        '{name = "use", compute_ns = "10 us", after = "sum"}'
+    )
+    assert set(times_ns(found, "b", BEGIN)) == {50 * US}
+    assert set(times_ns(found, "sum", BEGIN)) == {50 * US}
+    ended = times_ns(found, "sum", END)
+    assert (ended > 50 * US + 1_333_333 * 1.5 / BYTES_PER_NS).all()
+    assert (times_ns(found, "use", BEGIN) == ended).all()
+    row = found.steps[0]
+    assert row["compute_ns"] == 160 * US
+    assert row["exposed_share"] == pytest.approx(1 - 160 * US / row["step_ns"])
+
+
+def test_steps__a_slow_host_launches_too_late_for_its_gpu() -> None:
+    """The GPU waits: four operations of 1 us are launched 20 us apart."""
+    operations = ", ".join(['{compute_ns = "1 us"}'] * 4)
+    found = simulated(operations, more='launch_ns = "20 us"\nrepeats = 2')
+    assert times_ns(found, "operation 3", END)[0] == 61 * US
+    # The host waits for the GPU before the next step.
+    assert times_ns(found, "operation 0", BEGIN, step=1)[0] == (61 + 20) * US
+
+
+def test_steps__a_host_that_does_not_wait_launches_ahead() -> None:
+    more = 'launch_ns = "1 us"\nrepeats = 2\nsync = false'
+    found = simulated('{name = "a", compute_ns = "50 us"}', more=more)
+    assert times_ns(found, "a", BEGIN, step=1)[0] == 50 * US
+
+
+def test_steps__a_slow_rank_delays_all_others() -> None:
+    found = simulated(
+        '{name = "a", compute_ns = "50 us"}, {name = "sum", collective = "all_reduce_ring", '
+        "size_bytes = 400}",
+        more="slow_ranks = [2]\nslow_factor = 3",
+    )
+    assert times_ns(found, "sum", BEGIN).tolist() == [50 * US, 50 * US, 150 * US, 50 * US]
+    assert (times_ns(found, "sum", END) > 150 * US).all()
+
+
+def test_steps__groups_of_consecutive_ranks_and_across_them() -> None:
+    found = simulated(
+        '{collective = "all_reduce_ring", size_bytes = 800, group_ranks = 4},'
+        '{collective = "all_gather", size_bytes = 400, group_ranks = 4, across = true}',
+        ranks=8,
+    )
+    sent: Counter[tuple[int, int]] = Counter()
+    for one in found.scenario.work.transfers:
+        sent[int(one["from"]), int(one["to"])] += int(one["bytes"])
+    # Rings 0-1-2-3 and 4-5-6-7: 2 * 3 chunks of 200 bytes. Pairs 0-4, 1-5, ...: 1 of 200 bytes.
+    wanted = {(4 * g + r, 4 * g + (r + 1) % 4): 1200 for g in range(2) for r in range(4)}
+    wanted |= {(r, (r + 4) % 8): 200 for r in range(8)}
+    assert sent == wanted
+
+
+def test_steps__a_pipeline_goes_from_stage_to_stage() -> None:
+    """Two micro-batches through three stages: 4 times 100 us, and 3 messages of about 8 us."""
+    forward = ", ".join(
+        f'{{name = "in{m}", collective = "receive", size_bytes = "100 kB", stream = "in"}},'
+        f'{{name = "f{m}", compute_ns = "100 us", after = "in{m}"}},'
+        f'{{name = "out{m}", collective = "send", size_bytes = "100 kB", after = "f{m}", '
+        f'stream = "out"}}'
+        for m in range(2)
+    )
+    found = simulated(forward, ranks=3)
+    # A message is on the wire of each link for 8 us, and links have delays.
+    begun = times_ns(found, "f0", BEGIN)
+    assert begun[0] == 0
+    assert (np.diff(begun) > 108 * US).all()
+    assert (np.diff(begun) < 116 * US).all()
+    assert (times_ns(found, "f1", BEGIN) - times_ns(found, "f0", END) < 16 * US).all()
+
+
+@pytest.mark.parametrize(
+    ("operations", "more", "said"),
+    [
+        ("", "", "operations: missing: give some"),
+        ("{}", "", "operation 0: give either compute_ns or collective"),
+        ('{compute_ns = 1, collective = "reduce"}', "", "give either compute_ns or collective"),
+        ("{compute_ns = 1, stram = 2}", "", "no such key; did you mean stream?"),
+        ('{name = "a", compute_ns = 1, after = "b"}', "", "a: no operation 'b' comes before it"),
+        ('{name = "a", compute_ns = 1}, {name = "a", compute_ns = 1}', "", "have this name"),
+        ('{collective = "reduce", group_ranks = 3}', "", "must divide the 4 ranks"),
+        ('{collective = "reduce", group_ranks = 4, across = true}', "", "at least 2 ranks"),
+        ('{collective = "all"}', "", "choose one of all_reduce_ring"),
+        ("{compute_ns = 1}", "slow_ranks = [4]", "slow_ranks: 4: ranks are 0 to 3"),
+        ("{compute_ns = 1}", "slow_ranks = 4", "expected a list of whole numbers"),
+        ("{compute_ns = 1}", "repeats = 1_048_576\nname = 3", "expected text in quotes"),
+        (", ".join(["{compute_ns = 1}"] * 2), "repeats = 1_048_576", "use fewer repeats"),
+    ],
+)
+def test_steps__a_wrong_key_is_said(operations: str, more: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        simulated(operations, more=more)
+    assert said in str(caught.value)
+    assert "scenario:" in str(caught.value)

@@ -1,0 +1,185 @@
+"""Tests the playback of traces in the simulator, at the same scale and at others."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from transport.sim import ScenarioError, Simulation, parse
+from transport.sim.result import Result
+from transport.sim.trace import write_trace
+from transport.trace import open_store
+from transport.trace.matrix import matrix_of
+
+NETWORK = '[network]\nhosts = {hosts}\nrate = "100 Gb/s"\n[[workload]]\n'
+STEPS = """
+pattern = "steps"
+repeats = 2
+slow_ranks = [1]
+operations = [
+  {name = "forward", compute_ns = "100 us"},
+  {name = "tensor", collective = "all_reduce_ring", size_bytes = "200 kB", group_ranks = 4},
+  {name = "backward", compute_ns = "200 us"},
+  {name = "grads", collective = "reduce_scatter", size_bytes = "1 MB"},
+  {name = "weights", collective = "all_gather", size_bytes = "1 MB"},
+  {name = "in", collective = "receive", size_bytes = "30 kB", shift = 4, stream = "in"},
+  {name = "out", collective = "send", size_bytes = "30 kB", shift = 4, stream = "out"},
+]
+"""
+
+
+def run(text: str) -> Result:
+    simulation = Simulation(parse(text), check=True)
+    while simulation.step():
+        pass
+    result = simulation.result()
+    assert result.good, result.violation
+    return result
+
+
+def played(trace: Path, hosts: int = 8, more: str = "") -> Result:
+    return run(NETWORK.format(hosts=hosts) + f'pattern = "trace"\nfile = "{trace}"\n{more}')
+
+
+def matrix(folder: Path) -> np.ndarray:
+    with open_store(folder) as store:
+        return np.asarray(matrix_of(store).values)
+
+
+def sent(result: Result) -> np.ndarray:
+    work = result.scenario.work
+    hosts = result.scenario.network.hosts
+    found = np.zeros((hosts, hosts), np.int64)
+    np.add.at(found, (work.transfers["from"], work.transfers["to"]), work.transfers["bytes"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    result = run(NETWORK.format(hosts=8) + STEPS)
+    folder = tmp_path_factory.mktemp("original")
+    write_trace(result, folder)
+    return result, folder
+
+
+def test_playback__the_same_scale_gives_the_same_traffic_and_time(
+    original: tuple[Result, Path], tmp_path: Path
+) -> None:
+    result, folder = original
+    again = played(folder)
+    assert (sent(again) == sent(result)).all()
+    write_trace(again, tmp_path)
+    assert (matrix(tmp_path) == matrix(folder)).all()
+    # The trace begins with the first operation, not with the computation before it.
+    begun = int(result.transfers["ready_ns"].min())
+    took = int(result.totals["ended_ns"]) - begun
+    assert int(again.totals["ended_ns"]) == pytest.approx(took, rel=0.02)
+    assert again.scenario.work.notes == []
+
+
+def test_playback__the_slow_rank_is_still_slow(original: tuple[Result, Path]) -> None:
+    _, folder = original
+    faster = played(folder, more="compute_factor = 0.1")
+    assert int(faster.totals["ended_ns"]) < int(played(folder).totals["ended_ns"]) * 0.7
+    work = played(folder).scenario.work
+    program = work.jobs[0].program
+    assert program is not None
+    start = program.operations[0].compute_ns
+    assert start is not None
+    assert (start == np.where(np.arange(8) == 1, 50_000, 0)).all()
+
+
+def test_playback__twice_the_ranks(original: tuple[Result, Path]) -> None:
+    """A communicator of all ranks becomes a larger one; groups of four ranks are copied."""
+    result, folder = original
+    small, large = sent(result), sent(played(folder, 16, "scale = 2"))
+    # Each step has 2 * 3 chunks of 50 kB from rank to rank in a group, 7 (then 15) chunks of an
+    # eighth (then a sixteenth) of 1 MB, twice, and a message of 30 kB to rank + 4.
+    assert small[1, 2] == 2 * (6 * 50_000 + 2 * 7 * 125_000)
+    assert large[1, 2] == large[9, 10] == 2 * (6 * 50_000 + 15 * 125_000 + 15 * 125_000)
+    assert large[7, 8] == 2 * 2 * 15 * 125_000
+    assert large[3, 0] == large[11, 8] == 2 * 6 * 50_000
+    assert large[0, 4] == large[8, 12] == small[0, 4] == 60_000
+    assert large[4, 8] == 0
+
+
+def test_playback__half_the_ranks(original: tuple[Result, Path]) -> None:
+    _, folder = original
+    small = sent(played(folder, 8, "scale = 0.5"))
+    assert small[4:].sum() == small[:, 4:].sum() == 0
+    assert small[1, 2] == 2 * (6 * 50_000 + 2 * 3 * 125_000)
+
+
+def test_playback__sizes_by_a_factor(original: tuple[Result, Path]) -> None:
+    result, folder = original
+    assert sent(played(folder, more="size_factor = 3")).sum() == 3 * sent(result).sum()
+
+
+def test_playback__a_rank_without_trace_communicates(
+    original: tuple[Result, Path], tmp_path: Path
+) -> None:
+    """The others wait for it, and what it sent alone, without a collective, is not known."""
+    result, folder = original
+    for number, file in enumerate(sorted(folder.glob("*.trace"))):
+        if number:
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    found = played(tmp_path)
+    notes = found.scenario.work.notes
+    assert notes[0] == "1 of 8 ranks have no trace: they only communicate"
+    missing = sent(result) - sent(found)
+    assert 0 < missing.sum() <= 2 * 30_000
+    assert ("without another end" in notes[1]) == (missing.sum() > 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("scale = 0.3", "scale: 0.3: give a whole number, or 1 over one"),
+        ("scale = 0.2", "it does not divide"),
+        ("scale = 2", "it has 16 ranks, and there are 8 hosts"),
+        ('job = "other"', "no traces of the job"),
+    ],
+)
+def test_playback__a_wrong_key_is_said(original: tuple[Result, Path], more: str, said: str) -> None:
+    with pytest.raises(ScenarioError, match=r"workload\.0") as caught:
+        played(original[1], more=more)
+    assert said in str(caught.value)
+
+
+def test_playback__folders_that_cannot_be_played_back(tmp_path: Path) -> None:
+    with pytest.raises(ScenarioError, match="is not a folder"):
+        played(tmp_path / "none")
+    with pytest.raises(ScenarioError, match="has no trace files"):
+        played(tmp_path)
+    with pytest.raises(ScenarioError, match="missing: name a folder with a trace"):
+        run(NETWORK.format(hosts=8) + 'pattern = "trace"')
+
+
+def weft_sim(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from transport.cli import main; main()", "sim"]
+    return subprocess.run(
+        [*command, *map(str, words)], capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_command__plays_a_trace_back(original: tuple[Result, Path]) -> None:
+    words: list[str | Path] = ["first", "--workload", original[1]]
+    words += ["--set", "network.hosts=16", "--scale", "2"]
+    done = weft_sim(*words)
+    assert done.returncode == 0, done.stderr
+    assert "trace  16" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--scale", "2"], "--scale needs --workload"),
+        (["--workload", "/none"], "/none is not a folder with a trace"),
+    ],
+)
+def test_command__wrong_options_are_said(words: list[str], said: str) -> None:
+    done = weft_sim("first", *words)
+    assert done.returncode == 2
+    assert said in done.stderr

@@ -1,0 +1,286 @@
+"""Turns a program of operations into transfers: computations, collectives, sends and receives.
+
+A program lists operations. Each has members (ranks), and begins at a member once the operations
+that this member waits for have ended there. Begin and end of an operation at a member are local
+work of its host (LOCAL): they take no time and move no bytes, but others may wait for them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from transport.sim import collectives, trees
+from transport.sim.network import Array
+from transport.sim.work import (
+    LOCAL,
+    NO_WAITS,
+    TRANSFER,
+    BadWorkError,
+    Job,
+    bounded,
+    bounded_waits,
+    transfers,
+    waits,
+)
+
+LAUNCH, BEGIN, END = 0, 1, 2  # kinds of local work
+SEND, RECEIVE = "Send", "Recv"
+# The collective of a function and algorithm of NCCL. Other algorithms run as the first one named.
+MAKERS: dict[str, dict[str, Callable[..., Job]]] = {
+    "AllReduce": {"RING": collectives.all_reduce_ring, "TREE": trees.all_reduce_double_tree},
+    "AllGather": {"RING": collectives.all_gather, "PAT": trees.all_gather_pat},
+    "ReduceScatter": {"RING": collectives.reduce_scatter, "PAT": trees.reduce_scatter_pat},
+    "Broadcast": {"RING": trees.broadcast},
+    "Reduce": {"RING": trees.reduce},
+    "AllToAll": {"": collectives.all_to_all},
+}
+CHANNELS_MAX = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Wait:
+    """What the members of an operation wait for: one earlier operation each, and a delay."""
+
+    operation: Array  # [member]: index of an operation of the program; -1: none
+    delay_ns: Array  # [member]: from the end of that operation
+
+
+@dataclass(frozen=True, eq=False)
+class Operation:
+    """One operation. `function`: NCCL's name; empty: a computation."""
+
+    name: str
+    ranks: Array  # its members, in the order of their ranks in the communicator
+    waits: Sequence[Wait] = ()
+    function: str = ""
+    algorithm: str = ""
+    size_bytes: int = 0  # of the buffer, as in nccl-tests; of the message for Send and Recv
+    compute_ns: Array | None = None  # [member], for computations
+    peers: Array | None = None  # [member], for Send and Recv: the rank at the other end
+    root: int = 0  # a rank of the communicator
+    channels: int = 1
+    communicator: int = 0  # equal numbers: the same connections, in the order of the program
+    step: int = 0  # for reports
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Operations in the order of their transfers on the connections that they share."""
+
+    ranks: int
+    operations: Sequence[Operation]
+    launch_ns: int = 0  # time of the host to launch an operation; the host launches in order
+    # Index of each operation whose launch waits until all earlier operations have ended.
+    synced: frozenset[int] = frozenset()
+
+
+@dataclass
+class _Local:
+    """Local work under construction; numbers count from 0."""
+
+    rank: list[Array] = field(default_factory=list)
+    operation: list[Array] = field(default_factory=list)
+    kind: list[Array] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, ranks: Array, operation: int, kind: int) -> Array:
+        numbers = self.count + np.arange(len(ranks))
+        self.rank.append(ranks)
+        self.operation.append(np.full(len(ranks), operation))
+        self.kind.append(np.full(len(ranks), kind))
+        self.count += len(ranks)
+        bounded(self.count)
+        return numbers
+
+    def array(self) -> Array:
+        made = np.zeros(self.count, LOCAL)
+        if self.count:
+            made["rank"] = np.concatenate(self.rank)
+            made["operation"] = np.concatenate(self.operation)
+            made["kind"] = np.concatenate(self.kind)
+        return made
+
+
+class _Builder:
+    """Builds the job of a program. Local work is numbered after all transfers, at the end."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.local = _Local()
+        self.parts: list[Array] = []
+        self.turns: list[tuple[int, int, int]] = []  # sending, receiving operation, transfers
+        self.count = 0  # of transfers
+        self.waits = 0
+        # Dependencies, by what their two ends are: transfers (t) or local work (l).
+        self.found: dict[str, list[Array]] = defaultdict(list)
+        self.begin: list[Array] = []  # [operation][member]: number of local work
+        self.end: list[Array] = []
+        self.place: list[dict[int, int]] = []  # [operation]: rank -> member
+        # Sends and receives that wait for their other end, by (communicator, from, to).
+        self.sends: dict[tuple[int, int, int], deque[tuple[int, int]]] = defaultdict(deque)
+        self.receives: dict[tuple[int, int, int], deque[tuple[int, int]]] = defaultdict(deque)
+        self.launched = np.full(program.ranks, -1)  # [rank]: its latest launch
+        self.ended: list[Array] = []  # ends of operations since the hosts waited for all of them
+
+    def link(self, ends: str, before: Array, after: Array, delay_ns: int = 0) -> None:
+        self.waits += len(before)
+        bounded_waits(self.waits)
+        self.found[ends].append(waits(before, after, delay_ns))
+
+    def begin_and_end(self, index: int, one: Operation) -> None:
+        self.begin.append(self.local.add(one.ranks, index, BEGIN))
+        self.end.append(self.local.add(one.ranks, index, END))
+        self.place.append({int(rank): at for at, rank in enumerate(one.ranks)})
+
+    def add(self, index: int, one: Operation) -> None:
+        begin, end = self.begin[index], self.end[index]
+        for wait in one.waits:
+            self._wait(one, wait, begin)
+        if self.program.launch_ns:
+            self._launch(index, one, begin)
+        if one.compute_ns is not None:
+            made = waits(begin, end)
+            made["delay_ns"] = one.compute_ns
+            self.waits += len(made)
+            self.found["ll"].append(made)
+        else:
+            self.link("ll", begin, end)
+        if one.function in (SEND, RECEIVE):
+            self._messages(index, one)
+        elif one.function:
+            self._collective(index, one)
+
+    def _wait(self, one: Operation, wait: Wait, begin: Array) -> None:
+        for before in np.unique(wait.operation[wait.operation >= 0]).tolist():
+            mine = np.flatnonzero(wait.operation == before)
+            place = self.place[before]
+            there = [at for at in mine.tolist() if int(one.ranks[at]) in place]
+            ends = self.end[before][[place[int(one.ranks[at])] for at in there]]
+            made = waits(ends, begin[there])
+            made["delay_ns"] = wait.delay_ns[there]
+            self.waits += len(made)
+            self.found["ll"].append(made)
+
+    def _launch(self, index: int, one: Operation, begin: Array) -> None:
+        """The host launches operations one after the other, and they begin no earlier."""
+        number = self.local.add(one.ranks, index, LAUNCH)
+        before = self.launched[one.ranks]
+        had = before >= 0
+        self.link("ll", before[had], number[had], self.program.launch_ns)
+        if index in self.program.synced:
+            for earlier in self.ended:
+                ranks = self.program.operations[int(earlier)].ranks
+                place = self.place[int(earlier)]
+                both = np.intersect1d(ranks, one.ranks).tolist()
+                ends = self.end[int(earlier)][[place[rank] for rank in both]]
+                here = number[[self.place[index][rank] for rank in both]]
+                self.link("ll", ends, here, self.program.launch_ns)
+            self.ended = []
+        self.ended.append(np.array(index))
+        self.launched[one.ranks] = number
+        self.link("ll", number, begin)
+
+    def _collective(self, index: int, one: Operation) -> None:
+        made = _made(one)
+        mine = made.transfers.copy()
+        sender, receiver = mine["from"].astype(np.int64), mine["to"].astype(np.int64)
+        mine["from"], mine["to"] = one.ranks[sender], one.ranks[receiver]
+        mine["stream"] += one.communicator * CHANNELS_MAX
+        numbers = self._put(mine, index, index)
+        inner = made.dependencies
+        self.waits += len(inner)
+        self.link("tt", numbers[inner["before"]], numbers[inner["after"]])
+        self.link("lt", self.begin[index][sender], numbers)
+        self.link("tl", numbers, self.end[index][receiver])
+        # A member that receives nothing ends when what it sent has arrived.
+        alone = ~np.isin(sender, receiver)
+        self.link("tl", numbers[alone], self.end[index][sender[alone]])
+
+    def _messages(self, index: int, one: Operation) -> None:
+        """Matches the n-th send from a rank to another one with the n-th receive there."""
+        peers = one.peers if one.peers is not None else np.zeros(len(one.ranks), np.int64)
+        for member, (rank, peer) in enumerate(zip(one.ranks.tolist(), peers.tolist(), strict=True)):
+            sends = one.function == SEND
+            key = (one.communicator, rank, peer) if sends else (one.communicator, peer, rank)
+            mine, other = (self.sends, self.receives) if sends else (self.receives, self.sends)
+            if not other[key]:
+                mine[key].append((index, member))
+                continue
+            found = other[key].popleft()
+            self._message(key, *(((index, member), found) if sends else (found, (index, member))))
+
+    def _message(
+        self, key: tuple[int, int, int], out: tuple[int, int], into: tuple[int, int]
+    ) -> None:
+        send = self.program.operations[out[0]]
+        made = transfers(1)
+        made["from"], made["to"], made["bytes"] = key[1], key[2], send.size_bytes
+        made["stream"] = key[0] * CHANNELS_MAX
+        number = self._put(made, out[0], into[0])
+        self.link("lt", self.begin[out[0]][[out[1]]], number)
+        self.link("tl", number, self.end[out[0]][[out[1]]])
+        self.link("tl", number, self.end[into[0]][[into[1]]])
+
+    def _put(self, made: Array, sent_by: int, received_by: int) -> Array:
+        numbers = self.count + np.arange(len(made))
+        self.count += len(made)
+        bounded(self.count + self.local.count)
+        self.parts.append(made)
+        self.turns.append((sent_by, received_by, len(made)))
+        return numbers
+
+    def unmatched(self) -> int:
+        """The number of sends and receives that have no other end."""
+        return sum(map(len, self.sends.values())) + sum(map(len, self.receives.values()))
+
+    def job(self) -> Job:
+        bounded(self.count + self.local.count)
+        found = [NO_WAITS]
+        for ends, parts in self.found.items():
+            both = np.concatenate(parts)
+            both["before"] += self.count if ends[0] == "l" else 0
+            both["after"] += self.count if ends[1] == "l" else 0
+            found.append(both)
+        counts = [count for _, _, count in self.turns]
+        return Job(
+            np.concatenate(self.parts) if self.parts else np.zeros(0, TRANSFER),
+            np.concatenate(found),
+            local=self.local.array(),
+            program=self.program,
+            turn=np.repeat([one for one, _, _ in self.turns], counts).astype(np.int64),
+            received_turn=np.repeat([one for _, one, _ in self.turns], counts).astype(np.int64),
+        )
+
+
+def _made(one: Operation) -> Job:
+    """The transfers of a collective between its members, numbered from 0."""
+    makers = MAKERS.get(one.function)
+    if makers is None:
+        known = ", ".join(MAKERS)
+        raise BadWorkError("pattern", f"{one.function}: no such collective: choose from {known}")
+    make = makers.get(one.algorithm) or next(iter(makers.values()))
+    keys: Mapping[str, Any] = {
+        "size_bytes": max(one.size_bytes, 1),
+        "repeats": 1,
+        "gap_ns": 0,
+        "channels": min(max(one.channels, 1), CHANNELS_MAX),
+        "slices": 8,
+        "window": 4,
+        "root": one.root,
+    }
+    return make(len(one.ranks), keys, None)
+
+
+def build(program: Program) -> tuple[Job, int]:
+    """The job of a program, and the number of sends and receives without another end."""
+    builder = _Builder(program)
+    for index, one in enumerate(program.operations):
+        builder.begin_and_end(index, one)
+    for index, one in enumerate(program.operations):
+        builder.add(index, one)
+    return builder.job(), builder.unmatched()

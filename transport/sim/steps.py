@@ -1,0 +1,174 @@
+"""Makes programs of training steps: computations, collectives, sends and receives.
+
+Every rank runs the same operations in each step. A host launches them one after the other; its GPU
+runs the operations of a stream in order, as CUDA does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from transport.lab.model import nearest
+from transport.sim.network import Array
+from transport.sim.program import RECEIVE, SEND, Operation, Program, Wait
+from transport.sim.work import BadWorkError
+
+COLLECTIVES = {
+    "all_reduce_ring": ("AllReduce", "RING"),
+    "all_reduce_double_tree": ("AllReduce", "TREE"),
+    "all_gather": ("AllGather", "RING"),
+    "all_gather_pat": ("AllGather", "PAT"),
+    "reduce_scatter": ("ReduceScatter", "RING"),
+    "reduce_scatter_pat": ("ReduceScatter", "PAT"),
+    "broadcast": ("Broadcast", "RING"),
+    "reduce": ("Reduce", "RING"),
+    "all_to_all": ("AllToAll", ""),
+}
+MESSAGES = {"send": SEND, "receive": RECEIVE}
+COMPUTING, NETWORK = "compute", "network"  # the streams of computations and of all others
+OPERATIONS_MAX = 1 << 20
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of a step, as in the scenario."""
+
+    name: str
+    keys: Mapping[str, Any]
+    groups: Sequence[Array]  # the ranks of each communicator
+    communicator: int  # number of the first one
+
+
+def program(ranks: int, keys: Mapping[str, Any]) -> Program:
+    """The program of a [[workload]] of pattern "steps"; BadWorkError if a key is wrong."""
+    steps = _steps(ranks, keys["operations"])
+    total = keys["repeats"] * sum(len(one.groups) for one in steps)
+    if total > OPERATIONS_MAX:
+        raise BadWorkError(
+            "repeats", f"{total:,} operations, at most {OPERATIONS_MAX:,}: use fewer repeats"
+        )
+    slow = np.ones(ranks)
+    for rank in keys["slow_ranks"]:
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < ranks:
+            raise BadWorkError("slow_ranks", f"{rank!r}: ranks are 0 to {ranks - 1}")
+        slow[rank] = keys["slow_factor"]
+    made: list[Operation] = []
+    synced = set()
+    last: dict[str, Array] = {}  # stream -> [rank]: its latest operation there
+    for number in range(keys["repeats"]):
+        named: dict[str, Array] = {}  # name -> [rank]: its operation in this step
+        if keys["sync"] and number:
+            synced |= {len(made) + at for at in range(len(steps[0].groups))}
+        for step in steps:
+            here = np.full(ranks, -1)
+            before = _before(step, steps, named, last, ranks)
+            for at, group in enumerate(step.groups):
+                here[group] = len(made)
+                made.append(_operation(step, at, group, before, slow, number))
+            # A rank that takes no part keeps its last operation.
+            stream = step.keys["stream"]
+            kept = last.get(stream, np.full(ranks, -1))
+            last[stream] = np.where(here >= 0, here, kept)
+            named[step.name] = here
+    return Program(ranks, made, keys["launch_ns"], frozenset(synced))
+
+
+def _before(
+    step: Step, steps: Sequence[Step], named: Mapping[str, Array], last: Mapping[str, Array],
+    ranks: int,
+) -> list[Array]:  # fmt: skip
+    """[rank]: the operations that a step's operation waits for."""
+    none = np.full(ranks, -1)
+    found = [last.get(step.keys["stream"], none)]
+    after = step.keys["after"]
+    if after is None:
+        # As in PyTorch, communication waits for the computation before it.
+        return [*found, last.get(COMPUTING, none)] if step.keys["compute_ns"] is None else found
+    for name in [after] if isinstance(after, str) else after:
+        if name not in named:
+            there = [one.name for one in steps[: steps.index(step)]]
+            told = nearest(str(name), there)
+            raise BadWorkError(
+                "operations", f"{step.name}: no operation {name!r} comes before it{told}"
+            )
+        found.append(named[name])
+    return found
+
+
+def _operation(
+    step: Step, at: int, group: Array, before: Sequence[Array], slow: Array, number: int
+) -> Operation:
+    keys = step.keys
+    zeros = np.zeros(len(group), np.int64)
+    common: dict[str, Any] = {
+        "name": step.name,
+        "waits": [Wait(one[group], zeros) for one in before if (one[group] >= 0).any()],
+        "communicator": step.communicator + at,
+        "step": number,
+    }
+    if keys["compute_ns"] is not None:
+        spent = np.round(keys["compute_ns"] * slow[group]).astype(np.int64)
+        return Operation(ranks=group, compute_ns=spent, **common)
+    name = keys["collective"]
+    if name in MESSAGES:
+        shift = keys["shift"] if name == "send" else -keys["shift"]
+        return Operation(
+            ranks=group, function=MESSAGES[name], peers=group + shift,
+            size_bytes=keys["size_bytes"], **common,
+        )  # fmt: skip
+    function, algorithm = COLLECTIVES[name]
+    return Operation(
+        ranks=group, function=function, algorithm=algorithm, size_bytes=keys["size_bytes"],
+        channels=keys["channels"], root=min(keys["root"], len(group) - 1), **common,
+    )  # fmt: skip
+
+
+def _steps(ranks: int, operations: Sequence[Mapping[str, Any]]) -> list[Step]:
+    if not operations:
+        raise BadWorkError(
+            "operations",
+            'missing: give some, as [{compute_ns = "1 ms"}, {collective = "all_reduce_ring"}]',
+        )
+    found: list[Step] = []
+    communicators: dict[tuple[Any, ...], int] = {}
+    for number, keys in enumerate(operations):
+        name = keys["name"] or f"operation {number}"
+        if any(one.name == name for one in found):
+            raise BadWorkError("operations", f"{name}: two operations have this name: rename one")
+        collective = keys["collective"]
+        if (keys["compute_ns"] is None) == (collective is None):
+            raise BadWorkError("operations", f"{name}: give either compute_ns or collective")
+        groups = _groups(ranks, keys, name)
+        shape = (keys["group_ranks"], keys["across"], collective in MESSAGES)
+        first = communicators.setdefault(shape, sum(len(one.groups) for one in found))
+        if keys["stream"] is None:
+            keys = {**keys, "stream": COMPUTING if collective is None else NETWORK}
+        found.append(Step(name, keys, groups, first))
+    return found
+
+
+def _groups(ranks: int, keys: Mapping[str, Any], name: str) -> list[Array]:
+    """The ranks of each communicator of an operation."""
+    everyone = np.arange(ranks)
+    shift = keys["shift"]
+    if keys["collective"] == "send":
+        return [everyone[: max(ranks - shift, 0)]]
+    if keys["collective"] == "receive":
+        return [everyone[shift:]]
+    size = keys["group_ranks"]
+    if size is None or keys["compute_ns"] is not None:
+        return [everyone]
+    if size > ranks or ranks % size:
+        raise BadWorkError(
+            "operations", f"{name}: group_ranks {size}: must divide the {ranks} ranks"
+        )
+    grid = everyone.reshape(-1, size)
+    groups = list(grid.T if keys["across"] else grid)
+    if len(groups[0]) < 2:
+        what = "across" if keys["across"] else "group_ranks"
+        raise BadWorkError("operations", f"{name}: {what}: a group needs at least 2 ranks")
+    return groups
