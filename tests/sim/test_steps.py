@@ -4,10 +4,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from transport.sim import ScenarioError, Simulation, parse
 from transport.sim.program import BEGIN, END
 from transport.sim.result import Result
+from transport.sim.schema import OPERATIONS
 
 US = 1_000
 BYTES_PER_NS = 12.5  # of a link
@@ -42,6 +45,15 @@ def times_ns(result: Result, name: str, kind: int, step: int = 0) -> np.ndarray:
     chosen = np.isin(local["operation"], numbers) & (local["kind"] == kind)
     order = np.argsort(local["rank"][chosen])
     return np.asarray(result.local["ready_ns"][chosen][order])
+
+
+def at_ns(result: Result, kind: int) -> dict[tuple[int, int], int]:
+    """(operation, rank) -> when it began or ended."""
+    assert result.local is not None
+    local = result.scenario.work.local
+    chosen = local["kind"] == kind
+    keys = zip(local["operation"][chosen].tolist(), local["rank"][chosen].tolist(), strict=True)
+    return dict(zip(keys, result.local["ready_ns"][chosen].tolist(), strict=True))
 
 
 def test_steps__computations_of_a_stream_run_one_after_the_other() -> None:
@@ -125,6 +137,44 @@ def test_steps__a_pipeline_goes_from_stage_to_stage() -> None:
     assert (np.diff(begun) > 108 * US).all()
     assert (np.diff(begun) < 116 * US).all()
     assert (times_ns(found, "f1", BEGIN) - times_ns(found, "f0", END) < 16 * US).all()
+
+
+COLLECTIVES = [one for one in OPERATIONS if one not in ("send", "receive")]
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> str:
+    """A list of up to eight operations that wait for each other in any way that is allowed."""
+    found: list[str] = []
+    for number in range(draw(st.integers(1, 8))):
+        after = [f"o{one}" for one in range(number) if draw(st.booleans())]
+        keys = [f'name = "o{number}"', f'stream = "{draw(st.sampled_from("abc"))}"']
+        keys += [f"after = {after}"] if draw(st.booleans()) else []
+        if draw(st.booleans()):
+            keys.append(f"compute_ns = {draw(st.integers(0, 50_000))}")
+        else:
+            keys.append(f'collective = "{draw(st.sampled_from(COLLECTIVES))}"')
+            keys.append(f"size_bytes = {draw(st.integers(1, 50_000))}")
+            keys += ["group_ranks = 2"] if draw(st.booleans()) else []
+        found.append("{" + ", ".join(keys) + "}")
+    return ",\n".join(found)
+
+
+@settings(max_examples=40, deadline=None)
+@given(programs(), st.sampled_from([2, 4, 6]), st.booleans(), st.integers(0, 3_000))
+def test_steps__operations_begin_after_what_they_wait_for(
+    operations: str, ranks: int, sync: bool, launch_ns: int
+) -> None:
+    more = f"repeats = 2\nsync = {str(sync).lower()}\nlaunch_ns = {launch_ns}"
+    found = simulated(operations, ranks=ranks, more=more)
+    program = found.scenario.work.jobs[0].program
+    assert program is not None
+    begins, ends = (at_ns(found, kind) for kind in (BEGIN, END))
+    for number, one in enumerate(program.operations):
+        for wait in one.waits:
+            for rank, before in zip(one.ranks.tolist(), wait.operation.tolist(), strict=True):
+                assert before < 0 or begins[number, rank] >= ends[before, rank]
+    assert all(ends[key] >= begin for key, begin in begins.items())
 
 
 @pytest.mark.parametrize(
