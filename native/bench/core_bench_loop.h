@@ -56,7 +56,7 @@ class CoreBenchLoop {
     open(b_, a_, peer);
   }
 
-  // Transfers messages. Returns false if they are not done within a minute.
+  // Transfers `messages` messages. Returns false if that takes more than a minute.
   bool run(std::uint64_t messages) {
     const std::uint64_t until = a_.done + messages;
     const std::int64_t deadline_ns = engine::now_ns() + kPatienceNs;

@@ -115,8 +115,8 @@ class RegisteredMemory {
 };
 using Registered = std::shared_ptr<RegisteredMemory>;
 
-// Waits in short slices until `done()` and handles signals between them. Returns ok, or timed_out after `timeout_ns`
-// (negative: no limit). *interrupted is set if a signal handler raised an exception.
+// Waits in short slices until done() returns true, and handles signals between them. Returns ok, or timed_out after
+// `timeout_ns` (negative: no limit). *interrupted is set if a signal handler raised an exception.
 template <class Done, class Wait>
 Status wait_in_slices(std::int64_t timeout_ns, const Done& done, const Wait& wait_ns, bool* interrupted) {
   const Clock::time_point begin = Clock::now();

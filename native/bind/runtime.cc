@@ -115,7 +115,7 @@ class BoundConnection {
     counted_ = nullptr;
     if (home->forked()) return;
     const Unlocked others_run;
-    connection = nullptr;  // before `home`, without the GIL: to release the last reference stops the engines
+    connection = nullptr;  // without the GIL, because releasing the last reference stops the engines
   }
 
   // Counters of the open connection, or their last values if it is closed: they never decrease.

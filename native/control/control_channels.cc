@@ -184,7 +184,8 @@ void ControlPlane::join(Session* session, Channel* channel) {
     for (const auto& [id, each] : channels_) {
       if (each->session == session->id && each.get() != channel) others.push_back(each.get());
     }
-    others.resize(others.size() - std::min(others.size(), kJoinedMax));  // the newest stay until the peer closes them
+    // The newest sockets are kept until the peer closes them.
+    others.resize(others.size() - std::min(others.size(), kJoinedMax));
   }
   for (Channel* other : others) drop_channel(other, "another control socket took over", Status::would_block);
   session->last_error.clear();

@@ -30,7 +30,7 @@ bool same_end(const datapath::SocketAddress& a, const datapath::SocketAddress& b
 }  // namespace
 
 void ControlPlane::stranger(const Channel& channel, const std::string& what) {
-  if (channel.dialled()) return;  // the failed dial reports the reason instead
+  if (channel.dialled()) return;  // not logged, because the failed dial reports the reason
   ++counters_.strangers_refused;
   stranger_log_.log(engine::now_ns(), engine::LogLevel::warn,
                     "dropped an unknown peer at the control port, " + channel.peer_address + ": it " + what +

@@ -20,7 +20,7 @@ struct HealthFacts {
   std::int64_t data_ns = -1;    // last authenticated packet of the process on any data path
   std::int64_t kernel_ns = -1;  // last reply of its host's TCP: an acknowledgment, or an accepted connection
   std::int64_t pong_ns = -1;    // when the control thread of the peer last answered a ping
-  bool engines_turn = true;     // according to that pong, all engines of the peer run
+  bool engines_turn = true;     // the last pong says that all engines of the peer run
   // A local flow waits for a remote engine that has sent nothing for a quarter of the silence limit.
   bool data_quiet = false;
   bool ended = false;    // the peer's host closed or reset every control socket

@@ -20,7 +20,8 @@ namespace weft::core {
 struct Refusals {
   static constexpr u16 kMax = 16 * wire::kNackEntriesMax;  // 1,024 segments, about a megabyte in segments of 1 KB
   wire::NackEntry entries[kMax];
-  std::bitset<kMax> bits;  // one bit per entry; trims_: it was cut on the last hop; unroomed_: it lacked an eager block
+  // One bit per entry. In trims_: the segment was cut on the last hop. In unroomed_: it lacked an eager block.
+  std::bitset<kMax> bits;
   u16 count = 0;
   u16 told = 0;
   u8 path = 0;

@@ -28,7 +28,7 @@ u16 DecisionEncoder::name_policy(const Decision& decision) noexcept {
   named_now_ = &known;
   RecordingEntry entry;
   entry.type = RecordingEntry::policy;
-  entry.owner = owner_tag_;  // each encoder numbers its policies from 1
+  entry.owner = owner_tag_;  // tells encoders apart, because each numbers its policies from 1
   entry.family = static_cast<u8>(decision.family);
   entry.policy_id = known.id;
   const u32 sizes[4] = {descriptor.event_bytes, descriptor.result_bytes, descriptor.params_bytes, 0};

@@ -170,8 +170,8 @@ bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
 
 void ConnectionCore::release(Request* request) noexcept {
   auto* slot = static_cast<RequestSlot*>(request);
-  // `sends` tells the direction. The address of the slot must not be used for that, because the other direction's slots
-  // may be being allocated.
+  // `sends` tells the direction. Comparing the slot's address with both arrays of slots would not be safe, because
+  // another thread may be allocating the other direction's array.
   Direction& direction = slot->sends ? send_ : receive_;
   const std::lock_guard<std::mutex> lock(direction.mutex);
   if (slot->done()) slot->release();

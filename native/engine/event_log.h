@@ -31,7 +31,7 @@ class EventLog final : public core::TraceSink {
   // Sets the addresses of a peer for log lines: path i leads to addresses[i % addresses.size()].
   void name_peer(std::uint32_t peer, std::vector<std::string> addresses);
   void on_event(std::int64_t now_ns, const core::Event& event) noexcept override;
-  // Logs paths that have been silent for kDownLeastNs, and that packets were refused since the last call.
+  // Logs the paths that have been silent for kDownLeastNs. Also logs if packets were refused since the last such line.
   void on_received(std::int64_t now_ns) noexcept {
     if (now_ns >= down_due_ns_) on_down_due(now_ns);
     const telemetry::EngineCells& seen = stack_->counters();
@@ -67,7 +67,7 @@ class EventLog final : public core::TraceSink {
   core::Stack* stack_;
   std::unordered_map<std::uint32_t, std::vector<std::string>> addresses_;  // addresses of each peer
   std::map<std::pair<std::uint32_t, std::uint8_t>, Down> down_;            // by peer and path
-  std::int64_t down_due_ns_ = kNever;                                      // when the next of them is logged
+  std::int64_t down_due_ns_ = kNever;                                      // when the next silent path is logged
   LogLimit path_limit_{kPathLines}, peer_limit_{kDebugLines}, loss_limit_{kDebugLines}, policy_limit_{kDebugLines};
   std::int64_t bad_magic_ = 0, bad_version_ = 0;  // values of these counters when they were last logged
   std::int64_t refused_again_ns_ = 0;

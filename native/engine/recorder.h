@@ -36,7 +36,7 @@ class RecorderTap final : public core::TraceSink {
   core::DecisionEncoder encoder_;
   std::unique_ptr<std::byte[]> ring_;
   std::size_t mask_;
-  std::uint64_t unsaid_ = 0;  // decisions lost since the last gap entry
+  std::uint64_t unsaid_ = 0;  // lost decisions that no entry of the recording reports yet
   std::atomic<std::int64_t> decisions_{0}, lost_{0};
   alignas(64) std::atomic<std::uint64_t> put_{0};
   alignas(64) std::atomic<std::uint64_t> taken_{0};

@@ -36,8 +36,8 @@ std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) c
   if (bytes == 0) return 0;
   const std::uint32_t count = settled(stage, lane.launched).load(std::memory_order_acquire);
   if (way_ == Way::to_device) {
-    // While a piece is being copied out, its count in `settled` stays at the piece's size, and the network places
-    // nothing more than one ring's length ahead of the bytes that have left the ring.
+    // A piece that is being copied out keeps its count in `settled`, so it must not be taken for a new one. The network
+    // places no byte until the byte one ring's length before it has left the ring.
     return lane.launched < lane.arrived + stage.ring_bytes && count == bytes ? bytes : 0;
   }
   return lane.launched < stage.ring_bytes || count == stage.piece_bytes ? bytes : 0;

@@ -18,8 +18,8 @@ enum class Way : std::uint8_t { to_host, to_device };  // to_host: for a send; t
 class Copier;
 
 // Copies one message. The caller must keep the message's layout, its stages (with their rings) and its piece table
-// until quiet(). The table describes the layout's pieces for the kernels; if it is empty, each contiguous run is copied
-// separately.
+// until quiet() returns true. The table describes the layout's pieces for the kernels; if it is empty, each contiguous
+// run is copied separately.
 class Transfer {
  public:
   Transfer(Copier* copier, Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows, Stream stream,

@@ -28,7 +28,7 @@ int device_at(const Driver& driver, Address address, std::string* error) {
     return -1;
   }
   if (managed != 0) {
-    *error = "managed memory, which migrates between host and device: copy it to device memory, or pass a host array";
+    *error = "managed memory cannot be used, because it migrates: copy it to device memory, or pass a host array";
     return -1;
   }
   if (type != kOnDevice || ordinal < 0) {

@@ -69,13 +69,14 @@ WEFT_DEVICE void copy_bytes(u32 lane, u64 to, u64 from, u32 bytes) {
   const u32 skip_bytes = static_cast<u32>(from - to) % kWordBytes;
   const u32 spare_bytes = skip_bytes == 0 ? 0 : kWordBytes;
   const u32 head_bytes = static_cast<u32>(0 - to) % kWordBytes + spare_bytes;
-  if (bytes < head_bytes + spare_bytes + kWordBytes) {  // true for at most 62 bytes
+  if (bytes < head_bytes + spare_bytes + kWordBytes) {  // at most 62 bytes: perhaps no full word between the ends
     for (u32 i = lane; i < bytes; i += kWarpLanes) store(to + i, load<u8>(from + i));
     return;
   }
   const u32 words = (bytes - head_bytes - spare_bytes) / kWordBytes;
   const u32 tail_at = head_bytes + words * kWordBytes;
-  const bool has_head = lane < head_bytes, has_tail = lane < bytes - tail_at;  // each at most 31 bytes
+  // Head and tail have at most 31 bytes each.
+  const bool has_head = lane < head_bytes, has_tail = lane < bytes - tail_at;
   const u8 head = has_head ? load<u8>(from + lane) : u8{0};
   const u8 tail = has_tail ? load<u8>(from + tail_at + lane) : u8{0};
   if (skip_bytes == 0) {

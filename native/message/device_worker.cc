@@ -247,7 +247,7 @@ Status DeviceWorker::mark(gpu::Stream stream, gpu::Event* out, std::string* erro
   if (result == gpu::kSuccess && !gpu::stream_belongs(driver_, stream, copier_->context(), error)) {
     return Status::invalid_argument;
   }
-  // An idle stream needs no event; an event could even have to wait behind another stream that waits.
+  // An idle stream needs no event. Its event could even be queued behind another stream that waits for a message.
   if (result == gpu::kSuccess) {
     result = driver_.stream_query(stream), called = "cuStreamQuery";
     if (result == gpu::kSuccess) return Status::ok;
@@ -324,7 +324,7 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
   gpu::Attendant& attendant = copier_->shared().attendant();
   std::uint32_t* word = nullptr;
   bool done = false;
-  attendant.wait_begins();  // StreamWaits::let_go() ends this wait when it sets the word
+  attendant.wait_begins();  // StreamWaits::let_go() ends this wait when it sets the memory word
   {
     const std::lock_guard lock(mutex_);
     done = request->done();
@@ -340,7 +340,7 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
   if (word == nullptr) {
     attendant.wait_ends();
     if (done) return Status::ok;
-    *error = "this device has 1,024 waiting streams, the maximum";
+    *error = "this device has 1,024 waiting streams, the maximum, so no other stream can wait for a message now";
     return Status::would_block;
   }
   // Called without the mutex: if the stream's queue is full, this blocks until a message ends, which needs the mutex.

@@ -208,8 +208,8 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   mutable engine::Notifier notifier_;
   engine::DatapathChoice datapath_;
   std::vector<datapath::Device> devices_;
-  engine::DescriptorGrant descriptors_;          // counts the engines' sockets, so it is destroyed after them
-  std::unique_ptr<engine::TelemetryPage> page_;  // contains the engines' counters; destroyed after them
+  engine::DescriptorGrant descriptors_;          // destroyed after the engines, whose sockets it counts
+  std::unique_ptr<engine::TelemetryPage> page_;  // destroyed after the engines, whose counters it contains
   std::shared_ptr<engine::TraceWriter> trace_;   // null: nothing is traced
   std::vector<std::unique_ptr<engine::Engine>> engines_;
   engine::MemoryTable memories_{&engines_};
@@ -236,7 +236,7 @@ engine::EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const
   stack.rto_ns_min = knobs_.rto_ns_min;
   stack.rto_ns_max = knobs_.rto_ns_max;
   stack.peer_silence_ns = knobs_.peer_silence_ns;
-  stack.owner_judges = true;  // the control plane, which knows more about peers, gives them up
+  stack.owner_judges = true;  // the control plane decides when to give up a peer, because it knows more
   stack.link_bytes_per_s = devices_.empty() ? 0 : devices_[0].speed_mbps * 125'000;
   const engine::PolicySet policies = board_.defaults();
   stack.window = policies.window->choice();

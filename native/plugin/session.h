@@ -48,7 +48,8 @@ class Session {
   // For interface versions up to 10; called once. The runtime stops when the last comm is closed. A comm that is never
   // closed keeps it running until the process ends, as these versions do not tell when a communicator is destroyed.
   Status init(Logger logger);
-  // The call that ties messages to NCCL's events; null for interface versions up to 9. All communicators have the same.
+  // NCCL's callback that ties messages to its profiler events; null for interface versions up to 9. It is the same for
+  // all communicators.
   void set_profiler(ProfilerCallback callback) noexcept { profiler_.store(callback, std::memory_order_release); }
   ProfilerCallback profiler() const noexcept { return profiler_.load(std::memory_order_acquire); }
   // For interface versions from 11; called once per communicator. The runtime stops when the last communicator is

@@ -1,5 +1,5 @@
-// Datagrams are sent in order of arrival, so the times are known when a datagram is accepted; only a change of the rate
-// alters them. Datagrams are lost on the wire, behind the queue, so lost ones use up rate too.
+// Datagrams are sent in order of arrival, so their send times are known when they are accepted; only a change of
+// the rate alters these times. Datagrams are lost on the wire, behind the queue, so lost ones use up rate too.
 #include "native/sim/link.h"
 
 #include <algorithm>

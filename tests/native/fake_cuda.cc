@@ -433,8 +433,9 @@ FAKE int cuStreamGetCtx(void* stream, void** context) {
 FAKE int cuPointerGetAttributes(unsigned count, const int* asked, void** answers, std::uint64_t at) {
   BEGIN("cuPointerGetAttributes");
   const FakeMemory* const found = memory_at(at, 1);
+  // The attributes: 2 is the memory type (its value 2: device memory), 8 is_managed, 9 the device's number.
   for (unsigned i = 0; i < count; ++i) {
-    if (asked[i] == 2) *static_cast<unsigned*>(answers[i]) = found != nullptr ? 2 : 0;  // MEMORY_TYPE: DEVICE
+    if (asked[i] == 2) *static_cast<unsigned*>(answers[i]) = found != nullptr ? 2 : 0;
     if (asked[i] == 8) *static_cast<int*>(answers[i]) = found != nullptr && found->managed ? 1 : 0;
     if (asked[i] == 9) *static_cast<int*>(answers[i]) = found != nullptr ? found->device : -2;
   }

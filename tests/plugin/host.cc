@@ -417,7 +417,7 @@ void properties(Side& side) {
     REQUIRE(facts.registration_is_global == 0 && facts.net_device_type == 0);
   }
   REQUIRE(names.size() == static_cast<std::size_t>(count) && guids.size() == names.size());
-  // A listener that is closed without being used.
+  // Open a listener, check its handle, and close it without using it.
   std::uint8_t handle[weft::nccl::kHandleBytesMax];
   void* const listener = side.listen(handle);
   REQUIRE(std::all_of(handle + 64, handle + sizeof handle, [](std::uint8_t byte) { return byte == 0; }));

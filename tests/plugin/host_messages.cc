@@ -183,7 +183,7 @@ void progress_needs_no_calls(Side& side) {
     constexpr std::size_t bytes = 60000;
     Buffer memory(bytes * kOutstanding);
     std::vector<void*> requests;
-    // Rank 0 sends and waits; rank 1 makes no calls from when everything arrived until the barrier.
+    // Rank 0 sends and waits; rank 1 makes no calls between the arrival of all messages and the barrier.
     for (std::size_t i = 0; i < kOutstanding; ++i) {
       std::uint8_t* const data = memory.data() + bytes * i;
       if (side.rank == 0) fill(data, bytes, i);

@@ -77,8 +77,8 @@ inline int traffic_class() {
   return given == nullptr ? -1 : std::atoi(given);
 }
 
-// NCCL's profiler callback. A start without a parent or a stop without an event would crash NCCL, and so would any use
-// after the connections are closed.
+// NCCL's profiler callback. A start without a parent or a stop without an event would crash NCCL, and so would any
+// call after the connections are closed.
 inline std::atomic<bool> profiler_open{true};
 inline constexpr std::uint32_t kProfiledChannel = 77;
 inline Result profile(void** event, int type, void* parent, std::int64_t plugin_id, void* data) {

@@ -108,7 +108,7 @@ void closed_connections_leave_nothing(Side& side) {
   const std::size_t running = threads().size();
   side.barrier();
   for (int i = 0; i < 60; ++i) round();
-  const Deadline deadline;  // a limit, because the peer may close its end a little later
+  const Deadline deadline;  // waits for a limited time, because the peer may close its end a little later
   while (open_descriptors().size() > descriptors + 4 || threads().size() > running) REQUIRE(!deadline.over());
   side.barrier();
   side.unlink(first);

@@ -22,7 +22,7 @@ def test_message_trace__names_the_channel(
     for segment in segments:
         assert (segment.damage, segment.dropped) == ("", 0)
         messages = [record for record in segment.records if record.kind == "message"]
-        # Two connections, each used in one direction: three exchanges of 3, 3 and 2 messages.
+        # All messages succeeded: 3 + 3 + 2 on each of two connections, one for each direction.
         assert [each.fields["status"] for each in messages] == [0] * 16
         tied = sorted(int(each.fields["bytes"]) for each in messages if tied_to(each) == CHANNEL)
         assert tied == ([0, 0, 1000, 1000, 100_000, 100_000] if version > PROFILED else [])

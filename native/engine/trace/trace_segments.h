@@ -47,7 +47,7 @@ class TraceSegments {
   const std::string directory_;
   const TraceLimits limits_;
   const std::string schema_, identity_;
-  std::uint64_t process_ = 0;  // random, so that the names of several hosts in one directory differ
+  std::uint64_t process_ = 0;  // random, so that the file names of several hosts in one directory differ
   std::uint64_t segment_ = 0, block_ = 0;
   int file_ = -1;
   std::int64_t file_bytes_ = 0, begun_ns_ = 0, total_bytes_ = 0;

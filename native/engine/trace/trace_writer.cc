@@ -26,7 +26,7 @@ constexpr std::size_t kRingsMax = 256;                // most threads that trace
 constexpr std::size_t kTextsMax = 16'384;             // most texts of a process
 constexpr std::size_t kTextBytesMax = 1 << 20;        // most bytes of texts, where each text counts twice
 constexpr std::size_t kStandingMax = 65'536;          // most communicators and connections that exist at the same time
-constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // stands for a ring's number in blocks with standing records
+constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // field `ring` of blocks with standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
 constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
 constexpr std::uint32_t kIdsTaken = 256;               // ids that a thread takes at once

@@ -177,7 +177,7 @@ class Arena {
   std::vector<std::unique_ptr<core::DecisionBuffer>> recorders_;  // one per host; they write to report_.recording
   std::unique_ptr<core::TxBurst> burst_;
   u32 links_at_ = 0, starts_at_ = 0, stops_at_ = 0, changes_at_ = 0, sampler_ = 0, measurer_ = 0;
-  u32 receiver_ports_ = 0, forward_ = 0, back_ = 0;  // where these kinds of links begin in links_
+  u32 receiver_ports_ = 0, forward_ = 0, back_ = 0;  // index in links_ of the first link of each kind
   i64 now_ns_ = kBeginNs;
   std::size_t unfinished_ = 0;  // number of flows that have planned messages left
   bool endless_ = false;        // set if some flow has no planned end

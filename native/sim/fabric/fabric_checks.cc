@@ -156,7 +156,7 @@ void FabricChecks::on_ack(u32 host, const wire::Packet& packet) {
   const wire::Ack& ack = packet.ack;
   if (ack.cumulative_seq > segments.size())
     return violate("P-3", "a receiver acknowledged a segment that was never sent");
-  // Marks segments downwards from cumulative_seq until a marked one; all segments below a marked one are marked, too.
+  // Marks segments below cumulative_seq as acknowledged, downwards to the first that is already marked.
   for (u64 seq = ack.cumulative_seq; seq != 0 && !segments[seq - 1].acked; --seq) segments[seq - 1].acked = true;
   for (std::size_t word = 0; word < ack.bitmap_words; ++word) {
     u64 bits;

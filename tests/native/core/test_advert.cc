@@ -59,8 +59,8 @@ TEST(advertiser__a_partial_confirmation_leaves_the_rest_to_be_said) {
   advertiser.on_post(0, 10, true, 16);
   advertiser.on_sent(10, 0, 1000);
   advertiser.on_confirm(4);
-  advertiser.on_confirm(2);   // an old confirmation
-  advertiser.on_confirm(99);  // confirms receives that were never posted
+  advertiser.on_confirm(2);   // an old confirmation, which must be ignored
+  advertiser.on_confirm(99);  // must be ignored: it confirms receives that were never posted
   advertiser.on_timer(1000);
   CHECK(advertiser.due());
   CHECK_EQUAL(advertiser.first(), 4u);

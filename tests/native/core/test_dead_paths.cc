@@ -50,7 +50,7 @@ TEST(dead_paths__both_ends_leave_a_path_that_carries_nothing_to_the_receiver) {
     const auto both = [](const Wired& packet) { return packet.path == kDead; };
     for (const std::function<bool(const Wired&)>& dies : {std::function<bool(const Wired&)>(forth), {both}}) {
       const std::vector<i64> took = times(dies, search_size);
-      // Without a timeout of a millisecond or more, a message needs three exchanges of 20 us.
+      // A message takes three exchanges of 20 us. If it waited for a timeout, it would take a millisecond or more.
       CHECK_EQUAL(std::count_if(took.begin(), took.end(), [](i64 ns) { return ns >= kMs; }), 0);
     }
   }

@@ -391,7 +391,8 @@ TEST(stack__a_lost_tail_is_found_by_a_probe_long_before_the_timeout) {
   CHECK(std::equal(sent.begin(), sent.begin() + 6000, buffer.begin()));
 }
 
-// Segments sent before any RTT sample: probes sent when the path opened measure how long to wait for them.
+// The lost segments are sent before any RTT sample. They must be resent soon after the probes that are sent when a path
+// opens have measured the RTT, not only after the first timeout.
 TEST(stack__a_first_burst_that_is_lost_is_missed_once_its_path_is_measured) {
   StackConfig config = weft::test::shipped_config();
   config.rto_ns_min = 50'000'000;
@@ -432,7 +433,7 @@ TEST(stack__who_is_granted_nothing_asks_ever_more_seldom) {
   CHECK_EQUAL(pair.stack[0].reserve_flow(&starved), Status::ok);
   FlowConfig config;
   config.peer = pair.peer[0];
-  config.remote_flow = pair.flow[1];  // its receiver does not use credit
+  config.remote_flow = pair.flow[1];  // the receiver of this flow has no credit policy
   config.remote_token = Pair::kToken[1];
   config.local_token = 0x9999;
   config.speculative_bytes = 0;

@@ -81,7 +81,7 @@ TEST(trace__a_message_is_seen_from_post_to_completion_at_both_ends) {
   }
 }
 
-// The message arrives before its receive is posted, and is complete when it is posted.
+// The message arrives before its receive is posted, and the receive completes as soon as it is posted.
 TEST(trace__an_eager_message_starts_before_it_is_posted) {
   Pair pair{StackConfig{}};
   Seen seen;

@@ -157,7 +157,8 @@ TEST(policy_board__changes_reach_live_flows_and_own_choices_stay) {
   CHECK_EQUAL(pair.here->change_policy("window", "window_bytes=400000", PolicyChange::params, &error), Status::ok);
   CHECK_EQUAL(first_word(pair.here->policies()[0].params), 400'000);
   CHECK_EQUAL(first_word(pair.there->policies()[0].params), 300'000);
-  // A connection's own parameters stay in force when the defaults' parameters change, but are not a choice of policy.
+  // A connection's own parameters stay in force when the defaults' parameters change. They do not count as a choice of
+  // policy, so a new default policy replaces the connection's policy.
   CHECK_EQUAL(pair.runtime->change_policy("window", "window_bytes=500000", PolicyChange::params, &error), Status::ok);
   CHECK_EQUAL(first_word(pair.here->policies()[0].params), 400'000);
   CHECK_EQUAL(first_word(pair.there->policies()[0].params), 500'000);

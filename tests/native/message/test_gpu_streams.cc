@@ -23,7 +23,7 @@ struct CallersStream {
     CHECK_EQUAL(driver().stream_create(&stream, gpu::kNonBlocking), gpu::kSuccess);
   }
   ~CallersStream() { static_cast<void>(driver().stream_destroy(stream)); }
-  // Work that does not end before finish() is called.
+  // copy(), read() and wait_for() submit work that need not be done before finish() returns.
   void copy(const Memory& to, const std::vector<std::uint8_t>& from) {
     const gpu::Current current(driver(), context);
     CHECK_EQUAL(driver().copy_to_device(to.at(), from.data(), from.size(), stream), gpu::kSuccess);
@@ -221,8 +221,8 @@ TEST(gpu__no_stream_copies_while_a_stream_waits) {
   CHECK_EQUAL(live(), 0);
 }
 
-// If the device runs launches of the attendant late, each still does its own jobs once and ends, even if a later end
-// was requested.
+// If the device runs launches of the attendant late, each still does its own jobs once and then ends, even if a later
+// launch was already told to end.
 TEST(gpu__attendants_that_come_late) {
   std::string error;
   const Memory from(pattern(300, 1)), to(untouched(300));

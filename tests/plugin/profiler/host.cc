@@ -194,7 +194,7 @@ struct Host {
     REQUIRE(event == nullptr);
     stop(proxy_op(nullptr, 0, 0, 1, ::getpid()));
   }
-  // Events of threads that still run after finalize.
+  // Sends events after finalize, as threads that still run do: no call may fail, and no new operation is recorded.
   void transfer_after_the_end(void* op) {
     static_cast<void>(start(descriptor(kEventProxyStep, op)));
     stop(op);
@@ -202,7 +202,7 @@ struct Host {
     REQUIRE(proxy_op(nullptr, 0, 0, 1, ::getpid()) == nullptr);
   }
 
-  // Invalid handles, and handles of another process or of ended events.
+  // Calls with invalid handles, and with handles of another process or of ended events, must be harmless.
   void misuse() {
     stop(nullptr);
     state(nullptr, kStateSendWait, 1);
