@@ -31,6 +31,7 @@ BENCHES = {
     "ring": "Ring all-reduce over the Python API, integers checked exactly.",
     "starved": "Two processes and their spinning threads on two cores, weft and TCP.",
     "trace_cost": "What tracing costs NCCL: all-reduces over weft without and with a trace.",
+    "trace_events": "What the calls of NCCL's profiler cost, with a trace.",
     "trace_matrix": "Matrices of a trace of 4,096 processes and 10^8 messages: time, memory.",
     "turnaround": "Time from saving a policy file until it is checked and runs on a live flow.",
     "wan": "Long and impaired paths in an emulated network, weft and TCP.",

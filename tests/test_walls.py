@@ -95,7 +95,10 @@ NATIVE_ROOMS = {
     "engine": {"engine", "core", "wire", "policy", "datapath", "telemetry"},
     "control": {"control", "engine", "core", "wire", "policy", "datapath", "telemetry"},
     "message": {"message", "control", "engine", "core", "wire", "datapath", "gpu", "telemetry"},
-    "bench": {"bench", "engine", "core", "wire", "policy", "datapath", "gpu", "telemetry"},
+    "bench": {
+        *("bench", "engine", "core", "wire", "policy", "datapath", "gpu", "telemetry"),
+        "plugin",  # the profiler's interface, which a benchmark calls as NCCL does
+    },
     "sim": {"sim", "core", "wire", "policy", "telemetry"},
     "plugin": {"plugin", "message", "engine"},
     "bind": {

@@ -115,6 +115,9 @@ def bench_rdma(
 
 # native/bind/core_bench.cc
 
+def bench_profiler(
+    library: str, operations: int, channels: int, steps: int
+) -> dict[str, float]: ...
 def bench_core(
     segments: int, segment_bytes: int, paths: int, policies: dict[str, str] = {}
 ) -> dict[str, Any]: ...

@@ -4,6 +4,7 @@
 namespace weft::bind {
 void bind_arena(pybind11::module_& module);
 void bind_core_bench(pybind11::module_& module);
+void bind_profiler_bench(pybind11::module_& module);
 void bind_counters(pybind11::module_& module);
 void bind_crc32c(pybind11::module_& module);
 void bind_device(pybind11::module_& module);
@@ -20,6 +21,7 @@ void bind_trace_records(pybind11::module_& module);
 
 PYBIND11_MODULE(_native, module) {
   weft::bind::bind_core_bench(module);
+  weft::bind::bind_profiler_bench(module);
   weft::bind::bind_counters(module);
   weft::bind::bind_crc32c(module);
   weft::bind::bind_trace_records(module);
