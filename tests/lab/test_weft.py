@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.lab.support import ROOT, grown, reason_to_skip, unique
 from transport.lab import Lab, LabModel
+from transport.trace import matrix_of, open_store
 
 pytestmark = pytest.mark.namespaces
 
@@ -49,7 +51,9 @@ def lab() -> Iterator[Lab]:
         yield one
 
 
-def start(lab: Lab, host: str, script: str, *words: str) -> "subprocess.Popen[str]":
+def start(
+    lab: Lab, host: str, script: str, *words: str, trace: Path | None = None
+) -> "subprocess.Popen[str]":
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     return lab.popen(
         host,
@@ -58,17 +62,19 @@ def start(lab: Lab, host: str, script: str, *words: str) -> "subprocess.Popen[st
         stdout=subprocess.PIPE,
         text=True,
         cwd=ROOT,
-        env=clean | {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "32", "WEFT_ENGINES": "1"},
+        env=clean
+        | {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "32", "WEFT_ENGINES": "1"}
+        | ({} if trace is None else {"WEFT_TRACE": str(trace)}),
     )
 
 
-def move(lab: Lab, *, cut: str = "") -> None:
+def move(lab: Lab, *, cut: str = "", trace: Path | None = None) -> None:
     """Sends all messages from host0 to host1, which compares every byte; cuts a link if `cut`."""
-    processes = [start(lab, "host1", SERVER)]
+    processes = [start(lab, "host1", SERVER, trace=trace)]
     try:
         assert processes[0].stdout is not None
         assert processes[0].stdout.readline() == "ready eth0\n"
-        processes.append(start(lab, "host0", CLIENT, lab.address("host1")))
+        processes.append(start(lab, "host0", CLIENT, lab.address("host1"), trace=trace))
         client = processes[1]
         assert client.stdout is not None
         assert client.stdout.readline() == "under way\n"
@@ -97,3 +103,24 @@ def test_weft__a_path_dies_and_all_arrives(lab: Lab) -> None:
     growth = grown(lab, lambda: move(lab, cut="leaf0-spine2"))
     assert growth["leaf0>spine2"].cut_drops > 0
     lab.heal("leaf0-spine2")
+
+
+def test_weft__a_trace_agrees_with_the_counters_of_the_interface(lab: Lab, tmp_path: Path) -> None:
+    """What the kernel counts is what the trace says, with its headers and resent segments."""
+    lab.set("leaf0-spine1", loss=0.05)
+    growth = grown(lab, lambda: move(lab, trace=tmp_path))
+    lab.set("leaf0-spine1", loss=0.0)
+    carried = growth["host0>leaf0"].bytes
+    with open_store(tmp_path) as store:
+        found = matrix_of(store)
+        ((segments, resent),) = store.rows(
+            "SELECT sum(segments), sum(resent) FROM stripes WHERE sends"
+        )
+    there = MESSAGES * MESSAGE_BYTES
+    assert sorted(found.values.tolist()) == [len(b"all there"), there]
+    assert resent > 0
+    payload = there / (segments - resent)
+    least = there + resent * payload * 0.5  # the last segment of a message is shorter
+    headers = segments * (64 + 8 + 20 + 14)  # of weft, UDP, IPv4 and Ethernet
+    # Acknowledgments, probes of 32 paths and the control connection add at most a tenth.
+    assert least < carried < (there + resent * payload * 1.1 + headers) * 1.1

@@ -45,7 +45,7 @@ def played(trace: Path, hosts: int = 8, more: str = "") -> Result:
 
 def matrix(folder: Path) -> np.ndarray:
     with open_store(folder) as store:
-        return np.asarray(matrix_of(store).values)
+        return matrix_of(store).dense_values()
 
 
 def sent(result: Result) -> np.ndarray:

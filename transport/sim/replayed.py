@@ -177,10 +177,12 @@ def _add(
         single = "of communicators with one rank"
         left_out[single if function in MAKERS else f"{function} cannot be simulated"] += 1
         return
-    key = (comm, function, len(found)) if message else (comm, function, row["sequence"])
-    if key in found and rank in found[key].begin_ns:
-        left_out["two with the same number in one communicator"] += 1
-        return
+    number, replay = len(found) if message else row["sequence"], 0
+    key = (comm, function, number, replay)
+    # The replays of a captured graph all have the number of the captured operation.
+    while key in found and rank in found[key].begin_ns:
+        replay += 1
+        key = (comm, function, number, replay)
     one = found.setdefault(
         key,
         Found(

@@ -190,7 +190,6 @@ void Profiler::start_step(const void* parent, int number, void** event) noexcept
   if (made == nullptr) return;
   made->kind = ProfiledEvent::Kind::step;
   made->parent = of;
-  made->since_ns = now_ns();
   channel->step = number;
   channel->step_event = handle;
   *event = handle.value();

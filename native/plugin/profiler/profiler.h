@@ -28,7 +28,7 @@ struct ProfiledEvent {
   // For a channel: number and handle of the step that was started last.
   int step = -1;
   OpaqueHandle step_event{};
-  // For a step: what it waits for, and since when.
+  // For a step: what it waits for (0: nothing yet), and since when.
   int state = 0;
   std::int64_t since_ns = 0;
   // For a channel: sums over its steps, which several threads may end. For a kernel: the GPU's times.
