@@ -15,7 +15,7 @@ NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
-        test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm schedules fuzz docs tidy wheel clean
+        test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm schedules fuzz scale docs tidy wheel clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -125,6 +125,9 @@ fuzz: build ## Fuzz the control plane and the imports of traces (half an hour)
 	@WEFT_FUZZ_FRAMES=100000000 $(BUILD)/release/test_frames
 	@WEFT_HANDSHAKES=1000000 $(BUILD)/release/test_handshakes
 	@WEFT_FUZZ_TRACES=10000 $(PY) -m pytest tests/trace -k damage
+
+scale: build ## Compare matrices of 256 and 1,024 simulated ranks with arithmetic (some minutes)
+	@SIM_RANKS="256 1024" $(PY) -m pytest tests/trace/test_sim_trace.py -k "arithmetic or more_ranks"
 
 docs: build ## Regenerate the documentation and the stub made from tables
 	@mkdir -p docs
