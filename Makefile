@@ -124,7 +124,8 @@ fuzz: build ## Fuzz the control plane and the imports of traces (half an hour)
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target test_frames test_handshakes
 	@WEFT_FUZZ_FRAMES=100000000 $(BUILD)/release/test_frames
 	@WEFT_HANDSHAKES=1000000 $(BUILD)/release/test_handshakes
-	@WEFT_FUZZ_TRACES=10000 $(PY) -m pytest tests/trace -k damage
+	@WEFT_FUZZ_TRACES=10000 WEFT_FUZZ_READER=1000000 WEFT_FUZZ_COMMANDS=10000 \
+	  $(PY) -m pytest tests/trace -k "damage or other_versions"
 
 scale: build ## Compare matrices of 256 and 1,024 simulated ranks with arithmetic (some minutes)
 	@SIM_RANKS="256 1024" $(PY) -m pytest tests/trace/test_sim_trace.py -k "arithmetic or more_ranks"

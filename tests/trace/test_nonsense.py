@@ -1,15 +1,17 @@
 """Tests that undamaged trace files whose records have random field values break no command."""
 
+import os
 import random
 from pathlib import Path
 
 import pytest
 
+from transport.cli import invoke
 from transport.errors import WeftError
 from transport.trace import matrix_of, open_store, profile_of
 from transport.trace.matrix import MEASURES
 
-from .writer import FORMATS, LAYOUTS, Process, rank_of
+from .writer import FORMATS, LAYOUTS, Process, channel, communicator, operation, rank_of
 
 LIMITS = {
     "u8": (0, 8),
@@ -60,3 +62,36 @@ def test_store__survives_any_values(tmp_path: Path, seed: int) -> None:
                     continue
                 assert found.size <= 1 << 14
         store.to_parquet(tmp_path / "tables")
+
+
+COMMANDS = (["info"], ["matrix"], ["profile"], ["query", "SELECT count(*) FROM messages"])
+DAMAGED = int(os.environ.get("WEFT_FUZZ_COMMANDS", "40"))  # make fuzz: 10,000
+
+
+def test_commands__damaged_files_give_a_shorter_trace_or_one_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    draw = random.Random(6)
+    for rank in range(2):
+        process = rank_of(tmp_path, rank, 2)
+        comm = communicator(process, 5, rank, 2)
+        for at in range(6):
+            op = operation(process, comm, "AllReduce", at * 10, at * 10 + 5)
+            channel(process, comm, op, 1 - rank, 1000, at * 10, at * 10 + 5)
+        path = process.write()
+    data = path.read_bytes()
+    statuses = set()
+    for number in range(DAMAGED):
+        bad = bytearray(data[: draw.randrange(len(data))] if draw.random() < 0.5 else data)
+        for _ in range(draw.choice((1, 1, 4))):
+            if bad:
+                bad[draw.randrange(len(bad))] = draw.randrange(256)
+        path.write_bytes(bad)
+        words = COMMANDS[number % len(COMMANDS)]
+        status = invoke(["trace", words[0], str(tmp_path), *words[1:]])
+        output = capfd.readouterr()
+        statuses.add(status)
+        assert status in (0, 1), output.err
+        assert "Traceback" not in output.err
+        assert status == 0 or output.err.count("\n") <= 2, output.err
+    assert 0 in statuses

@@ -135,6 +135,9 @@ def test_header__any_schema_is_read_or_refused(text: bytes) -> None:
         return
 
 
+DAMAGED = int(os.environ.get("WEFT_FUZZ_READER", "1000"))  # make fuzz: 1,000,000
+
+
 def test_reader__damaged_files_end_early_or_are_refused(tmp_path: Path) -> None:
     """After random truncation and bit flips, the reader returns only records before the damage."""
     process = Process(tmp_path)
@@ -144,7 +147,7 @@ def test_reader__damaged_files_end_early_or_are_refused(tmp_path: Path) -> None:
     path = process.write()
     data, whole = path.read_bytes(), read_segment(path)
     draw = random.Random(8)
-    for index in range(1000):
+    for index in range(DAMAGED):
         bad = bytearray(data[: draw.randrange(len(data))] if index % 2 else data)
         for _ in range(draw.choice((0, 1, 3))):
             if bad:
@@ -164,3 +167,52 @@ def test_rows__are_arrays_with_the_fields_of_the_schema(tmp_path: Path) -> None:
     found = read_rows(process.write())
     assert found.rows["message"]["bytes"].tolist() == [100, 101, 102, 103, 104]
     assert found.rows["message"]["time_ns"].tolist() == [0, 1, 2, 3, 4]
+
+
+def changed_schema(draw: random.Random) -> str:
+    """The schema with lines that are lost, repeated, exchanged, or have another number or type."""
+    lines = schema().splitlines()
+    for _ in range(draw.choice((1, 1, 2, 5))):
+        at = draw.randrange(len(lines))
+        words = lines[at].split()
+        match draw.randrange(5):
+            case 0:
+                del lines[at]
+            case 1:
+                lines.insert(draw.randrange(len(lines)), lines[at])
+            case 2:
+                words[-1] = str(draw.choice((0, 1, 8, 16, 24, 65_535, 1 << 40)))
+                lines[at] = " ".join(words)
+            case 3:
+                words[draw.randrange(len(words))] = draw.choice(("u8", "i64", "x", "", "record"))
+                lines[at] = " ".join(words)
+            case _:
+                lines.append(f"record {draw.randrange(70_000)} new {draw.choice((16, 24, 4096))}")
+    return "\n".join(lines) + "\n"
+
+
+def test_reader__files_of_other_versions_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    """A file whose schema another version has changed is read, or refused with one line."""
+    process = Process(tmp_path)
+    comm = communicator(process, 5, 1, 4)
+    for at in range(5):
+        operation(process, comm, "AllReduce", at * 10, at * 10 + 5)
+    path = process.write()
+    data = path.read_bytes()
+    header_bytes, schema_bytes, identity_bytes = struct.unpack_from("<III", data, 12)
+    identity = data[56 + schema_bytes :][:identity_bytes].decode()
+    draw = random.Random(9)
+    read, refused = 0, set()
+    for _ in range(max(DAMAGED // 10, 300)):
+        text = changed_schema(draw)
+        version = draw.choice((1, 2))
+        path.write_bytes(header(identity, 0, text=text, version=version) + data[header_bytes:])
+        try:
+            read_segment(path)
+        except TraceError as error:
+            refused.add(str(error))
+        else:
+            read += 1
+    assert refused
+    assert not [one for one in refused if "\n" in one]
+    assert read > 10
