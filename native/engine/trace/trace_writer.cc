@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,6 +106,7 @@ TraceWriter::TraceWriter(std::string directory, const TraceLimits& limits)
 }
 
 bool TraceWriter::start(std::string* error) {
+  static_cast<void>(::mkdir(directory_.c_str(), 0777));  // if it is still missing then, begin() says why
   if (!segments_.begin(now_ns(), error)) {
     *error = "cannot trace into " + *error;
     return false;

@@ -33,8 +33,8 @@ struct TraceStats {
 
 class TraceWriter {
  public:
-  // Returns the writer of this process for the directory, which all users of the directory share. Null, with `error`
-  // set, if no file can be created in the directory.
+  // Returns the writer of this process for the directory, which all users of the directory share. Makes the directory
+  // if only its last component is missing. Null, with `error` set, if no file can be created in it.
   static std::shared_ptr<TraceWriter> open(const std::string& directory, const TraceLimits& limits, std::string* error);
   ~TraceWriter();  // writes what the rings still hold
   TraceWriter(const TraceWriter&) = delete;
