@@ -13,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from transport import native
+from transport.cli import invoke
+from transport.trace.query import QueryError, select
+from transport.trace.store import Store, open_store
 
 from .writer import channel, communicator, operation, rank_of
 
@@ -111,6 +114,20 @@ def test_query__answers_and_changes_nothing(folder: Path, tmp_path: Path) -> Non
         done = trace("query", folder, bad)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), bad
     assert not out.exists()
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_query__reads_no_other_files(folder: Path, tmp_path: Path, exported: bool) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    with open_store(folder) as store:
+        store.to_parquet(tmp_path / "it's")
+    with open_store(tmp_path / "it's" if exported else folder) as store:
+        for call in ("read_csv", "read_text", "glob", "sniff_csv"):
+            with pytest.raises(QueryError, match="disabled by configuration"):
+                select(store, f"SELECT * FROM {call}('{other}')")
+        assert select(store, "SELECT count(*) AS n FROM operations") == (["n"], [(3,)])
+        assert store.notes()
 
 
 def test_export__is_read_again(folder: Path, tmp_path: Path) -> None:

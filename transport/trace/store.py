@@ -36,6 +36,18 @@ class Store:
         self.database = database
         self.where = where
         self.problems = tuple(problems)
+        self._confined = False
+
+    def confine(self) -> None:
+        """Keeps all later SQL from every file but those of the store's own tables."""
+        if self._confined:
+            return
+        files = (self.where / f"{table}.parquet" for table in TABLES)
+        own = ", ".join(_quoted(file) for file in files if file.exists())
+        self.database.execute(f"SET allowed_paths = [{own}]")
+        self.database.execute("SET enable_external_access = false")
+        self.database.execute("SET lock_configuration = true")
+        self._confined = True
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows of a query; `values` replace the placeholders ? in it."""
