@@ -23,7 +23,7 @@ from transport.build_info import build_info, build_text
 from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
 from transport.cli.options import CSV, HTML, SEED, output_file
-from transport.cli.output import json_option, print_table, write_json
+from transport.cli.output import json_option, print_table, unwritten, write_json
 from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyRefusedError
@@ -232,7 +232,7 @@ def save(file: Path, text: str) -> None:
     try:
         file.write_text(text)
     except OSError as error:
-        raise click.UsageError(f"cannot write {file}: {error.strerror}") from None
+        raise unwritten(file, error) from None
 
 
 def marked(rows: Sequence[Mapping[str, Any]], partial: bool) -> list[dict[str, Any]]:

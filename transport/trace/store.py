@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'weft[trace]'"
 ROWS_AT_ONCE = 10_000
+ERRNO = re.compile(r'"errno":"(\d{1,6})"')  # in DuckDB's messages
 
 
 class TraceExtraError(WeftError, ImportError):
@@ -92,17 +97,27 @@ class Store:
 
     def to_parquet(self, folder: Path) -> None:
         """Writes each table to a Parquet file; open_store() opens such a folder."""
-        new_folder(folder)
-        for table in TABLES:
-            self.database.execute(f"COPY {table} TO {_quoted(folder / table)} (FORMAT parquet)")
-            (folder / table).rename(folder / f"{table}.parquet")
+        with new_folder(folder):
+            for table in TABLES:
+                self._copy(table, folder / table, "FORMAT parquet")
+                (folder / table).rename(folder / f"{table}.parquet")
 
     def to_csv(self, folder: Path) -> None:
         """Writes each table to a CSV file with a line of headings."""
-        new_folder(folder)
-        for table in TABLES:
-            to = _quoted(folder / f"{table}.csv")
-            self.database.execute(f"COPY {table} TO {to} (FORMAT csv, HEADER)")
+        with new_folder(folder):
+            for table in TABLES:
+                self._copy(table, folder / f"{table}.csv", "FORMAT csv, HEADER")
+
+    def _copy(self, table: str, file: Path, form: str) -> None:
+        """Writes a table to a file; OSError if that fails."""
+        import duckdb
+
+        try:
+            self.database.execute(f"COPY {table} TO {_quoted(file)} ({form})")
+        except duckdb.IOException as error:
+            told = ERRNO.search(str(error))
+            number = int(told[1]) if told else errno.EIO
+            raise OSError(number, os.strerror(number), str(file)) from None
 
     def close(self) -> None:
         self.database.close()
@@ -197,14 +212,27 @@ def _attach(database: DuckDBPyConnection, where: Path, job: str | None) -> None:
         raise TraceError(f"{where} has no traces of the job {job!r}")
 
 
-def new_folder(folder: Path) -> None:
-    """Makes the folder, or TraceError if it has files."""
+@contextmanager
+def new_folder(folder: Path) -> Iterator[None]:
+    """Makes the folder, and removes what was written to it if the body fails.
+
+    TraceError if it has files already; an OSError names the folder or a file in it.
+    """
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise TraceError(f"{folder} is not empty: give a new folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise TraceError(f"{folder} is not empty: give a new folder")
-    except OSError as error:
-        raise TraceError(f"cannot write {folder}: {error.strerror}") from None
+        yield
+    except BaseException as error:
+        with suppress(OSError):
+            for file in folder.iterdir():
+                file.unlink()
+            if made:
+                folder.rmdir()
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(folder)
+        raise
 
 
 def _quoted(value: Path | str) -> str:
