@@ -15,7 +15,7 @@ from transport.trace.json_stream import JsonError, read_object
 from transport.trace.kineto import KinetoTraces
 from transport.trace.layout import TraceError
 from transport.trace.matrix import DERIVED
-from transport.trace.torch_names import COLLECTIVES, DATATYPES, NCCL_TYPES, function_of, ranks_text
+from transport.trace.torch_names import COLLECTIVES, DATATYPES, function_of, nccl_type, ranks_text
 
 from .test_commands import trace
 from .test_import_nccl import mutated
@@ -268,7 +268,14 @@ def test_json__a_value_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.Mo
 def test_names__of_the_timeline_are_those_that_the_import_knows() -> None:
     for function, (event, name) in COLLECTIVES.items():
         assert function_of(event) == function_of(name) == function.replace("AllToAll", "AlltoAll")
-    assert all(NCCL_TYPES[name] == nccl for nccl, name in DATATYPES.items())
+    assert all(nccl_type(name) == nccl for nccl, name in DATATYPES.items())
+
+
+def test_names__of_a_datatype_become_one() -> None:
+    for name in ("Int8", "int8", "Char", "ncclInt8", "ncclChar", "torch.int8"):
+        assert nccl_type(name) == "ncclInt8"
+    assert (nccl_type("Half"), nccl_type("Float16")) == ("ncclFloat16", "ncclFloat16")
+    assert (nccl_type("Bool"), nccl_type("ComplexFloat")) == ("ncclUint8", "ComplexFloat")
 
 
 def test_command__imports_and_says_what_was_read(tmp_path: Path) -> None:

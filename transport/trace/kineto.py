@@ -14,7 +14,7 @@ from transport.trace.imported import Import, Source, hashed, size_of
 from transport.trace.json_stream import JsonError, read_object
 from transport.trace.layout import TraceError
 from transport.trace.sizes import PER_RANK
-from transport.trace.torch_names import NCCL_TYPES, function_of
+from transport.trace.torch_names import function_of, nccl_type
 
 RANKS_MAX = 1 << 20  # most ranks of a group
 HELD_MAX = 4_000_000  # most operations and kernels of a file that are read
@@ -155,7 +155,7 @@ class _File:
         group = self._group(args)
         comm = self._comm(group)
         word = args.get("dtype")
-        datatype = NCCL_TYPES.get(word, word) if isinstance(word, str) else None
+        datatype = nccl_type(word) if isinstance(word, str) else None
         count = _count(function, args, group.size)
         p2p = function in ("Send", "Recv")
         begin_ns, end_ns = self._span(event)
