@@ -266,6 +266,10 @@ def test_store__parquet_holds_the_same_tables(tmp_path: Path) -> None:
     (written / "messages.parquet").unlink()
     with open_store(written) as store:
         assert one(store, "SELECT count(*) FROM messages") == 0
+        assert store.notes()[0] == (
+            f"{written} has no files of these tables, which count as empty: messages; "
+            "numbers that were measured may be missing or derived"
+        )
     with pytest.raises(TraceError, match="no traces of the job 'x'"):
         open_store(written, job="x")
     csv = (tmp_path / "csv" / "processes.csv").read_text().splitlines()

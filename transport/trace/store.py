@@ -34,7 +34,7 @@ class TraceExtraError(WeftError, ImportError):
 class Store:
     """The tables of a trace (docs/TRACING.md).
 
-    problems: a line for each file that could not be read.
+    problems: a line for each file that is missing or could not be read.
     """
 
     def __init__(self, database: DuckDBPyConnection, where: Path, problems: Sequence[str]) -> None:
@@ -165,7 +165,7 @@ def open_store(
     try:
         if (where / "processes.parquet").exists():
             _attach(database, where, job)
-            return Store(database, where, ())
+            return Store(database, where, _lacking(where))
         return Store(database, where, load(database, where, job, progress))
     except duckdb.Error as error:
         database.close()
@@ -210,6 +210,16 @@ def _attach(database: DuckDBPyConnection, where: Path, job: str | None) -> None:
         database.execute(f"CREATE VIEW {table} AS SELECT * FROM {source}{chosen}")
     if job is not None and database.execute("SELECT count(*) FROM processes").fetchone() == (0,):
         raise TraceError(f"{where} has no traces of the job {job!r}")
+
+
+def _lacking(where: Path) -> list[str]:
+    """A line on the tables that a folder of Parquet files lacks."""
+    absent = [table for table in TABLES if not (where / f"{table}.parquet").exists()]
+    if not absent:
+        return []
+    line = f"{where} has no files of these tables, which count as empty: {', '.join(absent)}"
+    measured = {"channels", "connections", "messages"} & {*absent}
+    return [line + ("; numbers that were measured may be missing or derived" if measured else "")]
 
 
 @contextmanager
