@@ -277,6 +277,17 @@ def test_store__parquet_holds_the_same_tables(tmp_path: Path) -> None:
     assert len(csv) == 3
 
 
+def test_store__traces_beside_tables_are_said(tmp_path: Path) -> None:
+    (below := tmp_path / "more").mkdir()
+    rank_of(below, 0, 1).write()
+    with open_store(tmp_path) as store:
+        store.to_parquet(tmp_path / "tables")
+    below.rename(tmp_path / "tables" / "more")
+    with open_store(tmp_path / "tables") as store:
+        (note,) = store.notes()
+        assert "1 trace files in it are not" in note
+
+
 def test_store__a_database_file_keeps_the_tables(tmp_path: Path) -> None:
     rank_of(tmp_path, 0, 1).write()
     file = tmp_path / "kept.duckdb"

@@ -34,7 +34,7 @@ class TraceExtraError(WeftError, ImportError):
 class Store:
     """The tables of a trace (docs/TRACING.md).
 
-    problems: a line for each file that is missing or could not be read.
+    problems: a line for each file that is missing, not read, or could not be read.
     """
 
     def __init__(self, database: DuckDBPyConnection, where: Path, problems: Sequence[str]) -> None:
@@ -165,7 +165,7 @@ def open_store(
     try:
         if (where / "processes.parquet").exists():
             _attach(database, where, job)
-            return Store(database, where, _lacking(where))
+            return Store(database, where, [*_lacking(where), *_passed_over(where)])
         return Store(database, where, load(database, where, job, progress))
     except duckdb.Error as error:
         database.close()
@@ -220,6 +220,17 @@ def _lacking(where: Path) -> list[str]:
     line = f"{where} has no files of these tables, which count as empty: {', '.join(absent)}"
     measured = {"channels", "connections", "messages"} & {*absent}
     return [line + ("; numbers that were measured may be missing or derived" if measured else "")]
+
+
+def _passed_over(where: Path) -> list[str]:
+    """A line on the traces below a folder of Parquet files, which are not read."""
+    count = sum(1 for _ in where.rglob("*.trace"))
+    if not count:
+        return []
+    return [
+        f"{where} has tables (processes.parquet), which are read; {count} trace files in it are "
+        "not: keep the two in folders of their own"
+    ]
 
 
 @contextmanager
