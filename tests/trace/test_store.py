@@ -72,6 +72,20 @@ def test_store__what_began_in_a_removed_file_is_kept_with_nulls(tmp_path: Path) 
         assert store.notes() == ["1 older files of 1 processes were removed: the start is missing"]
 
 
+def test_store__files_missing_between_others_are_named(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    communicator(process, 5, 0, 1)
+    written = [process.write() for _ in range(8)]
+    for at in (0, 2, 4, 5):
+        written[at].unlink()
+    with open_store(tmp_path) as store:
+        assert one(store, "SELECT removed FROM processes") == 1
+        assert store.notes() == [
+            "1 older files of 1 processes were removed: the start is missing",
+            "process 100 of node0: file 2 is missing; files 4 to 5 are missing",
+        ]
+
+
 def test_store__communicators_that_several_files_repeat_are_one_row(tmp_path: Path) -> None:
     process = rank_of(tmp_path, 0, 1)
     communicator(process, 5, 0, 1)

@@ -55,7 +55,7 @@ def read_process(files: ProcessFiles, ahead_ns: int) -> ProcessRecords:
     """Reads all files of a process. Unreadable parts are left out, and `damage` describes them."""
     found = ProcessRecords(ahead_ns)
     parts: dict[str, list[Rows]] = {}
-    damage = []
+    damage = [_missing(*gap) for gap in files.gaps]
     for _, (path, header) in sorted(files.paths.items()):
         if header.version != VERSION:
             damage.append(f"{path.name}: version {header.version}, read as version {VERSION}")
@@ -74,6 +74,10 @@ def read_process(files: ProcessFiles, ahead_ns: int) -> ProcessRecords:
         found.rows[kind] = np.concatenate(same)
     found.damage = "; ".join(damage)
     return found
+
+
+def _missing(first: int, last: int) -> str:
+    return f"file {first} is missing" if first == last else f"files {first} to {last} are missing"
 
 
 def _add(segment: SegmentRows, found: ProcessRecords, parts: dict[str, list[Rows]]) -> None:
