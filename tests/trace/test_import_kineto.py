@@ -128,6 +128,30 @@ def test_import__a_tree_is_told_by_the_kernel(tmp_path: Path) -> None:
         assert store.rows("SELECT algorithm FROM operations") == [("TREE",)]
 
 
+def test_import__what_is_no_ring_is_not_taken_for_one(tmp_path: Path) -> None:
+    names = ("NVLS", "NVLS_TREE", "COLLNET_DIRECT", "PAT")
+    events = []
+    for at, word in enumerate(names):
+        events += [record(at, "allreduce", 9, 9, at), kernel(at, at, 3, RING.replace("RING", word))]
+    read(*saved(tmp_path, document(0, *events))).write(tmp_path / "tables")
+    with open_store(tmp_path / "tables") as store:
+        found = store.rows("SELECT algorithm FROM operations ORDER BY id")
+        assert [one for (one,) in found] == [*names]
+        assert matrix_of(store).values.size == 0
+
+
+def test_import__notes_say_what_the_traces_do_not_tell(tmp_path: Path) -> None:
+    events = [
+        record(8, "allreduce", 9, 9, 1), kernel(8, 2, 3),
+        record(9, "broadcast", 9, 9, 5), kernel(9, 6, 3, RING.replace("AllReduce", "Broadcast")),
+    ]  # fmt: skip
+    read(*saved(tmp_path, document(0, *events))).write(tmp_path / "tables")
+    with open_store(tmp_path / "tables") as store:
+        rings, roots = store.notes()[1:3]
+        assert rings.startswith("1 collectives count as rings")
+        assert roots.startswith("who sent what is unknown for 1 calls of Broadcast and Reduce")
+
+
 def test_import__without_events_of_the_cpu_kernels_tell_the_operation(tmp_path: Path) -> None:
     known = kernel(8, 2, 3)
     known["args"] |= record(8, "allreduce", 64, 64, 1)["args"]

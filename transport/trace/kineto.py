@@ -23,6 +23,8 @@ NAME = "Collective name"
 # Names that tensorboard_trace_handler gives its files: host, process id, time.
 FILE_NAME = re.compile(r"(.{1,200})_(\d{1,9})\.\d{1,20}\.pt\.trace\.json(?:\.gz)?")
 KERNEL = re.compile(r"nccl(?:Dev)?Kernel_?(\w*)")
+# Words for algorithms in names of kernels, in the order in which NCCL joins them (NVLS_TREE).
+ALGORITHMS = ("COLLNET", "NVLS", "PAT", "TREE", "DIRECT", "CHAIN", "RING")
 # Names of events that are no operations: waits, and groups of operations that have events, too.
 NO_OPERATIONS = {"wait", "coalesced", "init", "end_coalescing", "start_coalescing"}
 # Fields and arguments of an event that are kept.
@@ -331,16 +333,16 @@ def _sequence(args: dict[str, Any], count: int | None) -> int | None:
 
 
 def _algorithm(function: str, kernels: list[Event]) -> str:
-    """TREE or RING, from the names of the kernels; "": unknown.
+    """The algorithm in the names of the kernels; "": unknown.
 
-    RING may also be NVLS, CollNet or PAT, because their kernels have the ring's name.
+    RING may also be NVLS, CollNet or PAT, if NCCL runs them in a kernel with the ring's name.
     """
     if function in ("Send", "Recv", "AlltoAll", "Barrier"):
         return ""
     for one in kernels:
         found = KERNEL.match(str(one.get("name")))
         words = found[1].upper().split("_") if found else []
-        for word in ("TREE", "RING"):
-            if word in words:
-                return word
+        named = [word for word in ALGORITHMS if word in words]
+        if named:
+            return "_".join(named)
     return ""
