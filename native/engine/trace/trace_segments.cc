@@ -151,7 +151,7 @@ bool TraceSegments::write(std::byte* block, std::size_t bytes, std::uint32_t rin
   header.crc = wire::crc32c(0, block, bytes);
   std::memcpy(block, &header, sizeof header);
   if (!write_wholly(file_, block, bytes)) {
-    *error = path_of(segment_ - 1) + ": " + std::strerror(errno);
+    *error = path() + ": " + std::strerror(errno);
     static_cast<void>(::ftruncate(file_, file_bytes_));
     end();
     return false;
@@ -169,6 +169,17 @@ void TraceSegments::end() noexcept {
     ended_.push_back({path_of(segment_ - 1), file_bytes_, now_ns()});
   } catch (const std::bad_alloc&) {  // out of memory: this file will not be removed
   }
+}
+
+bool TraceSegments::removed() const noexcept {
+  struct stat facts{};
+  return file_ >= 0 && ::fstat(file_, &facts) == 0 && facts.st_nlink == 0;
+}
+
+void TraceSegments::abandon() noexcept {
+  ::close(file_);
+  file_ = -1;
+  total_bytes_ -= file_bytes_;
 }
 
 void TraceSegments::prune(std::int64_t now_ns) noexcept {

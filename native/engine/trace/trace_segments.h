@@ -33,6 +33,11 @@ class TraceSegments {
   // could not be written; the file then ends with the previous block.
   bool write(std::byte* block, std::size_t bytes, std::uint32_t ring, std::uint64_t dropped, std::string* error);
   void end() noexcept;
+  // Whether the file of the segment was removed, as together with its folder.
+  bool removed() const noexcept;
+  // Closes a file that was removed.
+  void abandon() noexcept;
+  std::string path() const { return path_of(segment_ - 1); }
   // Removes segments beyond the limits.
   void prune(std::int64_t now_ns) noexcept;
   std::int64_t bytes() const noexcept { return total_bytes_; }

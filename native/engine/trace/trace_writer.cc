@@ -30,6 +30,7 @@ constexpr std::size_t kStandingMax = 65'536;          // most communicators and 
 constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // stands for a ring's number in blocks with standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
 constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
+constexpr std::int64_t kTraceLookNs = 250'000'000;     // time between looks whether the file was removed
 constexpr std::uint32_t kIdsTaken = 256;               // ids that a thread takes at once
 constexpr std::int64_t kTraceWarnNs = 60'000'000'000;
 
@@ -269,12 +270,13 @@ bool TraceWriter::begin_segment(std::int64_t now_ns) {
   std::string error;
   if (!segments_.begin(now_ns, &error)) {
     retry_ns_ = now_ns + kTraceRetryNs;
-    if (now_ns >= warned_ns_) {
+    if (now_ns >= warned_ns_ && !removed_) {
       warned_ns_ = now_ns + kTraceWarnNs;
       log(LogLevel::warn, "cannot write the trace " + error + "; trying again every second, traffic continues");
     }
     return false;
   }
+  removed_ = false;
   // The new segment begins with all standing records.
   const std::lock_guard<std::mutex> lock(mutex_);
   fresh_.clear();
@@ -284,6 +286,20 @@ bool TraceWriter::begin_segment(std::int64_t now_ns) {
   }
   for (const auto& [id, record] : standing_) append(record.data(), record.size());
   return true;
+}
+
+// Four times a second, checks that the file was not removed. The folder is not made again: who removed it wants the
+// space.
+void TraceWriter::notice_removal(std::int64_t now_ns) {
+  if (!segments_.open() || now_ns < look_ns_) return;
+  look_ns_ = now_ns + kTraceLookNs;
+  if (!segments_.removed()) return;
+  log(LogLevel::warn, "the trace " + segments_.path() +
+                          " was removed while it was written; a new file is begun, once " + directory_ +
+                          " exists, and traffic continues");
+  segments_.abandon();
+  removed_ = true;
+  retry_ns_ = 0;
 }
 
 // Writes block_: room for a header, followed by records. Returns false if the records were dropped.
@@ -308,6 +324,7 @@ bool TraceWriter::drain() {
   const std::int64_t now = now_ns();
   const std::int64_t before = put_records();
   segments_.prune(now);
+  notice_removal(now);
   if (segments_.open() ? segments_.full(now) : now >= retry_ns_) static_cast<void>(begin_segment(now));
   // The rings are read before fresh_ and written after it, so that every text in the file precedes the records that
   // name it.

@@ -79,6 +79,7 @@ class TraceWriter {
   bool drain();
   bool write_block(std::uint32_t ring);
   bool begin_segment(std::int64_t now_ns);
+  void notice_removal(std::int64_t now_ns);
   void drop_block() noexcept;
   void append(const void* data, std::size_t bytes);
   static std::size_t count_records(const std::byte* records, std::size_t bytes) noexcept;
@@ -106,12 +107,13 @@ class TraceWriter {
   std::uint64_t rounds_ = 0;  // number of completed drain() calls
   bool stopping_ = false;
 
-  // The members from here to warned_ns_ are used by the writing thread only.
+  // The members from here to removed_ are used by the writing thread only.
   std::vector<std::byte> block_;
   std::vector<std::shared_ptr<TraceRing>> draining_;
   std::vector<std::vector<std::byte>> taken_;  // indexed by ring: the bytes taken from it
   std::vector<std::uint32_t> ending_;
-  std::int64_t retry_ns_ = 0, warned_ns_ = 0;
+  std::int64_t retry_ns_ = 0, warned_ns_ = 0, look_ns_ = 0;
+  bool removed_ = false;  // the last file was removed, and none was begun since
   std::thread thread_;
 };
 

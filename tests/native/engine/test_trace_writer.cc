@@ -334,6 +334,25 @@ TEST(trace__a_file_that_cannot_grow_ends_with_a_whole_block) {
   CHECK(count(read_all(folder), TraceMessage::kType) > 0);
 }
 
+TEST(trace__a_file_that_is_removed_is_noticed) {
+  Folder folder;
+  const auto wait = [&](const auto& seen) {
+    const std::int64_t start = now_ns();
+    while (!seen() && now_ns() - start < kPatienceNs) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return seen();
+  };
+  auto writer = opened(folder);
+  fs::remove(folder.files().at(0));
+  CHECK(wait([&] { return folder.files().size() == 1; }));
+  CHECK_EQUAL(read(folder.files().at(0)).header.segment, 1u);
+  fs::remove_all(folder.path);
+  CHECK(wait([&] {
+    put_messages(*writer, 1);
+    return writer->stats().dropped > 0;
+  }));
+  CHECK(!fs::exists(folder.path));  // it is not made again
+}
+
 TEST(trace__a_forked_child_records_nothing_and_may_open_its_own) {
   Folder folder, other;
   auto writer = opened(folder);
