@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from transport.trace import read_segment
 from transport.trace.layout import TraceError
 from transport.trace.store import Store, TraceExtraError, open_store
 from transport.trace.tables import TABLES
@@ -14,6 +15,7 @@ from transport.trace.tables import TABLES
 from .writer import (
     AHEAD_NS,
     Process,
+    block,
     channel,
     communicator,
     message,
@@ -183,6 +185,34 @@ def test_store__damage_and_losses_are_said(tmp_path: Path) -> None:
         assert "1 processes dropped 9 records" in said
         assert "process 100 of node0: " in said
         assert "the last block is cut off" in said
+
+
+def test_store__a_trace_without_end_is_said(tmp_path: Path) -> None:
+    for rank, (ended, text) in enumerate([(True, ""), (False, ""), (False, "record 1 text 16\n")]):
+        process = rank_of(tmp_path, rank, 3, per_node=3)
+        process.ended = ended
+        process.write(text=text)
+    with open_store(tmp_path) as store:
+        sql = "SELECT ended FROM processes ORDER BY process"
+        assert store.rows(sql) == [(True,), (False,), (None,)]  # weft wrote no ends before
+        (note,) = store.notes()
+        assert note.startswith("no end: process 101 of node0: each was killed, still runs, or its")
+        store.to_parquet(tmp_path / "tables")
+        files = tmp_path / "tables" / "processes.parquet", tmp_path / "old.parquet"
+        store.rows(f"COPY (SELECT * EXCLUDE ended FROM '{files[0]}') TO '{files[1]}'")
+    files[1].replace(files[0])  # of a version whose tables had no such column
+    with open_store(tmp_path / "tables") as store:
+        assert store.rows(sql) == [(None,)] * 3
+        assert store.notes() == []
+
+
+def test_store__records_after_an_end_are_no_end(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    path = process.write()
+    process.ended = False
+    process.new("event", 1, what="loss")
+    path.write_bytes(path.read_bytes() + block(process.records, number=3))
+    assert not read_segment(path).ended
 
 
 def test_store__another_version_is_said(tmp_path: Path) -> None:

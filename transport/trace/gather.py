@@ -25,6 +25,7 @@ class ProcessRecords:
     """All records of one process.
 
     rows: name of a kind -> its records, file after file.
+    ended: whether its last file has an end; None: unknown.
     ahead_ns: add it to a record's time to get nanoseconds since 1970.
     """
 
@@ -35,6 +36,7 @@ class ProcessRecords:
     bytes: int = 0
     dropped: int = 0
     damage: str = ""
+    ended: bool | None = None
 
     @property
     def records(self) -> int:
@@ -63,8 +65,10 @@ def read_process(files: ProcessFiles, ahead_ns: int) -> ProcessRecords:
             segment = read_rows(path)
         except TraceError as error:
             damage.append(str(error))
+            found.ended = None
             continue
         _add(segment, found, parts)
+        found.ended = segment.ended
         if segment.damage:
             damage.append(f"{path.name}: {segment.damage}")
     for kind, rows in parts.items():

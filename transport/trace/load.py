@@ -151,6 +151,7 @@ def _process_row(at: int, files: ProcessFiles, found: ProcessRecords, clock: Clo
         "records": found.records,
         "dropped": min(found.dropped, (1 << 63) - 1),
         "damage": found.damage,
+        "ended": found.ended,
         "clock": clock.number,
     }
     return [row.get(column.name) for column in TABLES["processes"]]

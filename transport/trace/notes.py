@@ -24,6 +24,7 @@ def notes_of(query: Query) -> list[str]:
         *_missing(query),
         *_losses(query),
         *_damage(query),
+        *_ends(query),
         *_clocks(query),
     ]
 
@@ -107,6 +108,19 @@ def _damage(query: Query) -> Iterator[str]:
         yield f"process {pid} of {host}: {damage}"
     if found[NAMED_MAX:]:
         yield f"{len(found) - NAMED_MAX} more processes have damaged files"
+
+
+def _ends(query: Query) -> Iterator[str]:
+    sql = "SELECT pid, host, count(*) OVER () FROM processes WHERE NOT ended ORDER BY process"
+    found = query(f"{sql} LIMIT {NAMED_MAX}")
+    if found:
+        count = found[0][2]
+        named = ", ".join(f"process {pid} of {host}" for pid, host, _ in found)
+        more = f" and {count - len(found)} more" if count > len(found) else ""
+        yield (
+            f"no end: {named}{more}: each was killed, still runs, or its disk was full, so its "
+            "last records may be missing"
+        )
 
 
 def _clocks(query: Query) -> Iterator[str]:

@@ -198,10 +198,14 @@ def _attach(database: DuckDBPyConnection, where: Path, job: str | None) -> None:
     """Makes a view of each table's Parquet file; an absent file is an empty table."""
     for table, columns in TABLES.items():
         file = where / f"{table}.parquet"
-        names = ", ".join(f"NULL::{SQL_TYPES[one.type]} AS {one.name}" for one in columns)
-        source = (
-            f"read_parquet({_quoted(file)})" if file.exists() else f"(SELECT {names}) WHERE false"
+        source = f"read_parquet({_quoted(file)})"
+        known = _columns_of(database, source) if file.exists() else set()
+        # Older versions of weft wrote fewer columns.
+        names = ", ".join(
+            one.name if one.name in known else f"NULL::{SQL_TYPES[one.type]} AS {one.name}"
+            for one in columns
         )
+        source = f"(SELECT {names} FROM {source})" if known else f"(SELECT {names}) WHERE false"
         chosen = ""
         if job is not None and table == "processes":
             chosen = f" WHERE job = {_quoted(job)}"
@@ -210,6 +214,10 @@ def _attach(database: DuckDBPyConnection, where: Path, job: str | None) -> None:
         database.execute(f"CREATE VIEW {table} AS SELECT * FROM {source}{chosen}")
     if job is not None and database.execute("SELECT count(*) FROM processes").fetchone() == (0,):
         raise TraceError(f"{where} has no traces of the job {job!r}")
+
+
+def _columns_of(database: DuckDBPyConnection, source: str) -> set[str]:
+    return {row[0] for row in database.execute(f"DESCRIBE FROM {source}").fetchall()}
 
 
 def _lacking(where: Path) -> list[str]:

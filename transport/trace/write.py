@@ -69,12 +69,18 @@ class TraceFile:
         try:
             with path.open("wb") as file:
                 file.write(_sealed(head.ljust(size, b"\0"), CRC_OFFSET))
-                for number, records in enumerate([self._text_records(), *self._blocks]):
+                blocks = [self._text_records(), *self._blocks, self._end_record()]
+                for number, records in enumerate(blocks):
                     start = BLOCK.pack(BLOCK_MAGIC, len(records), 0, 0, number, 0)
                     file.write(_sealed(start + records, BLOCK_CRC_OFFSET))
         except OSError as error:
             error.filename = str(path)
             raise
+
+    def _end_record(self) -> bytes:
+        """The last record, which says that nothing is missing after it."""
+        number, _ = self._kinds["end"]
+        return HEAD.pack(number, HEAD.size, self._ids + 1, 0)
 
     def _text_records(self) -> bytes:
         found = b""

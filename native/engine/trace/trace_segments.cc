@@ -128,6 +128,7 @@ bool TraceSegments::begin(std::int64_t now_ns, std::string* error) {
     return false;
   }
   ++segment_;
+  empty_ = true;
   begun_ns_ = now_ns;
   file_bytes_ = static_cast<std::int64_t>(head.size());
   total_bytes_ += file_bytes_;
@@ -153,9 +154,16 @@ bool TraceSegments::write(std::byte* block, std::size_t bytes, std::uint32_t rin
   if (!write_wholly(file_, block, bytes)) {
     *error = path() + ": " + std::strerror(errno);
     static_cast<void>(::ftruncate(file_, file_bytes_));
-    end();
+    if (empty_ && segment_ > 1) {  // on a full disk, every attempt would leave a file with only a header
+      ::unlink(path().c_str());
+      abandon();
+      --segment_;
+    } else {
+      end();
+    }
     return false;
   }
+  empty_ = false;
   file_bytes_ += static_cast<std::int64_t>(bytes);
   total_bytes_ += static_cast<std::int64_t>(bytes);
   return true;

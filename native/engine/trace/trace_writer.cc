@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -47,6 +48,19 @@ TraceWriters& writers() noexcept {
   return *made;
 }
 
+// At the exit of the process: ends the traces whose owners live on, as NCCL's profiler does.
+void close_writers() noexcept {
+  std::vector<std::shared_ptr<TraceWriter>> open;
+  try {
+    const std::lock_guard<std::mutex> lock(writers().mutex);
+    for (const auto& [directory, writer] : writers().by_directory) {
+      if (std::shared_ptr<TraceWriter> found = writer.lock()) open.push_back(std::move(found));
+    }
+  } catch (const std::bad_alloc&) {  // the others end without the record that says so
+  }
+  for (const std::shared_ptr<TraceWriter>& writer : open) writer->close();
+}
+
 void lock_writers() { writers().mutex.lock(); }
 void unlock_writers() { writers().mutex.unlock(); }
 void enter_child() {
@@ -55,7 +69,8 @@ void enter_child() {
 }
 void follow_forks() noexcept {
   static const bool watches = ::pthread_atfork(lock_writers, unlock_writers, enter_child) == 0;
-  static_cast<void>(watches);
+  static const bool ends = std::atexit(close_writers) == 0;
+  static_cast<void>(watches && ends);
   process.store(::getpid(), std::memory_order_relaxed);
 }
 
@@ -124,7 +139,11 @@ bool TraceWriter::start(std::string* error) {
   return thread_.joinable();
 }
 
-TraceWriter::~TraceWriter() {
+TraceWriter::~TraceWriter() { close(); }
+
+void TraceWriter::close() noexcept {
+  if (in_child()) return;
+  const std::lock_guard<std::mutex> closing(closing_);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
@@ -249,7 +268,8 @@ bool TraceWriter::flush(std::int64_t timeout_ns) noexcept {
   std::unique_lock<std::mutex> lock(mutex_);
   const std::uint64_t wanted = rounds_ + 2;  // the drain() in progress may have passed this thread's ring
   wake_.notify_all();
-  return drained_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [&] { return rounds_ >= wanted; });
+  const auto done = [&] { return rounds_ >= wanted || ended_writing_; };
+  return drained_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), done);
 }
 
 std::size_t TraceWriter::count_records(const std::byte* records, std::size_t bytes) noexcept {
@@ -305,10 +325,26 @@ void TraceWriter::notice_removal(std::int64_t now_ns) {
 // Writes block_: room for a header, followed by records. Returns false if the records were dropped.
 bool TraceWriter::write_block(std::uint32_t ring) {
   if (block_.size() == sizeof(TraceBlockHeader)) return true;
+  const bool written = append_block(ring);
+  if (!written) drop_block();
+  return written;
+}
+
+// The block of the end has the final number of dropped records. Without space for it, readers see that it is missing.
+void TraceWriter::write_end() {
+  telemetry::TraceEnd record;
+  record.head.id = next_id();
+  record.head.time_ns = now_ns();
+  block_.assign(sizeof(TraceBlockHeader), std::byte{0});
+  const auto* const first = reinterpret_cast<const std::byte*>(&record);
+  block_.insert(block_.end(), first, first + sizeof record);
+  static_cast<void>(append_block(kStandingRing));
+}
+
+bool TraceWriter::append_block(std::uint32_t ring) {
   std::string error;
   const auto dropped = static_cast<std::uint64_t>(dropped_.load(std::memory_order_relaxed));
   if (segments_.open() && segments_.write(block_.data(), block_.size(), ring, dropped, &error)) return true;
-  drop_block();
   if (error.empty()) return false;
   const std::int64_t now = now_ns();
   retry_ns_ = now + kTraceRetryNs;
@@ -319,13 +355,14 @@ bool TraceWriter::write_block(std::uint32_t ring) {
   return false;
 }
 
-// Writes the new records of all rings. Returns whether there was anything to write.
-bool TraceWriter::drain() {
+// Writes the new records of all rings, and the end of the trace if it is the last call. Returns whether there was
+// anything to write.
+bool TraceWriter::drain(bool last) {
   const std::int64_t now = now_ns();
   const std::int64_t before = put_records();
   segments_.prune(now);
   notice_removal(now);
-  if (segments_.open() ? segments_.full(now) : now >= retry_ns_) static_cast<void>(begin_segment(now));
+  if (segments_.open() ? segments_.full(now) : now >= retry_ns_ || last) static_cast<void>(begin_segment(now));
   // The rings are read before fresh_ and written after it, so that every text in the file precedes the records that
   // name it.
   {
@@ -362,6 +399,7 @@ bool TraceWriter::drain() {
     for (const std::uint32_t id : ending_) standing_.erase(id);
   }
   ending_.clear();
+  if (last) write_end();
   bytes_.store(segments_.bytes(), std::memory_order_relaxed);
   return any || put_records() != before;
 }
@@ -374,7 +412,7 @@ void TraceWriter::run() noexcept {
     }
     bool any = false;
     try {
-      any = drain();
+      any = drain(last);
     } catch (const std::bad_alloc&) {  // the rings drop records until there is memory again
     }
     std::unique_lock<std::mutex> lock(mutex_);
@@ -383,6 +421,9 @@ void TraceWriter::run() noexcept {
     if (!stopping_) wake_.wait_for(lock, any ? kDrainPause : kIdlePause);
   }
   segments_.end();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ended_writing_ = true;
+  drained_.notify_all();
 }
 
 }  // namespace weft::engine
