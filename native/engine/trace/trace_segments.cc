@@ -19,6 +19,7 @@
 #include "native/engine/clock.h"
 #include "native/engine/printable.h"
 #include "native/engine/telemetry_files.h"
+#include "native/engine/write_all.h"
 #include "native/wire/crc32c.h"
 
 namespace weft::engine {
@@ -45,18 +46,6 @@ constexpr const char* kJobVariables[] = {
     "CUDA_VISIBLE_DEVICES",
 };
 constexpr int kAgeParts = 8;  // a segment ends after an eighth of keep_ns
-
-bool write_wholly(int file, const void* data, std::size_t bytes) noexcept {
-  const auto* next = static_cast<const std::byte*>(data);
-  while (bytes != 0) {
-    const ssize_t wrote = ::write(file, next, bytes);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return false;
-    next += wrote;
-    bytes -= static_cast<std::size_t>(wrote);
-  }
-  return true;
-}
 
 std::uint64_t random_id() noexcept {
   std::uint64_t id = 0;
@@ -118,7 +107,7 @@ bool TraceSegments::begin(std::int64_t now_ns, std::string* error) {
   std::memcpy(head.data(), &header, sizeof header);
 
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (file_ < 0 || !write_wholly(file_, head.data(), head.size())) {
+  if (file_ < 0 || !write_all(file_, head.data(), head.size())) {
     *error = path + ": " + std::strerror(errno);
     if (file_ >= 0) {
       ::close(file_);
@@ -151,7 +140,7 @@ bool TraceSegments::write(std::byte* block, std::size_t bytes, std::uint32_t rin
   std::memcpy(block, &header, sizeof header);
   header.crc = wire::crc32c(0, block, bytes);
   std::memcpy(block, &header, sizeof header);
-  if (!write_wholly(file_, block, bytes)) {
+  if (!write_all(file_, block, bytes)) {
     *error = path() + ": " + std::strerror(errno);
     static_cast<void>(::ftruncate(file_, file_bytes_));
     if (empty_ && segment_ > 1) {  // on a full disk, every attempt would leave a file with only a header
