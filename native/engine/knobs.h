@@ -137,7 +137,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Where the process keeps its counters for weft counters --live: auto (a file in /dev/shm, or private memory and "  \
     "a warning where it has no room), off, or the absolute path of a directory, which must have room")                \
   TEXT(trace, "", "",                                                                                                 \
-    "Directory for the files of a trace of messages and of NCCL's operations, which weft trace reads; empty: none")    \
+    "Directory for a trace of messages and of NCCL's operations, which weft trace reads; made if its parent exists; "   \
+    "empty: none")                                                                                                     \
   TEXT(trace_job, "", "job-17", \
     "Name of the job in its traces; empty: that of the launcher (Slurm, PBS, LSF, torchrun)") \
   INTEGER(trace_bytes_max, "bytes", 1073741824, 1048576, 1099511627776, false, "1048576",                             \

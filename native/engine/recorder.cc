@@ -13,6 +13,7 @@
 #include <set>
 
 #include "native/engine/log.h"
+#include "native/engine/write_all.h"
 
 namespace weft::engine {
 namespace {
@@ -35,18 +36,6 @@ std::string take_name(const std::string& wanted) {
 void give_name_back(const std::string& name) {
   const std::lock_guard<std::mutex> lock(names_mutex);
   names_taken().erase(name);
-}
-
-bool write_all(int file, const void* data, std::size_t bytes) noexcept {
-  const auto* next = static_cast<const std::byte*>(data);
-  while (bytes != 0) {
-    const ssize_t wrote = ::write(file, next, bytes);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return false;
-    next += wrote;
-    bytes -= static_cast<std::size_t>(wrote);
-  }
-  return true;
 }
 
 }  // namespace

@@ -192,6 +192,8 @@ static_assert(sizeof(TraceHead) == 16);
   F(u16, path, index, "number of the path")                                                            \
   F(u16, status, status, "status of the event")
 
+#define WEFT_TRACE_END(F)  // the process closed its trace; it is the last record then
+
 #define WEFT_TRACE_TEXT(F)  // the bytes of the text follow the head, with zeros up to a multiple of 8
 
 // Columns of each row: record number, name, struct, fields.
@@ -209,7 +211,8 @@ static_assert(sizeof(TraceHead) == 16);
   R(11, connection_end, ConnectionEnd, WEFT_TRACE_CONNECTION_END)      \
   R(12, stripe, Stripe, WEFT_TRACE_STRIPE)                             \
   R(13, path, Path, WEFT_TRACE_PATH)                                   \
-  R(14, event, Event, WEFT_TRACE_EVENT)
+  R(14, event, Event, WEFT_TRACE_EVENT)                                \
+  R(15, end, End, WEFT_TRACE_END)
 
 namespace trace_types {
 using u8 = std::uint8_t;

@@ -89,6 +89,13 @@ def test_trace__a_failed_message_has_a_status(tmp_path: Path) -> None:
     assert (message.fields["bytes"], message.fields["sends"]) == (0, 0)
 
 
-def test_trace__a_directory_that_does_not_exist_is_only_a_warning(tmp_path: Path) -> None:
-    with Endpoint(**LOCAL, trace=str(tmp_path / "missing")) as endpoint:
+def test_trace__the_last_folder_of_its_path_is_made(tmp_path: Path) -> None:
+    with Endpoint(**LOCAL, trace=str(tmp_path / "new")) as endpoint:
         assert endpoint.listen() is not None
+    assert len(segments(tmp_path / "new")) == 1
+
+
+def test_trace__a_directory_that_cannot_be_made_is_only_a_warning(tmp_path: Path) -> None:
+    with Endpoint(**LOCAL, trace=str(tmp_path / "missing" / "deeper")) as endpoint:
+        assert endpoint.listen() is not None
+    assert not (tmp_path / "missing").exists()

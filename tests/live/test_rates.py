@@ -121,6 +121,7 @@ def test_rates__cpu_of_engines_is_known_where_a_process_has_one_endpoint() -> No
     other = replace(new, path=Path("/pages/weft-0-1-4711-5-1.page"))
     both = rates(reading(old, facts=used[0]), reading(new, other, facts=used[1]))
     assert [each.engines[0].cpu_share for each in both] == [None, None]
+    assert [each.cpu_share for each in both] == [0.5, 0.5]  # of all endpoints together
     assert [each.endpoint for each in both] == [0, 1]
 
 

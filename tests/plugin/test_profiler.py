@@ -122,13 +122,13 @@ def test_profiler__a_trace_that_cannot_be_written_is_said_and_stops_nothing(
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     done = subprocess.run(
         [str(host), str(plugin), "5"],
-        env=clean | {"WEFT_TRACE": "/nowhere"},
+        env=clean | {"WEFT_TRACE": "/nowhere/deeper"},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
-    assert "cannot trace into /nowhere/" in done.stderr
+    assert "cannot trace into /nowhere/deeper/" in done.stderr
     assert "there will be no trace" in done.stderr
 
 

@@ -1,6 +1,7 @@
 """Tests of the command line: output, exit statuses, and one line for each error."""
 
 import contextlib
+import errno
 import json
 import os
 import pty
@@ -13,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from transport import native
+from transport.cli import invoke
+from transport.trace.query import QueryError, select
+from transport.trace.store import Store, open_store
 
 from .writer import channel, communicator, operation, rank_of
 
@@ -113,6 +117,20 @@ def test_query__answers_and_changes_nothing(folder: Path, tmp_path: Path) -> Non
     assert not out.exists()
 
 
+@pytest.mark.parametrize("exported", [False, True])
+def test_query__reads_no_other_files(folder: Path, tmp_path: Path, exported: bool) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    with open_store(folder) as store:
+        store.to_parquet(tmp_path / "it's")
+    with open_store(tmp_path / "it's" if exported else folder) as store:
+        for call in ("read_csv", "read_text", "glob", "sniff_csv"):
+            with pytest.raises(QueryError, match="disabled by configuration"):
+                select(store, f"SELECT * FROM {call}('{other}')")
+        assert select(store, "SELECT count(*) AS n FROM operations") == (["n"], [(3,)])
+        assert store.notes()
+
+
 def test_export__is_read_again(folder: Path, tmp_path: Path) -> None:
     tables = tmp_path / "tables"
     output("export", folder, "-o", tables)
@@ -120,6 +138,36 @@ def test_export__is_read_again(folder: Path, tmp_path: Path) -> None:
     assert trace("export", folder, "-o", tables).returncode == 2
     output("export", folder, "-o", tmp_path / "csv", "--format", "csv")
     assert (tmp_path / "csv" / "comms.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["info", "--json"], ["matrix", "--csv"], ["matrix", "--html"], ["profile", "--json"],
+        ["query", "SELECT 1", "--csv"], ["timeline", "-o"],
+    ],
+)  # fmt: skip
+def test_commands__a_full_disk_is_a_failure(
+    folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["trace", words[0], str(folder), *words[1:], "/dev/full"]) == 1
+    assert "cannot write /dev/full: No space left on device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "chakra"])
+def test_export__a_failed_one_leaves_nothing(
+    folder: Path, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+
+    def full(*_: object) -> None:
+        assert list(out.iterdir()) or form != "chakra"
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Store, "_copy", full)
+    monkeypatch.setattr("transport.trace.chakra._write_message", full)
+    assert invoke(["trace", "export", str(folder), "-o", str(out), "--format", form]) == 1
+    assert not out.exists()
 
 
 def test_diff__shows_what_changed(folder: Path, tmp_path: Path) -> None:

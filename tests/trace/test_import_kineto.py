@@ -15,7 +15,7 @@ from transport.trace.json_stream import JsonError, read_object
 from transport.trace.kineto import KinetoTraces
 from transport.trace.layout import TraceError
 from transport.trace.matrix import DERIVED
-from transport.trace.torch_names import COLLECTIVES, DATATYPES, NCCL_TYPES, function_of, ranks_text
+from transport.trace.torch_names import COLLECTIVES, DATATYPES, function_of, nccl_type, ranks_text
 
 from .test_commands import trace
 from .test_import_nccl import mutated
@@ -128,6 +128,30 @@ def test_import__a_tree_is_told_by_the_kernel(tmp_path: Path) -> None:
         assert store.rows("SELECT algorithm FROM operations") == [("TREE",)]
 
 
+def test_import__what_is_no_ring_is_not_taken_for_one(tmp_path: Path) -> None:
+    names = ("NVLS", "NVLS_TREE", "COLLNET_DIRECT", "PAT")
+    events = []
+    for at, word in enumerate(names):
+        events += [record(at, "allreduce", 9, 9, at), kernel(at, at, 3, RING.replace("RING", word))]
+    read(*saved(tmp_path, document(0, *events))).write(tmp_path / "tables")
+    with open_store(tmp_path / "tables") as store:
+        found = store.rows("SELECT algorithm FROM operations ORDER BY id")
+        assert [one for (one,) in found] == [*names]
+        assert matrix_of(store).values.size == 0
+
+
+def test_import__notes_say_what_the_traces_do_not_tell(tmp_path: Path) -> None:
+    events = [
+        record(8, "allreduce", 9, 9, 1), kernel(8, 2, 3),
+        record(9, "broadcast", 9, 9, 5), kernel(9, 6, 3, RING.replace("AllReduce", "Broadcast")),
+    ]  # fmt: skip
+    read(*saved(tmp_path, document(0, *events))).write(tmp_path / "tables")
+    with open_store(tmp_path / "tables") as store:
+        rings, roots = store.notes()[1:3]
+        assert rings.startswith("1 collectives count as rings")
+        assert roots.startswith("who sent what is unknown for 1 calls of Broadcast and Reduce")
+
+
 def test_import__without_events_of_the_cpu_kernels_tell_the_operation(tmp_path: Path) -> None:
     known = kernel(8, 2, 3)
     known["args"] |= record(8, "allreduce", 64, 64, 1)["args"]
@@ -196,13 +220,16 @@ def test_import__a_file_that_ends_early_is_read_to_there(tmp_path: Path) -> None
 def test_import__other_files_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.json"
     file.write_text(text)
-    if text == '{"traceEvents": 5}':
-        assert read(file).read["operations"] == 0
-        return
     with pytest.raises(TraceError, match=r"x\.json is no trace of PyTorch's profiler"):
         read(file)
     file.write_bytes(gzip.compress(text.encode())[:-9])
     with pytest.raises(TraceError):
+        read(file)
+
+
+def test_import__events_must_be_a_list(tmp_path: Path) -> None:
+    (file,) = saved(tmp_path, {"traceEvents": {}})
+    with pytest.raises(TraceError, match="profiler: its traceEvents is not a list"):
         read(file)
 
 
@@ -268,7 +295,14 @@ def test_json__a_value_has_a_largest_size(tmp_path: Path, monkeypatch: pytest.Mo
 def test_names__of_the_timeline_are_those_that_the_import_knows() -> None:
     for function, (event, name) in COLLECTIVES.items():
         assert function_of(event) == function_of(name) == function.replace("AllToAll", "AlltoAll")
-    assert all(NCCL_TYPES[name] == nccl for nccl, name in DATATYPES.items())
+    assert all(nccl_type(name) == nccl for nccl, name in DATATYPES.items())
+
+
+def test_names__of_a_datatype_become_one() -> None:
+    for name in ("Int8", "int8", "Char", "ncclInt8", "ncclChar", "torch.int8"):
+        assert nccl_type(name) == "ncclInt8"
+    assert (nccl_type("Half"), nccl_type("Float16")) == ("ncclFloat16", "ncclFloat16")
+    assert (nccl_type("Bool"), nccl_type("ComplexFloat")) == ("ncclUint8", "ComplexFloat")
 
 
 def test_command__imports_and_says_what_was_read(tmp_path: Path) -> None:

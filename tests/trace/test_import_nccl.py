@@ -103,6 +103,14 @@ def test_import__makes_operations_and_communicators(tmp_path: Path) -> None:
         assert profile_of(store).operations[0].count == 2
 
 
+def test_import__a_rank_beyond_its_communicator_is_left_out(tmp_path: Path) -> None:
+    text = line(init(0, 2, "0x50"), 0) + line(init(9, 2, "0x51"), 1)
+    found = written(tmp_path, text + line(call("AllReduce", "0x50"), 0))
+    assert found.unknown == {"ranks that are not below nranks": 1}
+    with open_store(tmp_path / "tables") as store:
+        assert store.rows("SELECT rank, ranks FROM comms") == [(0, 2)]
+
+
 def test_import__without_algorithms_a_ring_is_assumed_only_if_asked(tmp_path: Path) -> None:
     text = "".join(one for one in two_ranks().splitlines(True) if " Bytes -> " not in one)
     found = written(tmp_path, text)

@@ -3,21 +3,27 @@
 The volumes, bytes from each rank to each other rank, are computed here without the simulator.
 """
 
+import errno
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import click
 import numpy as np
 import pytest
 
+from transport.cli import invoke
+from transport.cli.sim import save_trace
 from transport.sim import Simulation, parse
 from transport.sim.result import Result
 from transport.sim.trace import write_trace
 from transport.trace import open_store, read_segment
 from transport.trace.folder import scan
 from transport.trace.matrix import matrix_of
+from transport.trace.write import TraceFile
 
 SIZE = 1 << 20
 # Numbers of ranks; make scale adds 1,024, which take minutes.
@@ -187,3 +193,21 @@ def test_sim_trace__two_jobs_in_a_folder_stay_apart(tmp_path: Path) -> None:
     assert len(processes) == 8
     assert all("shorter copy" in one for one in problems)
     assert all("three" not in str(p) for one in processes for p, _ in one.paths.values())
+
+
+def test_sim_trace__a_full_disk_is_named_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = simulated("all_reduce_ring", 2)
+    with pytest.raises(OSError, match="/dev/full"):
+        TraceFile({}).write(Path("/dev/full"))
+    full = OSError(errno.ENOSPC, "No space left on device", "truth.json")
+    monkeypatch.setattr("transport.sim.trace.truth", Mock(side_effect=full))
+    with pytest.raises(click.ClickException, match=r"cannot write truth\.json: No space"):
+        save_trace(result, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sim_trace__a_folder_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["sim", "incast", "--trace", ""]) == 2
+    assert "'--trace': the name is empty" in capsys.readouterr().err

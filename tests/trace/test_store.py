@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from transport.trace import read_segment
 from transport.trace.layout import TraceError
 from transport.trace.store import Store, TraceExtraError, open_store
 from transport.trace.tables import TABLES
@@ -14,6 +15,7 @@ from transport.trace.tables import TABLES
 from .writer import (
     AHEAD_NS,
     Process,
+    block,
     channel,
     communicator,
     message,
@@ -70,6 +72,20 @@ def test_store__what_began_in_a_removed_file_is_kept_with_nulls(tmp_path: Path) 
         assert store.rows(sql) == [(78, None, None, 5)]
         assert store.rows("SELECT id, rank FROM comms ORDER BY id") == [(comm, 0), (79, None)]
         assert store.notes() == ["1 older files of 1 processes were removed: the start is missing"]
+
+
+def test_store__files_missing_between_others_are_named(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    communicator(process, 5, 0, 1)
+    written = [process.write() for _ in range(8)]
+    for at in (0, 2, 4, 5):
+        written[at].unlink()
+    with open_store(tmp_path) as store:
+        assert one(store, "SELECT removed FROM processes") == 1
+        assert store.notes() == [
+            "1 older files of 1 processes were removed: the start is missing",
+            "process 100 of node0: file 2 is missing; files 4 to 5 are missing",
+        ]
 
 
 def test_store__communicators_that_several_files_repeat_are_one_row(tmp_path: Path) -> None:
@@ -171,6 +187,34 @@ def test_store__damage_and_losses_are_said(tmp_path: Path) -> None:
         assert "the last block is cut off" in said
 
 
+def test_store__a_trace_without_end_is_said(tmp_path: Path) -> None:
+    for rank, (ended, text) in enumerate([(True, ""), (False, ""), (False, "record 1 text 16\n")]):
+        process = rank_of(tmp_path, rank, 3, per_node=3)
+        process.ended = ended
+        process.write(text=text)
+    with open_store(tmp_path) as store:
+        sql = "SELECT ended FROM processes ORDER BY process"
+        assert store.rows(sql) == [(True,), (False,), (None,)]  # weft wrote no ends before
+        (note,) = store.notes()
+        assert note.startswith("no end: process 101 of node0: each was killed, still runs, or its")
+        store.to_parquet(tmp_path / "tables")
+        files = tmp_path / "tables" / "processes.parquet", tmp_path / "old.parquet"
+        store.rows(f"COPY (SELECT * EXCLUDE ended FROM '{files[0]}') TO '{files[1]}'")
+    files[1].replace(files[0])  # of a version whose tables had no such column
+    with open_store(tmp_path / "tables") as store:
+        assert store.rows(sql) == [(None,)] * 3
+        assert store.notes() == []
+
+
+def test_store__records_after_an_end_are_no_end(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    path = process.write()
+    process.ended = False
+    process.new("event", 1, what="loss")
+    path.write_bytes(path.read_bytes() + block(process.records, number=3))
+    assert not read_segment(path).ended
+
+
 def test_store__another_version_is_said(tmp_path: Path) -> None:
     process = rank_of(tmp_path, 0, 1)
     communicator(process, 5, 0, 1)
@@ -266,11 +310,26 @@ def test_store__parquet_holds_the_same_tables(tmp_path: Path) -> None:
     (written / "messages.parquet").unlink()
     with open_store(written) as store:
         assert one(store, "SELECT count(*) FROM messages") == 0
+        assert store.notes()[0] == (
+            f"{written} has no files of these tables, which count as empty: messages; "
+            "numbers that were measured may be missing or derived"
+        )
     with pytest.raises(TraceError, match="no traces of the job 'x'"):
         open_store(written, job="x")
     csv = (tmp_path / "csv" / "processes.csv").read_text().splitlines()
     assert csv[0].split(",")[:3] == ["process", "trace", "host"]
     assert len(csv) == 3
+
+
+def test_store__traces_beside_tables_are_said(tmp_path: Path) -> None:
+    (below := tmp_path / "more").mkdir()
+    rank_of(below, 0, 1).write()
+    with open_store(tmp_path) as store:
+        store.to_parquet(tmp_path / "tables")
+    below.rename(tmp_path / "tables" / "more")
+    with open_store(tmp_path / "tables") as store:
+        (note,) = store.notes()
+        assert "1 trace files in it are not" in note
 
 
 def test_store__a_database_file_keeps_the_tables(tmp_path: Path) -> None:

@@ -66,7 +66,10 @@ def block(records: bytes, *, number: int = 0, dropped: int = 0, ring: int = 0) -
 
 @dataclass
 class Process:
-    """One process that writes a trace. Times are on CLOCK_MONOTONIC of its host."""
+    """One process that writes a trace. Times are on CLOCK_MONOTONIC of its host.
+
+    ended: whether the last record of each file says that the trace has ended.
+    """
 
     folder: Path
     host: str = "node0"
@@ -80,6 +83,7 @@ class Process:
     records: bytes = b""
     files: int = 0
     dropped: int = 0
+    ended: bool = True
 
     def next_id(self) -> int:
         self.ids += 1
@@ -124,6 +128,9 @@ class Process:
         data += block(self.standing, ring=STANDING, dropped=self.dropped)
         if self.records:
             data += block(self.records, number=1, dropped=self.dropped)
+        if self.ended:
+            end = struct.pack("<HHIq", LAYOUTS["end"][0], 16, self.next_id(), 0)
+            data += block(end, number=2, dropped=self.dropped)
         path.write_bytes(data)
         self.files += 1
         self.records = b""

@@ -3,6 +3,7 @@
 A subcommand's module is imported only when the subcommand is used.
 """
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -84,6 +85,11 @@ def invoke(arguments: list[str] | None = None) -> int:
         # The reader closed the pipe: Python must not fail when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # as above
+        return fail(f"cannot write {error.filename or 'the output'}: {error.strerror}", 1)
     return result if isinstance(result, int) else 0
 
 

@@ -11,6 +11,7 @@ import click
 from transport import telemetry
 from transport.cli import INTERRUPTED
 from transport.cli.options import JSON, OutputFile
+from transport.cli.output import unwritten
 from transport.live.exporter import SERIES_MAX, Exporter
 from transport.live.serve import serve, text
 
@@ -102,7 +103,7 @@ def _write_board(path: str) -> None:
         with open(path, "w") as file:
             file.write(board)
     except OSError as error:
-        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise unwritten(path, error) from None
 
 
 def _serve(exporter: Exporter, host: str, port: int) -> int:

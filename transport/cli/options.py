@@ -52,6 +52,18 @@ class OutputFile(click.Path):
         return out
 
 
+class OutputFolder(click.Path):
+    """A folder for files that are written; its value is a Path."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("the name is empty: give the name of a folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 CSV, HTML, JSON = (".csv", ".txt"), (".html", ".htm"), (".json", ".txt")
 
 

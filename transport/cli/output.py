@@ -12,6 +12,15 @@ from rich.text import Text
 
 from transport.cli.options import JSON, OutputFile
 
+# Errors of a name that can never work, as opposed to a full disk.
+WRONG_NAMES = (
+    FileNotFoundError,
+    FileExistsError,
+    NotADirectoryError,
+    IsADirectoryError,
+    PermissionError,
+)
+
 json_option = click.option(
     "--json",
     "json_path",
@@ -30,7 +39,14 @@ def write_json(value: Any, path: str) -> None:
     try:
         Path(path).write_text(text)
     except OSError as error:
-        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
+        raise unwritten(path, error) from None
+
+
+def unwritten(path: Path | str, error: OSError) -> click.ClickException:
+    """What to raise for a file that cannot be written: wrong usage only if its name is wrong."""
+    text = f"cannot write {path}: {error.strerror or error}"
+    wrong_name = isinstance(error, WRONG_NAMES)
+    return click.UsageError(text) if wrong_name else click.ClickException(text)
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

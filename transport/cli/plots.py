@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from transport.cli.output import unwritten
+
 
 def prepared(out: Path) -> Any:
     """Imports matplotlib.pyplot without a display and checks that it can write the file type."""
@@ -32,7 +34,9 @@ def save(figure: Any, title: str, out: Path) -> None:
     figure.tight_layout()
     try:
         figure.savefig(out)
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise unwritten(out, error) from None
+    except ValueError as error:
         raise click.UsageError(f"cannot write {out}: {error}") from None
     finally:
         pyplot.close(figure)

@@ -11,7 +11,7 @@ from congestion.registry import Entry
 from transport.cli.check import command as check
 from transport.cli.lookup import named, registered
 from transport.cli.options import output_file
-from transport.cli.output import json_option, print_table, write_json
+from transport.cli.output import json_option, print_table, unwritten, write_json
 from transport.cli.replay import command as replay
 from transport.cli.templates import TEMPLATES
 from transport.cli.try_policy import command as try_policy
@@ -110,7 +110,7 @@ def new(name: str, family: str) -> None:
     except FileExistsError:
         raise click.UsageError(f"{file} exists already: give another name") from None
     except OSError as error:
-        raise click.UsageError(f"cannot write {file}: {error.strerror}") from None
+        raise unwritten(file, error) from None
     click.echo(f"{file}: edit it, then weft policy check {file}")
 
 
@@ -138,7 +138,7 @@ def compile_file(policy: str, out: Path | None, cpu: str) -> None:
     except PolicyError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.UsageError(f"cannot write {out}: {error.strerror}") from None
+        raise unwritten(out, error) from None
     click.echo(f"{written}: the {declared.family.name} policy {declared.name}")
 
 

@@ -22,8 +22,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from transport.build_info import build_info, build_text
 from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
-from transport.cli.options import CSV, HTML, SEED, output_file
-from transport.cli.output import json_option, print_table, write_json
+from transport.cli.options import CSV, HTML, SEED, OutputFolder, output_file
+from transport.cli.output import json_option, print_table, unwritten, write_json
 from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyRefusedError
@@ -32,6 +32,8 @@ from transport.sim.errors import WorkerLostError
 from transport.sim.settings import applied, is_of_policies
 from transport.sim.trace import write_trace
 from transport.sim.units import bytes_text, ns_of, time_text
+from transport.trace.layout import TraceError
+from transport.trace.store import new_folder
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 SEEDS_MAX = 10_000
@@ -236,7 +238,7 @@ def save(file: Path, text: str) -> None:
     try:
         file.write_text(text)
     except OSError as error:
-        raise click.UsageError(f"cannot write {file}: {error.strerror}") from None
+        raise unwritten(file, error) from None
 
 
 def marked(rows: Sequence[Mapping[str, Any]], partial: bool) -> list[dict[str, Any]]:
@@ -337,7 +339,7 @@ def show_sweep(
 @click.option("--csv", "csv_path", type=output_file(*CSV),
               help="Write a row per transfer, or per run of a sweep.")  # fmt: skip
 @click.option("--plot", type=output_file(), help="Write a plot to this file.")
-@click.option("--trace", "trace_folder", type=click.Path(file_okay=False, path_type=Path),
+@click.option("--trace", "trace_folder", type=OutputFolder(),
               help="Write a trace into this folder, for weft trace.")  # fmt: skip
 @click.option("--workload", metavar="DIR", type=click.Path(path_type=Path),
               help="Play back this trace instead of the scenario's workloads.")  # fmt: skip
@@ -428,9 +430,12 @@ def trace_folder(folder: Path | None) -> Path | None:
 
 def save_trace(result: Result, folder: Path) -> None:
     try:
-        hosts = write_trace(result, folder)
+        with new_folder(folder):
+            hosts = write_trace(result, folder)
     except OSError as error:
-        raise click.ClickException(f"cannot write the trace: {error}") from None
+        raise unwritten(error.filename or folder, error) from None
+    except TraceError as error:
+        raise click.UsageError(f"--trace: {error}") from None
     click.echo(f"weft: trace of {hosts} hosts: weft trace info {folder}", err=True)
 
 

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from transport.build_info import build_info, build_text
 from transport.cli.options import SEED
-from transport.cli.output import json_option, write_json
+from transport.cli.output import json_option, unwritten, write_json
 from transport.cli.sim import INTERRUPTED, SeedsType
 from transport.cli.swarm_crew import Crew, Task
 from transport.sim.draw import Tables, draw
@@ -91,7 +91,7 @@ def keep(wish: Wish, one: Found, tables: Tables, suffix: str) -> str:
             header(build_text(), one.seed, one.finding, command) + "\n" + written(tables)
         )
     except OSError as error:
-        raise click.UsageError(f"cannot write {file}: {error.strerror}") from None
+        raise unwritten(file, error) from None
     return str(file)
 
 

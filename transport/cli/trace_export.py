@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from transport.cli import trace_open as shared
+from transport.cli.options import OutputFolder
 
 
 @click.command("export")
@@ -15,7 +16,7 @@ from transport.cli import trace_open as shared
     "-o",
     "--out",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OutputFolder(),
     help="A new or empty folder for the files.",
 )
 @click.option(

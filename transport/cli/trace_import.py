@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from transport.cli import trace_open as shared
+from transport.cli.options import OutputFolder
 from transport.cli.output import json_option, write_json
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ out_option = click.option(
     "-o",
     "--out",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OutputFolder(),
     help="A new or empty folder for the tables.",
 )
 

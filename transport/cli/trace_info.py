@@ -29,7 +29,8 @@ FROM processes GROUP BY host, clock ORDER BY min(process)
 """
 _TOTALS = """
 SELECT count(*), sum(records)::BIGINT, sum(dropped)::BIGINT, sum(file_bytes)::BIGINT,
-  sum(files)::BIGINT, min(first_ns), max(last_ns), count(*) FILTER (damage <> '') FROM processes
+  sum(files)::BIGINT, min(first_ns), max(last_ns), count(*) FILTER (damage <> ''),
+  count(*) FILTER (NOT ended) FROM processes
 """
 
 
@@ -62,7 +63,10 @@ def document(store: Store) -> dict[str, Any]:
     from transport.trace.tables import TABLES
 
     (totals,) = store.rows(_TOTALS)
-    names = ("processes", "records", "dropped", "bytes", "files", "first_ns", "last_ns", "damaged")
+    names = (
+        *("processes", "records", "dropped", "bytes", "files", "first_ns", "last_ns"),
+        *("damaged", "without_end"),
+    )
     missing, size = missing_ranks(store.rows)
     return {
         "jobs": [{"job": job, "processes": count} for job, count in store.jobs()],
@@ -89,7 +93,9 @@ def lines(found: dict[str, Any]) -> Iterable[tuple[str, str]]:
         yield "time", f"{began.isoformat(' ', 'milliseconds')}, {span}"
     yield "files", f"{found['files']}, {bytes_text(found['bytes'] or 0)}"
     yield "records", f"{found['records']}, {found['dropped']} dropped"
-    yield "damage", f"{found['damaged']} processes" if found["damaged"] else "none"
+    damage = f"{found['damaged']} processes" if found["damaged"] else "none"
+    without = f"; {found['without_end']} processes have no end" if found["without_end"] else ""
+    yield "damage", damage + without
     rows = ((table, count) for table, count in found["rows"].items() if table != "processes")
     yield "rows", ", ".join(f"{count} {table}" for table, count in rows if count) or "none"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from transport.cli import trace_open as shared
 from transport.cli.options import CSV, HTML, output_file
-from transport.cli.output import json_option, print_table, write_json
+from transport.cli.output import json_option, print_table, unwritten, write_json
 from transport.sim.units import bytes_text, time_text
 
 if TYPE_CHECKING:
@@ -96,6 +96,8 @@ def draw(found: Matrix, png: Path, logarithmic: bool) -> None:
         picture(found, png, logarithmic)
     except ImportError:
         raise click.ClickException("--png needs matplotlib: pip install 'weft[plots]'") from None
+    except OSError as error:
+        raise unwritten(png, error) from None
     click.echo(f"wrote {png}", err=True)
 
 

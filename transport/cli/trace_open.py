@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from transport.cli.check import progress_on_a_terminal
+from transport.cli.output import unwritten
 
 if TYPE_CHECKING:
     from transport.trace.matrix import Filters
@@ -47,8 +48,7 @@ def reporting_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise  # the reader of a pipe has seen enough; click ends without a message
     except OSError as error:
-        where = error.filename or "the output"
-        raise click.ClickException(f"cannot write {where}: {error.strerror}") from None
+        raise unwritten(error.filename or "the output", error) from None
 
 
 @contextmanager
@@ -102,5 +102,5 @@ def write_text(text: str, out: Path) -> None:
     try:
         out.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise click.UsageError(f"cannot write {out}: {error.strerror}") from None
+        raise unwritten(out, error) from None
     click.echo(f"wrote {out}", err=True)

@@ -13,6 +13,7 @@ from types import FrameType
 import click
 
 from transport import native
+from transport.cli.options import OutputFolder
 from transport.cli.profiler import load_profiler
 from transport.sim.units import bytes_text
 
@@ -36,7 +37,7 @@ KEYS = (signal.SIGINT, signal.SIGQUIT)  # sent by Ctrl-C and Ctrl-\ in a termina
 @click.option(
     "-o",
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OutputFolder(),
     help="Folder for the trace; by default a new one, weft-trace-TIME-PID.",
 )
 @click.option(

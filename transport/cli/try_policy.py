@@ -13,7 +13,7 @@ from transport.arena import Network, Outcome, Traffic, run
 from transport.cli import plots
 from transport.cli.lookup import is_file, named
 from transport.cli.options import SEED, FiniteRange, output_file
-from transport.cli.output import json_option, print_table, write_json
+from transport.cli.output import json_option, print_table, unwritten, write_json
 from transport.cli.replay import sparkline
 from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyRefusedError, split
@@ -264,7 +264,7 @@ def keep(outcome: Outcome, out: Path) -> None:
     try:
         out.write_bytes(outcome.report.recording)
     except OSError as error:
-        raise click.UsageError(f"cannot write {out}: {error.strerror}") from None
+        raise unwritten(out, error) from None
 
 
 def show(outcome: Outcome) -> None:

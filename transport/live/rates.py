@@ -100,7 +100,10 @@ class ConnectionRates:
 
 @dataclass(frozen=True, slots=True)
 class ProcessRates:
-    """One endpoint of a process: one page. `endpoint` is its number within the process."""
+    """One endpoint of a process: one page. `endpoint` is its number within the process.
+
+    cpu_share: share of one CPU that weft's threads of all endpoints of the process used.
+    """
 
     pid: int
     endpoint: int
@@ -119,19 +122,24 @@ class ProcessRates:
 def rates(before: Reading | None, now: Reading) -> tuple[ProcessRates, ...]:
     """The rates of every page of the second reading, in its order."""
     old = {page.path: page for page in before.pages} if before is not None else {}
-    pages_of: dict[int, int] = {}
+    pages_of: dict[int, list[Page]] = {}
+    intervals = {}
     for page in now.pages:
-        pages_of[page.pid] = pages_of.get(page.pid, 0) + 1
-    found = []
-    for page in now.pages:
+        pages_of.setdefault(page.pid, []).append(page)
         earlier = old.get(page.path)
         if earlier is not None and earlier.created_ns != page.created_ns:
             earlier = None
-        interval = _Interval.of(before, earlier, page)
+        intervals[page.path] = _Interval.of(before, earlier, page)
+    shares = {}
+    for pid, pages in pages_of.items():
+        # All pages of a process tell its CPU time; those of new endpoints have no earlier one.
+        of_pages = (_cpu_shares(before, now, page, intervals[page.path]) for page in pages)
+        shares[pid] = next(filter(None, of_pages), {})
+    found = []
+    for page in now.pages:
         facts = now.facts.get(page.path, Facts())
-        # Threads of several endpoints have the same names, so their CPU time cannot be told apart.
-        cpu = _cpu_shares(before, page, facts, interval) if pages_of[page.pid] == 1 else {}
-        found.append(_process(page, interval, facts, cpu))
+        alone = len(pages_of[page.pid]) == 1
+        found.append(_process(page, intervals[page.path], facts, shares[page.pid], alone))
     return tuple(found)
 
 
@@ -179,8 +187,9 @@ def _rows_of(page: Page) -> dict[tuple[str, int], Row]:
 
 
 def _process(
-    page: Page, interval: _Interval, facts: Facts, cpu: Mapping[str, float]
+    page: Page, interval: _Interval, facts: Facts, cpu: Mapping[str, float], alone: bool
 ) -> ProcessRates:
+    """The rates of a page. alone: the process has no other."""
     peers = {peer.index: peer for peer in page.peers}
     engines = {engine.index: engine for engine in page.engines}
     waits = {}
@@ -201,7 +210,8 @@ def _process(
         wait=waiting.of_process(page, held, [one.wait for one in connections]),
         paths_down=sum(peer.paths_down for peer in shown),
         cpu_share=sum(cpu.values()) if cpu else None,
-        engines=tuple(_engine(page, engine, interval, cpu) for engine in page.engines),
+        # Threads of several endpoints have the same names: their CPU time cannot be told apart.
+        engines=tuple(_engine(page, one, interval, cpu if alone else {}) for one in page.engines),
         peers=shown,
         connections=connections,
     )
@@ -297,9 +307,10 @@ def _connections(
 
 
 def _cpu_shares(
-    before: Reading | None, page: Page, facts: Facts, interval: _Interval
+    before: Reading | None, now: Reading, page: Page, interval: _Interval
 ) -> dict[str, float]:
     """Name of a thread -> share of one CPU that it used between the readings."""
+    facts = now.facts.get(page.path, Facts())
     earlier = before.facts.get(page.path) if before is not None else None
     if earlier is None or not interval.seconds:
         return {}

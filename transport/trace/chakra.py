@@ -63,19 +63,19 @@ class Exported:
 
 def write_chakra(store: Store, folder: Path) -> Exported:
     """Writes the files weft.RANK.et to a new or empty folder."""
-    new_folder(folder)
     places = places_of(store, None, False)
     places.write(store)
     found = Exported()
-    for spot in sorted(set(places.of_process.values())):
-        with (folder / f"weft.{_number(places, spot)}.et").open("wb") as file:
-            _write_message(file, text(1, VERSION))
-        found.files += 1
-    with ExitStack() as stack:
-        writer = _Writer(folder, places, found, stack)
-        for rows in store.batches(_OPERATIONS):
-            for row in rows:
-                writer.add(row)
+    with new_folder(folder):
+        for spot in sorted(set(places.of_process.values())):
+            with (folder / f"weft.{_number(places, spot)}.et").open("wb") as file:
+                _write_message(file, text(1, VERSION))
+            found.files += 1
+        with ExitStack() as stack:
+            writer = _Writer(folder, places, found, stack)
+            for rows in store.batches(_OPERATIONS):
+                for row in rows:
+                    writer.add(row)
     return found
 
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from transport.trace.layout import HEADER, HEADER_BYTES_MAX, Header, TraceError, read_header
@@ -58,6 +59,11 @@ class ProcessFiles:
     def first(self) -> Header:
         """The header of the oldest file."""
         return self.paths[min(self.paths)][1]
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        """The first and last number of each run of files that are missing between others."""
+        return [(a + 1, b - 1) for a, b in pairwise(sorted(self.paths)) if b > a + 1]
 
 
 def number(identity: Mapping[str, str], *names: str) -> int | None:

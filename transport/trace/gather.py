@@ -25,6 +25,7 @@ class ProcessRecords:
     """All records of one process.
 
     rows: name of a kind -> its records, file after file.
+    ended: whether its last file has an end; None: unknown.
     ahead_ns: add it to a record's time to get nanoseconds since 1970.
     """
 
@@ -35,6 +36,7 @@ class ProcessRecords:
     bytes: int = 0
     dropped: int = 0
     damage: str = ""
+    ended: bool | None = None
 
     @property
     def records(self) -> int:
@@ -55,7 +57,7 @@ def read_process(files: ProcessFiles, ahead_ns: int) -> ProcessRecords:
     """Reads all files of a process. Unreadable parts are left out, and `damage` describes them."""
     found = ProcessRecords(ahead_ns)
     parts: dict[str, list[Rows]] = {}
-    damage = []
+    damage = [_missing(*gap) for gap in files.gaps]
     for _, (path, header) in sorted(files.paths.items()):
         if header.version != VERSION:
             damage.append(f"{path.name}: version {header.version}, read as version {VERSION}")
@@ -63,8 +65,10 @@ def read_process(files: ProcessFiles, ahead_ns: int) -> ProcessRecords:
             segment = read_rows(path)
         except TraceError as error:
             damage.append(str(error))
+            found.ended = None
             continue
         _add(segment, found, parts)
+        found.ended = segment.ended
         if segment.damage:
             damage.append(f"{path.name}: {segment.damage}")
     for kind, rows in parts.items():
@@ -74,6 +78,10 @@ def read_process(files: ProcessFiles, ahead_ns: int) -> ProcessRecords:
         found.rows[kind] = np.concatenate(same)
     found.damage = "; ".join(damage)
     return found
+
+
+def _missing(first: int, last: int) -> str:
+    return f"file {first} is missing" if first == last else f"files {first} to {last} are missing"
 
 
 def _add(segment: SegmentRows, found: ProcessRecords, parts: dict[str, list[Rows]]) -> None:

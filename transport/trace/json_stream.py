@@ -102,7 +102,7 @@ def read_object(file: Path, list_name: str) -> Iterator[tuple[str, Any]]:
     """The (name, value) pairs of the object in a file, plain or compressed by gzip.
 
     Each item of the list with this name is a pair of its own. JsonError if the text is no object
-    or damaged, after the pairs before the damage.
+    or damaged, or the list is no list, after the pairs before that.
     """
     try:
         with file.open("rb") as raw:
@@ -125,7 +125,9 @@ def _pairs(reader: _Reader, list_name: str) -> Iterator[tuple[str, Any]]:
         if not isinstance(name, str):
             raise JsonError("a name in its JSON is not a string")
         reader.take(":")
-        if name == list_name and reader.next() == "[":
+        if name == list_name:
+            if reader.next() not in ("[", ""):
+                raise JsonError(f"its {list_name} is not a list")
             for item in _items(reader):
                 yield name, item
         else:

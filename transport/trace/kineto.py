@@ -14,7 +14,7 @@ from transport.trace.imported import Import, Source, hashed, size_of
 from transport.trace.json_stream import JsonError, read_object
 from transport.trace.layout import TraceError
 from transport.trace.sizes import PER_RANK
-from transport.trace.torch_names import NCCL_TYPES, function_of
+from transport.trace.torch_names import function_of, nccl_type
 
 RANKS_MAX = 1 << 20  # most ranks of a group
 HELD_MAX = 4_000_000  # most operations and kernels of a file that are read
@@ -23,6 +23,8 @@ NAME = "Collective name"
 # Names that tensorboard_trace_handler gives its files: host, process id, time.
 FILE_NAME = re.compile(r"(.{1,200})_(\d{1,9})\.\d{1,20}\.pt\.trace\.json(?:\.gz)?")
 KERNEL = re.compile(r"nccl(?:Dev)?Kernel_?(\w*)")
+# Words for algorithms in names of kernels, in the order in which NCCL joins them (NVLS_TREE).
+ALGORITHMS = ("COLLNET", "NVLS", "PAT", "TREE", "DIRECT", "CHAIN", "RING")
 # Names of events that are no operations: waits, and groups of operations that have events, too.
 NO_OPERATIONS = {"wait", "coalesced", "init", "end_coalescing", "start_coalescing"}
 # Fields and arguments of an event that are kept.
@@ -155,7 +157,7 @@ class _File:
         group = self._group(args)
         comm = self._comm(group)
         word = args.get("dtype")
-        datatype = NCCL_TYPES.get(word, word) if isinstance(word, str) else None
+        datatype = nccl_type(word) if isinstance(word, str) else None
         count = _count(function, args, group.size)
         p2p = function in ("Send", "Recv")
         begin_ns, end_ns = self._span(event)
@@ -331,16 +333,16 @@ def _sequence(args: dict[str, Any], count: int | None) -> int | None:
 
 
 def _algorithm(function: str, kernels: list[Event]) -> str:
-    """TREE or RING, from the names of the kernels; "": unknown.
+    """The algorithm in the names of the kernels; "": unknown.
 
-    RING may also be NVLS, CollNet or PAT, because their kernels have the ring's name.
+    RING may also be NVLS, CollNet or PAT, if NCCL runs them in a kernel with the ring's name.
     """
     if function in ("Send", "Recv", "AlltoAll", "Barrier"):
         return ""
     for one in kernels:
         found = KERNEL.match(str(one.get("name")))
         words = found[1].upper().split("_") if found else []
-        for word in ("TREE", "RING"):
-            if word in words:
-                return word
+        named = [word for word in ALGORITHMS if word in words]
+        if named:
+            return "_".join(named)
     return ""

@@ -146,11 +146,12 @@ def _process_row(at: int, files: ProcessFiles, found: ProcessRecords, clock: Clo
         "first_ns": first_ns,
         "last_ns": last_ns,
         "files": found.files,
-        "removed": max(files.paths) + 1 - len(files.paths),
+        "removed": min(*files.paths, (1 << 31) - 1),
         "file_bytes": found.bytes,
         "records": found.records,
         "dropped": min(found.dropped, (1 << 63) - 1),
         "damage": found.damage,
+        "ended": found.ended,
         "clock": clock.number,
     }
     return [row.get(column.name) for column in TABLES["processes"]]

@@ -228,6 +228,9 @@ class NcclLogs:
     ) -> None:
         """Handles a line with a communicator's rank: about its start, its end, or its shape."""
         address, rank, ranks = member[1], int(member[2]), int(member[3])
+        if rank >= ranks:
+            self.found.unknown["ranks that are not below nranks"] += 1
+            return
         comm = process.comms.get(address)
         if message.endswith(("Destroy COMPLETE", "Abort COMPLETE")):
             if comm is not None:

@@ -7,6 +7,12 @@ from typing import Any
 
 Query = Callable[..., list[tuple[Any, ...]]]
 CLOCK_NS = 1_000_000_000  # a note names each host whose clock differs by this or more
+# Collectives from PyTorch's profiler that may be no rings, and those whose root is not known.
+_KINETO = """
+SELECT count(*) FILTER (algorithm = 'RING' AND function NOT IN ('Broadcast', 'Reduce')),
+  count(*) FILTER (root IS NULL AND function IN ('Broadcast', 'Reduce'))
+FROM operations JOIN processes USING (process) WHERE trace LIKE 'kineto %'
+"""
 NAMED_MAX = 5  # most processes or hosts that are described one by one
 
 
@@ -18,6 +24,7 @@ def notes_of(query: Query) -> list[str]:
         *_missing(query),
         *_losses(query),
         *_damage(query),
+        *_ends(query),
         *_clocks(query),
     ]
 
@@ -53,6 +60,17 @@ def _imported(query: Query) -> Iterator[str]:
         ((count,),) = query("SELECT count(*) FROM processes WHERE trace LIKE ?", f"{kind} %")
         if count:
             yield f"{count} processes are from {name}: who sent what is derived, not measured"
+    ((rings, rootless),) = query(_KINETO)
+    if rings:
+        yield (
+            f"{rings} collectives count as rings, because names of kernels do not tell rings from "
+            "NVLS, CollNet and PAT"
+        )
+    if rootless:
+        yield (
+            f"who sent what is unknown for {rootless} calls of Broadcast and Reduce: traces of "
+            "PyTorch's profiler do not tell the root"
+        )
 
 
 def _jobs(query: Query) -> Iterator[str]:
@@ -90,6 +108,19 @@ def _damage(query: Query) -> Iterator[str]:
         yield f"process {pid} of {host}: {damage}"
     if found[NAMED_MAX:]:
         yield f"{len(found) - NAMED_MAX} more processes have damaged files"
+
+
+def _ends(query: Query) -> Iterator[str]:
+    sql = "SELECT pid, host, count(*) OVER () FROM processes WHERE NOT ended ORDER BY process"
+    found = query(f"{sql} LIMIT {NAMED_MAX}")
+    if found:
+        count = found[0][2]
+        named = ", ".join(f"process {pid} of {host}" for pid, host, _ in found)
+        more = f" and {count - len(found)} more" if count > len(found) else ""
+        yield (
+            f"no end: {named}{more}: each was killed, still runs, or its disk was full, so its "
+            "last records may be missing"
+        )
 
 
 def _clocks(query: Query) -> Iterator[str]:

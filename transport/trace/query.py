@@ -13,9 +13,13 @@ class QueryError(InvalidArgumentError):
 
 
 def select(store: Store, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:
-    """The headings and rows of a SELECT statement; refuses every other statement."""
+    """The headings and rows of a SELECT statement; refuses every other statement.
+
+    The statement, and all later ones of the store, can read no other files.
+    """
     import duckdb
 
+    store.confine()
     try:
         statements = duckdb.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:

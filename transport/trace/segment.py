@@ -46,6 +46,8 @@ class Segment:
     realtime_ahead_ns: add it to a record's time to get nanoseconds since 1970.
     dropped: number of records that the process had dropped when it wrote the last block.
     damage: why reading ended early; "": the file was read to its end.
+    ended: whether the trace ends with this file, as its process closed it; None: it cannot tell,
+    because an older version of weft wrote it.
     """
 
     identity: Mapping[str, str]
@@ -54,6 +56,7 @@ class Segment:
     records: tuple[Record, ...]
     dropped: int
     damage: str
+    ended: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,7 @@ class SegmentRows:
     texts: Mapping[int, str]
     dropped: int
     damage: str
+    ended: bool | None
 
 
 def read_rows(path: Path | str) -> SegmentRows:
@@ -102,8 +106,15 @@ def read_segment(path: Path | str) -> Segment:
     placed.sort(key=lambda one: one[0])
     header = found.header
     records = tuple(record for _, record in placed)
-    ahead = header.realtime_ahead_ns
-    return Segment(header.identity, header.number, ahead, records, found.dropped, found.damage)
+    return Segment(
+        header.identity,
+        header.number,
+        header.realtime_ahead_ns,
+        records,
+        found.dropped,
+        found.damage,
+        found.ended,
+    )
 
 
 def _decode(data: bytes) -> SegmentRows:
@@ -116,10 +127,14 @@ def _decode(data: bytes) -> SegmentRows:
     places: dict[str, NDArray[np.int64]] = {}
     texts: dict[int, str] = {}
     odd = 0
+    ended = None
     for number, kind in header.kinds.items():
         (found,) = np.nonzero(heads[:, 0] == number)
         if kind.name == "text":
             texts.update(_texts(data, offsets[found], heads[found, 1]))
+            continue
+        if kind.name == "end":
+            ended = found.size > 0 and int(found[-1]) == len(offsets) - 1 and not damage
             continue
         size = kind.dtype.itemsize
         fits = found[heads[found, 1] == size]
@@ -130,7 +145,7 @@ def _decode(data: bytes) -> SegmentRows:
             places[kind.name] = fits.astype(np.int64)
     if odd:
         damage = "; ".join(filter(None, (damage, f"{odd} {SIZE_IS_ODD}")))
-    return SegmentRows(header, len(data), rows, places, texts, dropped, damage)
+    return SegmentRows(header, len(data), rows, places, texts, dropped, damage, ended)
 
 
 def _texts(data: bytes, offsets: NDArray[Any], sizes: NDArray[Any]) -> dict[int, str]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'weft[trace]'"
 ROWS_AT_ONCE = 10_000
+ERRNO = re.compile(r'"errno":"(\d{1,6})"')  # in DuckDB's messages
 
 
 class TraceExtraError(WeftError, ImportError):
@@ -29,13 +34,25 @@ class TraceExtraError(WeftError, ImportError):
 class Store:
     """The tables of a trace (docs/TRACING.md).
 
-    problems: a line for each file that could not be read.
+    problems: a line for each file that is missing, not read, or could not be read.
     """
 
     def __init__(self, database: DuckDBPyConnection, where: Path, problems: Sequence[str]) -> None:
         self.database = database
         self.where = where
         self.problems = tuple(problems)
+        self._confined = False
+
+    def confine(self) -> None:
+        """Keeps all later SQL from every file but those of the store's own tables."""
+        if self._confined:
+            return
+        files = (self.where / f"{table}.parquet" for table in TABLES)
+        own = ", ".join(_quoted(file) for file in files if file.exists())
+        self.database.execute(f"SET allowed_paths = [{own}]")
+        self.database.execute("SET enable_external_access = false")
+        self.database.execute("SET lock_configuration = true")
+        self._confined = True
 
     def rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows of a query; `values` replace the placeholders ? in it."""
@@ -80,17 +97,27 @@ class Store:
 
     def to_parquet(self, folder: Path) -> None:
         """Writes each table to a Parquet file; open_store() opens such a folder."""
-        new_folder(folder)
-        for table in TABLES:
-            self.database.execute(f"COPY {table} TO {_quoted(folder / table)} (FORMAT parquet)")
-            (folder / table).rename(folder / f"{table}.parquet")
+        with new_folder(folder):
+            for table in TABLES:
+                self._copy(table, folder / table, "FORMAT parquet")
+                (folder / table).rename(folder / f"{table}.parquet")
 
     def to_csv(self, folder: Path) -> None:
         """Writes each table to a CSV file with a line of headings."""
-        new_folder(folder)
-        for table in TABLES:
-            to = _quoted(folder / f"{table}.csv")
-            self.database.execute(f"COPY {table} TO {to} (FORMAT csv, HEADER)")
+        with new_folder(folder):
+            for table in TABLES:
+                self._copy(table, folder / f"{table}.csv", "FORMAT csv, HEADER")
+
+    def _copy(self, table: str, file: Path, form: str) -> None:
+        """Writes a table to a file; OSError if that fails."""
+        import duckdb
+
+        try:
+            self.database.execute(f"COPY {table} TO {_quoted(file)} ({form})")
+        except duckdb.IOException as error:
+            told = ERRNO.search(str(error))
+            number = int(told[1]) if told else errno.EIO
+            raise OSError(number, os.strerror(number), str(file)) from None
 
     def close(self) -> None:
         self.database.close()
@@ -138,7 +165,7 @@ def open_store(
     try:
         if (where / "processes.parquet").exists():
             _attach(database, where, job)
-            return Store(database, where, ())
+            return Store(database, where, [*_lacking(where), *_passed_over(where)])
         return Store(database, where, load(database, where, job, progress))
     except duckdb.Error as error:
         database.close()
@@ -171,10 +198,14 @@ def _attach(database: DuckDBPyConnection, where: Path, job: str | None) -> None:
     """Makes a view of each table's Parquet file; an absent file is an empty table."""
     for table, columns in TABLES.items():
         file = where / f"{table}.parquet"
-        names = ", ".join(f"NULL::{SQL_TYPES[one.type]} AS {one.name}" for one in columns)
-        source = (
-            f"read_parquet({_quoted(file)})" if file.exists() else f"(SELECT {names}) WHERE false"
+        source = f"read_parquet({_quoted(file)})"
+        known = _columns_of(database, source) if file.exists() else set()
+        # Older versions of weft wrote fewer columns.
+        names = ", ".join(
+            one.name if one.name in known else f"NULL::{SQL_TYPES[one.type]} AS {one.name}"
+            for one in columns
         )
+        source = f"(SELECT {names} FROM {source})" if known else f"(SELECT {names}) WHERE false"
         chosen = ""
         if job is not None and table == "processes":
             chosen = f" WHERE job = {_quoted(job)}"
@@ -185,14 +216,52 @@ def _attach(database: DuckDBPyConnection, where: Path, job: str | None) -> None:
         raise TraceError(f"{where} has no traces of the job {job!r}")
 
 
-def new_folder(folder: Path) -> None:
-    """Makes the folder, or TraceError if it has files."""
+def _columns_of(database: DuckDBPyConnection, source: str) -> set[str]:
+    return {row[0] for row in database.execute(f"DESCRIBE FROM {source}").fetchall()}
+
+
+def _lacking(where: Path) -> list[str]:
+    """A line on the tables that a folder of Parquet files lacks."""
+    absent = [table for table in TABLES if not (where / f"{table}.parquet").exists()]
+    if not absent:
+        return []
+    line = f"{where} has no files of these tables, which count as empty: {', '.join(absent)}"
+    measured = {"channels", "connections", "messages"} & {*absent}
+    return [line + ("; numbers that were measured may be missing or derived" if measured else "")]
+
+
+def _passed_over(where: Path) -> list[str]:
+    """A line on the traces below a folder of Parquet files, which are not read."""
+    count = sum(1 for _ in where.rglob("*.trace"))
+    if not count:
+        return []
+    return [
+        f"{where} has tables (processes.parquet), which are read; {count} trace files in it are "
+        "not: keep the two in folders of their own"
+    ]
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[None]:
+    """Makes the folder, and removes what was written to it if the body fails.
+
+    TraceError if it has files already; an OSError names the folder or a file in it.
+    """
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise TraceError(f"{folder} is not empty: give a new folder")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise TraceError(f"{folder} is not empty: give a new folder")
-    except OSError as error:
-        raise TraceError(f"cannot write {folder}: {error.strerror}") from None
+        yield
+    except BaseException as error:
+        with suppress(OSError):
+            for file in folder.iterdir():
+                file.unlink()
+            if made:
+                folder.rmdir()
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(folder)
+        raise
 
 
 def _quoted(value: Path | str) -> str:

@@ -62,6 +62,7 @@ PROCESSES = _columns(
     ("records", "i64", "records in these files, texts not counted"),
     ("dropped", "i64", "records that it had to drop"),
     ("damage", "text", "what is wrong with its files; empty: nothing"),
+    ("ended", "flag", "false: it was killed, still runs, or its disk was full; NULL: not told"),
     ("clock", "i32", "number of its clock: processes of one host share one"),
     ("clock_offset_ns", "i64", "what was added to its times to align them with clock 0"),
     ("clock_error_ns", "i64", "largest error of the alignment, NULL: unknown"),

@@ -58,8 +58,14 @@ DATATYPES = {
     "ncclFloat8e4m3": "Float8_e4m3fn",
     "ncclFloat8e5m2": "Float8_e5m2",
 }
-# PyTorch passes some of its types to NCCL as others of the same size.
-NCCL_TYPES = {name: nccl for nccl, name in DATATYPES.items()} | {"Bool": "ncclUint8"}
+# Other names of NCCL's types, in lower case. PyTorch passes some of its types to NCCL as others of
+# the same size.
+_TYPES = {
+    **{nccl.lower().removeprefix("nccl"): nccl for nccl in DATATYPES},
+    **{name.lower(): nccl for nccl, name in DATATYPES.items()},
+    "bool": "ncclUint8",
+    "float8_e4m3": "ncclFloat8e4m3",
+}
 RANKS_WRITTEN = 30  # most ranks of a group in a text; a longer list is shortened
 
 
@@ -67,6 +73,12 @@ def function_of(name: str) -> str | None:
     """NCCL's function for a `Collective name` or the name of an event without "nccl:"."""
     word = name.split(" ", 1)[0]
     return FUNCTIONS.get(word.replace("_", "").lower())
+
+
+def nccl_type(name: str) -> str:
+    """NCCL's name of a datatype: ncclInt8 for Int8, Char or ncclChar; other names as they are."""
+    word = name.lower().removeprefix("torch.").removeprefix("nccl")
+    return _TYPES.get(word, name)
 
 
 def ranks_text(ranks: list[int]) -> str:

@@ -61,16 +61,26 @@ class TraceFile:
         self._blocks += [made[at : at + step].tobytes() for at in range(0, len(made), step)]
 
     def write(self, path: Path) -> None:
-        """Writes the file; OSError if that fails."""
+        """Writes the file; OSError, which names the file, if that fails."""
         schema, identity = trace_schema().encode(), self._identity.encode()
         size = (HEADER.size + len(schema) + len(identity) + 7) // 8 * 8
         sizes = (VERSION, size, len(schema), len(identity), 0)
         head = HEADER.pack(MAGIC, *sizes, 0, self._ahead_ns, 0, 0) + schema + identity
-        with path.open("wb") as file:
-            file.write(_sealed(head.ljust(size, b"\0"), CRC_OFFSET))
-            for number, records in enumerate([self._text_records(), *self._blocks]):
-                start = BLOCK.pack(BLOCK_MAGIC, len(records), 0, 0, number, 0)
-                file.write(_sealed(start + records, BLOCK_CRC_OFFSET))
+        try:
+            with path.open("wb") as file:
+                file.write(_sealed(head.ljust(size, b"\0"), CRC_OFFSET))
+                blocks = [self._text_records(), *self._blocks, self._end_record()]
+                for number, records in enumerate(blocks):
+                    start = BLOCK.pack(BLOCK_MAGIC, len(records), 0, 0, number, 0)
+                    file.write(_sealed(start + records, BLOCK_CRC_OFFSET))
+        except OSError as error:
+            error.filename = str(path)
+            raise
+
+    def _end_record(self) -> bytes:
+        """The last record, which says that nothing is missing after it."""
+        number, _ = self._kinds["end"]
+        return HEAD.pack(number, HEAD.size, self._ids + 1, 0)
 
     def _text_records(self) -> bytes:
         found = b""

@@ -19,6 +19,7 @@
 #include "native/engine/clock.h"
 #include "native/engine/printable.h"
 #include "native/engine/telemetry_files.h"
+#include "native/engine/write_all.h"
 #include "native/wire/crc32c.h"
 
 namespace weft::engine {
@@ -45,18 +46,6 @@ constexpr const char* kJobVariables[] = {
     "CUDA_VISIBLE_DEVICES",
 };
 constexpr int kAgeParts = 8;  // a segment ends after an eighth of keep_ns
-
-bool write_wholly(int file, const void* data, std::size_t bytes) noexcept {
-  const auto* next = static_cast<const std::byte*>(data);
-  while (bytes != 0) {
-    const ssize_t wrote = ::write(file, next, bytes);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return false;
-    next += wrote;
-    bytes -= static_cast<std::size_t>(wrote);
-  }
-  return true;
-}
 
 std::uint64_t random_id() noexcept {
   std::uint64_t id = 0;
@@ -118,7 +107,7 @@ bool TraceSegments::begin(std::int64_t now_ns, std::string* error) {
   std::memcpy(head.data(), &header, sizeof header);
 
   file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (file_ < 0 || !write_wholly(file_, head.data(), head.size())) {
+  if (file_ < 0 || !write_all(file_, head.data(), head.size())) {
     *error = path + ": " + std::strerror(errno);
     if (file_ >= 0) {
       ::close(file_);
@@ -128,6 +117,7 @@ bool TraceSegments::begin(std::int64_t now_ns, std::string* error) {
     return false;
   }
   ++segment_;
+  empty_ = true;
   begun_ns_ = now_ns;
   file_bytes_ = static_cast<std::int64_t>(head.size());
   total_bytes_ += file_bytes_;
@@ -150,12 +140,19 @@ bool TraceSegments::write(std::byte* block, std::size_t bytes, std::uint32_t rin
   std::memcpy(block, &header, sizeof header);
   header.crc = wire::crc32c(0, block, bytes);
   std::memcpy(block, &header, sizeof header);
-  if (!write_wholly(file_, block, bytes)) {
-    *error = path_of(segment_ - 1) + ": " + std::strerror(errno);
+  if (!write_all(file_, block, bytes)) {
+    *error = path() + ": " + std::strerror(errno);
     static_cast<void>(::ftruncate(file_, file_bytes_));
-    end();
+    if (empty_ && segment_ > 1) {  // on a full disk, every attempt would leave a file with only a header
+      ::unlink(path().c_str());
+      abandon();
+      --segment_;
+    } else {
+      end();
+    }
     return false;
   }
+  empty_ = false;
   file_bytes_ += static_cast<std::int64_t>(bytes);
   total_bytes_ += static_cast<std::int64_t>(bytes);
   return true;
@@ -169,6 +166,17 @@ void TraceSegments::end() noexcept {
     ended_.push_back({path_of(segment_ - 1), file_bytes_, now_ns()});
   } catch (const std::bad_alloc&) {  // out of memory: this file will not be removed
   }
+}
+
+bool TraceSegments::removed() const noexcept {
+  struct stat facts{};
+  return file_ >= 0 && ::fstat(file_, &facts) == 0 && facts.st_nlink == 0;
+}
+
+void TraceSegments::abandon() noexcept {
+  ::close(file_);
+  file_ = -1;
+  total_bytes_ -= file_bytes_;
 }
 
 void TraceSegments::prune(std::int64_t now_ns) noexcept {

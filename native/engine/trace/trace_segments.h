@@ -30,9 +30,14 @@ class TraceSegments {
   // Whether the segment has reached its size or its age.
   bool full(std::int64_t now_ns) const noexcept;
   // Writes a block: `block` has room for a TraceBlockHeader, and then records. False, with `error` set, if the file
-  // could not be written; the file then ends with the previous block.
+  // could not be written. The file then ends with the previous block; if it has none, it goes, unless it is the first.
   bool write(std::byte* block, std::size_t bytes, std::uint32_t ring, std::uint64_t dropped, std::string* error);
   void end() noexcept;
+  // Whether the file of the segment was removed, as together with its folder.
+  bool removed() const noexcept;
+  // Closes a file that was removed.
+  void abandon() noexcept;
+  std::string path() const { return path_of(segment_ - 1); }
   // Removes segments beyond the limits.
   void prune(std::int64_t now_ns) noexcept;
   std::int64_t bytes() const noexcept { return total_bytes_; }
@@ -50,6 +55,7 @@ class TraceSegments {
   std::uint64_t process_ = 0;  // random, so that the file names of several hosts in one directory differ
   std::uint64_t segment_ = 0, block_ = 0;
   int file_ = -1;
+  bool empty_ = true;  // the segment has no block
   std::int64_t file_bytes_ = 0, begun_ns_ = 0, total_bytes_ = 0;
   std::deque<Ended> ended_;
 };

@@ -4,10 +4,12 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -29,6 +31,7 @@ constexpr std::size_t kStandingMax = 65'536;          // most communicators and 
 constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // field `ring` of blocks with standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
 constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
+constexpr std::int64_t kTraceLookNs = 250'000'000;     // time between looks whether the file was removed
 constexpr std::uint32_t kIdsTaken = 256;               // ids that a thread takes at once
 constexpr std::int64_t kTraceWarnNs = 60'000'000'000;
 
@@ -45,6 +48,19 @@ TraceWriters& writers() noexcept {
   return *made;
 }
 
+// At the exit of the process: ends the traces whose owners live on, as NCCL's profiler does.
+void close_writers() noexcept {
+  std::vector<std::shared_ptr<TraceWriter>> open;
+  try {
+    const std::lock_guard<std::mutex> lock(writers().mutex);
+    for (const auto& [directory, writer] : writers().by_directory) {
+      if (std::shared_ptr<TraceWriter> found = writer.lock()) open.push_back(std::move(found));
+    }
+  } catch (const std::bad_alloc&) {  // the others end without the record that says so
+  }
+  for (const std::shared_ptr<TraceWriter>& writer : open) writer->close();
+}
+
 void lock_writers() { writers().mutex.lock(); }
 void unlock_writers() { writers().mutex.unlock(); }
 void enter_child() {
@@ -53,7 +69,8 @@ void enter_child() {
 }
 void follow_forks() noexcept {
   static const bool watches = ::pthread_atfork(lock_writers, unlock_writers, enter_child) == 0;
-  static_cast<void>(watches);
+  static const bool ends = std::atexit(close_writers) == 0;
+  static_cast<void>(watches && ends);
   process.store(::getpid(), std::memory_order_relaxed);
 }
 
@@ -105,6 +122,7 @@ TraceWriter::TraceWriter(std::string directory, const TraceLimits& limits)
 }
 
 bool TraceWriter::start(std::string* error) {
+  static_cast<void>(::mkdir(directory_.c_str(), 0777));  // if it is still missing then, begin() says why
   if (!segments_.begin(now_ns(), error)) {
     *error = "cannot trace into " + *error;
     return false;
@@ -121,7 +139,11 @@ bool TraceWriter::start(std::string* error) {
   return thread_.joinable();
 }
 
-TraceWriter::~TraceWriter() {
+TraceWriter::~TraceWriter() { close(); }
+
+void TraceWriter::close() noexcept {
+  if (in_child()) return;
+  const std::lock_guard<std::mutex> closing(closing_);
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
@@ -246,7 +268,8 @@ bool TraceWriter::flush(std::int64_t timeout_ns) noexcept {
   std::unique_lock<std::mutex> lock(mutex_);
   const std::uint64_t wanted = rounds_ + 2;  // the drain() in progress may have passed this thread's ring
   wake_.notify_all();
-  return drained_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [&] { return rounds_ >= wanted; });
+  const auto done = [&] { return rounds_ >= wanted || ended_writing_; };
+  return drained_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), done);
 }
 
 std::size_t TraceWriter::count_records(const std::byte* records, std::size_t bytes) noexcept {
@@ -267,12 +290,13 @@ bool TraceWriter::begin_segment(std::int64_t now_ns) {
   std::string error;
   if (!segments_.begin(now_ns, &error)) {
     retry_ns_ = now_ns + kTraceRetryNs;
-    if (now_ns >= warned_ns_) {
+    if (now_ns >= warned_ns_ && !removed_) {
       warned_ns_ = now_ns + kTraceWarnNs;
       log(LogLevel::warn, "cannot write the trace " + error + "; trying again every second, traffic continues");
     }
     return false;
   }
+  removed_ = false;
   // The new segment begins with all standing records.
   const std::lock_guard<std::mutex> lock(mutex_);
   fresh_.clear();
@@ -284,13 +308,43 @@ bool TraceWriter::begin_segment(std::int64_t now_ns) {
   return true;
 }
 
+// Four times a second, checks that the file was not removed. The folder is not made again: who removed it wants the
+// space.
+void TraceWriter::notice_removal(std::int64_t now_ns) {
+  if (!segments_.open() || now_ns < look_ns_) return;
+  look_ns_ = now_ns + kTraceLookNs;
+  if (!segments_.removed()) return;
+  log(LogLevel::warn, "the trace " + segments_.path() +
+                          " was removed while it was written; a new file is begun, once " + directory_ +
+                          " exists, and traffic continues");
+  segments_.abandon();
+  removed_ = true;
+  retry_ns_ = 0;
+}
+
 // Writes block_: room for a header, followed by records. Returns false if the records were dropped.
 bool TraceWriter::write_block(std::uint32_t ring) {
   if (block_.size() == sizeof(TraceBlockHeader)) return true;
+  const bool written = append_block(ring);
+  if (!written) drop_block();
+  return written;
+}
+
+// The block of the end has the final number of dropped records. Without space for it, readers see that it is missing.
+void TraceWriter::write_end() {
+  telemetry::TraceEnd record;
+  record.head.id = next_id();
+  record.head.time_ns = now_ns();
+  block_.assign(sizeof(TraceBlockHeader), std::byte{0});
+  const auto* const first = reinterpret_cast<const std::byte*>(&record);
+  block_.insert(block_.end(), first, first + sizeof record);
+  static_cast<void>(append_block(kStandingRing));
+}
+
+bool TraceWriter::append_block(std::uint32_t ring) {
   std::string error;
   const auto dropped = static_cast<std::uint64_t>(dropped_.load(std::memory_order_relaxed));
   if (segments_.open() && segments_.write(block_.data(), block_.size(), ring, dropped, &error)) return true;
-  drop_block();
   if (error.empty()) return false;
   const std::int64_t now = now_ns();
   retry_ns_ = now + kTraceRetryNs;
@@ -301,12 +355,14 @@ bool TraceWriter::write_block(std::uint32_t ring) {
   return false;
 }
 
-// Writes the new records of all rings. Returns whether there was anything to write.
-bool TraceWriter::drain() {
+// Writes the new records of all rings, and the end of the trace if it is the last call. Returns whether there was
+// anything to write.
+bool TraceWriter::drain(bool last) {
   const std::int64_t now = now_ns();
   const std::int64_t before = put_records();
   segments_.prune(now);
-  if (segments_.open() ? segments_.full(now) : now >= retry_ns_) static_cast<void>(begin_segment(now));
+  notice_removal(now);
+  if (segments_.open() ? segments_.full(now) : now >= retry_ns_ || last) static_cast<void>(begin_segment(now));
   // The rings are read before fresh_ and written after it, so that every text in the file precedes the records that
   // name it.
   {
@@ -343,6 +399,7 @@ bool TraceWriter::drain() {
     for (const std::uint32_t id : ending_) standing_.erase(id);
   }
   ending_.clear();
+  if (last) write_end();
   bytes_.store(segments_.bytes(), std::memory_order_relaxed);
   return any || put_records() != before;
 }
@@ -355,7 +412,7 @@ void TraceWriter::run() noexcept {
     }
     bool any = false;
     try {
-      any = drain();
+      any = drain(last);
     } catch (const std::bad_alloc&) {  // the rings drop records until there is memory again
     }
     std::unique_lock<std::mutex> lock(mutex_);
@@ -364,6 +421,9 @@ void TraceWriter::run() noexcept {
     if (!stopping_) wake_.wait_for(lock, any ? kDrainPause : kIdlePause);
   }
   segments_.end();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ended_writing_ = true;
+  drained_.notify_all();
 }
 
 }  // namespace weft::engine

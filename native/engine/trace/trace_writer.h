@@ -33,10 +33,10 @@ struct TraceStats {
 
 class TraceWriter {
  public:
-  // Returns the writer of this process for the directory, which all users of the directory share. Null, with `error`
-  // set, if no file can be created in the directory.
+  // Returns the writer of this process for the directory, which all users of the directory share. Makes the directory
+  // if only its last component is missing. Null, with `error` set, if no file can be created in it.
   static std::shared_ptr<TraceWriter> open(const std::string& directory, const TraceLimits& limits, std::string* error);
-  ~TraceWriter();  // writes what the rings still hold
+  ~TraceWriter();  // calls close()
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
@@ -66,6 +66,9 @@ class TraceWriter {
   // Sleeps until all records that this thread has put are written or dropped. False: the timeout has expired before
   // that.
   bool flush(std::int64_t timeout_ns) noexcept;
+  // Writes what the rings still hold, and then the record that the trace has ended. Later records are dropped. Called
+  // for all writers at the exit of the process.
+  void close() noexcept;
 
  private:
   TraceWriter(std::string directory, const TraceLimits& limits);
@@ -76,9 +79,12 @@ class TraceWriter {
   void end_standing(std::uint32_t id) noexcept;
   std::shared_ptr<TraceRing> take_ring() noexcept;
   void run() noexcept;
-  bool drain();
+  bool drain(bool last);
   bool write_block(std::uint32_t ring);
+  bool append_block(std::uint32_t ring);
+  void write_end();
   bool begin_segment(std::int64_t now_ns);
+  void notice_removal(std::int64_t now_ns);
   void drop_block() noexcept;
   void append(const void* data, std::size_t bytes);
   static std::size_t count_records(const std::byte* records, std::size_t bytes) noexcept;
@@ -104,14 +110,16 @@ class TraceWriter {
   std::vector<std::byte> fresh_;      // standing records that the current segment does not have yet
   std::condition_variable wake_, drained_;
   std::uint64_t rounds_ = 0;  // number of completed drain() calls
-  bool stopping_ = false;
+  bool stopping_ = false, ended_writing_ = false;
 
-  // The members from here to warned_ns_ are used by the writing thread only.
+  // The members from here to removed_ are used by the writing thread only.
   std::vector<std::byte> block_;
   std::vector<std::shared_ptr<TraceRing>> draining_;
   std::vector<std::vector<std::byte>> taken_;  // indexed by ring: the bytes taken from it
   std::vector<std::uint32_t> ending_;
-  std::int64_t retry_ns_ = 0, warned_ns_ = 0;
+  std::int64_t retry_ns_ = 0, warned_ns_ = 0, look_ns_ = 0;
+  bool removed_ = false;  // the last file was removed, and none was begun since
+  std::mutex closing_;
   std::thread thread_;
 };
 

@@ -114,6 +114,11 @@ std::shared_ptr<TraceWriter> opened(const Folder& folder, const TraceLimits& lim
   return writer;
 }
 
+// Whether the last record says that the trace has ended.
+bool has_end(const Segment& segment) {
+  return !segment.records.empty() && head_of(segment.records.back()).type == TraceEnd::kType;
+}
+
 void put_messages(TraceWriter& writer, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     TraceMessage message;
@@ -140,6 +145,7 @@ TEST(trace__a_segment_describes_itself) {
   CHECK(segments[0].identity.find("pid " + std::to_string(::getpid())) != std::string::npos);
   CHECK_EQUAL(count(segments, TraceMessage::kType), 3u);
   CHECK_EQUAL(count(segments, TraceText::kType), 2u);
+  CHECK(has_end(segments[0]));
 }
 
 TEST(trace__a_text_comes_before_the_records_that_name_it) {
@@ -311,6 +317,21 @@ TEST(trace__a_process_that_is_killed_leaves_whole_blocks) {
   ::waitpid(child, nullptr, 0);
   for (int end : ready) ::close(end);
   CHECK(count(read_all(folder), TraceMessage::kType) >= 1000);
+  CHECK(!has_end(read_all(folder).back()));
+}
+
+TEST(trace__the_exit_of_the_process_ends_it) {
+  Folder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    static const std::shared_ptr<TraceWriter> kept = opened(folder);
+    put_messages(*kept, 5);
+    std::exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  const std::vector<Segment> segments = read_all(folder);
+  CHECK_EQUAL(count(segments, TraceMessage::kType), 5u);
+  CHECK(has_end(segments.back()));
 }
 
 TEST(trace__a_file_that_cannot_grow_ends_with_a_whole_block) {
@@ -326,12 +347,58 @@ TEST(trace__a_file_that_cannot_grow_ends_with_a_whole_block) {
       static_cast<void>(writer->flush(kPatienceNs));
     }
     const TraceStats stats = writer->stats();
+    writer.reset();
     std::_Exit(stats.records == 2000 && stats.dropped > 0 ? 0 : 1);
   }
   int status = 0;
   ::waitpid(child, &status, 0);
   CHECK_EQUAL(status, 0);
-  CHECK(count(read_all(folder), TraceMessage::kType) > 0);
+  const std::vector<Segment> segments = read_all(folder);
+  const std::size_t written = count(segments, TraceMessage::kType);
+  CHECK(written > 0);
+  CHECK(segments.size() >= 2 && !has_end(segments.front()) && has_end(segments.back()));
+  CHECK_EQUAL(segments.back().blocks.back().dropped, 2000 - written);  // the next file counts what was dropped
+}
+
+TEST(trace__a_full_disk_leaves_one_file_without_end) {
+  Folder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    auto writer = opened(folder);
+    const auto header = static_cast<rlim_t>(fs::file_size(folder.files().at(0)));
+    const rlimit limit{header + 40, header + 40};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    put_messages(*writer, 100);
+    const bool flushed = writer->flush(kPatienceNs);
+    writer.reset();
+    std::_Exit(flushed ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK_EQUAL(status, 0);
+  const std::vector<Segment> segments = read_all(folder);
+  CHECK_EQUAL(segments.size(), 1u);
+  CHECK(segments.at(0).blocks.empty());
+}
+
+TEST(trace__a_file_that_is_removed_is_noticed) {
+  Folder folder;
+  const auto wait = [&](const auto& seen) {
+    const std::int64_t start = now_ns();
+    while (!seen() && now_ns() - start < kPatienceNs) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return seen();
+  };
+  auto writer = opened(folder);
+  fs::remove(folder.files().at(0));
+  CHECK(wait([&] { return folder.files().size() == 1; }));
+  CHECK_EQUAL(read(folder.files().at(0)).header.segment, 1u);
+  fs::remove_all(folder.path);
+  CHECK(wait([&] {
+    put_messages(*writer, 1);
+    return writer->stats().dropped > 0;
+  }));
+  CHECK(!fs::exists(folder.path));  // it is not made again
 }
 
 TEST(trace__a_forked_child_records_nothing_and_may_open_its_own) {

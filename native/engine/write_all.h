@@ -1,0 +1,24 @@
+// Writes all bytes to a file, also if a signal interrupts a write or it takes only a part.
+#pragma once
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+
+namespace weft::engine {
+
+// False: an error, which errno has; some of the bytes may be in the file.
+inline bool write_all(int file, const void* data, std::size_t bytes) noexcept {
+  const auto* next = static_cast<const std::byte*>(data);
+  while (bytes != 0) {
+    const ssize_t wrote = ::write(file, next, bytes);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return false;
+    next += wrote;
+    bytes -= static_cast<std::size_t>(wrote);
+  }
+  return true;
+}
+
+}  // namespace weft::engine
