@@ -8,6 +8,7 @@ Run it: python -m examples.ring_all_reduce --with cupy
 """
 
 import multiprocessing
+import os
 import sys
 import time
 from multiprocessing.connection import Connection as Pipe
@@ -70,6 +71,7 @@ def all_reduce(
 
 def rank_main(pipe: Pipe, library: str, me: int, ranks: int, elements: int, rounds: int) -> None:
     """Joins the ring, runs the all-reduce `rounds` times and compares every element."""
+    os.environ |= {"RANK": str(me), "WORLD_SIZE": str(ranks)}  # names the rows of a traced matrix
     arrays = Arrays(library, me)
     count = -(-elements // ranks)
     with Endpoint(interfaces="lo") as endpoint, endpoint.listen() as listener:
