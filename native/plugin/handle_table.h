@@ -25,6 +25,7 @@ enum class HandleKind : std::uint8_t {
   profiler = 0xC6,   // a communicator of the profiler
   operation = 0xC7,  // an operation that the profiler recorded; the rest of the handle is its record's id
   profiled = 0xC8,   // another event of the profiler
+  api_call = 0xCC,   // a call of NCCL by the program; the rest of the handle is its time and a flag
   // With a chained profiler, NCCL gets handles of pairs: the profiler's own handle and the chained one's.
   chained_context = 0xC9,
   chained_event = 0xCA,

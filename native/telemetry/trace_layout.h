@@ -64,6 +64,7 @@ static_assert(sizeof(TraceHead) == 16);
   F(u64, sequence, count, "number of the operation in its communicator, as NCCL counts") \
   F(u64, count, elements, "elements, as in the call")                                    \
   F(u64, tag, id, "tag that the program gave the call, 0: none")                         \
+  F(i64, called_ns, ns, "when the program called NCCL, 0: not known")                    \
   F(u32, communicator, record, "its communicator")                                       \
   F(u32, function, text, "AllReduce, Send, ...")                                         \
   F(u32, datatype, text, "type of an element")                                           \

@@ -71,6 +71,11 @@ def test_profiler__records_operations_and_channels(
     assert (first["algorithm"], first["protocol"]) == ("RING", "SIMPLE")
     assert (first["sequence"], first["count"], first["channels"]) == (1, 1 << 20, 2)
     assert first["tag"] == (77 if version == 7 else 0)
+    # From version 5 on, NCCL says when the program called it, and whether the call was captured.
+    calls = [each for each in operations if each.fields["called_ns"]]
+    assert len(calls) == (OPERATES if version >= 5 else 0)
+    assert all(int(each.fields["called_ns"]) <= each.time_ns for each in calls)
+    assert sum(int(each.fields["captured"]) for each in operations) == (1 if version >= 5 else 0)
     sends = [each.fields for each in operations if each.fields["function"] == "Send"]
     assert {(each["root"], each["kind"], each["count"]) for each in sends} == {(3, 1, 5000)}
 
@@ -102,6 +107,21 @@ def test_profiler__sums_up_the_steps_of_a_channel(
     # Channels to peer 2 are those of a proxy for another process, whose operation is unknown: 0.
     foreign = [each for each in of(segment, "channel") if each.fields["peer"] == 2]
     assert 0 in {each.fields["operation"] for each in foreign}
+
+
+@pytest.mark.parametrize("version", [4, 5, 6, 7])
+def test_profiler__samples_the_times_of_kernels(
+    host: Path, plugin: Path, version: int, tmp_path: Path
+) -> None:
+    """NCCL reports the kernels of an operation if the mask wants them when it begins."""
+    counts = []
+    for every in (1, 3):
+        folder = tmp_path / str(every)
+        variables = {"WEFT_TRACE": str(folder), "WEFT_TRACE_KERNELS": str(every)}
+        assert profile(host, plugin, version, **variables) == 0
+        counts.append(len(of(only(folder), "kernel")))
+    assert counts[0] == 2 * OPERATES
+    assert 0 < counts[1] < counts[0]
 
 
 def test_profiler__a_killed_process_leaves_the_open_operation(

@@ -190,6 +190,7 @@ def _operations(of: ProcessRecords) -> Columns:
     root = begin.number("root")
     columns["root"] = np.ma.masked_where(np.ma.filled(root, -1) == -1, root)
     columns["captured"] = begin.flag("captured")
+    columns["called_ns"] = begin.time("called_ns", True)
     known, inverse = np.unique(columns["datatype"].astype(str), return_inverse=True)
     sizes = np.array([ELEMENT_BYTES.get(one, 0) for one in known.tolist()] or [0], np.uint64)
     size = sizes[inverse] if ids.size else np.empty(0, np.uint64)

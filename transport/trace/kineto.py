@@ -166,7 +166,7 @@ class _File:
             "id": self._source.next_id(), "comm": comm, "function": function, "kind":
             "p2p" if p2p else "collective", "count": count, "datatype": datatype,
             "bytes": size_of(datatype, count), "algorithm": _algorithm(function, kernels),
-            "protocol": "", "root": _root(args), "tag": 0, "captured": False,
+            "protocol": "", "root": _root(args), "tag": 0, "captured": False, "called_ns": None,
             "begin_ns": begin_ns, "end_ns": begin_ns if is_kernel else end_ns,
             "sequence": _sequence(args, None if p2p else self._counts.get(comm, 0)),
         }  # fmt: skip

@@ -274,7 +274,8 @@ class NcclLogs:
             "id": comm.source.next_id(), "comm": comm.id, "function": function,
             "sequence": None if p2p else comm.collectives, "kind": "p2p" if p2p else "collective",
             "count": count, "datatype": datatype, "bytes": size, "algorithm": "", "protocol": "",
-            "root": root if rooted else None, "tag": 0, "captured": False, "begin_ns": at_ns,
+            "root": root if rooted else None, "tag": 0, "captured": False,
+            "called_ns": None, "begin_ns": at_ns,
             "end_ns": at_ns,
         }  # fmt: skip
         comm.collectives += not p2p

@@ -94,6 +94,7 @@ OPERATIONS = _columns(
     ("channels", "u16", "channels that it uses"),
     ("tag", "u64", "tag that the program gave the call; 0: none"),
     ("captured", "flag", "whether it is part of a captured graph"),
+    ("called_ns", "i64", "when the program called NCCL; NULL: not known"),
     ("begin_ns", "i64", "when NCCL began to enqueue it"),
     ("end_ns", "i64", "when NCCL had enqueued it"),
 )
@@ -206,7 +207,8 @@ CLOCKED = {
         column.name
         for column in columns
         if column.type == "i64"
-        and column.name in {"begin_ns", "end_ns", "posted_ns", "first_ns", "last_ns", "time_ns"}
+        and column.name
+        in {"begin_ns", "end_ns", "posted_ns", "first_ns", "last_ns", "time_ns", "called_ns"}
     )
     for table, columns in TABLES.items()
 }

@@ -1,5 +1,5 @@
-// Version 5 of NCCL's profiler interface (NCCL 2.28 and later), which adds 64-bit event types, and events of API calls,
-// which this plugin does not use. Written for weft, not copied from NCCL's headers.
+// Version 5 of NCCL's profiler interface (NCCL 2.28 and later), which adds 64-bit event types, and events of API calls.
+// Written for weft, not copied from NCCL's headers.
 #pragma once
 
 #include "native/plugin/profiler/abi_common.h"
@@ -34,6 +34,21 @@ struct Descriptor {
       std::uint8_t channels;
       void* parent_group;
     } point_to_point;
+    struct {
+      const char* function;
+      std::size_t count;
+      const char* datatype;
+      int root;
+      void* stream;
+      bool is_captured;
+    } collective_api;
+    struct {
+      const char* function;
+      std::size_t count;
+      const char* datatype;
+      void* stream;
+      bool is_captured;
+    } point_to_point_api;
     ProfiledProxyOp proxy_op;
     int proxy_step;
     ProfiledKernel kernel;
@@ -41,6 +56,8 @@ struct Descriptor {
   };
 };
 static_assert(sizeof(Descriptor) == 112 && offsetof(Descriptor, rank) == 16 && offsetof(Descriptor, proxy_op) == 24);
+static_assert(offsetof(Descriptor, collective_api.is_captured) == 64);
+static_assert(offsetof(Descriptor, point_to_point_api.is_captured) == 56);
 static_assert(offsetof(Descriptor, collective.sequence) == 24);
 static_assert(offsetof(Descriptor, collective.function) == 32);
 static_assert(offsetof(Descriptor, collective.count) == 56);

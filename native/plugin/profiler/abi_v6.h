@@ -34,6 +34,21 @@ struct Descriptor {
       std::uint8_t channels;
       void* parent_group;
     } point_to_point;
+    struct {
+      const char* function;
+      std::size_t count;
+      const char* datatype;
+      int root;
+      void* stream;
+      bool is_captured;
+    } collective_api;
+    struct {
+      const char* function;
+      std::size_t count;
+      const char* datatype;
+      void* stream;
+      bool is_captured;
+    } point_to_point_api;
     ProfiledProxyOp proxy_op;
     int proxy_step;
     ProfiledKernel kernel;
@@ -56,6 +71,8 @@ struct Descriptor {
   };
 };
 static_assert(sizeof(Descriptor) == 112 && offsetof(Descriptor, rank) == 16 && offsetof(Descriptor, proxy_op) == 24);
+static_assert(offsetof(Descriptor, collective_api.is_captured) == 64);
+static_assert(offsetof(Descriptor, point_to_point_api.is_captured) == 56);
 static_assert(offsetof(Descriptor, collective.protocol) == 96);
 static_assert(offsetof(Descriptor, copy_collective.count) == 56);
 static_assert(offsetof(Descriptor, copy_collective.datatype) == 72);

@@ -38,6 +38,21 @@ struct Descriptor {
       void* parent_group;
       std::uint64_t tag;
     } point_to_point;
+    struct {
+      const char* function;
+      std::size_t count;
+      const char* datatype;
+      int root;
+      void* stream;
+      bool is_captured;
+    } collective_api;
+    struct {
+      const char* function;
+      std::size_t count;
+      const char* datatype;
+      void* stream;
+      bool is_captured;
+    } point_to_point_api;
     ProfiledProxyOp proxy_op;
     int proxy_step;
     ProfiledKernel kernel;
@@ -61,6 +76,8 @@ struct Descriptor {
   };
 };
 static_assert(sizeof(Descriptor) == 136 && offsetof(Descriptor, rank) == 16 && offsetof(Descriptor, proxy_op) == 24);
+static_assert(offsetof(Descriptor, collective_api.is_captured) == 64);
+static_assert(offsetof(Descriptor, point_to_point_api.is_captured) == 56);
 static_assert(offsetof(Descriptor, collective.protocol) == 96);
 static_assert(offsetof(Descriptor, collective.kernel_variant) == 112);
 static_assert(offsetof(Descriptor, collective.is_symmetric) == 120);

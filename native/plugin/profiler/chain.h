@@ -125,8 +125,8 @@ class Chain {
     HandleTable<Context> contexts{HandleKind::chained_context};
     EventPairs pairs;
     const int pid = ::getpid();
-    int chained_mask = 0;  // the chained profiler may change its mask at any time
-    std::atomic<int> own_mask{0}, joined_mask{0};
+    int own_mask = 0, chained_mask = 0;  // each profiler may change its mask at any time
+    std::atomic<int> joined_mask{0};
     std::atomic<int*> mask{nullptr};  // NCCL's mask
   };
   // Never destroyed, because NCCL's threads may call until the process ends. Only made if a profiler is chained.
@@ -141,14 +141,13 @@ class Chain {
     *context = nullptr;
     *mask = 0;
     if (in_forked_child()) return Result::success;
-    static_cast<void>(call(ours, context, mask));
     const auto* const chained = static_cast<const Table*>(ChainLibrary::instance().load(version, log));
-    if (chained == nullptr) return Result::success;
+    if (chained == nullptr) return call(ours, context, mask);
+    static_cast<void>(call(ours, context, &state().own_mask));
     try {
       auto made = std::make_unique<Context>();
       made->own = *context;
       *context = nullptr;
-      state().own_mask.store(*mask, std::memory_order_relaxed);
       state().mask.store(mask, std::memory_order_relaxed);
       {
         const ChainCall marked;
@@ -172,8 +171,7 @@ class Chain {
   // Sets NCCL's mask to the types of events that either profiler wants.
   static void join_masks() noexcept {
     State& all = state();
-    const int joined =
-        all.own_mask.load(std::memory_order_relaxed) | __atomic_load_n(&all.chained_mask, __ATOMIC_RELAXED);
+    const int joined = static_cast<int>(mask_of(all.own_mask) | mask_of(all.chained_mask));
     int* const mask = all.mask.load(std::memory_order_relaxed);
     if (all.joined_mask.exchange(joined, std::memory_order_relaxed) != joined && mask != nullptr) {
       __atomic_store_n(mask, joined, __ATOMIC_RELAXED);
@@ -188,13 +186,12 @@ class Chain {
     EventPair parent{from->parent, from->parent};
     const bool foreign = type == kEventProxyOp && from->proxy_op.pid != all.pid;
     if (!foreign) parent = all.pairs.find(from->parent);
-    if (of.own != nullptr && (with_parents(unsigned_mask(all.own_mask)) & type) != 0) {
+    if (of.own != nullptr && (with_parents(mask_of(all.own_mask)) & type) != 0) {
       Descriptor copy = *from;
       copy.parent = parent.own;
       static_cast<void>(ours.start_event(of.own, &pair->own, &copy));
     }
-    const int wanted = __atomic_load_n(&all.chained_mask, __ATOMIC_RELAXED);
-    if (!of.initialised || (with_parents(static_cast<std::uint64_t>(wanted)) & type) == 0) return;
+    if (!of.initialised || (with_parents(mask_of(all.chained_mask)) & type) == 0) return;
     Descriptor copy = *from;
     copy.parent = parent.chained;
     if constexpr (requires { copy.collective.parent_group; }) {
@@ -206,8 +203,8 @@ class Chain {
     if (chained.start_event(of.chained, &event, &copy) == Result::success) pair->chained = event;
   }
   static void* group_of(const void* event) noexcept { return state().pairs.find(event).chained; }
-  static std::uint64_t unsigned_mask(const std::atomic<int>& mask) noexcept {
-    return static_cast<std::uint64_t>(mask.load(std::memory_order_relaxed));
+  static std::uint64_t mask_of(const int& mask) noexcept {
+    return static_cast<std::uint64_t>(__atomic_load_n(&mask, __ATOMIC_RELAXED));
   }
   // Whether the chained profiler knows the event and has not finalized its communicator.
   static bool reaches_chained(const EventPair& pair) noexcept {

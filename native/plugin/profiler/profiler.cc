@@ -17,8 +17,8 @@ namespace {
 
 using engine::now_ns;
 
-constexpr std::uint64_t kMask =
-    kEventCollective | kEventPointToPoint | kEventProxyOp | kEventProxyStep | kEventNetPlugin | kEventCopyCollective;
+constexpr std::uint64_t kMask = kEventCollective | kEventPointToPoint | kEventProxyOp | kEventProxyStep |
+                                kEventNetPlugin | kEventCopyCollective | kEventCollectiveApi | kEventPointToPointApi;
 constexpr std::int64_t kFlushNs = 1'000'000'000;
 
 void* handle_of(std::uint32_t record) noexcept {
@@ -30,6 +30,18 @@ std::uint32_t operation_of(const void* handle) noexcept {
   const auto bits = reinterpret_cast<std::uintptr_t>(handle);
   constexpr auto kind = std::uintptr_t{static_cast<std::uint8_t>(HandleKind::operation)};
   return bits >> 32 == kind << 24 ? static_cast<std::uint32_t>(bits) : 0;
+}
+
+// The handle of an API call has its time instead of a record, because a call has no record of its own: the lowest 55
+// bits, which last for a year of uptime, after a bit that says whether the call is captured into a graph.
+constexpr std::uintptr_t kCallTimeMask = (std::uintptr_t{1} << 55) - 1;
+void* handle_of_call(std::int64_t time_ns, bool is_captured) noexcept {
+  return reinterpret_cast<void*>(std::uintptr_t{static_cast<std::uint8_t>(HandleKind::api_call)} << 56 |
+                                 std::uintptr_t{is_captured} << 55 |
+                                 (static_cast<std::uintptr_t>(time_ns) & kCallTimeMask));
+}
+bool is_call(const void* handle) noexcept {
+  return reinterpret_cast<std::uintptr_t>(handle) >> 56 == static_cast<std::uint8_t>(HandleKind::api_call);
 }
 
 // A text that this thread has looked up. NCCL names functions, types and algorithms by the same pointers each time; the
@@ -68,7 +80,7 @@ engine::TraceWriter* Profiler::begin_tracing(Logger log) {
   engine::Knobs knobs;
   std::string error;
   if (engine::load_knobs(&knobs, &error) == Status::ok) {
-    kernels_ = knobs.trace_kernels != 0;
+    kernels_every_ = knobs.trace_kernels;
     owned_ = engine::open_trace(knobs, &error);
     pid_ = ::getpid();
     writer_.store(owned_.get(), std::memory_order_release);
@@ -109,7 +121,8 @@ void Profiler::init(void** context, int* mask, const CommunicatorFacts& facts, L
     if (facts.ranks > 0) name(made.get(), facts);
     *context = contexts_.add(std::move(made));
     if (*context == nullptr) return;
-    *mask = static_cast<int>(kMask | (kernels_ ? kEventKernelChannel : 0));
+    *mask = static_cast<int>(kMask | (kernels_every_ != 0 ? kEventKernelChannel : 0));
+    mask_.store(mask, std::memory_order_relaxed);
   } catch (const std::bad_alloc&) {  // this communicator is not traced
   }
 }
@@ -145,8 +158,27 @@ void Profiler::start_operation(void* context, const OperationFacts& facts, void*
   record.root = facts.root;
   record.channels = facts.channels;
   record.kind = static_cast<std::uint16_t>(facts.kind);
+  if (is_call(facts.call)) {
+    const auto call = reinterpret_cast<std::uintptr_t>(facts.call);
+    record.called_ns = static_cast<std::int64_t>(call & kCallTimeMask);
+    record.captured = (call >> 55 & 1) != 0 ? 1 : 0;
+  }
   writer->put(record);
+  sample_kernels();
   *event = handle_of(record.head.id);
+}
+
+// Asks NCCL for the times of the next operation's kernels, or not. NCCL reads the mask when an operation is enqueued.
+void Profiler::sample_kernels() noexcept {
+  int* const mask = mask_.load(std::memory_order_relaxed);
+  if (kernels_every_ < 2 || mask == nullptr) return;
+  const bool wanted = operations_.fetch_add(1, std::memory_order_relaxed) % kernels_every_ == kernels_every_ - 1;
+  const int with = static_cast<int>(kMask | (wanted ? kEventKernelChannel : 0));
+  if (__atomic_load_n(mask, __ATOMIC_RELAXED) != with) __atomic_store_n(mask, with, __ATOMIC_RELAXED);
+}
+
+void Profiler::start_call(bool is_captured, void** event) noexcept {
+  *event = writer_.load(std::memory_order_acquire) == nullptr ? nullptr : handle_of_call(now_ns(), is_captured);
 }
 
 void Profiler::start_channel(void* context, const void* parent, const ProfiledProxyOp& facts, void** event) noexcept {

@@ -54,6 +54,7 @@ struct OperationFacts {
   const char *function = nullptr, *datatype = nullptr, *algorithm = nullptr, *protocol = nullptr;
   int root = -1;  // for point-to-point operations: the peer's rank
   std::uint16_t channels = 0;
+  const void* call = nullptr;  // handle of the program's call of NCCL, from version 5 on
 };
 
 class Profiler {
@@ -67,6 +68,8 @@ class Profiler {
 
   // Functions with `event` set it to the new event's handle; null: there is nothing to record.
   void start_operation(void* context, const OperationFacts& facts, void** event) noexcept;
+  // A call of NCCL by the program. Operations that it causes start later, and name it as their parent.
+  void start_call(bool is_captured, void** event) noexcept;
   void start_channel(void* context, const void* parent, const ProfiledProxyOp& facts, void** event) noexcept;
   // NCCL starts a step again if the network could not take it; the event is then the same.
   void start_step(const void* parent, int number, void** event) noexcept;
@@ -88,13 +91,17 @@ class Profiler {
   };
   Profiler() = default;
   engine::TraceWriter* begin_tracing(Logger log);
+  void sample_kernels() noexcept;
   void name(Context* context, const CommunicatorFacts& facts) noexcept;
   void add_wait(ProfiledEvent* step, std::int64_t now_ns) noexcept;
 
   std::mutex mutex_;
   bool tried_ = false;
-  bool kernels_ = false;
-  int pid_ = 0;  // of this process, since getpid() is a system call
+  // The times of kernels are traced for one in this many operations; 0: for none.
+  std::int64_t kernels_every_ = 0;
+  std::atomic<std::int64_t> operations_{0};
+  std::atomic<int*> mask_{nullptr};  // NCCL's mask of events, which may be changed at any time
+  int pid_ = 0;                      // of this process, since getpid() is a system call
   // Kept until the process ends, because events come from other threads even after the last finalize.
   std::shared_ptr<engine::TraceWriter> owned_;
   std::atomic<engine::TraceWriter*> writer_{nullptr};  // null: nothing is recorded

@@ -107,10 +107,12 @@ Result start_event(void* context, void** event, Descriptor* from) noexcept {
     switch (std::uint64_t{from->type}) {
       case kEventCollective:
         facts = collective_of(from->collective);
+        facts.call = from->parent;
         add_communicator(from->collective, from->rank, &facts);
         return profiler.start_operation(context, facts, event);
       case kEventPointToPoint:
         facts = point_to_point_of(from->point_to_point);
+        facts.call = from->parent;
         add_communicator(from->point_to_point, from->rank, &facts);
         return profiler.start_operation(context, facts, event);
       case kEventProxyOp:
@@ -128,9 +130,14 @@ Result start_event(void* context, void** event, Descriptor* from) noexcept {
         return profiler.start_kernel(from->parent, from->kernel.channel, from->kernel.timer_ns, event);
       }
     }
+    if constexpr (requires { from->collective_api; }) {
+      if (from->type == kEventCollectiveApi) return profiler.start_call(from->collective_api.is_captured, event);
+      if (from->type == kEventPointToPointApi) return profiler.start_call(from->point_to_point_api.is_captured, event);
+    }
     if constexpr (requires { from->copy_collective; }) {
       if (from->type == kEventCopyCollective) {
         facts = copies_of(from->copy_collective);
+        facts.call = from->parent;
         facts.rank = from->rank;
         return profiler.start_operation(context, facts, event);
       }

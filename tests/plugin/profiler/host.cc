@@ -151,11 +151,26 @@ struct Host {
     }
   }
 
+  void run_kernel(void* operation, std::uint8_t channel) {
+    if constexpr (requires(Descriptor d) { d.kernel; }) {
+      Descriptor made = descriptor(kEventKernelChannel, operation);
+      made.kernel = {channel, 1000};
+      void* const kernel = start(made);
+      Arguments arguments{};
+      arguments.kernel_timer_ns = 3000;
+      REQUIRE(table->record_event_state(kernel, kStateKernelChannelStop, &arguments) == Result::success);
+      stop(kernel);
+    }
+  }
+
   void operate(std::uint64_t sequence) {
+    const bool wants_kernels = (mask & static_cast<int>(kEventKernelChannel)) != 0;  // read before the operation begins
     // Only a chained profiler may want events of groups and of API calls, which are stopped before their children
     // start.
     void* const group = start(descriptor(kEventGroup, nullptr));
-    void* const api = start(descriptor(kEventCollectiveApi, nullptr));
+    Descriptor call = descriptor(kEventCollectiveApi, nullptr);
+    if constexpr (requires { call.collective_api; }) call.collective_api.is_captured = sequence == 1;
+    void* const api = start(call);
     stop(api);
     stop(group);
     void* const all_reduce = collective(sequence, 1 << 20, api, group);
@@ -168,13 +183,7 @@ struct Host {
       transfer(out, true);
       transfer(in, false);
       if constexpr (requires(Descriptor d) { d.kernel; }) {
-        Descriptor made = descriptor(kEventKernelChannel, all_reduce);
-        made.kernel = {channel, 1000};
-        void* const kernel = start(made);
-        Arguments arguments{};
-        arguments.kernel_timer_ns = 3000;
-        REQUIRE(table->record_event_state(kernel, kStateKernelChannelStop, &arguments) == Result::success);
-        stop(kernel);
+        if (wants_kernels) run_kernel(all_reduce, channel);
       }
       stop(out);
       stop(in);
