@@ -22,15 +22,15 @@ PULLS_MAX = 32  # most pulls granted to one flow at one event
 
 Flow = record(
     begun=int,
-    waiting=int,  # 1: a slot is reserved
-    turn_ns=int,  # time of the reserved slot
+    waiting=int,  # 1: the pacer has a time reserved for this flow's next credit
+    turn_ns=int,  # that time
     round_ns=int,
     round_bytes=int,  # value of received_bytes at the start of the current round trip
     marked_segments=float,  # ECN-marked segments in the current round trip
     marked_share=float,  # share of marked segments in the last round trip
 )
 
-Port = record(clock_ns=int)  # time of the pacer's next free slot
+Port = record(clock_ns=int)  # earliest time at which the pacer can send another credit
 
 Params = record(
     link_bytes_per_s=12.5e9,  # used if the OS reports no link speed: 100 Gb/s

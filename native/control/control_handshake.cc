@@ -299,7 +299,7 @@ bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
   const Status status = known && refusal.status != 1 ? static_cast<Status>(refusal.status) : Status::refused;
   const std::string text = channel->peer_address + " refused: " + engine::printable(refusal.text, kRefusalTextMax);
   const auto accept = accepts_.find({channel->session, refusal.dial});
-  if (accept != accepts_.end()) {  // the peer gave up the dial of this open, so its confirmation will not arrive
+  if (accept != accepts_.end()) {  // the peer gave up the connection that we had accepted, and will not confirm it
     accept->second.connection->fail(Status::cancelled);
     accepts_.erase(accept);
     forget_open(find_session(channel->session), refusal.dial);

@@ -75,7 +75,7 @@ class Replay {
   std::vector<ReplayedPolicy> policies_;
   std::map<u32, Named> named_;                    // (engine, the engine's number for the policy) -> policy
   std::map<u64, std::unique_ptr<Owner>> owners_;  // (family, flow or peer) -> owner
-  // The port records of credit policies, by engine and policy.
+  // The records that credit policies keep for each network interface (`Port` in Python), by engine and policy.
   std::map<std::pair<u32, const policy::Descriptor*>, std::vector<core::i64>> ports_;
   u64 lost_ = 0;
   u64 at_ = 0;  // byte offset in the recording

@@ -1,8 +1,8 @@
 """Turns a program of operations into transfers: computations, collectives, sends and receives.
 
 A program lists operations. Each has members (ranks), and begins at a member once the operations
-that this member waits for have ended there. Begin and end of an operation at a member are local
-work of its host (LOCAL): they take no time and move no bytes, but others may wait for them.
+that this member waits for have ended there. The begin and the end of an operation at a member are
+local events (LOCAL): they take no time and move no bytes, and others may wait for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from transport.sim.work import (
     waits,
 )
 
-LAUNCH, BEGIN, END = 0, 1, 2  # kinds of local work
+LAUNCH, BEGIN, END = 0, 1, 2  # kinds of local events
 SEND, RECEIVE = "Send", "Recv"
 # The collective of a function and algorithm of NCCL. Other algorithms run as the first one named.
 MAKERS: dict[str, dict[str, Callable[..., Job]]] = {
@@ -81,7 +81,7 @@ class Program:
 
 @dataclass
 class _Local:
-    """Local work under construction; numbers count from 0."""
+    """Collects local events; `add` returns the numbers of the new ones."""
 
     rank: list[Array] = field(default_factory=list)
     operation: list[Array] = field(default_factory=list)
@@ -107,7 +107,7 @@ class _Local:
 
 
 class _Builder:
-    """Builds the job of a program. Local work is numbered after all transfers, at the end."""
+    """Builds the job of a program. Local events are numbered after all transfers."""
 
     def __init__(self, program: Program) -> None:
         self.program = program
@@ -116,9 +116,9 @@ class _Builder:
         self.turns: list[tuple[int, int, int]] = []  # sending, receiving operation, transfers
         self.count = 0  # of transfers
         self.waits = 0
-        # Dependencies, by what their two ends are: transfers (t) or local work (l).
+        # Dependencies, by what their two ends are: transfers (t) or local events (l).
         self.found: dict[str, list[Array]] = defaultdict(list)
-        self.begin: list[Array] = []  # [operation][member]: number of local work
+        self.begin: list[Array] = []  # [operation][member]: numbers of its local events
         self.end: list[Array] = []
         self.place: list[dict[int, int]] = []  # [operation]: rank -> member
         # Sends and receives that wait for their other end, by (communicator, from, to).

@@ -56,7 +56,7 @@ class Result:
     violation: str = ""
     policy_failure: str = ""
     partial: bool = False  # True: the run was interrupted
-    local: Array | None = None  # fields as in `transfers`, for the local work of programs
+    local: Array | None = None  # fields as in `transfers`, for the local events of programs
 
     @property
     def seed(self) -> int:

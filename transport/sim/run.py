@@ -41,7 +41,7 @@ def as_native(mine: Array, wanted: np.dtype[Any]) -> Array:
 
 
 def with_local(work: Work) -> Array:
-    """The transfers, followed by the local work as transfers from a host to itself."""
+    """The transfers, followed by the local events as transfers from a host to itself."""
     local = np.zeros(len(work.local), TRANSFER)
     local["from"] = local["to"] = work.local["rank"]
     local["start_ns"], local["job"] = work.local["start_ns"], work.local["job"]

@@ -280,7 +280,7 @@ def _operations(
 
 
 def _enqueued(run: _Run, host: int, number: Array, begin: Array, end: Array) -> tuple[Array, Array]:
-    """Begin and end of the host's operations; for programs these are local work."""
+    """Begin and end of the host's operations; for programs these are local events."""
     if run.local_times is None or len(run.local) == 0:
         return begin, end
     here = np.flatnonzero(run.local["rank"] == host)

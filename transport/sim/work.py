@@ -26,7 +26,8 @@ TRANSFER = np.dtype(
         *(("stream", np.uint32), ("job", np.uint32)),
     ]
 )
-# Local work of a rank, which moves no bytes; in the fabric a transfer from a host to itself.
+# An event at one rank that moves no bytes, such as the begin of a computation. Transfers and other
+# events wait for it. The fabric runs it as a transfer from a host to itself.
 LOCAL = np.dtype(
     [
         *(("rank", np.uint32), ("start_ns", np.int64), ("job", np.uint32)),
@@ -51,7 +52,7 @@ class BadWorkError(Exception):
 class Job:
     """The transfers of one [[workload]] between ranks.
 
-    Dependencies number the transfers from 0, then the local work.
+    Dependencies number the transfers from 0, then the local events.
     """
 
     transfers: Array  # of the type TRANSFER; `place` turns `from` and `to` from ranks into hosts
@@ -81,7 +82,9 @@ class Work:
     jobs: list[Job]
     names: list[str]
     hosts: list[Array]  # hosts[job][rank] is the host of a rank
-    local: Array  # of the type LOCAL, with hosts instead of ranks; numbered after all transfers
+    # Begins and ends of the operations of programs, of the type LOCAL, with hosts instead of ranks.
+    # Dependencies number them after all transfers.
+    local: Array
 
     @property
     def notes(self) -> list[str]:
@@ -233,7 +236,9 @@ def place(jobs: Sequence[tuple[str, Job, Array, Mapping[str, Any]]], seed: int) 
     """Merges all jobs: ranks become hosts, and no two jobs share a connection."""
     many, waiting, locals_ = [], [], []
     first, stream = 0, 0
-    count = sum(len(job.transfers) for _, job, _, _ in jobs)  # local work is numbered from here on
+    count = sum(
+        len(job.transfers) for _, job, _, _ in jobs
+    )  # local events are numbered from here on
     for number, (_, job, hosts, keys) in enumerate(jobs):
         mine = job.transfers.copy()
         mine["from"], mine["to"] = hosts[mine["from"]], hosts[mine["to"]]

@@ -35,7 +35,10 @@ class Change:
 def changes(
     before: Mapping[tuple[str, ...], float], after: Mapping[tuple[str, ...], float]
 ) -> list[Change]:
-    """All quantities that either trace has, sorted by how much their share changed, most first."""
+    """Compares named numbers of two traces, such as the bytes of each cell of a matrix.
+
+    Sorted by how much a number's share of the total changed, most first.
+    """
     totals = sum(before.values()) or 1.0, sum(after.values()) or 1.0
     found = []
     for what in {**before, **after}:

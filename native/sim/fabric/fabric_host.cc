@@ -281,7 +281,7 @@ void FabricHost::on_happened(FabricShared* shared, u32 transfer, i64 now_ps) {
   }
 }
 
-// Finishes local work, which starts and ends at the same time.
+// Finishes a local event, which starts and ends at the same time.
 void FabricHost::on_local(FabricShared* shared, u32 transfer, i64 now_ps) {
   TransferReport& report = shared->work->transfers[transfer];
   report.sent_ns = report.received_ns = now_ps / 1000;

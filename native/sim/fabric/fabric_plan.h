@@ -41,8 +41,8 @@ struct PortChange {
 };
 
 // One message of a connection. The transfers with equal from, to and stream form a connection, and are sent in the
-// order in which they are listed. A transfer from a host to itself is local work: it has no bytes, uses no connection,
-// and finishes as soon as it starts. Computations are local work whose dependencies have a delay.
+// order in which they are listed. A transfer from a host to itself is a local event: it has no bytes, uses no
+// connection, and finishes as soon as it starts. A computation is the delay between two local events.
 struct TransferPlan {
   u32 from = 0, to = 0;  // host numbers
   u64 bytes = 0;
