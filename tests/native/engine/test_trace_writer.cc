@@ -1,5 +1,5 @@
-// Tests trace files as a reader finds them: whole blocks, texts and communicators repeated in every file, limits, a full
-// disk, several threads, and a forked child.
+// Tests trace files as a reader finds them: whole blocks, texts and communicators repeated in every file, limits, a
+// full disk, several threads, and a forked child.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
