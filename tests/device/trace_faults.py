@@ -128,7 +128,7 @@ def splits(folder: Path, shrink: bool) -> Row:
 def graphs(folder: Path) -> Row:
     done = finished(start("graph", 2, folder, weft() | {"NCCL_ALGO": "Ring"}))
     moved = []
-    captured = 0
+    captured = called = operations = 0
     for each in segments_of(folder).values():
         begins = {one.id: one for one in of(each, "channel")}
         moved.append(
@@ -138,12 +138,16 @@ def graphs(folder: Path) -> Row:
                 if begins[end.id].fields["sends"]
             )
         )
-        captured += sum(bool(one.fields.get("captured")) for one in of(each, "operation"))
+        operations += len(of(each, "operation"))
+        captured += sum(bool(one.fields["captured"]) for one in of(each, "operation"))
+        called += sum(0 < int(one.fields["called_ns"]) <= one.time_ns
+                      for one in of(each, "operation"))  # fmt: skip
     # The first all-reduce, and each replay: 2 (n - 1) / n of the buffer, with two ranks all of it.
     want = ELEMENTS * 4 * (1 + REPLAYS)
     right = all(status == 0 for status, _, _ in done) and moved == [want, want]
+    right &= captured > 0 and called > 0
     return {"moved_bytes": moved, "expected_bytes": want, "captured": captured,
-            "equal": right} | ended(done)  # fmt: skip
+            "operations": operations, "with_call": called, "equal": right} | ended(done)  # fmt: skip
 
 
 def kills(folder: Path) -> Row:
@@ -195,6 +199,22 @@ def chains(folder: Path) -> Row:
     return {"counts": counts, "traced_operations": traced, "equal": right}
 
 
+def kernels(folder: Path) -> Row:
+    """With a sample of one in four, some operations have the times of their kernels, not all."""
+    launch("collectives", 2, 2, folder, weft() | {"WEFT_TRACE_KERNELS": "4"})
+    found = []
+    right = True
+    for each in segments_of(folder).values():
+        timed = of(each, "kernel")
+        with_times = {one.fields["operation"] for one in timed}
+        known = {one.id for one in of(each, "operation")}
+        spans = [int(o.fields["gpu_stop_ns"]) - int(o.fields["gpu_start_ns"]) for o in timed]
+        found.append({"operations": len(known), "with_kernels": len(with_times)})
+        right &= 0 < len(with_times) < len(known) * 0.6 and with_times <= known
+        right &= all(0 < span < 10**9 for span in spans)
+    return {"processes": found, "equal": right}
+
+
 def under_socket(folder: Path) -> Row:
     """Under NCCL's own Socket transport, channels are measured and there are no paths."""
     more = {"NCCL_PROFILER_PLUGIN": str(native.PLUGIN_PATH), "NCCL_ALGO": "Ring"}
@@ -216,6 +236,7 @@ def main() -> None:
         "graph": graphs,
         "kill -9": kills,
         "chained profiler": chains,
+        "sampled kernels": kernels,
         "NCCL's Socket": under_socket,
     }
     rows: list[Row] = []
