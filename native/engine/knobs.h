@@ -146,8 +146,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(trace_keep_ns, "ns", 0, 1000000000, 31536000000000000, true, "1000000000",                                  \
     "Age above which files of a trace are removed; 0: they are kept while trace_bytes_max allows")                    \
   INTEGER(trace_kernels, "count", 0, 1, 1000000000, true, "1,100",                                                    \
-    "The trace has the times of NCCL's kernels on the GPU for one in this many operations, which slows these down; "  \
-    "0: for none")                                                                                                    \
+    "The trace has the times of NCCL's kernels on the GPU for one in this many operations; with it, all collectives " \
+    "are slower; 0: for none")                                                                                                    \
   TEXT(profiler_chain, "", "",                                                                                        \
     "Another profiler plugin of NCCL, as in NCCL_PROFILER_PLUGIN, that gets all of NCCL's calls after weft's profiler") \
   TEXT(secret_file, "", "",                                                                                           \

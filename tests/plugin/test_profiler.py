@@ -113,7 +113,7 @@ def test_profiler__sums_up_the_steps_of_a_channel(
 def test_profiler__samples_the_times_of_kernels(
     host: Path, plugin: Path, version: int, tmp_path: Path
 ) -> None:
-    """NCCL reports the kernels of an operation if the mask wants them when it begins."""
+    """With a sample of one in three, some operations have the times of their kernels."""
     counts = []
     for every in (1, 3):
         folder = tmp_path / str(every)

@@ -21,15 +21,21 @@ constexpr std::uint64_t kMask = kEventCollective | kEventPointToPoint | kEventPr
                                 kEventNetPlugin | kEventCopyCollective | kEventCollectiveApi | kEventPointToPointApi;
 constexpr std::int64_t kFlushNs = 1'000'000'000;
 
-void* handle_of(std::uint32_t record) noexcept {
+// The handle of an operation has its record's id in the lowest 32 bits, and above them whether the times of its kernels
+// are recorded.
+constexpr std::uintptr_t kWithKernels = std::uintptr_t{1} << 32;
+void* handle_of(std::uint32_t record, bool with_kernels) noexcept {
   return reinterpret_cast<void*>(std::uintptr_t{static_cast<std::uint8_t>(HandleKind::operation)} << 56 |
-                                 std::uintptr_t{record});
+                                 (with_kernels ? kWithKernels : 0) | std::uintptr_t{record});
 }
 // The record of an operation's handle; 0: the handle names no operation.
 std::uint32_t operation_of(const void* handle) noexcept {
-  const auto bits = reinterpret_cast<std::uintptr_t>(handle);
+  const auto bits = reinterpret_cast<std::uintptr_t>(handle) & ~kWithKernels;
   constexpr auto kind = std::uintptr_t{static_cast<std::uint8_t>(HandleKind::operation)};
   return bits >> 32 == kind << 24 ? static_cast<std::uint32_t>(bits) : 0;
+}
+bool has_kernels(const void* operation) noexcept {
+  return (reinterpret_cast<std::uintptr_t>(operation) & kWithKernels) != 0;
 }
 
 // The handle of an API call has its time instead of a record, because a call has no record of its own: the lowest 55
@@ -122,7 +128,6 @@ void Profiler::init(void** context, int* mask, const CommunicatorFacts& facts, L
     *context = contexts_.add(std::move(made));
     if (*context == nullptr) return;
     *mask = static_cast<int>(kMask | (kernels_every_ != 0 ? kEventKernelChannel : 0));
-    mask_.store(mask, std::memory_order_relaxed);
   } catch (const std::bad_alloc&) {  // this communicator is not traced
   }
 }
@@ -164,17 +169,14 @@ void Profiler::start_operation(void* context, const OperationFacts& facts, void*
     record.captured = (call >> 55 & 1) != 0 ? 1 : 0;
   }
   writer->put(record);
-  sample_kernels();
-  *event = handle_of(record.head.id);
+  *event = handle_of(record.head.id, wants_kernels());
 }
 
-// Asks NCCL for the times of the next operation's kernels, or not. NCCL reads the mask when an operation is enqueued.
-void Profiler::sample_kernels() noexcept {
-  int* const mask = mask_.load(std::memory_order_relaxed);
-  if (kernels_every_ < 2 || mask == nullptr) return;
-  const bool wanted = operations_.fetch_add(1, std::memory_order_relaxed) % kernels_every_ == kernels_every_ - 1;
-  const int with = static_cast<int>(kMask | (wanted ? kEventKernelChannel : 0));
-  if (__atomic_load_n(mask, __ATOMIC_RELAXED) != with) __atomic_store_n(mask, with, __ATOMIC_RELAXED);
+// Whether the kernels of the next operation belong to the sample. The mask of events stays as it is: NCCL 2.28 hangs if
+// a profiler changes whether it wants kernels while operations are enqueued.
+bool Profiler::wants_kernels() noexcept {
+  if (kernels_every_ == 0) return false;
+  return operations_.fetch_add(1, std::memory_order_relaxed) % kernels_every_ == 0;
 }
 
 void Profiler::start_call(bool is_captured, void** event) noexcept {
@@ -229,7 +231,7 @@ void Profiler::start_step(const void* parent, int number, void** event) noexcept
 
 void Profiler::start_kernel(const void* parent, std::uint16_t channel, std::uint64_t gpu_ns, void** event) noexcept {
   *event = nullptr;
-  if (writer_.load(std::memory_order_acquire) == nullptr) return;
+  if (writer_.load(std::memory_order_acquire) == nullptr || !has_kernels(parent)) return;
   OpaqueHandle handle{};
   ProfiledEvent* const made = events_.take(&handle);
   if (made == nullptr) return;

@@ -91,7 +91,7 @@ class Profiler {
   };
   Profiler() = default;
   engine::TraceWriter* begin_tracing(Logger log);
-  void sample_kernels() noexcept;
+  bool wants_kernels() noexcept;
   void name(Context* context, const CommunicatorFacts& facts) noexcept;
   void add_wait(ProfiledEvent* step, std::int64_t now_ns) noexcept;
 
@@ -100,8 +100,7 @@ class Profiler {
   // The times of kernels are traced for one in this many operations; 0: for none.
   std::int64_t kernels_every_ = 0;
   std::atomic<std::int64_t> operations_{0};
-  std::atomic<int*> mask_{nullptr};  // NCCL's mask of events, which may be changed at any time
-  int pid_ = 0;                      // of this process, since getpid() is a system call
+  int pid_ = 0;  // of this process, since getpid() is a system call
   // Kept until the process ends, because events come from other threads even after the last finalize.
   std::shared_ptr<engine::TraceWriter> owned_;
   std::atomic<engine::TraceWriter*> writer_{nullptr};  // null: nothing is recorded
