@@ -1,4 +1,4 @@
-"""Runs fifty random fault schedules of processes; `make schedules` runs a thousand and mutations.
+"""Runs 25 random fault schedules of processes; `make schedules` runs a thousand and mutations.
 
 Four schedules run at a time, because a schedule mostly waits.
 """
@@ -17,7 +17,7 @@ from .defects import DEFECTS, Workshop
 
 pytestmark = pytest.mark.namespaces
 
-COUNT = int(os.environ.get("PROCESS_SCHEDULES", "50"))
+COUNT = int(os.environ.get("PROCESS_SCHEDULES", "25"))
 SIDE_BY_SIDE = 4
 FULL = 1000
 
