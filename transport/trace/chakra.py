@@ -39,9 +39,9 @@ kernel AS (
   FROM kernels WHERE operation IS NOT NULL AND gpu_stop_ns > 0 GROUP BY ALL)
 SELECT p.spot, o.id, o.process, o.comm, o.function, o.kind, o.bytes, o.root, o.tag, m.comm_id,
   m.name, m.ranks, s.spot AS peer,
-  CASE WHEN o.captured THEN o.begin_ns WHEN n.end_ns > n.begin_ns THEN n.begin_ns
+  CASE WHEN n.end_ns > n.begin_ns THEN n.begin_ns
     WHEN k.end_ns > k.begin_ns THEN k.begin_ns ELSE o.begin_ns END AS begin_ns,
-  CASE WHEN o.captured THEN o.begin_ns WHEN n.end_ns > n.begin_ns THEN n.end_ns
+  CASE WHEN n.end_ns > n.begin_ns THEN n.end_ns
     WHEN k.end_ns > k.begin_ns THEN k.end_ns ELSE o.end_ns END AS end_ns
 FROM operations o JOIN place p ON p.process = o.process
 LEFT JOIN comms m ON m.process = o.process AND m.id = o.comm

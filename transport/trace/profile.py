@@ -12,8 +12,7 @@ from transport.trace.store import Store
 
 _PER_RANK = ", ".join(f"'{one}'" for one in PER_RANK)
 # Each operation of each process with its duration: from its network channels, else from its
-# kernels, else from the call that enqueued it. An operation captured into a CUDA graph has no
-# duration, because its channels belong to all launches of the graph.
+# kernels, else from the call that enqueued it. Each launch of a captured graph is an operation.
 _TIMED = f"""
 WITH network AS (
   SELECT process, operation, max(end_ns) - min(begin_ns) AS ns
@@ -22,16 +21,16 @@ kernel AS (
   SELECT process, operation, max(gpu_stop_ns)::HUGEINT - min(gpu_start_ns) AS ns
   FROM kernels WHERE operation IS NOT NULL AND gpu_stop_ns > 0 GROUP BY ALL),
 timed AS (
-  SELECT o.process, o.function, o.algorithm, o.protocol, o.datatype, o.bytes, o.root, o.captured,
+  SELECT o.process, o.function, o.algorithm, o.protocol, o.datatype, o.bytes, o.root,
     m.comm_id, m.ranks,
     o.bytes::DOUBLE * CASE WHEN o.function IN ({_PER_RANK}) THEN greatest(m.ranks, 1) ELSE 1 END
       AS whole,
     CASE WHEN m.ranks IS NULL OR m.ranks < 2 THEN 1 WHEN o.function = 'AllReduce'
       THEN 2 * (m.ranks::DOUBLE - 1) / m.ranks WHEN o.function IN ({_PER_RANK})
       THEN (m.ranks::DOUBLE - 1) / m.ranks ELSE 1 END AS factor,
-    CASE WHEN o.captured THEN NULL WHEN n.ns > 0 THEN 'network' WHEN k.ns > 0 THEN 'kernel'
+    CASE WHEN n.ns > 0 THEN 'network' WHEN k.ns > 0 THEN 'kernel'
       WHEN o.end_ns > o.begin_ns THEN 'enqueue' END AS clock,
-    CASE WHEN o.captured THEN NULL WHEN n.ns > 0 THEN n.ns WHEN k.ns > 0 THEN k.ns
+    CASE WHEN n.ns > 0 THEN n.ns WHEN k.ns > 0 THEN k.ns
       ELSE o.end_ns - o.begin_ns END::DOUBLE AS ns
   FROM operations o LEFT JOIN comms m ON m.process = o.process AND m.id = o.comm
   LEFT JOIN network n ON n.process = o.process AND n.operation = o.id
@@ -191,7 +190,4 @@ def _notes(store: Store, operations: tuple[Operations, ...]) -> list[str]:
             "times of operations without channels or kernels are those of the call that enqueued "
             "them; WEFT_TRACE_KERNELS=1 records kernels"
         )
-    ((captured,),) = store.rows("SELECT count(*) FROM operations WHERE captured")
-    if captured:
-        notes.append(f"{captured} operations are of captured graphs: their times are not known")
     return notes

@@ -206,7 +206,7 @@ class _Timeline:
         return (*self._comm_names(process, row["comm"]), f"channel {row['channel']}{way}")
 
     def add_operation(self, row: Row) -> None:
-        ends = (row["end_ns"], None if row["captured"] else row["used_ns"])
+        ends = (row["end_ns"], row["used_ns"])
         end = max((one for one in ends if one is not None), default=None)
         names = self._comm_names(row["process"], row["comm"])
         function = row["function"] or "unknown"
