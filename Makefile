@@ -68,8 +68,9 @@ test-native: build ## Run native tests, and build the host program of the plugin
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
 	@$(VENV)/bin/ctest --test-dir $(BUILD)/release --output-on-failure --parallel $(JOBS)
 
-# Tests in virtual time, which run in parallel because other load does not affect them.
-COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/golden tests/core tests/sim tests/swarm
+# Tests in virtual time or of files, which run in parallel because other load does not affect them.
+COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/golden tests/core tests/sim tests/swarm \
+  tests/trace
 
 test-python: build ## Run pytest
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
