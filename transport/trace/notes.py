@@ -21,6 +21,7 @@ def notes_of(query: Query) -> list[str]:
     return [
         *_imported(query),
         *_jobs(query),
+        *_network(query),
         *_missing(query),
         *_losses(query),
         *_damage(query),
@@ -70,6 +71,17 @@ def _imported(query: Query) -> Iterator[str]:
         yield (
             f"who sent what is unknown for {rootless} calls of Broadcast and Reduce: traces of "
             "PyTorch's profiler do not tell the root"
+        )
+
+
+def _network(query: Query) -> Iterator[str]:
+    """Under another network than weft's, NCCL's channels are measured and nothing else is."""
+    sql = "SELECT EXISTS (FROM channels WHERE end_ns IS NOT NULL), EXISTS (FROM connections)"
+    ((channels, connections),) = query(sql)
+    if channels and not connections:
+        yield (
+            "nothing is recorded of weft as the network: bytes and waits are those of NCCL's "
+            "channels, and there are no messages, resends, latencies or paths"
         )
 
 
