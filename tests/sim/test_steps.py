@@ -189,6 +189,8 @@ def test_steps__operations_begin_after_what_they_wait_for(
         ('{collective = "reduce", group_ranks = 3}', "", "must divide the 4 ranks"),
         ('{collective = "reduce", group_ranks = 4, across = true}', "", "at least 2 ranks"),
         ('{collective = "all"}', "", "choose one of all_reduce_ring"),
+        ('{collective = "send"}', "", "3 sends and receives have no other end"),
+        ('{collective = "send", shift = 4}', "", "shift 4: must be less than the number of ranks"),
         ("{compute_ns = 1}", "slow_ranks = [4]", "slow_ranks: 4: ranks are 0 to 3"),
         ("{compute_ns = 1}", "slow_ranks = 4", "expected a list of whole numbers"),
         ("{compute_ns = 1}", "repeats = 1_048_576\nname = 3", "expected text in quotes"),

@@ -177,6 +177,7 @@ def test_command__plays_a_trace_back(original: tuple[Result, Path]) -> None:
     [
         (["--scale", "2"], "--scale needs --workload"),
         (["--workload", "/none"], "/none is not a folder with a trace"),
+        (["--workload", "/tmp", "--scale", "0"], "scale: 0.0: expected a number"),
     ],
 )
 def test_command__wrong_options_are_said(words: list[str], said: str) -> None:

@@ -411,7 +411,11 @@ def with_workload(scenario: Scenario, trace: Path | None, scale: float | None) -
         return scenario
     if not trace.is_dir():
         raise click.UsageError(f"--workload: {trace} is not a folder with a trace")
-    table = {"pattern": "trace", "file": str(trace.absolute()), "scale": scale or 1}
+    table = {
+        "pattern": "trace",
+        "file": str(trace.absolute()),
+        "scale": 1 if scale is None else scale,
+    }
     return scenario.changed({"workload": [table]})
 
 

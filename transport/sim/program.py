@@ -77,6 +77,7 @@ class Program:
     launch_ns: int = 0  # time of the host to launch an operation; the host launches in order
     # Index of each operation whose launch waits until all earlier operations have ended.
     synced: frozenset[int] = frozenset()
+    is_trace: bool = False  # what its ranks compute is only known as the time between operations
 
 
 @dataclass

@@ -234,7 +234,7 @@ class _Scaled:
                     self.chosen.append((number, copy, group))
                     self.index[number, copy] = len(self.chosen)
         made = [self._start(), *(self._operation(*each) for each in self.chosen)]
-        return Program(self.ranks, made)
+        return Program(self.ranks, made, is_trace=True)
 
     def _start(self) -> Operation:
         """Every rank begins as long after the first one as it did in the trace."""

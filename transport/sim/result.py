@@ -135,7 +135,7 @@ class Result:
         compute_ns = float(busy_ns.sum()) / ranks
         row |= {"finished": True, "steps": count, "step_ns": whole_ns / count}
         row["network_ns"] = float(spent_ns[~computes].sum()) / ranks / count
-        if is_computation.sum() > 1:  # the program of a trace only has delays
+        if not program.is_trace:
             row["compute_ns"] = compute_ns / count
             # Share of a step in which an average rank does not compute.
             row["exposed_share"] = max(1 - compute_ns / max(whole_ns, 1), 0.0)

@@ -26,7 +26,6 @@ from transport.sim import (
     events,
     goal,
     graph,
-    program,
     replayed,
     schema,
     shapes,
@@ -317,7 +316,7 @@ def _job(
             raise work.BadWorkError("file", text)
         return job
     if pattern == "steps":
-        return program.build(steps.program(len(hosts), own))[0]
+        return steps.job(len(hosts), own)
     if pattern == "trace":
         if own["file"] is None:
             raise work.BadWorkError("file", "missing: name a folder with a trace")

@@ -14,8 +14,8 @@ import numpy as np
 
 from transport.lab.model import nearest
 from transport.sim.network import Array
-from transport.sim.program import RECEIVE, SEND, Operation, Program, Wait
-from transport.sim.work import BadWorkError
+from transport.sim.program import RECEIVE, SEND, Operation, Program, Wait, build
+from transport.sim.work import BadWorkError, Job
 
 COLLECTIVES = {
     "all_reduce_ring": ("AllReduce", "RING"),
@@ -43,8 +43,17 @@ class Step:
     communicator: int  # number of the first one
 
 
+def job(ranks: int, keys: Mapping[str, Any]) -> Job:
+    """The job of a [[workload]] of pattern "steps"; BadWorkError if a key is wrong."""
+    made, unmatched = build(program(ranks, keys))
+    if unmatched:
+        text = f"{unmatched:,} sends and receives have no other end: give each shift one of both"
+        raise BadWorkError("operations", text)
+    return made
+
+
 def program(ranks: int, keys: Mapping[str, Any]) -> Program:
-    """The program of a [[workload]] of pattern "steps"; BadWorkError if a key is wrong."""
+    """The program of all steps; BadWorkError if a key is wrong."""
     steps = _steps(ranks, keys["operations"])
     total = keys["repeats"] * sum(len(one.groups) for one in steps)
     if total > OPERATIONS_MAX:
@@ -155,6 +164,9 @@ def _groups(ranks: int, keys: Mapping[str, Any], name: str) -> list[Array]:
     """The ranks of each communicator of an operation."""
     everyone = np.arange(ranks)
     shift = keys["shift"]
+    if keys["collective"] in MESSAGES and shift >= ranks:
+        text = f"{name}: shift {shift}: must be less than the number of ranks, {ranks}"
+        raise BadWorkError("operations", text)
     if keys["collective"] == "send":
         return [everyone[: max(ranks - shift, 0)]]
     if keys["collective"] == "receive":
