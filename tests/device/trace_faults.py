@@ -146,8 +146,14 @@ def graphs(folder: Path) -> Row:
     want = ELEMENTS * 4 * (1 + REPLAYS)
     right = all(status == 0 for status, _, _ in done) and moved == [want, want]
     right &= captured > 0 and called > 0
-    return {"moved_bytes": moved, "expected_bytes": want, "captured": captured,
-            "operations": operations, "with_call": called, "equal": right} | ended(done)  # fmt: skip
+    return {
+        "moved_bytes": moved,
+        "expected_bytes": want,
+        "captured": captured,
+        "operations": operations,
+        "with_call": called,
+        "equal": right,
+    } | ended(done)
 
 
 def kills(folder: Path) -> Row:
