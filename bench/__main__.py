@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-# Benchmark -> one line of help; module bench.NAME defines `command`.
+# Name of a benchmark -> one line of help. The function `command` of bench.NAME runs it.
 BENCHES = {
     "all_to_all": "All-to-all over the Python API, counted as in nccl-tests.",
     "beside": "One flow: weft beside every peer that this machine has.",
@@ -76,7 +76,7 @@ class Benches(click.Group):
 
 @click.group(cls=Benches, context_settings={"help_option_names": ["-h", "--help"]})
 def bench() -> None:
-    """Microbenchmarks: tables on a terminal, --json FILE for the numbers."""
+    """Microbenchmarks: print tables on a terminal; --json FILE writes the numbers."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Compares two recorded results of one benchmark and says which differences are noise.
 
-Hashes are checked; differing machines and settings are reported.
+The hash of each result is checked; differing machines and settings are reported.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def measures(found: Config) -> dict[str, str]:
 
 
 def verdict(old: Summary, new: Summary, better: str) -> str:
-    """How `new` compares; noise: the medians differ by no more than the larger of both ranges."""
+    """How `new` compares with `old`; noise: the medians differ by at most the larger range."""
     if min(old.runs, new.runs) < 2:
         return "one run: no spread"
     difference = new.median - old.median

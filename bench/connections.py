@@ -29,7 +29,7 @@ CONNECTIONS_MAX = 65_536
 DESCRIPTORS_SPARE = 256
 MESSAGE_BYTES = 64 << 10
 IN_FLIGHT = 8
-EDGE_MAX = 32  # at most so many first, and so many last, connections are compared
+EDGE_MAX = 32  # limit of the first connections, and of the last ones, that are compared
 OPEN_S_MAX = 0.2  # time limit for opening one connection
 PATTERN = np.random.default_rng(7).integers(0, 256, MESSAGE_BYTES, dtype=np.uint8)
 COLUMNS: Columns = (

@@ -42,7 +42,7 @@ class Case:
     measure: str = "slowest_us"
     policies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    match: bool = False  # True: weft has the same mechanism, so its result must be equal
+    match: bool = False  # True: weft has the paper's mechanism, so its result must equal `peer`
 
     @property
     def what(self) -> str:

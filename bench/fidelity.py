@@ -148,7 +148,7 @@ class Experiment:
         file, lab = next(iter(self.labs.items()))
         places = labs.places(lab)
         ends = [places[0], places[-1]]
-        # Over one path, so that new RTT samples soon replace those from connecting.
+        # Measure over one path, so that new RTT samples soon replace those from connecting.
         measured = fidelity_lab.idle(ends, f"{kind}/paths=1", PINGS)
         endpoint = measured.pop("endpoint")
         nothing = {"delay_ns": 0, "jitter_ns": 0}

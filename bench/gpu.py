@@ -190,7 +190,7 @@ def measure_staging(repeats: int, sizes: tuple[int, ...]) -> Iterator[Config]:
 
 
 def measure_kernels(repeats: int) -> Iterator[Config]:
-    """Measures each kernel alone, against a copy of as many bytes on the GPU."""
+    """Measures each GPU kernel of weft alone, against a copy of as many bytes on the GPU."""
     import cupy
 
     source, target = (cupy.zeros(KERNEL_BYTES, dtype=cupy.uint8) for _ in range(2))

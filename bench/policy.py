@@ -69,7 +69,7 @@ def stream(seed: int) -> np.ndarray[Any, Any]:
 
 
 class Contender:
-    """One implementation: its hooks and fresh records for each run."""
+    """One implementation of a policy: its hooks, and fresh records for each run."""
 
     def __init__(
         self, name: str, policy: Policy, start: Any, ack: Any, driver: ctypes.CDLL

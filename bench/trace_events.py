@@ -21,7 +21,7 @@ COLUMNS = ("operation", "round", "calls", "ns_per_call", "ns_per_operation", "re
 
 
 def measured(channels: int, steps: int, operations: int) -> Config:
-    """Runs in a process of its own, because the plugin reads its knobs once."""
+    """Measures one shape, in a process of its own, because the plugin reads its knobs once."""
     found = native.bench_profiler(str(native.PLUGIN_PATH), operations, channels, steps)
     segments = [read_segment(path) for path in Path(os.environ["WEFT_TRACE"]).iterdir()]
     records = sum(len(one.records) for one in segments)

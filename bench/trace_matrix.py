@@ -35,7 +35,8 @@ def make(folder: Path, ranks: int, rows: int, nccl: bool) -> int:
             FROM range(?) t(p)""",
             [ranks],
         )
-        # Connection c of process p leads to process p + 1 + 17 c. `pair` is equal at both ends.
+        # Connection c of process p leads to process p + 1 + 17 c. The two ends of a connection have
+        # the same value in the column `pair`.
         store.database.execute(
             """INSERT INTO connections (process, id, pair, peer, datapath, begin_ns)
             SELECT p, c, p * $n + c, 'x', 'udp', 0 FROM range($ranks) a(p), range($n) b(c)

@@ -40,7 +40,8 @@ SETUP_S_MAX = 60.0
 REQUEST_BYTES = (64, 128)
 RECEIVE_REQUEST_BYTES = (16, 32)
 COMPLETION_BYTES = (64, 128)
-SHORT, LONG = 6_400, 25_600  # segments sent in two runs; the difference excludes the set-up
+# Segments of a short and a long run: the difference of their times excludes the set-up.
+SHORT, LONG = 6_400, 25_600
 
 COLUMNS = (
     *("what", "mode", "segment_bytes", "burst", "payload", "ns_per_segment"),

@@ -230,8 +230,8 @@ def _declare(
             raise TypeError(f"policy {name!r}: {hook} is not a plain function")
         if code.co_argcount != len(family.arguments):
             raise TypeError(
-                f"policy {name!r}: {hook} takes ({', '.join(family.arguments)}), "
-                f"and this one takes {code.co_argcount} arguments"
+                f"policy {name!r}: {hook} must take ({', '.join(family.arguments)}), "
+                f"not {code.co_argcount} arguments"
             )
     ordered = tuple(hooks[hook] for hook in family.hooks)
     module = str(ordered[1].__code__.co_filename)  # ordered[0] may be the default on_start

@@ -34,7 +34,8 @@ def count(program: str, function: str) -> list[int]:
             "--tool=callgrind",
             f"--callgrind-out-file={folder}/out",
             f"--toggle-collect={function}(*",
-            # Patterns with a namespace never match, so this one matches the Python binding, too.
+            # Patterns with a namespace never match, so this pattern has none and matches the
+            # function of the Python binding, too.
             f"--dump-after=*{function.rsplit(':', 1)[-1]}(*",
             *(sys.executable, "-c", program),
         ]

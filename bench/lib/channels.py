@@ -128,7 +128,7 @@ class _Receive:
 
 
 class TcpChannel:
-    """Messages over a byte stream; both ends know their sizes.
+    """Messages over a byte stream, without a header: both ends know the size of each message.
 
     With `threads`, one thread per direction moves large messages in the background, as
     collectives need it. Without it, the calling thread moves them, which costs the least.

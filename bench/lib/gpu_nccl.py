@@ -19,7 +19,7 @@ from transport import native
 SOCKET, WEFT = "NCCL Socket send/recv", "NCCL weft send/recv"
 PATIENCE_S = 110.0
 ROUND_BYTES, IN_FLIGHT = 2 << 30, 64
-# Makes NCCL use its network, as between hosts; the Socket transport has 4 threads of 4 sockets.
+# Makes NCCL use its network, as between hosts.
 NETWORK = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 ENVIRONMENTS = {
     SOCKET: {

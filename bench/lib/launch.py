@@ -83,7 +83,7 @@ def _live(worker: Worker, place: Placement, pipe: Pipe, config: Config, experime
 
 def _expect(pipe: Pipe, kind: str, patience_s: float, failure: type[Exception]) -> Any:
     if not pipe.poll(patience_s):
-        raise failure(f"no '{kind}' message within {patience_s:.0f} s")
+        raise failure(f"no '{kind}' message from the other process within {patience_s:.0f} s")
     try:
         said, value = pipe.recv()
     except (EOFError, OSError):

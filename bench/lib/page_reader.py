@@ -36,7 +36,7 @@ class Reading:
 def _read(where: Path, hz: int, stop: Event, reads: Synchronized[int]) -> None:
     left = set(range(os.cpu_count() or 1)) & os.sched_getaffinity(0)
     for half in cores_of_sides():
-        left.discard(min(half))  # a core of the measured processes
+        left.discard(min(half))  # the reader leaves a core to each measured process
     if left:
         os.sched_setaffinity(0, left)
     paths: list[Path] = []

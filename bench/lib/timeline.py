@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-STEADY = 3  # intervals for which a rate must hold; a single one may be a burst from a queue
+# Number of intervals for which a rate must hold: in a single one, a queue may have sent a burst.
+STEADY = 3
 
 Config = dict[str, Any]
 

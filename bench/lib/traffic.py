@@ -101,7 +101,7 @@ def jain(rates: Sequence[float]) -> float:
 
 
 def content(number: int, size_bytes: int) -> Array:
-    """The bytes of a stream's messages between the stamps; each stream has its own."""
+    """The content of every message of a stream, apart from the message number at both ends."""
     return np.random.default_rng(number + 1).integers(0, 256, size_bytes, dtype=np.uint8)
 
 
@@ -112,7 +112,7 @@ def stamp(row: Array, index: int) -> None:
 
 
 def wrong(row: Array, index: int, expected: Array) -> bool:
-    """Whether an arrived message is wrong: compares its stamps, or all bytes if it is short."""
+    """Whether a message arrived wrong: compares the numbers at both ends, or all bytes if short."""
     if row.size < STAMPED_BYTES_MIN:
         return not np.array_equal(row, expected)
     number = np.int64(index).tobytes()
@@ -325,7 +325,7 @@ def busiest(places: Sequence[Placement], cpu_ns_each: Sequence[int], elapsed_ns:
 
 
 def others_share(said: Sequence[Config]) -> float | None:
-    """The share of the machine that other processes used; None if the run was too short for it."""
+    """The share of the machine that other processes used; None if the run was too short to tell."""
     elapsed_ns: int = max(each["elapsed_ns"] for each in said)
     if elapsed_ns < OTHERS_NS_MIN:
         return None
@@ -359,7 +359,7 @@ def _streams(flows: Sequence[Flow], load: Load, nodes: int) -> list[_Stream]:
                     kind=flow.kind,
                     size_bytes=load.size_bytes,
                     in_flight=fits - fits % 2,
-                    # At most half of the buffers, because buffers are reused batch by batch.
+                    # A batch has at most half of the buffers, as buffers are reused by batches.
                     batch=fits // 2
                     if fits // 2 <= load.batch_max
                     else math.gcd(fits // 2, load.batch_max),

@@ -6,8 +6,8 @@ Source: Olteanu et al., "An edge-queued datagram service for all datacenter traf
 The pacer is a clock in the port record. A waiting flow reserves the next free slot of this clock,
 and a new slot after each grant, so that flows take turns even if ticks are late. The first
 bandwidth-delay product is speculative and takes no slot. A pull is skipped, and its slot left
-empty, with a probability that grows with the marks of the last round, so that a congested core
-behind a free port does not get the port's full rate.
+empty, with a probability that grows with the share of marked segments in the last 100 us
+(`round_ns`), so that a congested core behind a free port does not get the port's full rate.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ PULLS_MAX = 32  # most pulls granted to one flow at one event
 Flow = record(
     begun=int,
     waiting=int,  # 1: the pacer has a time reserved for this flow's next credit
-    turn_ns=int,  # that time
+    turn_ns=int,  # the time reserved for this flow's next credit
     round_ns=int,
-    round_bytes=int,  # value of received_bytes at the start of the current round trip
-    marked_segments=float,  # ECN-marked segments in the current round trip
-    marked_share=float,  # share of marked segments in the last round trip
+    round_bytes=int,  # received_bytes at the start of the current interval (Params.round_ns)
+    marked_segments=float,  # ECN-marked segments in the current interval (Params.round_ns)
+    marked_share=float,  # share of marked segments in the last interval (Params.round_ns)
 )
 
 Port = record(clock_ns=int)  # earliest time at which the pacer can send another credit

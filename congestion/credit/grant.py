@@ -16,7 +16,7 @@ FAR = 1 << 60  # keeps sums of bytes within an int64
 
 Port = record(
     held_back=float,  # share of the window withheld because of marks, 0 to held_back_max
-    marked_segments=float,  # ECN-marked segments since changed_ns
+    marked_segments=float,  # ECN-marked segments in the current interval (Params.interval_ns)
     changed_ns=int,
 )
 

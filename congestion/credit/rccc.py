@@ -19,8 +19,8 @@ from congestion.promises import Promises
 
 Flow = record(
     begun=int,
-    waiting=int,  # 1: a slot is reserved
-    turn_ns=int,  # time of the reserved slot
+    waiting=int,  # 1: a slot of the pacer's clock is reserved for this flow's next credit
+    turn_ns=int,  # time of the slot that is reserved for this flow's next credit
     seen_bytes=int,  # how much of received_bytes the port record has counted
 )
 
@@ -28,11 +28,11 @@ Port = record(
     clock_ns=int,  # time of the pacer's next free slot
     rate_share=float,  # current rate as a share of the pacer's rate; 0: not started
     congestion=float,  # smoothed share of ECN-marked segments
-    marked_segments=float,  # ECN-marked segments since adapt_ns
+    marked_segments=float,  # ECN-marked segments since the last rate adaptation
     received_segments=float,
     calm_rounds=int,  # consecutive rate adaptations without an ECN mark
     adapt_ns=int,
-    wait_ns=int,  # time from adapt_ns to the next rate adaptation
+    wait_ns=int,  # time from the last rate adaptation to the next one
 )
 
 Params = record(
@@ -43,7 +43,7 @@ Params = record(
     ahead_ns=500_000,  # limit of credit beyond received_bytes, in ns at the pacer's rate
     late_ns=50_000,  # most time that the pacer catches up after a late tick
     slow_ns=100_000,  # time between ticks of an idle flow
-    oversubscription=1.0,  # of the network core; at 1 (none), marks do not change the rate
+    oversubscription=1.0,  # ratio at the network core; at 1 (none), marks do not change the rate
     adapt_ns=150_000,  # mean time between rate adaptations: one and a half round trips
     congestion_limit=0.3,
     decrease_gain=0.5,
@@ -119,7 +119,7 @@ def on_demand(flow: Any, port: Any, params: Any, event: Any, result: Any) -> Non
     if granted_bytes < limit_bytes:
         result.next_tick_ns = max(flow.turn_ns, now_ns)
     elif granted_bytes < received_bytes + product_bytes:
-        if port.clock_ns <= now_ns - params.late_ns:  # no flow waits: a slow pull for an idle flow
+        if port.clock_ns <= now_ns - params.late_ns:  # no flow waits: credit for an idle flow
             reserve(flow, port, params, event, now_ns, port.rate_share, pull_bytes)
             flow.waiting = 0
             granted_bytes = min(granted_bytes + pull_bytes, received_bytes + product_bytes)

@@ -52,7 +52,7 @@ def reorder_ns(path: Any, params: Any, event: Any) -> Any:
 
 
 def judge(path: Any, params: Any, event: Any, result: Any) -> None:
-    """Declares segments lost that a newer one overtook and that are older than RTT + window."""
+    """Declares segments lost that a newer one overtook, if older than RTT + reordering window."""
     patience_ns = path.rack_rtt_ns + reorder_ns(path, params, event)
     horizon_ns = -1
     if event.newest_acked_sent_ns >= 0:

@@ -17,7 +17,8 @@ from congestion.loss.go_back_n import timed_out_ns
 from congestion.promises import Promises
 
 Flow = record(
-    patience=int,  # distance that declares a loss, in units of threshold_segments; 0 counts as 1
+    # How many later deliveries declare a loss, in units of threshold_segments; 0 counts as 1.
+    patience=int,
     changed_ns=int,  # time of the last spurious retransmission, or when patience last halved
 )
 

@@ -15,12 +15,12 @@ from congestion.paths.reps import verdict
 from congestion.paths.round_robin import STEPS, advanced
 from congestion.promises import Promises
 
-Flow = record(turn=int, mask=int, width=int)  # as in round_robin
+Flow = record(turn=int, mask=int, width=int)  # like Flow of round_robin.py
 
 Path = record(
     penalty=int,  # how many more times this path is skipped in its turn
     silent=int,  # 1: the path timed out and gave no feedback since
-    heard_bytes=float,  # bytes acknowledged since the last penalty update, as in reps
+    heard_bytes=float,  # bytes acknowledged on this path since the last penalty update
     marked=int,  # 1: some of heard_bytes were ECN-marked
 )
 

@@ -4,7 +4,7 @@ Source: Vanini et al., "Let It Flow: Resilient Asymmetric Load Balancing with Fl
 NSDI 2017, section 3: flowlets are long on free paths; on congested paths acknowledgments pause,
 which ends the flowlet. RTT and ECN are not used.
 
-Flows share 32 slots by their hash.
+The record of a peer has 32 slots; the hash of a flow selects its slot.
 """
 
 from __future__ import annotations

@@ -15,16 +15,17 @@ from congestion.promises import Promises
 
 Flow = record(
     queue=(0,) * 16,  # indices of paths that delivered without marks, plus one; 0: empty
-    head=int,  # where the next entry is written
+    head=int,  # position in the queue where the next entry is written
     waiting=int,  # number of entries in the queue that were not picked yet, all before head
-    turn=int,  # turn, mask and width have the same meaning as in round_robin
+    turn=int,  # turn, mask and width have the same meaning as in round_robin.py
     mask=int,
     width=int,
 )
 
-Path = record(penalty=int, silent=int, heard_bytes=float, marked=int)  # like Path of bitmap
+Path = record(penalty=int, silent=int, heard_bytes=float, marked=int)  # like Path of bitmap.py
 
-Params = record(burst_bytes=65_536, ecn_penalty=1, nack_penalty=4, penalty_max=15)  # see bitmap
+# Like Params of bitmap.py.
+Params = record(burst_bytes=65_536, ecn_penalty=1, nack_penalty=4, penalty_max=15)
 
 
 def recycled(flow: Any, paths: Any, event: Any) -> Any:

@@ -3,10 +3,10 @@
 Source: Qureshi et al., "PLB: Congestion Signals are Simple and Effective for Network Load
 Balancing", SIGCOMM 2022, section 3.
 
-Flows share 32 slots by their hash. If an acknowledgment has a mark, all its bytes count as
-marked. To avoid reordering in TCP, PLB moves a flow at a pause after three congested rounds, and
-without a pause after twelve. Here reordering across paths costs nothing, so the flow moves after
-three rounds.
+The record of a peer has 32 slots; the hash of a flow selects its slot. If an acknowledgment has a
+mark, all its bytes count as marked. To avoid reordering in TCP, PLB moves a flow at a pause after
+three congested round trips, and without a pause after twelve. Here reordering across paths costs
+nothing, so the flow moves after three congested round trips.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ Path = record(
     fed_ns=int,
     rest_from_ns=int,
     rest_ns=int,  # how long the path is not used after a timeout; 0: it may be used
-    untold_picks=int,  # picks since the last feedback
+    untold_picks=int,  # picks of this path since its last feedback
     timeouts=int,  # consecutive timeouts without a delivery
 )
 

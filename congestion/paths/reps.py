@@ -20,7 +20,7 @@ from congestion.promises import Promises
 
 Flow = record(
     ring=(0, 0, 0, 0, 0, 0, 0, 0),  # indices of paths that delivered unmarked, plus one; 0: empty
-    head=int,  # where the next entry is written
+    head=int,  # position in the ring where the next entry is written
     fresh=int,  # number of entries before head that have not been picked yet
     turn=int,  # index in the ring of the next path, used while frozen is 1
     explore=int,  # how many of the next picks are random

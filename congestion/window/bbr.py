@@ -34,7 +34,7 @@ Flow = record(
     full_rounds=int,  # round trips since full_rate was set
     mode=int,
     round=int,
-    phase=int,  # position of round 0 in the gain cycle
+    phase=int,  # added to `round` to get the position in the gain cycle, modulo CYCLE
     round_ns=int,  # start of the current round trip
     round_bytes=int,  # value of delivered_bytes at the start of the current round trip
     rtt_ns=int,  # minimum RTT
@@ -48,7 +48,7 @@ Params = record(
     startup_gain=2.885,  # 2 / ln 2: the smallest gain that doubles the rate in a round trip
     probe_gain=1.25,
     drain_gain=0.75,
-    window_gain=2.0,  # window in bandwidth-delay products: acknowledgments may be late
+    window_gain=2.0,  # window / bandwidth-delay product; 2, because acknowledgments may be late
     held_ns=60_000,  # acknowledgment delay: 30 us at the receiver, 30 us for a thread wake-up
     full_growth=1.25,  # STARTUP ends after full_rounds round trips with slower growth of the rate
     full_rounds=3,
@@ -149,7 +149,7 @@ def heed_losses(flow: Any, params: Any, event: Any) -> None:
 
 
 def enter_cruise(flow: Any, event: Any) -> None:
-    """Starts the gain cycle at a random position, except at the two that probe and drain."""
+    """Starts the gain cycle at a random position, but not at the probing or the draining one."""
     flow.mode = CRUISE
     flow.phase = (2 + int(event.rand * 6.0) - flow.round) % CYCLE
 

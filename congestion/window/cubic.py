@@ -35,7 +35,7 @@ Params = record(
     start_segments=10.0,  # initial window, RFC 6928
     scale=0.4,  # C, section 4.1.2, in segments per cubic second
     decrease_factor=0.7,  # beta, section 4.6
-    target_max=1.5,  # limit of the target, as a multiple of the window, section 4.2
+    target_max=1.5,  # limit of the target window, as a multiple of the window, section 4.2
     timeout_limit=2,
 )
 

@@ -1,4 +1,4 @@
-// Plays NCCL to the profiler of a library that is loaded at run time, and times the calls.
+// Loads a library at run time, calls its profiler as NCCL does, and times the calls.
 #include "native/bench/profiler_bench.h"
 
 #include <dlfcn.h>
@@ -15,7 +15,7 @@ using nccl::profiler_v5::Descriptor;
 using nccl::profiler_v5::Profiler;
 using nccl::profiler_v5::StateArguments;
 
-// Plays NCCL to the profiler, and counts the calls.
+// Calls the profiler as NCCL does, and counts the calls.
 class Caller {
  public:
   Caller(Profiler* table, void* context) : table_(table), context_(context) {}
@@ -110,7 +110,8 @@ Status bench_profiler(const std::string& library, std::int64_t operations, int c
     return Status::invalid_argument;
   }
   Caller caller(table, context);
-  // The writing thread needs pauses to keep up: without them a ring would fill, and dropping is cheaper than writing.
+  // The writing thread needs pauses to keep up: without them a ring would fill, and dropping records is cheaper than
+  // writing.
   constexpr std::int64_t kAtOnce = 64;
   constexpr useconds_t kPauseUs = 25'000;
   std::int64_t spent_ns = 0;

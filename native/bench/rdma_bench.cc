@@ -316,7 +316,7 @@ Status bench_rdma(const RdmaBenchPlan& plan, const engine::Knobs& knobs, RdmaBen
       plan.burst_segments < 1 || kStepSegments % plan.burst_segments != 0) {
     *error =
         "the plan needs mode UC, RC or UD, segments >= 1, segment_bytes 576..65472, paths 1..256, "
-        "burst_segments 1, 2, 4 to 32";
+        "burst_segments 1, 2, 4, 8, 16 or 32";
     return Status::invalid_argument;
   }
   if (options.mode == VerbsMode::ud && plan.segment_bytes > kUdSegmentBytes) {

@@ -60,7 +60,7 @@ class BoundConnection {
       return start(connection, buffer, memory, {buffer->data(), buffer->bytes(), memory->id(), {}}, false);
     }
     reap_device();
-    // Added to the list before it is posted, so that the buffer lives on even if memory runs out in between.
+    // Adds the request to the list before it is posted, so that the buffer lives on even if memory runs out in between.
     const auto posted = std::make_shared<DevicePosted>(buffer);
     device_lane_.push_back(posted);
     const Status status = posted->begin(connection, receive);

@@ -17,7 +17,7 @@ namespace weft::control {
 namespace {
 
 constexpr std::size_t kGreetingBytesMax = 4096;
-constexpr std::size_t kOutputBytesMax = 4 << 20;  // enough to open many connections at once
+constexpr std::size_t kOutputBytesMax = 4 << 20;  // limit of unsent output; enough to open many connections at once
 // The first byte of a TLS stream is the type of its first record (RFC 8446, section 5.1).
 constexpr char kTlsRecordMin = 0x14, kTlsRecordMax = 0x17;
 // Consecutive retransmissions or probes after which the route to the peer counts as cut.

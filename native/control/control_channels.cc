@@ -23,7 +23,7 @@ namespace {
 constexpr std::int64_t kAttemptNs = 250'000'000;
 constexpr std::int64_t kRejoinNs = 2'000'000'000;  // time that an unconfirmed session waits for a new control socket
 constexpr std::size_t kAttemptsMax = 8;            // simultaneous connection attempts of one session
-// How many older control sockets a session keeps if the peer opened it: several of the peer's attempts may succeed.
+// How many older control sockets a session that the peer opened keeps: several attempts of the peer may succeed.
 constexpr std::size_t kJoinedMax = 16;
 
 // Turns on TCP keepalives; if the peer's host answers none for `dead_ns`, the kernel ends the connection.
@@ -91,7 +91,7 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
   Channel* channel = descriptor < 0 ? nullptr : add_channel(descriptor, true);
   if (channel == nullptr) {
     const int problem = errno;
-    if (place != 0) return nullptr;  // the peer will not send data to that interface's address
+    if (place != 0) return nullptr;  // without it, the peer sends no data to that interface's address
     const bool exhausted = engine::is_out_of_descriptors(problem);
     session->last_status = exhausted ? Status::out_of_descriptors : Status::address_unavailable;
     session->last_error = "cannot connect to " + target_of(to) + ": " + std::strerror(problem);
@@ -184,7 +184,7 @@ void ControlPlane::join(Session* session, Channel* channel) {
     for (const auto& [id, each] : channels_) {
       if (each->session == session->id && each.get() != channel) others.push_back(each.get());
     }
-    // The newest sockets are kept until the peer closes them.
+    // The newest kJoinedMax of the older sockets are kept until the peer closes them.
     others.resize(others.size() - std::min(others.size(), kJoinedMax));
   }
   for (Channel* other : others) drop_channel(other, "another control socket took over", Status::would_block);

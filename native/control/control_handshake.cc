@@ -53,8 +53,8 @@ void ControlPlane::on_readable(Channel* channel) {
     drop_channel(channel, "the connection was reset", Status::would_block);
     return;
   }
-  // Sessions without a confirmed connection get fewer frames per iteration, so that unauthenticated peers cannot starve
-  // the others.
+  // Handles fewer frames per iteration for a session without a confirmed connection, so that unauthenticated peers
+  // cannot starve other sessions.
   const Session* session = find_session(channel->session);
   const bool known = session != nullptr && (session->dialled || session->confirmed);
   for (int i = 0; i < (known ? kFramesATurn : kStrangersFramesATurn); ++i) {

@@ -11,8 +11,8 @@ namespace {
 
 // Default number of flows of a connection. A single connection does not become faster with more flows.
 constexpr std::uint16_t kStripesAuto = 8;
-// Limit of opens of a session that may wait for an answer at the same time. A listener accepts a few more before it
-// refuses.
+// Limit of open requests of a session that may wait for an answer at the same time. A listener accepts a few more
+// before it refuses further ones.
 constexpr std::uint32_t kOpeningMax = 16;
 constexpr std::size_t kUnconfirmedMax = 32, kUnconfirmedOfAllMax = 2048;
 // Limits on the state that one remote process can make this process store.
@@ -50,8 +50,8 @@ void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status st
     Session* session = find_session(place->second.session);
     if (session != nullptr && !place->second.frame.empty()) {
       --session->opening;
-      // Tells the peer that the dial was given up; otherwise the peer would reserve a slot for this open until its own
-      // handshake timeout.
+      // Tells the peer that the dial was given up; otherwise the peer would keep the state of this open request until
+      // its own handshake timeout.
       if (status == Status::cancelled || status == Status::timed_out) {
         const Refuse given_up{dial->id, static_cast<std::uint32_t>(status), kControlVersion,
                               "abandoned by the dialler"};
@@ -158,8 +158,8 @@ void ControlPlane::keep_proved(const Session& session, Open* open) {
   }
 }
 
-// Drops the oldest open of sessions without a confirmed connection, because a genuine dialler confirms within a round
-// trip. Returns false if there is no such open.
+// Drops the oldest open request of the sessions without a confirmed connection, because a genuine dialler confirms
+// within a round trip. Returns false if there is no such request.
 bool ControlPlane::drop_oldest_accept() {
   auto oldest = accepts_.end();
   for (auto place = accepts_.begin(); place != accepts_.end(); ++place) {
@@ -210,7 +210,7 @@ Status ControlPlane::accept_open(Session* session, const Open& open, PendingAcce
                ", which does not exist (this process has " + std::to_string(engines_->size()) + " engines)";
       return Status::refused;
     }
-    // The key holds the peer's token, because the peer's index may have been reused after an open was abandoned.
+    // The key holds the peer's token, because the peer's index may be reused after a dial was abandoned.
     plans.push_back({flow.remote_engine, flow.engine, std::uint64_t{1} << 63 | flow.peer_token});
   }
   if (plans.empty() || open.addresses.empty() || open.segment_bytes < 256 ||
@@ -294,9 +294,9 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   return true;
 }
 
-// Remembers that an open is finished, because duplicates of its frame may still arrive from a lost control socket.
+// Remembers that an open request is finished, because duplicates of it may still arrive from a lost control socket.
 void ControlPlane::forget_open(Session* session, std::uint64_t dial) {
-  constexpr std::size_t kFinishedMax = 1024;  // far more opens than can be in transit
+  constexpr std::size_t kFinishedMax = 1024;  // far more open requests than can be in transit
   session->finished.push_back(dial);
   if (session->finished.size() > kFinishedMax) session->finished.pop_front();
 }
@@ -310,7 +310,7 @@ bool ControlPlane::on_confirm(Session* session, const Frame& frame) {
   Confirm confirm;
   if (!decode(frame.body, &confirm)) return false;
   const auto place = accepts_.find({session->id, confirm.dial});
-  if (place == accepts_.end()) return true;  // the confirmation is a duplicate, or came after the open was abandoned
+  if (place == accepts_.end()) return true;  // a duplicate confirmation, or the dial was abandoned before
   const PendingAccept accepted = std::move(place->second);
   accepts_.erase(place);
   forget_open(session, confirm.dial);

@@ -24,12 +24,12 @@ namespace {
 // Limit of queued notices of engines about quiet peers. Further ones are dropped; the engine repeats a dropped notice a
 // quarter of the silence limit later.
 constexpr std::size_t kNoticesMax = 4096;
-constexpr int kPauseMs = 20;  // the longest wait while there are deadlines
+constexpr int kPauseMs = 20;  // longest wait of the event loop while there are deadlines
 // A longer time between two iterations counts as a pause of this process.
 constexpr std::int64_t kMissedNs = 100'000'000;
-constexpr int kIdlePauseMs = 1000;  // the longest wait while there are sessions, which may become idle
+constexpr int kIdlePauseMs = 1000;  // longest wait of the event loop while there are sessions, which may become idle
 constexpr std::int64_t kStallLogNs = 30'000'000'000;
-// If an open is not answered for this long, the state of the peer process is examined.
+// If an open request is not answered for this long, the state of the peer process is examined.
 constexpr std::int64_t kAnswerNs = 1'000'000'000;
 // If a peer accepts a TCP connection but sends no hello for this long, this is logged once per session.
 constexpr std::int64_t kStalledDialNs = 2'000'000'000;
@@ -295,8 +295,8 @@ bool ControlPlane::hears(const Session& session, std::int64_t since_ns) const no
   return session.current != 0 && session.pong_ns > since_ns && session.health.condition() == Condition::well;
 }
 
-// After the handshake timeout, a dial waits on only while the peer process is stalled, is being examined, or its lost
-// control socket is being re-established.
+// After the handshake timeout, a dial keeps waiting only while the peer process is stalled or is being examined, or
+// while its lost control socket is being re-established.
 void ControlPlane::check_dials(std::int64_t now_ns) {
   std::vector<std::shared_ptr<DialState>> abandoned, overdue;
   for (auto& [id, pending] : dials_) {

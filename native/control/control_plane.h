@@ -55,9 +55,9 @@ class ControlPlane final : private engine::PeerWatch {
     std::shared_ptr<engine::ConnectionCore> connection;
     std::shared_ptr<ListenerState> listener;
     std::int64_t begun_ns = 0, deadline_ns = 0;
-    std::string reply;  // the open_reply frame, sent again if the peer repeats its open
+    std::string reply;  // the open_reply frame, sent again if the peer repeats its open frame
   };
-  // A confirmation may be lost with its control socket, so it is repeated on the next one for a while.
+  // A confirmation may be lost with its control socket, so it is repeated on the next control socket for a while.
   struct Confirmed {
     std::int64_t until_ns;
     std::uint64_t session, dial;
@@ -193,9 +193,10 @@ class ControlPlane final : private engine::PeerWatch {
   std::map<int, std::uint64_t> by_descriptor_;
   std::vector<std::uint64_t> unread_;  // channels that hold frames not yet handled
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_;
-  std::map<std::string, std::uint64_t> by_key_;  // key of a dialled session -> session
+  std::map<std::string, std::uint64_t> by_key_;  // key of a dialled session -> session id
   std::map<std::uint64_t, PendingDial> dials_;
-  std::map<std::pair<std::uint64_t, std::uint64_t>, PendingAccept> accepts_;  // (session, dial) -> open
+  // (session id, dial id) -> the peer's open request
+  std::map<std::pair<std::uint64_t, std::uint64_t>, PendingAccept> accepts_;
   std::vector<Confirmed> confirmed_;
   std::int64_t round_ns_ = 0;  // start of the control thread's last iteration
   std::uint64_t next_channel_ = 1, next_session_ = 1, next_connection_ = 1;

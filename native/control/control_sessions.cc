@@ -14,8 +14,9 @@ namespace weft::control {
 namespace {
 
 constexpr std::int64_t kTickNsMin = 20'000'000, kTickNsMax = 250'000'000;
-constexpr std::int64_t kEndedTickNs = 50'000'000;  // tick length after the peer closed: finds death in 0.1 to 0.2 s
-constexpr int kWellTicks = 4;                      // consecutive good ticks that end the examination of a peer process
+// Tick length of the examination once the peer's host has closed the sockets: a death is found in 0.1 to 0.2 s.
+constexpr std::int64_t kEndedTickNs = 50'000'000;
+constexpr int kWellTicks = 4;  // consecutive ticks in condition `well` that end the examination of a peer
 constexpr std::int64_t kStallSayNs = 1'000'000'000, kStallSayAgainNs = 30'000'000'000;
 constexpr std::int64_t kIdleCheckNs = 10'000'000'000;
 // A session without connections ends after this idle time. The time is shorter at the end that opened the session, so

@@ -70,10 +70,11 @@ struct FlowEnd {
 
 struct Open {
   std::uint64_t dial = 0;
-  std::uint64_t listener = 0;  // in an open: the listener, 0: any on the port. in a reply: 0
+  std::uint64_t listener = 0;  // in an open frame: the listener's id, 0: any listener on the port; in a reply: 0
   std::uint32_t status = 0;    // in a reply: a Status
   std::uint32_t device = 0;
-  std::uint32_t segment_bytes = 0;  // in an open: largest datagram on this end's route; in a reply: the size to use
+  // In an open frame: the largest datagram on its sender's route; in a reply: the size to use.
+  std::uint32_t segment_bytes = 0;
   std::uint32_t train_bytes = 0;
   std::uint64_t buffer_bytes = 0;  // how much the sender can buffer per path
   bool payload_crc = false;

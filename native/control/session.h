@@ -47,11 +47,12 @@ struct Session {
   // Since when the session has no control socket; -1: it has one, or never had one.
   std::int64_t ended_ns = -1;
 
-  // Dial ids of the opens that are queued, and the number of opens that wait for the peer's reply.
+  // Dial ids of the queued open requests, and the number of open requests that wait for the peer's reply.
   std::deque<std::uint64_t> waiting;
   std::uint32_t opening = 0;
 
-  // Opens of the peer that were confirmed or abandoned. A late duplicate of such an open is ignored.
+  // Dial ids of the peer's open requests that were confirmed or abandoned. A late duplicate of such a request is
+  // ignored.
   std::deque<std::uint64_t> finished;
 
   // The examination of a peer process that became quiet.

@@ -173,7 +173,7 @@ FlowReceiver::Outcome FlowReceiver::on_data(i64 now_ns, const wire::Packet& pack
   } else if (queue_.write_checked(message, data.offset_bytes, payload, datagram.payload_bytes) != data.payload_crc) {
     return Outcome::bad_crc;
   }
-  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::missing;  // no bitmap memory
+  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::missing;  // out of memory
   if (apart) partial_->forget(data.seq);
   const bool whole = queue_.place(flow_, message, data.offset_bytes, datagram.payload_bytes);
   return on_placed(now_ns, packet, message, datagram.payload_bytes, datagram.congestion_experienced, whole);
@@ -253,7 +253,7 @@ FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& 
     case PartialSegments::Outcome::complete:
       break;
   }
-  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::missing;  // no bitmap memory
+  if (window_.on_arrival(data.seq) != ReceiveWindow::Arrival::fresh) return Outcome::missing;  // out of memory
   queue_.write(message, data.offset_bytes, datagram.payload, datagram.payload_bytes);
   const bool whole = queue_.place(flow_, message, begin, data.segment_bytes);
   return on_placed(now_ns, packet, message, data.segment_bytes, marked, whole);
@@ -370,8 +370,8 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
   wire::AdvertEntry entries[wire::kAdvertEntriesMax];
   const u64 first = advertiser_.first();
   const u64 left = queue_.posted() - first;
-  // `fits`: entries of the longest packet. UD queue pairs carry no packet longer than a segment; kControlBytesLeast
-  // leaves room for more than kSaidAgainMax entries, so that new ones are among them.
+  // `fits`: how many entries the longest control packet holds. UD queue pairs carry no packet longer than a segment;
+  // kControlBytesLeast leaves room for more than kSaidAgainMax entries, so that new ones are among them.
   const u64 fits = (control_bytes_max() - wire::kAdvertFixedBytes) / wire::kAdvertEntryBytes;
   // `few`: an advertisement without an answer may have been too long for the path to the sender, so retries are
   // shorter.

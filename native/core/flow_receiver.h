@@ -134,7 +134,7 @@ class FlowReceiver {
     u16 bytes;
     u8 left;
   };
-  static constexpr u32 kTriesAlone = 4;  // a control packet is sent several times after this many unanswered retries
+  static constexpr u32 kTriesAlone = 4;  // after this many unanswered retries, a control packet is sent several times
   static constexpr u8 kCopiesMax = 7;
   // If only duplicates arrive for this many times rto_ns_min, the acknowledgments are probably lost.
   static constexpr i64 kStaleTimeouts = 50;
@@ -158,7 +158,7 @@ class FlowReceiver {
   u64 lost_bytes_ = 0;  // bytes that the sender reported as lost; they used credit and never arrive
   u64 remote_token_;
   u64 next_piece_seq_ = 0;  // first sequence number in the next packet of an acknowledgment that needs several
-  u32 room_messages_ = 0;   // number of refused messages for which a block is now free; the sender must be told
+  u32 room_messages_ = 0;   // number of refused messages for which an eager block is now free; the sender must be told
   u32 remote_flow_;
   u32 flow_;
   u32 peer_;

@@ -13,8 +13,8 @@ bool FlowSender::in_flight_as(const wire::NackEntry& entry) noexcept {
   return segment.state == SentSegment::in_flight && segment.sent_ns == entry.sent_ns;
 }
 
-// Holds a segment that the receiver refused. Its path works, as it carried the segment. Its credit is used up;
-// resending it needs new credit.
+// Holds a segment that the receiver refused. The path works, as it carried the segment. The segment has used its
+// credit; resending it needs new credit.
 void FlowSender::on_no_room(i64 now_ns, const wire::NackEntry& entry, bool for_a_block) noexcept {
   const SentSegment& segment = ledger_.at(entry.seq);
   const u8 path = segment.path;

@@ -29,8 +29,8 @@ void Peer::write_probe(wire::Type type, u8 path, const wire::Probe& probe, u16 b
   out->datagram_bytes = out->header_bytes + out->payload[0].bytes;
 }
 
-// Path of the next keepalive. Each round starts with the path last heard from; then usable paths follow in rotation, or
-// all paths if none is usable.
+// Path of the next keepalive. Each round of keepalives starts with the path last heard from; then usable paths follow
+// in rotation, or all paths if none is usable.
 u8 Peer::keepalive_path() noexcept {
   if (keepalive_known_) {
     keepalive_known_ = false;

@@ -129,7 +129,7 @@ class Peer {
   i64 waited_since_ns_ = 0;
   i64 keepalive_ns_ = kNever;
   u8 keepalive_path_ = 0;         // path of the last keepalive in the rotation
-  u8 keepalives_due_ = 0;         // number of keepalives left to send in this round
+  u8 keepalives_due_ = 0;         // number of keepalives left to send in this round of keepalives
   bool keepalive_known_ = false;  // the next keepalive uses the path last heard from
   bool dead_ = false;
 };

@@ -153,7 +153,7 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
   if (packet.common.type == wire::Type::probe) {
     target->paths().on_probed_by_peer(now_ns, packet.common.path);
     target->on_probe(packet.common.path, packet.probe);
-    target->paths().measure(now_ns);  // earlier probes may have reached the peer before it was open
+    target->paths().measure(now_ns);  // probes again: the peer may not have been open for earlier probes
     queue_peer_control(index);
   } else if (!target->on_keepalive_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
     if (target->paths().on_probe_reply(now_ns, packet.common.path, packet.probe.probe_id)) {

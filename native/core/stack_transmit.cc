@@ -184,7 +184,7 @@ bool Stack::transmit_data(i64 now_ns, bool resend, TxBurst* out) noexcept {
 
 void Stack::schedule_flow(u32 index) noexcept {
   Flow& target = flows_[index];
-  // A flow in the control queue needs no timer for its close packets, as it is examined anyway.
+  // A flow in the control queue needs no timer for its close packets, because the next poll_transmit() examines it.
   i64 at_ns = std::min(target.idle_ns, target.retry_ns);
   if (!target.in_control) at_ns = std::min(at_ns, target.closer.poll_timeout());
   if (target.is_open()) {
@@ -244,7 +244,7 @@ void Stack::on_flow_timer(i64 now_ns, u32 index) noexcept {
     target.rx.on_timer(now_ns);
     if (target.tx.has_outstanding()) {
       queue_ready(index);
-      queue_control(index);  // a credit request may be due
+      queue_control(index);  // the flow may have to send a credit request
     }
     if (target.peer->paths().poll_timeout() <= now_ns) queue_peer_control(target.config.peer);
     wake_path_waiters(*target.peer);

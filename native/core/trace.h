@@ -36,7 +36,7 @@ struct ProcessEvent {
   Kind kind = Kind::connected;
   Status status = Status::ok;
   const char* name = "";   // address and port of the process
-  const char* cause = "";  // the reason as text for users
+  const char* cause = "";  // why the event happened, as text for users
   i64 since_ns = 0;
 };
 

@@ -31,7 +31,7 @@ using wire::Payload;
 using wire::RxDatagram;
 using wire::TxBurst;
 inline constexpr u64 kWindowSegments = 16'384;         // most segments in flight, and the size of a receiver's bitmap
-inline constexpr u64 kMessageBytesMax = u64{1} << 40;  // the limit of NCCL (1 TiB)
+inline constexpr u64 kMessageBytesMax = u64{1} << 40;  // NCCL's limit of a message's size (1 TiB)
 inline constexpr u64 kNoCredit = ~u64{0};              // grant in an acknowledgment that limits nothing
 
 // Returns the 64-bit number closest to `near` whose low 32 bits are `low`.
@@ -106,7 +106,7 @@ struct FlowConfig {
   PolicyChoice credit;        // used if own_credit is true; empty: no credit policy
   bool own_credit = false;
   u64 speculative_bytes = ~u64{0};  // bytes that may be sent before the first grant; ~0: no limit
-  u64 eager_bytes_max = ~u64{0};    // limits of the other end; the smaller limit of both ends applies
+  u64 eager_bytes_max = ~u64{0};    // the other end's limits of eager messages; the smaller limit of both ends applies
   u64 eager_slots_max = ~u64{0};
   FlowCells* counters = nullptr;
 };

@@ -36,7 +36,7 @@ struct FarEnds {
 
 // Memory registered by a caller: [data, data + bytes) must stay valid and must not move until it is removed.
 struct Memory {
-  std::uint32_t id = 0;  // nonzero
+  std::uint32_t id = 0;  // id of the registration; never 0 once registered
   std::uint8_t* data = nullptr;
   std::size_t bytes = 0;
   int dmabuf = -1;  // dma-buf of GPU memory, with `data` at dmabuf_offset; -1: registered by address
@@ -56,8 +56,8 @@ class Datapath {
   // A letter that identifies this kind of datapath: the first character of its endpoint parameters in the handshake.
   virtual char kind() const noexcept = 0;
 
-  // Link setup runs on the engine's thread. A link may have fewer paths than planned; `error` then says why. It fails
-  // if no path can be opened.
+  // Link setup runs on the engine's thread. A link may have fewer paths than planned; `error` then says why.
+  // open_link() fails if no path can be opened.
   virtual bool open_link(const LinkPlan& plan, std::string* words, std::string* error) = 0;
   // Connects the link's paths to those of the peer. `path_count` is set to the number of paths that both ends have.
   virtual bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,

@@ -17,7 +17,7 @@ namespace weft::datapath {
 struct Found {
   std::vector<DeviceState> devices;
   std::string summary;    // name for logs and users, such as "udp" or "verbs UC"
-  std::string warning;    // one line to log at the start; empty: none
+  std::string warning;    // one line to log when weft starts; empty: none
   std::int32_t mode = 0;  // a value whose meaning only the datapath knows
 };
 

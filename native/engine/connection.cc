@@ -34,7 +34,7 @@ void RequestSlot::complete(Status status, std::size_t bytes) noexcept {
   bytes_ = bytes;
   state_.store(1 + static_cast<std::int32_t>(status), std::memory_order_seq_cst);
   if (completion != nullptr) {
-    release();  // from now on another thread can take the slot
+    release();  // from now on another thread can take the request slot
     completion->on_complete(status, bytes);
     return;
   }
@@ -304,7 +304,7 @@ void ConnectionCore::on_flow_released(const Engine* engine, std::uint32_t index)
   const core::Flow* const flow = std::exchange(tally->flow, nullptr);
   try {
     if (flow != nullptr) tally->last = counters_of(*flow, engine == flows_[0].engine);
-  } catch (const std::bad_alloc&) {  // then the flow's counters are lost
+  } catch (const std::bad_alloc&) {  // out of memory: the flow's counters are lost
   }
 }
 

@@ -30,12 +30,12 @@ class RequestSlot final : public Request {
   void release() noexcept { taken_.store(false, std::memory_order_release); }
   bool taken() const noexcept { return taken_.load(std::memory_order_acquire); }
 
-  core::ReceiveTicket ticket;           // receives only: shared by the flows
+  core::ReceiveTicket ticket;           // receives only: shared by the flows that receive the message
   std::atomic<std::uint32_t> parts{0};  // sends only: number of stripes that are not acknowledged
   std::uint64_t message = 0;            // number of the message
   bool sends = false;                   // true for a send, false for a receive
-  std::int64_t posted_ns = 0;           // set only while a trace is written
-  std::uint32_t channel = 0;            // the trace record of NCCL's channel; 0: none
+  std::int64_t posted_ns = 0;           // time of the post; set only while a trace is written
+  std::uint32_t channel = 0;            // id of the NCCL channel's trace record; 0: none
 
  private:
   std::atomic<std::int32_t> sleepers_{0};
@@ -58,8 +58,8 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
     void* data = nullptr;
     std::uint32_t memory = 0;  // id of the registered memory that contains `data`; 0: none
     core::Stage* stages = nullptr;
-    Completion* completion = nullptr;  // if set, the request is released automatically and this is called
-    std::uint32_t channel = 0;         // the trace record of NCCL's channel; 0: none
+    Completion* completion = nullptr;  // if set, the request is released automatically, then on_complete() is called
+    std::uint32_t channel = 0;         // id of the NCCL channel's trace record; 0: none
   };
   Status post_send(const Place& place, std::size_t bytes, Request** out) noexcept;
   Status post_receive(const Place& place, std::size_t capacity_bytes, Request** out) noexcept;

@@ -33,7 +33,7 @@ constexpr std::int64_t kWaitNsMax = 10'000'000'000;
 // the engine then sleeps when it is idle, instead of spinning.
 constexpr std::int64_t kInterruptedNs = 100'000;
 constexpr std::int64_t kSharedCoreNs = 1'000'000'000;
-// After a pause this long the engine reads all waiting datagrams before it runs its timers.
+// If the thread has not run for this long, the engine reads all waiting datagrams before it runs its timers.
 constexpr std::int64_t kAwayNs = 1'000'000;
 constexpr int kAwayBursts = 64;
 constexpr int kCallTries = 1'000;

@@ -42,8 +42,9 @@ class EventLog final : public core::TraceSink {
  private:
   // A path that is silent for a shorter time gets no line, because a busy processor can delay replies as long.
   static constexpr std::int64_t kDownLeastNs = 10'000'000;
-  // Log lines per LogLimit::kIntervalNs: about paths that become silent or usable, and for each kind of debug line.
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  // Most log lines per LogLimit::kIntervalNs: about paths that become silent or usable, and for each kind of debug
+  // line.
   static constexpr std::int64_t kPathLines = 32, kDebugLines = 32;
 
   // A silent path: when it became silent, why, and whether a log line says so.
@@ -66,7 +67,7 @@ class EventLog final : public core::TraceSink {
 
   core::Stack* stack_;
   std::unordered_map<std::uint32_t, std::vector<std::string>> addresses_;  // addresses of each peer
-  std::map<std::pair<std::uint32_t, std::uint8_t>, Down> down_;            // by peer and path
+  std::map<std::pair<std::uint32_t, std::uint8_t>, Down> down_;            // silent paths, by peer and path
   std::int64_t down_due_ns_ = kNever;                                      // when the next silent path is logged
   LogLimit path_limit_{kPathLines}, peer_limit_{kDebugLines}, loss_limit_{kDebugLines}, policy_limit_{kDebugLines};
   std::int64_t bad_magic_ = 0, bad_version_ = 0;  // values of these counters when they were last logged

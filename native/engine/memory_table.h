@@ -25,8 +25,8 @@ class MemoryTable {
   void remove(std::uint32_t id);
 
  private:
-  // Address and size of host memory. GPU memory is never shared: the same address may belong to another dma-buf after a
-  // new allocation.
+  // Address and size of host memory that several registrations share. Registrations of GPU memory share nothing: the
+  // same address may belong to another dma-buf after a new allocation.
   using Range = std::tuple<std::uintptr_t, std::size_t>;
   struct Entry {
     std::uint32_t id = 0;
@@ -39,7 +39,7 @@ class MemoryTable {
   std::vector<std::unique_ptr<Engine>>* engines_;
   std::mutex mutex_;
   std::map<Range, Entry> shared_;
-  std::map<std::uint32_t, Range> ranges_;  // by id: range of each shared entry
+  std::map<std::uint32_t, Range> ranges_;  // by id of an entry of shared_: its range
   std::uint32_t next_id_ = 1;
   bool complained_ = false;
 };

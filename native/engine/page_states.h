@@ -8,7 +8,7 @@
 
 namespace weft::engine {
 
-// Writes the states; must be called on the engine's thread.
+// Writes the states of the stack's peers and flows; must be called on the engine's thread.
 void write_states(core::Stack* stack, TelemetryPage* page) noexcept;
 
 }  // namespace weft::engine

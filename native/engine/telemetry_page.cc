@@ -30,7 +30,7 @@ using telemetry::PeerPageRow;
 using telemetry::ProcessPageRow;
 
 // A page should have less than 1 MB: /dev/shm of a container has 64 MB by default, most of which other libraries use.
-constexpr std::size_t kPeerBytesMax = 384 * 1024;  // bytes of the peer rows and their path rows
+constexpr std::size_t kPeerBytesMax = 384 * 1024;  // most bytes of the peer rows and their path rows
 constexpr std::uint32_t kPeersMax = 256;
 constexpr std::uint32_t kFlowsMax = 1024;
 constexpr int kNamesMax = 64;
@@ -76,7 +76,7 @@ int allocate(int file, std::size_t bytes) noexcept {
 }
 
 struct Sizes {
-  std::size_t schema, process, engines, peers, paths, flows, end;  // offsets in the file
+  std::size_t schema, process, engines, peers, paths, flows, end;  // section offsets; end: the file's size
   std::uint32_t peers_count, paths_each;
 };
 

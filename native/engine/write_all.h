@@ -8,7 +8,7 @@
 
 namespace weft::engine {
 
-// False: an error, which errno has; some of the bytes may be in the file.
+// Returns false with errno set if a write failed; some of the bytes may be in the file then.
 inline bool write_all(int file, const void* data, std::size_t bytes) noexcept {
   const auto* next = static_cast<const std::byte*>(data);
   while (bytes != 0) {

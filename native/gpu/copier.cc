@@ -36,8 +36,8 @@ std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) c
   if (bytes == 0) return 0;
   const std::uint32_t count = settled(stage, lane.launched).load(std::memory_order_acquire);
   if (way_ == Way::to_device) {
-    // A piece that is being copied out keeps its count in `settled`, so it must not be taken for a new one. The network
-    // places no byte until the byte one ring's length before it has left the ring.
+    // A piece that is being copied out keeps its count in `settled`, so it must not be mistaken for a new piece. The
+    // network places no byte until the byte one ring's length before it has left the ring.
     return lane.launched < lane.arrived + stage.ring_bytes && count == bytes ? bytes : 0;
   }
   return lane.launched < stage.ring_bytes || count == stage.piece_bytes ? bytes : 0;
@@ -154,8 +154,8 @@ bool Transfer::poll(Listener* listener) noexcept {
   const Current current(copier_->driver_, copier_->context_);
   if (current.result() != kSuccess) {
     fail("cuCtxPushCurrent", current.result());
-    // Copies may still be in progress if the context is only refused for now. After many consecutive refusals, the
-    // context counts as destroyed, and then no copy is in progress any more.
+    // If the driver refuses the context only for a short time, copies may still be in progress. After kRefusedMax
+    // consecutive refusals the context counts as destroyed, and then no copy is in progress any more.
     if (++refused_ < kRefusedMax) return false;
     for (Lane& lane : lanes_) {
       for (; lane.count != 0; --lane.count, ++lane.first)

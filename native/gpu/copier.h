@@ -47,7 +47,7 @@ class Transfer {
   const std::string& error() const noexcept { return error_; }
 
  private:
-  static constexpr std::size_t kFlyingMax = 4;  // copies per stripe; two would do if polls were never late
+  static constexpr std::size_t kFlyingMax = 4;  // copies in progress per stripe; two would do if no poll() was late
   struct Copy {
     Event done = nullptr;          // event of a copy in a stream
     Attendant::Ticket ticket = 0;  // ticket of a copy by the attendant; 0: the copy is in a stream
@@ -59,7 +59,7 @@ class Transfer {
     std::uint64_t launched = 0, arrived = 0;
     bool untold = false;
   };
-  static constexpr int kRefusedMax = 100;  // after so many consecutive errors, a context counts as destroyed
+  static constexpr int kRefusedMax = 100;  // after so many refusals in a row, a context counts as destroyed
   std::uint64_t next_piece(const Lane& lane, const core::Stage& stage) const noexcept;
   std::atomic<std::uint32_t>& settled(const core::Stage& stage, std::uint64_t at) const noexcept {
     return stage.settled[at % stage.ring_bytes / stage.piece_bytes];
@@ -78,7 +78,7 @@ class Transfer {
   core::Stage* const stages_;
   const Stream stream_;
   std::vector<Lane> lanes_;
-  int refused_ = 0;  // number of consecutive errors
+  int refused_ = 0;  // how often in a row the driver refused to make the context current
   std::string error_;
 };
 

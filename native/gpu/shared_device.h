@@ -45,7 +45,7 @@ class SharedDevice {
  private:
   SharedDevice(const Driver& driver, DeviceId device) : driver_(driver), device_(device) {}
   static constexpr std::size_t kStreams = 4;  // copy streams per direction
-  // Idle streams that are created early, because creating one may block while a stream waits.
+  // How many idle streams are created early, because creating one may block while a stream waits.
   static constexpr std::size_t kSpare = 32;
   bool make(const void* image, std::string* error);
   bool make_streams(std::string* error);

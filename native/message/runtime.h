@@ -41,8 +41,7 @@ class Connection {
   // Posts a send or receive; they match in the order in which they are posted. The buffer must stay valid until the
   // request is done. `would_block`: there is no room, try again later; at least 64 requests per direction can be
   // outstanding. A zero-byte message may have a null pointer. `memory`: id of registered memory that contains the whole
-  // buffer, or 0.
-  // `channel`: the trace record of NCCL's channel; 0: none.
+  // buffer, or 0. `channel`: id of the NCCL channel's trace record; 0: none.
   virtual Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, engine::Request** out,
                            std::uint32_t channel = 0) noexcept = 0;
   virtual Status post_receive(void* data, std::size_t capacity_bytes, std::uint32_t memory, engine::Request** out,

@@ -32,7 +32,8 @@ Status post_request(void* comm, const void* mhandle, void** request, Post&& post
     return Status::ok;
   }
   if (slot != Comm::kNoSlot) self->give_slot(slot);
-  if (status == Status::ok || status == Status::would_block) return Status::ok;  // no room now, so NCCL tries again
+  // There is no room now: *request stays null, so NCCL tries again.
+  if (status == Status::ok || status == Status::would_block) return Status::ok;
   if (status != Status::connection_closed && self->connection().health() == Status::ok) return self->note(status);
   self->fail_slot(status);
   *request = self->request_handle(Comm::kFailedSlot);

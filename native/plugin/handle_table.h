@@ -22,11 +22,12 @@ enum class HandleKind : std::uint8_t {
   listener = 0xC3,
   request = 0xC4,
   memory = 0xC5,
-  profiler = 0xC6,   // a communicator of the profiler
+  profiler = 0xC6,   // a communicator that the profiler observes
   operation = 0xC7,  // an operation that the profiler recorded; the rest of the handle is its record's id
-  profiled = 0xC8,   // another event of the profiler
+  profiled = 0xC8,   // another event in progress: a channel, a step or a kernel
   api_call = 0xCC,   // a call of NCCL by the program; the rest of the handle is its time and a flag
-  // With a chained profiler, NCCL gets handles of pairs: the profiler's own handle and the chained one's.
+  // With a chained profiler, NCCL gets handles that each name a pair: the handle of weft's profiler and that of the
+  // chained one.
   chained_context = 0xC9,
   chained_event = 0xCA,
   chained_operation = 0xCB,

@@ -14,7 +14,7 @@ Session& Session::instance() noexcept {
   return *session;
 }
 
-// The lock must be held.
+// Starts the runtime if it does not run. The lock must be held.
 Status Session::start() {
   if (runtime_ != nullptr) return Status::ok;
   std::string error;
@@ -27,7 +27,8 @@ Status Session::start() {
   return Status::ok;
 }
 
-// The lock must be held. On failure, the session is unchanged except for its logger.
+// Reads the knobs, starts the runtime and lists its devices. The lock must be held. On failure, the session is
+// unchanged except for its logger.
 Status Session::open(Logger logger) {
   // Runs the log's thread even if the runtime fails to start, so that the reason is logged.
   const engine::LogUse uses_log;

@@ -26,7 +26,7 @@ T read(std::span<const std::byte> bytes, std::size_t at) {
 std::string text_at(std::span<const std::byte> bytes, std::size_t at, std::size_t most) {
   const char* begin = reinterpret_cast<const char*>(bytes.data() + at);
   std::string text(begin, static_cast<const char*>(std::find(begin, begin + most, '\0')));
-  // The name is shown to users, so unprintable bytes of a damaged file are replaced.
+  // The text, such as a policy's name, is shown to users, so unprintable bytes of a damaged file are replaced.
   for (char& letter : text) {
     if (letter < ' ' || letter > '~') letter = '?';
   }
@@ -35,7 +35,7 @@ std::string text_at(std::span<const std::byte> bytes, std::size_t at, std::size_
 
 u32 engine_of(const RecordingEntry& head) { return head.owner >> 24; }
 
-// Preset results, as in native/core/*_control.cc and path_set.cc.
+// The result record that a hook fills. It is preset before the call, as in native/core/*_control.cc and path_set.cc.
 union Answer {
   policy::WindowResult window;
   policy::CreditResult credit;
@@ -135,7 +135,8 @@ bool Replay::name_policy(std::span<const std::byte> body, const RecordingEntry& 
   policies_[named.policy].known = named.descriptor != nullptr;
   named.params.resize(params_bytes / sizeof(i64) + 1);
   if (params_bytes != 0) std::memcpy(named.params.data(), body.data() + kPolicyHeadBytes, params_bytes);
-  // A later entry has another id, so the parameters of earlier entries do not move; policy slots point to them.
+  // The engine's later policies have other ids, so the parameters stored here, to which policy slots point, do not
+  // move.
   named_.insert_or_assign(engine_of(head) << 16 | head.policy_id, std::move(named));
   return true;
 }

@@ -54,7 +54,7 @@ class Replay {
   struct Named {
     std::size_t policy = 0;  // index in policies_
     const policy::Descriptor* descriptor = nullptr;
-    std::vector<core::i64> params;  // elements of int64, for alignment
+    std::vector<core::i64> params;  // the bytes of the parameters; int64 for their alignment
   };
   // A flow or, in the path family, a peer.
   struct Owner {

@@ -21,8 +21,8 @@ namespace weft::softverbs {
 namespace {
 
 constexpr int kBacklog = 256;
-constexpr int kBufferBytes = 1 << 20;          // the kernel may grant less
-constexpr std::int64_t kRetryNs = 20'000'000;  // when to try again to connect to a host that refused
+constexpr int kBufferBytes = 1 << 20;          // size of a socket buffer; the kernel may grant less
+constexpr std::int64_t kRetryNs = 20'000'000;  // waiting time before the next connect to a host that refused
 constexpr std::uint8_t kPrefix[7] = {0xFD, 's', 'o', 'f', 't', 'v', 0};  // prefix of a unique local IPv6 address
 
 socklen_t name_of(std::uint64_t host, sockaddr_un* out) noexcept {

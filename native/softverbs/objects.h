@@ -93,7 +93,7 @@ struct Request {
   std::uint8_t traffic_class = 0;
   Window* window = nullptr;  // for bind requests
   ibv_mw_bind_info binding{};
-  // Kept as a number, because window and region may be gone when the request is executed.
+  // The region is kept as its key, because it may be gone when the request is executed.
   std::uint32_t region_key = 0;
   std::uint32_t key = 0;
   bool started = false, done = false;

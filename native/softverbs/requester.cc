@@ -10,7 +10,7 @@ namespace weft::softverbs {
 namespace {
 
 constexpr int kPacketsPerRound = 16;
-constexpr std::int32_t kUnackedMax = 64;        // limit of RC packets in flight
+constexpr std::int32_t kUnackedMax = 64;        // limit of an RC queue pair's packets in flight
 constexpr std::int32_t kAskAckEvery = 16;       // packets of a long message after which an acknowledgment is requested
 constexpr std::int64_t kFullNsMax = 5'000'000;  // how long a UC or UD request waits for a full peer
 constexpr int kForever = 7;                     // number of RNR retries that means "no limit"
@@ -53,7 +53,7 @@ Request request_of(const Qp& pair, const ibv_send_wr& wanted, std::uint64_t byte
     request.far = address.far;
     request.traffic_class = address.traffic_class;
     request.far_number = wanted.wr.ud.remote_qpn;
-    // If the highest bit is set, the queue pair's own Q_Key is used instead (InfiniBand).
+    // If the highest bit of the request's Q_Key is set, the queue pair's own Q_Key is used instead (InfiniBand).
     request.qkey = (wanted.wr.ud.remote_qkey >> 31) != 0 ? pair.qkey : wanted.wr.ud.remote_qkey;
   } else {
     request.far = pair.far;

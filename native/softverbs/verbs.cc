@@ -230,8 +230,8 @@ SOFTVERBS_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* at, std::size_t byte
                                           unsigned access) {
   return add_region(pd, at, bytes, iova, static_cast<int>(access), false);
 }
-// Only a kernel can access memory by the descriptor. So the iova is used as the CUDA address, which it is when weft
-// calls this; if CUDA does not know it as device memory, the registration is refused.
+// Only a kernel can access memory through a dma-buf's descriptor. So the iova is used as the CUDA address, which it is
+// when weft calls this function; if CUDA does not know it as device memory, the registration is refused.
 SOFTVERBS_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, std::uint64_t, std::size_t bytes, std::uint64_t iova, int,
                                            int access) {
   return add_region(pd, reinterpret_cast<void*>(iova), bytes, iova, access, true);

@@ -33,8 +33,8 @@ static_assert(sizeof(TraceSegmentHeader) == 56);
 struct TraceBlockHeader {
   std::uint32_t magic;
   std::uint32_t bytes;    // size of the records that follow, a multiple of 8
-  std::uint32_t ring;     // number of the ring buffer of the records; one thread at a time uses a ring
-  std::uint32_t crc;      // CRC-32C of header and records, computed with this field as 0
+  std::uint32_t ring;     // number of the ring buffer that the records come from; one thread at a time uses a ring
+  std::uint32_t crc;      // CRC-32C of this header and the records, computed with this field as 0
   std::uint64_t number;   // number of the block in the process's trace, from 0
   std::uint64_t dropped;  // records that the process has dropped so far, for lack of room
 };

@@ -73,7 +73,7 @@ class Zeros {
   std::array<std::array<std::uint32_t, 256>, 4> tables_{};
 };
 
-// Lengths of one stream. Three streams keep the CRC unit busy: the instruction has a latency of three cycles and a
+// Bytes of one stream. Three streams keep the CRC unit busy: the instruction has a latency of three cycles and a
 // throughput of one per cycle.
 constexpr std::size_t kLong = 1024, kShort = 128;
 constexpr Zeros kAfterLong(kLong), kAfterShort(kShort);

@@ -138,7 +138,7 @@ class FakeTensor:
     ) -> None:
         self.array, self.old, self.read_only = array, old, read_only
         self.kind, self.major, self.name = kind, major, name
-        self.streams: list[int | None] = []  # the `stream` argument of each export
+        self.streams: list[int | None] = []  # the `stream` argument of each __dlpack__ call
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.kind, 0

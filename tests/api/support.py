@@ -41,7 +41,7 @@ def pair(**knobs: Any) -> Iterator[tuple[Connection, Connection]]:
 def child(
     role: str, *arguments: str, launcher: tuple[str, ...] = (), **variables: str
 ) -> subprocess.Popen[str]:
-    """Starts tests/api/peer.py in its own process, with pipes; `launcher` is put before it."""
+    """Starts tests/api/peer.py as a child with pipes; `launcher`: words before its command."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     return subprocess.Popen(
         [*launcher, sys.executable, "-m", "tests.api.peer", role, *arguments],

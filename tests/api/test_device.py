@@ -225,7 +225,8 @@ def test_device__streams_of_any_library(gpu: FakeGpu, ends: Ends) -> None:
     for stream in (CupyStream(), TorchStream(), CudaStream(), 0, gpu.stream()):
         here.send(sent, timeout_s=PATIENCE_S, stream=stream)
         assert there.recv(10, timeout_s=PATIENCE_S) == sent.host.tobytes()
-    # First an array that names its stream; then interface version 2, with the default stream.
+    # First an array that names its stream; then one with version 2 of the array interface, which
+    # names no stream, so that the default stream is used.
     for more in ({"stream": gpu.stream()}, {"version": 2}):
         here.send(filled(gpu, 10, **more), timeout_s=PATIENCE_S)
         assert there.recv(10, timeout_s=PATIENCE_S) == sent.host.tobytes()

@@ -129,7 +129,7 @@ def play(hosts: tuple[str, str], messages: int, pause_s: float, cut: bool) -> li
         if cut:
             assert client.stdout.readline().strip() == "under way"
             ip("link", "set", "e1", "down", namespace=hosts[0])
-        # communicate() would miss what readline() has buffered.
+        # Read with a timer, because communicate() would miss what readline() has buffered.
         limit = threading.Timer(60, client.kill)
         limit.start()
         output = client.stdout.read()

@@ -335,7 +335,7 @@ def test_session__without_a_connection_gives_way_to_others() -> None:
             held.enter_context(greeted(listener.port, node=number, session=number))
             for number in range(1, 257)
         ]
-        time.sleep(1.2)  # time for a real peer to open its connection
+        time.sleep(1.2)  # longer than a session without a connection is protected
         unused += [
             held.enter_context(greeted(listener.port, node=number, session=number))
             for number in range(257, 277)

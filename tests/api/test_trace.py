@@ -59,7 +59,7 @@ def test_trace__every_message_and_stripe_has_both_ends(tmp_path: Path, engines: 
             assert fields["posted_ns"] <= first_ns <= fields["last_ns"] <= stripe.time_ns
             if sends:
                 shares = sum(v for n, v in fields.items() if n.startswith("path_"))
-                assert abs(shares - 255) <= 16  # every path's share is rounded
+                assert abs(shares - 255) <= 16  # 255 is the whole; each path's share is rounded
                 assert fields["segments"] >= 1
         assert stripes == dict(enumerate(SIZES))
         for message in messages:

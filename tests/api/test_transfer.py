@@ -111,7 +111,7 @@ def test_transfer__too_long_fails_both_ends(sent: int, room: int) -> None:
         send = here.isend(bytes(sent))
         with pytest.raises(MessageTooLongError):
             receive.wait(PATIENCE_S)
-        # A short send may be done before its receive is posted, as the peer's engine stores it.
+        # A short send may end before its receive is posted; the peer's engine stores its bytes.
         try:
             send.wait(PATIENCE_S)
             assert sent <= 100

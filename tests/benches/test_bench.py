@@ -39,7 +39,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 def bench(*arguments: str) -> dict[str, Any]:
     done = run("bench", *arguments, "--json", "-")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""  # progress is for terminals
+    assert done.stderr == ""  # progress is shown on terminals only
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["bench"] == arguments[0]
     assert {"cpu", "cores", "commit", "knobs", "weft"} <= set(found["environment"])
@@ -291,4 +291,4 @@ def test_nccl_hosts__a_rank_needs_a_host_of_its_own() -> None:
         pytest.raises(click.UsageError, match="3 ranks need a host each, the lab has 2"),
         nccl_hosts.hosts(file, 3),
     ):
-        pytest.fail("three ranks ran on two hosts")
+        pytest.fail("three ranks were accepted on two hosts")

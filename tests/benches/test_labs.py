@@ -87,11 +87,11 @@ def test_failover__a_cut_is_survived_and_all_cuts_end_in_an_error(
     cuts = ("--cut", "one path", "--cut", "all for good", "--only", "weft")
     one, good = tiny("failover", *SLOW, *cuts, "-D", "4")
     assert (one["cut"], good["cut"]) == ("one path", "all for good")
-    # The cut of 1.3 s must be long enough to move traffic: it takes two timeouts and 50 ms.
+    # The cut of 1.3 s must be long enough to move the traffic, which takes two timeouts and 50 ms.
     assert one["moved_ns"] is not None
     assert one["cut_rate_bytes_per_s"] > 0
     assert "PeerDeadError" in good["error"]
-    # The bounds are wide, as the engine checks periodically and other load adds delay.
+    # The bounds are wide, as engines check for silence periodically and other load adds delay.
     assert 1e9 < good["error_ns"] < 20e9
 
 
@@ -122,7 +122,7 @@ def test_benches__interrupted_they_keep_what_they_have_and_leave_no_lab(
         try:
             name = f"paths-{running.pid}"
             assert eventually(lambda: name in state.names() and state.load(name).built)
-            time.sleep(2.0)  # enough for at least one round
+            time.sleep(2.0)  # enough for at least one round of the benchmark
             running.send_signal(number)
             _, errors = running.communicate(timeout=60)
         finally:

@@ -1,4 +1,4 @@
-"""Tests recorded results (hash, compare, CSV), options, places, and output of foreign programs."""
+"""Tests recorded results (hash, compare, CSV), options, placements, output of foreign programs."""
 
 import json
 import os

@@ -111,7 +111,7 @@ def test_collectives__every_size_as_nccl_tests_count(name: str) -> None:
     [
         ({"counted_messages": study.FEW - 1}, True),
         ({"counted_messages": study.FEW}, False),
-        ({"iterations": 20}, False),  # collectives get no mark: the user chooses their iterations
+        ({"iterations": 20}, False),  # collectives are never marked: users choose their iterations
     ],
 )
 def test_study__too_few_messages_are_marked(row: dict[str, Any], marked: bool) -> None:
@@ -309,7 +309,7 @@ def test_study__ctrl_c_leaves_a_partial_result_and_no_process(tmp_path: Path) ->
     ) as running:
         try:
             assert _eventually(lambda: len(_children(running.pid)) >= 3, 60)
-            time.sleep(1.5)  # enough for at least one round
+            time.sleep(1.5)  # enough for at least one round of the study
             children = _children(running.pid)
             os.killpg(running.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
             said, errors = running.communicate(timeout=60)

@@ -109,7 +109,7 @@ def test_declare__records() -> None:
 
 
 def test_declare__hooks() -> None:
-    with pytest.raises(TypeError, match=r"pick takes \(flow, paths, params, event, result\)"):
+    with pytest.raises(TypeError, match=r"pick must take \(flow, paths, params, event, result\)"):
         path_policy("x", pick=hook, on_feedback=hook)
     with pytest.raises(TypeError, match="not a plain function"):
         window_policy("x", **(HOOKS | {"on_ack": max}))

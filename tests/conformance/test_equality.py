@@ -29,7 +29,7 @@ every_policy = pytest.mark.parametrize(
 
 
 def slowly(policy: Policy, chunk: Chunk) -> tuple[list[int], list[bytes], bytes]:
-    """Runs a chunk with transport.compiler.interpret, whose results records.py must reproduce."""
+    """Runs events with transport.compiler.interpret, whose results records.py must reproduce."""
     runner, params = Interpreted(policy), policy.params.filled()
     flow, shared = policy.flow.zeros(), policy.shared.zeros(chunk.shared)
     statuses, answers, last = [], [], 0

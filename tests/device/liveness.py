@@ -122,7 +122,7 @@ class Trial:
         self.row(f"rank 1 stopped for {self.long_s:.0f} s", survived and self.goes_on())
 
     def rate(self, seconds: float) -> float:
-        """Measures the rounds per second over the next `seconds`."""
+        """Measures over `seconds` how many rounds of its loop rank 0 completes per second."""
         before = self.ranks[0].rounds()
         time.sleep(seconds)
         return (self.ranks[0].rounds() - before) / seconds

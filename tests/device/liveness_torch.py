@@ -46,7 +46,7 @@ class Job:
         self.model(data).square().mean().backward()
         self.optimizer.step()
         total = self.index * (self.rank + 1)
-        dist.all_reduce(total, async_op=True).wait()  # makes this thread wait, too
+        dist.all_reduce(total, async_op=True).wait()  # makes this thread wait, not only the stream
         wrong = int((total != self.index * (self.ranks * (self.ranks + 1) // 2)).sum())
         if number % 20 == 0:
             wrong += self._models_differ()

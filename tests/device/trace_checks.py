@@ -61,7 +61,7 @@ class Trace:
     """The traces of all ranks; ranks are those of the largest communicator."""
 
     def __init__(self, folder: Path) -> None:
-        # function -> edge -> bytes
+        # function -> edge (sender, receiver) -> bytes
         self.sent: dict[str, Edges] = defaultdict(lambda: defaultdict(int))
         self.tied: Edges = defaultdict(int)  # edge (sender, receiver) -> bytes of weft's messages
         self.counts: list[Counter[str]] = []

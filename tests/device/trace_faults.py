@@ -142,7 +142,7 @@ def graphs(folder: Path) -> Row:
         captured += sum(bool(one.fields["captured"]) for one in of(each, "operation"))
         called += sum(0 < int(one.fields["called_ns"]) <= one.time_ns
                       for one in of(each, "operation"))  # fmt: skip
-    # The first all-reduce, and each replay: 2 (n - 1) / n of the buffer, with two ranks all of it.
+    # The first all-reduce and each replay move 2 (n - 1) / n of the buffer, with n = 2 all of it.
     want = ELEMENTS * 4 * (1 + REPLAYS)
     right = all(status == 0 for status, _, _ in done) and moved == [want, want]
     right &= captured > 0 and called > 0
@@ -182,7 +182,7 @@ def kills(folder: Path) -> Row:
             "damage": sorted({segment.damage for segment in each}),
         })  # fmt: skip
     right = len(found) == 2 and all(one["ns_before_the_kill"] < 1_000_000_000 for one in found)
-    # The survivor waits in an operation; the killed one may have been between two.
+    # The survivor waits in an operation; the killed rank may have been between two operations.
     right &= any(one["functions"] == ["AllReduce"] for one in found)
     return {"processes": found, "equal": right}
 

@@ -188,7 +188,7 @@ def test_traffic__marks_above_the_threshold(pair: Pair) -> None:
 
     def calmly() -> None:
         for number in range(50):
-            sender.send(datagram(number, 200))  # a queue of all 50 is below ecn_bytes
+            sender.send(datagram(number, 200))  # a queue of all 50 datagrams is below ecn_bytes
             time.sleep(0.001)
 
     assert grown(pair.lab, calmly)["spine0>leaf1"].marked == 0

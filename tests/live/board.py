@@ -20,7 +20,7 @@ def load() -> dict[str, Any]:
 
 
 def queries(board: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """(title of the panel, query) of every target."""
+    """Yields (title of its panel, query) for every query of the board."""
     for panel in board["panels"]:
         for target in panel["targets"]:
             yield panel["title"], target["expr"]

@@ -88,7 +88,7 @@ def answer(url: str, query: str) -> list[dict[str, Any]]:
 
 
 def has_data(series: list[dict[str, Any]]) -> bool:
-    """Whether there is a number in the answer."""
+    """Whether the value of at least one series is a number."""
     return any(not math.isnan(float(one["value"][1])) for one in series)
 
 

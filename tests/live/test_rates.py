@@ -81,7 +81,7 @@ def test_rates__processes_come_and_go() -> None:
     first, second = page(pid=1, read_ns=BEFORE), page(pid=2)
     (process,) = rates(reading(first, at_ns=BEFORE), reading(second))
     assert process.pid == 2
-    # Rates of a new process are per time since it made its page.
+    # Rates of a new process are averages over the time since it made its page.
     young = page(pid=3, created_ns=NOW - SECOND, flows=(flow(bytes_sent=70),))
     (process,) = rates(reading(first, at_ns=BEFORE), reading(young))
     assert process.traffic.sent_bytes_s == 70
@@ -121,7 +121,8 @@ def test_rates__cpu_of_engines_is_known_where_a_process_has_one_endpoint() -> No
     other = replace(new, path=Path("/pages/weft-0-1-4711-5-1.page"))
     both = rates(reading(old, facts=used[0]), reading(new, other, facts=used[1]))
     assert [each.engines[0].cpu_share for each in both] == [None, None]
-    assert [each.cpu_share for each in both] == [0.5, 0.5]  # of all endpoints together
+    # Each row has the CPU share of the whole process.
+    assert [each.cpu_share for each in both] == [0.5, 0.5]
     assert [each.endpoint for each in both] == [0, 1]
 
 

@@ -23,7 +23,7 @@ using namespace weft::control;
 using namespace weft::message;
 
 inline constexpr int kIllegalAddress = 700;
-// rings so small that messages wrap around; "any" selects the fake's kernels
+// Rings so small that messages wrap around; "any" selects the fake's kernels.
 inline const DeviceLimits kTight{1 << 21, 1 << 18, "any"};
 
 inline const gpu::Driver& driver() {

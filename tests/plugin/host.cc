@@ -524,7 +524,7 @@ void fails_in_test(Side& side, const Link& link, Result expected) {
       REQUIRE(!deadline.over());
     }
     REQUIRE(result == expected);
-    for (int i = 0; i < 200; ++i) {  // more times than there are slots
+    for (int i = 0; i < 200; ++i) {  // more requests than a comm has slots for
       void* const request = post();
       REQUIRE(side.outcome(request, nullptr) == expected && side.outcome(request, nullptr) == expected);
     }

@@ -12,7 +12,7 @@ from transport.trace import read_segment
 
 from .conftest import PATIENCE_S, built
 
-VERSIONS = (2, 3, 4, 5, 6, 7)  # those of the chained profiler
+VERSIONS = (2, 3, 4, 5, 6, 7)  # interface versions of the chained profiler
 OPERATES = 5  # profiled AllReduces: one in the main thread, one in each of four threads
 COLLECTIVE, POINT_TO_POINT, PROXY_OP, PROXY_STEP, KERNEL, API = 2, 4, 8, 16, 64, 512
 

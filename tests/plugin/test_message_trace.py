@@ -9,7 +9,7 @@ from transport.trace import Record, read_segment
 from .conftest import Play
 
 CHANNEL = 77  # the channel that the host program's profiler names
-PROFILED = 9  # the last version that passes no profiler event with a message
+PROFILED = 9  # the last interface version that passes no profiler event with a message
 
 
 @pytest.mark.parametrize("version", [9, 10, 11, 12])

@@ -65,7 +65,7 @@ def test_rack__the_first_timeout_gives_up_the_oldest_alone_the_second_all() -> N
     first = judge(rig, "on_timer", now_ns=10_500 * US, **fields)
     assert first["lost_sent_before_ns"] == 9_000 * US + 1
     second = judge(rig, "on_timer", now_ns=11_600 * US, **fields)
-    assert second["lost_sent_before_ns"] == 11_600 * US  # everything, after two timeouts
+    assert second["lost_sent_before_ns"] == 11_600 * US  # after two timeouts, all segments are lost
     judge(rig, now_ns=11_700 * US, newest_acked_sent_ns=11_650 * US)  # resets the count of timeouts
     again = judge(rig, "on_timer", now_ns=12_800 * US, **(fields | {"newest_acked_sent_ns": -1}))
     assert again["lost_sent_before_ns"] == 9_000 * US + 1
@@ -87,7 +87,7 @@ def test_rack__the_window_grows_with_needless_resends_up_to_the_timeout() -> Non
     # The reordering window doubles from a quarter of 80 us up to the timeout of 1 ms.
     assert horizons[:4] == [9_860, 9_820, 9_740, 9_580]
     assert horizons[-1] == 8_900
-    # The window halves every 1,024 round trips (81.92 ms) without a spurious retransmission.
+    # The reordering window halves every 1,024 round trips (81.92 ms) without a needless resend.
     calm = [
         judge(rig, now_ns=at * US, newest_acked_sent_ns=(at - 100) * US)["lost_sent_before_ns"]
         // US
@@ -95,7 +95,7 @@ def test_rack__the_window_grows_with_needless_resends_up_to_the_timeout() -> Non
         for at in range(100_000, 1_600_000, 90_000)
     ]
     assert calm[0] == -1_100
-    assert calm[-1] == -120  # an RTT of 100 us and the least window, 20 us
+    assert calm[-1] == -120  # an RTT of 100 us and the least reordering window, 20 us
     assert calm == sorted(calm)
 
 

@@ -246,7 +246,7 @@ def test_cubic__passes_the_points_of_its_curve() -> None:
 def test_cubic__a_lower_peak_gives_way_by_fast_convergence() -> None:
     rig = WindowRig("cubic", 100, SLOW)
     rig.lose(1e6)
-    rig.lose(2e6)  # a loss at 70, below the old peak of 100
+    rig.lose(2e6)  # at a window of 70 segments, below the old peak of 100
     assert rig.state("peak_bytes") == pytest.approx(0.85 * 70 * SEGMENT)
 
 
@@ -324,12 +324,12 @@ def test_nscc__the_constant_increase_comes_once_per_round_trip() -> None:
 
 def test_nscc__after_a_collapse_the_window_is_what_came_through() -> None:
     rig = nscc(200_000)
-    rig.ack(1_000, 1)  # starts the measurement period
+    rig.ack(1_000, 1)  # starts the period in which delivered bytes are counted
     rig.lose(1_005)
     window = rig.ack(1_025, 5, inflight_bytes=100_000) * 4_096
     assert window == pytest.approx(5 * 4_096)  # the bytes delivered in 24 us
     fields = {"rtt_ns": 100 * US}
-    for step in range(20):  # marks on segments sent earlier cut nothing
+    for step in range(20):  # marks of segments sent before the cut do not cut again
         assert rig.ack(1_026 + step, 1, 1, **fields) * 4_096 == pytest.approx(5 * 4_096)
 
 
@@ -426,7 +426,7 @@ def test_dcqcn__starts_at_line_rate_and_the_first_mark_halves_it() -> None:
     rig = dcqcn()
     assert rig.answer["pacing_bytes_per_s"] == 5e9
     assert rate_after(rig, 5, 50, marked=1) == pytest.approx(2.5e9)
-    assert rate_after(rig, 5, 99, marked=1) == pytest.approx(2.5e9)  # one mark counts per 50 us
+    assert rate_after(rig, 5, 99, marked=1) == pytest.approx(2.5e9)  # one mark in 50 us counts
     assert rate_after(rig, 5, 100, marked=1) == pytest.approx(1.25e9)
 
 

@@ -39,8 +39,8 @@ DEFECTS = (
         "  if (candidates.empty()) return;\n",
         "    candidates.push_back(each.get());\n  }\n",
     ),
-    # Drops the frames. If they were only left unread, the arrival of the next frame would cause
-    # them to be read, and no schedule would fail.
+    # This defect drops frames. If they were only left unread, the arrival of the next frame would
+    # cause them to be read, and no schedule would fail.
     Defect(
         "frames_beyond_a_turn_are_lost",
         "native/control/control_handshake.cc",

@@ -172,7 +172,7 @@ def test_replay__wrong_usage_is_found_before_anything_is_read(
     recording: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "transport.cli.replay.read", lambda *a: pytest.fail("read despite wrong usage")
+        "transport.cli.replay.read", lambda *a: pytest.fail("a file was read despite wrong usage")
     )
     code, text = run(str(recording), "--policy", "window/swift", "--policy", "path/reps")
     assert (code, "path/reps is a path policy" in text) == (2, True)

@@ -13,7 +13,7 @@ from transport.sim.result import Result
 from transport.sim.schema import OPERATIONS
 
 US = 1_000
-BYTES_PER_NS = 12.5  # of a link
+BYTES_PER_NS = 12.5  # rate of a link
 
 
 def simulated(operations: str, ranks: int = 4, more: str = "") -> Result:
@@ -35,7 +35,7 @@ operations = [{operations}]
 
 
 def times_ns(result: Result, name: str, kind: int, step: int = 0) -> np.ndarray:
-    """[rank]: when an operation of a step began or ended."""
+    """For each rank, when its operation `name` of this step began or ended."""
     program, local = result.scenario.work.jobs[0].program, result.scenario.work.local
     assert program is not None
     assert result.local is not None
@@ -48,7 +48,7 @@ def times_ns(result: Result, name: str, kind: int, step: int = 0) -> np.ndarray:
 
 
 def at_ns(result: Result, kind: int) -> dict[tuple[int, int], int]:
-    """(operation, rank) -> when it began or ended."""
+    """(operation, rank) -> when the rank began or ended the operation, as `kind` says."""
     assert result.local is not None
     local = result.scenario.work.local
     chosen = local["kind"] == kind
@@ -115,14 +115,15 @@ def test_steps__groups_of_consecutive_ranks_and_across_them() -> None:
     sent: Counter[tuple[int, int]] = Counter()
     for one in found.scenario.work.transfers:
         sent[int(one["from"]), int(one["to"])] += int(one["bytes"])
-    # Rings 0-1-2-3 and 4-5-6-7: 2 * 3 chunks of 200 bytes. Pairs 0-4, 1-5, ...: 1 of 200 bytes.
+    # Ranks send 2 * 3 chunks of 200 bytes to the next rank of their ring, 0-1-2-3 or 4-5-6-7, and
+    # one chunk of 200 bytes to the other rank of their pair, 0-4, 1-5, 2-6 or 3-7.
     wanted = {(4 * g + r, 4 * g + (r + 1) % 4): 1200 for g in range(2) for r in range(4)}
     wanted |= {(r, (r + 4) % 8): 200 for r in range(8)}
     assert sent == wanted
 
 
 def test_steps__a_pipeline_goes_from_stage_to_stage() -> None:
-    """Two micro-batches through three stages: 4 times 100 us, and 3 messages of about 8 us."""
+    """Each of three stages begins 100 us, and a message of about 8 us, after the previous one."""
     forward = ", ".join(
         f'{{name = "in{m}", collective = "receive", size_bytes = "100 kB", stream = "in"}},'
         f'{{name = "f{m}", compute_ns = "100 us", after = "in{m}"}},'

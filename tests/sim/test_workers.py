@@ -1,4 +1,4 @@
-"""Tests the start of worker processes."""
+"""Tests that SIGINT is blocked while the first worker process starts."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Runs in its own process, because the first start by multiprocessing also starts its tracker.
+# Runs in its own process, because multiprocessing starts its tracker with the first process.
 FIRST_WORKER = """
 import signal
 from multiprocessing import get_context

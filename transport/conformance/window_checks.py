@@ -262,7 +262,10 @@ def regains(policy: Policy, library: Library) -> Outcomes:
 
 
 def owed(policy: Policy, name: str, outcome: Outcome) -> Outcome:
-    """Marks the check as passed if the policy declares that it lacks this property."""
+    """Passes the check if the policy declares, in `without`, that it lacks the property on purpose.
+
+    The report then says so: only a lack that is not declared is a mistake.
+    """
     if name not in policy.promises.without:
         return outcome
     return replace(outcome, passed=True, bound=f"left out: without {name}", remedy="")

@@ -23,7 +23,7 @@
 namespace weft::datapath {
 namespace {
 
-constexpr std::int64_t kGsoBytesDefault = 65536;  // GSO_LEGACY_MAX_SIZE
+constexpr std::int64_t kGsoBytesDefault = 65536;  // the kernel's GSO_LEGACY_MAX_SIZE
 constexpr std::int64_t kEthernetBytes = 14;  // header size; the kernel counts it even on interfaces without Ethernet
 
 struct Limits {

@@ -9,7 +9,7 @@
 
 namespace weft::datapath {
 
-inline constexpr std::size_t kRxMessages = 4;    // received trains per call; few enough to fit in the L2 cache
+inline constexpr std::size_t kRxMessages = 4;    // trains received per system call; few enough to fit in the L2 cache
 inline constexpr std::size_t kRxBytes = 65'536;  // the largest train that GRO delivers
 inline constexpr std::size_t kTxMessages = 16;
 inline constexpr std::size_t kControlBytes = 128;

@@ -274,7 +274,7 @@ int query_gid(ibv_context*, std::uint8_t, int, ibv_gid* out) {
   return 0;
 }
 
-// Creates an object without state of its own.
+// Creates a verbs object that needs no field but its context.
 template <class T>
 T* make(ibv_context* context) {
   auto* made = new T{};

@@ -21,7 +21,7 @@ struct NullProviderFaults {
 
 // The function table. All functions use one global, single-threaded network of queue pairs.
 const Ibv* null_provider();
-// Resets everything; all objects must have been destroyed.
+// Resets the network of queue pairs and sets its faults; all verbs objects must have been destroyed.
 void null_provider_reset(const NullProviderFaults& faults);
 // Changes the faults and keeps all other state.
 void null_provider_set_faults(const NullProviderFaults& faults);

@@ -36,7 +36,7 @@ struct RdmaPort {
   std::uint8_t number = 1;
   bool active = false;
   bool ethernet = false;
-  std::int64_t rate_mbps = 0;  // as the kernel reports it; 0: unknown
+  std::int64_t rate_mbps = 0;  // the port's rate as the kernel reports it; 0: unknown
   std::string firmware;
   std::string pci_path;  // canonical sysfs path, or empty
   std::vector<Gid> gids;

@@ -28,7 +28,7 @@ struct StubAsked {
 // The stub's function table. All functions use one global, single-threaded set of queue pairs. The stub's own memory is
 // mapped separately, so that the heap contains only what the datapath allocates.
 const Ibv* stub_provider();
-// Resets everything; all objects must have been destroyed.
+// Resets the set of queue pairs and sets the traits; all verbs objects must have been destroyed.
 void stub_provider_reset(const StubTraits& traits);
 void stub_provider_refuse(bool refuses);
 StubAsked stub_provider_asked();

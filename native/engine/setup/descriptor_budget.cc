@@ -25,13 +25,13 @@ constexpr std::int64_t kControlDescriptors = 5;
 // Control sockets of the first eight peer processes, two each if both ends dial. Further ones use the descriptors that
 // are left to the program.
 constexpr std::int64_t kControlSockets = 16;
-constexpr std::int64_t kEngineDescriptors = 2;  // epoll, eventfd
+constexpr std::int64_t kEngineDescriptors = 2;  // an engine's epoll instance and eventfd
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
 constexpr std::int64_t kCountedMax = 1 << 16;  // most descriptors checked if /proc cannot be read
 
 std::atomic<std::int64_t> g_promised{0};
 std::atomic<std::uint32_t> g_process{0};  // number of forks; a child ignores its parent's descriptor grants
-std::atomic<std::int64_t> g_raised_from{0}, g_raised_to{0};  // soft limit before and after; 0: not raised
+std::atomic<std::int64_t> g_raised_from{0}, g_raised_to{0};  // soft limit before and after the raise; 0: not raised
 
 std::int64_t number_of(rlim_t limit) noexcept {
   return limit == RLIM_INFINITY || limit > static_cast<rlim_t>(kUnlimited) ? kUnlimited

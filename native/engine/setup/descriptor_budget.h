@@ -22,7 +22,7 @@ struct DescriptorNeed {
 };
 
 struct DescriptorState {
-  std::int64_t soft = 0, hard = 0;  // a very large number if there is no limit
+  std::int64_t soft = 0, hard = 0;  // limits on descriptors; a very large number if there is none
   std::int64_t open = 0;
   std::int64_t left_to_program() const noexcept;
   std::int64_t free() const noexcept { return soft - open - left_to_program(); }

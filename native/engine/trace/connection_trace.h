@@ -22,7 +22,7 @@ struct TracedConnection {
 struct TracedMessage {
   std::uint64_t message = 0, bytes = 0;
   std::int64_t posted_ns = 0;
-  std::uint32_t channel = 0;  // the trace record of NCCL's channel; 0: none
+  std::uint32_t channel = 0;  // id of the NCCL channel's trace record; 0: none
   bool sends = false;
   Status status = Status::ok;
 };

@@ -46,7 +46,7 @@ class EngineTrace final : public core::TraceSink {
   std::uint32_t address_of(std::uint32_t peer, std::size_t path) const noexcept;
 
   struct PeerNames {
-    std::vector<std::uint32_t> addresses;        // ids of the addresses' texts
+    std::vector<std::uint32_t> addresses;        // trace ids of the texts of the peer's addresses
     std::vector<std::int64_t> segments_written;  // by path: segments sent when the path was last written
   };
 

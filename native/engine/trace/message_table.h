@@ -12,7 +12,7 @@ namespace weft::engine {
 
 // A stripe of a message in progress: one flow's part, from when it is posted until it ends.
 struct TracedStripe {
-  static constexpr std::size_t kPaths = 33;  // paths 0 to 31, and all others
+  static constexpr std::size_t kPaths = 33;  // counters: one for each of the paths 0 to 31, and one for all other paths
 
   std::uint64_t message = 0;
   std::uint32_t flow = 0;

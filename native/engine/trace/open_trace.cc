@@ -1,4 +1,4 @@
-// Turns the settings of tracing into limits.
+// Turns the knobs of tracing into limits for the trace's files.
 #include "native/engine/trace/open_trace.h"
 
 #include <algorithm>

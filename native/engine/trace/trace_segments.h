@@ -30,7 +30,8 @@ class TraceSegments {
   // Whether the segment has reached its size or its age.
   bool full(std::int64_t now_ns) const noexcept;
   // Writes a block: `block` has room for a TraceBlockHeader, and then records. False, with `error` set, if the file
-  // could not be written. The file then ends with the previous block; if it has none, it goes, unless it is the first.
+  // could not be written. The file then ends with the previous block; a file without a block is removed, unless it is
+  // the first file.
   bool write(std::byte* block, std::size_t bytes, std::uint32_t ring, std::uint64_t dropped, std::string* error);
   void end() noexcept;
   // Whether the file of the segment was removed, as together with its folder.

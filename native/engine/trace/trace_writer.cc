@@ -26,17 +26,17 @@ using telemetry::TraceHead;
 constexpr std::size_t kTraceRingBytes = 256 << 10;
 constexpr std::size_t kRingsMax = 256;                // most threads that trace at the same time
 constexpr std::size_t kTextsMax = 16'384;             // most texts of a process
-constexpr std::size_t kTextBytesMax = 1 << 20;        // most bytes of texts, where each text counts twice
+constexpr std::size_t kTextBytesMax = 1 << 20;        // bytes of text records: half for texts, half for their heads
 constexpr std::size_t kStandingMax = 65'536;          // most communicators and connections that exist at the same time
 constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // field `ring` of blocks with standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
 constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
-constexpr std::int64_t kTraceLookNs = 250'000'000;     // time between looks whether the file was removed
+constexpr std::int64_t kTraceLookNs = 250'000'000;     // time between checks whether the file was removed
 constexpr std::uint32_t kIdsTaken = 256;               // ids that a thread takes at once
 constexpr std::int64_t kTraceWarnNs = 60'000'000'000;
 
 std::atomic<std::uint64_t> next_serial{1};
-std::atomic<pid_t> process{0};  // stored, because getpid() is a system call; 0: no writer was opened yet
+std::atomic<pid_t> process{0};  // process id, stored because getpid() is a system call; 0: no writer was opened yet
 
 // TraceWriters of this process by directory. Never destroyed: threads may trace during exit.
 struct TraceWriters {
@@ -56,7 +56,7 @@ void close_writers() noexcept {
     for (const auto& [directory, writer] : writers().by_directory) {
       if (std::shared_ptr<TraceWriter> found = writer.lock()) open.push_back(std::move(found));
     }
-  } catch (const std::bad_alloc&) {  // the others end without the record that says so
+  } catch (const std::bad_alloc&) {  // out of memory: the other traces get no end record
   }
   for (const std::shared_ptr<TraceWriter>& writer : open) writer->close();
 }
@@ -122,7 +122,7 @@ TraceWriter::TraceWriter(std::string directory, const TraceLimits& limits)
 }
 
 bool TraceWriter::start(std::string* error) {
-  static_cast<void>(::mkdir(directory_.c_str(), 0777));  // if it is still missing then, begin() says why
+  static_cast<void>(::mkdir(directory_.c_str(), 0777));  // if the directory is still missing, begin() reports why
   if (!segments_.begin(now_ns(), error)) {
     *error = "cannot trace into " + *error;
     return false;
@@ -308,8 +308,8 @@ bool TraceWriter::begin_segment(std::int64_t now_ns) {
   return true;
 }
 
-// Four times a second, checks that the file was not removed. The folder is not made again: who removed it wants the
-// space.
+// Four times a second, checks that the file was not removed. A removed folder is not created again, because it was
+// probably removed to free its space.
 void TraceWriter::notice_removal(std::int64_t now_ns) {
   if (!segments_.open() || now_ns < look_ns_) return;
   look_ns_ = now_ns + kTraceLookNs;
@@ -368,7 +368,7 @@ bool TraceWriter::drain(bool last) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     draining_ = rings_;
-    ending_.swap(ended_);  // the rings may still hold records that refer to these communicators
+    ending_.swap(ended_);  // the rings may still hold records that refer to these standing records
   }
   taken_.resize(draining_.size());
   bool any = false;

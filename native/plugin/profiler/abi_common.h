@@ -16,13 +16,13 @@ inline constexpr std::uint64_t kEventPointToPoint = 1 << 2;
 inline constexpr std::uint64_t kEventProxyOp = 1 << 3;
 inline constexpr std::uint64_t kEventProxyStep = 1 << 4;
 inline constexpr std::uint64_t kEventProxyControl = 1 << 5;
-inline constexpr std::uint64_t kEventKernelChannel = 1 << 6;     // since version 3
-inline constexpr std::uint64_t kEventNetPlugin = 1 << 7;         // since version 3
-inline constexpr std::uint64_t kEventGroupApi = 1 << 8;          // since version 5
-inline constexpr std::uint64_t kEventCollectiveApi = 1 << 9;     // since version 5
-inline constexpr std::uint64_t kEventPointToPointApi = 1 << 10;  // since version 5
-inline constexpr std::uint64_t kEventKernelLaunch = 1 << 11;     // since version 5
-inline constexpr std::uint64_t kEventCopyCollective = 1 << 12;   // since version 6: a collective by copy engines
+inline constexpr std::uint64_t kEventKernelChannel = 1 << 6;     // since interface version 3
+inline constexpr std::uint64_t kEventNetPlugin = 1 << 7;         // since interface version 3
+inline constexpr std::uint64_t kEventGroupApi = 1 << 8;          // since interface version 5
+inline constexpr std::uint64_t kEventCollectiveApi = 1 << 9;     // since interface version 5
+inline constexpr std::uint64_t kEventPointToPointApi = 1 << 10;  // since interface version 5
+inline constexpr std::uint64_t kEventKernelLaunch = 1 << 11;     // since interface version 5
+inline constexpr std::uint64_t kEventCopyCollective = 1 << 12;   // interface version 6: a collective by copy engines
 
 // States of a proxy step, which are recorded when the step begins to wait for something.
 inline constexpr int kStateSendGpuWait = 8;
@@ -30,11 +30,11 @@ inline constexpr int kStateSendWait = 9;
 inline constexpr int kStateReceiveWait = 10;
 inline constexpr int kStateReceiveFlushWait = 11;
 inline constexpr int kStateReceiveGpuWait = 12;
-inline constexpr int kStateSendPeerWait = 20;  // since version 4
-// States of a proxy operation in versions 1 to 3, which count bytes and steps.
+inline constexpr int kStateSendPeerWait = 20;  // since interface version 4
+// States of a proxy operation in interface versions 1 to 3, which count bytes and steps.
 inline constexpr int kStateOpSendTransmitted = 2;
 inline constexpr int kStateOpReceived = 5;
-inline constexpr int kStateKernelChannelStop = 22;  // since version 4
+inline constexpr int kStateKernelChannelStop = 22;  // since interface version 4
 
 // A message of a network plugin. NCCL passes the plugin's own structure in `data`; `id` has its type and version.
 struct ProfiledNetEvent {
@@ -55,7 +55,7 @@ static_assert(sizeof(ProfiledProxyOp) == 24 && offsetof(ProfiledProxyOp, peer) =
 
 struct ProfiledKernel {
   std::uint8_t channel;
-  std::uint64_t timer_ns;  // since version 4: the GPU's global timer
+  std::uint64_t timer_ns;  // since interface version 4: the GPU's global timer
 };
 static_assert(sizeof(ProfiledKernel) == 16);
 

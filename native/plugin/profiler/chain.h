@@ -127,7 +127,7 @@ class Chain {
     const int pid = ::getpid();
     int own_mask = 0, chained_mask = 0;  // each profiler may change its mask at any time
     std::atomic<int> joined_mask{0};
-    std::atomic<int*> mask{nullptr};  // NCCL's mask
+    std::atomic<int*> mask{nullptr};  // NCCL's mask of event types
   };
   // Never destroyed, because NCCL's threads may call until the process ends. Only made if a profiler is chained.
   static State& state() noexcept {
@@ -161,7 +161,7 @@ class Chain {
       *context = state().contexts.add(std::move(made));
       state().joined_mask.store(0, std::memory_order_relaxed);  // NCCL's mask was overwritten above
       join_masks();
-    } catch (const std::bad_alloc&) {  // the communicator is not profiled
+    } catch (const std::bad_alloc&) {  // out of memory: the communicator is not profiled
       *context = nullptr;
       *mask = 0;
     }
@@ -182,7 +182,7 @@ class Chain {
   static void start_pair(const Table& chained, const Context& of, const Descriptor* from, EventPair* pair) noexcept {
     const std::uint64_t type = from->type;
     State& all = state();
-    // The parent of an operation of another process (PXN) is a pointer of that process, which remains as it is.
+    // The parent of an operation of another process (PXN) is a pointer of that process, which is passed on unchanged.
     EventPair parent{from->parent, from->parent};
     const bool foreign = type == kEventProxyOp && from->proxy_op.pid != all.pid;
     if (!foreign) parent = all.pairs.find(from->parent);

@@ -42,7 +42,7 @@ void on_crash(int signal, siginfo_t* info, void* machine) {
   const auto thread = static_cast<pid_t>(::syscall(SYS_gettid));
   std::atomic<pid_t>& entry = calling[static_cast<std::size_t>(thread) % kThreads];
   if (entry.load(std::memory_order_relaxed) == thread) {
-    entry.store(0, std::memory_order_relaxed);  // the line is written once, also if the next handler crashes again
+    entry.store(0, std::memory_order_relaxed);  // the text is written once, also if the next handler crashes again
     static_cast<void>(!::write(STDERR_FILENO, crash_text.data(), crash_length));
   }
   const struct sigaction& before = previous[static_cast<std::size_t>(signal)];
@@ -140,7 +140,7 @@ void* ChainLibrary::load(int version, Logger log) noexcept {
       log(kLogWarn, kLogInit, "weft", 0, "PROFILER/weft: the profiler in WEFT_PROFILER_CHAIN=%s is not called: %s",
           path_.c_str(), error.c_str());
     }
-  } catch (const std::bad_alloc&) {  // the profiler is not called
+  } catch (const std::bad_alloc&) {  // out of memory: the chained profiler is not called
   }
   return table(version);
 }

@@ -14,8 +14,8 @@ namespace weft::nccl {
 struct EventPair {
   void *own = nullptr, *chained = nullptr;  // null: that profiler has not recorded the event
   void* context = nullptr;                  // NCCL's handle of the communicator
-  // For a proxy operation: the number of the step that was started last, and the handle of its pair. NCCL starts a step
-  // again, without stopping it, if the network could not take it.
+  // For a proxy operation: the number of the step that was started last, and the handle of its pair. If the network
+  // could not accept the step's data, NCCL starts the step again, without stopping it first.
   int step = -1;
   void* step_event = nullptr;
 };
@@ -42,7 +42,7 @@ class EventPairs {
   }
   // Returns the pair of an event that runs and is not kept; null: there is none.
   EventPair* running(const void* event) noexcept { return running_.find(OpaqueHandle::of(event)); }
-  // As find(). The handles of pairs that are not kept then become unknown.
+  // Ends an event, and returns its pair as find() does. The handle of a pair that is not kept becomes unknown.
   EventPair end(const void* event) noexcept {
     const EventPair found = find(event);
     const OpaqueHandle handle = OpaqueHandle::of(event);
@@ -53,7 +53,7 @@ class EventPairs {
  private:
   static constexpr std::uint32_t kKept = 1 << 16;
   struct Kept {
-    std::atomic<std::uint32_t> generation{0};  // 0: being written
+    std::atomic<std::uint32_t> generation{0};  // 0: the entry is being written
     std::atomic<void*> own{nullptr}, chained{nullptr}, context{nullptr};
   };
 

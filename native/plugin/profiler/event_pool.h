@@ -32,7 +32,7 @@ class EventPool {
     Slot& slot = made(index);
     const std::uint32_t generation = (slot.generation.load(std::memory_order_relaxed) + 1) & kGenerationMask;
     new (&slot.event) Event;
-    slot.generation.store(generation, std::memory_order_release);  // odd: in use
+    slot.generation.store(generation, std::memory_order_release);  // an odd number: the slot is in use
     *handle = {kind_, 0, generation, index};
     return &slot.event;
   }

@@ -28,7 +28,7 @@ void* handle_of(std::uint32_t record, bool with_kernels) noexcept {
   return reinterpret_cast<void*>(std::uintptr_t{static_cast<std::uint8_t>(HandleKind::operation)} << 56 |
                                  (with_kernels ? kWithKernels : 0) | std::uintptr_t{record});
 }
-// The record of an operation's handle; 0: the handle names no operation.
+// Id of the trace record of the operation that a handle names; 0: the handle names no operation.
 std::uint32_t operation_of(const void* handle) noexcept {
   const auto bits = reinterpret_cast<std::uintptr_t>(handle) & ~kWithKernels;
   constexpr auto kind = std::uintptr_t{static_cast<std::uint8_t>(HandleKind::operation)};
@@ -128,7 +128,7 @@ void Profiler::init(void** context, int* mask, const CommunicatorFacts& facts, L
     *context = contexts_.add(std::move(made));
     if (*context == nullptr) return;
     *mask = static_cast<int>(kMask | (kernels_every_ != 0 ? kEventKernelChannel : 0));
-  } catch (const std::bad_alloc&) {  // this communicator is not traced
+  } catch (const std::bad_alloc&) {  // out of memory: this communicator is not traced
   }
 }
 

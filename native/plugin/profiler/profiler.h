@@ -42,11 +42,11 @@ struct CommunicatorFacts {
   int nodes = 0, ranks = 0, rank = -1;
 };
 
-// An operation; null texts are unknown.
+// What NCCL reports of an operation; texts that are null are unknown.
 struct OperationFacts {
   enum class Kind : std::uint16_t { collective, point_to_point, copy_engines };
   Kind kind = Kind::collective;
-  // Versions 1 to 3 name the communicator with each operation, later versions in init.
+  // Interface versions 1 to 3 name the communicator with each operation, later ones in init.
   std::uint64_t comm_hash = 0;
   const char* comm_name = nullptr;
   int rank = -1;
@@ -54,7 +54,7 @@ struct OperationFacts {
   const char *function = nullptr, *datatype = nullptr, *algorithm = nullptr, *protocol = nullptr;
   int root = -1;  // for point-to-point operations: the peer's rank
   std::uint16_t channels = 0;
-  const void* call = nullptr;  // handle of the program's call of NCCL, from version 5 on
+  const void* call = nullptr;  // handle of the program's call of NCCL, from interface version 5 on
 };
 
 class Profiler {
@@ -66,19 +66,19 @@ class Profiler {
   void init(void** context, int* mask, const CommunicatorFacts& facts, Logger log) noexcept;
   void finalize(void* context) noexcept;
 
-  // Functions with `event` set it to the new event's handle; null: there is nothing to record.
+  // The functions start_... with a parameter `event` set *event to the new event's handle; null: nothing is recorded.
   void start_operation(void* context, const OperationFacts& facts, void** event) noexcept;
   // A call of NCCL by the program. Operations that it causes start later, and name it as their parent.
   void start_call(bool is_captured, void** event) noexcept;
   void start_channel(void* context, const void* parent, const ProfiledProxyOp& facts, void** event) noexcept;
-  // NCCL starts a step again if the network could not take it; the event is then the same.
+  // If the network could not accept a step's data, NCCL starts the step again; *event is then the same handle.
   void start_step(const void* parent, int number, void** event) noexcept;
   void start_kernel(const void* parent, std::uint16_t channel, std::uint64_t gpu_ns, void** event) noexcept;
   void start_net(const void* parent, const ProfiledNetEvent& event) noexcept;
 
   // A step begins to wait for what `state` says. `bytes`: size of the step; 0: not known.
   void record_state(const void* event, int state, std::uint64_t bytes) noexcept;
-  // Sets the bytes that a channel has transferred so far. Only versions 1 to 3 count bytes by channel.
+  // Sets the bytes that a channel has transferred so far. Only interface versions 1 to 3 count bytes by channel.
   void record_transferred(const void* event, std::uint64_t bytes) noexcept;
   void record_kernel_stop(const void* event, std::uint64_t gpu_ns) noexcept;
   void stop(const void* event) noexcept;
@@ -87,7 +87,7 @@ class Profiler {
   // A communicator: NCCL initialises the profiler once for each.
   struct Context {
     std::uint32_t record = 0;
-    std::atomic<bool> named{false};  // false: NCCL has not named the communicator yet (versions 1 to 3)
+    std::atomic<bool> named{false};  // false: NCCL has not named the communicator yet (interface versions 1 to 3)
   };
   Profiler() = default;
   engine::TraceWriter* begin_tracing(Logger log);
@@ -100,7 +100,7 @@ class Profiler {
   // The times of kernels are traced for one in this many operations; 0: for none.
   std::int64_t kernels_every_ = 0;
   std::atomic<std::int64_t> operations_{0};
-  int pid_ = 0;  // of this process, since getpid() is a system call
+  int pid_ = 0;  // id of this process, stored because getpid() is a system call
   // Kept until the process ends, because events come from other threads even after the last finalize.
   std::shared_ptr<engine::TraceWriter> owned_;
   std::atomic<engine::TraceWriter*> writer_{nullptr};  // null: nothing is recorded

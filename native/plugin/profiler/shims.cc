@@ -18,7 +18,7 @@
 namespace weft::nccl {
 namespace {
 
-// Version 1 passes numbers instead of texts. The texts are those that later versions pass.
+// Interface version 1 passes numbers instead of texts. The texts are those that later versions pass.
 constexpr std::array<const char*, 8> kFunctions = {"Broadcast", "Reduce",   "AllGather", "ReduceScatter",
                                                    "AllReduce", "SendRecv", "Send",      "Recv"};
 constexpr std::array<const char*, 10> kDatatypes = {"ncclInt8",    "ncclUint8",   "ncclInt32",   "ncclUint32",
@@ -89,7 +89,7 @@ OperationFacts copies_of(const CopyCollective& from) noexcept {
   return facts;
 }
 
-// Versions 1 to 3 name the communicator in each operation.
+// Interface versions 1 to 3 name the communicator in each operation.
 template <typename Operation>
 void add_communicator(const Operation& from, int rank, OperationFacts* facts) noexcept {
   facts->rank = rank;

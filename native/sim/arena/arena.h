@@ -31,7 +31,7 @@ struct FlowPlan {
   i64 start_ns = 0;
   i64 stop_ns = -1;  // when to close the flow, even with messages outstanding; -1: never
   u64 message_bytes = 1 << 20;
-  u64 messages = 0;  // 0: as many as fit in the time
+  u64 messages = 0;  // number of messages; 0: as many as fit in the run's time limit
   u32 ahead = 4;
 };
 
@@ -43,7 +43,7 @@ struct ArenaPlan {
   // Loss probability in the reverse direction of each path, which has the path's delay and no queue.
   double ack_loss = 0;
   LinkConfig sender_port, receiver_port;  // ports of each host; without rate and delay, hosts have no ports
-  std::vector<PathChange> changes;        // in any order
+  std::vector<PathChange> changes;        // changes of the paths, in any order
   std::vector<FlowPlan> flows;
   i64 window_bytes_max = core::defaults::kWindowBytesMax;
   i64 rto_ns_min = core::defaults::kRtoNsMin;

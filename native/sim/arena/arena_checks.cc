@@ -69,8 +69,8 @@ void Arena::check_burst(u32 host, const core::TxBurst& burst) {
   const i64 window_bytes = sender.tx.window().window_bytes();
   const i64 segment_bytes = plan_.segment_bytes;
   if (!fresh) {
-    // For retransmissions this is only counted and not a violation: the bytes in flight are those of all flows to the
-    // peer, and may exceed this flow's window.
+    // A retransmission beyond the window is only counted and is no violation: the bytes in flight are those of all
+    // flows to the peer, and may exceed this flow's window.
     if (core_inflight_bytes(sender.peer->paths()) > window_bytes) flow->copies_beyond_window += burst.count;
   } else if (!sender.tx.has_lost() && flow->ledger.unacked_bytes() > std::max(window_bytes, segment_bytes)) {
     violate("window", "flow " + std::to_string(flow->number) + " has " + std::to_string(flow->ledger.unacked_bytes()) +

@@ -40,7 +40,7 @@ std::string Arena::complaint(const ArenaPlan& plan) {
       return "messages up to 2^40 bytes, starts >= 0";
     sends[flow.from] = receives[flow.to] = 1;
   }
-  // In a recording, the highest 8 bits of an owner are the host's number.
+  // A recording has 8 bits for the number of the host that made a decision.
   const auto beyond = [](const FlowPlan& flow) { return std::max(flow.from, flow.to) > 0xFF; };
   if (plan.recording_bytes_max != 0 && std::any_of(plan.flows.begin(), plan.flows.end(), beyond)) {
     return "hosts below 256 where it is recorded";

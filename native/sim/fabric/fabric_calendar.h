@@ -16,7 +16,7 @@ namespace weft::sim {
 struct FabricDue {
   i64 at_ps = 0;
   u32 node = 0;
-  u32 port = 0;  // port where the packet arrives, or that must send its queue; or made of kPause, kChange or kSelf
+  u32 port = 0;  // port where the packet arrives or whose queue must be sent, or a code with kPause, kChange or kSelf
   FabricPacket* packet = nullptr;
 
   // kPause plus a port of the node: `packet` is a PFC frame that stops or restarts that port.

@@ -58,7 +58,7 @@ class FabricChecks {
     bool refused = false;  // a NACK for this transmission was received
   };
   struct Sender {
-    std::vector<Copy> segments;  // indexed by sequence number
+    std::vector<Copy> segments;  // latest transmission of each segment, indexed by sequence number
     i64 refused = 0;             // number of transmissions for which a NACK was received
   };
   void violate(const char* rule, const std::string& what, u32 transfer = core::kNone);
@@ -78,7 +78,7 @@ class FabricChecks {
   const FabricPlan& plan_;
   const FabricWork& work_;
   std::vector<std::unique_ptr<Arrived>> arrived_;  // indexed by transfer
-  std::vector<u8> sent_;                           // indexed by transfer
+  std::vector<u8> sent_;                           // indexed by transfer; 1: its send has completed
   std::map<std::pair<u32, u32>, u32> flows_;       // (host, flow) -> connection
   std::vector<std::unique_ptr<Sender>> senders_;   // indexed by connection
   std::map<std::tuple<u32, u32, u8>, i64> down_;   // (host, peer, path) -> when the path became silent

@@ -27,8 +27,8 @@ struct FabricShared {
   i64 data_packets = 0;
   i64 received = 0, sent = 0;  // number of transfers received and sent
   i64 policies_failed = 0;
-  std::string policy_failure;  // the first failure of a policy
-  std::string failure;         // the first failure of a flow or a peer
+  std::string policy_failure;  // the first failure of a policy; empty: none
+  std::string failure;         // the first failure of a flow or a peer; empty: none
 };
 
 // Handles an event that is not a packet for a host: a port change, a PFC frame, or a wake-up. Returns false if the
@@ -53,8 +53,8 @@ class FabricHost {
   // Posts the first receives of a connection that ends at this host.
   void post_receives(FabricShared* shared, u32 connection, i64 now_ps);
 
-  // Handles all events of this host before `end_ps`; `dues` are its packets in order of time. Its ports are then
-  // settled up to that time.
+  // Handles all events of this host before `end_ps`; `dues` are its packets in order of time. Afterwards its ports have
+  // sent all packets that could be sent before `end_ps`.
   void handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps);
   // Prefetches the memory that handle() accesses first.
   void prefetch() const noexcept { stack_.prefetch(); }
@@ -98,7 +98,7 @@ class FabricHost {
   u64 fingerprint_ = 0;
   std::vector<u32> peers_;        // index of a peer in the stack -> its host number
   std::vector<u32> connections_;  // index of a flow in the stack -> its connection
-  std::vector<Start> starts_;     // a heap, earliest start first
+  std::vector<Start> starts_;     // start times of transfers that wait for them: a heap, earliest first
 };
 
 }  // namespace weft::sim

@@ -73,11 +73,11 @@ struct FabricPlan {
   bool check = false;  // check the invariants P-1 to P-8 during the run
   i64 limit_ns = 1'000'000'000;
 
-  // The network. route[switch * groups + group_of[host]] is the number of a set of ports, or -1. A link from a switch
-  // to a host needs no route.
+  // The network. route[switch * groups + group_of[host]] is the number of the set of ports through which the switch
+  // reaches the host; -1: there is no route. A host that is linked to the switch needs none.
   u32 hosts = 0, switches = 0, groups = 0;
   std::vector<PortPlan> ports;  // sorted by `from`
-  std::vector<u32> group_of;    // host -> group
+  std::vector<u32> group_of;    // host -> its group, whose hosts share their routes
   std::vector<i32> route;
   // Set s consists of the ports set_ports[set_begin[s]] to set_ports[set_begin[s + 1] - 1].
   std::vector<u32> set_begin;
@@ -87,17 +87,18 @@ struct FabricPlan {
   // Trim a segment if a queue is full: the switch cuts off its payload and forwards its header.
   bool trim = false;
   bool priority = true;                  // send control packets and trimmed headers before data
-  i64 header_queue_bytes_max = 1 << 20;  // queue limit for packets with priority
+  i64 header_queue_bytes_max = 1 << 20;  // limit of a port's queue for packets that are sent before data
   // A switch sends PFC pause and resume frames to a link when its queues hold this many bytes from that link; 0: no
   // PFC.
   i64 pause_bytes = 0, resume_bytes = 0;
 
-  // The transfers and what they wait for.
+  // The transfers, and the dependencies between them.
   std::vector<TransferPlan> transfers;
   std::vector<DependencyPlan> dependencies;
 
   // The hosts.
-  // Delay between wire and transport, and the most that is added to it at random; packets stay in order.
+  // Delay of a packet between a host's port and its transport, and the largest random delay added to it; packets stay
+  // in order.
   i64 host_delay_ns = 0, host_jitter_ns = 0;
   u16 paths = 64;
   u16 segment_bytes = 4160;     // including weft's header of 64 bytes

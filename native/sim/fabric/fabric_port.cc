@@ -29,8 +29,8 @@ void FabricPort::open(const PortPlan& plan, u32 index, u64 seed, const FabricRul
   random_ = core::Random(seed);
 }
 
-// Computes the time per byte if it is a whole number of picoseconds, as at most rates. At other rates every packet
-// needs a division, which costs as much as the rest of its handling.
+// Computes the time per byte if it is a whole number of picoseconds, which it is for the usual rates. At other
+// rates every packet needs a division, which costs as much as the rest of its handling.
 void FabricPort::set_rate(i64 bytes_per_s) noexcept {
   bytes_per_s_ = bytes_per_s;
   ps_per_byte_ = kFabricPsPerS % bytes_per_s == 0 ? kFabricPsPerS / bytes_per_s : 0;

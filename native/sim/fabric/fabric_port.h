@@ -115,7 +115,7 @@ class alignas(64) FabricPort {
   u32 high_in_a_row_ = 0;  // consecutive priority packets sent while data waited
   i64 sending_low_bytes_ = 0;
 
-  i64 ps_per_byte_ = 0;       // 0: the time per byte is not a whole number
+  i64 ps_per_byte_ = 0;       // 0: at this rate, a byte does not take a whole number of picoseconds
   double seen_per_byte_ = 0;  // buckets of seen_ per byte of queue: kSeen / (queue_bytes_max + 1)
   i64 delay_ps_ = 0;
   i64 queue_bytes_max_ = 0;
@@ -130,7 +130,7 @@ class alignas(64) FabricPort {
 
   i64 bytes_per_s_ = 0;
   double loss_ = 0, bit_error_rate_ = 0;
-  i64 burst_ps_ = 0;  // size of the token bucket, as sending time
+  i64 burst_ps_ = 0;  // size of the token bucket, as the time in which its bytes are sent
   i64 jitter_ps_ = 0, last_due_ps_ = 0;
   i64 trimmed_ = 0, dropped_ = 0, lost_ = 0, pauses_ = 0;
   u32 from_ = 0;

@@ -30,7 +30,7 @@ struct PortReport {
   i64 lost = 0;     // packets lost on the wire, or because the link was down
   i64 pauses = 0;   // how often PFC stopped this port
   i64 busy_ns = 0;
-  // Queue length that arriving data finds.
+  // Percentiles and maximum of the queue length that arriving data packets find.
   i64 queue_bytes_p50 = 0, queue_bytes_p95 = 0, queue_bytes_p99 = 0, queue_bytes_max = 0;
 };
 
@@ -53,8 +53,8 @@ struct FabricSamples {
   std::vector<i64> queue_bytes;   // one row per sample, one column per sampled port
   std::vector<i64> window_bytes;  // one column per sampled connection
   std::vector<i64> inflight_bytes;
-  std::vector<i64> sent_bytes;                        // bytes sent and acknowledged
-  std::vector<i64> queue_bytes_max, queue_bytes_sum;  // maximum and sum over all ports of switches
+  std::vector<i64> sent_bytes;                        // acknowledged bytes, one column per sampled connection
+  std::vector<i64> queue_bytes_max, queue_bytes_sum;  // longest queue, and sum of all queues, of switch ports
 };
 
 }  // namespace weft::sim

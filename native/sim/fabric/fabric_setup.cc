@@ -7,7 +7,8 @@
 namespace weft::sim {
 namespace {
 
-// The longest window. Samples and the time limit are only exact to a window, because they are taken at its end.
+// The longest time window. Samples and the time limit are handled at the end of a window, so they come late by up to
+// the length of a window.
 constexpr i64 kWindowPsMax = 20'000'000;
 
 u64 token_of(const FabricPlan& plan, u64 kind, u64 number) noexcept {

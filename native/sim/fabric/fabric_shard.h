@@ -96,8 +96,8 @@ class FabricShard final : public FabricSink {
   i64 packet_hops_ = 0;
   bool pfc_, starved_ = false;
   std::vector<FabricDue> due_, sorted_, next_, dealt_;
-  // heads_: index of each node's first event. chain_: index of the event that follows in the same list. active_: nodes
-  // with events.
+  // heads_: index of each node's first event. chain_: for each event, index of the same node's next event. active_:
+  // nodes with events.
   std::vector<u32> heads_, chain_, active_;
   std::vector<std::vector<FabricDue>> outbox_;
 };

@@ -29,8 +29,8 @@ struct FabricReceive {
 
 struct FabricWork {
   std::vector<FabricConnection> connections;  // sorted by from, to and stream
-  std::vector<u32> order;                     // transfers, grouped by connection, without local ones
-  std::vector<u32> connection_of;             // transfer -> connection; not set for local ones
+  std::vector<u32> order;                     // transfers, grouped by connection; local events are left out
+  std::vector<u32> connection_of;             // transfer -> connection; not set for local events
   std::vector<u32> number_of;                 // transfer -> its message number in the connection
   std::vector<TransferReport> transfers;
 
@@ -41,7 +41,7 @@ struct FabricWork {
   std::vector<u32> next_begin;
   std::vector<DependencyPlan> next;
 
-  // Indexed by connection. The sending host writes the first three, the receiving host the others.
+  // Indexed by connection. The sending host writes posted, through and oldest; the receiving host writes the others.
   std::vector<u32> posted, through;
   std::vector<u32> oldest;  // the oldest unfinished message; a later message may finish before it
   std::vector<u32> posted_receives, placed;

@@ -59,7 +59,7 @@ struct Arrival {
   u8 path = 0;
   bool congestion_experienced = false;
   bool corrupted = false;
-  bool settled = false;  // the payload counts as read before its buffer was returned to the caller
+  bool settled = false;  // its buffer was returned to the caller, so the copy in `payload` is delivered
   std::vector<u8> header;
   std::vector<u8> payload;
   core::Payload source;  // where the segment's payload is and, for an RDMA write, where the payload must go

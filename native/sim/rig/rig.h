@@ -38,13 +38,13 @@ struct Schedule {
   u64 eager_bytes = 4096;
   u64 eager_slots = 4;
   i64 window_bytes_max = 1 << 20;
-  // 25 timeouts: even with 30 % loss, a living peer practically never stays silent for so long by chance.
+  // 25 times rto_ns_max: even with 30 % loss, a living peer practically never stays silent for so long by chance.
   i64 peer_silence_ns = 5'000'000'000;
   i64 rto_ns_max = 200'000'000;
   i64 port_buffer_bytes = 1 << 20;
   // Advertise receives longer than eager_bytes with a memory window, and write arriving segments through it.
   bool windows = false;
-  bool windows_outlive = false;  // a planted defect: windows stay open after their message is done
+  bool windows_outlive = false;  // a planted defect: memory windows stay open after their message is done
   // Fractions of the sends and receives whose bytes pass through small bounce buffers, as for GPU memory.
   double staged_sends = 0.0, staged_receives = 0.0;
   // The link reads payload when it is delivered instead of when it is sent, like a NIC that processes a request late.

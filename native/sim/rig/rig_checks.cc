@@ -109,8 +109,8 @@ bool Rig::settled() const noexcept {
     const Side& side = *sides_[end];
     if (side.flows_closed < side.flows.size()) return false;
     if (schedule_.dies_at_ns >= 0) continue;
-    // P-5: a path that works again must become usable by itself. It gets twenty timeouts, counted from when it works
-    // again or from the close, because the last timeout may have come just before that.
+    // P-5: a path that works again must become usable by itself within 20 * rto_ns_max. The time counts from when the
+    // path works again or from the close, because the path's last timeout may have come just before that.
     i64 healed_ns = closed_ns_;
     for (const PathOutage& outage : schedule_.outages) {
       if (outage.from_ns <= now_ns_ && outage.until_ns > healed_ns) healed_ns = outage.until_ns;
@@ -149,7 +149,7 @@ void Rig::check_end() {
   }
   const bool excused = schedule_.dies_at_ns >= 0 || schedule_.close_at_ns >= 0 || schedule_.send_too_long;
   if (report_.failed != 0 && !excused) {
-    violate("P-2", "requests failed although both ends were alive and a path worked: " +
+    violate("P-2", "requests failed although both ends were alive and a path worked; statuses of end 0 and end 1: " +
                        std::string(status_name(sides_[0]->first_failure)) + ", " +
                        status_name(sides_[1]->first_failure));
   }

@@ -17,7 +17,7 @@ using core::u8;
 
 class Staging {
  public:
-  // Creates one ring for each of `stripes` flows. `limit_bytes`: initial limit of each stage.
+  // Creates one ring for each of `stripes` flows. `limit_bytes`: the initial Stage::limit of each ring.
   Staging(u32 stripes, u64 ring_bytes, u64 piece_bytes, u64 limit_bytes);
 
   core::Stage* stage(u32 stripe) noexcept { return &stages_[stripe]; }

@@ -15,7 +15,7 @@ inline constexpr u64 kGuardBytes = 64;  // bytes after a receive's capacity, whi
 inline constexpr u8 kUntouched = 0xA5;  // content of a receive buffer before any byte arrives
 inline constexpr u8 kReused = 0x5A;     // content of a buffer after it was returned to the caller
 inline constexpr u64 kRingBytes = 32'768, kPieceBytes = 8'192;
-inline constexpr i64 kStageNs = 50'000;  // how often a copier that has something to do is polled
+inline constexpr i64 kStageNs = 50'000;  // time between two polls of a copier that has something to copy
 
 struct Rig::Transfer {
   core::ReceiveTicket ticket;  // must be the first member: of() converts its address to a Transfer

@@ -79,7 +79,7 @@ TEST(credit__requests_in_vain_are_repeated_ever_more_slowly_while_starved) {
   CHECK_EQUAL(wait_ns, 32 * kMs);
   CHECK(credit.on_granted(500));
   CHECK(credit.take_request(credit.request_ns(), 1000, true, config));
-  CHECK_EQUAL(credit.request_ns() - now_ns - wait_ns, 2 * kMs);  // after a grant, the interval is short again
+  CHECK_EQUAL(credit.request_ns() - now_ns - wait_ns, 2 * kMs);  // after a grant, the request interval is short again
 }
 
 TEST(credit__never_waits_longer_than_twice_the_longest_timeout) {

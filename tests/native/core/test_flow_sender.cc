@@ -144,7 +144,7 @@ TEST(flow_sender__bits_acknowledge_segments_out_of_order) {
   Bench at;
   CHECK_EQUAL(at.post(0, std::vector<u8>(4 * kPayload)), Status::ok);
   CHECK_EQUAL(at.transmit_all(), std::size_t{4});
-  CHECK(at.acknowledge(1, {0b110}));  // acknowledges 2 and 3
+  CHECK(at.acknowledge(1, {0b110}));  // acknowledges segments 2 and 3
   CHECK_EQUAL(at.sender.inflight_bytes(), static_cast<i64>(kPayload));
   CHECK_EQUAL(at.done(), 0);
   CHECK(at.acknowledge(4));

@@ -85,7 +85,7 @@ TEST(path_room__so_does_releasing_a_flow_and_its_number_may_be_used_again) {
   pair.stack[0].release_flow(pair.flow[0]);
   CHECK_EQUAL(bench.path().inflight_bytes, 0);
   CHECK(pair.stack[0].wants_to_send());
-  // The waiting flow is released, too; afterwards it must not be in any queue.
+  // Release the waiting flow, too; afterwards it must not be in any queue.
   pair.stack[0].release_flow(bench.second[0]);
   CHECK(!pair.stack[0].wants_to_send());
   CHECK(pair.stack[0].peer(pair.peer[0])->path_waiters().empty());

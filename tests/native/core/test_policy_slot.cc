@@ -1,5 +1,5 @@
-// Tests in every family that a policy that fails, at its start or later, is replaced by `fixed`, with an event. This
-// file defines the failing policies.
+// Tests in every family that a policy that fails, at its start or later, is replaced by `fixed`, and that an
+// event reports this. This file defines the failing policies.
 #include <cstring>
 
 #include "native/core/credit_control.h"

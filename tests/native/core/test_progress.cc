@@ -14,7 +14,7 @@ namespace wire = weft::wire;
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr weft::core::u64 kSeeds = 1;  // with sanitizers the test is ten times slower
+constexpr weft::core::u64 kSeeds = 1;  // fewer seeds, because with sanitizers the test is ten times slower
 #else
 constexpr weft::core::u64 kSeeds = 3;
 #endif

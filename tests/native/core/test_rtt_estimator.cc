@@ -60,7 +60,7 @@ TEST(rtt_estimator__an_estimate_serves_until_the_first_sample) {
 
 TEST(rtt_estimator__the_timeout_doubles_up_to_its_ceiling) {
   RttEstimator rtt;
-  CHECK_EQUAL(rtt.timeout_ns(kMs, kSecond, 0), 20 * kMs);  // the default, as nothing is known
+  CHECK_EQUAL(rtt.timeout_ns(kMs, kSecond, 0), 20 * kMs);  // the default timeout, as no RTT is known
   rtt.on_sample(kMs);
   const i64 base_ns = rtt.timeout_ns(kMs, kSecond, 0);
   CHECK_EQUAL(base_ns, 3 * kMs);  // SRTT + 4 * RTTVAR, and RTTVAR is SRTT / 2

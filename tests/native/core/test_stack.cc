@@ -312,7 +312,8 @@ void acknowledge_a_full_window(u16 segment_bytes) {
     CHECK_EQUAL(wire::decode(packet.header.data(), packet.header.size(), 0, &decoded), wire::Verdict::ok);
     if (decoded.common.type == wire::Type::ack) {
       full += decoded.ack.bitmap_words == wire::ack_words_max(segment_bytes) ? 1 : 0;
-      CHECK(packet.header.size() <= std::max<std::size_t>(segment_bytes, 440));  // the limit that both ends assume
+      // ack_words_max() allows 440 bytes if segments are shorter.
+      CHECK(packet.header.size() <= std::max<std::size_t>(segment_bytes, 440));
       covered_end = std::max(covered_end, decoded.ack.base_seq + 64u * decoded.ack.bitmap_words);
       CHECK_EQUAL(decoded.ack.cumulative_seq, 0u);
     }
@@ -328,7 +329,7 @@ void acknowledge_a_full_window(u16 segment_bytes) {
 
 }  // namespace
 
-// Also, no acknowledgment is longer than a segment, which UD requires.
+// Also tests that each acknowledgment is no longer than a segment, because UD queue pairs can't send more.
 TEST(stack__a_full_window_is_acknowledged_in_several_packets) {
   for (const u16 segment_bytes : std::initializer_list<u16>{128, 576}) acknowledge_a_full_window(segment_bytes);
 }
@@ -411,7 +412,7 @@ TEST(stack__a_first_burst_that_is_lost_is_missed_once_its_path_is_measured) {
   CHECK(buffer == sent);
 }
 
-// An empty message is also resent, but only after the timeout, because it adds no bytes in flight to a path.
+// A lost empty message is resent only after the timeout, because it adds no bytes in flight to a path.
 TEST(stack__a_first_message_of_no_bytes_is_missed_after_the_least_timeout) {
   StackConfig config = weft::test::shipped_config();
   config.rto_ns_min = 50'000'000;

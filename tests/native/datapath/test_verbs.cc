@@ -260,8 +260,8 @@ TEST(verbs__direct__without_windows_or_room_to_register_bytes_are_copied) {
     Two two(VerbsMode::uc, 0, true);
     CHECK(two.carry(20, 60'000));
     CHECK_EQUAL(two.a().datapath.counters().payload_written_bytes, 0);
-    CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes,
-                0);  // memory is registered, although there are no memory windows
+    // The sender's memory is registered, although there are no memory windows.
+    CHECK_EQUAL(two.a().datapath.counters().payload_copied_bytes, 0);
     CHECK_EQUAL(two.b().datapath.counters().windows_refused, 20);
   }
   null_provider_reset({});

@@ -24,7 +24,7 @@ constexpr std::uint32_t kPeers = 1'000;
 #endif
 constexpr std::uint16_t kPaths = 256;
 constexpr long kBytesPerPathMax = 160;
-constexpr std::int64_t kEachNsMax = 60'000'000'000;  // limit of CPU time that the design states
+constexpr std::int64_t kEachNsMax = 60'000'000'000;  // CPU time that one operation on all paths may take
 
 std::int64_t now_ns() {
   timespec now{};

@@ -357,7 +357,7 @@ TEST(trace__a_file_that_cannot_grow_ends_with_a_whole_block) {
   const std::size_t written = count(segments, TraceMessage::kType);
   CHECK(written > 0);
   CHECK(segments.size() >= 2 && !has_end(segments.front()) && has_end(segments.back()));
-  CHECK_EQUAL(segments.back().blocks.back().dropped, 2000 - written);  // the next file counts what was dropped
+  CHECK_EQUAL(segments.back().blocks.back().dropped, 2000 - written);  // the next file counts the dropped records
 }
 
 TEST(trace__a_full_disk_leaves_one_file_without_end) {
@@ -398,7 +398,7 @@ TEST(trace__a_file_that_is_removed_is_noticed) {
     put_messages(*writer, 1);
     return writer->stats().dropped > 0;
   }));
-  CHECK(!fs::exists(folder.path));  // it is not made again
+  CHECK(!fs::exists(folder.path));  // the removed directory is not made again
 }
 
 TEST(trace__a_forked_child_records_nothing_and_may_open_its_own) {

@@ -261,7 +261,7 @@ TEST(kernels__what_a_launch_refuses_and_what_it_need_not_do) {
   CHECK_EQUAL(test::blocks_launched(), 4'096u);  // each warp copies at most 32 KB
   CHECK_EQUAL(kernels->gather(table, 0, std::uint64_t{1} << 45, 0, nullptr), gpu::kSuccess);
   CHECK_EQUAL(test::blocks_launched(), 1u << 27);
-  // more blocks than a grid may have
+  // Needs more blocks than a grid may have, so the launch is refused.
   CHECK_EQUAL(kernels->gather(table, 0, std::uint64_t{1} << 60, 0, nullptr), gpu::kInvalidValue);
   test::only_counts() = false;
 }

@@ -59,7 +59,7 @@ TEST(gpu__an_error_at_each_call_ends_the_transfer) {
   for (const char* symbol : {"cuCtxPushCurrent_v2", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuEventCreate",
                              "cuEventRecord", "cuEventQuery"}) {
     for (const int nth : {1, 2, 3, -1, -3}) {  // negative: later calls fail, too, as with a broken context
-      // Events are reused, so that it depends on timing how many are created.
+      // Events are reused, so timing decides how many are created; only the first creation can be made to fail.
       if (std::strcmp(symbol, "cuEventCreate") == 0 && std::abs(nth) != 1) continue;
       {
         Pair pair({});
