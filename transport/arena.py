@@ -18,7 +18,7 @@ from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyName, PolicyRefusedError, is_broken, policy_text
 
 RECORDING_BYTES_MAX = 1 << 30
-FIGURE_MAX = 1 << 50  # bytes or ns: sums over paths and flows fit in 64 bits
+FIGURE_MAX = 1 << 50  # largest size, rate or time: sums over paths and flows fit in 64 bits
 FLOWS_MAX = 2048
 RATE_BYTES_PER_S = 1_250_000_000  # 10 Gb/s
 DELAY_NS = 25_000  # one-way delay, without the time to transmit

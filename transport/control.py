@@ -57,7 +57,7 @@ class ConnectionTelemetry:
 
 @dataclass(frozen=True)
 class Telemetry:
-    """The input of a step."""
+    """The input of a step of the control loop."""
 
     step: int  # number of the step, from 0
     now_ns: int  # time.monotonic_ns()

@@ -50,9 +50,8 @@ class View(NamedTuple):
     on_gpu: bool
     stream: int | None  # the stream to wait for; None: no stream
     element: str = ""  # element type: "f32", "bf16", "u8", ...
-    device: int = (
-        0  # the GPU that the array names; later the driver's answer, unless the array is empty
-    )
+    # The GPU that the array names; if the array is not empty, the driver finds the GPU instead.
+    device: int = 0
 
 
 def stream_handle(stream: object, argument: str = "stream") -> int:

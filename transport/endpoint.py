@@ -41,7 +41,8 @@ from transport.timeouts import deadline, patience
 
 HANDLE_BYTES = 64
 PAUSE_S_MIN, PAUSE_S_MAX = 0.00005, 0.002
-TROUBLE_S = 1.0  # an accept that timed out also reports failures in this time before it began
+# An accept that times out also reports a peer that failed to connect in this time before the call.
+TROUBLE_S = 1.0
 
 KnobValue = str | int | float | bool | os.PathLike[str]
 Policies = Mapping[str, PolicyName]  # family ("window", "path", "loss", "credit") -> policy
@@ -121,7 +122,7 @@ class Listener(AsyncCloses):
         return made[0]
 
     def __iter__(self) -> Iterator[Connection]:
-        """Yields each new peer until the listener is closed."""
+        """Yields the connection of each new peer until the listener is closed."""
         while not self.closed:
             try:
                 yield self.accept()

@@ -39,7 +39,7 @@ class Memory(Closes):
 
     @property
     def nbytes(self) -> int:
-        """Length in bytes."""
+        """The length of the registered buffer in bytes."""
         return self._nbytes
 
     @property

@@ -40,7 +40,7 @@ class Port:
     vendor: str = ""
     numa_node: int = -1  # -1: unknown
     pci_path: str = ""  # real sysfs path; empty for a virtual device
-    limits: dict[str, int] = field(default_factory=dict)  # most queue pairs and work requests
+    limits: dict[str, int] = field(default_factory=dict)  # such as "queue_pairs" -> largest number
 
     @property
     def name(self) -> str:

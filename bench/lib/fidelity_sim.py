@@ -31,7 +31,9 @@ FAMILIES = ("window", "path", "loss", "credit")
 
 
 def schedule(hosts: int, pairs: Sequence[tuple[int, int]], size: int) -> str:
-    """A GOAL schedule: each pair sends a short message, as lab channels do, then the timed one."""
+    """A GOAL schedule: each pair sends a short message, like the first of a lab channel, then the
+    timed one.
+    """
     ranks: list[list[str]] = [[] for _ in range(hosts)]
     for number, (source, target) in enumerate(pairs):
         ranks[source] += [

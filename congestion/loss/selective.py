@@ -19,7 +19,8 @@ from congestion.promises import Promises
 Flow = record(
     # How many later deliveries declare a loss, in units of threshold_segments; 0 counts as 1.
     patience=int,
-    changed_ns=int,  # time of the last spurious retransmission, or when patience last halved
+    # Time of the last spurious retransmission, or of a later halving of `patience`.
+    changed_ns=int,
 )
 
 Path = record(

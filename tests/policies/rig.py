@@ -40,7 +40,7 @@ class Rig:
 
 
 class WindowRig(Rig):
-    """One flow of a window policy; windows are in segments. `network`: fields of all events."""
+    """One flow of a window policy; windows are in segments. All events get the fields `network`."""
 
     def __init__(
         self, name: str, segments: float = 0.0, network: Mapping[str, float] | None = None, **p: Any

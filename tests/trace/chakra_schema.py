@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-# Message -> name of a field, its number, its type in descriptor.proto, whether it is repeated.
-STRING, UINT64, INT64, INT32, BOOL, ENUM, MESSAGE = 9, 4, 3, 5, 8, 14, 11
+STRING, UINT64, INT64, INT32, BOOL, ENUM, MESSAGE = 9, 4, 3, 5, 8, 14, 11  # descriptor.proto
+# Message -> name of a field, its number, its type, whether it is repeated.
 MESSAGES: dict[str, tuple[tuple[str, int, int, bool], ...]] = {
     "AttributeProto": (
         ("name", 1, STRING, False),

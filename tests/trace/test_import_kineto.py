@@ -23,7 +23,7 @@ from .test_import_nccl import mutated
 BASE_NS = 1_700_000_000_000_000_000
 RING = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 
-DAMAGED = int(os.environ.get("WEFT_FUZZ_TRACES", "500"))  # make fuzz: 10,000
+DAMAGED = int(os.environ.get("WEFT_FUZZ_TRACES", "500"))  # damaged files; make fuzz: 10,000
 
 
 def record(link: int, name: str, into: int, out: int, ts: float, **more: Any) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from .test_commands import trace
 
 BUFFERS = "sendbuff 0x7f0000000000 recvbuff 0x7f0000400000"
 
-DAMAGED = int(os.environ.get("WEFT_FUZZ_TRACES", "500"))  # make fuzz: 10,000
+DAMAGED = int(os.environ.get("WEFT_FUZZ_TRACES", "500"))  # damaged files; make fuzz: 10,000
 
 
 def init(rank: int, ranks: int, comm: str, device: int = 0, comm_id: str = "0xabc") -> str:

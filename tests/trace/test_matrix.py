@@ -39,7 +39,7 @@ def made(folder: Path, measure: str = "bytes", by_host: bool = False, **filters:
 
 
 def ring(folder: Path, function: str, *, count: int = 100, root: int = -1, ranks: int = 4) -> None:
-    """Writes traces of an operation of four ranks on two nodes; only the network was recorded."""
+    """Writes traces of an operation, two ranks a node; only channels between nodes are recorded."""
     for rank in range(ranks):
         process = rank_of(folder, rank, ranks, per_node=2)
         comm = communicator(process, 5, rank, ranks)
@@ -248,7 +248,7 @@ def test_matrix__by_host(tmp_path: Path) -> None:
 
 
 def pair(folder: Path, with_channels: bool) -> None:
-    """Writes traces of two processes: 100 messages, each with five segments, one of them resent."""
+    """Writes traces of 100 messages of 5 segments; one segment of each message was resent."""
     for rank in range(2):
         process = Process(folder, f"h{rank}", 10 + rank)
         end = process.new("connection", 0, pair=99)

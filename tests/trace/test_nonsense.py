@@ -65,7 +65,7 @@ def test_store__survives_any_values(tmp_path: Path, seed: int) -> None:
 
 
 COMMANDS = (["info"], ["matrix"], ["profile"], ["query", "SELECT count(*) FROM messages"])
-DAMAGED = int(os.environ.get("WEFT_FUZZ_COMMANDS", "40"))  # make fuzz: 10,000
+DAMAGED = int(os.environ.get("WEFT_FUZZ_COMMANDS", "40"))  # damaged files; make fuzz: 10,000
 
 
 def test_commands__damaged_files_give_a_shorter_trace_or_one_line(

@@ -72,7 +72,7 @@ def test_playback__the_same_scale_gives_the_same_traffic_and_time(
     assert (sent(again) == sent(result)).all()
     write_trace(again, tmp_path)
     assert (matrix(tmp_path) == matrix(folder)).all()
-    # The trace begins with the first operation, not with the computation before it.
+    # A trace has no computation before its first operation, so the playback omits that time.
     begun = int(result.transfers["ready_ns"].min())
     took = int(result.totals["ended_ns"]) - begun
     assert int(again.totals["ended_ns"]) == pytest.approx(took, rel=0.02)
@@ -95,8 +95,9 @@ def test_playback__twice_the_ranks(original: tuple[Result, Path]) -> None:
     """A communicator of all ranks becomes a larger one; groups of four ranks are copied."""
     result, folder = original
     small, large = sent(result), sent(played(folder, 16, "scale = 2"))
-    # Each step has 2 * 3 chunks of 50 kB from rank to rank in a group, 7 (then 15) chunks of an
-    # eighth (then a sixteenth) of 1 MB, twice, and a message of 30 kB to rank + 4.
+    # In each of two steps, a rank sends to the next one 2 * 3 chunks of 50 kB for "tensor", and 7
+    # chunks of 125 kB each for "grads" and "weights" (with 16 ranks: 15 chunks of 125 kB).
+    # It also sends 30 kB to rank + 4.
     assert small[1, 2] == 2 * (6 * 50_000 + 2 * 7 * 125_000)
     assert large[1, 2] == large[9, 10] == 2 * (6 * 50_000 + 15 * 125_000 + 15 * 125_000)
     assert large[7, 8] == 2 * 2 * 15 * 125_000
@@ -120,7 +121,7 @@ def test_playback__sizes_by_a_factor(original: tuple[Result, Path]) -> None:
 def test_playback__a_rank_without_trace_communicates(
     original: tuple[Result, Path], tmp_path: Path
 ) -> None:
-    """The others wait for it, and what it sent alone, without a collective, is not known."""
+    """The other ranks wait for it; its sends outside of collectives are not known."""
     result, folder = original
     for number, file in enumerate(sorted(folder.glob("*.trace"))):
         if number:
@@ -138,7 +139,7 @@ def test_playback__a_rank_without_trace_communicates(
     [
         ("scale = 0.3", "scale: 0.3: give a whole number, or 1 over one"),
         ("scale = 0.2", "it does not divide"),
-        ("scale = 2", "it has 16 ranks, and there are 8 hosts"),
+        ("scale = 2", "the trace has 16 ranks, and there are 8 hosts"),
         ('job = "other"', "no traces of the job"),
     ],
 )

@@ -135,7 +135,7 @@ def test_header__any_schema_is_read_or_refused(text: bytes) -> None:
         return
 
 
-DAMAGED = int(os.environ.get("WEFT_FUZZ_READER", "1000"))  # make fuzz: 1,000,000
+DAMAGED = int(os.environ.get("WEFT_FUZZ_READER", "1000"))  # damaged files; make fuzz: 1,000,000
 
 
 def test_reader__damaged_files_end_early_or_are_refused(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def chain(ranks: int, without: int) -> np.ndarray:
 
 
 def two_trees(ranks: int) -> np.ndarray:
-    """Half of the buffer goes up and down each of NCCL's two trees of 8 ranks, from a table."""
+    """Half of the buffer goes up and down each of NCCL's two trees, here only those of 8 ranks."""
     assert ranks == 8
     first = {1: 2, 3: 2, 2: 4, 5: 6, 7: 6, 6: 4, 4: 0}
     second = {7 - child: 7 - parent for child, parent in first.items()}
@@ -83,7 +83,7 @@ def two_trees(ranks: int) -> np.ndarray:
 
 
 def pat(ranks: int, direction: int) -> np.ndarray:
-    """For each offset 1 to n - 1, a rank sends a block as far as the offset's lowest set bit."""
+    """For each offset 1 to n - 1, a rank sends a block; distance: the offset's lowest set bit."""
     wanted = np.zeros((ranks, ranks), np.int64)
     for number in range(1, ranks):
         distance = number & -number

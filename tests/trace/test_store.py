@@ -197,13 +197,13 @@ def test_store__a_trace_without_end_is_said(tmp_path: Path) -> None:
         process.write(text=text)
     with open_store(tmp_path) as store:
         sql = "SELECT ended FROM processes ORDER BY process"
-        assert store.rows(sql) == [(True,), (False,), (None,)]  # weft wrote no ends before
+        assert store.rows(sql) == [(True,), (False,), (None,)]  # None: an older weft, without ends
         (note,) = store.notes()
         assert note.startswith("no end: process 101 of node0: each was killed, still runs, or its")
         store.to_parquet(tmp_path / "tables")
         files = tmp_path / "tables" / "processes.parquet", tmp_path / "old.parquet"
         store.rows(f"COPY (SELECT * EXCLUDE ended FROM '{files[0]}') TO '{files[1]}'")
-    files[1].replace(files[0])  # of a version whose tables had no such column
+    files[1].replace(files[0])  # an older weft wrote no column `ended`
     with open_store(tmp_path / "tables") as store:
         assert store.rows(sql) == [(None,)] * 3
         assert store.notes() == []

@@ -88,7 +88,8 @@ def invoke(arguments: list[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # as above
+        # The disk is full: Python must not fail again when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return fail(f"cannot write {error.filename or 'the output'}: {error.strerror}", 1)
     return result if isinstance(result, int) else 0
 

@@ -20,7 +20,7 @@ ALL = "all"
 
 
 def show(which: str, json_path: str | None) -> None:
-    """Prints the pages of one process, or of all."""
+    """Prints the telemetry pages of one process, or of all."""
     if which != ALL and not (which.isascii() and which.isdigit()):
         raise click.UsageError(f"--live takes the id of a process, not {which}")
     pid = None if which == ALL else int(which)

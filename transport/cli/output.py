@@ -12,7 +12,7 @@ from rich.text import Text
 
 from transport.cli.options import JSON, OutputFile
 
-# Errors of a name that can never work, as opposed to a full disk.
+# Errors that a wrong file name causes, unlike a full disk.
 WRONG_NAMES = (
     FileNotFoundError,
     FileExistsError,

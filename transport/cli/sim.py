@@ -148,7 +148,7 @@ def check_memory(needed: int, jobs: int = 1) -> None:
 
 
 class Watch:
-    """Shows progress if stderr is a terminal."""
+    """Shows the progress of a run or sweep on stderr, if that is a terminal."""
 
     def __init__(self, what: str, total: int) -> None:
         console = Console(stderr=True)

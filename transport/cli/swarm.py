@@ -28,10 +28,10 @@ from transport.sim.swarm import Finding, header, replay_command
 from transport.sim.toml_text import written
 
 WALL_S = 60.0  # a scenario takes some milliseconds, so a minute is probably a hang
-CONFIRM_WALL_S = 240.0  # time limit of the run that repeats a hanging scenario, alone
+CONFIRM_WALL_S = 240.0  # limit of the run that repeats a hanging scenario while no other runs
 SHRINK_WALL_S = 10.0
 SHRINK_S_MAX = 120.0
-KINDS_SHRUNK_MAX = 5  # minimises the first finding of each kind, for at most so many kinds
+KINDS_SHRUNK_MAX = 5  # number of kinds of which the first finding is minimised
 DEFAULT_SEEDS = "1-1000"
 
 
@@ -96,7 +96,7 @@ def keep(wish: Wish, one: Found, tables: Tables, suffix: str) -> str:
 
 
 class Watch:
-    """Shows progress if stderr is a terminal."""
+    """Shows the progress of the search on stderr, if that is a terminal."""
 
     def __init__(self, total: int) -> None:
         self.console = Console(stderr=True, highlight=False)

@@ -46,7 +46,7 @@ def reporting_errors() -> Iterator[None]:
     except (TraceError, ChoiceError, QueryError) as error:
         raise click.UsageError(str(error)) from None
     except BrokenPipeError:
-        raise  # the reader of a pipe has seen enough; click ends without a message
+        raise  # the reader closed the pipe: click ends without a message
     except OSError as error:
         raise unwritten(error.filename or "the output", error) from None
 

@@ -36,7 +36,7 @@ def directory() -> Path:
             "set XDG_CACHE_HOME to a writable folder",
         ) from None
     if found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        # Others could replace the libraries in this folder, which are loaded and run.
+        # Other users could replace the libraries in this folder, which weft loads and runs.
         raise PolicyError(
             str(folder),
             0,

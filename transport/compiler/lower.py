@@ -210,7 +210,7 @@ def lower(policy: Policy) -> list[tuple[str, str]]:
             continue
         flags = internals.Flags()
         flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
-        flags.nrt = True  # needed to type carray; the optimizer removes the code that it adds
+        flags.nrt = True  # needed to type carray; the optimizer removes the code that nrt adds
         flags.error_model = "python"
         flags.boundscheck = True
         try:

@@ -11,7 +11,7 @@ _DYNSYM = 11
 
 @dataclass(frozen=True)
 class Symbols:
-    """Names of the undefined and defined global symbols."""
+    """Names of the undefined and defined global symbols of an ELF object."""
 
     undefined: frozenset[str]
     defined: frozenset[str]

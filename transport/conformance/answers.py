@@ -72,7 +72,7 @@ def _loss(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
 
 def _credit(chunk: Chunk, hooks: Any, results: Any) -> list[tuple[Any, str]]:
     granted = results["granted_bytes"]
-    # The largest grant so far is the value that each answer started with.
+    # Before each hook call, granted_bytes of the answer is preset to the largest grant so far.
     before = np.concatenate([[0], np.maximum.accumulate(granted)[:-1]])
     return [
         (granted < before, "a grant cannot be taken back"),

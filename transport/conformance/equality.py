@@ -30,9 +30,9 @@ class Trial:
     """The results of comparing a policy interpreted, compiled and loaded from a file."""
 
     events: int = 0
-    beyond: int = 0  # events not compared, because interpreted and compiled may differ
-    failures: int = 0  # hook calls that returned status 1, interpreted and compiled
-    wrong: list[str] = field(default_factory=list)  # the first difference of each kind
+    beyond: int = 0  # events not compared, because interpreted and compiled results may differ
+    failures: int = 0  # hook calls that returned status 1 in every form of the policy
+    wrong: list[str] = field(default_factory=list)  # differences in the first chunk that has any
     unsound: list[str] = field(default_factory=list)  # out-of-range answers; the core corrects them
 
     def add(self, other: Trial) -> None:
@@ -79,7 +79,8 @@ class Bout:
         hook = self.policy.family.hooks[chunk.hooks[at]]
         self.trial.wrong.append(f"seed {self.seed}, event {self.trial.events + at}, {hook}: {what}")
 
-    # Chunks of plausible events: each form runs a whole chunk, then the results are compared.
+    # Chunks of plausible events: the policy runs a whole chunk interpreted, compiled and from a
+    # file, then the results are compared.
 
     def at_once(self, chunk: Chunk) -> None:
         answers = {name: play_native(side, chunk) for name, side in self.sides.items()}

@@ -17,8 +17,8 @@ WINDOWS = (16, 512)  # window sizes in segments
 FAR_RTO_NS = 1_000 * MS
 FLOWS = 2
 TAIL_TIMEOUTS = 2.5
-# Two flows of 60 messages take 13 ms over two paths and 24 ms over one. The traffic of a dead path
-# must have moved within 50 ms.
+# Time limit for all messages if a path dies. They take 13 ms over two paths and 24 ms over one; the
+# dead path's traffic must move to the other path within 50 ms.
 MOVED_NS = 80 * MS
 
 

@@ -149,7 +149,7 @@ class Interpreter:
         self.restart(1)
 
     def restart(self, shared: int) -> None:
-        """Sets the records to zero, as they are before on_start; `shared`: number of records."""
+        """Sets all records to zero, as before on_start. `shared`: how many of them flows share."""
         policy = self.policy
         if policy.flow.size_bytes:
             self.flow = self.flow_shape.made(policy.flow.zeros())[0]

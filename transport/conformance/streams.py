@@ -17,7 +17,7 @@ Array = np.ndarray[Any, Any]
 
 CHUNK = 2_000
 HEADS_EVERY = 50  # number of events between changes of the paths' state
-DEAD_SHARE = 0.02  # share of states without a usable path, where policies search longest
+DEAD_SHARE = 0.02  # share of path states with no path usable, where policies search longest
 EXTREME_SHARE = 0.08  # share of chunks with extreme values, which are compared event by event
 EXTREME_CHUNK = 400
 EXTREME_LIFE = 40  # events between restarts; after an overflow, later results mean nothing
@@ -39,7 +39,7 @@ class Chunk:
     hooks: list[int]  # indices into the family's hooks; 0 (on_start) restarts the policy
     events: Array
     presets: Array  # contents of the result record before each call
-    shared: int  # number of path or port records
+    shared: int  # number of records that flows share: one for each path, otherwise 1
     heads: Array | None  # path policies: state of the paths, shape (events / heads_every, paths)
     extreme: bool
     heads_every: int = HEADS_EVERY
@@ -155,7 +155,7 @@ class Stream:
     def _places(
         self, now_ns: Array, sent_ns: Array, known: Array, acked: Array, base_ns: int
     ) -> dict[str, Any]:
-        """Fills in send times and sequence numbers."""
+        """Makes the send times and sequence numbers in events."""
         draw, size = self.draw, len(now_ns)
         first = draw.integers(0, 1 << 20, size)
         oldest = sent_ns - draw.integers(-base_ns, base_ns, size)
@@ -175,7 +175,7 @@ class Stream:
         return np.where(hooks == 1, 0, feedback)
 
     def _facts(self, size: int, paths: int, payload: int) -> dict[str, Any]:
-        """Fills in fields that are constant for a connection or independent of other events."""
+        """Makes event fields that are constant for a connection or independent of other events."""
         draw = self.draw
         resend = draw.random(size) < 0.2
         return {

@@ -48,7 +48,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """All outcomes of one policy."""
+    """The outcomes of all checks of one policy."""
 
     policy: Policy
     outcomes: tuple[Outcome, ...]

@@ -50,7 +50,7 @@ class WindowBench:
         self.failed = False
         self._unmarked = 0.0
         self.windows: list[float] = []  # the window after each event, clamped as in the core
-        self.answers: list[float] = []  # the policy's answers
+        self.answers: list[float] = []  # the policy's answers after each event, not clamped
         self.in_flight: list[float] = []  # effective_bytes after each event
         self.path = 0
 

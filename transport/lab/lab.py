@@ -160,7 +160,7 @@ class Lab:
     def cut(self, link: str, *, down: bool = False) -> None:
         """Cuts a link: packets are dropped in both directions without any notice.
 
-        With `down`, its upper end is set down instead, and the lower end sees no carrier.
+        With `down`, its end in the higher tier is set down instead; the other end sees no carrier.
         """
         wire = self.plan.wire(link)
 

@@ -67,7 +67,7 @@ class Route:
     """A route of a node; with several gateways, flows are spread over them."""
 
     node: str
-    network: str  # "default", or address/prefix
+    network: str  # destination: "default", or address/prefix
     gateways: tuple[str, ...]
 
 

@@ -34,7 +34,7 @@ def name_of(process: ProcessRates) -> str:
 
 
 def _traffic(of: Callable[[Item], Traffic], received: bool = True) -> list[Column[Item]]:
-    """The columns that all tables share."""
+    """The columns with traffic, which all tables have."""
 
     def column(
         heading: str, importance: int, show: Callable[[float], str], name: str

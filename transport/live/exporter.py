@@ -24,7 +24,7 @@ WELL = {
     "directory": "the directory of pages can be listed again",
     "bound": "all labels have their own values again",
 }
-RELAXED = 0.8  # labels get values again if at most this share of series_max is then used
+RELAXED = 0.8  # a label gets its values back if at most this share of series_max is then used
 
 
 @dataclass(eq=False)
@@ -56,7 +56,7 @@ class Exporter:
             yield _metric(family, values)
 
     def scrape(self) -> Samples:
-        """All samples at this moment; at most `series_max` about processes, and 8 more."""
+        """All samples at this moment: at most `series_max` of processes, and 8 of the exporter."""
         try:
             reading, failed = read(self.where, self.pids), 0
             self._say("directory", "")

@@ -29,7 +29,7 @@ class Family:
 
     @property
     def sample_names(self) -> tuple[str, ...]:
-        """The names of its samples."""
+        """The names of the metric's samples."""
         if self.kind == "histogram":
             return tuple(self.name + end for end in ("_bucket", "_count", "_sum"))
         return (self.name + "_total",) if self.kind == "counter" else (self.name,)

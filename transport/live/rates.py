@@ -132,7 +132,8 @@ def rates(before: Reading | None, now: Reading) -> tuple[ProcessRates, ...]:
         intervals[page.path] = _Interval.of(before, earlier, page)
     shares = {}
     for pid, pages in pages_of.items():
-        # All pages of a process tell its CPU time; those of new endpoints have no earlier one.
+        # Each page of a process has the CPU time of the whole process: use the first page that was
+        # there at the earlier reading.
         of_pages = (_cpu_shares(before, now, page, intervals[page.path]) for page in pages)
         shares[pid] = next(filter(None, of_pages), {})
     found = []
@@ -170,7 +171,7 @@ class _Interval:
         return grown(earlier.counters.get(name, 0), value)
 
     def rate(self, scope: str, rows: Iterable[Row], name: str) -> float | None:
-        """Growth of a counter in some rows, per second."""
+        """How much a counter grew per second, summed over the rows; None: not known."""
         if self.seconds is None:
             return None
         return sum(self.grown(scope, row, name) for row in rows) / self.seconds
@@ -189,7 +190,7 @@ def _rows_of(page: Page) -> dict[tuple[str, int], Row]:
 def _process(
     page: Page, interval: _Interval, facts: Facts, cpu: Mapping[str, float], alone: bool
 ) -> ProcessRates:
-    """The rates of a page. alone: the process has no other."""
+    """The rates of a page. alone: the process has no other page."""
     peers = {peer.index: peer for peer in page.peers}
     engines = {engine.index: engine for engine in page.engines}
     waits = {}

@@ -157,7 +157,7 @@ class Exported:
         self, scope: str, values: Mapping[str, int], labels: Labels, kinds: set[str] | None
     ) -> None:
         for name, value in values.items():
-            family = self._families.get((scope, name))  # None: only in another weft version
+            family = self._families.get((scope, name))  # None: a counter of another weft version
             if family is not None and (kinds is None or family.kind in kinds):
                 self._samples.add(family, labels, value)
 

@@ -7,7 +7,7 @@ COUNTS = ("", "k", "M", "G", "T", "P")
 
 
 def _scaled(value: float, units: tuple[str, ...], gap: str) -> str:
-    """Three significant digits and a decimal prefix."""
+    """The value as text, with three significant digits and a decimal prefix."""
     at = 0
     while abs(value) >= 999.5 and at < len(units) - 1:
         value /= 1000

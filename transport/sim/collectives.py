@@ -104,9 +104,8 @@ def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     parent = (child - 1) // 2
     shape = (repeats, 2, slices, ranks - 1)
     made = transfers(int(np.prod(shape)))
-    ends = np.stack(
-        [np.stack([child, parent]), np.stack([parent, child])]
-    )  # indices: direction (up, down), end (from, to), link
+    # ends[direction (up, down), end (from, to), link]: a rank.
+    ends = np.stack([np.stack([child, parent]), np.stack([parent, child])])
     made["from"] = np.broadcast_to(ends[:, 0][None, :, None], shape).ravel()
     made["to"] = np.broadcast_to(ends[:, 1][None, :, None], shape).ravel()
     made["bytes"] = np.broadcast_to(
@@ -191,7 +190,8 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     popular /= popular.sum()
     found, parts, first = [NO_WAITS], [], 0
     turns = []
-    last: tuple[Array, Array] | None = None  # transfers and receivers of the last combine
+    # Transfers and receivers of the previous repeat's combine.
+    last: tuple[Array, Array] | None = None
     for repeat in range(keys["repeats"]):
         drawn = chance.multinomial(keys["tokens"] * keys["top_k"], popular, ranks)
         tokens = drawn.reshape(ranks, ranks, -1).sum(axis=2)
@@ -222,7 +222,7 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
 
 
 def _all(before: Array, ends: Array, after: Array, begins: Array, delay_ns: int) -> Array:
-    """Makes each transfer of `after` wait for all those of `before` that end where it begins."""
+    """Each transfer of `after` waits for those of `before` that end at the rank where it begins."""
     wide = np.bincount(ends, minlength=int(begins.max(initial=0)) + 1)
     order = np.argsort(ends, kind="stable")
     start = np.concatenate([[0], np.cumsum(wide)])

@@ -62,7 +62,7 @@ class Network:
     hosts: int
     node_names: list[str]
     node_kinds: list[str]  # of each node: "host", "leaf", "spine", "core" or "switch"
-    ports: Array  # of the type PORT, sorted by `from`
+    ports: Array  # records of the type PORT, sorted by `from`
     group_of: Array  # group of each host; hosts of a group are linked to the same switches
     route: Array  # route[switch, group]: number of the set of ports to use, or -1: no route
     set_begin: Array
@@ -84,7 +84,7 @@ class Network:
         return np.concatenate([[0], np.cumsum(counts)])
 
     def set_of(self, index: int) -> Array:
-        """The ports of a set."""
+        """The ports of the set of ports with this number."""
         return self.set_ports[self.set_begin[index] : self.set_begin[index + 1]]
 
     def port_name(self, port: int) -> str:

@@ -30,7 +30,7 @@ from transport.sim.work import (
 
 LAUNCH, BEGIN, END = 0, 1, 2  # kinds of local events
 SEND, RECEIVE = "Send", "Recv"
-# The collective of a function and algorithm of NCCL. Other algorithms run as the first one named.
+# NCCL's function -> algorithm -> collective. Other algorithms of a function run as its first one.
 MAKERS: dict[str, dict[str, Callable[..., Job]]] = {
     "AllReduce": {"RING": collectives.all_reduce_ring, "TREE": trees.all_reduce_double_tree},
     "AllGather": {"RING": collectives.all_gather, "PAT": trees.all_gather_pat},
@@ -47,7 +47,7 @@ class Wait:
     """What the members of an operation wait for: one earlier operation each, and a delay."""
 
     operation: Array  # [member]: index of an operation of the program; -1: none
-    delay_ns: Array  # [member]: from the end of that operation
+    delay_ns: Array  # [member]: time from the end of that operation until the member begins
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,13 +59,13 @@ class Operation:
     waits: Sequence[Wait] = ()
     function: str = ""
     algorithm: str = ""
-    size_bytes: int = 0  # of the buffer, as in nccl-tests; of the message for Send and Recv
-    compute_ns: Array | None = None  # [member], for computations
+    size_bytes: int = 0  # size of the buffer, as in nccl-tests; of the message for Send and Recv
+    compute_ns: Array | None = None  # [member]: duration of a computation
     peers: Array | None = None  # [member], for Send and Recv: the rank at the other end
     root: int = 0  # a rank of the communicator
     channels: int = 1
-    communicator: int = 0  # equal numbers: the same connections, in the order of the program
-    step: int = 0  # for reports
+    communicator: int = 0  # operations with equal numbers share connections, in program order
+    step: int = 0  # number of the training step, for reports
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Program:
 
     ranks: int
     operations: Sequence[Operation]
-    launch_ns: int = 0  # time of the host to launch an operation; the host launches in order
+    launch_ns: int = 0  # time that a host needs to launch an operation; it launches them in order
     # Index of each operation whose launch waits until all earlier operations have ended.
     synced: frozenset[int] = frozenset()
     is_trace: bool = False  # what its ranks compute is only known as the time between operations
@@ -114,19 +114,20 @@ class _Builder:
         self.program = program
         self.local = _Local()
         self.parts: list[Array] = []
-        self.turns: list[tuple[int, int, int]] = []  # sending, receiving operation, transfers
-        self.count = 0  # of transfers
+        # For each array in `parts`: sending operation, receiving operation, number of transfers.
+        self.turns: list[tuple[int, int, int]] = []
+        self.count = 0  # number of transfers so far
         self.waits = 0
-        # Dependencies, by what their two ends are: transfers (t) or local events (l).
+        # Dependencies; key "tl": a local event waits for a transfer, and so on.
         self.found: dict[str, list[Array]] = defaultdict(list)
-        self.begin: list[Array] = []  # [operation][member]: numbers of its local events
-        self.end: list[Array] = []
+        self.begin: list[Array] = []  # [operation][member]: number of the BEGIN event
+        self.end: list[Array] = []  # [operation][member]: number of the END event
         self.place: list[dict[int, int]] = []  # [operation]: rank -> member
-        # Sends and receives that wait for their other end, by (communicator, from, to).
+        # Unmatched sends and receives by (communicator, from, to): (operation, member).
         self.sends: dict[tuple[int, int, int], deque[tuple[int, int]]] = defaultdict(deque)
         self.receives: dict[tuple[int, int, int], deque[tuple[int, int]]] = defaultdict(deque)
-        self.launched = np.full(program.ranks, -1)  # [rank]: its latest launch
-        self.ended: list[Array] = []  # ends of operations since the hosts waited for all of them
+        self.launched = np.full(program.ranks, -1)  # [rank]: its latest LAUNCH event; -1: none
+        self.ended: list[Array] = []  # operations whose ends the next synced launch waits for
 
     def link(self, ends: str, before: Array, after: Array, delay_ns: int = 0) -> None:
         self.waits += len(before)
@@ -168,7 +169,7 @@ class _Builder:
             self.found["ll"].append(made)
 
     def _launch(self, index: int, one: Operation, begin: Array) -> None:
-        """The host launches operations one after the other, and they begin no earlier."""
+        """A host launches operations one by one; an operation begins no earlier than its launch."""
         number = self.local.add(one.ranks, index, LAUNCH)
         before = self.launched[one.ranks]
         had = before >= 0
@@ -203,7 +204,7 @@ class _Builder:
         self.link("tl", numbers[alone], self.end[index][sender[alone]])
 
     def _messages(self, index: int, one: Operation) -> None:
-        """Matches the n-th send from a rank to another one with the n-th receive there."""
+        """Matches the n-th send from one rank to another with the n-th receive of that pair."""
         peers = one.peers if one.peers is not None else np.zeros(len(one.ranks), np.int64)
         for member, (rank, peer) in enumerate(zip(one.ranks.tolist(), peers.tolist(), strict=True)):
             sends = one.function == SEND

@@ -1,7 +1,7 @@
 """Makes programs from traces: the operations of a real or simulated job, at any scale.
 
-A rank begins an operation as long after the end of an earlier one as it did in the trace. The time
-between is what the rank computed. Operations of a communicator run in order. Who waited for the
+A rank begins an operation as long after the end of an earlier one as it did in the trace: in the
+time between, the rank computed. Operations of a communicator run in order. Which rank waits for the
 network, and how long, comes from the simulation.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transport.trace.store import Store
 
 OPERATIONS_MAX = 1 << 22
-# Names of the same function.
+# Name of a function in traces -> its name in MAKERS.
 ALIASES = {"AlltoAll": "AllToAll"}
 # Each operation of each rank with its time in the network. A rank begins when it posts its first
 # message, or else when its kernel or its channels begin, or else when the operation is enqueued.
@@ -60,12 +60,12 @@ class Found:
 
     comm: int  # id of the communicator
     function: str
-    size_bytes: int  # as the call states it
+    size_bytes: int  # size in the call of one rank
     algorithm: str
     channels: int
     root: int
-    peer: int = -1  # for Send and Recv
-    begin_ns: dict[int, int] = field(default_factory=dict)  # rank -> time
+    peer: int = -1  # for Send and Recv: the rank at the other end
+    begin_ns: dict[int, int] = field(default_factory=dict)  # rank -> time at which it began
     end_ns: dict[int, int] = field(default_factory=dict)
 
 
@@ -97,7 +97,7 @@ def job(folder: Path, hosts: int, keys: Mapping[str, Any]) -> Job:
     whole, part = _scale(keys["scale"], recorded.ranks)
     ranks = recorded.ranks * whole // part
     if ranks > hosts:
-        raise BadWorkError("file", f"it has {ranks} ranks, and there are {hosts} hosts")
+        raise BadWorkError("file", f"the trace has {ranks} ranks, and there are {hosts} hosts")
     made, unmatched = build(scaled(recorded, whole, part, keys))
     notes = [*recorded.notes]
     if unmatched:
@@ -134,7 +134,7 @@ def read(store: Store) -> Recorded:
         for row in rows:
             _add(found, members, row, left_out)
         if len(found) > OPERATIONS_MAX:
-            raise BadWorkError("file", f"it has more than {OPERATIONS_MAX:,} operations")
+            raise BadWorkError("file", f"the trace has more than {OPERATIONS_MAX:,} operations")
     ranks = len(places.labels)
     notes = []
     if absent:
@@ -147,9 +147,10 @@ def read(store: Store) -> Recorded:
 
 
 def _members(spots: Mapping[int, int], size: int, absent: Collection[int]) -> Array:
-    """The ranks of a communicator, from those that have a trace.
+    """The ranks of a communicator, of which some may have no trace.
 
-    If these are evenly spaced, as in groups of parallel training, the others are so too.
+    If those with a trace are evenly spaced, as in groups of parallel training, the others continue
+    the spacing.
     """
     found = dict(spots)
     known = np.array(sorted(spots))
@@ -179,7 +180,7 @@ def _add(
         return
     number, replay = len(found) if message else row["sequence"], 0
     key = (comm, function, number, replay)
-    # The replays of a captured graph all have the number of the captured operation.
+    # All launches of a CUDA graph have the sequence number of the captured operation.
     while key in found and rank in found[key].begin_ns:
         replay += 1
         key = (comm, function, number, replay)
@@ -211,7 +212,7 @@ def scaled(recorded: Recorded, whole: int, part: int, keys: Mapping[str, Any]) -
     """The program of a trace with `whole` / `part` times as many ranks.
 
     A communicator of all ranks gets all ranks of the larger job; any other one is copied, or loses
-    the ranks that the smaller job has not. Sizes remain those of the calls.
+    the ranks that the smaller job does not have. Sizes remain those of the calls.
     """
     return _Scaled(recorded, whole, part, keys).program()
 
@@ -222,9 +223,9 @@ class _Scaled:
         self.ranks = recorded.ranks * whole // part
         self.sizes, self.times = keys["size_factor"], keys["compute_factor"]
         self.before, self.delays, self.first_ns = _order(recorded)
-        # Operation of the trace, copy and ranks of each operation of the program.
+        # For each operation of the program: operation of the trace, number of the copy, ranks.
         self.chosen: list[tuple[int, int, Array]] = []
-        self.index: dict[tuple[int, int], int] = {}  # operation of the trace, copy -> its index
+        self.index: dict[tuple[int, int], int] = {}  # (operation, copy) -> index in the program
         self.communicators: dict[tuple[int, int], int] = {}
 
     def program(self) -> Program:
@@ -237,7 +238,7 @@ class _Scaled:
         return Program(self.ranks, made, is_trace=True)
 
     def _start(self) -> Operation:
-        """Every rank begins as long after the first one as it did in the trace."""
+        """The first operation: a delay after which each rank begins, as late as in the trace."""
         begin = min(self.first_ns.values())
         late = [
             round((self.first_ns.get(rank % self.recorded.ranks, begin) - begin) * self.times)
@@ -270,7 +271,7 @@ class _Scaled:
     def _wait(self, number: int, which: int, rank: int) -> tuple[int, int]:
         """The operation of the program that a rank waits for (-1: none), and the delay.
 
-        An operation that the smaller job has not is replaced by what it waited for.
+        An operation that the smaller job does not have is replaced by the one that it waited for.
         """
         copy, there = divmod(rank, self.recorded.ranks)
         earlier = self.before[number][which].get(there)
@@ -287,7 +288,7 @@ class _Scaled:
 
 
 def _groups(recorded: Recorded, one: Found, ranks: int, copies: int) -> list[Array | None]:
-    """The ranks of each copy of an operation; None: too few of them exist."""
+    """The ranks of each copy of an operation; None: the job has too few of these ranks."""
     members = recorded.members[one.comm]
     if one.function in (SEND, RECEIVE):
         (rank,) = one.begin_ns
@@ -303,7 +304,7 @@ def _groups(recorded: Recorded, one: Found, ranks: int, copies: int) -> list[Arr
 
 
 def _below(members: Array, copies: int, each: int, ranks: int) -> Array:
-    """The ranks of all copies that the job has."""
+    """The members of all copies together, without ranks that the job does not have."""
     everyone = np.concatenate([members + copy * each for copy in range(copies)])
     return everyone[everyone < ranks]
 
@@ -332,7 +333,7 @@ def _order(recorded: Recorded) -> tuple[Links, Links, dict[int, int]]:
         numbers.sort(key=lambda n: recorded.operations[n].begin_ns[rank])
         first_ns[rank] = recorded.operations[numbers[0]].begin_ns[rank]
         ends = sorted(numbers, key=lambda n: recorded.operations[n].end_ns[rank])
-        done, ended = -1, 0  # the operation that ended last so far; how many of `ends` are passed
+        done, ended = -1, 0  # operation that ended last so far; how many of `ends` have ended
         in_comm: dict[int, int] = {}
         for number in numbers:
             one = recorded.operations[number]

@@ -312,7 +312,7 @@ def _job(
         except goal.GoalError as error:
             raise work.BadWorkError("file", str(error)) from None
         if len(schedule.ranks) > len(hosts):
-            text = f"it has {len(schedule.ranks)} ranks, and there are {len(hosts)} hosts"
+            text = f"the schedule has {len(schedule.ranks)} ranks, and there are {len(hosts)} hosts"
             raise work.BadWorkError("file", text)
         return job
     if pattern == "steps":

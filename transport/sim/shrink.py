@@ -129,7 +129,7 @@ def _plainer_shapes(tables: Tables) -> Iterator[Tables]:
 
 
 def _with_all_hosts(tables: Tables) -> Tables:
-    """Removes the hosts of jobs, because the hosts have changed."""
+    """Removes the keys of jobs that name hosts or ranks, because the network has changed."""
     jobs = [{k: v for k, v in job.items() if k not in ("hosts", "to", "from", "senders",
                                                        "receivers")}
             for job in tables["workload"]]  # fmt: skip

@@ -50,7 +50,7 @@ def points_of(given: Any) -> Array:
 
 
 def mean_bytes(points: Array) -> float:
-    """The mean of a distribution."""
+    """The mean message size of a distribution."""
     middle = (points[1:, 0] + points[:-1, 0]) / 2
     return float(np.sum(middle * np.diff(points[:, 1])))
 

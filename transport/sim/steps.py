@@ -29,7 +29,7 @@ COLLECTIVES = {
     "all_to_all": ("AllToAll", ""),
 }
 MESSAGES = {"send": SEND, "receive": RECEIVE}
-COMPUTING, NETWORK = "compute", "network"  # the streams of computations and of all others
+COMPUTING, NETWORK = "compute", "network"  # streams of computations and of all other operations
 OPERATIONS_MAX = 1 << 20
 
 
@@ -40,7 +40,7 @@ class Step:
     name: str
     keys: Mapping[str, Any]
     groups: Sequence[Array]  # the ranks of each communicator
-    communicator: int  # number of the first one
+    communicator: int  # number of the first group's communicator
 
 
 def job(ranks: int, keys: Mapping[str, Any]) -> Job:
@@ -67,9 +67,9 @@ def program(ranks: int, keys: Mapping[str, Any]) -> Program:
         slow[rank] = keys["slow_factor"]
     made: list[Operation] = []
     synced = set()
-    last: dict[str, Array] = {}  # stream -> [rank]: its latest operation there
+    last: dict[str, Array] = {}  # stream -> [rank]: index of the rank's latest operation in it
     for number in range(keys["repeats"]):
-        named: dict[str, Array] = {}  # name -> [rank]: its operation in this step
+        named: dict[str, Array] = {}  # name -> [rank]: index of the rank's operation in this step
         if keys["sync"] and number:
             synced |= {len(made) + at for at in range(len(steps[0].groups))}
         for step in steps:
@@ -90,7 +90,7 @@ def _before(
     step: Step, steps: Sequence[Step], named: Mapping[str, Array], last: Mapping[str, Array],
     ranks: int,
 ) -> list[Array]:  # fmt: skip
-    """[rank]: the operations that a step's operation waits for."""
+    """Arrays with, for each rank, an operation that the step's operation waits for; -1: none."""
     none = np.full(ranks, -1)
     found = [last.get(step.keys["stream"], none)]
     after = step.keys["after"]

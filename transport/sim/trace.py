@@ -51,7 +51,7 @@ class _Run:
         ranks = np.full((len(self.comms), len(self.network.node_names)), -1, np.int32)
         for number, (_, hosts) in enumerate(self.comms):
             ranks[number, hosts] = np.arange(len(hosts))
-        self.rank = ranks  # [communicator, host]; -1: the host takes no part
+        self.rank = ranks  # [communicator, host]; -1: the host is no member
         # Messages are numbered by connection, which is a stream from one host to another one.
         ends = self.transfers[["stream", "from", "to"]]
         _, self.connection = np.unique(ends, return_inverse=True)
@@ -81,7 +81,7 @@ class _Run:
         return own + first, own + first
 
     def _add_program(self, name: str, hosts: Array, program: Program) -> None:
-        """Adds the communicators and operations of a program; no transfer has a computation."""
+        """Adds a program's communicators and operations; no transfer belongs to a computation."""
         members: dict[int, dict[int, None]] = {}
         for one in program.operations:
             if one.function:
@@ -114,7 +114,7 @@ class _Operation:
 
     @property
     def alone(self) -> bool:
-        """Whether it is one message, not part of a collective."""
+        """Whether the operation is a single message, and not a collective."""
         return self.is_message or not self.function
 
 
@@ -240,7 +240,7 @@ def _operations(
     file: TraceFile, run: _Run, host: int, mine: Array, sends: Array, ends: Array,
     operation: Array, comm_of: Array,
 ) -> Array:  # fmt: skip
-    """Adds the host's operations; returns the record's id for each transfer."""
+    """Adds the host's operations; returns, for each transfer, its operation's record id."""
     alone = run.alone[operation]
     # A send and a receive of one message are different operations.
     first, which, count = _groups(operation, alone & sends)
@@ -280,7 +280,7 @@ def _operations(
 
 
 def _enqueued(run: _Run, host: int, number: Array, begin: Array, end: Array) -> tuple[Array, Array]:
-    """Begin and end of the host's operations; for programs these are local events."""
+    """Begin and end of the host's operations; for programs, the times of local events."""
     if run.local_times is None or len(run.local) == 0:
         return begin, end
     here = np.flatnonzero(run.local["rank"] == host)

@@ -163,8 +163,8 @@ def _pat(ranks: int, keys: Keys, distances: Sequence[int], forward: bool, functi
     sizes = np.zeros(shape[1:], np.uint64)
     for step, distance in enumerate(distances):
         of = offset[(offset & -offset) == distance]
-        # In an all-gather, the blocks of the ranks `of - distance` after the sender. In a
-        # reduce-scatter, whose messages go the opposite way, of those after the receiver.
+        # A message carries the blocks of the ranks that come `of - distance` ranks after its sender
+        # in an all-gather, and after its receiver in a reduce-scatter.
         near = rank if not forward else (rank + distance) % ranks
         sizes[step] = blocks[(near[:, None] + (of - distance)[None, :]) % ranks].sum(axis=1)
     steps = np.array(distances)[:, None] * (1 if forward else -1)

@@ -31,7 +31,8 @@ TRANSFER = np.dtype(
 LOCAL = np.dtype(
     [
         *(("rank", np.uint32), ("start_ns", np.int64), ("job", np.uint32)),
-        *(("operation", np.uint32), ("kind", np.uint8)),  # of the job's program
+        # Index of the operation in the job's program; LAUNCH, BEGIN or END of program.py.
+        *(("operation", np.uint32), ("kind", np.uint8)),
     ]
 )
 DEPENDENCY = np.dtype([("before", np.uint32), ("after", np.uint32), ("delay_ns", np.int64)])
@@ -55,8 +56,8 @@ class Job:
     Dependencies number the transfers from 0, then the local events.
     """
 
-    transfers: Array  # of the type TRANSFER; `place` turns `from` and `to` from ranks into hosts
-    dependencies: Array  # of the type DEPENDENCY
+    transfers: Array  # records of type TRANSFER; `place` turns the ranks `from` and `to` into hosts
+    dependencies: Array  # records of the type DEPENDENCY
     # Buffer size and factor busbw / algbw, as in nccl-tests; 0 if the job is not a collective.
     buffer_bytes: int = 0
     bus_factor: float = 0.0
@@ -82,8 +83,8 @@ class Work:
     jobs: list[Job]
     names: list[str]
     hosts: list[Array]  # hosts[job][rank] is the host of a rank
-    # Begins and ends of the operations of programs, of the type LOCAL, with hosts instead of ranks.
-    # Dependencies number them after all transfers.
+    # The local events of all programs: records of the type LOCAL, with hosts instead of ranks. The
+    # numbers in `dependencies` count all transfers first, then these events.
     local: Array
 
     @property
@@ -236,9 +237,8 @@ def place(jobs: Sequence[tuple[str, Job, Array, Mapping[str, Any]]], seed: int) 
     """Merges all jobs: ranks become hosts, and no two jobs share a connection."""
     many, waiting, locals_ = [], [], []
     first, stream = 0, 0
-    count = sum(
-        len(job.transfers) for _, job, _, _ in jobs
-    )  # local events are numbered from here on
+    # The number of all transfers, which is also the number of the first local event.
+    count = sum(len(job.transfers) for _, job, _, _ in jobs)
     for number, (_, job, hosts, keys) in enumerate(jobs):
         mine = job.transfers.copy()
         mine["from"], mine["to"] = hosts[mine["from"]], hosts[mine["to"]]

@@ -152,7 +152,7 @@ class _Writer:
 
 
 def _number(places: Places, spot: int) -> int:
-    """The rank that a row stands for, or the row's number if its label is no rank."""
+    """The rank that a matrix row stands for, or the row's number if its label is no rank."""
     label = places.labels[spot]
     return int(label) if label.isdecimal() else spot
 

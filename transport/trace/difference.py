@@ -11,9 +11,9 @@ from transport.trace.profile import Profile
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One quantity in both traces.
+    """One of the numbers that are compared, such as the bytes of a matrix cell, in both traces.
 
-    share_before, share_after: the quantity divided by the sum of its kind in its trace.
+    share_before, share_after: the number divided by the sum of all compared numbers of its trace.
     ratio: after divided by before; None: before is 0.
     """
 

@@ -39,7 +39,7 @@ class ProcessFiles:
 
     @property
     def clock(self) -> str:
-        """The clock of its times: that of its host, or the one that a simulator names."""
+        """The name of the clock of the record times: the host, or what a simulator wrote."""
         return self.identity.get("clock", self.host)
 
     @property

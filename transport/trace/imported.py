@@ -139,7 +139,7 @@ class Import:
         insert(self._opened().database, table, columns)
 
     def _clocks(self) -> dict[str, int]:
-        """The number of each host's clock."""
+        """Host -> the number of its clock."""
         hosts = dict.fromkeys(one.facts.get("host") or "" for one in self.sources.values())
         return {host: at for at, host in enumerate(hosts)}
 
@@ -173,7 +173,7 @@ def _array(values: list[Any], type_: str) -> NDArray[Any]:
 
 
 def size_of(datatype: str | None, count: int | None) -> int | None:
-    """Bytes of so many elements; None: unknown."""
+    """The size in bytes of `count` elements of a datatype; None: unknown."""
     size = ELEMENT_BYTES.get(datatype or "")
     return None if size is None or count is None else size * count
 

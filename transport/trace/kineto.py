@@ -25,7 +25,7 @@ FILE_NAME = re.compile(r"(.{1,200})_(\d{1,9})\.\d{1,20}\.pt\.trace\.json(?:\.gz)
 KERNEL = re.compile(r"nccl(?:Dev)?Kernel_?(\w*)")
 # Words for algorithms in names of kernels, in the order in which NCCL joins them (NVLS_TREE).
 ALGORITHMS = ("COLLNET", "NVLS", "PAT", "TREE", "DIRECT", "CHAIN", "RING")
-# Names of events that are no operations: waits, and groups of operations that have events, too.
+# Names of events that are no operations: waits, and groups whose operations have own events.
 NO_OPERATIONS = {"wait", "coalesced", "init", "end_coalescing", "start_coalescing"}
 # Fields and arguments of an event that are kept.
 FIELDS = ("name", "ts", "dur", "pid")
@@ -89,7 +89,7 @@ class KinetoTraces:
         _File(self.found, source, contents, rank).add(calls)
 
     def finish(self) -> Import:
-        """All that was read."""
+        """Everything that was read from all traces."""
         ranks = [one.facts.get("rank") for one in self.found.sources.values()]
         known = [one for one in ranks if one is not None]
         if len(set(known)) < len(known):
@@ -105,7 +105,7 @@ class KinetoTraces:
 
 
 class _File:
-    """Adds the rows of one file."""
+    """Adds the rows of one file to `found`."""
 
     def __init__(
         self, found: Import, source: Source, contents: _Contents, rank: int | None
@@ -133,7 +133,7 @@ class _File:
         events = [(one, False) for one in calls] + [(one, True) for one in described]
         for one, is_kernel in sorted(events, key=lambda pair: _time(pair[0], "ts")):
             link = _whole(_args(one).get("External id"))
-            # A kernel belongs to one operation, also if several have its number.
+            # If several operations have a kernel's External id, the first of them gets the kernel.
             own = [one] if is_kernel else kernels.pop(-1 if link is None else link, [])
             self._operation(one, own, is_kernel)
         taken = set(map(id, described))
@@ -188,7 +188,7 @@ class _File:
         )  # fmt: skip
 
     def _span(self, event: Event) -> tuple[int | None, int | None]:
-        """Begin and end in nanoseconds since 1970."""
+        """Begin and end of an event, in nanoseconds since 1970."""
         ts, took = _time(event, "ts"), _time(event, "dur")
         if not math.isfinite(ts):
             return None, None
@@ -223,7 +223,7 @@ class _File:
 
 
 def _read(file: Path) -> _Contents:
-    """The events that matter. TraceError if the file is no trace of Kineto."""
+    """Reads events of operations and NCCL's kernels. TraceError if the file is no Kineto trace."""
     contents = _Contents()
     has_events = False
     try:

@@ -139,7 +139,7 @@ class NcclLogs:
             )
 
     def finish(self) -> Import:
-        """All that was read."""
+        """Everything that was read from all logs."""
         while self._held:
             self._let_go()
         for comm in self._comms:

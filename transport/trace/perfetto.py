@@ -19,7 +19,7 @@ BOOTTIME, REALTIME = 6, 1  # ids of clocks; BOOTTIME is the default
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4  # types of events
 NANOSECONDS = 1  # unit of a counter
 
-# Every packet has these two fields.
+# Fields of every packet but the first: the number of its sequence, and its flags.
 _ENDING = number(10, SEQUENCE) + number(13, CONTINUED)
 
 

@@ -35,14 +35,14 @@ class Places:
     of_member: dict[tuple[int, int], int]
 
     def without_trace(self) -> list[int]:
-        """The rows to which no process with a trace belongs."""
+        """The matrix rows to which `of_process` maps no process: their ranks have no trace."""
         return sorted(set(range(len(self.labels))) - set(self.of_process.values()))
 
     def write(self, store: Store) -> None:
         """Makes temporary tables for queries; `spot` is the number of a row of the matrix.
 
         place: the row of each process. member: the row of each rank of a communicator, and whether
-        a process with a trace belongs to the row.
+        it is the row of a process with a trace.
         """
         database = store.database
         database.execute("CREATE OR REPLACE TEMP TABLE place (process INTEGER, spot INTEGER)")
