@@ -113,6 +113,23 @@ def test_playback__half_the_ranks(original: tuple[Result, Path]) -> None:
     assert small[1, 2] == 2 * (6 * 50_000 + 2 * 3 * 125_000)
 
 
+def test_playback__channels_keep_their_directions(tmp_path: Path) -> None:
+    steps = """
+pattern = "steps"
+operations = [{collective = "all_reduce_ring", size_bytes = "1 MB", channels = 2}]
+"""
+    result = run(NETWORK.format(hosts=8) + steps)
+    write_trace(result, tmp_path)
+    with open_store(tmp_path) as store:
+        assert store.rows("SELECT DISTINCT channels FROM operations") == [(2,)]
+        assert store.rows("SELECT DISTINCT channel FROM channels ORDER BY 1") == [(0,), (1,)]
+    # The network has more hosts than the trace has ranks, over which times are averaged.
+    again = played(tmp_path, hosts=16)
+    assert (sent(again)[:8, :8] == sent(result)).all()
+    network_ns = result.steps[0]["network_ns"]
+    assert again.steps[0]["network_ns"] == pytest.approx(network_ns, rel=0.1)
+
+
 def test_playback__sizes_by_a_factor(original: tuple[Result, Path]) -> None:
     result, folder = original
     assert sent(played(folder, more="size_factor = 3")).sum() == 3 * sent(result).sum()

@@ -130,7 +130,7 @@ class Result:
         spent_ns = at_ns[end] - at_ns[begin]
         is_computation = np.array([not one.function for one in program.operations])
         computes = is_computation[local["operation"][begin]]
-        ranks = len(work.hosts[number])
+        ranks = program.ranks  # a trace that is played back may have fewer ranks than hosts
         busy_ns = np.bincount(local["rank"][begin][computes], spent_ns[computes])
         compute_ns = float(busy_ns.sum()) / ranks
         row |= {"finished": True, "steps": count, "step_ns": whole_ns / count}

@@ -46,6 +46,10 @@ class _Run:
             end = at + len(job.transfers)
             self.sent_by[at:end], self.received_by[at:end] = self._add(number, job)
             at = end
+        # The lowest stream of each communicator, from which its channels are counted.
+        self.first_stream = np.full(len(self.comms), np.iinfo(np.int64).max)
+        of = np.array([one.comm for one in self.operations], np.int64)[self.sent_by]
+        np.minimum.at(self.first_stream, of, self.transfers["stream"].astype(np.int64))
         self.alone = np.array([one.alone for one in self.operations], bool)
         self.comm = np.array([one.comm for one in self.operations], np.int64)
         ranks = np.full((len(self.comms), len(self.network.node_names)), -1, np.int32)
@@ -272,11 +276,18 @@ def _operations(
         function=np.array([file.text(name) for name in names])[begun],
         datatype=file.text("ncclInt8"), protocol=file.text("SIMPLE"),
         algorithm=np.array([file.text(each.algorithm) for each in rows])[begun],
-        root=root[begun], channels=1, kind=alone[first][begun],
+        root=root[begun], kind=alone[first][begun],
+        channels=_channel_counts(run, mine, which, count)[begun],
     )  # fmt: skip
     done = end >= 0
     file.put("operation_end", ids[done], end[done])
     return ids[which]
+
+
+def _channel_counts(run: _Run, mine: Array, which: Array, count: int) -> Array:
+    """The number of channels that each operation uses."""
+    pairs = np.unique(np.stack([which, run.transfers["stream"][mine]], axis=1), axis=0)
+    return np.bincount(pairs[:, 0].astype(np.int64), minlength=count)
 
 
 def _enqueued(run: _Run, host: int, number: Array, begin: Array, end: Array) -> tuple[Array, Array]:
@@ -311,12 +322,13 @@ def _channels(
     begin, end = _span(which, count, begins, ends)
     ids = file.ids(count)
     comm = run.comm[operation[first]]
+    number = np.minimum(stream[first].astype(np.int64) - run.first_stream[comm], 0xFFFF)
     steps = np.bincount(which, minlength=count)
     begun = begin >= 0
     file.put(
         "channel", ids[begun], begin[begun], operation=operation_of[first][begun],
         communicator=comm_of[comm][begun], peer=run.rank[comm, other[first]][begun],
-        steps=steps[begun], channel=stream[first][begun] & 0xFFFF, sends=sends[first][begun],
+        steps=steps[begun], channel=number[begun], sends=sends[first][begun],
     )  # fmt: skip
     done = end >= 0
     sizes = np.bincount(which, run.transfers["bytes"][mine].astype(np.float64), count)
