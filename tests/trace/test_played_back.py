@@ -156,7 +156,7 @@ def test_playback__a_rank_without_trace_communicates(
     [
         ("scale = 0.3", "scale: 0.3: give a whole number, or 1 over one"),
         ("scale = 0.2", "it does not divide"),
-        ("scale = 2", "the trace has 16 ranks, and there are 8 hosts"),
+        ("scale = 2", "the trace has 16 ranks at this scale, and there are 8 hosts"),
         ('job = "other"', "no traces of the job"),
     ],
 )

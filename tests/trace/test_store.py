@@ -356,3 +356,14 @@ def test_store__without_duckdb_says_what_to_install(
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(TraceExtraError, match=r"pip install 'weft\[trace\]'"):
         open_store(tmp_path)
+
+
+def test_store__operations_that_had_not_ended_are_said(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    comm = communicator(process, 5, 0, 2)
+    made = operation(process, comm, "AllReduce", 100, 250)
+    process.new("channel", 110, operation=made, communicator=comm, peer=1, sends=1)
+    process.write()
+    with open_store(tmp_path) as store:
+        (note,) = [one for one in store.notes() if "had not ended" in one]
+    assert note.startswith("1 operations had not ended when the trace ended")

@@ -97,7 +97,11 @@ def job(folder: Path, hosts: int, keys: Mapping[str, Any]) -> Job:
     whole, part = _scale(keys["scale"], recorded.ranks)
     ranks = recorded.ranks * whole // part
     if ranks > hosts:
-        raise BadWorkError("file", f"the trace has {ranks} ranks, and there are {hosts} hosts")
+        raise BadWorkError(
+            "file",
+            f"the trace has {ranks} ranks at this scale, and there are {hosts} hosts: set "
+            f"network.hosts to {ranks} or more",
+        )
     made, unmatched = build(scaled(recorded, whole, part, keys))
     notes = [*recorded.notes]
     if unmatched:

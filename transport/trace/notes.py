@@ -25,6 +25,7 @@ def notes_of(query: Query) -> list[str]:
         *_missing(query),
         *_losses(query),
         *_damage(query),
+        *_open_operations(query),
         *_ends(query),
         *_clocks(query),
     ]
@@ -83,6 +84,13 @@ def _network(query: Query) -> Iterator[str]:
             "nothing is recorded of weft as the network: bytes and waits are those of NCCL's "
             "channels, and there are no messages, resends, latencies or paths"
         )
+
+
+def _open_operations(query: Query) -> Iterator[str]:
+    ((count,),) = query("SELECT count(DISTINCT (process, operation)) FROM channels "
+                        "WHERE end_ns IS NULL AND operation IS NOT NULL")  # fmt: skip
+    if count:
+        yield f"{count} operations had not ended when the trace ended: what they sent is left out"
 
 
 def _jobs(query: Query) -> Iterator[str]:
