@@ -64,7 +64,7 @@ def command(
         raise click.UsageError(f"{cmd[0]}: no such command")
     folder = _folder(out, join)
     status = _run([program, *cmd[1:]], environment(dict(os.environ), folder, kernels, job))
-    _show(folder)
+    _show(folder, status)
     return status
 
 
@@ -142,7 +142,7 @@ def _in_foreground() -> bool:
         os.close(terminal)
 
 
-def _show(folder: Path) -> None:
+def _show(folder: Path, status: int) -> None:
     """Prints on stderr what was recorded; the exit status is that of the command in any case."""
     from transport.trace.folder import scan
 
@@ -150,7 +150,12 @@ def _show(folder: Path) -> None:
     for one in problems:
         click.echo(f"weft: {one}", err=True)
     if not processes:
-        why = "CMD made no NCCL communicator, or its NCCL has no profiler (before 2.23)"
+        why = (
+            "CMD made no NCCL communicator and no weft connection, or its NCCL has no profiler "
+            "(before 2.23)"
+        )
+        if status != 0:
+            why = f"CMD ended with status {status}, see its output above"
         click.echo(f"weft: nothing was recorded in {folder}: {why}", err=True)
         return
     hosts = len({one.host for one in processes})
