@@ -79,7 +79,8 @@ def command(
                 lossless = found["rate_bytes_per_s"]
                 if not lossless:
                     raise click.ClickException(
-                        f"{name}: nothing arrived without loss: give a longer -D"
+                        f"{name}: no byte arrived in the run without loss, so no share can be "
+                        "computed: measure for longer with -D"
                     )
             kept = found["rate_bytes_per_s"] / lossless
             yield found | {"loss_rate": share, "kept_share": kept}

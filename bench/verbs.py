@@ -239,7 +239,7 @@ def command(
     setups = [set_up(mode, peers, peer_paths) for mode in modes if peers]
     wanted = list(cases(modes, payloads))
     times, cut = measure(wanted, segments, paths, repeats)
-    # If the first round was interrupted, some cases, or the fakes that they need, have no run.
+    # If the first round was interrupted, a case or the run of its fake alone may have no time yet.
     rows = [row_of(c, times) for c in wanted if c in times and (not c.burst or c.fake in times)]
     if instructions and not cut.short:
         count_instructions(rows, wanted, paths)

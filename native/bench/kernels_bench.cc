@@ -48,7 +48,9 @@ KernelTimes time_kernel(const Driver& driver, const KernelPlan& plan, std::strin
   const bool pieces = plan.work != KernelWork::reduce;
   if (plan.bytes < 1024 || plan.repeats < 1 || plan.source == 0 || plan.target == 0 ||
       (pieces && (plan.piece_bytes == 0 || plan.piece_bytes > plan.bytes / 2))) {
-    *error = "the plan needs two addresses, at least 1,024 bytes, and pieces of at most half of the bytes";
+    *error =
+        "cannot time a kernel: give a source and a target address, at least one repeat, at least 1,024 bytes, and "
+        "pieces of at most half of the bytes";
     return times;
   }
   const auto shared = SharedDevice::open(driver, plan.device, kernel_image(), error);

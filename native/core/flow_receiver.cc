@@ -347,8 +347,6 @@ void FlowReceiver::write_ack(i64 now_ns, u8 path, TxBurst* out) noexcept {
   ack.received_bytes = static_cast<u64>(counters_->bytes_received);
   ack.duplicate_segments = static_cast<u32>(counters_->segments_duplicate);
   ack.granted_bytes = granted_bytes();
-  // Only the packet that starts at the cumulative position carries path reports, because it shows the sender what is
-  // missing.
   if (first) ack.report_count = acks_.take_reports(now_ns, shared_->host, reports);
   out->path = path;
   wire::Common common = this->common(path);

@@ -82,7 +82,7 @@ def test_point__holds_on_two_fake_devices(
 def test_point__holds_for_every_context(
     play: Play, plugin: Path, fake_plugin: Path, version: int, scenario: str
 ) -> None:
-    """Tests points about contexts, which versions 8 to 10 do not have."""
+    """Runs only on ABI versions 11 and 12: older versions of the net plugin have no contexts."""
     play(plugin, version, 2, scenario)
     play(fake_plugin, version, 1, scenario)
 
@@ -90,7 +90,7 @@ def test_point__holds_for_every_context(
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("scenario", ["unloading_while_threads_run"])
 def test_point__holds_when_unloaded(play: Play, plugin: Path, version: int, scenario: str) -> None:
-    """NCCL may unload the plugin without finalize, which versions before 11 do not have."""
+    """The net plugin's ABI has no finalize before version 11, so NCCL unloads it without a call."""
     play(plugin, version, 2, scenario)
 
 

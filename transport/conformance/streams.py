@@ -39,7 +39,7 @@ class Chunk:
     hooks: list[int]  # indices into the family's hooks; 0 (on_start) restarts the policy
     events: Array
     presets: Array  # contents of the result record before each call
-    shared: int  # number of records that flows share: one for each path, otherwise 1
+    shared: int  # records that the flows share: for a path policy one for each path, otherwise 1
     heads: Array | None  # path policies: state of the paths, shape (events / heads_every, paths)
     extreme: bool
     heads_every: int = HEADS_EVERY
