@@ -68,14 +68,14 @@ test-native: build ## Run native tests, and build the host program of the plugin
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
 	@$(VENV)/bin/ctest --test-dir $(BUILD)/release --output-on-failure --parallel $(JOBS)
 
-# Tests in virtual time or of files, which run in parallel because other load does not affect them.
+# Tests in virtual time or of files. They run first, so that a mistake in them is found within two minutes.
 COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/golden tests/core tests/sim tests/swarm \
   tests/trace
 
 test-python: build ## Run pytest
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
 	@$(PY) -m pytest --build-tree $(BUILD)/release --numprocesses $(JOBS) $(COMPUTING)
-	@$(PY) -m pytest --build-tree $(BUILD)/release tests $(COMPUTING:%=--ignore=%)
+	@$(PY) -m pytest --build-tree $(BUILD)/release --numprocesses $(JOBS) --dist loadfile tests $(COMPUTING:%=--ignore=%)
 
 test-native-asan: SANITIZE := address
 test-native-asan: $(VENV)/.ready ## Run native tests under the address and undefined-behaviour sanitizers

@@ -111,6 +111,7 @@ void bind_fabric_plan(py::module_& module) {
       .def_readwrite("sample_ns", &P::sample_ns)
       .def_readwrite("sample_ports", &P::sample_ports)
       .def_readwrite("sample_streams", &P::sample_streams)
+      .def_readwrite("trace_ns", &P::trace_ns)
       .def("set_network", &set_network, "Nodes, ports and routes, as native/sim/fabric/fabric_plan.h says.",
            py::kw_only(), py::arg("hosts"), py::arg("switches"), py::arg("ports"), py::arg("group_of"),
            py::arg("route"), py::arg("set_begin"), py::arg("set_ports"))
@@ -191,6 +192,10 @@ void bind_fabric(py::module_& module) {
   PYBIND11_NUMPY_DTYPE(sim::TransferPlan, from, to, bytes, start_ns, stream, job);
   PYBIND11_NUMPY_DTYPE(sim::DependencyPlan, before, after, delay_ns);
   PYBIND11_NUMPY_DTYPE(sim::TransferReport, ready_ns, received_ns, sent_ns);
+  PYBIND11_NUMPY_DTYPE(sim::TransferTrace, first_ns, last_ns, segments, resent, by_path);
+  PYBIND11_NUMPY_DTYPE(sim::PathTrace, at_ns, rtt_ns, bytes_sent, segments_sent, segments_lost, host, peer, path,
+                       usable);
+  PYBIND11_NUMPY_DTYPE(sim::EventTrace, at_ns, value, host, peer, stream, path, kind, status);
   PYBIND11_NUMPY_DTYPE(sim::PortReport, from, to, packets, bytes, data_packets, marked, trimmed, dropped, lost, pauses,
                        busy_ns, queue_bytes_p50, queue_bytes_p95, queue_bytes_p99, queue_bytes_max);
   module.attr("PORT_PLAN") = py::dtype::of<sim::PortPlan>();
@@ -215,7 +220,19 @@ void bind_fabric(py::module_& module) {
       .def(
           "ports", [](BoundFabric& self) { return array_of(self.fabric->ports()); },
           "Counters and queues of each port, in the plan's order.")
-      .def("samples", &samples_of, "Samples over time, a row per sample.");
+      .def("samples", &samples_of, "Samples over time, a row per sample.")
+      .def(
+          "traced_transfers", [](BoundFabric& self) { return array_of(self.fabric->traced_transfers()); },
+          "How each transfer crossed the network. Empty without `trace_ns`; so are the next two.")
+      .def(
+          "traced_paths", [](BoundFabric& self) { return array_of(self.fabric->traced_paths()); },
+          "States of paths, by host and time.")
+      .def(
+          "traced_events", [](BoundFabric& self) { return array_of(self.fabric->traced_events()); },
+          "Events of paths, flows and peers, by host and time.")
+      .def_static(
+          "event_name", [](u32 kind) { return sim::event_name(kind); },
+          "The name of an event's `kind`; None: there is no such event.", py::arg("kind"));
 }
 
 }  // namespace weft::bind

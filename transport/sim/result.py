@@ -18,6 +18,7 @@ from transport.sim import ideal
 from transport.sim.network import Array
 from transport.sim.program import BEGIN, END
 from transport.sim.scenario import Scenario
+from transport.sim.trace_network import Traced
 
 QUANTILES = {"p50": 50, "p95": 95, "p99": 99}
 IDEAL = (
@@ -57,6 +58,7 @@ class Result:
     policy_failure: str = ""
     partial: bool = False  # True: the run was interrupted
     local: Array | None = None  # fields as in `transfers`, for the local events of programs
+    traced: Traced | None = None  # what hosts recorded, if the run was traced
 
     @property
     def seed(self) -> int:

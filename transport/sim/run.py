@@ -22,6 +22,7 @@ from transport.sim.network import Array
 from transport.sim.result import Result
 from transport.sim.scenario import Scenario, load
 from transport.sim.settings import DEFAULT_POLICIES, beside
+from transport.sim.trace_network import Traced
 from transport.sim.work import TRANSFER, Work
 
 STEP_HOPS = 200_000  # packet-hops of one step, which takes a fraction of a second
@@ -58,13 +59,16 @@ class Simulation:
         *,
         threads: int = 1,
         check: bool = False,
+        trace_ns: int = 0,
     ) -> None:
+        """trace_ns: time between records of paths, for a trace; 0: hosts record nothing."""
         self.scenario = scenario.check()
         self.policies: dict[str, str] = {}
         self.sources: dict[str, str] = {}
         self.sampled: tuple[int, ...] = ()
         self.plan = native.FabricPlan()
         self.plan.threads, self.plan.check = threads, check
+        self.plan.trace_ns = trace_ns
         self._network()
         self._work()
         self._hosts()
@@ -120,7 +124,13 @@ class Simulation:
             fabric.policy_failure,
             partial,
             fabric.transfers()[len(self.scenario.work.transfers) :],
+            self._traced(fabric),
         )
+
+    def _traced(self, fabric: native.Fabric) -> Traced | None:
+        if not self.plan.trace_ns:
+            return None
+        return Traced(fabric.traced_transfers(), fabric.traced_paths(), fabric.traced_events())
 
     def _network(self) -> None:
         own, plan = self.scenario.network, self.plan
@@ -225,6 +235,7 @@ def run(
     changes: Mapping[str, Any] | None = None,
     threads: int = 1,
     check: bool = False,
+    trace_ns: int = 0,
     on_step: Callable[[Simulation], None] | None = None,
 ) -> Result:
     """Runs a scenario to its end and returns the result.
@@ -238,7 +249,7 @@ def run(
     wanted = dict(changes or {}) | ({} if seed is None else {"seed": seed})
     if wanted:
         scenario = scenario.changed(wanted)
-    simulation = Simulation(scenario, policies, threads=threads, check=check)
+    simulation = Simulation(scenario, policies, threads=threads, check=check, trace_ns=trace_ns)
     while simulation.step():
         if on_step is not None:
             on_step(simulation)

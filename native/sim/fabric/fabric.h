@@ -46,6 +46,10 @@ class Fabric {
   std::vector<StreamReport> streams();
   std::vector<PortReport> ports() const;
   const FabricSamples& samples() const noexcept { return samples_; }
+  // What hosts recorded; empty unless the plan asks for it. By host, and for each host in order of time.
+  const std::vector<TransferTrace>& traced_transfers() const noexcept { return traced_; }
+  std::vector<PathTrace> traced_paths() const;
+  std::vector<EventTrace> traced_events() const;
   FabricHost& host(u32 index) noexcept { return *nodes_.hosts[index]; }
 
  private:
@@ -72,6 +76,7 @@ class Fabric {
   i64 now_ps_ = 0;
   std::string violation_, policy_failure_;
   FabricSamples samples_;
+  std::vector<TransferTrace> traced_;  // by transfer
 };
 
 }  // namespace weft::sim

@@ -46,7 +46,7 @@ void FabricHost::add_peer(u32 at, u32 host) {
 }
 
 void FabricHost::add_flow(u32 at, u32 connection) {
-  connections_.resize(std::max<std::size_t>(connections_.size(), at + 1u));
+  connections_.resize(std::max<std::size_t>(connections_.size(), at + 1u), core::kNone);
   connections_[at] = connection;
 }
 
@@ -86,6 +86,7 @@ void FabricHost::handle(FabricShared* shared, const FabricDue* dues, std::size_t
       if (!handle_special(shared, dues[next])) deliver(shared, dues[next].packet, now_ps);
     }
     pump(shared, now_ps);
+    if (trace_ != nullptr) trace_->look_at_paths(now_ps / 1000);
   }
   FabricNet& net = *shared->net;
   for (u32 port = net.first_port[index_]; port < net.first_port[index_ + 1u]; ++port) {

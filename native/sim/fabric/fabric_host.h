@@ -9,6 +9,7 @@
 #include "native/core/stack.h"
 #include "native/sim/fabric/fabric_calendar.h"
 #include "native/sim/fabric/fabric_net.h"
+#include "native/sim/fabric/fabric_trace.h"
 #include "native/sim/fabric/fabric_work.h"
 
 namespace weft::sim {
@@ -50,6 +51,11 @@ class FabricHost {
   void add_flow(u32 at, u32 connection);
   void add_transfer(u32 transfer, i64 start_ns);  // adds a transfer without dependencies
   void begin() noexcept;                          // schedules the first wake-up, after setup
+  // Makes the host record what it does; `transfers` gets what it records of transfers.
+  void record(const FabricPlan& plan, const FabricWork& work, std::vector<TransferTrace>* transfers) {
+    trace_ = std::make_unique<FabricTrace>(plan, index_, &stack_, work, peers_, connections_, transfers);
+  }
+  const FabricTrace* trace() const noexcept { return trace_.get(); }  // null: it records nothing
   // Posts the first receives of a connection that ends at this host.
   void post_receives(FabricShared* shared, u32 connection, i64 now_ps);
 
@@ -99,6 +105,7 @@ class FabricHost {
   std::vector<u32> peers_;        // index of a peer in the stack -> its host number
   std::vector<u32> connections_;  // index of a flow in the stack -> its connection
   std::vector<Start> starts_;     // start times of transfers that wait for them: a heap, earliest first
+  std::unique_ptr<FabricTrace> trace_;
 };
 
 }  // namespace weft::sim

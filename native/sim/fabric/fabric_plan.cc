@@ -142,8 +142,8 @@ std::string complaint(const FabricPlan& plan) {
   if (plan.limit_ns < 1 || plan.limit_ns > kFar) return "a limit from 1 ns to 11 days";
   if (plan.ack_bytes < 1 || plan.ack_delay_ns < 0 || plan.rto_ns_min < 1 || plan.rto_ns_max < plan.rto_ns_min ||
       plan.window_bytes_max < plan.segment_bytes || plan.rtt_ns < 0 || plan.host_delay_ns < 0 ||
-      plan.host_jitter_ns < 0 || plan.peer_silence_ns < 1 || plan.sample_ns < 0 || plan.link_bytes_per_s < 0 ||
-      plan.header_queue_bytes_max < 0) {
+      plan.host_jitter_ns < 0 || plan.peer_silence_ns < 1 || plan.sample_ns < 0 || plan.trace_ns < 0 ||
+      plan.link_bytes_per_s < 0 || plan.header_queue_bytes_max < 0) {
     return "times and sizes that are not negative, and a largest timeout not below the least";
   }
   if (plan.host_delay_ns > kFar || plan.host_jitter_ns > kFar || plan.peer_silence_ns > kFar * 10)

@@ -124,6 +124,9 @@ struct FabricPlan {
   i64 sample_ns = 0;                // sampling interval; 0: none
   std::vector<u32> sample_ports;    // ports whose queues are sampled
   std::vector<u32> sample_streams;  // transfers whose connections are sampled
+
+  // What hosts record, as FabricTrace describes. Recording does not affect the run.
+  i64 trace_ns = 0;  // interval at which hosts record the states of their paths; 0: they record nothing
 };
 
 // Returns the condition that an invalid plan does not meet; empty if the plan is valid.

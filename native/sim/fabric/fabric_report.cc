@@ -64,6 +64,24 @@ std::vector<PortReport> Fabric::ports() const {
   return made;
 }
 
+std::vector<PathTrace> Fabric::traced_paths() const {
+  std::vector<PathTrace> made;
+  for (const auto& host : nodes_.hosts) {
+    if (host->trace() == nullptr) continue;
+    made.insert(made.end(), host->trace()->paths().begin(), host->trace()->paths().end());
+  }
+  return made;
+}
+
+std::vector<EventTrace> Fabric::traced_events() const {
+  std::vector<EventTrace> made;
+  for (const auto& host : nodes_.hosts) {
+    if (host->trace() == nullptr) continue;
+    made.insert(made.end(), host->trace()->events().begin(), host->trace()->events().end());
+  }
+  return made;
+}
+
 void Fabric::sample(i64 at_ps) {
   samples_.at_ns.push_back(at_ps / 1000);
   for (const u32 port : plan_.sample_ports) samples_.queue_bytes.push_back(net_.ports[port].queue_bytes(at_ps));

@@ -43,6 +43,10 @@ Fabric::Fabric(const FabricPlan& plan) : plan_(plan) {
   for (u32 i = 0; i < plan.switches; ++i) nodes_.switches.emplace_back(plan.hosts + i, plan, net_);
   make_hosts();
   make_connections();
+  if (plan.trace_ns != 0) {
+    traced_.resize(plan.transfers.size());
+    for (const auto& host : nodes_.hosts) host->record(plan, work_, &traced_);
+  }
   for (u32 i = 0; i < plan.transfers.size(); ++i) {
     if (work_.waits_for[i] == 0) nodes_.hosts[plan.transfers[i].from]->add_transfer(i, plan.transfers[i].start_ns);
   }
@@ -124,6 +128,8 @@ void Fabric::make_connections() {
     config.remote_flow = connection.at_sender;
     ok = ok && to.stack().open_flow(FabricHost::kBeginNs, connection.at_receiver, config) == Status::ok;
     if (!ok) violation_ = "setup: a flow could not be opened";
+    from.add_flow(connection.at_sender, number);
+    to.add_flow(connection.at_receiver, number);
     work_.receives[number] = std::make_unique<FabricReceive[]>(2 * ahead);
     to.post_receives(&shards_[nodes_.shard_of[connection.to]]->shared(), number, 0);
   }

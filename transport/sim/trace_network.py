@@ -1,0 +1,99 @@
+"""Adds to a simulated host's trace how its messages crossed the network: stripes, paths, events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from transport import native
+from transport.sim.network import Array
+from transport.trace.write import TraceFile
+
+PATHS_NS = 1_000_000  # time between records of a path that carries something
+SHARES = 33  # a stripe has the shares of the paths 0 to 31, and of all others together
+NO_NODE = 0xFFFF_FFFF
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """What the hosts of a run recorded; fields as in native/sim/fabric/fabric_trace.h."""
+
+    transfers: Array
+    paths: Array  # by host and time
+    events: Array  # by host and time
+
+    @cached_property
+    def path_rows(self) -> Array:
+        """First row of each host in `paths`; one more for the end."""
+        return _starts(self.paths["host"])
+
+    @cached_property
+    def event_rows(self) -> Array:
+        """First row of each host in `events`; one more for the end."""
+        return _starts(self.events["host"])
+
+    def paths_of(self, host: int) -> Array:
+        return _of(self.paths, self.path_rows, host)
+
+    def events_of(self, host: int) -> Array:
+        return _of(self.events, self.event_rows, host)
+
+
+def _starts(hosts: Array) -> Array:
+    last = int(hosts.max(initial=-1))
+    return np.searchsorted(hosts, np.arange(last + 2))
+
+
+def _of(rows: Array, starts: Array, host: int) -> Array:
+    return rows[starts[host] : starts[host + 1]] if host + 1 < len(starts) else rows[:0]
+
+
+def add_stripes(
+    file: TraceFile, traced: Traced, transfers: Array, *, connection: Array, message: Array,
+    size_bytes: Array, posted_ns: Array, end_ns: Array,
+) -> None:  # fmt: skip
+    """Adds a stripe for each of the host's sends; all arrays have an element for each send."""
+    rows = traced.transfers[transfers]
+    sent = rows["segments"].astype(np.float64)
+    shares = np.rint(255 * rows["by_path"] / np.maximum(sent, 1)[:, None]).astype(np.uint8)
+    by_path = {f"path_{at}": shares[:, at] for at in range(SHARES - 1)}
+    file.put(
+        "stripe", file.ids(len(rows)), end_ns, message=message, bytes=size_bytes,
+        posted_ns=posted_ns, first_ns=np.maximum(rows["first_ns"], 0),
+        last_ns=np.maximum(rows["last_ns"], 0), connection=connection, segments=rows["segments"],
+        resent=rows["resent"], sends=1, path_others=shares[:, SHARES - 1], **by_path,
+    )  # fmt: skip
+
+
+def add_paths(file: TraceFile, rows: Array, names: tuple[str, ...]) -> None:
+    """Adds what the host knew of its paths; `names` are the names of nodes."""
+    peers = {int(peer): file.text(names[peer]) for peer in np.unique(rows["peer"])}
+    file.put(
+        "path", file.ids(len(rows)), rows["at_ns"], bytes_sent=rows["bytes_sent"],
+        segments_sent=rows["segments_sent"], segments_lost=rows["segments_lost"],
+        rtt_ns=rows["rtt_ns"], peer=[peers[peer] for peer in rows["peer"].tolist()],
+        path=rows["path"], usable=rows["usable"],
+    )  # fmt: skip
+
+
+def add_events(
+    file: TraceFile, rows: Array, names: tuple[str, ...], connection_of: dict[int, int]
+) -> None:
+    """Adds the host's events; connection_of: number of a simulated connection -> its record."""
+    kinds = {
+        int(kind): file.text(native.Fabric.event_name(int(kind)) or "")
+        for kind in np.unique(rows["kind"])
+    }
+    peers = {
+        int(peer): 0 if peer == NO_NODE else file.text(names[peer])
+        for peer in np.unique(rows["peer"])
+    }
+    file.put(
+        "event", file.ids(len(rows)), rows["at_ns"], value=rows["value"],
+        what=[kinds[kind] for kind in rows["kind"].tolist()],
+        peer=[peers[peer] for peer in rows["peer"].tolist()],
+        connection=[connection_of.get(stream, 0) for stream in rows["stream"].tolist()],
+        path=rows["path"], status=rows["status"],
+    )  # fmt: skip
