@@ -42,7 +42,8 @@ def test_traced__recording_does_not_change_the_run(traced: Result) -> None:
 
 def test_traced__the_number_of_threads_changes_nothing(traced: Result) -> None:
     other = run(scenario(), trace_ns=100_000, threads=2).traced
-    assert other is not None and traced.traced is not None
+    assert other is not None
+    assert traced.traced is not None
     for name in ("transfers", "paths", "events"):
         assert np.array_equal(getattr(other, name), getattr(traced.traced, name))
 

@@ -31,6 +31,7 @@ from transport.sim import Result, Scenario, Simulation, html, load, plots, shipp
 from transport.sim.errors import WorkerLostError
 from transport.sim.settings import applied, is_of_policies
 from transport.sim.trace import write_trace
+from transport.sim.trace_network import PATHS_NS
 from transport.sim.units import bytes_text, ns_of, time_text
 from transport.trace.layout import TraceError
 from transport.trace.store import new_folder
@@ -386,7 +387,10 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     scenario, policies = applied(scenario, policies, single)
     if files.plot is not None:
         cli_plots.prepared(files.plot)
-    simulation = Simulation(scenario, policies, threads=given["threads"], check=given["check"])
+    simulation = Simulation(
+        scenario, policies, threads=given["threads"], check=given["check"],
+        trace_ns=PATHS_NS if given["trace_folder"] is not None else 0,
+    )  # fmt: skip
     if given["estimate"]:
         say_estimate(simulation)
         return 0

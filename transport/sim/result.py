@@ -18,7 +18,7 @@ from transport.sim import ideal
 from transport.sim.network import Array
 from transport.sim.program import BEGIN, END
 from transport.sim.scenario import Scenario
-from transport.sim.trace_network import Traced
+from transport.sim.traced import Traced
 
 QUANTILES = {"p50": 50, "p95": 95, "p99": 99}
 IDEAL = (

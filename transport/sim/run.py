@@ -22,7 +22,7 @@ from transport.sim.network import Array
 from transport.sim.result import Result
 from transport.sim.scenario import Scenario, load
 from transport.sim.settings import DEFAULT_POLICIES, beside
-from transport.sim.trace_network import Traced
+from transport.sim.traced import Traced
 from transport.sim.work import TRANSFER, Work
 
 STEP_HOPS = 200_000  # packet-hops of one step, which takes a fraction of a second

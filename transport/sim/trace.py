@@ -16,6 +16,7 @@ import numpy as np
 from transport.sim.network import Array
 from transport.sim.program import BEGIN, END, LAUNCH, RECEIVE, SEND, Program
 from transport.sim.result import Result
+from transport.sim.trace_network import add_events, add_paths, add_stripes
 from transport.sim.work import Job
 from transport.trace.write import TraceFile
 
@@ -59,6 +60,8 @@ class _Run:
         # Messages are numbered by connection, which is a stream from one host to another one.
         ends = self.transfers[["stream", "from", "to"]]
         _, self.connection = np.unique(ends, return_inverse=True)
+        self.stream = _by_ends(self.transfers)
+        self.traced = result.traced
         order = np.argsort(self.connection, kind="stable")
         starts = np.searchsorted(self.connection[order], self.connection[order])
         self.message = np.zeros(len(self.transfers), np.int64)
@@ -105,6 +108,12 @@ class _Run:
                     one.size_bytes, one.function in (SEND, RECEIVE),
                 )
             )  # fmt: skip
+
+
+def _by_ends(transfers: Array) -> Array:
+    """The number of each transfer's connection as the simulator numbers it."""
+    _, numbers = np.unique(transfers[["from", "to", "stream"]], return_inverse=True)
+    return numbers
 
 
 @dataclass(frozen=True)
@@ -204,6 +213,26 @@ def _fill(file: TraceFile, run: _Run, host: int, out: Array, into: Array) -> Non
         posted_ns=run.times["ready_ns"][mine][done], connection=connection_of[done],
         channel=channel_of[done], sends=sends[done],
     )  # fmt: skip
+    _network(file, run, host, mine, done & sends, connection_of)
+
+
+def _network(
+    file: TraceFile, run: _Run, host: int, mine: Array, sent: Array, connection_of: Array
+) -> None:
+    """Adds how the host's messages crossed the network, if the run recorded it."""
+    if run.traced is None:
+        return
+    which = mine[sent]
+    add_stripes(
+        file, run.traced, which, connection=connection_of[sent], message=run.message[which],
+        size_bytes=run.transfers["bytes"][which], posted_ns=run.times["ready_ns"][which],
+        end_ns=run.times["sent_ns"][which],
+    )  # fmt: skip
+    names = run.network.node_names
+    add_paths(file, run.traced.paths_of(host), names)
+    # Simulated connections are numbered by from, to and stream.
+    records = dict(zip(run.stream[mine].tolist(), connection_of.tolist(), strict=True))
+    add_events(file, run.traced.events_of(host), names, records)
 
 
 def _connections(file: TraceFile, run: _Run, host: int, mine: Array, sends: Array) -> Array:

@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 
 import numpy as np
 
 from transport import native
 from transport.sim.network import Array
+from transport.sim.traced import Traced
 from transport.trace.write import TraceFile
 
 PATHS_NS = 1_000_000  # time between records of a path that carries something
 SHARES = 33  # a stripe has the shares of the paths 0 to 31, and of all others together
 NO_NODE = 0xFFFF_FFFF
-
-
-@dataclass(frozen=True, eq=False)
-class Traced:
-    """What the hosts of a run recorded; fields as in native/sim/fabric/fabric_trace.h."""
-
-    transfers: Array
-    paths: Array  # by host and time
-    events: Array  # by host and time
-
-    @cached_property
-    def path_rows(self) -> Array:
-        """First row of each host in `paths`; one more for the end."""
-        return _starts(self.paths["host"])
-
-    @cached_property
-    def event_rows(self) -> Array:
-        """First row of each host in `events`; one more for the end."""
-        return _starts(self.events["host"])
-
-    def paths_of(self, host: int) -> Array:
-        return _of(self.paths, self.path_rows, host)
-
-    def events_of(self, host: int) -> Array:
-        return _of(self.events, self.event_rows, host)
-
-
-def _starts(hosts: Array) -> Array:
-    last = int(hosts.max(initial=-1))
-    return np.searchsorted(hosts, np.arange(last + 2))
-
-
-def _of(rows: Array, starts: Array, host: int) -> Array:
-    return rows[starts[host] : starts[host + 1]] if host + 1 < len(starts) else rows[:0]
 
 
 def add_stripes(
@@ -67,7 +33,7 @@ def add_stripes(
     )  # fmt: skip
 
 
-def add_paths(file: TraceFile, rows: Array, names: tuple[str, ...]) -> None:
+def add_paths(file: TraceFile, rows: Array, names: Sequence[str]) -> None:
     """Adds what the host knew of its paths; `names` are the names of nodes."""
     peers = {int(peer): file.text(names[peer]) for peer in np.unique(rows["peer"])}
     file.put(
@@ -79,7 +45,7 @@ def add_paths(file: TraceFile, rows: Array, names: tuple[str, ...]) -> None:
 
 
 def add_events(
-    file: TraceFile, rows: Array, names: tuple[str, ...], connection_of: dict[int, int]
+    file: TraceFile, rows: Array, names: Sequence[str], connection_of: dict[int, int]
 ) -> None:
     """Adds the host's events; connection_of: number of a simulated connection -> its record."""
     kinds = {

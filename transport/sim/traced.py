@@ -1,0 +1,44 @@
+"""What the hosts of a simulated run recorded of its transfers, paths and events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from transport.sim.network import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """What the hosts of a run recorded; fields as in native/sim/fabric/fabric_trace.h."""
+
+    transfers: Array
+    paths: Array  # by host and time
+    events: Array  # by host and time
+
+    @cached_property
+    def path_rows(self) -> Array:
+        """First row of each host in `paths`; one more for the end."""
+        return _starts(self.paths["host"])
+
+    @cached_property
+    def event_rows(self) -> Array:
+        """First row of each host in `events`; one more for the end."""
+        return _starts(self.events["host"])
+
+    def paths_of(self, host: int) -> Array:
+        return _of(self.paths, self.path_rows, host)
+
+    def events_of(self, host: int) -> Array:
+        return _of(self.events, self.event_rows, host)
+
+
+def _starts(hosts: Array) -> Array:
+    last = int(hosts[-1]) if len(hosts) else -1
+    return np.searchsorted(hosts, np.arange(last + 2))
+
+
+def _of(rows: Array, starts: Array, host: int) -> Array:
+    return rows[starts[host] : starts[host + 1]] if host + 1 < len(starts) else rows[:0]
