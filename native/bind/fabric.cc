@@ -183,6 +183,24 @@ py::array streams_of(BoundFabric& self) {
   return py::array(columns, static_cast<py::ssize_t>(streams.size()), streams.data());
 }
 
+// Returns the ports that each path passes: one row per path, and -1 after its last port.
+py::array routes_of(BoundFabric& self, const py::array_t<u32, py::array::c_style | py::array::forcecast>& ends) {
+  if (ends.ndim() != 2 || ends.shape(1) != 3) throw py::value_error("ends need three columns: from, to, path");
+  const auto rows = ends.unchecked<2>();
+  const sim::FabricNet& net = self.fabric->net();
+  constexpr std::size_t width = sim::FabricNet::kHopsMax;
+  std::vector<i64> made(static_cast<std::size_t>(rows.shape(0)) * width, -1);
+  for (py::ssize_t i = 0; i < rows.shape(0); ++i) {
+    if (rows(i, 0) >= self.plan->hosts || rows(i, 1) >= self.plan->hosts || rows(i, 2) > 255) {
+      throw py::value_error("a row names a host or a path that does not exist");
+    }
+    u32 ports[width];
+    const std::size_t count = net.ports_of(rows(i, 0), rows(i, 1), static_cast<core::u8>(rows(i, 2)), ports);
+    std::copy_n(ports, count, made.begin() + i * static_cast<py::ssize_t>(width));
+  }
+  return table_of(made, width);
+}
+
 }  // namespace
 
 void bind_fabric(py::module_& module) {
@@ -230,6 +248,7 @@ void bind_fabric(py::module_& module) {
       .def(
           "traced_events", [](BoundFabric& self) { return array_of(self.fabric->traced_events()); },
           "Events of paths, flows and peers, by host and time.")
+      .def("routes", &routes_of, "The ports that paths pass, as rows of eight, -1 after the last.", py::arg("ends"))
       .def_static(
           "event_name", [](u32 kind) { return sim::event_name(kind); },
           "The name of an event's `kind`; None: there is no such event.", py::arg("kind"));

@@ -50,6 +50,7 @@ class Fabric {
   const std::vector<TransferTrace>& traced_transfers() const noexcept { return traced_; }
   std::vector<PathTrace> traced_paths() const;
   std::vector<EventTrace> traced_events() const;
+  const FabricNet& net() const noexcept { return net_; }
   FabricHost& host(u32 index) noexcept { return *nodes_.hosts[index]; }
 
  private:

@@ -59,6 +59,20 @@ u32 FabricNet::hash_of(u32 from, u32 to, u8 path) const noexcept {
   return static_cast<u32>(mixed(seed_ + path, u64{from} << 32 | to) >> 32);
 }
 
+std::size_t FabricNet::ports_of(u32 from, u32 to, u8 path, u32* out) const noexcept {
+  FabricPacket packet{};
+  packet.to = to;
+  packet.hash = hash_of(from, to, path);
+  std::size_t count = 0;
+  for (u32 port = host_port(from, path); port != core::kNone && count < kHopsMax;) {
+    out[count++] = port;
+    const u32 node = ports[port].to();
+    if (node == to) return count;
+    port = route(node, &packet);
+  }
+  return 0;
+}
+
 u32 FabricNet::route(u32 node, FabricPacket* packet) const noexcept {
   for (u32 i = attached_begin_[packet->to]; i < attached_begin_[packet->to + 1u]; ++i) {
     if (attached_[i].node == node) return attached_[i].port;

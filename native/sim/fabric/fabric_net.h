@@ -19,6 +19,10 @@ class FabricNet {
   }
   // The value that switches hash to select a port, for a path between two hosts.
   u32 hash_of(u32 from, u32 to, u8 path) const noexcept;
+  // Writes the ports that packets of a path pass, in order, to `out`; returns their number. It is 0 if there is no
+  // route of at most kHopsMax ports.
+  static constexpr std::size_t kHopsMax = 8;
+  std::size_t ports_of(u32 from, u32 to, u8 path, u32* out) const noexcept;
 
   std::vector<FabricPort> ports;
   std::vector<u32> first_port;  // index of each node's first port; the ports of a node follow one another

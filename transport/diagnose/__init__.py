@@ -1,0 +1,8 @@
+"""Finds which rank, NIC or path of a job is slow or hung, from its trace (docs/DIAGNOSIS.md)."""
+
+from __future__ import annotations
+
+#from transport.diagnose.diagnosis import Diagnosis, Settings, diagnose
+#from transport.diagnose.finding import CLASSES, Finding, Place
+
+#__all__ = ["CLASSES", "Diagnosis", "Finding", "Place", "Settings", "diagnose"]

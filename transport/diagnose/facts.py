@@ -1,0 +1,246 @@
+"""Reads what diagnosis needs from a trace: calls, messages by pair of ranks, losses and delays.
+
+Times are nanoseconds on the trace's clock 0. -1 stands for a time that is not known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.trace.store import Store
+
+Array = NDArray[Any]
+
+CALLS = """
+WITH sent AS (
+  SELECT process, channel_id, min(posted_ns) AS first_ns FROM messages
+  WHERE sends AND channel_id IS NOT NULL GROUP BY ALL),
+part AS (
+  SELECT c.process, c.operation, min(s.first_ns) FILTER (WHERE c.sends) AS arrival_ns,
+    max(c.end_ns) AS end_ns, count(*) FILTER (WHERE c.end_ns IS NULL) AS open
+  FROM channels c LEFT JOIN sent s ON s.process = c.process AND s.channel_id = c.id
+  WHERE c.operation IS NOT NULL GROUP BY ALL)
+SELECT o.process, o.id, m.comm_id, m.rank, m.ranks, coalesce(o.function, '') AS function, o.kind,
+  o.sequence, coalesce(o.count, 0) AS count, coalesce(o.datatype, '') AS datatype,
+  coalesce(o.root, -1) AS root, coalesce(o.begin_ns, -1) AS begin_ns,
+  coalesce(p.arrival_ns, -1) AS arrival_ns,
+  CASE WHEN p.open > 0 THEN -1 ELSE coalesce(p.end_ns, o.end_ns, -1) END AS end_ns
+FROM operations o JOIN comms m ON m.process = o.process AND m.id = o.comm
+LEFT JOIN part p ON p.process = o.process AND p.operation = o.id
+ORDER BY o.process, o.begin_ns, o.id
+"""
+EDGES = """
+WITH crossed AS (
+  SELECT process, connection, message, min(first_ns) AS first_ns, sum(segments) AS segments,
+    sum(resent) AS resent FROM stripes WHERE sends GROUP BY ALL)
+SELECT g.process, c.operation, c.peer, m.comm_id, count(*) AS messages, sum(g.bytes) AS bytes,
+  min(g.posted_ns) AS first_ns, max(g.end_ns) AS end_ns,
+  median(g.end_ns - coalesce(greatest(t.first_ns, g.posted_ns), g.posted_ns)) AS latency_ns,
+  sum(g.end_ns - coalesce(greatest(t.first_ns, g.posted_ns), g.posted_ns)) AS busy_ns,
+  coalesce(sum(t.segments), 0) AS segments, coalesce(sum(t.resent), 0) AS resent
+FROM messages g JOIN channels c ON c.process = g.process AND c.id = g.channel_id
+JOIN comms m ON m.process = c.process AND m.id = c.comm
+LEFT JOIN crossed t ON t.process = g.process AND t.connection = g.connection
+  AND t.message = g.message
+WHERE g.sends AND g.end_ns IS NOT NULL AND g.posted_ns IS NOT NULL AND c.operation IS NOT NULL
+GROUP BY ALL
+"""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of the job. rank: in the job, -1 if the launcher named none."""
+
+    rank: int
+    host: str
+    pid: int
+    ended: bool | None  # None: the trace does not tell
+    first_ns: int
+    last_ns: int
+
+
+@dataclass(frozen=True, eq=False)
+class Facts:
+    """Arrays by column; the rows of `calls` are sorted by process and begin.
+
+    processes: by number. calls: one row for each operation of each process. `instance` numbers the
+    operations of a job: rows with the same number are the calls of one operation at its ranks.
+    edges: one row for each operation, sender and receiver, by process numbers.
+    """
+
+    processes: tuple[Process, ...]
+    calls: dict[str, Array]
+    edges: dict[str, Array]
+    losses: dict[str, Array]
+    samples: dict[str, Array]
+    sent: dict[str, Array]
+    downs: dict[str, Array]
+    end_ns: int
+
+    @cached_property
+    def instances(self) -> int:
+        return int(self.calls["instance"].max(initial=-1)) + 1
+
+    def name(self, process: int) -> str:
+        one = self.processes[process]
+        return f"rank {one.rank}" if one.rank >= 0 else f"process {one.pid} on {one.host}"
+
+
+def facts_of(store: Store) -> Facts:
+    """Reads the facts of the job that is in the store."""
+    processes, numbers = _processes(store)
+    calls = _calls(store, numbers)
+    members = _members(store, numbers)
+    edges = _edges(store, numbers, members, calls)
+    peers = _peers(store, numbers)
+    last = [one.last_ns for one in processes]
+    return Facts(
+        tuple(processes), calls, edges, _losses(store, numbers, peers),
+        _samples(store, numbers, peers), _sent(store, numbers), _downs(store, numbers, peers),
+        max(last, default=0),
+    )  # fmt: skip
+
+
+def _columns(store: Store, sql: str) -> dict[str, Array]:
+    found = store.arrays(sql)
+    return {
+        name: np.ma.filled(column, -1) if np.ma.isMaskedArray(column) else column
+        for name, column in found.items()
+    }
+
+
+def _processes(store: Store) -> tuple[list[Process], dict[int, int]]:
+    """The processes by rank, and the number of each one by its number in the trace."""
+    rows = store.rows(
+        "SELECT process, coalesce(rank, -1), coalesce(host, ''), coalesce(pid, 0), ended, "
+        "coalesce(first_ns, 0), coalesce(last_ns, 0) FROM processes ORDER BY rank, process"
+    )
+    numbers = {row[0]: at for at, row in enumerate(rows)}
+    return [Process(*row[1:]) for row in rows], numbers
+
+
+def _numbered(values: Array, numbers: dict[int, int]) -> Array:
+    return np.array([numbers.get(int(value), -1) for value in values], np.int64)
+
+
+def _calls(store: Store, numbers: dict[int, int]) -> dict[str, Array]:
+    found = _columns(store, CALLS)
+    found["process"] = _numbered(found["process"], numbers)
+    keys = [found["comm_id"], found["function"].astype(str), found["sequence"]]
+    rows = list(zip(*(key.tolist() for key in keys), strict=True))
+    known: dict[Any, int] = {}
+    found["instance"] = np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
+    order = np.lexsort((found["id"], found["begin_ns"], found["process"]))
+    return {name: column[order] for name, column in found.items()}
+
+
+def _members(store: Store, numbers: dict[int, int]) -> dict[tuple[int, int], int]:
+    """(communicator, rank in it) -> process."""
+    rows = store.rows("SELECT comm_id, rank, process FROM comms WHERE comm_id IS NOT NULL")
+    return {(comm, rank): numbers[process] for comm, rank, process in rows if process in numbers}
+
+
+def _edges(
+    store: Store, numbers: dict[int, int], members: dict[tuple[int, int], int],
+    calls: dict[str, Array],
+) -> dict[str, Array]:  # fmt: skip
+    found = _columns(store, EDGES)
+    peers = zip(found["comm_id"].tolist(), found["peer"].tolist(), strict=True)
+    found["target"] = np.array([members.get((int(c), int(p)), -1) for c, p in peers], np.int64)
+    found["source"] = _numbered(found.pop("process"), numbers)
+    of = {
+        (int(process), int(one)): int(instance)
+        for process, one, instance in zip(
+            calls["process"], calls["id"], calls["instance"], strict=True
+        )
+    }
+    ends = zip(found["source"].tolist(), found["operation"].tolist(), strict=True)
+    found["instance"] = np.array([of.get(end, -1) for end in ends], np.int64)
+    kept = (found["target"] >= 0) & (found["instance"] >= 0)
+    return {name: column[kept] for name, column in found.items()}
+
+
+def _peers(store: Store, numbers: dict[int, int]) -> dict[tuple[int, str], int]:
+    """(process, address of a peer without its port) -> the process, or one on the same host."""
+    rows = store.rows(
+        "SELECT a.process, a.peer, b.process FROM connections a JOIN connections b "
+        "ON a.pair = b.pair AND (a.process <> b.process OR a.id <> b.id) "
+        "WHERE a.peer IS NOT NULL ORDER BY ALL"
+    )
+    return {(numbers[one], host_of(peer)): numbers[other] for one, peer, other in rows}
+
+
+def host_of(address: str) -> str:
+    """The address without its port."""
+    head, colon, port = address.rpartition(":")
+    return head.strip("[]") if colon and port.isdigit() else address
+
+
+def _by_peer(
+    store: Store, sql: str, numbers: dict[int, int], peers: dict[tuple[int, str], int]
+) -> dict[str, Array]:
+    found = _columns(store, sql)
+    found["source"] = _numbered(found.pop("process"), numbers)
+    names = [host_of(str(peer)) for peer in found.pop("peer")]
+    ends = zip(found["source"].tolist(), names, strict=True)
+    found["target"] = np.array([peers.get(end, -1) for end in ends], np.int64)
+    return found
+
+
+def _losses(
+    store: Store, numbers: dict[int, int], peers: dict[tuple[int, str], int]
+) -> dict[str, Array]:
+    """Segments that were found lost, by time, process, peer and path."""
+    sql = (
+        "SELECT process, coalesce(peer, '') AS peer, path, time_ns, value AS segments FROM events "
+        "WHERE what = 'loss' AND time_ns IS NOT NULL ORDER BY time_ns"
+    )
+    return _by_peer(store, sql, numbers, peers)
+
+
+def _downs(
+    store: Store, numbers: dict[int, int], peers: dict[tuple[int, str], int]
+) -> dict[str, Array]:
+    """Events that say that something is down, dead or silent, by time."""
+    sql = (
+        "SELECT process, coalesce(peer, '') AS peer, coalesce(path, 0) AS path, time_ns, what, "
+        "coalesce(value, 0) AS value, coalesce(status, 0) AS status FROM events "
+        "WHERE what IN ('path_down', 'path_up', 'timeout', 'peer_dead', 'peer_quiet', 'flow_stuck',"
+        " 'flow_failed', 'process_stalled', 'process_resumed', 'process_ended') "
+        "AND time_ns IS NOT NULL ORDER BY time_ns"
+    )
+    return _by_peer(store, sql, numbers, peers)
+
+
+def _samples(
+    store: Store, numbers: dict[int, int], peers: dict[tuple[int, str], int]
+) -> dict[str, Array]:
+    """States of paths by time."""
+    sql = (
+        "SELECT process, coalesce(peer, '') AS peer, path, time_ns, coalesce(rtt_ns, 0) AS rtt_ns, "
+        "segments_sent, segments_lost, usable FROM paths WHERE time_ns IS NOT NULL ORDER BY time_ns"
+    )
+    return _by_peer(store, sql, numbers, peers)
+
+
+def _sent(store: Store, numbers: dict[int, int]) -> dict[str, Array]:
+    """Segments sent by time, process, peer and path, from the shares of stripes."""
+    shares = ", ".join(f"segments * coalesce(path_{at}, 0) / 255.0" for at in range(32))
+    sql = f"""
+      WITH part AS (
+        SELECT process, connection, end_ns AS time_ns, segments,
+          unnest([{shares}]) AS sent, unnest(range(32)) AS path
+        FROM stripes WHERE sends AND segments > 0 AND end_ns IS NOT NULL)
+      SELECT a.process, b.process AS other, path, time_ns, sent
+      FROM part p JOIN connections a ON a.process = p.process AND a.id = p.connection
+      JOIN connections b ON a.pair = b.pair AND (a.process <> b.process OR a.id <> b.id)
+      WHERE sent > 0 ORDER BY time_ns"""
+    found = _columns(store, sql)
+    found["source"] = _numbered(found.pop("process"), numbers)
+    found["target"] = _numbered(found.pop("other"), numbers)
+    return found

@@ -1,0 +1,61 @@
+"""A finding: the class of a fault, its place, and the numbers that led there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# Class -> what it means. docs/DIAGNOSIS.md has the faults that get each class.
+CLASSES = {
+    "healthy": "nothing is wrong",
+    "crash": "a process died",
+    "mismatch": "ranks called different operations, sizes or orders",
+    "communication_hang": "all ranks called an operation, and it does not end",
+    "non_communication_hang": "a rank does not call an operation that the others wait in",
+    "network_loss": "the network loses packets of some paths",
+    "communication_slow": "messages to or from one place take longer than others",
+    "congestion": "queues are long on links that several flows share",
+    "non_communication_slow": "a rank comes late to operations again and again (a straggler)",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a fault is. `kind`: rank, nic, link or pair; `name`: as reports show it.
+
+    ranks: the ranks that it concerns. side: send, receive, or empty for both or neither.
+    candidates: other places that the numbers cannot tell from it.
+    """
+
+    kind: str
+    name: str
+    ranks: tuple[int, ...] = ()
+    side: str = ""
+    candidates: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault.
+
+    from_ns, to_ns: since when and until when it was seen, on the trace's clock 0.
+    confidence: 0 to 1. certain: direct evidence, or seen in enough windows; otherwise a suspicion.
+    lost_ns: time that the job lost by it, if that is known.
+    evidence: one paragraph with the numbers. query: SQL for `weft trace query` that shows them.
+    """
+
+    kind: str
+    place: Place
+    from_ns: int
+    to_ns: int
+    confidence: float
+    certain: bool
+    evidence: str
+    query: str
+    advice: str
+    lost_ns: int | None = None
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def meaning(self) -> str:
+        return CLASSES[self.kind]
