@@ -17,10 +17,10 @@ from transport.sim.network import Array
 from transport.sim.program import BEGIN, END, LAUNCH, RECEIVE, SEND, Program
 from transport.sim.result import Result
 from transport.sim.work import Job
+from transport.trace.sizes import PER_RANK
 from transport.trace.write import TraceFile
 
 COMMUNICATOR_BASE = 0x5157_0000_0000_0000  # ids of communicators: this plus the number of the job
-PER_RANK = ("AllGather", "ReduceScatter")  # NCCL counts the elements of one rank in these
 
 
 class _Run:
@@ -263,10 +263,13 @@ def _operations(
     ]
     other = np.where(sends, run.transfers["to"][mine], run.transfers["from"][mine])
     root = np.where(alone[first], run.rank[comms, other[first]], -1)
-    counts = np.where(parts, sizes // np.maximum(ranks, 1), sizes)
-    # If ranks have buffers of different sizes (tokens to experts), count what this host sends.
+    # A buffer that cannot be divided by the ranks counts as the next larger one that can.
+    counts = np.where(parts, -(-sizes // np.maximum(ranks, 1)), sizes)
+    # If ranks have buffers of different sizes (tokens to experts), the count is the mean of the
+    # parts that this host sends to the other ranks.
     sent = np.where(sends, run.transfers["bytes"][mine], 0).astype(np.float64)
-    counts = np.where(sizes == 0, np.bincount(which, sent, count), counts)
+    part = np.round(np.bincount(which, sent, count) / np.maximum(ranks - 1, 1))
+    counts = np.where(sizes == 0, part, counts)
     counts = np.where(alone[first], run.transfers["bytes"][mine][first], counts)
     begun = begin >= 0
     file.put(
