@@ -96,6 +96,30 @@ def test_steps__a_host_that_does_not_wait_launches_ahead() -> None:
     assert times_ns(found, "a", BEGIN, step=1)[0] == 50 * US
 
 
+@pytest.mark.parametrize(
+    "first",
+    [
+        # Two communicators: each has an operation of its own.
+        '{name = "a", collective = "reduce_scatter", size_bytes = 400, group_ranks = 2}',
+        # The first rank does not receive, and the last one does not send.
+        '{name = "a", collective = "receive", size_bytes = 100},'
+        '{name = "b", collective = "send", size_bytes = 100, stream = "out"}',
+    ],
+)
+def test_steps__each_host_waits_for_its_gpu(first: str) -> None:
+    work = '{name = "long", compute_ns = "900 us", stream = "other"}'
+    found = simulated(f"{first}, {work}", more='launch_ns = "1 us"\nrepeats = 2')
+    program = found.scenario.work.jobs[0].program
+    assert program is not None
+    begins, ends = (at_ns(found, kind) for kind in (BEGIN, END))
+    for rank in range(4):
+        mine = [key for key in begins if key[1] == rank]
+        ended = max(ends[key] for key in mine if program.operations[key[0]].step == 0)
+        assert ended > 900 * US
+        later = [key for key in mine if program.operations[key[0]].step == 1]
+        assert min(begins[key] for key in later) >= ended + US
+
+
 def test_steps__a_slow_rank_delays_all_others() -> None:
     found = simulated(
         '{name = "a", compute_ns = "50 us"}, {name = "sum", collective = "all_reduce_ring", '

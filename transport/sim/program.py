@@ -75,8 +75,9 @@ class Program:
     ranks: int
     operations: Sequence[Operation]
     launch_ns: int = 0  # time that a host needs to launch an operation; it launches them in order
-    # Index of each operation whose launch waits until all earlier operations have ended.
-    synced: frozenset[int] = frozenset()
+    # Whether a host waits for its GPU between two steps: it launches the first operation of a step
+    # after all operations that it launched before have ended.
+    sync: bool = False
     is_trace: bool = False  # what its ranks compute is only known as the time between operations
 
 
@@ -127,7 +128,8 @@ class _Builder:
         self.sends: dict[tuple[int, int, int], deque[tuple[int, int]]] = defaultdict(deque)
         self.receives: dict[tuple[int, int, int], deque[tuple[int, int]]] = defaultdict(deque)
         self.launched = np.full(program.ranks, -1)  # [rank]: its latest LAUNCH event; -1: none
-        self.ended: list[Array] = []  # operations whose ends the next synced launch waits for
+        self.step = np.full(program.ranks, -1)  # [rank]: step of its latest operation; -1: none
+        self.of_step: dict[int, list[int]] = defaultdict(list)  # step -> its operations so far
 
     def link(self, ends: str, before: Array, after: Array, delay_ns: int = 0) -> None:
         self.waits += len(before)
@@ -174,18 +176,27 @@ class _Builder:
         before = self.launched[one.ranks]
         had = before >= 0
         self.link("ll", before[had], number[had], self.program.launch_ns)
-        if index in self.program.synced:
-            for earlier in self.ended:
-                ranks = self.program.operations[int(earlier)].ranks
-                place = self.place[int(earlier)]
-                both = np.intersect1d(ranks, one.ranks).tolist()
-                ends = self.end[int(earlier)][[place[rank] for rank in both]]
-                here = number[[self.place[index][rank] for rank in both]]
-                self.link("ll", ends, here, self.program.launch_ns)
-            self.ended = []
-        self.ended.append(np.array(index))
+        if self.program.sync:
+            self._sync(index, one, number)
         self.launched[one.ranks] = number
         self.link("ll", number, begin)
+
+    def _sync(self, index: int, one: Operation, launch: Array) -> None:
+        """Before its first operation of a step, a host waits for the operations that it launched.
+
+        These are the operations of its latest step: it has waited for those of earlier steps.
+        """
+        latest = self.step[one.ranks]
+        launch_of = np.full(self.program.ranks, -1)  # [rank]: its launch, if it has to wait
+        for step in np.unique(latest[(latest >= 0) & (latest < one.step)]).tolist():
+            launch_of[:] = -1
+            launch_of[one.ranks[latest == step]] = launch[latest == step]
+            for earlier in self.of_step[step]:
+                after = launch_of[self.program.operations[earlier].ranks]
+                had = after >= 0
+                self.link("ll", self.end[earlier][had], after[had], self.program.launch_ns)
+        self.step[one.ranks] = one.step
+        self.of_step[one.step].append(index)
 
     def _collective(self, index: int, one: Operation) -> None:
         made = _made(one)

@@ -66,12 +66,9 @@ def program(ranks: int, keys: Mapping[str, Any]) -> Program:
             raise BadWorkError("slow_ranks", f"{rank!r}: ranks are 0 to {ranks - 1}")
         slow[rank] = keys["slow_factor"]
     made: list[Operation] = []
-    synced = set()
     last: dict[str, Array] = {}  # stream -> [rank]: index of the rank's latest operation in it
     for number in range(keys["repeats"]):
         named: dict[str, Array] = {}  # name -> [rank]: index of the rank's operation in this step
-        if keys["sync"] and number:
-            synced |= {len(made) + at for at in range(len(steps[0].groups))}
         for step in steps:
             here = np.full(ranks, -1)
             before = _before(step, steps, named, last, ranks)
@@ -83,7 +80,7 @@ def program(ranks: int, keys: Mapping[str, Any]) -> Program:
             kept = last.get(stream, np.full(ranks, -1))
             last[stream] = np.where(here >= 0, here, kept)
             named[step.name] = here
-    return Program(ranks, made, keys["launch_ns"], frozenset(synced))
+    return Program(ranks, made, keys["launch_ns"], keys["sync"])
 
 
 def _before(
