@@ -145,7 +145,7 @@ class _Builder:
         begin, end = self.begin[index], self.end[index]
         for wait in one.waits:
             self._wait(one, wait, begin)
-        if self.program.launch_ns:
+        if self.program.launch_ns or self.program.sync:
             self._launch(index, one, begin)
         if one.compute_ns is not None:
             made = waits(begin, end)
@@ -171,32 +171,38 @@ class _Builder:
             self.found["ll"].append(made)
 
     def _launch(self, index: int, one: Operation, begin: Array) -> None:
-        """A host launches operations one by one; an operation begins no earlier than its launch."""
-        number = self.local.add(one.ranks, index, LAUNCH)
-        before = self.launched[one.ranks]
-        had = before >= 0
-        self.link("ll", before[had], number[had], self.program.launch_ns)
-        if self.program.sync:
-            self._sync(index, one, number)
-        self.launched[one.ranks] = number
-        self.link("ll", number, begin)
+        """A host launches operations one by one; an operation begins no earlier than its launch.
 
-    def _sync(self, index: int, one: Operation, launch: Array) -> None:
-        """Before its first operation of a step, a host waits for the operations that it launched.
-
-        These are the operations of its latest step: it has waited for those of earlier steps.
+        If launches take no time, only those exist for which a host waits for its GPU first. The
+        operations after such a launch begin no earlier than it.
         """
         latest = self.step[one.ranks]
-        launch_of = np.full(self.program.ranks, -1)  # [rank]: its launch, if it has to wait
-        for step in np.unique(latest[(latest >= 0) & (latest < one.step)]).tolist():
-            launch_of[:] = -1
-            launch_of[one.ranks[latest == step]] = launch[latest == step]
-            for earlier in self.of_step[step]:
-                after = launch_of[self.program.operations[earlier].ranks]
-                had = after >= 0
-                self.link("ll", self.end[earlier][had], after[had], self.program.launch_ns)
+        waiting = (latest >= 0) & (latest < one.step) & self.program.sync
+        ranks = one.ranks if self.program.launch_ns else one.ranks[waiting]
+        number = self.local.add(ranks, index, LAUNCH)
+        before = self.launched[ranks]
+        had = before >= 0
+        self.link("ll", before[had], number[had], self.program.launch_ns)
+        self.launched[ranks] = number
+        for step in np.unique(latest[waiting]).tolist():
+            self._sync(step, one.ranks[waiting & (latest == step)])
         self.step[one.ranks] = one.step
         self.of_step[one.step].append(index)
+        launch = self.launched[one.ranks]
+        had = launch >= 0
+        self.link("ll", launch[had], begin[had])
+
+    def _sync(self, step: int, ranks: Array) -> None:
+        """The latest launches of these ranks wait for all of their operations of the step.
+
+        This is the latest step before; the ranks have waited for the operations of earlier ones.
+        """
+        launch = np.full(self.program.ranks, -1)  # [rank]: its launch if it waits; -1: not
+        launch[ranks] = self.launched[ranks]
+        for earlier in self.of_step[step]:
+            after = launch[self.program.operations[earlier].ranks]
+            had = after >= 0
+            self.link("ll", self.end[earlier][had], after[had], self.program.launch_ns)
 
     def _collective(self, index: int, one: Operation) -> None:
         made = _made(one)
