@@ -147,6 +147,27 @@ def test_steps__groups_of_consecutive_ranks_and_across_them() -> None:
     assert sent == wanted
 
 
+def test_steps__a_communicator_has_one_set_of_ranks() -> None:
+    found = simulated(
+        "{compute_ns = 1, group_ranks = 2},"
+        '{collective = "all_reduce_ring", size_bytes = 400},'
+        '{collective = "all_gather", size_bytes = 400, group_ranks = 2},'
+        '{collective = "all_gather", size_bytes = 400, group_ranks = 2, across = true},'
+        '{collective = "send", size_bytes = 400, group_ranks = 2, stream = "out"},'
+        '{collective = "receive", size_bytes = 400, stream = "in"}'
+    )
+    program = found.scenario.work.jobs[0].program
+    assert program is not None
+    groups: dict[int, set[tuple[int, ...]]] = {}
+    for one in program.operations:
+        if one.function and one.peers is None:
+            groups.setdefault(one.communicator, set()).add(tuple(one.ranks.tolist()))
+    assert [len(group) for group in groups.values()] == [1] * 5
+    messages = {one.communicator for one in program.operations if one.peers is not None}
+    assert len(messages) == 1
+    assert not messages & groups.keys()
+
+
 def test_steps__a_pipeline_goes_from_stage_to_stage() -> None:
     """Each of three stages begins 100 us, and a message of about 8 us, after the previous one."""
     forward = ", ".join(

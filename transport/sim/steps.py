@@ -40,7 +40,7 @@ class Step:
     name: str
     keys: Mapping[str, Any]
     groups: Sequence[Array]  # the ranks of each communicator
-    communicator: int  # number of the first group's communicator
+    communicator: int  # number of the first group's communicator; a computation has none
 
 
 def job(ranks: int, keys: Mapping[str, Any]) -> Job:
@@ -141,6 +141,7 @@ def _steps(ranks: int, operations: Sequence[Mapping[str, Any]]) -> list[Step]:
         )
     found: list[Step] = []
     communicators: dict[tuple[Any, ...], int] = {}
+    numbered = 0  # communicators so far
     for number, keys in enumerate(operations):
         name = keys["name"] or f"operation {number}"
         if any(one.name == name for one in found):
@@ -149,8 +150,12 @@ def _steps(ranks: int, operations: Sequence[Mapping[str, Any]]) -> list[Step]:
         if (keys["compute_ns"] is None) == (collective is None):
             raise BadWorkError("operations", f"{name}: give either compute_ns or collective")
         groups = _groups(ranks, keys, name)
-        shape = (keys["group_ranks"], keys["across"], collective in MESSAGES)
-        first = communicators.setdefault(shape, sum(len(one.groups) for one in found))
+        is_message = collective in MESSAGES  # all sends and receives share a communicator
+        shape = (is_message,) if is_message else (keys["group_ranks"], keys["across"])
+        first = communicators.get(shape, numbered)
+        if collective is not None and shape not in communicators:
+            communicators[shape] = numbered
+            numbered += 1 if is_message else len(groups)
         if keys["stream"] is None:
             keys = {**keys, "stream": COMPUTING if collective is None else NETWORK}
         found.append(Step(name, keys, groups, first))
