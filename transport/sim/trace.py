@@ -125,6 +125,7 @@ class _Operation:
 def write_trace(result: Result, folder: Path) -> int:
     """Writes the files into the folder, which is made; returns their number.
 
+    A host has a file if it communicates or computes; if none does, every host of the jobs has one.
     A transfer that did not end has no message, and its operation no end. OSError if a file cannot
     be written.
     """
@@ -133,7 +134,8 @@ def write_trace(result: Result, folder: Path) -> int:
     outgoing = _by_host(run.transfers["from"])
     incoming = _by_host(run.transfers["to"])
     none = np.zeros(0, np.int64)
-    hosts = sorted(outgoing.keys() | incoming.keys())
+    busy = outgoing.keys() | incoming.keys() | set(run.local["rank"].tolist())
+    hosts = sorted(busy or {int(host) for own in run.work.hosts for host in own})
     world = len(hosts)
     for rank, host in enumerate(hosts):
         identity = {
@@ -172,6 +174,8 @@ def truth(result: Result) -> dict[str, Any]:
 
 def _by_host(hosts: Array) -> dict[int, Array]:
     """Host -> the numbers of its transfers, in order."""
+    if len(hosts) == 0:
+        return {}
     order = np.argsort(hosts, kind="stable")
     found, starts = np.unique(hosts[order], return_index=True)
     return dict(zip(map(int, found), np.split(order, starts[1:]), strict=True))
