@@ -96,6 +96,31 @@ def test_steps__a_host_that_does_not_wait_launches_ahead() -> None:
     assert times_ns(found, "a", BEGIN, step=1)[0] == 50 * US
 
 
+@pytest.mark.parametrize("launch_ns", [0, 1 * US])
+@pytest.mark.parametrize(
+    "first",
+    [
+        # Two communicators: each has an operation of its own.
+        '{name = "a", collective = "reduce_scatter", size_bytes = 400, group_ranks = 2}',
+        # The first rank does not receive, and the last one does not send.
+        '{name = "a", collective = "receive", size_bytes = 100},'
+        '{name = "b", collective = "send", size_bytes = 100, stream = "out"}',
+    ],
+)
+def test_steps__each_host_waits_for_its_gpu(first: str, launch_ns: int) -> None:
+    work = '{name = "long", compute_ns = "900 us", stream = "other"}'
+    found = simulated(f"{first}, {work}", more=f"launch_ns = {launch_ns}\nrepeats = 2")
+    program = found.scenario.work.jobs[0].program
+    assert program is not None
+    begins, ends = (at_ns(found, kind) for kind in (BEGIN, END))
+    for rank in range(4):
+        mine = [key for key in begins if key[1] == rank]
+        ended = max(ends[key] for key in mine if program.operations[key[0]].step == 0)
+        assert ended >= 900 * US
+        later = [key for key in mine if program.operations[key[0]].step == 1]
+        assert min(begins[key] for key in later) >= ended + launch_ns
+
+
 def test_steps__a_slow_rank_delays_all_others() -> None:
     found = simulated(
         '{name = "a", compute_ns = "50 us"}, {name = "sum", collective = "all_reduce_ring", '
@@ -120,6 +145,27 @@ def test_steps__groups_of_consecutive_ranks_and_across_them() -> None:
     wanted = {(4 * g + r, 4 * g + (r + 1) % 4): 1200 for g in range(2) for r in range(4)}
     wanted |= {(r, (r + 4) % 8): 200 for r in range(8)}
     assert sent == wanted
+
+
+def test_steps__a_communicator_has_one_set_of_ranks() -> None:
+    found = simulated(
+        "{compute_ns = 1, group_ranks = 2},"
+        '{collective = "all_reduce_ring", size_bytes = 400},'
+        '{collective = "all_gather", size_bytes = 400, group_ranks = 2},'
+        '{collective = "all_gather", size_bytes = 400, group_ranks = 2, across = true},'
+        '{collective = "send", size_bytes = 400, group_ranks = 2, stream = "out"},'
+        '{collective = "receive", size_bytes = 400, stream = "in"}'
+    )
+    program = found.scenario.work.jobs[0].program
+    assert program is not None
+    groups: dict[int, set[tuple[int, ...]]] = {}
+    for one in program.operations:
+        if one.function and one.peers is None:
+            groups.setdefault(one.communicator, set()).add(tuple(one.ranks.tolist()))
+    assert [len(group) for group in groups.values()] == [1] * 5
+    messages = {one.communicator for one in program.operations if one.peers is not None}
+    assert len(messages) == 1
+    assert not messages & groups.keys()
 
 
 def test_steps__a_pipeline_goes_from_stage_to_stage() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from transport.sim import ScenarioError, Simulation, parse
 from transport.sim.result import Result
+from transport.sim.steps import COLLECTIVES
 from transport.sim.trace import write_trace
 from transport.trace import open_store
 from transport.trace.matrix import matrix_of
@@ -128,6 +129,30 @@ operations = [{collective = "all_reduce_ring", size_bytes = "1 MB", channels = 2
     assert (sent(again)[:8, :8] == sent(result)).all()
     network_ns = result.steps[0]["network_ns"]
     assert again.steps[0]["network_ns"] == pytest.approx(network_ns, rel=0.1)
+
+
+MOE = """pattern = "moe"
+tokens = 512
+token_bytes = 100
+top_k = 2
+skew = 1
+"""
+STEP = 'pattern = "steps"\noperations = [{{collective = "{0}", size_bytes = "1 MB"}}]\n'
+
+
+@pytest.mark.parametrize(
+    "workload", [MOE, 'pattern = "all_to_all"', *map(STEP.format, COLLECTIVES)]
+)
+def test_playback__every_function_keeps_its_volume(workload: str, tmp_path: Path) -> None:
+    """Functions differ in whether a call states the whole buffer or the part of one rank."""
+    result = run(NETWORK.format(hosts=8) + workload)
+    write_trace(result, tmp_path)
+    found, wanted = sent(played(tmp_path)), sent(result)
+    if workload == MOE:
+        # Who sent how many tokens to whom is not in the operations.
+        assert found.sum() == pytest.approx(wanted.sum(), rel=0.001)
+    else:
+        assert (found == wanted).all()
 
 
 def test_playback__sizes_by_a_factor(original: tuple[Result, Path]) -> None:

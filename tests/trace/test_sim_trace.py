@@ -179,6 +179,28 @@ def test_sim_trace__what_did_not_end_has_no_end(tmp_path: Path) -> None:
         assert store.rows("SELECT count(*), count(end_ns) FROM operations") == [(8, 0)]
 
 
+@pytest.mark.parametrize(
+    "workload",
+    [
+        "pattern = 'steps'\noperations = [{compute_ns = 1000}]",
+        "pattern = 'poisson'\nload = 0.0001\nduration_ns = 1",
+    ],
+)
+def test_sim_trace__a_job_without_transfers_has_an_empty_trace(
+    tmp_path: Path, workload: str
+) -> None:
+    simulation = Simulation(parse(f"[network]\nhosts = 4\n[[workload]]\n{workload}\n"))
+    while simulation.step():
+        pass
+    assert write_trace(simulation.result(), tmp_path) == 4
+    with open_store(tmp_path) as store:
+        assert store.rows("SELECT rank, world_size, ended FROM processes ORDER BY 1") == [
+            (rank, 4, True) for rank in range(4)
+        ]
+        assert store.rows("SELECT count(*) FROM operations") == [(0,)]
+        assert matrix_of(store).dense_values().tolist() == [[0] * 4] * 4
+
+
 def test_sim_trace__two_jobs_in_a_folder_stay_apart(tmp_path: Path) -> None:
     write_trace(simulated("incast", 4), tmp_path / "one")
     write_trace(simulated("outcast", 4), tmp_path / "two")

@@ -75,8 +75,9 @@ class Program:
     ranks: int
     operations: Sequence[Operation]
     launch_ns: int = 0  # time that a host needs to launch an operation; it launches them in order
-    # Index of each operation whose launch waits until all earlier operations have ended.
-    synced: frozenset[int] = frozenset()
+    # Whether a host waits for its GPU between two steps: it launches the first operation of a step
+    # after all operations that it launched before have ended.
+    sync: bool = False
     is_trace: bool = False  # what its ranks compute is only known as the time between operations
 
 
@@ -127,7 +128,8 @@ class _Builder:
         self.sends: dict[tuple[int, int, int], deque[tuple[int, int]]] = defaultdict(deque)
         self.receives: dict[tuple[int, int, int], deque[tuple[int, int]]] = defaultdict(deque)
         self.launched = np.full(program.ranks, -1)  # [rank]: its latest LAUNCH event; -1: none
-        self.ended: list[Array] = []  # operations whose ends the next synced launch waits for
+        self.step = np.full(program.ranks, -1)  # [rank]: step of its latest operation; -1: none
+        self.of_step: dict[int, list[int]] = defaultdict(list)  # step -> its operations so far
 
     def link(self, ends: str, before: Array, after: Array, delay_ns: int = 0) -> None:
         self.waits += len(before)
@@ -143,7 +145,7 @@ class _Builder:
         begin, end = self.begin[index], self.end[index]
         for wait in one.waits:
             self._wait(one, wait, begin)
-        if self.program.launch_ns:
+        if self.program.launch_ns or self.program.sync:
             self._launch(index, one, begin)
         if one.compute_ns is not None:
             made = waits(begin, end)
@@ -169,23 +171,38 @@ class _Builder:
             self.found["ll"].append(made)
 
     def _launch(self, index: int, one: Operation, begin: Array) -> None:
-        """A host launches operations one by one; an operation begins no earlier than its launch."""
-        number = self.local.add(one.ranks, index, LAUNCH)
-        before = self.launched[one.ranks]
+        """A host launches operations one by one; an operation begins no earlier than its launch.
+
+        If launches take no time, only those exist for which a host waits for its GPU first. The
+        operations after such a launch begin no earlier than it.
+        """
+        latest = self.step[one.ranks]
+        waiting = (latest >= 0) & (latest < one.step) & self.program.sync
+        ranks = one.ranks if self.program.launch_ns else one.ranks[waiting]
+        number = self.local.add(ranks, index, LAUNCH)
+        before = self.launched[ranks]
         had = before >= 0
         self.link("ll", before[had], number[had], self.program.launch_ns)
-        if index in self.program.synced:
-            for earlier in self.ended:
-                ranks = self.program.operations[int(earlier)].ranks
-                place = self.place[int(earlier)]
-                both = np.intersect1d(ranks, one.ranks).tolist()
-                ends = self.end[int(earlier)][[place[rank] for rank in both]]
-                here = number[[self.place[index][rank] for rank in both]]
-                self.link("ll", ends, here, self.program.launch_ns)
-            self.ended = []
-        self.ended.append(np.array(index))
-        self.launched[one.ranks] = number
-        self.link("ll", number, begin)
+        self.launched[ranks] = number
+        for step in np.unique(latest[waiting]).tolist():
+            self._sync(step, one.ranks[waiting & (latest == step)])
+        self.step[one.ranks] = one.step
+        self.of_step[one.step].append(index)
+        launch = self.launched[one.ranks]
+        had = launch >= 0
+        self.link("ll", launch[had], begin[had])
+
+    def _sync(self, step: int, ranks: Array) -> None:
+        """The latest launches of these ranks wait for all of their operations of the step.
+
+        This is the latest step before; the ranks have waited for the operations of earlier ones.
+        """
+        launch = np.full(self.program.ranks, -1)  # [rank]: its launch if it waits; -1: not
+        launch[ranks] = self.launched[ranks]
+        for earlier in self.of_step[step]:
+            after = launch[self.program.operations[earlier].ranks]
+            had = after >= 0
+            self.link("ll", self.end[earlier][had], after[had], self.program.launch_ns)
 
     def _collective(self, index: int, one: Operation) -> None:
         made = _made(one)

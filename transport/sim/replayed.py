@@ -60,13 +60,18 @@ class Found:
 
     comm: int  # id of the communicator
     function: str
-    size_bytes: int  # size in the call of one rank
     algorithm: str
     channels: int
     root: int
     peer: int = -1  # for Send and Recv: the rank at the other end
     begin_ns: dict[int, int] = field(default_factory=dict)  # rank -> time at which it began
     end_ns: dict[int, int] = field(default_factory=dict)
+    total_bytes: int = 0  # sum over the ranks of the sizes in their calls
+
+    @property
+    def size_bytes(self) -> int:
+        """Size in the call of one rank; the mean if they differ, as for tokens to experts."""
+        return round(self.total_bytes / max(len(self.begin_ns), 1))
 
 
 @dataclass(eq=False)
@@ -191,10 +196,11 @@ def _add(
     one = found.setdefault(
         key,
         Found(
-            comm, function, row["bytes"] or 1, row["algorithm"] or "", row["channels"] or 1,
+            comm, function, row["algorithm"] or "", row["channels"] or 1,
             max(row["root"] or 0, 0), row["peer"] if message else -1,
         ),
     )  # fmt: skip
+    one.total_bytes += row["bytes"] or 1
     one.begin_ns[rank] = row["begin_ns"]
     one.end_ns[rank] = max(row["end_ns"], row["begin_ns"])
 

@@ -40,7 +40,7 @@ class Step:
     name: str
     keys: Mapping[str, Any]
     groups: Sequence[Array]  # the ranks of each communicator
-    communicator: int  # number of the first group's communicator
+    communicator: int  # number of the first group's communicator; a computation has none
 
 
 def job(ranks: int, keys: Mapping[str, Any]) -> Job:
@@ -66,12 +66,9 @@ def program(ranks: int, keys: Mapping[str, Any]) -> Program:
             raise BadWorkError("slow_ranks", f"{rank!r}: ranks are 0 to {ranks - 1}")
         slow[rank] = keys["slow_factor"]
     made: list[Operation] = []
-    synced = set()
     last: dict[str, Array] = {}  # stream -> [rank]: index of the rank's latest operation in it
     for number in range(keys["repeats"]):
         named: dict[str, Array] = {}  # name -> [rank]: index of the rank's operation in this step
-        if keys["sync"] and number:
-            synced |= {len(made) + at for at in range(len(steps[0].groups))}
         for step in steps:
             here = np.full(ranks, -1)
             before = _before(step, steps, named, last, ranks)
@@ -83,7 +80,7 @@ def program(ranks: int, keys: Mapping[str, Any]) -> Program:
             kept = last.get(stream, np.full(ranks, -1))
             last[stream] = np.where(here >= 0, here, kept)
             named[step.name] = here
-    return Program(ranks, made, keys["launch_ns"], frozenset(synced))
+    return Program(ranks, made, keys["launch_ns"], keys["sync"])
 
 
 def _before(
@@ -144,6 +141,7 @@ def _steps(ranks: int, operations: Sequence[Mapping[str, Any]]) -> list[Step]:
         )
     found: list[Step] = []
     communicators: dict[tuple[Any, ...], int] = {}
+    numbered = 0  # communicators so far
     for number, keys in enumerate(operations):
         name = keys["name"] or f"operation {number}"
         if any(one.name == name for one in found):
@@ -152,8 +150,12 @@ def _steps(ranks: int, operations: Sequence[Mapping[str, Any]]) -> list[Step]:
         if (keys["compute_ns"] is None) == (collective is None):
             raise BadWorkError("operations", f"{name}: give either compute_ns or collective")
         groups = _groups(ranks, keys, name)
-        shape = (keys["group_ranks"], keys["across"], collective in MESSAGES)
-        first = communicators.setdefault(shape, sum(len(one.groups) for one in found))
+        is_message = collective in MESSAGES  # all sends and receives share a communicator
+        shape = (is_message,) if is_message else (keys["group_ranks"], keys["across"])
+        first = communicators.get(shape, numbered)
+        if collective is not None and shape not in communicators:
+            communicators[shape] = numbered
+            numbered += 1 if is_message else len(groups)
         if keys["stream"] is None:
             keys = {**keys, "stream": COMPUTING if collective is None else NETWORK}
         found.append(Step(name, keys, groups, first))

@@ -18,10 +18,10 @@ from transport.sim.program import BEGIN, END, LAUNCH, RECEIVE, SEND, Program
 from transport.sim.result import Result
 from transport.sim.trace_network import add_events, add_paths, add_stripes
 from transport.sim.work import Job
+from transport.trace.sizes import PER_RANK
 from transport.trace.write import TraceFile
 
 COMMUNICATOR_BASE = 0x5157_0000_0000_0000  # ids of communicators: this plus the number of the job
-PER_RANK = ("AllGather", "ReduceScatter")  # NCCL counts the elements of one rank in these
 
 
 class _Run:
@@ -134,6 +134,7 @@ class _Operation:
 def write_trace(result: Result, folder: Path) -> int:
     """Writes the files into the folder, which is made; returns their number.
 
+    A host has a file if it communicates or computes; if none does, every host of the jobs has one.
     A transfer that did not end has no message, and its operation no end. OSError if a file cannot
     be written.
     """
@@ -142,7 +143,8 @@ def write_trace(result: Result, folder: Path) -> int:
     outgoing = _by_host(run.transfers["from"])
     incoming = _by_host(run.transfers["to"])
     none = np.zeros(0, np.int64)
-    hosts = sorted(outgoing.keys() | incoming.keys())
+    busy = outgoing.keys() | incoming.keys() | set(run.local["rank"].tolist())
+    hosts = sorted(busy or {int(host) for own in run.work.hosts for host in own})
     world = len(hosts)
     for rank, host in enumerate(hosts):
         identity = {
@@ -181,6 +183,8 @@ def truth(result: Result) -> dict[str, Any]:
 
 def _by_host(hosts: Array) -> dict[int, Array]:
     """Host -> the numbers of its transfers, in order."""
+    if len(hosts) == 0:
+        return {}
     order = np.argsort(hosts, kind="stable")
     found, starts = np.unique(hosts[order], return_index=True)
     return dict(zip(map(int, found), np.split(order, starts[1:]), strict=True))
@@ -292,10 +296,13 @@ def _operations(
     ]
     other = np.where(sends, run.transfers["to"][mine], run.transfers["from"][mine])
     root = np.where(alone[first], run.rank[comms, other[first]], -1)
-    counts = np.where(parts, sizes // np.maximum(ranks, 1), sizes)
-    # If ranks have buffers of different sizes (tokens to experts), count what this host sends.
+    # A buffer that cannot be divided by the ranks counts as the next larger one that can.
+    counts = np.where(parts, -(-sizes // np.maximum(ranks, 1)), sizes)
+    # If ranks have buffers of different sizes (tokens to experts), the count is the mean of the
+    # parts that this host sends to the other ranks.
     sent = np.where(sends, run.transfers["bytes"][mine], 0).astype(np.float64)
-    counts = np.where(sizes == 0, np.bincount(which, sent, count), counts)
+    part = np.round(np.bincount(which, sent, count) / np.maximum(ranks - 1, 1))
+    counts = np.where(sizes == 0, part, counts)
     counts = np.where(alone[first], run.transfers["bytes"][mine][first], counts)
     begun = begin >= 0
     file.put(

@@ -87,7 +87,12 @@ OPERATIONS = _columns(
     ("kind", "text", "collective, p2p, or copies (by copy engines)"),
     ("count", "u64", "elements, as in the call"),
     ("datatype", "text", "type of an element"),
-    ("bytes", "u64", "count times the size of an element; of AllGather, ReduceScatter: per rank"),
+    (
+        "bytes",
+        "u64",
+        "count times the size of an element; of AllGather, ReduceScatter, AlltoAll, "
+        "Gather and Scatter: one rank's part",
+    ),
     ("algorithm", "text", "RING, TREE, ...; p2p: empty"),
     ("protocol", "text", "LL, LL128, SIMPLE; p2p: empty"),
     ("root", "i32", "root of a collective, peer of a Send or Recv; NULL: none"),
