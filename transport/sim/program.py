@@ -40,6 +40,7 @@ MAKERS: dict[str, dict[str, Callable[..., Job]]] = {
     "AllToAll": {"": collectives.all_to_all},
 }
 CHANNELS_MAX = 64
+FOREVER_NS = 10**15  # longer than any run
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +80,10 @@ class Program:
     # after all operations that it launched before have ended.
     sync: bool = False
     is_trace: bool = False  # what its ranks compute is only known as the time between operations
+    # (operation, rank) -> time that the rank's host lets pass before it launches the operation.
+    held: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    # (operation, rank) -> function and size that the rank calls by mistake. Its call never ends.
+    wrong: Mapping[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -182,7 +187,7 @@ class _Builder:
         number = self.local.add(ranks, index, LAUNCH)
         before = self.launched[ranks]
         had = before >= 0
-        self.link("ll", before[had], number[had], self.program.launch_ns)
+        self._after(before[had], number[had], self._holds(index, ranks[had]))
         self.launched[ranks] = number
         for step in np.unique(latest[waiting]).tolist():
             self._sync(step, one.ranks[waiting & (latest == step)])
@@ -190,7 +195,21 @@ class _Builder:
         self.of_step[one.step].append(index)
         launch = self.launched[one.ranks]
         had = launch >= 0
-        self.link("ll", launch[had], begin[had])
+        stuck = [(index, rank) in self.program.wrong for rank in one.ranks[had].tolist()]
+        self._after(launch[had], begin[had], np.where(stuck, FOREVER_NS, 0))
+
+    def _holds(self, index: int, ranks: Array) -> Array:
+        """The time from a host's previous launch to that of the operation, for each rank."""
+        held = [self.program.held.get((index, rank), 0) for rank in ranks.tolist()]
+        return np.minimum(np.array(held, np.int64) + self.program.launch_ns, FOREVER_NS)
+
+    def _after(self, before: Array, after: Array, delay_ns: Array) -> None:
+        """Makes local events wait for others; each pair has its own delay."""
+        made = waits(before, after)
+        made["delay_ns"] = delay_ns
+        self.waits += len(made)
+        bounded_waits(self.waits)
+        self.found["ll"].append(made)
 
     def _sync(self, step: int, ranks: Array) -> None:
         """The latest launches of these ranks wait for all of their operations of the step.

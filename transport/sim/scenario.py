@@ -10,8 +10,8 @@ import copy
 import hashlib
 import json
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -24,6 +24,7 @@ from transport.lab.model import nearest
 from transport.sim import (
     collectives,
     events,
+    faults,
     goal,
     graph,
     replayed,
@@ -77,7 +78,7 @@ class Scenario:
     def network(self) -> Network:
         """The scenario's hosts, switches and links."""
         try:
-            return _network(self.keys, self.folder)
+            return faults.with_collisions(_network(self.keys, self.folder), self.keys["faults"])
         except BadKeyError as error:
             raise self.problem(error) from None
 
@@ -93,9 +94,27 @@ class Scenario:
     def changes(self) -> Array:
         """The changes of links, in order of time."""
         try:
-            return events.changes(self.network, self.keys["events"], self.seed)
+            made = events.changes(self.network, self.keys["events"], self.seed)
+            found = self.keys["faults"]
+            if not found:
+                return made
+            limit_ns = self.keys["limit_ns"]
+            more = faults.port_changes(found, self.network, self.faulty_hosts, limit_ns)
+            both = np.concatenate([made, more])
+            return both[np.argsort(both["at_ns"], kind="stable")]
         except BadKeyError as error:
             raise self.problem(error) from None
+
+    @cached_property
+    def faulty_hosts(self) -> Array:
+        """The host of each rank of the job whose ranks [[faults]] name."""
+        return self.work.hosts[_with_steps(self.keys)]
+
+    @property
+    def silences(self) -> list[faults.Silence]:
+        """The processes that stop or die for ever."""
+        found = self.keys["faults"]
+        return faults.silences(found, self.faulty_hosts) if found else []
 
     def sampled_ports(self) -> Array:
         """The ports whose queue lengths are sampled."""
@@ -138,6 +157,8 @@ class Scenario:
     def content(self) -> str:
         """The scenario as canonical text, for the fingerprint: its keys and its files' digests."""
         kept = {k: v for k, v in self.keys.items() if k not in ("about", "name")}
+        if not kept["faults"]:
+            del kept["faults"]
         kept["files"] = {
             name: hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
             for name in sorted(self._files())
@@ -202,7 +223,7 @@ def _keys(tables: Tables) -> Tables:
         if not isinstance(text, str):
             raise BadKeyError(("policies", family), f'{text!r}: expected text, as "swift"')
     for name, columns in (("events", schema.EVENTS), ("nodes", schema.NODES),
-                          ("links", schema.LINKS)):  # fmt: skip
+                          ("links", schema.LINKS), ("faults", schema.FAULTS)):  # fmt: skip
         keys[name] = [
             schema.checked(one, columns, (name, number), f"[[{name}]]")
             for number, one in enumerate(_array(keys, name))
@@ -211,6 +232,7 @@ def _keys(tables: Tables) -> Tables:
                         enumerate(_array(keys, "workload"))]  # fmt: skip
     if not keys["workload"]:
         raise BadKeyError(("workload",), 'missing: give a [[workload]], as pattern = "permutation"')
+    faults.check(keys["faults"])
     _agree(keys)
     return keys
 
@@ -286,23 +308,32 @@ PLAIN = {
 def _work(keys: Tables, network: Network, folder: Path) -> work.Work:
     jobs: list[tuple[str, work.Job, Array, Tables]] = []
     total = 0
-    for number, own in enumerate(keys["workload"]):
+    hidden = [_workload(one, 0) for one in faults.second_jobs(keys["faults"])]
+    with_faults = _with_steps(keys) if keys["faults"] else None
+    for number, own in enumerate([*keys["workload"], *hidden]):
         try:
             hosts = work.ranks_of(own["hosts"], network.hosts)
             chance = work.generator(keys["seed"], 1, number)
             if own["shuffle"]:
                 hosts = chance.permutation(hosts)
-            job = _job(own, hosts, network, folder, chance)
+            found = keys["faults"] if number == with_faults else ()
+            job = _job(own, hosts, network, folder, chance, found)
+            if number >= len(keys["workload"]):
+                job = replace(job, hidden=True)
             total = work.bounded(total + len(job.transfers))
         except work.BadWorkError as error:
-            raise BadKeyError(("workload", number, error.key), error.text) from None
+            where = ("workload", number, error.key)
+            if number >= len(keys["workload"]):
+                where = ("faults", 0, error.key)
+            raise BadKeyError(where, error.text) from None
         jobs.append((str(own["name"] or own["pattern"]), job, hosts, own))
     return work.place(jobs, keys["seed"])
 
 
 def _job(
-    own: Tables, hosts: Array, network: Network, folder: Path, chance: np.random.Generator
-) -> work.Job:
+    own: Tables, hosts: Array, network: Network, folder: Path, chance: np.random.Generator,
+    found: Sequence[Tables],
+) -> work.Job:  # fmt: skip
     pattern = own["pattern"]
     if pattern == "goal":
         if own["file"] is None:
@@ -316,7 +347,7 @@ def _job(
             raise work.BadWorkError("file", text)
         return job
     if pattern == "steps":
-        return steps.job(len(hosts), own)
+        return steps.job(len(hosts), own, chance, found)
     if pattern == "trace":
         if own["file"] is None:
             raise work.BadWorkError("file", "missing: name a folder with a trace")
@@ -325,6 +356,12 @@ def _job(
         first = network.first_port[:-1][hosts]
         return work.poisson(len(hosts), own, chance, network.ports["bytes_per_s"][first])
     return PLAIN[pattern](len(hosts), own, chance)
+
+
+def _with_steps(keys: Tables) -> int:
+    """The number of the first job that runs training steps; without one, that of the first job."""
+    patterns = [one["pattern"] for one in keys["workload"]]
+    return patterns.index("steps") if "steps" in patterns else 0
 
 
 def _reachable(network: Network, made: work.Work) -> None:

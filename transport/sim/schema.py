@@ -118,6 +118,11 @@ PATTERNS = (
     *("all_gather_pat", "broadcast", "reduce", "moe", "poisson", "goal", "steps", "trace"),
 )
 
+FAULT_KINDS = (
+    *("slow_nic", "lossy_link", "link_down", "flapping", "crash", "stopped_process"),
+    *("straggler", "late_calls", "absent_rank", "wrong_call", "collision", "second_job"),
+)
+
 OPERATIONS = (
     *("all_reduce_ring", "all_reduce_double_tree", "reduce_scatter", "reduce_scatter_pat"),
     *("all_gather", "all_gather_pat", "broadcast", "reduce", "all_to_all", "send", "receive"),
@@ -133,6 +138,7 @@ TOP: Table = {
     "policies": Key("table", {}, 'policies by family, as window = "swift:decrease_max=0.3"'),
     "workload": Key("tables", (), "one [[workload]] for each job"),
     "events": Key("tables", (), "one [[events]] for each change of links"),
+    "faults": Key("tables", (), "one [[faults]] for each fault (docs/DIAGNOSIS.md)"),
     "samples": Key("table", {}, "values to sample over time"),
     "nodes": Key("tables", (), 'one [[nodes]] for each node, with topology = "file"'),
     "links": Key("tables", (), 'one [[links]] for each link, with topology = "file"'),
@@ -307,6 +313,8 @@ WORKLOAD: dict[str, Table] = {
                     "loss.item(); false: it launches ahead"),
         "slow_ranks": Key("list", (), "ranks whose computations take longer, as [3, 7]"),
         "slow_factor": Key("number", 1.5, "how much longer", 0.01, 1_000),
+        "noise": Key("number", 0, "standard deviation of the logarithm of each computation's time: "
+                     "0.03 is about 3 %", 0, 1),
     },
     "trace": {
         "file": Key("text", None, "folder of a trace, relative to this file (docs/TRACING.md)"),
@@ -325,6 +333,9 @@ OPERATION: Table = {
     "size_bytes": _bytes(1_000_000, "size of the buffer, as in nccl-tests, or of the message", 1),
     "stream": Key("text", None, "operations of a stream run in order; default: compute for "
                   "computations, network for all others"),
+    "every": _int(1, "only in each such step, as a checkpoint or an evaluation", 1, 1 << 20),
+    "offset": _int(0, "the first of these steps", 0, 1 << 20),
+    "ranks": Key("ranks", None, 'computation: only of these ranks, as "0"; default: all'),
     "after": Key("words", None, "operations of the same step that must have ended; default: for "
                  "communication the computation before it"),
     "group_ranks": _int(None, "size of its communicators, of consecutive ranks; default: one of "
@@ -347,6 +358,30 @@ EVENTS: Table = {
     "until_ns": _ns(None, "time at which the change is undone", 1),
     "flap_ns": _ns(None, "period of flapping: half down, half up, from at_ns to until_ns",
                    2),
+}  # fmt: skip
+
+FAULTS: Table = {
+    "kind": Key("text", None, "the fault", choices=FAULT_KINDS),
+    "rank": _int(None, "rank of the first job of training steps", 0),
+    "link": Key("words", None, "link or links, named as in [[events]]; collision: the only ones "
+                "that their switches use where they have a choice, from the start"),
+    "at_ns": _ns(0, "begin of a fault of the network or of a process"),
+    "until_ns": _ns(None, "its end; default: never", 1),
+    "at_step": _int(1, "first training step of a fault of calls or computations", 0, 1 << 20),
+    "until_step": _int(None, "the step after its last; default: never", 0, 1 << 20),
+    "operation": _int(0, "absent_rank, wrong_call: which communication of the step, from 0", 0),
+    "side": Key("text", "both", "slow_nic: direction", choices=("both", "send", "receive")),
+    "rate_factor": Key("number", 0.25, "slow_nic: factor for the rate", 0.001, 1),
+    "loss": _share(0.01, "lossy_link: share of packets lost"),
+    "flap_ns": _ns(2_000_000, "flapping: period, half down, half up", 2),
+    "compute_factor": Key("number", 2.0, "straggler: factor for its computations", 1, 1_000),
+    "delay_ns": _ns(1_000_000, "late_calls: time by which the first call of each step is late"),
+    "calls": Key("text", None, "wrong_call: function that the rank calls, as \"AllGather\"; "
+                 "default: the right one, with another size"),
+    "size_bytes": _bytes(1_000_000, "wrong_call: size of that call; second_job: of its messages",
+                         1),
+    "hosts": Key("ranks", None, 'second_job: its hosts, as "8-15"; each sends to another one'),
+    "repeats": _int(100, "second_job: messages of each host", 1, 1 << 20),
 }  # fmt: skip
 
 SAMPLES: Table = {
@@ -386,6 +421,7 @@ def all_tables() -> dict[str, Table]:
     tables |= {"[[workload]], operations of steps": OPERATION}
     return tables | {
         "[[events]]": EVENTS,
+        "[[faults]]": FAULTS,
         "[samples]": SAMPLES,
         "[[nodes]]": NODES,
         "[[links]]": LINKS,

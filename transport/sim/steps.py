@@ -7,15 +7,16 @@ runs the operations of a stream in order, as CUDA does.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from transport.lab.model import nearest
+from transport.sim import faults
 from transport.sim.network import Array
 from transport.sim.program import RECEIVE, SEND, Operation, Program, Wait, build
-from transport.sim.work import BadWorkError, Job
+from transport.sim.work import BadWorkError, Job, ranks_of
 
 COLLECTIVES = {
     "all_reduce_ring": ("AllReduce", "RING"),
@@ -43,13 +44,33 @@ class Step:
     communicator: int  # number of the first group's communicator; a computation has none
 
 
-def job(ranks: int, keys: Mapping[str, Any]) -> Job:
-    """The job of a [[workload]] of pattern "steps"; BadWorkError if a key is wrong."""
-    made, unmatched = build(program(ranks, keys))
+def job(
+    ranks: int, keys: Mapping[str, Any], chance: np.random.Generator | None = None,
+    found: Sequence[Mapping[str, Any]] = (),
+) -> Job:  # fmt: skip
+    """The job of a [[workload]] of pattern "steps"; BadWorkError if a key is wrong.
+
+    chance: makes the noise of computations. found: the scenario's [[faults]].
+    """
+    made, unmatched = build(faults.in_program(_noisy(program(ranks, keys), keys, chance), found))
     if unmatched:
         text = f"{unmatched:,} sends and receives have no other end: give each shift one of both"
         raise BadWorkError("operations", text)
     return made
+
+
+def _noisy(made: Program, keys: Mapping[str, Any], chance: np.random.Generator | None) -> Program:
+    """The program with the noise of its computations."""
+    if not keys["noise"] or chance is None:
+        return made
+    noisy = []
+    for one in made.operations:
+        if one.compute_ns is not None:
+            factors = np.exp(chance.normal(0, keys["noise"], len(one.ranks)))
+            spent = np.round(one.compute_ns * factors).astype(np.int64)
+            one = replace(one, compute_ns=spent)
+        noisy.append(one)
+    return replace(made, operations=noisy)
 
 
 def program(ranks: int, keys: Mapping[str, Any]) -> Program:
@@ -70,6 +91,8 @@ def program(ranks: int, keys: Mapping[str, Any]) -> Program:
     for number in range(keys["repeats"]):
         named: dict[str, Array] = {}  # name -> [rank]: index of the rank's operation in this step
         for step in steps:
+            if number < step.keys["offset"] or (number - step.keys["offset"]) % step.keys["every"]:
+                continue
             here = np.full(ranks, -1)
             before = _before(step, steps, named, last, ranks)
             for at, group in enumerate(step.groups):
@@ -97,6 +120,8 @@ def _before(
     for name in [after] if isinstance(after, str) else after:
         if name not in named:
             there = [one.name for one in steps[: steps.index(step)]]
+            if name in there:
+                continue  # it is not in this step
             told = nearest(str(name), there)
             raise BadWorkError(
                 "operations", f"{step.name}: no operation {name!r} comes before it{told}"
@@ -173,6 +198,10 @@ def _groups(ranks: int, keys: Mapping[str, Any], name: str) -> list[Array]:
         return [everyone[: max(ranks - shift, 0)]]
     if keys["collective"] == "receive":
         return [everyone[shift:]]
+    if keys["ranks"] is not None:
+        if keys["compute_ns"] is None:
+            raise BadWorkError("operations", f"{name}: ranks: only computations can have it")
+        return [ranks_of(keys["ranks"], ranks, least=1)]
     size = keys["group_ranks"]
     if size is None or keys["compute_ns"] is not None:
         return [everyone]

@@ -21,6 +21,10 @@ from transport.sim.work import Job
 from transport.trace.sizes import PER_RANK
 from transport.trace.write import TraceFile
 
+PEER_DEAD = 5  # the status of native/core/status.h
+# When a process dies, its kernel closes its sockets, so that its peers notice it at once. The
+# simulator has no such sockets.
+DEATH_NOTICED_NS = 100_000
 COMMUNICATOR_BASE = 0x5157_0000_0000_0000  # ids of communicators: this plus the number of the job
 
 
@@ -62,6 +66,8 @@ class _Run:
         _, self.connection = np.unique(ends, return_inverse=True)
         self.stream = _by_ends(self.transfers)
         self.traced = result.traced
+        self.silences = result.scenario.silences
+        self.ended_ns = int(result.totals["ended_ns"])
         order = np.argsort(self.connection, kind="stable")
         starts = np.searchsorted(self.connection[order], self.connection[order])
         self.message = np.zeros(len(self.transfers), np.int64)
@@ -140,11 +146,13 @@ def write_trace(result: Result, folder: Path) -> int:
     """
     folder.mkdir(parents=True, exist_ok=True)
     run = _Run(result)
-    outgoing = _by_host(run.transfers["from"])
-    incoming = _by_host(run.transfers["to"])
+    shown = np.array([not job.hidden for job in run.work.jobs], bool)[run.transfers["job"]]
+    outgoing = _by_host(run.transfers["from"], shown)
+    incoming = _by_host(run.transfers["to"], shown)
     none = np.zeros(0, np.int64)
     busy = outgoing.keys() | incoming.keys() | set(run.local["rank"].tolist())
     hosts = sorted(busy or {int(host) for own in run.work.hosts for host in own})
+    silent = {one.host: one for one in result.scenario.silences}
     world = len(hosts)
     for rank, host in enumerate(hosts):
         identity = {
@@ -155,7 +163,9 @@ def write_trace(result: Result, folder: Path) -> int:
             "WORLD_SIZE": str(world),
             "WEFT_TRACE_JOB": f"sim-{result.scenario.name}-{result.fingerprint}",
         }
-        file = TraceFile(identity)
+        silence = silent.get(host)
+        until_ns = silence.at_ns if silence is not None else None
+        file = TraceFile(identity, until_ns=until_ns)
         _fill(file, run, host, outgoing.get(host, none), incoming.get(host, none))
         # Differs between runs and hosts, so that traces of several runs can share a folder.
         number = (int(result.fingerprint, 16) ^ (host + 1) << 40) & 0xFFFF_FFFF_FFFF_FFFF
@@ -181,11 +191,12 @@ def truth(result: Result) -> dict[str, Any]:
     return {"fingerprint": result.fingerprint, "tiers": result.tiers, "ports": rows}
 
 
-def _by_host(hosts: Array) -> dict[int, Array]:
-    """Host -> the numbers of its transfers, in order."""
-    if len(hosts) == 0:
+def _by_host(hosts: Array, shown: Array) -> dict[int, Array]:
+    """Host -> the numbers of its transfers that are to be shown, in order."""
+    if not shown.any():
         return {}
     order = np.argsort(hosts, kind="stable")
+    order = order[shown[order]]
     found, starts = np.unique(hosts[order], return_index=True)
     return dict(zip(map(int, found), np.split(order, starts[1:]), strict=True))
 
@@ -250,6 +261,11 @@ def _connections(file: TraceFile, run: _Run, host: int, mine: Array, sends: Arra
         peer=[file.text(run.network.node_names[peer]) for peer in peers],
         datapath=file.text("simulated"),
     )  # fmt: skip
+    for silence in run.silences:
+        if silence.dead and silence.at_ns + DEATH_NOTICED_NS < run.ended_ns:
+            lost = ids[peers == silence.host]
+            when = np.full(len(lost), silence.at_ns + DEATH_NOTICED_NS)
+            file.put("connection_end", lost, when, status=PEER_DEAD)
     return ids[which]
 
 

@@ -72,6 +72,7 @@ class Job:
     received_turn: Array | None = None
     local: Array = field(default_factory=lambda: np.zeros(0, LOCAL))
     notes: tuple[str, ...] = ()  # what a reader of the results must know
+    hidden: bool = False  # whether traces leave the job out, as a job that nobody traces
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +123,7 @@ def waits(before: Array, after: Array, delay_ns: int = 0) -> Array:
 NO_WAITS = np.zeros(0, DEPENDENCY)
 
 
-def ranks_of(given: str | Sequence[Any] | None, hosts: int) -> Array:
+def ranks_of(given: str | Sequence[Any] | None, hosts: int, least: int = 2) -> Array:
     """Parses "0-31", "0-62/2,70" or a list of numbers into distinct hosts, in order."""
     if given is None:
         return np.arange(hosts)
@@ -140,7 +141,7 @@ def ranks_of(given: str | Sequence[Any] | None, hosts: int) -> Array:
         found += range(first, last + 1, step)
     if len(set(found)) < len(found):
         raise BadWorkError("hosts", f"{given!r} names a host twice")
-    if len(found) < 2:
+    if len(found) < least:
         raise BadWorkError("hosts", f"{given!r}: a workload needs at least 2 hosts")
     return np.array(found)
 

@@ -24,9 +24,12 @@ TEXT_KIND = 1
 class TraceFile:
     """The trace of one process: records are added to it, and written at the end."""
 
-    def __init__(self, identity: Mapping[str, str], realtime_ahead_ns: int = 0) -> None:
+    def __init__(
+        self, identity: Mapping[str, str], realtime_ahead_ns: int = 0, until_ns: int | None = None
+    ) -> None:
         """identity: host, pid and variables of the process. Times plus realtime_ahead_ns are
-        nanoseconds since 1970."""
+        nanoseconds since 1970. until_ns: when the process stopped; the file has no record of a
+        later time, and no end."""
         kinds = read_schema(trace_schema().encode())
         self._kinds = {kind.name: (number, kind) for number, kind in kinds.items()}
         self._identity = "".join(f"{name} {value}\n" for name, value in identity.items())
@@ -34,6 +37,7 @@ class TraceFile:
         self._texts: dict[str, int] = {}
         self._blocks: list[bytes] = []
         self._ids = 0
+        self._until_ns = until_ns
 
     def ids(self, count: int) -> NDArray[np.uint32]:
         """New ids for records, unique in the file."""
@@ -57,6 +61,8 @@ class TraceFile:
         made["id"], made["time_ns"] = ids, time_ns
         for field, values in fields.items():
             made[field] = values
+        if self._until_ns is not None:
+            made = made[made["time_ns"] <= self._until_ns]
         step = max(BLOCK_BYTES_MAX // whole.itemsize, 1)
         self._blocks += [made[at : at + step].tobytes() for at in range(0, len(made), step)]
 
@@ -69,7 +75,9 @@ class TraceFile:
         try:
             with path.open("wb") as file:
                 file.write(_sealed(head.ljust(size, b"\0"), CRC_OFFSET))
-                blocks = [self._text_records(), *self._blocks, self._end_record()]
+                blocks = [self._text_records(), *self._blocks]
+                if self._until_ns is None:
+                    blocks.append(self._end_record())
                 for number, records in enumerate(blocks):
                     start = BLOCK.pack(BLOCK_MAGIC, len(records), 0, 0, number, 0)
                     file.write(_sealed(start + records, BLOCK_CRC_OFFSET))
