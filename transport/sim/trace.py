@@ -106,6 +106,12 @@ class _Run:
                 )
             )  # fmt: skip
 
+    def step_name(self, job: int, operation: int) -> str:
+        """The name of an operation of a job's program."""
+        program = self.work.jobs[job].program
+        assert program is not None
+        return program.operations[operation].name
+
 
 @dataclass(frozen=True)
 class _Operation:
@@ -148,6 +154,7 @@ def write_trace(result: Result, folder: Path) -> int:
         }
         file = TraceFile(identity)
         _fill(file, run, host, outgoing.get(host, none), incoming.get(host, none))
+        _steps(file, run, host)
         # Differs between runs and hosts, so that traces of several runs can share a folder.
         number = (int(result.fingerprint, 16) ^ (host + 1) << 40) & 0xFFFF_FFFF_FFFF_FFFF
         file.write(folder / f"weft-{number:016x}-000000.trace")
@@ -208,6 +215,27 @@ def _fill(file: TraceFile, run: _Run, host: int, out: Array, into: Array) -> Non
         posted_ns=run.times["ready_ns"][mine][done], connection=connection_of[done],
         channel=channel_of[done], sends=sends[done],
     )  # fmt: skip
+
+
+def _steps(file: TraceFile, run: _Run, host: int) -> None:
+    """Adds an event for each operation of training steps at the host, with its name.
+
+    The value is the time that the operation took; 0 if it did not end.
+    """
+    if run.local_times is None:
+        return
+    named = [job.program is not None and not job.program.is_trace for job in run.work.jobs]
+    here = np.flatnonzero(run.local["rank"] == host)
+    here = here[np.array(named, bool)[run.local["job"][here]]]
+    # The n-th begin and the n-th end are of the same operation.
+    begun = here[run.local["kind"][here] == BEGIN]
+    begin = run.local_times["ready_ns"][begun]
+    end = run.local_times["ready_ns"][here[run.local["kind"][here] == END]]
+    had = begin >= 0
+    spent = np.where(end >= 0, end - begin, 0)
+    numbers = zip(run.local["job"][begun[had]], run.local["operation"][begun[had]], strict=True)
+    texts = [file.text(run.step_name(job, operation)) for job, operation in numbers]
+    file.put("event", file.ids(len(texts)), begin[had], what=texts, value=spent[had])
 
 
 def _connections(file: TraceFile, run: _Run, host: int, mine: Array, sends: Array) -> Array:
