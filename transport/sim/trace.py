@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from transport.sim.network import Array
-from transport.sim.program import BEGIN, END, LAUNCH, RECEIVE, SEND, Program
+from transport.sim.program import BEGIN, END, LAUNCH, RECEIVE, ROOTED, SEND, Program
 from transport.sim.result import Result
 from transport.sim.work import Job
 from transport.trace.sizes import PER_RANK
@@ -79,7 +79,7 @@ class _Run:
         else:
             own = job.turn if job.turn is not None else np.zeros(len(job.transfers), np.int64)
             self.operations += [
-                _Operation(comm, at, job.function, job.algorithm, job.buffer_bytes)
+                _Operation(comm, at, job.function, job.algorithm, job.buffer_bytes, root=job.root)
                 for at in range(int(own.max(initial=-1)) + 1)
             ]
         return own + first, own + first
@@ -93,16 +93,19 @@ class _Run:
                 both = one.ranks if one.peers is None else np.concatenate([one.ranks, one.peers])
                 there |= dict.fromkeys(both.tolist())
         base = {number: len(self.comms) + at for at, number in enumerate(members)}
-        for number, ranks in members.items():
-            self.comms.append((f"{name} {number}", hosts[np.array(sorted(ranks))]))
+        order = {number: np.array(sorted(ranks)) for number, ranks in members.items()}
+        self.comms += [(f"{name} {number}", hosts[ranks]) for number, ranks in order.items()]
         counts: dict[tuple[int, str], int] = {}
         for one in program.operations:
             key = (one.communicator, one.function)
             counts[key] = counts.get(key, 0) + 1
+            root = -1
+            if one.function in ROOTED:
+                root = int(np.searchsorted(order[one.communicator], one.ranks[one.root]))
             self.operations.append(
                 _Operation(
                     base.get(one.communicator, 0), counts[key] - 1, one.function, one.algorithm,
-                    one.size_bytes, one.function in (SEND, RECEIVE),
+                    one.size_bytes, one.function in (SEND, RECEIVE), root,
                 )
             )  # fmt: skip
 
@@ -121,6 +124,7 @@ class _Operation:
     algorithm: str
     size_bytes: int  # 0: the ranks have buffers of different sizes
     is_message: bool = False
+    root: int = -1  # rank of the communicator; -1: none
 
     @property
     def alone(self) -> bool:
@@ -294,7 +298,8 @@ def _operations(
         for each, is_send in zip(rows, sends[first], strict=True)
     ]
     other = np.where(sends, run.transfers["to"][mine], run.transfers["from"][mine])
-    root = np.where(alone[first], run.rank[comms, other[first]], -1)
+    roots = np.array([each.root for each in rows], np.int64)
+    root = np.where(alone[first], run.rank[comms, other[first]], roots)
     # A buffer that cannot be divided by the ranks counts as the next larger one that can.
     counts = np.where(parts, -(-sizes // np.maximum(ranks, 1)), sizes)
     # If ranks have buffers of different sizes (tokens to experts), the count is the mean of the
