@@ -155,6 +155,42 @@ def test_playback__every_function_keeps_its_volume(workload: str, tmp_path: Path
         assert (found == wanted).all()
 
 
+ROOTED = """pattern = "steps"
+operations = [
+  {name = "a", collective = "broadcast", size_bytes = "80 kB", root = 5},
+  {name = "b", collective = "reduce", size_bytes = "80 kB", root = 2},
+  {name = "c", collective = "broadcast", size_bytes = "80 kB", root = 1, group_ranks = 4},
+]
+"""
+BROADCAST = 'pattern = "broadcast"\nroot = 5\nsize_bytes = "80 kB"\n'
+
+
+@pytest.mark.parametrize("workload", [ROOTED, BROADCAST])
+def test_playback__roots_are_recorded(workload: str, tmp_path: Path) -> None:
+    result = run(NETWORK.format(hosts=8) + workload)
+    write_trace(result, tmp_path)
+    with open_store(tmp_path) as store:
+        roots = store.rows("SELECT DISTINCT root FROM operations ORDER BY 1")
+    assert roots == ([(1,), (2,), (5,)] if workload == ROOTED else [(5,)])
+    again = played(tmp_path)
+    assert (sent(again) == sent(result)).all()
+    assert again.scenario.work.notes == []
+
+
+def test_playback__a_root_that_is_not_known_is_said(tmp_path: Path) -> None:
+    write_trace(run(NETWORK.format(hosts=8) + ROOTED), tmp_path / "one")
+    with open_store(tmp_path / "one") as store:
+        store.rows("UPDATE operations SET root = NULL WHERE function = 'Broadcast'")
+        store.to_parquet(tmp_path / "two")
+    (note,) = played(tmp_path / "two").scenario.work.notes
+    assert note == (
+        "the trace does not tell the root of 3 Broadcasts and Reduces: the first rank of their "
+        "communicator is the root"
+    )
+    (note,) = played(tmp_path / "one", more="scale = 0.5").scenario.work.notes
+    assert note.startswith("1 Broadcasts and Reduces lost their root with the upper ranks")
+
+
 def test_playback__sizes_by_a_factor(original: tuple[Result, Path]) -> None:
     result, folder = original
     assert sent(played(folder, more="size_factor = 3")).sum() == 3 * sent(result).sum()

@@ -201,6 +201,39 @@ def test_sim_trace__a_job_without_transfers_has_an_empty_trace(
         assert matrix_of(store).dense_values().tolist() == [[0] * 4] * 4
 
 
+def test_sim_trace__operations_of_steps_are_events_with_names(tmp_path: Path) -> None:
+    text = """
+limit_ns = 1_000_000
+[network]
+hosts = 2
+[[workload]]
+pattern = "steps"
+repeats = 2
+operations = [
+  {name = "forward", compute_ns = 100_000},
+  {name = "sum", collective = "all_reduce_ring", size_bytes = 100, group_ranks = 2},
+  {name = "long", compute_ns = 500_000},
+]
+"""
+    simulation = Simulation(parse(text))
+    while simulation.step():
+        pass
+    write_trace(simulation.result(), tmp_path)
+    with open_store(tmp_path) as store:
+        sql = "SELECT process, what, time_ns, value FROM events ORDER BY ALL"
+        found = store.rows(sql)
+        ((begun, ended),) = store.rows("SELECT min(begin_ns), max(end_ns) FROM operations "
+                                       "WHERE process = 0 AND sequence = 0")  # fmt: skip
+    mine = [row[1:] for row in found if row[0] == 0]
+    assert len(found) == 2 * len(mine)
+    assert next(row for row in mine if row[0] == "sum") == ("sum", begun, ended - begun)
+    assert [row for row in mine if row[0] == "forward"] == [
+        ("forward", 0, 100_000), ("forward", 600_000, 100_000),
+    ]  # fmt: skip
+    # The second one did not end within the limit.
+    assert [row for row in mine if row[0] == "long"][1][2] == 0
+
+
 def test_sim_trace__two_jobs_in_a_folder_stay_apart(tmp_path: Path) -> None:
     write_trace(simulated("incast", 4), tmp_path / "one")
     write_trace(simulated("outcast", 4), tmp_path / "two")

@@ -74,7 +74,8 @@ def _rings(ranks: int, keys: Keys, steps: int, factor: float, function: str) -> 
         waiting.append(one.dependencies)
     return Job(
         *(np.concatenate(many), np.concatenate(waiting), size, factor, keys["repeats"]),
-        *(function, "RING", np.tile(turn, channels)),
+        *(function, "RING"),
+        turn=np.tile(turn, channels),
     )
 
 
@@ -134,7 +135,7 @@ def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     turn = np.repeat(np.arange(repeats), len(made) // repeats)
     size = keys["size_bytes"]
     waiting = np.concatenate(found)
-    return Job(made, waiting, size, factor, repeats, "AllReduce", "TREE", turn)
+    return Job(made, waiting, size, factor, repeats, "AllReduce", "TREE", turn=turn)
 
 
 def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
@@ -167,7 +168,7 @@ def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     turn = np.repeat(np.arange(repeats), len(made) // repeats)
     size = keys["size_bytes"]
     waiting = np.concatenate(found)
-    return Job(made, waiting, size, factor, repeats, "AllToAll", "", turn)
+    return Job(made, waiting, size, factor, repeats, "AllToAll", turn=turn)
 
 
 def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
@@ -217,7 +218,8 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
         bounded_waits(sum(map(len, found)))
     return Job(
         *(np.concatenate(parts), np.concatenate(found), 0, 0.0, keys["repeats"]),
-        *("AllToAll", "", np.concatenate(turns)),
+        "AllToAll",
+        turn=np.concatenate(turns),
     )
 
 

@@ -39,6 +39,7 @@ MAKERS: dict[str, dict[str, Callable[..., Job]]] = {
     "Reduce": {"RING": trees.reduce},
     "AllToAll": {"": collectives.all_to_all},
 }
+ROOTED = ("Broadcast", "Reduce")  # functions with a root
 CHANNELS_MAX = 64
 FOREVER_NS = 10**15  # longer than any run
 
@@ -63,7 +64,7 @@ class Operation:
     size_bytes: int = 0  # size of the buffer, as in nccl-tests; of the message for Send and Recv
     compute_ns: Array | None = None  # [member]: duration of a computation
     peers: Array | None = None  # [member], for Send and Recv: the rank at the other end
-    root: int = 0  # a rank of the communicator
+    root: int = 0  # of functions with a root: a member, by its place in `ranks`
     channels: int = 1
     communicator: int = 0  # operations with equal numbers share connections, in program order
     step: int = 0  # number of the training step, for reports

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from transport.sim.network import Array
-from transport.sim.program import MAKERS, RECEIVE, SEND, Operation, Program, Wait, build
+from transport.sim.program import MAKERS, RECEIVE, ROOTED, SEND, Operation, Program, Wait, build
 from transport.sim.work import BadWorkError, Job
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ class Found:
     function: str
     algorithm: str
     channels: int
-    root: int
-    peer: int = -1  # for Send and Recv: the rank at the other end
+    peer: int  # of Send and Recv: the rank at the other end; of others: the root; -1: not known
     begin_ns: dict[int, int] = field(default_factory=dict)  # rank -> time at which it began
     end_ns: dict[int, int] = field(default_factory=dict)
     total_bytes: int = 0  # sum over the ranks of the sizes in their calls
@@ -107,8 +106,9 @@ def job(folder: Path, hosts: int, keys: Mapping[str, Any]) -> Job:
             f"the trace has {ranks} ranks at this scale, and there are {hosts} hosts: set "
             f"network.hosts to {ranks} or more",
         )
-    made, unmatched = build(scaled(recorded, whole, part, keys))
-    notes = [*recorded.notes]
+    program, said = scaled(recorded, whole, part, keys)
+    made, unmatched = build(program)
+    notes = [*recorded.notes, *said]
     if unmatched:
         notes.append(f"{unmatched:,} sends or receives without another end are left out")
     return Job(
@@ -149,10 +149,21 @@ def read(store: Store) -> Recorded:
     if absent:
         notes.append(f"{len(absent):,} of {ranks:,} ranks have no trace: they only communicate")
     notes += [f"{count:,} operations are left out: {why}" for why, count in left_out.items()]
+    notes += _of_roots(found.values())
     if not found:
         raise BadWorkError("file", "the trace has no operations that can be played back")
     order = sorted(found.values(), key=lambda one: min(one.begin_ns.values()))
     return Recorded(ranks, members, order, notes)
+
+
+def _of_roots(operations: Collection[Found]) -> list[str]:
+    unknown = sum(one.function in ROOTED and one.peer < 0 for one in operations)
+    if not unknown:
+        return []
+    return [
+        f"the trace does not tell the root of {unknown:,} Broadcasts and Reduces: the first rank "
+        "of their communicator is the root"
+    ]
 
 
 def _members(spots: Mapping[int, int], size: int, absent: Collection[int]) -> Array:
@@ -197,7 +208,7 @@ def _add(
         key,
         Found(
             comm, function, row["algorithm"] or "", row["channels"] or 1,
-            max(row["root"] or 0, 0), row["peer"] if message else -1,
+            -1 if row["peer"] is None else row["peer"],
         ),
     )  # fmt: skip
     one.total_bytes += row["bytes"] or 1
@@ -218,13 +229,23 @@ def _scale(scale: float, ranks: int) -> tuple[int, int]:
     return whole, part
 
 
-def scaled(recorded: Recorded, whole: int, part: int, keys: Mapping[str, Any]) -> Program:
-    """The program of a trace with `whole` / `part` times as many ranks.
+def scaled(
+    recorded: Recorded, whole: int, part: int, keys: Mapping[str, Any]
+) -> tuple[Program, list[str]]:
+    """The program of a trace with `whole` / `part` times as many ranks, and notes on it.
 
     A communicator of all ranks gets all ranks of the larger job; any other one is copied, or loses
     the ranks that the smaller job does not have. Sizes remain those of the calls.
     """
-    return _Scaled(recorded, whole, part, keys).program()
+    made = _Scaled(recorded, whole, part, keys)
+    program = made.program()
+    notes = []
+    if made.without_root:
+        notes.append(
+            f"{made.without_root:,} Broadcasts and Reduces lost their root with the upper ranks: "
+            "the first rank of their communicator is the root"
+        )
+    return program, notes
 
 
 class _Scaled:
@@ -237,6 +258,7 @@ class _Scaled:
         self.chosen: list[tuple[int, int, Array]] = []
         self.index: dict[tuple[int, int], int] = {}  # (operation, copy) -> index in the program
         self.communicators: dict[tuple[int, int], int] = {}
+        self.without_root = 0  # operations whose root is not among their ranks
 
     def program(self) -> Program:
         for number, one in enumerate(self.recorded.operations):
@@ -265,9 +287,17 @@ class _Scaled:
             one.function, group, self._waits(number, group), one.function, one.algorithm,
             size if message else _whole(one.function, size, len(group)),
             peers=np.array([one.peer + int(group[0]) - int(there[0])]) if message else None,
-            root=min(one.root, len(group) - 1), channels=one.channels,
+            root=self._root(one, copy, group), channels=one.channels,
             communicator=self.communicators.setdefault(key, len(self.communicators)),
         )  # fmt: skip
+
+    def _root(self, one: Found, copy: int, group: Array) -> int:
+        """The place of the root in the group; the first one if the root is not in it."""
+        if one.peer < 0 or one.function not in ROOTED:
+            return 0
+        found = np.flatnonzero(group == one.peer + copy * self.recorded.ranks)
+        self.without_root += not found.size
+        return int(found[0]) if found.size else 0
 
     def _waits(self, number: int, group: Array) -> tuple[Wait, ...]:
         made = []

@@ -327,7 +327,7 @@ WORKLOAD: dict[str, Table] = {
 }  # fmt: skip
 # The keys of one operation of a step.
 OPERATION: Table = {
-    "name": Key("text", None, "name for `after` and in reports; default: its number"),
+    "name": Key("text", None, "name for `after` and in traces; default: operation and its number"),
     "compute_ns": _ns(None, "a computation of this time"),
     "collective": Key("text", None, "or a collective, or a send or a receive", choices=OPERATIONS),
     "size_bytes": _bytes(1_000_000, "size of the buffer, as in nccl-tests, or of the message", 1),

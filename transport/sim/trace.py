@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from transport.sim.network import Array
-from transport.sim.program import BEGIN, END, LAUNCH, RECEIVE, SEND, Program
+from transport.sim.program import BEGIN, END, LAUNCH, RECEIVE, ROOTED, SEND, Program
 from transport.sim.result import Result
 from transport.sim.trace_network import add_events, add_paths, add_stripes
 from transport.sim.work import Job
@@ -88,7 +88,7 @@ class _Run:
         else:
             own = job.turn if job.turn is not None else np.zeros(len(job.transfers), np.int64)
             self.operations += [
-                _Operation(comm, at, job.function, job.algorithm, job.buffer_bytes)
+                _Operation(comm, at, job.function, job.algorithm, job.buffer_bytes, root=job.root)
                 for at in range(int(own.max(initial=-1)) + 1)
             ]
         return own + first, own + first
@@ -102,18 +102,27 @@ class _Run:
                 both = one.ranks if one.peers is None else np.concatenate([one.ranks, one.peers])
                 there |= dict.fromkeys(both.tolist())
         base = {number: len(self.comms) + at for at, number in enumerate(members)}
-        for number, ranks in members.items():
-            self.comms.append((f"{name} {number}", hosts[np.array(sorted(ranks))]))
+        order = {number: np.array(sorted(ranks)) for number, ranks in members.items()}
+        self.comms += [(f"{name} {number}", hosts[ranks]) for number, ranks in order.items()]
         counts: dict[tuple[int, str], int] = {}
         for one in program.operations:
             key = (one.communicator, one.function)
             counts[key] = counts.get(key, 0) + 1
+            root = -1
+            if one.function in ROOTED:
+                root = int(np.searchsorted(order[one.communicator], one.ranks[one.root]))
             self.operations.append(
                 _Operation(
                     base.get(one.communicator, 0), counts[key] - 1, one.function, one.algorithm,
-                    one.size_bytes, one.function in (SEND, RECEIVE),
+                    one.size_bytes, one.function in (SEND, RECEIVE), root,
                 )
             )  # fmt: skip
+
+    def step_name(self, job: int, operation: int) -> str:
+        """The name of an operation of a job's program."""
+        program = self.work.jobs[job].program
+        assert program is not None
+        return program.operations[operation].name
 
 
 def _by_ends(transfers: Array) -> Array:
@@ -130,6 +139,7 @@ class _Operation:
     algorithm: str
     size_bytes: int  # 0: the ranks have buffers of different sizes
     is_message: bool = False
+    root: int = -1  # rank of the communicator; -1: none
 
     @property
     def alone(self) -> bool:
@@ -167,6 +177,7 @@ def write_trace(result: Result, folder: Path) -> int:
         until_ns = silence.at_ns if silence is not None else None
         file = TraceFile(identity, until_ns=until_ns)
         _fill(file, run, host, outgoing.get(host, none), incoming.get(host, none))
+        _steps(file, run, host)
         # Differs between runs and hosts, so that traces of several runs can share a folder.
         number = (int(result.fingerprint, 16) ^ (host + 1) << 40) & 0xFFFF_FFFF_FFFF_FFFF
         file.write(folder / f"weft-{number:016x}-000000.trace")
@@ -250,6 +261,27 @@ def _network(
     add_events(file, run.traced.events_of(host), names, records)
 
 
+def _steps(file: TraceFile, run: _Run, host: int) -> None:
+    """Adds an event for each operation of training steps at the host, with its name.
+
+    The value is the time that the operation took; 0 if it did not end.
+    """
+    if run.local_times is None:
+        return
+    named = [job.program is not None and not job.program.is_trace for job in run.work.jobs]
+    here = np.flatnonzero(run.local["rank"] == host)
+    here = here[np.array(named, bool)[run.local["job"][here]]]
+    # The n-th begin and the n-th end are of the same operation.
+    begun = here[run.local["kind"][here] == BEGIN]
+    begin = run.local_times["ready_ns"][begun]
+    end = run.local_times["ready_ns"][here[run.local["kind"][here] == END]]
+    had = begin >= 0
+    spent = np.where(end >= 0, end - begin, 0)
+    numbers = zip(run.local["job"][begun[had]], run.local["operation"][begun[had]], strict=True)
+    texts = [file.text(run.step_name(job, operation)) for job, operation in numbers]
+    file.put("event", file.ids(len(texts)), begin[had], what=texts, value=spent[had])
+
+
 def _connections(file: TraceFile, run: _Run, host: int, mine: Array, sends: Array) -> Array:
     """Adds the host's connections; returns the connection id of each transfer."""
     numbers, first, which = np.unique(run.connection[mine], return_index=True, return_inverse=True)
@@ -311,7 +343,8 @@ def _operations(
         for each, is_send in zip(rows, sends[first], strict=True)
     ]
     other = np.where(sends, run.transfers["to"][mine], run.transfers["from"][mine])
-    root = np.where(alone[first], run.rank[comms, other[first]], -1)
+    roots = np.array([each.root for each in rows], np.int64)
+    root = np.where(alone[first], run.rank[comms, other[first]], roots)
     # A buffer that cannot be divided by the ranks counts as the next larger one that can.
     counts = np.where(parts, -(-sizes // np.maximum(ranks, 1)), sizes)
     # If ranks have buffers of different sizes (tokens to experts), the count is the mean of the

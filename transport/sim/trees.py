@@ -53,7 +53,8 @@ def _chain(order: Array, keys: Keys, function: str) -> Job:
     ]
     waiting = np.concatenate([within, *between])
     turn = _turn(len(made), repeats)
-    return Job(made, waiting, keys["size_bytes"], 1.0, repeats, function, "RING", turn)
+    root, size = keys["root"], keys["size_bytes"]
+    return Job(made, waiting, size, 1.0, repeats, function, "RING", root, turn)
 
 
 def broadcast(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
@@ -144,7 +145,8 @@ def all_reduce_double_tree(ranks: int, keys: Keys, chance: np.random.Generator) 
         turns.append(_turn(len(made), repeats))
     whole, after, turn = np.concatenate(many), np.concatenate(waiting), np.concatenate(turns)
     factor = 2 * (ranks - 1) / ranks
-    return Job(whole, after, keys["size_bytes"], factor, repeats, "AllReduce", "TREE", turn)
+    size = keys["size_bytes"]
+    return Job(whole, after, size, factor, repeats, "AllReduce", "TREE", turn=turn)
 
 
 def _pat(ranks: int, keys: Keys, distances: Sequence[int], forward: bool, function: str) -> Job:
@@ -184,7 +186,7 @@ def _pat(ranks: int, keys: Keys, distances: Sequence[int], forward: bool, functi
             found.append(waits(got.ravel(), number[1:, 0].ravel(), keys["gap_ns"]))
     waiting, size = np.concatenate(found), keys["size_bytes"]
     turn = _turn(len(made), repeats)
-    return Job(made, waiting, size, (ranks - 1) / ranks, repeats, function, "PAT", turn)
+    return Job(made, waiting, size, (ranks - 1) / ranks, repeats, function, "PAT", turn=turn)
 
 
 def _powers(ranks: int) -> list[int]:

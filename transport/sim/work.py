@@ -65,6 +65,7 @@ class Job:
     # NCCL's names of the operation, for traces; empty: every transfer is a send of its own.
     function: str = ""
     algorithm: str = ""
+    root: int = -1  # rank that a Broadcast sends from or a Reduce sends to; -1: none
     turn: Array | None = None  # number of each transfer's operation; None: all have number 0
     # For a job that runs a program: its operations, and each transfer's operation at the receiver,
     # which for a message is another one than at the sender.

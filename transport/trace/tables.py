@@ -187,11 +187,20 @@ PATHS = _columns(
 EVENTS = _columns(
     _PROCESS,
     ("time_ns", "i64", "time of the event"),
-    ("what", "text", "path_down, path_up, timeout, loss, ..."),
+    (
+        "what",
+        "text",
+        "path_down, path_up, timeout, loss, ...; or, in traces of simulated training "
+        "steps, the name of an operation that began",
+    ),
     ("peer", "text", "address of the peer or of its end of the path"),
     ("connection", "u32", "`id` of the connection; NULL: none"),
     ("path", "u16", "number of the path"),
-    ("value", "u64", "what the event counts, such as segments lost"),
+    (
+        "value",
+        "u64",
+        "what the event counts, such as segments lost; of an operation: its time in ns",
+    ),
     ("status", "u16", "status of the event"),
 )
 TABLES = {
