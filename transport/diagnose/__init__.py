@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# from transport.diagnose.diagnosis import Diagnosis, Settings, diagnose
-# from transport.diagnose.finding import CLASSES, Finding, Place
+from transport.diagnose.diagnosis import Diagnosis, Settings, diagnose
+from transport.diagnose.finding import CLASSES, Finding, Place
 
-# __all__ = ["CLASSES", "Diagnosis", "Finding", "Place", "Settings", "diagnose"]
+__all__ = ["CLASSES", "Diagnosis", "Finding", "Place", "Settings", "diagnose"]

@@ -191,7 +191,7 @@ class _Builder:
         self._after(before[had], number[had], self._holds(index, ranks[had]))
         self.launched[ranks] = number
         for step in np.unique(latest[waiting]).tolist():
-            self._sync(step, one.ranks[waiting & (latest == step)])
+            self._sync(index, step, one.ranks[waiting & (latest == step)])
         self.step[one.ranks] = one.step
         self.of_step[one.step].append(index)
         launch = self.launched[one.ranks]
@@ -212,17 +212,18 @@ class _Builder:
         bounded_waits(self.waits)
         self.found["ll"].append(made)
 
-    def _sync(self, step: int, ranks: Array) -> None:
-        """The latest launches of these ranks wait for all of their operations of the step.
+    def _sync(self, index: int, step: int, ranks: Array) -> None:
+        """The launches of operation `index` at these ranks wait for all operations of the step.
 
         This is the latest step before; the ranks have waited for the operations of earlier ones.
         """
         launch = np.full(self.program.ranks, -1)  # [rank]: its launch if it waits; -1: not
         launch[ranks] = self.launched[ranks]
         for earlier in self.of_step[step]:
-            after = launch[self.program.operations[earlier].ranks]
+            members = self.program.operations[earlier].ranks
+            after = launch[members]
             had = after >= 0
-            self.link("ll", self.end[earlier][had], after[had], self.program.launch_ns)
+            self._after(self.end[earlier][had], after[had], self._holds(index, members[had]))
 
     def _collective(self, index: int, one: Operation) -> None:
         made = _made(one)

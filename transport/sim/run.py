@@ -130,7 +130,13 @@ class Simulation:
     def _traced(self, fabric: native.Fabric) -> Traced | None:
         if not self.plan.trace_ns:
             return None
-        return Traced(fabric.traced_transfers(), fabric.traced_paths(), fabric.traced_events())
+        ends = self.scenario.work.transfers[["from", "to"]]
+        pairs = np.unique(np.stack([ends["from"], ends["to"]], axis=1), axis=0)
+        pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)
+        paths = np.arange(self.plan.paths)
+        rows = np.column_stack([np.repeat(pairs, len(paths), axis=0), np.tile(paths, len(pairs))])
+        recorded = fabric.traced_transfers(), fabric.traced_paths(), fabric.traced_events()
+        return Traced(*recorded, rows, fabric.routes(rows.astype(np.uint32)))
 
     def _network(self) -> None:
         own, plan = self.scenario.network, self.plan

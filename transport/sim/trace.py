@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from transport.plan import routes
 from transport.sim.network import Array
 from transport.sim.program import BEGIN, END, LAUNCH, RECEIVE, ROOTED, SEND, Program
 from transport.sim.result import Result
-from transport.sim.trace_network import add_events, add_paths, add_stripes
+from transport.sim.trace_network import add_events, add_paths, add_stripes, routes_of
 from transport.sim.work import Job
 from transport.trace.sizes import PER_RANK
 from transport.trace.write import TraceFile
@@ -41,6 +42,8 @@ class _Run:
         self.local, self.local_times = work.local, result.local
         self.comms: list[tuple[str, Array]] = []  # name, and hosts in the order of ranks
         self.operations: list[_Operation] = []
+        # (operation, host) -> what the host called instead, by a fault.
+        self.wrong: dict[tuple[int, int], _Operation] = {}
         # The operation of each transfer at its sender and at its receiver.
         self.sent_by = np.zeros(len(self.transfers), np.int64)
         self.received_by = np.zeros(len(self.transfers), np.int64)
@@ -104,6 +107,10 @@ class _Run:
         base = {number: len(self.comms) + at for at, number in enumerate(members)}
         order = {number: np.array(sorted(ranks)) for number, ranks in members.items()}
         self.comms += [(f"{name} {number}", hosts[ranks]) for number, ranks in order.items()]
+        for (at, rank), (function, size_bytes) in program.wrong.items():
+            comm = base.get(program.operations[at].communicator, 0)
+            called = _Operation(comm, 0, function, program.operations[at].algorithm, size_bytes)
+            self.wrong[len(self.operations) + at, int(hosts[rank])] = called
         counts: dict[tuple[int, str], int] = {}
         for one in program.operations:
             key = (one.communicator, one.function)
@@ -181,6 +188,8 @@ def write_trace(result: Result, folder: Path) -> int:
         # Differs between runs and hosts, so that traces of several runs can share a folder.
         number = (int(result.fingerprint, 16) ^ (host + 1) << 40) & 0xFFFF_FFFF_FFFF_FFFF
         file.write(folder / f"weft-{number:016x}-000000.trace")
+    if run.traced is not None:
+        routes_of(run.traced, run.network).write(folder / routes.FILE)
     (folder / "truth.json").write_text(json.dumps(truth(result), indent=1) + "\n")
     return world
 
@@ -333,7 +342,7 @@ def _operations(
     number = operation[first]
     begin, end = _enqueued(run, host, number, begin, end)
     ids = file.ids(count)
-    rows = [run.operations[one] for one in number]
+    rows = [run.wrong.get((one, host), run.operations[one]) for one in number.tolist()]
     comms = run.comm[number]
     ranks = np.array([len(run.comms[comm][1]) for comm in comms])
     sizes = np.array([each.size_bytes for each in rows], np.int64)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from transport import native
-from transport.sim.network import Array
+from transport.plan.routes import Routes
+from transport.sim.network import Array, Network
 from transport.sim.traced import Traced
 from transport.trace.write import TraceFile
 
@@ -63,3 +64,14 @@ def add_events(
         connection=[connection_of.get(stream, 0) for stream in rows["stream"].tolist()],
         path=rows["path"], status=rows["status"],
     )  # fmt: skip
+
+
+def routes_of(traced: Traced, network: Network) -> Routes:
+    """The links of the paths between all hosts that communicate."""
+    names = network.node_names
+    links = tuple(network.port_name(port) for port in range(len(network.ports)))
+    of = {}
+    rows = zip(traced.route_ends.tolist(), traced.route_ports.tolist(), strict=True)
+    for (source, target, path), ports in rows:
+        of[names[source], names[target], path] = tuple(port for port in ports if port >= 0)
+    return Routes(links, of)

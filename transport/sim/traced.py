@@ -17,6 +17,8 @@ class Traced:
     transfers: Array
     paths: Array  # by host and time
     events: Array  # by host and time
+    route_ends: Array  # [row, 3]: sender, receiver and path, of all hosts that communicate
+    route_ports: Array  # [row, 8]: the ports that the path passes, -1 after the last one
 
     @cached_property
     def path_rows(self) -> Array:

@@ -1,0 +1,71 @@
+"""Finds ranks that call another operation than the others of their communicator."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from transport.diagnose.facts import Facts
+from transport.diagnose.finding import Finding, Place
+
+QUERY = (
+    "SELECT process, comm, function, sequence, count, datatype, begin_ns FROM operations "
+    "WHERE kind = 'collective' ORDER BY comm, process, begin_ns"
+)
+
+
+def mismatches(facts: Facts) -> list[Finding]:
+    """The first call of each communicator in which a rank differs from the others."""
+    calls = facts.calls
+    made = []
+    for comm in np.unique(calls["comm_id"]).tolist():
+        here = np.flatnonzero((calls["comm_id"] == comm) & (calls["kind"] == "collective"))
+        found = _first_mismatch(facts, here)
+        if found is not None:
+            made.append(found)
+    return sorted(made, key=lambda one: one.from_ns)
+
+
+def _first_mismatch(facts: Facts, rows: np.ndarray) -> Finding | None:
+    """`rows`: the calls of one communicator, by process and begin."""
+    calls = facts.calls
+    said = list(zip(*(calls[name][rows].tolist() for name in
+                      ("function", "count", "datatype", "root")), strict=True))  # fmt: skip
+    by_process: dict[int, list[int]] = {}
+    for at, process in enumerate(calls["process"][rows].tolist()):
+        by_process.setdefault(process, []).append(at)
+    if len(by_process) < 2:
+        return None
+    longest = max(map(len, by_process.values()))
+    # Files can begin late, as older ones are removed: compare only calls that all ranks have.
+    if len({said[mine[0]] for mine in by_process.values()}) > 1 and longest > 1:
+        firsts = Counter(int(calls["sequence"][rows[mine[0]]]) for mine in by_process.values())
+        if len(firsts) > 1:
+            return None
+    for turn in range(longest):
+        at_turn = {one: mine[turn] for one, mine in by_process.items() if turn < len(mine)}
+        counts = Counter(said[at] for at in at_turn.values())
+        if len(counts) < 2:
+            continue
+        usual, agreeing = counts.most_common(1)[0]
+        wrong = sorted(one for one, at in at_turn.items() if said[at] != usual)
+        return _finding(facts, rows, at_turn, wrong, usual, agreeing)
+    return None
+
+
+def _finding(
+    facts: Facts, rows: np.ndarray, at_turn: dict[int, int], wrong: list[int],
+    usual: tuple[str, int, str, int], agreeing: int,
+) -> Finding:  # fmt: skip
+    calls = facts.calls
+    other = rows[at_turn[wrong[0]]]
+    names = ", ".join(facts.name(one) for one in wrong[:4])
+    ranks = tuple(facts.processes[one].rank for one in wrong)
+    when = int(min(calls["begin_ns"][rows[at]] for at in at_turn.values()))
+    return Finding(
+        "mismatch", Place("rank", names, ranks), when, facts.end_ns, 0.97, True,
+        f"{names} called {calls['function'][other]} of {int(calls['count'][other])} elements, "
+        f"where {agreeing} other ranks of the communicator called {usual[0]} of {usual[1]}.",
+        QUERY, "Look for a branch in the program that depends on the rank or on the data.",
+    )  # fmt: skip

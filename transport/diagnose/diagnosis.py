@@ -1,0 +1,110 @@
+"""Diagnoses a job: applies the rules to each window of its trace, and to what is open at its end."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from transport.diagnose import calls, hang, slow
+from transport.diagnose.facts import Facts, facts_of
+from transport.diagnose.finding import Finding
+from transport.diagnose.measures import delays_of, lateness_of
+from transport.diagnose.paths import paths_of
+from transport.plan.routes import Routes
+from transport.diagnose.windows import windows_of
+from transport.trace.store import Store
+
+# A pause is no proof of a hang if it is shorter than this many iterations.
+PATIENCE_ITERATIONS = 2.0
+PATIENCE_PAUSES = 2.0  # nor if it is shorter than this many times the longest known pause
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is looked at. rule: in how many windows a fault must be seen.
+
+    use_paths: False: only ranks and pairs, as without weft's own data of paths.
+    routes: the links of paths. from_window: only windows from this one on are judged.
+    """
+
+    rule: slow.Rule = field(default_factory=slow.Rule)
+    use_paths: bool = True
+    routes: Routes | None = None
+    from_window: int = 0
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """findings: the most certain and most severe first. iterations: windows that were judged."""
+
+    findings: tuple[Finding, ...]
+    iterations: int
+    iteration_ns: int
+    ranks: int
+    notes: tuple[str, ...]
+
+    @property
+    def healthy(self) -> bool:
+        return not any(one.certain for one in self.findings)
+
+
+RULES: tuple[Callable[[slow.Seen, int, slow.Rule], Finding | None], ...] = (
+    slow.lossy_place,
+    slow.slow_place,
+    slow.straggler,
+)
+
+
+def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
+    """Diagnoses the job in the store. TraceError if its tables cannot be read."""
+    settings = settings or Settings()
+    facts = facts_of(store)
+    windows = windows_of(facts)
+    numbers = {
+        row[0]: at
+        for at, row in enumerate(store.rows("SELECT process FROM processes ORDER BY rank, process"))
+    }
+    found = hang.crashes(store, facts, numbers) + calls.mismatches(facts)
+    stand = hang.standstill_of(facts, windows.usual_ns)
+    if stand is not None and not found:
+        patience_ns = int(
+            max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.patience_ns)
+        )
+        if facts.end_ns - stand.since_ns > windows.usual_ns:
+            found += hang.hangs(facts, stand, patience_ns)
+    if not found:
+        found = _slow(facts, settings)
+    return Diagnosis(
+        tuple(found), windows.count, windows.usual_ns, len(facts.processes), tuple(store.notes())
+    )
+
+
+def _slow(facts: Facts, settings: Settings) -> list[Finding]:
+    windows = windows_of(facts)
+    if windows.count == 0:
+        return []
+    paths = paths_of(facts, windows, settings.routes) if settings.use_paths else None
+    seen = slow.Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows), paths)
+    merged: list[Finding] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # medians of windows without samples
+        for at in range(settings.from_window, windows.count):
+            for judge in RULES:
+                found = judge(seen, at, settings.rule)
+                if found is not None:
+                    _merge(merged, found)
+                    break
+    return sorted(merged, key=lambda one: (not one.certain, -one.confidence, one.from_ns))
+
+
+def _merge(merged: list[Finding], found: Finding) -> None:
+    """Adds a finding; one that continues an earlier one extends it."""
+    for at, one in enumerate(merged):
+        if (one.kind, one.place.kind, one.place.name) == (
+            found.kind, found.place.kind, found.place.name
+        ):  # fmt: skip
+            later = found if found.confidence > one.confidence else one
+            merged[at] = replace(later, from_ns=min(one.from_ns, found.from_ns), to_ns=found.to_ns)
+            return
+    merged.append(found)

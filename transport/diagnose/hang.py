@@ -1,0 +1,201 @@
+"""Finds what a job that stands still waits for: a dead process, a rank that does not call, a NIC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.diagnose.facts import Facts
+from transport.diagnose.finding import Finding, Place
+from transport.trace.store import Store
+
+Array = NDArray[Any]
+
+PEER_DEAD = 5  # a status of connections, as in native/core/status.h
+DEAD_QUERY = "SELECT process, peer, end_ns FROM connections WHERE status = 5"
+OPEN_QUERY = (
+    "SELECT o.process, o.function, o.sequence, o.begin_ns FROM operations o LEFT JOIN channels c "
+    "ON c.process = o.process AND c.operation = o.id GROUP BY ALL "
+    "HAVING count(c.end_ns) < count(c.id) OR count(c.id) = 0 ORDER BY o.begin_ns"
+)
+TIMEOUT_QUERY = (
+    "SELECT process, peer, count(*) FROM events WHERE what IN ('timeout', 'path_down') GROUP BY ALL"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Standstill:
+    """What is open at the end of a trace.
+
+    since_ns: when the job last made progress. open: the calls that have not ended, as rows of
+    `calls`. patience_ns: the longest pause that this job is known to make.
+    """
+
+    since_ns: int
+    open: Array
+    patience_ns: int
+
+
+def crashes(store: Store, facts: Facts, numbers: dict[int, int]) -> list[Finding]:
+    """Processes whose peers found them dead."""
+    rows = store.rows(
+        "SELECT b.process, min(a.end_ns), count(DISTINCT a.process) FROM connections a "
+        f"JOIN connections b ON a.pair = b.pair AND a.process <> b.process "
+        f"WHERE a.status = {PEER_DEAD} GROUP BY ALL ORDER BY 2"
+    )
+    # A process that ended its trace has closed its connections, so it cannot have died before.
+    found = [
+        (numbers[process], when, peers)
+        for process, when, peers in rows
+        if process in numbers and facts.processes[numbers[process]].ended is not True
+    ]
+    return [
+        Finding(
+            "crash", Place("rank", facts.name(one), (facts.processes[one].rank,)),
+            int(when), facts.end_ns, 0.99, True,
+            f"The process of {facts.name(one)} on {facts.processes[one].host} died: "
+            f"{peers} peers lost their connections to it, and its trace has no end.",
+            DEAD_QUERY, "Look for the reason on its host (out of memory, a signal, a failed GPU), "
+            "and restart the job without that host if it repeats.",
+        )
+        for one, when, peers in found
+    ]  # fmt: skip
+
+
+def standstill_of(facts: Facts, usual_ns: int) -> Standstill | None:
+    """What is open if the job makes no progress at the end of its trace; None if it does."""
+    calls = facts.calls
+    open_ = np.flatnonzero(calls["end_ns"] < 0)
+    if not open_.size:
+        return None
+    # Progress: operations that begin, that end, and that send their first message.
+    times = np.concatenate([calls["end_ns"], calls["begin_ns"], calls["arrival_ns"],
+                            facts.edges["end_ns"]])  # fmt: skip
+    times = np.sort(times[times >= 0])
+    since_ns = int(times[-1])
+    longest = int(np.diff(times).max(initial=0))
+    return Standstill(since_ns, open_, max(longest, usual_ns))
+
+
+def unreachable(facts: Facts, from_ns: int) -> dict[int, tuple[int, int]]:
+    """Process -> number of its peers that got timeouts from it, and of those that did not."""
+    downs = facts.downs
+    bad = np.isin(downs["what"].astype(str), ("timeout", "path_down")) & (
+        downs["time_ns"] >= from_ns
+    )
+    made = {}
+    targets = downs["target"][bad]
+    for one in np.unique(targets[targets >= 0]).tolist():
+        complaining = np.unique(downs["source"][bad & (downs["target"] == one)])
+        sends = facts.edges["target"] == one
+        peers = np.unique(facts.edges["source"][sends])
+        made[one] = (len(complaining), len(np.setdiff1d(peers, complaining)))
+    return made
+
+
+def hangs(facts: Facts, stand: Standstill, patience_ns: int) -> list[Finding]:
+    """Why the job stands still; `patience_ns`: a pause of this length is no proof."""
+    paused_ns = facts.end_ns - stand.since_ns
+    certain = paused_ns > patience_ns
+    for find in (_silent, _absent, _stuck):
+        found = find(facts, stand, certain, paused_ns)
+        if found is not None:
+            return [found]
+    return []
+
+
+def _silent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
+    """A process that all peers get timeouts from: it is stopped, or its NIC is dead."""
+    found = unreachable(facts, stand.since_ns - 2 * paused_ns)
+    candidates = [(complaints, one) for one, (complaints, fine) in found.items() if not fine]
+    if not candidates:
+        return None
+    # If a NIC is dead, both ends get timeouts: the one with more peers that complain is at fault.
+    complaints, one = max(candidates, key=lambda each: (each[0], -each[1]))
+    complains = bool((facts.downs["source"] == one).any())
+    place_rank = (facts.processes[one].rank,)
+    if complains:
+        return Finding(
+            "communication_hang", Place("nic", f"NIC of {facts.name(one)}", place_rank),
+            stand.since_ns, facts.end_ns, 0.95, True,
+            f"All {complaints} peers of {facts.name(one)} get timeouts from it on their paths, and "
+            "it gets timeouts from them: no packet passes its NIC or its link.",
+            TIMEOUT_QUERY, "Check the link, the cable and the port of its NIC.",
+        )  # fmt: skip
+    return Finding(
+        "non_communication_hang", Place("rank", facts.name(one), place_rank),
+        facts.processes[one].last_ns, facts.end_ns, 0.9, True,
+        f"All {complaints} peers of {facts.name(one)} get timeouts from it, and the process itself "
+        f"has recorded nothing for {(facts.end_ns - facts.processes[one].last_ns) / 1e6:.1f} ms: "
+        "it does not run.",
+        TIMEOUT_QUERY, "See whether it is stopped (`ps`: state T), swapping or frozen; "
+        "py-spy dump shows where.",
+    )  # fmt: skip
+
+
+def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
+    """The ranks that did not call an operation in which others wait, and wait in none themselves.
+
+    A rank that waits in another operation is a victim.
+    """
+    calls = facts.calls
+    waiting = set(calls["process"][stand.open].tolist())
+    comms = _members(facts)
+    order = stand.open[np.argsort(calls["begin_ns"][stand.open], kind="stable")]
+    for instance in dict.fromkeys(calls["instance"][order].tolist()):
+        here = np.flatnonzero(calls["instance"] == instance)
+        comm = int(calls["comm_id"][here[0]])
+        there = set(calls["process"][here].tolist())
+        absent = sorted(comms[comm] - there - waiting)
+        if not absent:
+            continue
+        function, number = calls["function"][here[0]], int(calls["sequence"][here[0]])
+        names = ", ".join(facts.name(one) for one in absent[:4])
+        ranks = tuple(facts.processes[one].rank for one in absent)
+        return Finding(
+            "non_communication_hang", Place("rank", names, ranks), stand.since_ns, facts.end_ns,
+            0.95 if certain else 0.6, certain,
+            f"{len(there)} of {len(comms[comm])} ranks of a communicator wait in {function} number "
+            f"{number}, and {names} did not call it, although it waits in no other operation. "
+            f"Nothing has happened for {paused_ns / 1e6:.1f} ms.",
+            OPEN_QUERY, f"See what {names} does: py-spy dump --pid PID shows its stack.",
+        )  # fmt: skip
+    return None
+
+
+def _members(facts: Facts) -> dict[int, set[int]]:
+    """The processes that have called an operation of each communicator."""
+    made: dict[int, set[int]] = {}
+    pairs = zip(facts.calls["comm_id"].tolist(), facts.calls["process"].tolist(), strict=True)
+    for comm, process in pairs:
+        made.setdefault(comm, set()).add(process)
+    return made
+
+
+def _stuck(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
+    """All ranks called, and the operation does not end: the pair whose messages stopped first."""
+    calls, edges = facts.calls, facts.edges
+    oldest = stand.open[np.argmin(calls["begin_ns"][stand.open])]
+    instance = calls["instance"][oldest]
+    here = np.flatnonzero(edges["instance"] == instance)
+    function, number = calls["function"][oldest], int(calls["sequence"][oldest])
+    place, kind = Place("pair", "unknown"), "communication_hang"
+    behind = ""
+    if here.size:
+        least = here[np.lexsort((edges["end_ns"][here], edges["messages"][here]))[0]]
+        source, target = int(edges["source"][least]), int(edges["target"][least])
+        ranks = (facts.processes[source].rank, facts.processes[target].rank)
+        place = Place("pair", f"{facts.name(source)} to {facts.name(target)}", ranks)
+        behind = (
+            f" The pair {place.name} is furthest behind, with {int(edges['messages'][least])} "
+            "messages delivered."
+        )
+    return Finding(
+        kind, place, stand.since_ns, facts.end_ns, 0.8 if certain else 0.5, certain,
+        f"All ranks called {function} number {number}, and it does not end: nothing has happened "
+        f"for {paused_ns / 1e6:.1f} ms.{behind}",
+        OPEN_QUERY, "Check the link and the NICs between these ranks.",
+    )  # fmt: skip

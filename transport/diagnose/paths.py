@@ -1,0 +1,93 @@
+"""Observations of single paths: what was sent and lost on each, and its round-trip time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.diagnose.facts import Facts
+from transport.plan.routes import Routes
+from transport.diagnose.windows import Windows
+
+Array = NDArray[Any]
+
+PATHS_MAX = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """One column for each path that carried something.
+
+    ends: [column, 3] sender, receiver and number of the path. sent, lost: [window, column]
+    segments. downs: [window, column] timeouts, and times that the path became unusable.
+    rtt_ns: [window, column] median round-trip time, NaN: no sample. links: [column] numbers of
+    the links that it crosses, in order; empty without routes.
+    """
+
+    ends: Array
+    sent: Array
+    lost: Array
+    downs: Array
+    rtt_ns: Array
+    links: list[tuple[int, ...]]
+    names: tuple[str, ...]
+
+    @property
+    def pair(self) -> Array:
+        """[column]: sender and receiver as one number."""
+        return self.ends[:, 0] << 32 | self.ends[:, 1]
+
+
+def paths_of(facts: Facts, windows: Windows, routes: Routes | None) -> Paths:
+    parts = [facts.sent, facts.losses, facts.downs, facts.samples]
+    keys = [_key(part) for part in parts]
+    every = np.unique(np.concatenate([one[one >= 0] for one in keys]))
+    shape = (max(windows.count, 1), len(every))
+    tables = [np.zeros(shape) for _ in range(3)]
+    values = [facts.sent["sent"], facts.losses["segments"], np.ones(len(keys[2]))]
+    is_down = np.isin(facts.downs["what"].astype(str), ("timeout", "path_down"))
+    for table, part, key, value, kept in zip(
+        tables, parts, keys, values, (True, True, is_down), strict=False
+    ):
+        good = (key >= 0) & kept
+        at = windows.of(part["time_ns"][good]), np.searchsorted(every, key[good])
+        np.add.at(table, at, value[good].astype(np.float64))
+    rtt = _medians(facts.samples, keys[3], every, windows, shape)
+    ends = np.stack([every >> 40, every >> 8 & 0xFFFF_FFFF, every & 0xFF], axis=1)
+    return Paths(ends, *tables, rtt, _links(facts, ends, routes),
+                 routes.links if routes is not None else ())  # fmt: skip
+
+
+def _key(part: dict[str, Array]) -> Array:
+    """Sender, receiver and path as one number; -1 if the receiver is not known."""
+    source, target = part["source"].astype(np.int64), part["target"].astype(np.int64)
+    path = np.clip(part["path"].astype(np.int64), 0, PATHS_MAX - 1)
+    return np.where((source >= 0) & (target >= 0), source << 40 | target << 8 | path, -1)
+
+
+def _medians(
+    samples: dict[str, Array], key: Array, every: Array, windows: Windows, shape: tuple[int, int]
+) -> Array:
+    made = np.full(shape, np.nan)
+    good = (key >= 0) & (samples["rtt_ns"] > 0)
+    if not good.any():
+        return made
+    at = windows.of(samples["time_ns"][good]) * len(every) + np.searchsorted(every, key[good])
+    values = samples["rtt_ns"][good].astype(np.float64)
+    order = np.lexsort((values, at))
+    found, starts, counts = np.unique(at[order], return_index=True, return_counts=True)
+    made.ravel()[found] = values[order][starts + counts // 2]
+    return made
+
+
+def _links(facts: Facts, ends: Array, routes: Routes | None) -> list[tuple[int, ...]]:
+    if routes is None:
+        return [()] * len(ends)
+    hosts = [one.host for one in facts.processes]
+    return [
+        routes.of.get((hosts[source], hosts[target], path), ())
+        for source, target, path in ends.tolist()
+    ]

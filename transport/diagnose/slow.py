@@ -1,0 +1,271 @@
+"""Finds what slows a job that makes progress: a straggler, a NIC, a link, a lossy path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.diagnose import places
+from transport.diagnose.facts import Facts
+from transport.diagnose.finding import Finding, Place
+from transport.diagnose.measures import Delays, Lateness
+from transport.diagnose.paths import Paths
+from transport.diagnose.windows import Windows
+
+Array = NDArray[Any]
+
+SLOW_RATIO = 1.5  # messages that take longer than this times the usual are slow
+LATE_SHARE = 0.04  # of an iteration: a rank that comes later than this is late
+LATE_NOISE = 6.0  # times the usual deviation
+LOSSES_MIN = 8  # segments
+LOSS_RATE_MIN = 1e-3
+LOSS_CONTRAST = 10.0  # how much more a place loses than all others
+QUEUED_RATIO = 1.5  # losses on paths with such round-trip times are those of full queues
+EXPLAINED_MIN = 0.5
+
+DELAY_QUERY = (
+    "SELECT g.process, c.peer, median(g.end_ns - g.posted_ns) AS ns, count(*) FROM messages g "
+    "JOIN channels c ON c.process = g.process AND c.id = g.channel_id WHERE g.sends GROUP BY ALL "
+    "ORDER BY ns DESC"
+)
+LOSS_QUERY = (
+    "SELECT process, peer, path, sum(value) AS lost FROM events WHERE what = 'loss' GROUP BY ALL "
+    "ORDER BY lost DESC"
+)
+LATE_QUERY = (
+    "SELECT c.process, c.comm, o.function, o.sequence, min(g.posted_ns) AS first_message_ns "
+    "FROM messages g JOIN channels c ON c.process = g.process AND c.id = g.channel_id "
+    "JOIN operations o ON o.process = c.process AND o.id = c.operation WHERE g.sends GROUP BY ALL "
+    "ORDER BY c.comm, o.sequence, first_message_ns"
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A fault must be seen in at least `seen` of the last `of` windows."""
+
+    seen: int = 2
+    of: int = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the rules look at: the measures of all windows, and the window that is judged."""
+
+    facts: Facts
+    windows: Windows
+    lateness: Lateness
+    delays: Delays
+    paths: Paths | None
+
+    def recent(self, at: int, rule: Rule) -> slice:
+        return slice(max(at + 1 - rule.of, 0), at + 1)
+
+
+def straggler(seen: Seen, at: int, rule: Rule) -> Finding | None:
+    """A rank that takes longer than the others between operations."""
+    span = seen.recent(at, rule)
+    own = seen.lateness.own[span]
+    usual_ns = seen.windows.usual_ns
+    limit_ns = max(LATE_NOISE * seen.lateness.noise_ns, LATE_SHARE * usual_ns)
+    often = (own > limit_ns).sum(axis=0)
+    if own.shape[0] < rule.seen or not (often >= rule.seen).any():
+        return None
+    mean = own.mean(axis=0)
+    one = int(np.where(often >= rule.seen, mean, -np.inf).argmax())
+    lost_ns, share = float(mean[one]), float(mean[one]) / usual_ns
+    in_gpu = float(seen.lateness.gpu[span, one].sum()) > 0.5 * float(
+        np.maximum(own[:, one], 0).sum()
+    )
+    begin, end = seen.windows.span(span.start, at)
+    what = (
+        "it calls operations in time, and its GPU comes late to them"
+        if in_gpu
+        else "it calls operations late"
+    )
+    advice = (
+        "Check clocks, power and errors of its GPU (nvidia-smi -q), and its share of the work."
+        if in_gpu
+        else "Look at its host: py-spy dump, the data loader, and other load on its cores."
+    )
+    rank = seen.facts.processes[one].rank
+    return Finding(
+        "non_communication_slow", Place("rank", seen.facts.name(one), (rank,)), begin, end,
+        _confidence(lost_ns / limit_ns), True,
+        f"{seen.facts.name(one)} took {lost_ns / 1e6:.3f} ms an iteration longer between operations "
+        f"than other ranks ({share:.0%} of an iteration), in {int(often[one])} of "
+        f"{own.shape[0]} iterations; {what}.",
+        LATE_QUERY, advice, lost_ns=int(lost_ns * own.shape[0]), more={"gpu": in_gpu},
+    )  # fmt: skip
+
+
+def _confidence(times_the_limit: float) -> float:
+    """Grows from 0.7 at a limit to 0.99."""
+    return round(min(0.99, 1 - 0.3 / max(times_the_limit, 1.0) ** 1.5), 2)
+
+
+def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
+    """A NIC or a link whose messages take longer than others."""
+    span = seen.recent(at, rule)
+    ratio = seen.delays.ratio[span]
+    if ratio.shape[0] < rule.seen or not ratio.shape[1]:
+        return None
+    slow = np.nan_to_num(ratio, nan=1.0) > SLOW_RATIO
+    bad = slow.sum(axis=0) >= rule.seen
+    if not bad.any():
+        return None
+    excess = np.log(np.fmax(_nan_median(ratio), 1.0))
+    excess = np.where(bad, excess, np.minimum(excess, np.log(SLOW_RATIO)) * 0.5)
+    source, target = seen.delays.pairs[:, 0], seen.delays.pairs[:, 1]
+    candidates = places.nics(seen.facts, source, target) + places.pairs(seen.facts, source, target)
+    if seen.paths is not None:
+        candidates += _links_of_pairs(seen.paths, seen.delays.pairs, span)
+    found = places.explain(candidates, excess, bad)
+    if found is None:
+        return None
+    worst = seen.delays.pairs[int(np.where(bad, excess, -1).argmax())]
+    begin, end = seen.windows.span(span.start, at)
+    times = float(np.exp(excess[bad].max()))
+    shown = f"{seen.facts.name(int(worst[0]))} to {seen.facts.name(int(worst[1]))}"
+    text = (
+        f"Messages of {int(bad.sum())} of {len(bad)} pairs of ranks took longer than usual for "
+        f"their operation, the most {times:.1f} times ({shown}). {found.place.name} "
+        f"explains {found.share:.0%} of it"
+    )
+    if found.place.side:
+        text += f", as the side that {found.place.side}s"
+    text += f"; of its own pairs {found.purity:.0%} are slow."
+    is_nic = found.place.kind == "nic" and found.share >= EXPLAINED_MIN
+    kind = "communication_slow" if is_nic or found.place.kind == "pair" else "congestion"
+    advice = (
+        "Check speed, errors and PFC counters of this NIC and its port (ethtool -S), and its PCIe "
+        "link."
+        if kind == "communication_slow"
+        else "Spread the flows over more links (weft plan), or move the other job."
+    )
+    confidence = round(min(_confidence(times / SLOW_RATIO), 0.4 + 0.6 * found.share), 2)
+    return Finding(kind, found.place, begin, end, confidence, True, text, DELAY_QUERY, advice,
+                   more={"share": found.share})  # fmt: skip
+
+
+def _nan_median(ratio: Array) -> Array:
+    filled = np.where(np.isnan(ratio), 1.0, ratio)
+    return np.median(filled, axis=0)
+
+
+def _links_of_pairs(paths: Paths, pairs: Array, span: slice) -> list[places.Candidate]:
+    """Links as places of pairs: a link's weight is the share of the pair's segments that cross it."""
+    sent = paths.sent[span].sum(axis=0)
+    wanted = pairs[:, 0] << 32 | pairs[:, 1]
+    column = np.searchsorted(wanted, paths.pair) if len(wanted) else np.zeros(0, np.int64)
+    known = column < len(wanted)
+    known[known] = wanted[column[known]] == paths.pair[known]
+    total = np.zeros(len(pairs))
+    np.add.at(total, column[known], sent[known])
+    by_link: dict[int, Array] = {}
+    hop_of: dict[int, int] = {}
+    for at in np.flatnonzero(known).tolist():
+        share = sent[at] / max(total[column[at]], 1)
+        for hop, number in enumerate(paths.links[at][1:-1]):
+            by_link.setdefault(number, np.zeros(len(pairs)))[column[at]] += share
+            hop_of[number] = min(hop_of.get(number, hop), hop)
+    return [
+        places.Candidate(
+            Place("link", places.undirected(paths.names[number])), weight, 3 + hop_of[number]
+        )
+        for number, weight in by_link.items()
+        if weight.max() > 0.02
+    ]
+
+
+def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
+    """A place whose paths lose packets although their queues are short."""
+    paths = seen.paths
+    if paths is None or not len(paths.ends):
+        return None
+    span = seen.recent(at, rule)
+    lost, sent = paths.lost[span].sum(axis=0), paths.sent[span].sum(axis=0)
+    downs = paths.downs[span].sum(axis=0)
+    lost = lost + downs
+    often = ((paths.lost[span] + paths.downs[span]) > 0).any(axis=1).sum()
+    if lost.sum() < LOSSES_MIN or often < min(rule.seen, span.stop - span.start):
+        return None
+    found = _most_lossy(seen, paths, lost, np.maximum(sent, lost))
+    if found is None:
+        return None
+    place, rate, other_rate, mine = found
+    if _queued(paths, span, mine & (lost > 0)):
+        return None
+    begin, end = seen.windows.span(span.start, at)
+    down = float(downs[mine].sum())
+    text = (
+        f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
+        f"({rate:.2%}), all other paths {other_rate:.4%}, while round-trip times stayed usual: "
+        "the queues were not full."
+    )
+    if down:
+        text += f" {down:.0f} times a path through it timed out or became unusable."
+    return Finding(
+        "network_loss", place, begin, end,
+        _confidence(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)), True, text,
+        LOSS_QUERY, "Check the cable, the optics and the error counters at both ends of this link.",
+    )  # fmt: skip
+
+
+def _most_lossy(
+    seen: Seen, paths: Paths, lost: Array, sent: Array
+) -> tuple[Place, float, float, Array] | None:
+    """The place with the most unlikely number of losses: log-likelihood ratio of two rates."""
+    source, target = paths.ends[:, 0], paths.ends[:, 1]
+    ones = np.ones(len(paths.ends))
+    candidates = places.nics(seen.facts, source, target)
+    candidates += places.links(paths.links, paths.names, ones)
+    candidates += places.pairs(seen.facts, source, target)
+    scored = []
+    for one in candidates:
+        mine = one.weight > 0
+        rate, other = _rate(lost[mine], sent[mine]), _rate(lost[~mine], sent[~mine])
+        if rate < LOSS_RATE_MIN or lost[mine].sum() < LOSSES_MIN or rate < LOSS_CONTRAST * other:
+            continue
+        scored.append((_log_likelihood(lost, sent, mine), one, rate, other, mine))
+    if not scored:
+        return None
+    best = max(score for score, *_ in scored)
+    tied = [each for each in scored if each[0] > best - 2.0]
+    _, one, rate, other, mine = min(tied, key=lambda each: (each[1].rank, -each[0]))
+    names = dict.fromkeys(each[1].place.name for each in tied)
+    names.pop(one.place.name)
+    place = Place(one.place.kind, one.place.name, one.place.ranks, one.place.side, tuple(names))
+    return place, rate, other, mine
+
+
+def _rate(lost: Array, sent: Array) -> float:
+    return float(lost.sum()) / max(float(sent.sum()), 1.0)
+
+
+def _log_likelihood(lost: Array, sent: Array, mine: Array) -> float:
+    """Of the losses, if the paths of a place have one rate and all others another."""
+    score = 0.0
+    for part in (mine, ~mine):
+        gone, total = float(lost[part].sum()), max(float(sent[part].sum()), 1.0)
+        rate = min(max(gone / total, 1e-9), 1 - 1e-9)
+        score += gone * np.log(rate) + (total - gone) * np.log(1 - rate)
+    return float(score)
+
+
+def _queued(paths: Paths, span: slice, mine: Array) -> bool:
+    """Whether round-trip times of the paths were much longer than those of their pairs' others."""
+    with np.errstate(all="ignore"):
+        rtt = np.nanmedian(
+            np.where(np.isnan(paths.rtt_ns[span]), np.nan, paths.rtt_ns[span]), axis=0
+        )
+    usual = {}
+    for pair in np.unique(paths.pair[mine]).tolist():
+        others = rtt[(paths.pair == pair) & ~mine & ~np.isnan(rtt)]
+        usual[pair] = float(np.median(others)) if others.size else np.nan
+    ratios = [rtt[at] / usual[int(paths.pair[at])] for at in np.flatnonzero(mine).tolist()]
+    ratios = [one for one in ratios if np.isfinite(one)]
+    return bool(ratios) and float(np.median(ratios)) > QUEUED_RATIO

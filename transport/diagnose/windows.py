@@ -1,0 +1,84 @@
+"""Cuts a trace into windows: as a rule, one for each iteration of the job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.diagnose.facts import Facts
+
+Array = NDArray[Any]
+
+PERIOD_MAX = 512  # operations of an iteration, at most
+LIKE = 0.9  # an iteration is the shortest period that repeats nearly as well as the best one
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Window w is from starts_ns[w] until starts_ns[w + 1]; the last one ends with the trace.
+
+    operations: number of the operations of an iteration.
+    """
+
+    starts_ns: Array
+    end_ns: int
+    operations: int
+
+    @property
+    def count(self) -> int:
+        return len(self.starts_ns)
+
+    def of(self, times_ns: Array) -> Array:
+        """The window of each time; times before the first one belong to it."""
+        return np.maximum(np.searchsorted(self.starts_ns, times_ns, side="right") - 1, 0)
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Begin and end of some windows."""
+        end = self.starts_ns[last + 1] if last + 1 < self.count else self.end_ns
+        return int(self.starts_ns[first]), int(end)
+
+    @property
+    def usual_ns(self) -> int:
+        """The median length of a complete window; of the only one, if there is no other."""
+        if self.count < 2:
+            return max(self.end_ns - int(self.starts_ns[0]), 1) if self.count else 1
+        return max(int(np.median(np.diff(self.starts_ns))), 1)
+
+
+def kinds_of(calls: dict[str, Array]) -> Array:
+    """Numbers the kinds of calls: function, count, datatype and size of the communicator."""
+    columns = (calls["function"].tolist(), calls["count"].tolist(), calls["datatype"].tolist(),
+               calls["ranks"].tolist())  # fmt: skip
+    known: dict[Any, int] = {}
+    rows = zip(*columns, strict=True)
+    return np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
+
+
+def period_of(kinds: Array) -> int:
+    """The number of operations after which a sequence of kinds of operations repeats."""
+    most = min(len(kinds) // 2, PERIOD_MAX)
+    if most < 1:
+        return max(len(kinds), 1)
+    alike = np.array([np.mean(kinds[at:] == kinds[:-at]) for at in range(1, most + 1)])
+    return int(np.flatnonzero(alike >= LIKE * alike.max())[0]) + 1
+
+
+def windows_of(facts: Facts) -> Windows:
+    """The windows of a job, from the operations of the process that called most."""
+    calls = facts.calls
+    if not len(calls["process"]):
+        return Windows(np.zeros(0, np.int64), facts.end_ns, 1)
+    busiest = int(np.bincount(calls["process"]).argmax())
+    mine = np.flatnonzero(calls["process"] == busiest)
+    period = period_of(kinds_of(calls)[mine])
+    times = begun_ns(calls)[mine][::period]
+    return Windows(np.unique(np.maximum.accumulate(times)), facts.end_ns, period)
+
+
+def begun_ns(calls: dict[str, Array]) -> Array:
+    """When each call began its work: its first message, or the call if it sent none."""
+    arrival = calls["arrival_ns"]
+    return np.where(arrival >= 0, arrival, calls["begin_ns"])
