@@ -197,7 +197,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if found is None:
         return None
     place, rate, other_rate, mine = found
-    if _queued(paths, span, mine & (lost > 0)):
+    if _queued(paths, span, mine, lost > 0):
         return None
     begin, end = seen.windows.span(span.start, at)
     down = float(downs[mine].sum())
@@ -256,16 +256,19 @@ def _log_likelihood(lost: Array, sent: Array, mine: Array) -> float:
     return float(score)
 
 
-def _queued(paths: Paths, span: slice, mine: Array) -> bool:
-    """Whether round-trip times of the paths were much longer than those of their pairs' others."""
-    with np.errstate(all="ignore"):
-        rtt = np.nanmedian(
-            np.where(np.isnan(paths.rtt_ns[span]), np.nan, paths.rtt_ns[span]), axis=0
-        )
-    usual = {}
-    for pair in np.unique(paths.pair[mine]).tolist():
-        others = rtt[(paths.pair == pair) & ~mine & ~np.isnan(rtt)]
-        usual[pair] = float(np.median(others)) if others.size else np.nan
-    ratios = [rtt[at] / usual[int(paths.pair[at])] for at in np.flatnonzero(mine).tolist()]
-    ratios = [one for one in ratios if np.isfinite(one)]
+def _queued(paths: Paths, span: slice, mine: Array, lossy: Array) -> bool:
+    """Whether lossy paths of a place had much longer round-trip times than similar other paths.
+
+    Similar are paths of the same pair or, if none is left, paths that cross as many links.
+    """
+    rtt = np.nanmedian(paths.rtt_ns[span], axis=0)
+    lengths = np.array([len(one) for one in paths.links])
+    others = ~mine & ~np.isnan(rtt)
+    ratios = []
+    for at in np.flatnonzero(mine & lossy & ~np.isnan(rtt)).tolist():
+        alike = others & (paths.pair == paths.pair[at])
+        if not alike.any():
+            alike = others & (lengths == lengths[at])
+        if alike.any():
+            ratios.append(float(rtt[at] / np.median(rtt[alike])))
     return bool(ratios) and float(np.median(ratios)) > QUEUED_RATIO

@@ -1,0 +1,206 @@
+"""Scores diagnosis on simulated jobs: faults of all classes at random places, and healthy runs.
+
+The same traces are given to C4D's rule, to "twice the median", and to weft without and with its
+data of paths. A verdict counts if its class and its place are right.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.lib import c4d
+from bench.lib.common import Config, document, emit, interruptible, json_option
+from bench.lib.diagnosis_faults import Drawn, draw
+from bench.lib.diagnosis_jobs import SHAPES, STEP_BEFORE, STEPS_AFTER, Job, with_phases
+from transport.diagnose import Finding, Settings, diagnose
+from transport.diagnose.facts import facts_of
+from transport.plan import routes
+from transport.sim.run import run
+from transport.sim.scenario import from_tables
+from transport.sim.trace import write_trace
+from transport.trace import open_store
+
+RULES = ("C4D's rule", "twice the median", "weft without paths", "weft")
+PATHS_NS = 500_000
+COLUMNS = ("rule", "right", "class", "cases", "share", "low_95", "high_95")
+MISSES_SHOWN = 20
+
+
+@cache
+def step_ns(shape: str, ranks: int, guests: int, spines: int) -> int:
+    """The time of a step of a healthy job."""
+    tables = Job(shape, ranks, 1, guests).tables(3, spines)
+    found = run(from_tables(tables, file="healthy"))
+    return int(found.steps[0]["step_ns"])
+
+
+def begin_ns(job: Job, spines: int) -> int:
+    """A moment within the first step that a fault may begin in."""
+    chance = random.Random(f"begin {job.seed}").random()
+    return round((STEP_BEFORE + chance) * step_ns(job.shape, job.ranks, job.guests, spines))
+
+
+def verdicts(folder: Path) -> dict[str, tuple[str, str, str | int]]:
+    """What each rule says of a trace: class, kind of place, and its name or rank."""
+    said = {}
+    with open_store(folder) as store:
+        facts = facts_of(store)
+        for rule in RULES[:2]:
+            one = c4d.judge(facts, twice=rule == RULES[1])
+            said[rule] = (one.verdict, one.place, one.rank)
+        known = routes.read(folder / routes.FILE)
+        for rule, settings in zip(
+            RULES[2:], (Settings(use_paths=False), Settings(routes=known)), strict=True
+        ):
+            findings = [one for one in diagnose(store, settings).findings if one.certain]
+            said[rule] = of_finding(findings[0]) if findings else c4d.HEALTHY
+    return said
+
+
+def of_finding(one: Finding) -> tuple[str, str, str | int]:
+    is_rank = one.place.kind in ("rank", "nic") and len(one.place.ranks) == 1
+    return one.kind, one.place.kind, one.place.ranks[0] if is_rank else one.place.name
+
+
+def one_fault(seed: int, ranks: int) -> Config:
+    """Simulates the fault of a seed, and asks each rule."""
+    drawn = draw(seed, ranks, begin_ns)
+    tables = drawn.job.tables(STEP_BEFORE + STEPS_AFTER, drawn.spines)
+    tables["faults"] = list(drawn.tables)
+    usual_ns = step_ns(drawn.job.shape, ranks, drawn.job.guests, drawn.spines)
+    if drawn.hangs:
+        tables["limit_ns"] = round((STEP_BEFORE + 1 + STEPS_AFTER) * usual_ns)
+    return _asked(seed, drawn, tables)
+
+
+def _asked(seed: int, drawn: Drawn, tables: dict[str, Any]) -> Config:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "trace"
+        result = run(from_tables(tables, file=f"fault{seed}"), trace_ns=PATHS_NS)
+        write_trace(result, folder)
+        said = verdicts(folder)
+    row: Config = {
+        "seed": seed, "fault": drawn.fault, "shape": drawn.job.shape, "ranks": drawn.job.ranks,
+        "verdict": drawn.verdict, "places": [list(one) for one in drawn.places],
+    }  # fmt: skip
+    for rule, (verdict, kind, place) in said.items():
+        row[rule] = {
+            "verdict": verdict, "place": f"{kind} {place}",
+            "class_right": verdict == drawn.verdict,
+            "right": verdict == drawn.verdict and (kind, place) in drawn.places,
+        }  # fmt: skip
+    return row
+
+
+def one_healthy(seed: int, ranks: int, steps: int) -> Config:
+    """A healthy job with checkpoints, evaluations and uneven microbatches: findings are false."""
+    chance = random.Random(f"healthy {seed}")
+    job = Job(chance.choice(tuple(SHAPES)), ranks, chance.randrange(1 << 31))
+    tables = with_phases(job.tables(steps))
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "trace"
+        write_trace(run(from_tables(tables, file=f"healthy{seed}"), trace_ns=PATHS_NS), folder)
+        said = verdicts(folder)
+    row: Config = {"seed": seed, "shape": job.shape, "ranks": ranks, "steps": steps}
+    return row | {rule: {"verdict": one[0], "place": str(one[1:])} for rule, one in said.items()}
+
+
+def _many(
+    work: Callable[..., Config], cases: Sequence[tuple[int, ...]], jobs: int
+) -> Iterator[Config]:
+    if jobs == 1:
+        yield from (work(*case) for case in cases)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        try:
+            yield from pool.map(work, *zip(*cases, strict=True))
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def wilson(right: int, cases: int) -> tuple[float, float]:
+    """The 95 % confidence interval of a share (Wilson 1927)."""
+    if cases == 0:
+        return 0.0, 1.0
+    z, share = 1.96, right / cases
+    middle = (share + z * z / (2 * cases)) / (1 + z * z / cases)
+    half = z * sqrt(share * (1 - share) / cases + z * z / (4 * cases * cases))
+    half /= 1 + z * z / cases
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def scores(rows: Sequence[Config]) -> list[Config]:
+    made = []
+    for rule in RULES:
+        right = sum(row[rule]["right"] for row in rows)
+        low, high = wilson(right, len(rows))
+        made.append(
+            {
+                "rule": rule,
+                "right": right,
+                "class": sum(row[rule]["class_right"] for row in rows),
+                "cases": len(rows),
+                "share": right / max(len(rows), 1),
+                "low_95": low,
+                "high_95": high,
+                "confusion": confusion(rows, rule),
+            }  # fmt: skip
+        )
+    return made
+
+
+def confusion(rows: Sequence[Config], rule: str) -> dict[str, dict[str, int]]:
+    """Class -> verdict -> number of cases."""
+    made: dict[str, dict[str, int]] = {}
+    for row in rows:
+        counts = made.setdefault(row["verdict"], {})
+        said = row[rule]["verdict"]
+        counts[said] = counts.get(said, 0) + 1
+    return made
+
+
+@click.command("diagnose")
+@click.option("--faults", default=28, show_default=True, type=click.IntRange(0), help="Faults.")
+@click.option("--first", default=0, show_default=True, help="Seed of the first fault.")
+@click.option("--ranks", default=128, show_default=True, type=click.IntRange(128, 4096))
+@click.option("--healthy", default=0, show_default=True, help="Healthy jobs.")
+@click.option("--steps", default=50, show_default=True, help="Steps of a healthy job.")
+@click.option("-j", "--jobs", default=1, show_default=True, type=click.IntRange(1), help="At once.")
+@json_option
+def command(
+    faults: int, first: int, ranks: int, healthy: int, steps: int, jobs: int, json_path: str | None
+) -> None:
+    """Scores diagnosis on simulated faults and healthy jobs."""
+    rows: list[Config] = []
+    calm: list[Config] = []
+    with interruptible() as cut:
+        for row in _many(one_fault, [(first + at, ranks) for at in range(faults)], jobs):
+            rows.append(row)
+        for row in _many(one_healthy, [(first + at, ranks, steps) for at in range(healthy)], jobs):
+            calm.append(row)
+    found = document("diagnose", scores(rows), cases=rows, healthy=calm)
+    emit(found, json_path, COLUMNS, list(notes(rows, calm)), cut)
+
+
+def notes(rows: Sequence[Config], calm: Sequence[Config]) -> Iterator[str]:
+    missed = [row for row in rows if not row["weft"]["right"]]
+    for row in missed[:MISSES_SHOWN]:
+        said = row["weft"]
+        yield (
+            f"missed: seed {row['seed']}, {row['fault']} in {row['shape']} at {row['places']}: "
+            f"{said['verdict']} {said['place']}"
+        )
+    iterations = sum(row["steps"] for row in calm)
+    for rule in RULES if calm else ():
+        alarms = sum(row[rule]["verdict"] != "healthy" for row in calm)
+        yield f"{rule}: {alarms} of {len(calm)} healthy jobs ({iterations} iterations) had an alarm"
