@@ -69,7 +69,7 @@ def _outlier(values: Array, twice: bool) -> int | None:
 
 def _matrix(facts: Facts, delays: Delays, at: int, twice: bool) -> Said | None:
     """The rule of row, column and cell over the matrix of delays of one window."""
-    ratio = np.nan_to_num(delays.ratio[at], nan=1.0)
+    ratio = np.exp(delays.excess[at])
     source, target = delays.pairs[:, 0], delays.pairs[:, 1]
     ranks = len(facts.processes)
     rows, columns = (

@@ -122,7 +122,8 @@ def wrong_call(chance: random.Random, job: Job, at_ns: int) -> Drawn:
 
 def collision(chance: random.Random, job: Job, at_ns: int) -> Drawn:
     """Flows that leave a leaf are on one or two uplinks of eight."""
-    leaf = chance.randrange(job.leaves)
+    # The ranks of the last stage of a pipeline send to no other leaf.
+    leaf = chance.randrange(job.leaves * 3 // 4 if job.shape == "pipeline" else job.leaves)
     spines = chance.sample(range(8), chance.choice((1, 2)))
     links = [f"leaf{leaf}-spine{spine}" for spine in spines]
     places = tuple(("link", link) for link in links)
@@ -155,7 +156,7 @@ def draw(seed: int, ranks: int, at_ns: Callable[[Job, int], int]) -> Drawn:
     kind = KINDS[seed % len(KINDS)]
     on_uplinks = kind in (lossy_link, link_down, flapping, collision, second_job)
     shapes = ACROSS if on_uplinks else tuple(SHAPES)
-    if kind in (late_calls, wrong_call, absent_rank):
+    if kind in (late_calls, wrong_call, absent_rank, second_job):
         shapes = tuple(one for one in shapes if one != "pipeline")
     job = Job(chance.choice(shapes), ranks, chance.randrange(1 << 31))
     spines = 4 if kind is second_job else 8

@@ -11,8 +11,8 @@ from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.finding import Finding
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
-from transport.plan.routes import Routes
 from transport.diagnose.windows import windows_of
+from transport.plan.routes import Routes
 from transport.trace.store import Store
 
 # A pause is no proof of a hang if it is shorter than this many iterations.

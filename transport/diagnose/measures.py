@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
-from transport.diagnose.windows import Windows, begun_ns, kinds_of
+from transport.diagnose.windows import Windows, kinds_of, medians, moments
 
 Array = NDArray[Any]
+
+SLOW = float(np.log(1.5))  # more than a pair's usual time, from which on messages are slow
+SLOW_ALONE = float(np.log(2.0))  # the same, compared with other pairs
+DEVIATIONS = 6.0  # and more than this many usual deviations
+RECENT = 3  # windows that are not yet history
+HISTORY_MIN, HISTORY_MAX = 2, 50  # windows of which the usual time is the median
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,39 +49,30 @@ def ordinals(*keys: Array) -> Array:
     return made
 
 
-def medians(groups: Array, values: Array) -> Array:
-    """The median of the values of each row's group."""
-    if not len(groups):
-        return values.astype(np.float64)
-    order = np.lexsort((values, groups))
-    _, starts, counts = np.unique(groups[order], return_index=True, return_counts=True)
-    ranked = values[order].astype(np.float64)
-    low, high = starts + (counts - 1) // 2, starts + counts // 2
-    middle = (ranked[low] + ranked[high]) / 2
-    made = np.zeros(len(groups))
-    made[order] = np.repeat(middle, counts)
-    return made
-
-
 def own_ns(calls: dict[str, Array]) -> Array:
     """For each call, the time that the rank spent on its own before it; -1: not known.
 
-    It is the time since the rank's latest other operation ended or, if that still ran, began.
+    It is the time since the rank's latest other operation ended or, if that still ran, began. Calls
+    that send nothing have none, and the end of a Send does not count: nobody waits for it.
     """
-    begun, process = begun_ns(calls), calls["process"]
+    begun, process = calls["arrival_ns"], calls["process"]
+    waits = calls["function"] != "Send"
     made = np.full(len(begun), -1, np.int64)
     for one in np.unique(process):
         mine = np.flatnonzero(process == one)
-        ends = np.sort(calls["end_ns"][mine][calls["end_ns"][mine] >= 0])
-        starts = np.sort(begun[mine])
-        when = begun[mine]
-        at = np.searchsorted(ends, when, side="right") - 1
-        ended = np.where(at >= 0, ends[np.maximum(at, 0)] if len(ends) else -1, -1)
-        at = np.searchsorted(starts, when, side="left") - 1
-        before = np.where(at >= 0, starts[np.maximum(at, 0)], -1)
-        latest = np.maximum(ended, before)
-        made[mine] = np.where(latest >= 0, when - latest, -1)
+        sending = mine[begun[mine] >= 0]
+        ends = np.sort(calls["end_ns"][mine][(calls["end_ns"][mine] >= 0) & waits[mine]])
+        starts, when = np.sort(begun[sending]), begun[sending]
+        ended = _latest(ends, when, "right")
+        latest = np.maximum(ended, _latest(starts, when, "left"))
+        made[sending] = np.where(latest >= 0, when - latest, -1)
     return made
+
+
+def _latest(times: Array, when: Array, side: Literal["left", "right"]) -> Array:
+    """For each moment, the latest of the sorted times before it; -1: none."""
+    at = np.searchsorted(times, when, side=side)
+    return np.concatenate([[-1], times])[at]
 
 
 def lateness_of(facts: Facts, windows: Windows) -> Lateness:
@@ -83,17 +81,20 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     alike = np.stack([kinds, ordinals(process, kinds), roles_of(process, kinds)], axis=1)
     _, group = np.unique(alike, axis=0, return_inverse=True)
     group = group.ravel()
-    own, begun = own_ns(calls), begun_ns(calls)
-    excess = np.where(own >= 0, own - medians(group, np.maximum(own, 0)), 0.0)
-    waited = begun - calls["begin_ns"]
-    waited = waited - medians(group, waited)
-    window = windows.of(medians(group, begun).astype(np.int64))
+    own = own_ns(calls)
+    known = own >= 0
+    excess, gpu = np.zeros(len(own)), np.zeros(len(own))
+    excess[known] = own[known] - medians(group[known], own[known])
+    waited = (calls["arrival_ns"] - calls["begin_ns"])[known]
+    waited = waited - medians(group[known], waited)
+    gpu[known] = np.clip(waited, 0, np.maximum(excess[known], 0))
+    window = windows.of(moments(calls))
     shape = (max(windows.count, 1), len(facts.processes))
-    totals, gpu = np.zeros(shape), np.zeros(shape)
+    totals, in_gpu = np.zeros(shape), np.zeros(shape)
     np.add.at(totals, (window, process), excess)
-    np.add.at(gpu, (window, process), np.clip(waited, 0, np.maximum(excess, 0)))
+    np.add.at(in_gpu, (window, process), gpu)
     spread = np.abs(totals - np.median(totals, axis=1, keepdims=True))
-    return Lateness(totals, gpu, 1.4826 * float(np.median(spread)))
+    return Lateness(totals, in_gpu, 1.4826 * float(np.median(spread)))
 
 
 def roles_of(process: Array, kinds: Array) -> Array:
@@ -110,30 +111,75 @@ def roles_of(process: Array, kinds: Array) -> Array:
 class Delays:
     """How long messages took, by window and pair of ranks.
 
-    pairs: [pair, 2] sender and receiver. ratio: [window, pair] of the time of a message over what
-    is usual for messages of such operations in that window; NaN: none were sent.
+    pairs: [pair, 2] sender and receiver. excess: [window, pair] logarithm of the time of a message
+    over what is usual; 0 if none was sent. slow: [window, pair] whether it is beyond doubt.
     """
 
     pairs: Array
-    ratio: Array
-    messages: Array
+    excess: Array
+    slow: Array
 
 
 def delays_of(facts: Facts, windows: Windows) -> Delays:
+    """What is usual for a pair and a kind of operation is, if that is known, what the pair had in
+    earlier windows, as compared with other pairs; else what other pairs have in this window."""
     edges, calls = facts.edges, facts.calls
-    pairs, pair = np.unique(
-        np.stack([edges["source"], edges["target"]], axis=1), axis=0, return_inverse=True
-    )
-    pair = pair.ravel()
+    ends = np.stack([edges["source"], edges["target"]], axis=1)
+    pairs, pair = np.unique(ends, axis=0, return_inverse=True)
     kind_of = np.zeros(facts.instances, np.int64)
     kind_of[calls["instance"]] = kinds_of(calls)
-    window = windows.of(edges["first_ns"])
-    group = window * (int(kind_of.max(initial=0)) + 1) + kind_of[edges["instance"]]
-    latency = np.maximum(edges["latency_ns"].astype(np.float64), 1)
-    relative = np.log(latency / np.maximum(medians(group, latency), 1))
+    kind = kind_of[edges["instance"]]
+    moment = np.zeros(facts.instances, np.int64)
+    moment[calls["instance"]] = moments(calls)
+    window = windows.of(moment[edges["instance"]])
     shape = (max(windows.count, 1), len(pairs))
+    excess, slow, weight = np.zeros(shape), np.zeros(shape, bool), np.zeros(shape)
+    latency = np.log(np.maximum(edges["latency_ns"].astype(np.float64), 1))
+    for one in np.unique(kind).tolist():
+        mine = kind == one
+        table = _table(shape, window[mine], pair.ravel()[mine], latency[mine])
+        found, bad = _excess_of_kind(table)
+        seen = ~np.isnan(table)
+        count = np.zeros(shape)
+        np.add.at(count, (window[mine], pair.ravel()[mine]), edges["messages"][mine])
+        excess[seen] += (found * count)[seen]
+        weight += count
+        slow |= bad
+    return Delays(pairs, excess / np.maximum(weight, 1), slow)
+
+
+def _table(shape: tuple[int, int], window: Array, pair: Array, latency: Array) -> Array:
+    """The mean of each window and pair; NaN where there is no message."""
     total, count = np.zeros(shape), np.zeros(shape)
-    np.add.at(total, (window, pair), relative * edges["messages"])
-    np.add.at(count, (window, pair), edges["messages"])
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return Delays(pairs, np.exp(total / count), count)
+    np.add.at(total, (window, pair), latency)
+    np.add.at(count, (window, pair), 1)
+    with np.errstate(invalid="ignore"):
+        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def _excess_of_kind(table: Array) -> tuple[Array, Array]:
+    """The excess of each window and pair, and whether it is beyond doubt."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # windows and pairs without messages
+        against = table - np.nanmedian(table, axis=1, keepdims=True)
+        spread = 1.4826 * np.nanmedian(np.abs(against), axis=1, keepdims=True)
+    excess, slow = np.zeros(table.shape), np.zeros(table.shape, bool)
+    for at in range(len(table)):
+        alone = against[at] > np.maximum(SLOW_ALONE, DEVIATIONS * spread[at])
+        before = against[max(at - RECENT - HISTORY_MAX, 0) : max(at - RECENT + 1, 0)]
+        known = (~np.isnan(before)).sum(axis=0) >= HISTORY_MIN
+        usual = np.zeros(table.shape[1])
+        if known.any():
+            usual[known] = np.nanmedian(before[:, known], axis=0)
+        change = against[at] - usual
+        doubt = np.maximum(SLOW, DEVIATIONS * _noise(before, usual, known))
+        slow[at] = np.where(known, (change > doubt) | alone, alone)
+        excess[at] = np.where(known & ~alone, change, against[at])
+    return np.maximum(np.nan_to_num(excess), 0), slow
+
+
+def _noise(before: Array, usual: Array, known: Array) -> float:
+    """The usual deviation of a pair from its own median."""
+    if not known.any():
+        return 0.0
+    return 1.4826 * float(np.nanmedian(np.abs(before[:, known] - usual[known])))

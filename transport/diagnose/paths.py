@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
-from transport.plan.routes import Routes
 from transport.diagnose.windows import Windows
+from transport.plan.routes import Routes
 
 Array = NDArray[Any]
 

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from transport.diagnose import places
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
-from transport.diagnose.measures import Delays, Lateness
+from transport.diagnose.measures import SLOW, Delays, Lateness
 from transport.diagnose.paths import Paths
 from transport.diagnose.windows import Windows
 
 Array = NDArray[Any]
 
-SLOW_RATIO = 1.5  # messages that take longer than this times the usual are slow
 LATE_SHARE = 0.04  # of an iteration: a rank that comes later than this is late
 LATE_NOISE = 6.0  # times the usual deviation
 LOSSES_MIN = 8  # segments
@@ -110,15 +109,14 @@ def _confidence(times_the_limit: float) -> float:
 def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     """A NIC or a link whose messages take longer than others."""
     span = seen.recent(at, rule)
-    ratio = seen.delays.ratio[span]
-    if ratio.shape[0] < rule.seen or not ratio.shape[1]:
+    slow = seen.delays.slow[span]
+    if slow.shape[0] < rule.seen or not slow.shape[1]:
         return None
-    slow = np.nan_to_num(ratio, nan=1.0) > SLOW_RATIO
     bad = slow.sum(axis=0) >= rule.seen
     if not bad.any():
         return None
-    excess = np.log(np.fmax(_nan_median(ratio), 1.0))
-    excess = np.where(bad, excess, np.minimum(excess, np.log(SLOW_RATIO)) * 0.5)
+    excess = np.median(seen.delays.excess[span], axis=0)
+    excess = np.where(bad, np.maximum(excess, SLOW), np.minimum(excess, SLOW) / 2)
     source, target = seen.delays.pairs[:, 0], seen.delays.pairs[:, 1]
     candidates = places.nics(seen.facts, source, target) + places.pairs(seen.facts, source, target)
     if seen.paths is not None:
@@ -146,14 +144,9 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         if kind == "communication_slow"
         else "Spread the flows over more links (weft plan), or move the other job."
     )
-    confidence = round(min(_confidence(times / SLOW_RATIO), 0.4 + 0.6 * found.share), 2)
+    confidence = round(min(_confidence(times / np.exp(SLOW)), 0.4 + 0.6 * found.share), 2)
     return Finding(kind, found.place, begin, end, confidence, True, text, DELAY_QUERY, advice,
                    more={"share": found.share})  # fmt: skip
-
-
-def _nan_median(ratio: Array) -> Array:
-    filled = np.where(np.isnan(ratio), 1.0, ratio)
-    return np.median(filled, axis=0)
 
 
 def _links_of_pairs(paths: Paths, pairs: Array, span: slice) -> list[places.Candidate]:
@@ -190,8 +183,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     lost, sent = paths.lost[span].sum(axis=0), paths.sent[span].sum(axis=0)
     downs = paths.downs[span].sum(axis=0)
     lost = lost + downs
-    often = ((paths.lost[span] + paths.downs[span]) > 0).any(axis=1).sum()
-    if lost.sum() < LOSSES_MIN or often < min(rule.seen, span.stop - span.start):
+    if lost.sum() < LOSSES_MIN:
         return None
     found = _most_lossy(seen, paths, lost, np.maximum(sent, lost))
     if found is None:
@@ -199,8 +191,12 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     place, rate, other_rate, mine = found
     if _queued(paths, span, mine, lost > 0):
         return None
+    often = ((paths.lost[span] + paths.downs[span])[:, mine] > 0).any(axis=1).sum()
     begin, end = seen.windows.span(span.start, at)
     down = float(downs[mine].sum())
+    # Full queues also lose packets, for a moment. A path that times out is direct evidence.
+    if often < rule.seen and down < LOSSES_MIN:
+        return None
     text = (
         f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
         f"({rate:.2%}), all other paths {other_rate:.4%}, while round-trip times stayed usual: "

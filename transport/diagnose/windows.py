@@ -74,8 +74,26 @@ def windows_of(facts: Facts) -> Windows:
     busiest = int(np.bincount(calls["process"]).argmax())
     mine = np.flatnonzero(calls["process"] == busiest)
     period = period_of(kinds_of(calls)[mine])
-    times = begun_ns(calls)[mine][::period]
+    times = moments(calls)[mine][::period]
     return Windows(np.unique(np.maximum.accumulate(times)), facts.end_ns, period)
+
+
+def moments(calls: dict[str, Array]) -> Array:
+    """The moment of each call's operation: the median of when its ranks began it."""
+    return medians(calls["instance"], begun_ns(calls)).astype(np.int64)
+
+
+def medians(groups: Array, values: Array) -> Array:
+    """The median of the values of each row's group."""
+    if not len(groups):
+        return values.astype(np.float64)
+    order = np.lexsort((values, groups))
+    _, starts, counts = np.unique(groups[order], return_index=True, return_counts=True)
+    ranked = values[order].astype(np.float64)
+    low, high = starts + (counts - 1) // 2, starts + counts // 2
+    made = np.zeros(len(groups))
+    made[order] = np.repeat((ranked[low] + ranked[high]) / 2, counts)
+    return made
 
 
 def begun_ns(calls: dict[str, Array]) -> Array:
