@@ -113,6 +113,15 @@ def test_chain__a_mask_that_changes_at_run_time_reaches_nccl(
     assert "mask 0xfff" in done.stderr
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_chain__a_later_communicator_loses_no_events_of_those_that_run(
+    host: Path, plugin: Path, chained: Path, version: int, tmp_path: Path
+) -> None:
+    variables = {"WEFT_TRACE": str(tmp_path), "WEFT_PROFILER_CHAIN": str(chained)}
+    done = profile(host, plugin, version, HOST_PLAY="joins", **variables)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("fault", ["init", "start"])
 def test_chain__a_profiler_that_fails_does_not_stop_the_trace(
     host: Path, plugin: Path, chained: Path, fault: str, tmp_path: Path

@@ -125,8 +125,8 @@ class Chain {
     HandleTable<Context> contexts{HandleKind::chained_context};
     EventPairs pairs;
     const int pid = ::getpid();
-    int own_mask = 0, chained_mask = 0;  // each profiler may change its mask at any time
-    std::atomic<int> joined_mask{0};
+    int own_mask = 0;                 // set by each init, to the same value
+    int chained_mask = 0;             // the chained profiler may change it at any time
     std::atomic<int*> mask{nullptr};  // NCCL's mask of event types
   };
   // Never destroyed, because NCCL's threads may call until the process ends. Only made if a profiler is chained.
@@ -139,8 +139,10 @@ class Chain {
   template <typename Call>
   static Result begin(void** context, int* mask, Logger log, Call&& call) noexcept {
     *context = nullptr;
-    *mask = 0;
-    if (in_forked_child()) return Result::success;
+    if (in_forked_child()) {
+      __atomic_store_n(mask, 0, __ATOMIC_RELAXED);
+      return Result::success;
+    }
     const auto* const chained = static_cast<const Table*>(ChainLibrary::instance().load(version, log));
     if (chained == nullptr) return call(ours, context, mask);
     static_cast<void>(call(ours, context, &state().own_mask));
@@ -148,7 +150,6 @@ class Chain {
       auto made = std::make_unique<Context>();
       made->own = *context;
       *context = nullptr;
-      state().mask.store(mask, std::memory_order_relaxed);
       {
         const ChainCall marked;
         made->initialised = call(*chained, &made->chained, &state().chained_mask) == Result::success;
@@ -159,12 +160,12 @@ class Chain {
             "failed");
       }
       *context = state().contexts.add(std::move(made));
-      state().joined_mask.store(0, std::memory_order_relaxed);  // NCCL's mask was overwritten above
-      join_masks();
     } catch (const std::bad_alloc&) {  // out of memory: the communicator is not profiled
       *context = nullptr;
-      *mask = 0;
     }
+    // Other communicators may run, so NCCL's mask is written only now, and only if it changes.
+    state().mask.store(mask, std::memory_order_relaxed);
+    join_masks();
     return Result::success;
   }
 
@@ -173,7 +174,7 @@ class Chain {
     State& all = state();
     const int joined = static_cast<int>(mask_of(all.own_mask) | mask_of(all.chained_mask));
     int* const mask = all.mask.load(std::memory_order_relaxed);
-    if (all.joined_mask.exchange(joined, std::memory_order_relaxed) != joined && mask != nullptr) {
+    if (mask != nullptr && __atomic_load_n(mask, __ATOMIC_RELAXED) != joined) {
       __atomic_store_n(mask, joined, __ATOMIC_RELAXED);
     }
   }

@@ -62,11 +62,12 @@ Result begin(void** context, int* mask) {
   return Result::success;
 }
 Result init_v2(void** context, int* mask) { return begin(context, mask); }
-Result init_v4(void** context, int* mask, const char*, std::uint64_t, int, int, int, Logger) {
+Result init_v4(void** context, int* mask, const char*, std::uint64_t, int, int, int, Logger log) {
+  log(kLogInfo, kLogInit, "chained", 0, "chained: init");
   return begin(context, mask);
 }
-Result init_v5(void** context, std::uint64_t, int* mask, const char*, int, int, int, Logger) {
-  return begin(context, mask);
+Result init_v5(void** context, std::uint64_t, int* mask, const char*, int, int, int, Logger log) {
+  return init_v4(context, mask, nullptr, 0, 0, 0, 0, log);
 }
 
 bool known(void* event) { return event == nullptr || report().events.contains(event); }

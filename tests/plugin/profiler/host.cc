@@ -1,13 +1,16 @@
 // Plays NCCL to a profiler library: `host LIBRARY VERSION`, with versions 1 to 7. It profiles an AllReduce and a Send
 // as NCCL does, misuses handles in every way that NCCL has been seen to, and fails if a call fails or takes long.
+// HOST_PLAY adds a part: `joins` initialises further communicators while the first one runs.
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -37,7 +40,23 @@ constexpr std::uint64_t kCommId = 0x1234'5678'9abc'def0;
 constexpr int kRanks = 4, kRank = 1, kChannels = 2, kSteps = 6;
 constexpr std::size_t kStepBytes = 1000;
 
+bool plays(const char* part) {
+  const char* const chosen = std::getenv("HOST_PLAY");
+  return chosen != nullptr && std::strcmp(chosen, part) == 0;
+}
+
+// NCCL has one mask of event types for all communicators. Types that it lacked since watch() are lost events.
+struct MaskWatch {
+  const int* mask = nullptr;
+  int before = 0;
+  std::atomic<int> lost{0};
+  void watch(const int* watched) { mask = watched, before = *watched; }
+  void look() { lost.fetch_or(mask == nullptr ? 0 : before & ~__atomic_load_n(mask, __ATOMIC_RELAXED)); }
+};
+MaskWatch mask_watch;
+
 void print(int, unsigned long, const char*, int, const char* format, ...) {
+  mask_watch.look();
   va_list arguments;
   va_start(arguments, format);
   std::vfprintf(stderr, format, arguments);
@@ -247,6 +266,22 @@ void init(Table* table, void** context, int* mask) {
   }
 }
 
+// While communicators are initialised, the events of one that runs must not be lost.
+template <typename Table>
+void join_others(Table* table, int* mask) {
+  mask_watch.watch(mask);
+  std::atomic<bool> done{false};
+  std::thread watcher([&] {
+    while (!done.load()) mask_watch.look();
+  });
+  void* context = nullptr;
+  for (int i = 0; i < 200; ++i) init(table, &context, mask);
+  done.store(true);
+  watcher.join();
+  REQUIRE(mask_watch.lost.load() == 0);
+  REQUIRE(table->finalize(context) == Result::success);
+}
+
 template <typename Table, typename Descriptor, typename Arguments>
 int play(void* library, int version) {
   auto* const table = static_cast<Table*>(::dlsym(library, ("ncclProfiler_v" + std::to_string(version)).c_str()));
@@ -262,6 +297,7 @@ int play(void* library, int version) {
   REQUIRE((host.mask & static_cast<int>(kEventCollective | kEventProxyStep)) != 0 && host.context != nullptr);
   host.operate(1);
   host.misuse();
+  if (plays("joins")) join_others(table, &host.mask);
   std::vector<std::thread> threads;
   for (std::uint64_t i = 0; i < 4; ++i) threads.emplace_back([&, i] { host.operate(10 + i); });
   for (std::thread& thread : threads) thread.join();
