@@ -113,6 +113,26 @@ def test_chain__a_mask_that_changes_at_run_time_reaches_nccl(
     assert "mask 0xfff" in done.stderr
 
 
+@pytest.mark.parametrize("traced", [True, False], ids=["traced", "untraced"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_chain__a_profiler_may_choose_its_first_events_after_init(
+    host: Path, plugin: Path, chained: Path, version: int, traced: bool, tmp_path: Path
+) -> None:
+    variables = {
+        "WEFT_PROFILER_CHAIN": str(chained),
+        "CHAIN_REPORT": str(tmp_path / "report.json"),
+        "CHAIN_FAULT": "late",
+    }
+    if traced:
+        variables["WEFT_TRACE"] = str(tmp_path / "trace")
+    done = profile(host, plugin, version, HOST_PLAY="enables", **variables)
+    assert done.returncode == 0, done.stderr
+    counts = counts_of(tmp_path)
+    assert not [name for name in counts if name.startswith("foreign")], counts
+    assert counts[f"started {COLLECTIVE}"] == OPERATES + 1
+    assert counts[f"stopped {PROXY_STEP}"] == OPERATES * 5 * 6
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_chain__a_later_communicator_loses_no_events_of_those_that_run(
     host: Path, plugin: Path, chained: Path, version: int, tmp_path: Path

@@ -61,7 +61,7 @@ class Chain {
     *event = nullptr;
     const Context* const of = state().contexts.find(context);
     if (of == nullptr) return Result::success;
-    join_masks();
+    join_masks(*of);
     const std::uint64_t type = from->type;
     EventPair* const above = type == kEventProxyStep ? state().pairs.running(from->parent) : nullptr;
     if (above != nullptr && above->step == from->proxy_step) {
@@ -119,15 +119,18 @@ class Chain {
  private:
   struct Context {
     void *own = nullptr, *chained = nullptr;
+    int* mask = nullptr;  // NCCL's mask of event types, which all communicators share
+    // The mask that the chained profiler writes, at any time. If weft's profiler wants no events it is NCCL's mask,
+    // because NCCL makes no call while its mask is 0, so that a change of another mask would not be noticed.
+    int* chained_mask = nullptr;
     bool initialised = false;  // false: the chained profiler refused the communicator, and is not called for it
   };
   struct State {
     HandleTable<Context> contexts{HandleKind::chained_context};
     EventPairs pairs;
     const int pid = ::getpid();
-    int own_mask = 0;                 // set by each init, to the same value
-    int chained_mask = 0;             // the chained profiler may change it at any time
-    std::atomic<int*> mask{nullptr};  // NCCL's mask of event types
+    int own_mask = 0;      // set by each init, to the same value
+    int chained_mask = 0;  // what the chained profiler wants, if weft's profiler wants events too
   };
   // Never destroyed, because NCCL's threads may call until the process ends. Only made if a profiler is chained.
   static State& state() noexcept {
@@ -150,33 +153,30 @@ class Chain {
       auto made = std::make_unique<Context>();
       made->own = *context;
       *context = nullptr;
+      made->mask = mask;
+      made->chained_mask = mask_of(state().own_mask) == 0 ? mask : &state().chained_mask;
       {
         const ChainCall marked;
-        made->initialised = call(*chained, &made->chained, &state().chained_mask) == Result::success;
+        made->initialised = call(*chained, &made->chained, made->chained_mask) == Result::success;
       }
       if (!made->initialised && log != nullptr) {
         log(kLogWarn, kLogInit, "weft", 0,
             "PROFILER/weft: the profiler that WEFT_PROFILER_CHAIN names cannot profile this communicator: its init "
             "failed");
       }
+      join_masks(*made);  // only now, because other communicators may run
       *context = state().contexts.add(std::move(made));
     } catch (const std::bad_alloc&) {  // out of memory: the communicator is not profiled
       *context = nullptr;
     }
-    // Other communicators may run, so NCCL's mask is written only now, and only if it changes.
-    state().mask.store(mask, std::memory_order_relaxed);
-    join_masks();
     return Result::success;
   }
 
   // Sets NCCL's mask to the types of events that either profiler wants.
-  static void join_masks() noexcept {
-    State& all = state();
-    const int joined = static_cast<int>(mask_of(all.own_mask) | mask_of(all.chained_mask));
-    int* const mask = all.mask.load(std::memory_order_relaxed);
-    if (mask != nullptr && __atomic_load_n(mask, __ATOMIC_RELAXED) != joined) {
-      __atomic_store_n(mask, joined, __ATOMIC_RELAXED);
-    }
+  static void join_masks(const Context& of) noexcept {
+    if (of.chained_mask == of.mask) return;
+    const std::uint64_t joined = mask_of(state().own_mask) | mask_of(*of.chained_mask);
+    if (mask_of(*of.mask) != joined) __atomic_store_n(of.mask, static_cast<int>(joined), __ATOMIC_RELAXED);
   }
 
   // Starts an event in both profilers, each with its own handle of the parent, and sets the handles of `pair`.
@@ -192,7 +192,7 @@ class Chain {
       copy.parent = parent.own;
       static_cast<void>(ours.start_event(of.own, &pair->own, &copy));
     }
-    if (!of.initialised || (with_parents(mask_of(all.chained_mask)) & type) == 0) return;
+    if (!of.initialised || (with_parents(mask_of(*of.chained_mask)) & type) == 0) return;
     Descriptor copy = *from;
     copy.parent = parent.chained;
     if constexpr (requires { copy.collective.parent_group; }) {
@@ -205,7 +205,7 @@ class Chain {
   }
   static void* group_of(const void* event) noexcept { return state().pairs.find(event).chained; }
   static std::uint64_t mask_of(const int& mask) noexcept {
-    return static_cast<std::uint64_t>(__atomic_load_n(&mask, __ATOMIC_RELAXED));
+    return static_cast<std::uint32_t>(__atomic_load_n(&mask, __ATOMIC_RELAXED));
   }
   // Whether the chained profiler knows the event and has not finalized its communicator.
   static bool reaches_chained(const EventPair& pair) noexcept {

@@ -1,7 +1,7 @@
 // A profiler plugin for tests of WEFT_PROFILER_CHAIN. It wants all events, checks that every handle that it gets is one
 // of its own and in use, and writes counts to the file that CHAIN_REPORT names. It has versions 2 to 7. CHAIN_FAULT
 // makes it misbehave: `init` fails, `start` fails, `segv` and `abort` crash, `mask` wants only operations until the
-// first one.
+// first one, `late` leaves the mask as it is until chained_enable() is called.
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -40,6 +40,8 @@ bool fault(const char* name) {
 }
 char context_mark;
 
+void choose(int types) { __atomic_store_n(report().mask, types, __ATOMIC_RELAXED); }
+
 void write_report() {
   const char* const path = std::getenv("CHAIN_REPORT");
   std::FILE* const file = path == nullptr ? nullptr : std::fopen(path, "w");
@@ -58,7 +60,7 @@ Result begin(void** context, int* mask) {
   if (fault("init")) return Result::internal_error;
   *context = &context_mark;
   report().mask = mask;
-  *mask = fault("mask") ? static_cast<int>(kEventCollective) : 0xFFF;
+  if (!fault("late")) choose(fault("mask") ? static_cast<int>(kEventCollective) : 0xFFF);
   return Result::success;
 }
 Result init_v2(void** context, int* mask) { return begin(context, mask); }
@@ -92,7 +94,7 @@ Result start(void* context, void** event, Descriptor* from) {
   auto* const made = std::malloc(16);  // never freed, so that each event has an address of its own
   report().events[made] = {type, false};
   *event = made;
-  if (fault("mask")) *report().mask = 0xFFF;
+  if (fault("mask")) choose(0xFFF);
   return Result::success;
 }
 
@@ -140,4 +142,5 @@ CHAINED(4, init_v4)
 CHAINED(5, init_v5)
 CHAINED(6, init_v5)
 CHAINED(7, init_v5)
+__attribute__((visibility("default"), used)) void chained_enable() { weft::nccl::choose(0xFFF); }
 }

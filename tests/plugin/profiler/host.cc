@@ -1,6 +1,7 @@
 // Plays NCCL to a profiler library: `host LIBRARY VERSION`, with versions 1 to 7. It profiles an AllReduce and a Send
 // as NCCL does, misuses handles in every way that NCCL has been seen to, and fails if a call fails or takes long.
-// HOST_PLAY adds a part: `joins` initialises further communicators while the first one runs.
+// HOST_PLAY adds a part: `joins` initialises further communicators while the first one runs; `enables` lets the chained
+// profiler choose its events only after init.
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -69,7 +70,7 @@ struct Host {
   Table* table;
   int version;
   void* context = nullptr;
-  int mask = -1;
+  int mask = plays("enables") ? 0 : -1;  // NCCL's is 0 before the first init
 
   bool tells_communicator_first() const { return version >= 4; }
 
@@ -282,6 +283,18 @@ void join_others(Table* table, int* mask) {
   REQUIRE(table->finalize(context) == Result::success);
 }
 
+// The chained profiler chooses all events, by NCCL's mask or what it got in its place. NCCL calls only for events of
+// its mask, so without any the change must be seen without a call.
+template <typename AnyHost>
+void enable(AnyHost* host) {
+  void* const chained = ::dlopen(std::getenv("WEFT_PROFILER_CHAIN"), RTLD_NOW | RTLD_NOLOAD);
+  REQUIRE(chained != nullptr);
+  const bool called = host->mask != 0;
+  reinterpret_cast<void (*)()>(::dlsym(chained, "chained_enable"))();
+  if (called) host->stop(host->start(AnyHost::descriptor(kEventProxyControl, nullptr)));
+  REQUIRE((host->mask & 0xFFF) == 0xFFF);
+}
+
 template <typename Table, typename Descriptor, typename Arguments>
 int play(void* library, int version) {
   auto* const table = static_cast<Table*>(::dlsym(library, ("ncclProfiler_v" + std::to_string(version)).c_str()));
@@ -294,6 +307,7 @@ int play(void* library, int version) {
     REQUIRE(table->finalize(host.context) == Result::success);
     return 0;
   }
+  if (plays("enables")) enable(&host);
   REQUIRE((host.mask & static_cast<int>(kEventCollective | kEventProxyStep)) != 0 && host.context != nullptr);
   host.operate(1);
   host.misuse();
