@@ -15,6 +15,7 @@ from .conftest import PATIENCE_S, built
 VERSIONS = (2, 3, 4, 5, 6, 7)  # interface versions of the chained profiler
 OPERATES = 5  # profiled AllReduces: one in the main thread, one in each of four threads
 COLLECTIVE, POINT_TO_POINT, PROXY_OP, PROXY_STEP, KERNEL, API = 2, 4, 8, 16, 64, 512
+GROUP_API = 256
 
 
 @pytest.fixture(scope="session")
@@ -131,6 +132,31 @@ def test_chain__a_profiler_may_choose_its_first_events_after_init(
     assert not [name for name in counts if name.startswith("foreign")], counts
     assert counts[f"started {COLLECTIVE}"] == OPERATES + 1
     assert counts[f"stopped {PROXY_STEP}"] == OPERATES * 5 * 6
+
+
+@pytest.mark.parametrize("version", [5, 6, 7])
+def test_chain__many_events_hide_no_captured_call_and_no_open_group(
+    host: Path, plugin: Path, chained: Path, version: int, tmp_path: Path
+) -> None:
+    variables = {
+        "WEFT_PROFILER_CHAIN": str(chained),
+        "CHAIN_REPORT": str(tmp_path / "report.json"),
+        "WEFT_TRACE": str(tmp_path / "trace"),
+    }
+    done = profile(host, plugin, version, HOST_PLAY="many", **variables)
+    assert done.returncode == 0, done.stderr
+    counts = counts_of(tmp_path)
+    assert not [name for name in counts if name.startswith("foreign")], counts
+    assert counts[f"started {GROUP_API}"] == counts[f"stopped {GROUP_API}"] == 1
+    assert counts[f"children {COLLECTIVE}"] == OPERATES + 1
+    (path,) = (tmp_path / "trace").iterdir()
+    captured = {
+        one.fields["sequence"]: one.fields["captured"]
+        for one in read_segment(path).records
+        if one.kind == "operation" and int(one.fields["sequence"]) > 1000
+    }
+    assert captured == {1001: 1, 1002: 0}
+    assert done.stderr.count("not recorded, or without their parent: 1") == 1
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -29,9 +29,19 @@ constexpr std::uint64_t with_parents(std::uint64_t mask) noexcept {
   return mask;
 }
 
-// Whether later events name an event of this type as their parent after NCCL has stopped it.
-constexpr bool outlives_its_stop(std::uint64_t type) noexcept {
-  return (type & (kEventProxyOp | kEventProxyStep | kEventProxyControl | kEventKernelChannel | kEventNetPlugin)) == 0;
+// How long NCCL uses an event as the parent of others: for some types until it has stopped the event.
+template <typename Descriptor>
+EventPairs::Lifetime lifetime_of(const Descriptor& event) noexcept {
+  constexpr std::uint64_t kUntilEnd =
+      kEventProxyOp | kEventProxyStep | kEventProxyControl | kEventKernelChannel | kEventNetPlugin;
+  if ((event.type & kUntilEnd) != 0) return EventPairs::Lifetime::until_end;
+  bool is_captured = false;
+  if constexpr (requires { event.group_api; }) {
+    if (event.type == kEventGroupApi) is_captured = event.group_api.is_captured;
+    if (event.type == kEventCollectiveApi) is_captured = event.collective_api.is_captured;
+    if (event.type == kEventPointToPointApi) is_captured = event.point_to_point_api.is_captured;
+  }
+  return is_captured ? EventPairs::Lifetime::replays : EventPairs::Lifetime::past_end;
 }
 
 // The calls of one version of the interface. `ours` is weft's table.
@@ -74,7 +84,8 @@ class Chain {
     EventPair made;
     made.context = context;
     start_pair(*chained, *of, from, &made);
-    *event = state().pairs.add(made, outlives_its_stop(type));
+    *event = state().pairs.add(made, lifetime_of(*from));
+    if (*event == nullptr) stop_pair(*chained, made);  // there was no room
     if (above != nullptr) above->step = from->proxy_step, above->step_event = *event;
     return Result::success;
   }
@@ -82,12 +93,7 @@ class Chain {
   static Result stop_event(void* event) noexcept {
     const Table* const chained = table();
     if (chained == nullptr || in_forked_child()) return ours.stop_event(event);
-    const EventPair pair = state().pairs.end(event);
-    if (pair.own != nullptr) static_cast<void>(ours.stop_event(pair.own));
-    if (reaches_chained(pair)) {
-      const ChainCall marked;
-      static_cast<void>(chained->stop_event(pair.chained));
-    }
+    stop_pair(*chained, state().pairs.end(event));
     return Result::success;
   }
 
@@ -113,6 +119,7 @@ class Chain {
       const ChainCall marked;
       static_cast<void>(chained->finalize(gone->chained));
     }
+    tell_lost(gone->log);
     return Result::success;
   }
 
@@ -123,11 +130,13 @@ class Chain {
     // The mask that the chained profiler writes, at any time. If weft's profiler wants no events it is NCCL's mask,
     // because NCCL makes no call while its mask is 0, so that a change of another mask would not be noticed.
     int* chained_mask = nullptr;
+    Logger log = nullptr;
     bool initialised = false;  // false: the chained profiler refused the communicator, and is not called for it
   };
   struct State {
     HandleTable<Context> contexts{HandleKind::chained_context};
     EventPairs pairs;
+    std::atomic<std::uint64_t> lost_told{0};
     const int pid = ::getpid();
     int own_mask = 0;      // set by each init, to the same value
     int chained_mask = 0;  // what the chained profiler wants, if weft's profiler wants events too
@@ -153,6 +162,7 @@ class Chain {
       auto made = std::make_unique<Context>();
       made->own = *context;
       *context = nullptr;
+      made->log = log;
       made->mask = mask;
       made->chained_mask = mask_of(state().own_mask) == 0 ? mask : &state().chained_mask;
       {
@@ -170,6 +180,18 @@ class Chain {
       *context = nullptr;
     }
     return Result::success;
+  }
+
+  // Logs how many events were lost since the last call.
+  static void tell_lost(Logger log) noexcept {
+    if (log == nullptr) return;
+    const std::uint64_t lost = state().pairs.lost();
+    const std::uint64_t told = state().lost_told.exchange(lost, std::memory_order_relaxed);
+    if (lost <= told) return;
+    log(kLogWarn, kLogInit, "weft", 0,
+        "PROFILER/weft: with WEFT_PROFILER_CHAIN there were more events than weft remembers; not recorded, or without "
+        "their parent: %llu",
+        static_cast<unsigned long long>(lost - told));
   }
 
   // Sets NCCL's mask to the types of events that either profiler wants.
@@ -202,6 +224,12 @@ class Chain {
     void* event = nullptr;
     const ChainCall marked;
     if (chained.start_event(of.chained, &event, &copy) == Result::success) pair->chained = event;
+  }
+  static void stop_pair(const Table& chained, const EventPair& pair) noexcept {
+    if (pair.own != nullptr) static_cast<void>(ours.stop_event(pair.own));
+    if (!reaches_chained(pair)) return;
+    const ChainCall marked;
+    static_cast<void>(chained.stop_event(pair.chained));
   }
   static void* group_of(const void* event) noexcept { return state().pairs.find(event).chained; }
   static std::uint64_t mask_of(const int& mask) noexcept {

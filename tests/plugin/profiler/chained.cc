@@ -85,7 +85,7 @@ Result start(void* context, void** event, Descriptor* from) {
   const std::uint64_t type = from->type;
   const bool proxy_of_another_process = type == kEventProxyOp && from->parent == reinterpret_cast<void*>(0xdead'beef);
   if (!proxy_of_another_process && !known(from->parent)) ++counts["foreign parents"];
-  if (from->parent != nullptr) ++counts["parents"];
+  if (from->parent != nullptr) ++counts["children " + std::to_string(type)];
   if constexpr (requires { from->collective.parent_group; }) {
     if (type == kEventCollective && !known(from->collective.parent_group)) ++counts["foreign groups"];
     if (type == kEventCollective && from->collective.parent_group != nullptr) ++counts["groups"];

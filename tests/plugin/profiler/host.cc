@@ -1,7 +1,7 @@
 // Plays NCCL to a profiler library: `host LIBRARY VERSION`, with versions 1 to 7. It profiles an AllReduce and a Send
 // as NCCL does, misuses handles in every way that NCCL has been seen to, and fails if a call fails or takes long.
 // HOST_PLAY adds a part: `joins` initialises further communicators while the first one runs; `enables` lets the chained
-// profiler choose its events only after init.
+// profiler choose its events only after init; `many` uses a captured call and an open group again after 300,000 events.
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -217,6 +217,21 @@ struct Host {
     stop(sent);
   }
 
+  // A replay of a captured graph names its call long after NCCL has stopped it. Other calls are forgotten in the end.
+  void operate_after_many() {
+    void* const group = start(descriptor(kEventGroupApi, nullptr));
+    Descriptor call = descriptor(kEventCollectiveApi, group);
+    void* const plain = start(call);
+    if constexpr (requires { call.collective_api; }) call.collective_api.is_captured = true;
+    void* const captured = start(call);
+    stop(plain);
+    stop(captured);
+    for (int i = 0; i < 300'000; ++i) stop(start(descriptor(kEventCollectiveApi, group)));
+    stop(collective(1001, 10, captured));
+    stop(collective(1002, 10, plain));
+    stop(group);
+  }
+
   // A forked child inherits the library; nothing that it calls is recorded or fails.
   void operate_in_child() {
     void* const event = collective(99, 1);
@@ -311,6 +326,7 @@ int play(void* library, int version) {
   REQUIRE((host.mask & static_cast<int>(kEventCollective | kEventProxyStep)) != 0 && host.context != nullptr);
   host.operate(1);
   host.misuse();
+  if (plays("many")) host.operate_after_many();
   if (plays("joins")) join_others(table, &host.mask);
   std::vector<std::thread> threads;
   for (std::uint64_t i = 0; i < 4; ++i) threads.emplace_back([&, i] { host.operate(10 + i); });
