@@ -204,6 +204,17 @@ def test_chain__a_crash_of_the_chained_profiler_is_attributed(
     assert str(chained) in done.stderr
 
 
+@pytest.mark.parametrize(("part", "attributed"), [("twins", 1), ("crashes", 0)])
+def test_chain__a_crash_is_attributed_by_its_thread(
+    host: Path, plugin: Path, chained: Path, part: str, attributed: int
+) -> None:
+    """Several threads are in the chained profiler while one crashes, or none."""
+    variables = {"WEFT_PROFILER_CHAIN": str(chained), "CHAIN_FAULT": part}
+    done = profile(host, plugin, 5, HOST_PLAY=part, **variables)
+    assert done.returncode == -11
+    assert done.stderr.count("crashed in a call of the profiler") == attributed
+
+
 @pytest.mark.parametrize(
     ("version", "chain", "said"),
     [

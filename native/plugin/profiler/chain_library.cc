@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <new>
 #include <string_view>
 
 #include "native/engine/knobs.h"
@@ -16,19 +17,54 @@
 namespace weft::nccl {
 namespace {
 
-// Threads in a call of the chained profiler, by thread id. A signal handler may not use thread-local variables of a
-// loaded library, because their first use allocates memory.
-constexpr std::size_t kThreads = 256;
-std::array<std::atomic<pid_t>, kThreads> calling{};
-
+// A thread that calls the chained profiler. All of them are in a list, because a signal handler may not use
+// thread-local variables of a loaded library, whose first use allocates memory. An entry is never freed; once its
+// thread has ended it is used for another one.
 struct Caller {
-  pid_t thread = static_cast<pid_t>(::syscall(SYS_gettid));
-  std::atomic<pid_t>& entry = calling[static_cast<std::size_t>(thread) % kThreads];
+  std::atomic<pid_t> thread{0};  // id of the thread; 0: none
+  std::atomic<bool> is_calling{false};
+  Caller* next = nullptr;
 };
+std::atomic<Caller*> callers{nullptr};
 
-Caller& caller() noexcept {
-  thread_local Caller found;
-  return found;
+pid_t this_thread() noexcept { return static_cast<pid_t>(::syscall(SYS_gettid)); }
+
+// Takes an entry for this thread; null: memory ran out.
+Caller* take_caller() noexcept {
+  for (Caller* each = callers.load(std::memory_order_acquire); each != nullptr; each = each->next) {
+    pid_t none = 0;
+    if (each->thread.compare_exchange_strong(none, this_thread(), std::memory_order_acq_rel)) return each;
+  }
+  auto* const made = new (std::nothrow) Caller;
+  if (made == nullptr) return nullptr;
+  made->thread.store(this_thread(), std::memory_order_relaxed);
+  made->next = callers.load(std::memory_order_relaxed);
+  while (!callers.compare_exchange_weak(made->next, made, std::memory_order_acq_rel)) {
+  }
+  return made;
+}
+
+// Notes that this thread enters or leaves a call of the chained profiler.
+void note_call(bool is_calling) noexcept {
+  struct Taken {
+    Caller* caller = take_caller();
+    ~Taken() {
+      if (caller != nullptr) caller->thread.store(0, std::memory_order_release);
+      caller = nullptr;  // another destructor of this thread may still call
+    }
+  };
+  thread_local Taken taken;
+  if (taken.caller != nullptr) taken.caller->is_calling.store(is_calling, std::memory_order_relaxed);
+}
+
+// The entry of this thread if it is in a call of the chained profiler; null: it is not.
+Caller* caller_in_call() noexcept {
+  const pid_t thread = this_thread();
+  for (Caller* each = callers.load(std::memory_order_acquire); each != nullptr; each = each->next) {
+    const bool is_this = each->thread.load(std::memory_order_relaxed) == thread;
+    if (is_this && each->is_calling.load(std::memory_order_relaxed)) return each;
+  }
+  return nullptr;
 }
 
 constexpr std::array kCrashes = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
@@ -39,10 +75,8 @@ std::size_t crash_length = 0;
 // Names the chained profiler if the signal hit a thread in one of its calls, then passes the signal to the handler that
 // was installed before.
 void on_crash(int signal, siginfo_t* info, void* machine) {
-  const auto thread = static_cast<pid_t>(::syscall(SYS_gettid));
-  std::atomic<pid_t>& entry = calling[static_cast<std::size_t>(thread) % kThreads];
-  if (entry.load(std::memory_order_relaxed) == thread) {
-    entry.store(0, std::memory_order_relaxed);  // the text is written once, also if the next handler crashes again
+  if (Caller* const caller = caller_in_call()) {
+    caller->is_calling.store(false, std::memory_order_relaxed);  // one line, also if the next handler crashes again
     static_cast<void>(!::write(STDERR_FILENO, crash_text.data(), crash_length));
   }
   const struct sigaction& before = previous[static_cast<std::size_t>(signal)];
@@ -75,8 +109,8 @@ void attribute_crashes(const std::string& path) noexcept {
 
 }  // namespace
 
-ChainCall::ChainCall() noexcept { caller().entry.store(caller().thread, std::memory_order_relaxed); }
-ChainCall::~ChainCall() { caller().entry.store(0, std::memory_order_relaxed); }
+ChainCall::ChainCall() noexcept { note_call(true); }
+ChainCall::~ChainCall() { note_call(false); }
 
 ChainLibrary& ChainLibrary::instance() noexcept {
   static auto* const instance = new ChainLibrary;  // not destroyed: other threads may use it until the process ends

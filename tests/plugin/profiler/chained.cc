@@ -1,7 +1,11 @@
 // A profiler plugin for tests of WEFT_PROFILER_CHAIN. It wants all events, checks that every handle that it gets is one
 // of its own and in use, and writes counts to the file that CHAIN_REPORT names. It has versions 2 to 7. CHAIN_FAULT
 // makes it misbehave: `init` fails, `start` fails, `segv` and `abort` crash, `mask` wants only operations until the
-// first one, `late` leaves the mask as it is until chained_enable() is called.
+// first one, `late` leaves the mask as it is until chained_enable() is called, `twins` crashes as
+// await_twin() says.
+#include <unistd.h>
+
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +13,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "native/plugin/profiler/abi_v2.h"
 #include "native/plugin/profiler/abi_v3.h"
@@ -74,10 +79,26 @@ Result init_v5(void** context, std::uint64_t, int* mask, const char*, int, int, 
 
 bool known(void* event) { return event == nullptr || report().events.contains(event); }
 
+// Of two threads, the one that starts a group crashes once the other one has started a group of calls, which takes
+// forever.
+void await_twin(std::uint64_t type) {
+  static std::atomic<bool> one{false}, two{false};
+  if (type == kEventGroup) {
+    one.store(true);
+    while (!two.load()) std::this_thread::yield();
+    ::raise(SIGSEGV);
+  } else if (type == kEventGroupApi) {
+    while (!one.load()) std::this_thread::yield();
+    two.store(true);
+    for (;;) ::pause();
+  }
+}
+
 template <typename Descriptor>
 Result start(void* context, void** event, Descriptor* from) {
   if (fault("segv")) ::raise(SIGSEGV);
   if (fault("abort")) std::abort();
+  if (fault("twins")) await_twin(from->type);
   if (fault("start")) return Result::internal_error;
   const std::lock_guard lock(report().mutex);
   auto& counts = report().counts;

@@ -1,9 +1,11 @@
 // Plays NCCL to a profiler library: `host LIBRARY VERSION`, with versions 1 to 7. It profiles an AllReduce and a Send
 // as NCCL does, misuses handles in every way that NCCL has been seen to, and fails if a call fails or takes long.
 // HOST_PLAY adds a part: `joins` initialises further communicators while the first one runs; `enables` lets the chained
-// profiler choose its events only after init; `many` uses a captured call and an open group again after 300,000 events.
+// profiler choose its events only after init; `many` uses a captured call and an open group again after 300,000 events;
+// `twins` crashes in one of two threads, in the chained profiler; `crashes` does outside of it.
 #include <dlfcn.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -310,6 +312,22 @@ void enable(AnyHost* host) {
   REQUIRE((host->mask & 0xFFF) == 0xFFF);
 }
 
+// Two threads whose ids differ by a multiple of 256 are in the chained profiler, which crashes in the first one.
+template <typename AnyHost>
+[[noreturn]] void crash_beside_a_twin(AnyHost* host) {
+  std::atomic<long> first{0};
+  std::thread([&] {
+    first.store(::syscall(SYS_gettid));
+    host->start(AnyHost::descriptor(kEventGroup, nullptr));
+  }).detach();
+  while (first.load() == 0) std::this_thread::yield();
+  for (;;) {
+    std::thread([&] {
+      if ((::syscall(SYS_gettid) - first.load()) % 256 == 0) host->start(AnyHost::descriptor(kEventGroupApi, nullptr));
+    }).join();
+  }
+}
+
 template <typename Table, typename Descriptor, typename Arguments>
 int play(void* library, int version) {
   auto* const table = static_cast<Table*>(::dlsym(library, ("ncclProfiler_v" + std::to_string(version)).c_str()));
@@ -324,7 +342,9 @@ int play(void* library, int version) {
   }
   if (plays("enables")) enable(&host);
   REQUIRE((host.mask & static_cast<int>(kEventCollective | kEventProxyStep)) != 0 && host.context != nullptr);
+  if (plays("twins")) crash_beside_a_twin(&host);
   host.operate(1);
+  if (plays("crashes")) ::raise(SIGSEGV);
   host.misuse();
   if (plays("many")) host.operate_after_many();
   if (plays("joins")) join_others(table, &host.mask);
