@@ -187,7 +187,9 @@ def test_chain__a_profiler_that_fails_does_not_stop_the_trace(
     assert len([one for one in records if one.kind == "operation"]) == 2 * OPERATES + 1
 
 
-@pytest.mark.parametrize(("fault", "status"), [("segv", -11), ("abort", -6)])
+@pytest.mark.parametrize(
+    ("fault", "status"), [("segv", -11), ("abort", -6), ("overflow", -11), ("thread_overflow", -11)]
+)
 def test_chain__a_crash_of_the_chained_profiler_is_attributed(
     host: Path, plugin: Path, chained: Path, fault: str, status: int, tmp_path: Path
 ) -> None:

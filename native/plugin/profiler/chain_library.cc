@@ -2,6 +2,7 @@
 #include "native/plugin/profiler/chain_library.h"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -44,10 +45,46 @@ Caller* take_caller() noexcept {
   return made;
 }
 
+// A stack for this thread's signal handlers, so that on_crash() runs also if the thread has used up its own. Not made
+// if the thread has such a stack already. It is large, because the handlers that were installed before run on it too.
+class SignalStack {
+ public:
+  SignalStack() noexcept {
+    stack_t present{};
+    if (::sigaltstack(nullptr, &present) != 0 || (present.ss_flags & SS_DISABLE) == 0) return;
+    void* const memory =
+        ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return;
+    stack_t made{};
+    made.ss_sp = memory;
+    made.ss_size = kBytes;
+    if (::mprotect(memory, kGuardBytes, PROT_NONE) == 0 && ::sigaltstack(&made, nullptr) == 0) {
+      memory_ = memory;
+    } else {
+      ::munmap(memory, kBytes);
+    }
+  }
+  // If the program has given the thread another stack since, it may still hold this one to restore it.
+  ~SignalStack() {
+    stack_t present{};
+    if (memory_ == nullptr || ::sigaltstack(nullptr, &present) != 0 || present.ss_sp != memory_) return;
+    stack_t none{};
+    none.ss_flags = SS_DISABLE;
+    if (::sigaltstack(&none, nullptr) == 0) ::munmap(memory_, kBytes);
+  }
+  SignalStack(const SignalStack&) = delete;
+  SignalStack& operator=(const SignalStack&) = delete;
+
+ private:
+  static constexpr std::size_t kBytes = 256 << 10, kGuardBytes = 64 << 10;  // the guard is a whole page on any system
+  void* memory_ = nullptr;
+};
+
 // Notes that this thread enters or leaves a call of the chained profiler.
 void note_call(bool is_calling) noexcept {
   struct Taken {
     Caller* caller = take_caller();
+    SignalStack stack;
     ~Taken() {
       if (caller != nullptr) caller->thread.store(0, std::memory_order_release);
       caller = nullptr;  // another destructor of this thread may still call

@@ -1,8 +1,9 @@
 // A profiler plugin for tests of WEFT_PROFILER_CHAIN. It wants all events, checks that every handle that it gets is one
 // of its own and in use, and writes counts to the file that CHAIN_REPORT names. It has versions 2 to 7. CHAIN_FAULT
-// makes it misbehave: `init` fails, `start` fails, `segv` and `abort` crash, `mask` wants only operations until the
-// first one, `late` leaves the mask as it is until chained_enable() is called, `twins` crashes as
-// await_twin() says.
+// makes it misbehave: `init` fails, `start` fails, `segv` and `abort` crash, `overflow` and `thread_overflow` use up
+// the stack of the first thread or of another one, `mask` wants only operations until the first one, `late` leaves the
+// mask as it is until chained_enable() is called, `twins` crashes as await_twin() says.
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -79,6 +80,13 @@ Result init_v5(void** context, std::uint64_t, int* mask, const char*, int, int, 
 
 bool known(void* event) { return event == nullptr || report().events.contains(event); }
 
+// Calls itself until the stack is used up.
+[[gnu::noinline]] int overflow(int calls) {
+  volatile char frame[4096];
+  frame[0] = static_cast<char>(calls);
+  return calls == 0 ? 0 : overflow(calls - 1) + frame[0];
+}
+
 // Of two threads, the one that starts a group crashes once the other one has started a group of calls, which takes
 // forever.
 void await_twin(std::uint64_t type) {
@@ -98,6 +106,11 @@ template <typename Descriptor>
 Result start(void* context, void** event, Descriptor* from) {
   if (fault("segv")) ::raise(SIGSEGV);
   if (fault("abort")) std::abort();
+  if (fault(::syscall(SYS_gettid) == ::getpid() ? "overflow" : "thread_overflow")) {
+    static std::mutex one_thread;
+    one_thread.lock();
+    return static_cast<Result>(overflow(1 << 30));
+  }
   if (fault("twins")) await_twin(from->type);
   if (fault("start")) return Result::internal_error;
   const std::lock_guard lock(report().mutex);
