@@ -206,6 +206,17 @@ def test_chain__a_crash_of_the_chained_profiler_is_attributed(
     assert str(chained) in done.stderr
 
 
+@pytest.mark.parametrize(("fault", "status"), [("", 0), ("segv", -11), ("abort", -6)])
+def test_chain__a_signal_that_the_program_ignores_stays_ignored(
+    host: Path, plugin: Path, chained: Path, fault: str, status: int
+) -> None:
+    """abort() ends a process also then; that is not attributed. Other crashes are."""
+    variables = {"WEFT_PROFILER_CHAIN": str(chained), "CHAIN_FAULT": fault}
+    done = profile(host, plugin, 5, HOST_PLAY="ignores", **variables)
+    assert done.returncode == status, done.stderr
+    assert done.stderr.count("crashed in a call of the profiler") == (fault == "segv")
+
+
 @pytest.mark.parametrize(("part", "attributed"), [("twins", 1), ("crashes", 0)])
 def test_chain__a_crash_is_attributed_by_its_thread(
     host: Path, plugin: Path, chained: Path, part: str, attributed: int

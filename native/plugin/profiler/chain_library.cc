@@ -119,14 +119,13 @@ void on_crash(int signal, siginfo_t* info, void* machine) {
   const struct sigaction& before = previous[static_cast<std::size_t>(signal)];
   if ((before.sa_flags & SA_SIGINFO) != 0) {
     before.sa_sigaction(signal, info, machine);
-  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+  } else if (before.sa_handler != SIG_DFL) {
     before.sa_handler(signal);
   } else {
-    // A fault ends the process even if the signal is ignored; a signal that was sent is ignored.
     struct sigaction standard{};
-    standard.sa_handler = info->si_code > 0 ? SIG_DFL : before.sa_handler;
+    standard.sa_handler = SIG_DFL;
     static_cast<void>(::sigaction(signal, &standard, nullptr));
-    if (info->si_code <= 0) static_cast<void>(::raise(signal));
+    if (info->si_code <= 0) static_cast<void>(::raise(signal));  // it was sent; a fault repeats itself
   }
 }
 
@@ -137,10 +136,15 @@ void attribute_crashes(const std::string& path) noexcept {
                                    path.c_str());
   crash_length = std::min(static_cast<std::size_t>(std::max(length, 0)), crash_text.size() - 1);
   for (const int signal : kCrashes) {
+    struct sigaction& before = previous[static_cast<std::size_t>(signal)];
+    if (::sigaction(signal, nullptr, &before) != 0) continue;
+    // A signal that the program ignores stays so: with a handler it would interrupt system calls, and the programs that
+    // this one starts would no longer ignore it.
+    if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_IGN) continue;
     struct sigaction ours{};
     ours.sa_sigaction = on_crash;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    static_cast<void>(::sigaction(signal, &ours, &previous[static_cast<std::size_t>(signal)]));
+    static_cast<void>(::sigaction(signal, &ours, nullptr));
   }
 }
 

@@ -2,7 +2,8 @@
 // as NCCL does, misuses handles in every way that NCCL has been seen to, and fails if a call fails or takes long.
 // HOST_PLAY adds a part: `joins` initialises further communicators while the first one runs; `enables` lets the chained
 // profiler choose its events only after init; `many` uses a captured call and an open group again after 300,000 events;
-// `twins` crashes in one of two threads, in the chained profiler; `crashes` does outside of it.
+// `twins` crashes in one of two threads, in the chained profiler; `crashes` does outside of it; `ignores` ignores
+// SIGABRT from before init on.
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -328,11 +329,18 @@ template <typename AnyHost>
   }
 }
 
+bool ignores_abort() {
+  struct sigaction now{};
+  REQUIRE(::sigaction(SIGABRT, nullptr, &now) == 0);
+  return (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_IGN;
+}
+
 template <typename Table, typename Descriptor, typename Arguments>
 int play(void* library, int version) {
   auto* const table = static_cast<Table*>(::dlsym(library, ("ncclProfiler_v" + std::to_string(version)).c_str()));
   REQUIRE(table != nullptr && std::string(table->name) == "weft");
   Host<Table, Descriptor, Arguments> host{table, version};
+  if (plays("ignores")) ::signal(SIGABRT, SIG_IGN);
   init(table, &host.context, &host.mask);
   if (std::getenv("WEFT_TRACE") == nullptr && std::getenv("WEFT_PROFILER_CHAIN") == nullptr) {
     REQUIRE(host.mask == 0 && host.context == nullptr);
@@ -344,6 +352,7 @@ int play(void* library, int version) {
   REQUIRE((host.mask & static_cast<int>(kEventCollective | kEventProxyStep)) != 0 && host.context != nullptr);
   if (plays("twins")) crash_beside_a_twin(&host);
   host.operate(1);
+  if (plays("ignores")) REQUIRE(ignores_abort() && ::raise(SIGABRT) == 0 && ignores_abort());
   if (plays("crashes")) ::raise(SIGSEGV);
   host.misuse();
   if (plays("many")) host.operate_after_many();
