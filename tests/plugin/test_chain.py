@@ -15,6 +15,7 @@ from .conftest import PATIENCE_S, built
 VERSIONS = (2, 3, 4, 5, 6, 7)  # interface versions of the chained profiler
 OPERATES = 5  # profiled AllReduces: one in the main thread, one in each of four threads
 COLLECTIVE, POINT_TO_POINT, PROXY_OP, PROXY_STEP, KERNEL, API = 2, 4, 8, 16, 64, 512
+GROUP_API = 256
 
 
 @pytest.fixture(scope="session")
@@ -113,6 +114,60 @@ def test_chain__a_mask_that_changes_at_run_time_reaches_nccl(
     assert "mask 0xfff" in done.stderr
 
 
+@pytest.mark.parametrize("traced", [True, False], ids=["traced", "untraced"])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_chain__a_profiler_may_choose_its_first_events_after_init(
+    host: Path, plugin: Path, chained: Path, version: int, traced: bool, tmp_path: Path
+) -> None:
+    variables = {
+        "WEFT_PROFILER_CHAIN": str(chained),
+        "CHAIN_REPORT": str(tmp_path / "report.json"),
+        "CHAIN_FAULT": "late",
+    }
+    if traced:
+        variables["WEFT_TRACE"] = str(tmp_path / "trace")
+    done = profile(host, plugin, version, HOST_PLAY="enables", **variables)
+    assert done.returncode == 0, done.stderr
+    counts = counts_of(tmp_path)
+    assert not [name for name in counts if name.startswith("foreign")], counts
+    assert counts[f"started {COLLECTIVE}"] == OPERATES + 1
+    assert counts[f"stopped {PROXY_STEP}"] == OPERATES * 5 * 6
+
+
+@pytest.mark.parametrize("version", [5, 6, 7])
+def test_chain__many_events_hide_no_captured_call_and_no_open_group(
+    host: Path, plugin: Path, chained: Path, version: int, tmp_path: Path
+) -> None:
+    variables = {
+        "WEFT_PROFILER_CHAIN": str(chained),
+        "CHAIN_REPORT": str(tmp_path / "report.json"),
+        "WEFT_TRACE": str(tmp_path / "trace"),
+    }
+    done = profile(host, plugin, version, HOST_PLAY="many", **variables)
+    assert done.returncode == 0, done.stderr
+    counts = counts_of(tmp_path)
+    assert not [name for name in counts if name.startswith("foreign")], counts
+    assert counts[f"started {GROUP_API}"] == counts[f"stopped {GROUP_API}"] == 1
+    assert counts[f"children {COLLECTIVE}"] == OPERATES + 1
+    (path,) = (tmp_path / "trace").iterdir()
+    captured = {
+        one.fields["sequence"]: one.fields["captured"]
+        for one in read_segment(path).records
+        if one.kind == "operation" and int(one.fields["sequence"]) > 1000
+    }
+    assert captured == {1001: 1, 1002: 0}
+    assert done.stderr.count("not recorded, or without their parent: 1") == 1
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_chain__a_later_communicator_loses_no_events_of_those_that_run(
+    host: Path, plugin: Path, chained: Path, version: int, tmp_path: Path
+) -> None:
+    variables = {"WEFT_TRACE": str(tmp_path), "WEFT_PROFILER_CHAIN": str(chained)}
+    done = profile(host, plugin, version, HOST_PLAY="joins", **variables)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("fault", ["init", "start"])
 def test_chain__a_profiler_that_fails_does_not_stop_the_trace(
     host: Path, plugin: Path, chained: Path, fault: str, tmp_path: Path
@@ -132,7 +187,9 @@ def test_chain__a_profiler_that_fails_does_not_stop_the_trace(
     assert len([one for one in records if one.kind == "operation"]) == 2 * OPERATES + 1
 
 
-@pytest.mark.parametrize(("fault", "status"), [("segv", -11), ("abort", -6)])
+@pytest.mark.parametrize(
+    ("fault", "status"), [("segv", -11), ("abort", -6), ("overflow", -11), ("thread_overflow", -11)]
+)
 def test_chain__a_crash_of_the_chained_profiler_is_attributed(
     host: Path, plugin: Path, chained: Path, fault: str, status: int, tmp_path: Path
 ) -> None:
@@ -147,6 +204,28 @@ def test_chain__a_crash_of_the_chained_profiler_is_attributed(
     assert done.returncode == status
     assert done.stderr.count("crashed in a call of the profiler that WEFT_PROFILER_CHAIN") == 1
     assert str(chained) in done.stderr
+
+
+@pytest.mark.parametrize(("fault", "status"), [("", 0), ("segv", -11), ("abort", -6)])
+def test_chain__a_signal_that_the_program_ignores_stays_ignored(
+    host: Path, plugin: Path, chained: Path, fault: str, status: int
+) -> None:
+    """abort() ends a process also then; that is not attributed. Other crashes are."""
+    variables = {"WEFT_PROFILER_CHAIN": str(chained), "CHAIN_FAULT": fault}
+    done = profile(host, plugin, 5, HOST_PLAY="ignores", **variables)
+    assert done.returncode == status, done.stderr
+    assert done.stderr.count("crashed in a call of the profiler") == (fault == "segv")
+
+
+@pytest.mark.parametrize(("part", "attributed"), [("twins", 1), ("crashes", 0)])
+def test_chain__a_crash_is_attributed_by_its_thread(
+    host: Path, plugin: Path, chained: Path, part: str, attributed: int
+) -> None:
+    """Several threads are in the chained profiler while one crashes, or none."""
+    variables = {"WEFT_PROFILER_CHAIN": str(chained), "CHAIN_FAULT": part}
+    done = profile(host, plugin, 5, HOST_PLAY=part, **variables)
+    assert done.returncode == -11
+    assert done.stderr.count("crashed in a call of the profiler") == attributed
 
 
 @pytest.mark.parametrize(

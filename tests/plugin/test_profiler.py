@@ -124,6 +124,13 @@ def test_profiler__samples_the_times_of_kernels(
     assert 0 < counts[1] < counts[0]
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_profiler__a_later_communicator_loses_no_events_of_those_that_run(
+    host: Path, plugin: Path, version: int, tmp_path: Path
+) -> None:
+    assert profile(host, plugin, version, WEFT_TRACE=str(tmp_path), HOST_PLAY="joins") == 0
+
+
 def test_profiler__a_killed_process_leaves_the_open_operation(
     host: Path, plugin: Path, tmp_path: Path
 ) -> None:

@@ -34,6 +34,7 @@ constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed wri
 constexpr std::int64_t kTraceLookNs = 250'000'000;     // time between checks whether the file was removed
 constexpr std::uint32_t kIdsTaken = 256;               // ids that a thread takes at once
 constexpr std::int64_t kTraceWarnNs = 60'000'000'000;
+constexpr std::int64_t kTraceCloseNs = 3'000'000'000;  // longest wait for the last writes, which a hung disk may block
 
 std::atomic<std::uint64_t> next_serial{1};
 std::atomic<pid_t> process{0};  // process id, stored because getpid() is a system call; 0: no writer was opened yet
@@ -48,7 +49,8 @@ TraceWriters& writers() noexcept {
   return *made;
 }
 
-// At the exit of the process: ends the traces whose owners live on, as NCCL's profiler does.
+// At the exit of the process: ends the traces whose owners live on, as NCCL's profiler does. All of them together take
+// at most kTraceCloseNs.
 void close_writers() noexcept {
   std::vector<std::shared_ptr<TraceWriter>> open;
   try {
@@ -58,7 +60,11 @@ void close_writers() noexcept {
     }
   } catch (const std::bad_alloc&) {  // out of memory: the other traces get no end record
   }
-  for (const std::shared_ptr<TraceWriter>& writer : open) writer->close();
+  const std::int64_t until_ns = now_ns() + kTraceCloseNs;
+  for (const std::shared_ptr<TraceWriter>& writer : open) writer->stop();
+  for (const std::shared_ptr<TraceWriter>& writer : open) {
+    static_cast<void>(writer->close(std::max<std::int64_t>(until_ns - now_ns(), 0)));
+  }
 }
 
 void lock_writers() { writers().mutex.lock(); }
@@ -104,9 +110,9 @@ std::shared_ptr<TraceWriter> TraceWriter::open(const std::string& directory, con
   std::shared_ptr<TraceWriter> found = known.by_directory[directory].lock();
   if (found != nullptr && !found->in_child()) return found;
   // A forked child destroys nothing: the writing thread exists in the parent only, and a thread of the parent may hold
-  // the mutex.
+  // the mutex. A writing thread that is blocked in a write keeps its writer.
   std::shared_ptr<TraceWriter> made(new TraceWriter(directory, limits), [](TraceWriter* writer) {
-    if (!writer->in_child()) delete writer;
+    if (!writer->in_child() && writer->close(kTraceCloseNs)) delete writer;
   });
   if (!made->start(error)) return nullptr;
   known.by_directory[directory] = made;
@@ -139,17 +145,28 @@ bool TraceWriter::start(std::string* error) {
   return thread_.joinable();
 }
 
-TraceWriter::~TraceWriter() { close(); }
-
-void TraceWriter::close() noexcept {
+void TraceWriter::stop() noexcept {
   if (in_child()) return;
-  const std::lock_guard<std::mutex> closing(closing_);
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
-  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stopping_ = true;
   wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+}
+
+bool TraceWriter::close(std::int64_t timeout_ns) noexcept {
+  if (in_child()) return true;
+  const std::lock_guard<std::mutex> closing(closing_);
+  stop();
+  if (!thread_.joinable()) return !left_;
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    left_ = !drained_.wait_for(lock, std::chrono::nanoseconds(timeout_ns), [this] { return ended_writing_; });
+  }
+  if (left_) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+  return !left_;
 }
 
 bool TraceWriter::in_child() const noexcept { return process.load(std::memory_order_relaxed) != pid_; }

@@ -36,7 +36,7 @@ class TraceWriter {
   // Returns the writer of this process for the directory, which all users of the directory share. Makes the directory
   // if only its last component is missing. Null, with `error` set, if no file can be created in it.
   static std::shared_ptr<TraceWriter> open(const std::string& directory, const TraceLimits& limits, std::string* error);
-  ~TraceWriter();  // calls close()
+  ~TraceWriter() = default;  // only after close(); the last owner calls both
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
@@ -66,9 +66,13 @@ class TraceWriter {
   // Sleeps until all records that this thread has put are written or dropped. False: the timeout has expired before
   // that.
   bool flush(std::int64_t timeout_ns) noexcept;
-  // Writes what the rings still hold, and then the record that the trace has ended. Later records are dropped. Called
-  // for all writers at the exit of the process.
-  void close() noexcept;
+  // Tells the writing thread to write what the rings still hold, and then the record that the trace has ended. Later
+  // records are dropped.
+  void stop() noexcept;
+  // Calls stop() and waits until the writing thread has ended. False: it has not within the timeout, because a write
+  // is blocked. It is then left alone for good, and the writer must not be destroyed. Called for all writers at the
+  // exit of the process.
+  bool close(std::int64_t timeout_ns) noexcept;
 
  private:
   TraceWriter(std::string directory, const TraceLimits& limits);
@@ -119,7 +123,8 @@ class TraceWriter {
   std::vector<std::uint32_t> ending_;
   std::int64_t retry_ns_ = 0, warned_ns_ = 0, look_ns_ = 0;
   bool removed_ = false;  // the last file was removed, and none was begun since
-  std::mutex closing_;
+  std::mutex closing_;    // protects the members after it
+  bool left_ = false;     // close() has left the writing thread alone
   std::thread thread_;
 };
 

@@ -35,6 +35,10 @@ struct Descriptor {
       void* parent_group;
     } point_to_point;
     struct {
+      bool is_captured;
+      int depth;
+    } group_api;
+    struct {
       const char* function;
       std::size_t count;
       const char* datatype;
@@ -56,6 +60,7 @@ struct Descriptor {
   };
 };
 static_assert(sizeof(Descriptor) == 112 && offsetof(Descriptor, rank) == 16 && offsetof(Descriptor, proxy_op) == 24);
+static_assert(offsetof(Descriptor, group_api.is_captured) == 24 && offsetof(Descriptor, group_api.depth) == 28);
 static_assert(offsetof(Descriptor, collective_api.is_captured) == 64);
 static_assert(offsetof(Descriptor, point_to_point_api.is_captured) == 56);
 static_assert(offsetof(Descriptor, collective.sequence) == 24);

@@ -39,6 +39,10 @@ struct Descriptor {
       std::uint64_t tag;
     } point_to_point;
     struct {
+      bool is_captured;
+      int depth;
+    } group_api;
+    struct {
       const char* function;
       std::size_t count;
       const char* datatype;
@@ -76,6 +80,7 @@ struct Descriptor {
   };
 };
 static_assert(sizeof(Descriptor) == 136 && offsetof(Descriptor, rank) == 16 && offsetof(Descriptor, proxy_op) == 24);
+static_assert(offsetof(Descriptor, group_api.is_captured) == 24 && offsetof(Descriptor, group_api.depth) == 28);
 static_assert(offsetof(Descriptor, collective_api.is_captured) == 64);
 static_assert(offsetof(Descriptor, point_to_point_api.is_captured) == 56);
 static_assert(offsetof(Descriptor, collective.protocol) == 96);

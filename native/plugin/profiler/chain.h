@@ -29,9 +29,19 @@ constexpr std::uint64_t with_parents(std::uint64_t mask) noexcept {
   return mask;
 }
 
-// Whether later events name an event of this type as their parent after NCCL has stopped it.
-constexpr bool outlives_its_stop(std::uint64_t type) noexcept {
-  return (type & (kEventProxyOp | kEventProxyStep | kEventProxyControl | kEventKernelChannel | kEventNetPlugin)) == 0;
+// How long NCCL uses an event as the parent of others: for some types until it has stopped the event.
+template <typename Descriptor>
+EventPairs::Lifetime lifetime_of(const Descriptor& event) noexcept {
+  constexpr std::uint64_t kUntilEnd =
+      kEventProxyOp | kEventProxyStep | kEventProxyControl | kEventKernelChannel | kEventNetPlugin;
+  if ((event.type & kUntilEnd) != 0) return EventPairs::Lifetime::until_end;
+  bool is_captured = false;
+  if constexpr (requires { event.group_api; }) {
+    if (event.type == kEventGroupApi) is_captured = event.group_api.is_captured;
+    if (event.type == kEventCollectiveApi) is_captured = event.collective_api.is_captured;
+    if (event.type == kEventPointToPointApi) is_captured = event.point_to_point_api.is_captured;
+  }
+  return is_captured ? EventPairs::Lifetime::replays : EventPairs::Lifetime::past_end;
 }
 
 // The calls of one version of the interface. `ours` is weft's table.
@@ -61,7 +71,7 @@ class Chain {
     *event = nullptr;
     const Context* const of = state().contexts.find(context);
     if (of == nullptr) return Result::success;
-    join_masks();
+    join_masks(*of);
     const std::uint64_t type = from->type;
     EventPair* const above = type == kEventProxyStep ? state().pairs.running(from->parent) : nullptr;
     if (above != nullptr && above->step == from->proxy_step) {
@@ -74,7 +84,8 @@ class Chain {
     EventPair made;
     made.context = context;
     start_pair(*chained, *of, from, &made);
-    *event = state().pairs.add(made, outlives_its_stop(type));
+    *event = state().pairs.add(made, lifetime_of(*from));
+    if (*event == nullptr) stop_pair(*chained, made);  // there was no room
     if (above != nullptr) above->step = from->proxy_step, above->step_event = *event;
     return Result::success;
   }
@@ -82,12 +93,7 @@ class Chain {
   static Result stop_event(void* event) noexcept {
     const Table* const chained = table();
     if (chained == nullptr || in_forked_child()) return ours.stop_event(event);
-    const EventPair pair = state().pairs.end(event);
-    if (pair.own != nullptr) static_cast<void>(ours.stop_event(pair.own));
-    if (reaches_chained(pair)) {
-      const ChainCall marked;
-      static_cast<void>(chained->stop_event(pair.chained));
-    }
+    stop_pair(*chained, state().pairs.end(event));
     return Result::success;
   }
 
@@ -113,21 +119,27 @@ class Chain {
       const ChainCall marked;
       static_cast<void>(chained->finalize(gone->chained));
     }
+    tell_lost(gone->log);
     return Result::success;
   }
 
  private:
   struct Context {
     void *own = nullptr, *chained = nullptr;
+    int* mask = nullptr;  // NCCL's mask of event types, which all communicators share
+    // The mask that the chained profiler writes, at any time. If weft's profiler wants no events it is NCCL's mask,
+    // because NCCL makes no call while its mask is 0, so that a change of another mask would not be noticed.
+    int* chained_mask = nullptr;
+    Logger log = nullptr;
     bool initialised = false;  // false: the chained profiler refused the communicator, and is not called for it
   };
   struct State {
     HandleTable<Context> contexts{HandleKind::chained_context};
     EventPairs pairs;
+    std::atomic<std::uint64_t> lost_told{0};
     const int pid = ::getpid();
-    int own_mask = 0, chained_mask = 0;  // each profiler may change its mask at any time
-    std::atomic<int> joined_mask{0};
-    std::atomic<int*> mask{nullptr};  // NCCL's mask of event types
+    int own_mask = 0;      // set by each init, to the same value
+    int chained_mask = 0;  // what the chained profiler wants, if weft's profiler wants events too
   };
   // Never destroyed, because NCCL's threads may call until the process ends. Only made if a profiler is chained.
   static State& state() noexcept {
@@ -139,8 +151,10 @@ class Chain {
   template <typename Call>
   static Result begin(void** context, int* mask, Logger log, Call&& call) noexcept {
     *context = nullptr;
-    *mask = 0;
-    if (in_forked_child()) return Result::success;
+    if (in_forked_child()) {
+      __atomic_store_n(mask, 0, __ATOMIC_RELAXED);
+      return Result::success;
+    }
     const auto* const chained = static_cast<const Table*>(ChainLibrary::instance().load(version, log));
     if (chained == nullptr) return call(ours, context, mask);
     static_cast<void>(call(ours, context, &state().own_mask));
@@ -148,34 +162,43 @@ class Chain {
       auto made = std::make_unique<Context>();
       made->own = *context;
       *context = nullptr;
-      state().mask.store(mask, std::memory_order_relaxed);
+      made->log = log;
+      made->mask = mask;
+      made->chained_mask = mask_of(state().own_mask) == 0 ? mask : &state().chained_mask;
       {
         const ChainCall marked;
-        made->initialised = call(*chained, &made->chained, &state().chained_mask) == Result::success;
+        made->initialised = call(*chained, &made->chained, made->chained_mask) == Result::success;
       }
       if (!made->initialised && log != nullptr) {
         log(kLogWarn, kLogInit, "weft", 0,
             "PROFILER/weft: the profiler that WEFT_PROFILER_CHAIN names cannot profile this communicator: its init "
             "failed");
       }
+      join_masks(*made);  // only now, because other communicators may run
       *context = state().contexts.add(std::move(made));
-      state().joined_mask.store(0, std::memory_order_relaxed);  // NCCL's mask was overwritten above
-      join_masks();
     } catch (const std::bad_alloc&) {  // out of memory: the communicator is not profiled
       *context = nullptr;
-      *mask = 0;
     }
     return Result::success;
   }
 
+  // Logs how many events were lost since the last call.
+  static void tell_lost(Logger log) noexcept {
+    if (log == nullptr) return;
+    const std::uint64_t lost = state().pairs.lost();
+    const std::uint64_t told = state().lost_told.exchange(lost, std::memory_order_relaxed);
+    if (lost <= told) return;
+    log(kLogWarn, kLogInit, "weft", 0,
+        "PROFILER/weft: with WEFT_PROFILER_CHAIN there were more events than weft remembers; not recorded, or without "
+        "their parent: %llu",
+        static_cast<unsigned long long>(lost - told));
+  }
+
   // Sets NCCL's mask to the types of events that either profiler wants.
-  static void join_masks() noexcept {
-    State& all = state();
-    const int joined = static_cast<int>(mask_of(all.own_mask) | mask_of(all.chained_mask));
-    int* const mask = all.mask.load(std::memory_order_relaxed);
-    if (all.joined_mask.exchange(joined, std::memory_order_relaxed) != joined && mask != nullptr) {
-      __atomic_store_n(mask, joined, __ATOMIC_RELAXED);
-    }
+  static void join_masks(const Context& of) noexcept {
+    if (of.chained_mask == of.mask) return;
+    const std::uint64_t joined = mask_of(state().own_mask) | mask_of(*of.chained_mask);
+    if (mask_of(*of.mask) != joined) __atomic_store_n(of.mask, static_cast<int>(joined), __ATOMIC_RELAXED);
   }
 
   // Starts an event in both profilers, each with its own handle of the parent, and sets the handles of `pair`.
@@ -191,7 +214,7 @@ class Chain {
       copy.parent = parent.own;
       static_cast<void>(ours.start_event(of.own, &pair->own, &copy));
     }
-    if (!of.initialised || (with_parents(mask_of(all.chained_mask)) & type) == 0) return;
+    if (!of.initialised || (with_parents(mask_of(*of.chained_mask)) & type) == 0) return;
     Descriptor copy = *from;
     copy.parent = parent.chained;
     if constexpr (requires { copy.collective.parent_group; }) {
@@ -202,9 +225,15 @@ class Chain {
     const ChainCall marked;
     if (chained.start_event(of.chained, &event, &copy) == Result::success) pair->chained = event;
   }
+  static void stop_pair(const Table& chained, const EventPair& pair) noexcept {
+    if (pair.own != nullptr) static_cast<void>(ours.stop_event(pair.own));
+    if (!reaches_chained(pair)) return;
+    const ChainCall marked;
+    static_cast<void>(chained.stop_event(pair.chained));
+  }
   static void* group_of(const void* event) noexcept { return state().pairs.find(event).chained; }
   static std::uint64_t mask_of(const int& mask) noexcept {
-    return static_cast<std::uint64_t>(__atomic_load_n(&mask, __ATOMIC_RELAXED));
+    return static_cast<std::uint32_t>(__atomic_load_n(&mask, __ATOMIC_RELAXED));
   }
   // Whether the chained profiler knows the event and has not finalized its communicator.
   static bool reaches_chained(const EventPair& pair) noexcept {

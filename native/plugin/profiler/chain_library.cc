@@ -2,12 +2,14 @@
 #include "native/plugin/profiler/chain_library.h"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <new>
 #include <string_view>
 
 #include "native/engine/knobs.h"
@@ -16,19 +18,90 @@
 namespace weft::nccl {
 namespace {
 
-// Threads in a call of the chained profiler, by thread id. A signal handler may not use thread-local variables of a
-// loaded library, because their first use allocates memory.
-constexpr std::size_t kThreads = 256;
-std::array<std::atomic<pid_t>, kThreads> calling{};
-
+// A thread that calls the chained profiler. All of them are in a list, because a signal handler may not use
+// thread-local variables of a loaded library, whose first use allocates memory. An entry is never freed; once its
+// thread has ended it is used for another one.
 struct Caller {
-  pid_t thread = static_cast<pid_t>(::syscall(SYS_gettid));
-  std::atomic<pid_t>& entry = calling[static_cast<std::size_t>(thread) % kThreads];
+  std::atomic<pid_t> thread{0};  // id of the thread; 0: none
+  std::atomic<bool> is_calling{false};
+  Caller* next = nullptr;
+};
+std::atomic<Caller*> callers{nullptr};
+
+pid_t this_thread() noexcept { return static_cast<pid_t>(::syscall(SYS_gettid)); }
+
+// Takes an entry for this thread; null: memory ran out.
+Caller* take_caller() noexcept {
+  for (Caller* each = callers.load(std::memory_order_acquire); each != nullptr; each = each->next) {
+    pid_t none = 0;
+    if (each->thread.compare_exchange_strong(none, this_thread(), std::memory_order_acq_rel)) return each;
+  }
+  auto* const made = new (std::nothrow) Caller;
+  if (made == nullptr) return nullptr;
+  made->thread.store(this_thread(), std::memory_order_relaxed);
+  made->next = callers.load(std::memory_order_relaxed);
+  while (!callers.compare_exchange_weak(made->next, made, std::memory_order_acq_rel)) {
+  }
+  return made;
+}
+
+// A stack for this thread's signal handlers, so that on_crash() runs also if the thread has used up its own. Not made
+// if the thread has such a stack already. It is large, because the handlers that were installed before run on it too.
+class SignalStack {
+ public:
+  SignalStack() noexcept {
+    stack_t present{};
+    if (::sigaltstack(nullptr, &present) != 0 || (present.ss_flags & SS_DISABLE) == 0) return;
+    void* const memory =
+        ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) return;
+    stack_t made{};
+    made.ss_sp = memory;
+    made.ss_size = kBytes;
+    if (::mprotect(memory, kGuardBytes, PROT_NONE) == 0 && ::sigaltstack(&made, nullptr) == 0) {
+      memory_ = memory;
+    } else {
+      ::munmap(memory, kBytes);
+    }
+  }
+  // If the program has given the thread another stack since, it may still hold this one to restore it.
+  ~SignalStack() {
+    stack_t present{};
+    if (memory_ == nullptr || ::sigaltstack(nullptr, &present) != 0 || present.ss_sp != memory_) return;
+    stack_t none{};
+    none.ss_flags = SS_DISABLE;
+    if (::sigaltstack(&none, nullptr) == 0) ::munmap(memory_, kBytes);
+  }
+  SignalStack(const SignalStack&) = delete;
+  SignalStack& operator=(const SignalStack&) = delete;
+
+ private:
+  static constexpr std::size_t kBytes = 256 << 10, kGuardBytes = 64 << 10;  // the guard is a whole page on any system
+  void* memory_ = nullptr;
 };
 
-Caller& caller() noexcept {
-  thread_local Caller found;
-  return found;
+// Notes that this thread enters or leaves a call of the chained profiler.
+void note_call(bool is_calling) noexcept {
+  struct Taken {
+    Caller* caller = take_caller();
+    SignalStack stack;
+    ~Taken() {
+      if (caller != nullptr) caller->thread.store(0, std::memory_order_release);
+      caller = nullptr;  // another destructor of this thread may still call
+    }
+  };
+  thread_local Taken taken;
+  if (taken.caller != nullptr) taken.caller->is_calling.store(is_calling, std::memory_order_relaxed);
+}
+
+// The entry of this thread if it is in a call of the chained profiler; null: it is not.
+Caller* caller_in_call() noexcept {
+  const pid_t thread = this_thread();
+  for (Caller* each = callers.load(std::memory_order_acquire); each != nullptr; each = each->next) {
+    const bool is_this = each->thread.load(std::memory_order_relaxed) == thread;
+    if (is_this && each->is_calling.load(std::memory_order_relaxed)) return each;
+  }
+  return nullptr;
 }
 
 constexpr std::array kCrashes = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
@@ -39,23 +112,20 @@ std::size_t crash_length = 0;
 // Names the chained profiler if the signal hit a thread in one of its calls, then passes the signal to the handler that
 // was installed before.
 void on_crash(int signal, siginfo_t* info, void* machine) {
-  const auto thread = static_cast<pid_t>(::syscall(SYS_gettid));
-  std::atomic<pid_t>& entry = calling[static_cast<std::size_t>(thread) % kThreads];
-  if (entry.load(std::memory_order_relaxed) == thread) {
-    entry.store(0, std::memory_order_relaxed);  // the text is written once, also if the next handler crashes again
+  if (Caller* const caller = caller_in_call()) {
+    caller->is_calling.store(false, std::memory_order_relaxed);  // one line, also if the next handler crashes again
     static_cast<void>(!::write(STDERR_FILENO, crash_text.data(), crash_length));
   }
   const struct sigaction& before = previous[static_cast<std::size_t>(signal)];
   if ((before.sa_flags & SA_SIGINFO) != 0) {
     before.sa_sigaction(signal, info, machine);
-  } else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN) {
+  } else if (before.sa_handler != SIG_DFL) {
     before.sa_handler(signal);
   } else {
-    // A fault ends the process even if the signal is ignored; a signal that was sent is ignored.
     struct sigaction standard{};
-    standard.sa_handler = info->si_code > 0 ? SIG_DFL : before.sa_handler;
+    standard.sa_handler = SIG_DFL;
     static_cast<void>(::sigaction(signal, &standard, nullptr));
-    if (info->si_code <= 0) static_cast<void>(::raise(signal));
+    if (info->si_code <= 0) static_cast<void>(::raise(signal));  // it was sent; a fault repeats itself
   }
 }
 
@@ -66,17 +136,22 @@ void attribute_crashes(const std::string& path) noexcept {
                                    path.c_str());
   crash_length = std::min(static_cast<std::size_t>(std::max(length, 0)), crash_text.size() - 1);
   for (const int signal : kCrashes) {
+    struct sigaction& before = previous[static_cast<std::size_t>(signal)];
+    if (::sigaction(signal, nullptr, &before) != 0) continue;
+    // A signal that the program ignores stays so: with a handler it would interrupt system calls, and the programs that
+    // this one starts would no longer ignore it.
+    if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_IGN) continue;
     struct sigaction ours{};
     ours.sa_sigaction = on_crash;
     ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
-    static_cast<void>(::sigaction(signal, &ours, &previous[static_cast<std::size_t>(signal)]));
+    static_cast<void>(::sigaction(signal, &ours, nullptr));
   }
 }
 
 }  // namespace
 
-ChainCall::ChainCall() noexcept { caller().entry.store(caller().thread, std::memory_order_relaxed); }
-ChainCall::~ChainCall() { caller().entry.store(0, std::memory_order_relaxed); }
+ChainCall::ChainCall() noexcept { note_call(true); }
+ChainCall::~ChainCall() { note_call(false); }
 
 ChainLibrary& ChainLibrary::instance() noexcept {
   static auto* const instance = new ChainLibrary;  // not destroyed: other threads may use it until the process ends

@@ -38,7 +38,8 @@ class ChainLibrary {
   std::array<std::atomic<void*>, kVersionMax + 1> tables_{};
 };
 
-// Exists while this thread is in a call of the chained profiler.
+// Exists while this thread is in a call of the chained profiler. A thread's first one gives it a stack for signal
+// handlers, unless it has one.
 class ChainCall {
  public:
   ChainCall() noexcept;

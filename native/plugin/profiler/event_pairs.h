@@ -1,9 +1,10 @@
 // Pairs of handles of one event: that of weft's profiler and that of a chained profiler, which has no knowledge of
-// weft's. NCCL gets the handle of the pair.
+// weft's. NCCL gets the handle of the pair. No pair is forgotten before NCCL has stopped its event.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "native/plugin/handle_table.h"
@@ -22,68 +23,101 @@ struct EventPair {
 
 class EventPairs {
  public:
-  // Adds a pair and returns its handle; null: both handles are null, or there is no room. A pair that is `kept` can be
-  // found after end(), until kKept others were added, because events that start later name it as their parent.
-  void* add(EventPair pair, bool kept) noexcept {
+  // How long a pair can be found. Events that start later name an ended event as their parent; a replay of a captured
+  // graph does so at any time.
+  enum class Lifetime : std::uint8_t { until_end, past_end, replays };
+
+  // Adds a pair and returns its handle; null: both handles are null, or there is no room, which is counted.
+  void* add(EventPair pair, Lifetime lifetime) noexcept {
     if (pair.own == nullptr && pair.chained == nullptr) return nullptr;
-    if (kept) return keep(pair);
+    if (lifetime != Lifetime::until_end) return keep(pair, lifetime);
     OpaqueHandle handle{};
     EventPair* const made = running_.take(&handle);
-    if (made == nullptr) return nullptr;
+    if (made == nullptr) return count_lost();
     *made = pair;
     return handle.value();
   }
-  // Returns the pair of a handle; two null handles: the handle is unknown, or its event has ended.
+  // Returns the pair of a handle; two null handles: the handle is unknown, or its event has ended and is forgotten.
   EventPair find(const void* event) noexcept {
     const OpaqueHandle handle = OpaqueHandle::of(event);
     if (handle.kind == HandleKind::chained_operation) return find_kept(handle);
     const EventPair* const found = running_.find(handle);
     return found == nullptr ? EventPair{} : *found;
   }
-  // Returns the pair of an event that runs and is not kept; null: there is none.
+  // Returns the pair of an event that runs and is not kept past its end; null: there is none.
   EventPair* running(const void* event) noexcept { return running_.find(OpaqueHandle::of(event)); }
-  // Ends an event, and returns its pair as find() does. The handle of a pair that is not kept becomes unknown.
+  // Ends an event, and returns its pair as find() does. A kept pair is forgotten once many others have ended.
   EventPair end(const void* event) noexcept {
     const EventPair found = find(event);
     const OpaqueHandle handle = OpaqueHandle::of(event);
     if (running_.find(handle) != nullptr) running_.give_back(handle);
+    if (const Kept* const kept = kept_.find(handle)) {
+      const bool is_captured = __atomic_load_n(&kept->is_captured, __ATOMIC_RELAXED);
+      const OpaqueHandle oldest = is_captured ? captured_.push(handle) : ended_.push(handle);
+      if (kept_.find(oldest) != nullptr) kept_.give_back(oldest);
+    }
     return found;
   }
+  // Number of events for which there was no room, and of those that named a forgotten one.
+  std::uint64_t lost() const noexcept { return lost_.load(std::memory_order_relaxed); }
+
+  static constexpr std::uint32_t kEnded = 1 << 18, kCaptured = 1 << 17;  // ended events that are kept
+  static constexpr std::uint32_t kKeptMax = 1 << 19;                     // the same and those that have not ended
 
  private:
-  static constexpr std::uint32_t kKept = 1 << 16;
+  // Written while another thread may look up an event that had the same place.
   struct Kept {
-    std::atomic<std::uint32_t> generation{0};  // 0: the entry is being written
-    std::atomic<void*> own{nullptr}, chained{nullptr}, context{nullptr};
+    void *own, *chained, *context;
+    bool is_captured;
+  };
+  // The handles of the events that have ended last.
+  template <std::uint32_t size>
+  class Ended {
+   public:
+    // Adds a handle and returns the one that leaves for it.
+    OpaqueHandle push(OpaqueHandle handle) noexcept {
+      const std::uint64_t number = added_.fetch_add(1, std::memory_order_relaxed);
+      return OpaqueHandle::of(handles_[number % size].exchange(handle.value(), std::memory_order_acq_rel));
+    }
+
+   private:
+    std::array<std::atomic<void*>, size> handles_{};
+    std::atomic<std::uint64_t> added_{0};
   };
 
-  void* keep(EventPair pair) noexcept {
-    const std::uint64_t number = added_.fetch_add(1, std::memory_order_relaxed);
-    const auto index = static_cast<std::uint32_t>(number % kKept);
-    const auto generation = static_cast<std::uint32_t>((number / kKept + 1) & OpaqueHandle::kGenerationMask);
-    Kept& entry = kept_[index];
-    entry.generation.store(0, std::memory_order_seq_cst);
-    entry.own.store(pair.own, std::memory_order_seq_cst);
-    entry.chained.store(pair.chained, std::memory_order_seq_cst);
-    entry.context.store(pair.context, std::memory_order_seq_cst);
-    entry.generation.store(generation, std::memory_order_seq_cst);
-    return OpaqueHandle{HandleKind::chained_operation, 0, generation, index}.value();
+  void* keep(EventPair pair, Lifetime lifetime) noexcept {
+    OpaqueHandle handle{};
+    Kept* const made = kept_.take(&handle);
+    if (made == nullptr) return count_lost();
+    __atomic_store_n(&made->own, pair.own, __ATOMIC_RELEASE);
+    __atomic_store_n(&made->chained, pair.chained, __ATOMIC_RELEASE);
+    __atomic_store_n(&made->context, pair.context, __ATOMIC_RELEASE);
+    __atomic_store_n(&made->is_captured, lifetime == Lifetime::replays, __ATOMIC_RELEASE);
+    return handle.value();
   }
-  EventPair find_kept(OpaqueHandle handle) const noexcept {
-    if (handle.index >= kKept || handle.generation == 0) return {};
-    const Kept& entry = kept_[handle.index];
-    if (entry.generation.load(std::memory_order_seq_cst) != handle.generation) return {};
+  EventPair find_kept(OpaqueHandle handle) noexcept {
     EventPair pair;
-    pair.own = entry.own.load(std::memory_order_seq_cst);
-    pair.chained = entry.chained.load(std::memory_order_seq_cst);
-    pair.context = entry.context.load(std::memory_order_seq_cst);
-    // The entry may have been written for another event in between.
-    return entry.generation.load(std::memory_order_seq_cst) == handle.generation ? pair : EventPair{};
+    const Kept* const kept = kept_.find(handle);
+    if (kept != nullptr) {
+      pair.own = __atomic_load_n(&kept->own, __ATOMIC_ACQUIRE);
+      pair.chained = __atomic_load_n(&kept->chained, __ATOMIC_ACQUIRE);
+      pair.context = __atomic_load_n(&kept->context, __ATOMIC_ACQUIRE);
+      // The place may have been given to another event in between.
+      if (kept_.find(handle) == kept) return pair;
+    }
+    count_lost();
+    return {};
+  }
+  void* count_lost() noexcept {
+    lost_.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
   }
 
   EventPool<EventPair> running_{HandleKind::chained_event};
-  std::array<Kept, kKept> kept_{};
-  std::atomic<std::uint64_t> added_{0};
+  EventPool<Kept, kKeptMax> kept_{HandleKind::chained_operation};
+  Ended<kEnded> ended_;
+  Ended<kCaptured> captured_;
+  std::atomic<std::uint64_t> lost_{0};
 };
 
 }  // namespace weft::nccl

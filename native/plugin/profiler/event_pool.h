@@ -12,11 +12,12 @@
 
 namespace weft::nccl {
 
-template <typename Event>
+// The limit for events in progress at the same time is a multiple of 1024.
+template <typename Event, std::uint32_t kEventsMax = 1 << 18>
 class EventPool {
- public:
-  static constexpr std::uint32_t kEventsMax = 1 << 18;
+  static_assert(kEventsMax <= OpaqueHandle::kIndexMask + 1);
 
+ public:
   explicit EventPool(HandleKind kind) noexcept : kind_(kind) {}
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;

@@ -113,23 +113,22 @@ void Profiler::name(Context* context, const CommunicatorFacts& facts) noexcept {
 
 void Profiler::init(void** context, int* mask, const CommunicatorFacts& facts, Logger log) noexcept {
   *context = nullptr;
-  *mask = 0;
-  if (!mark_parent()) return;
+  engine::TraceWriter* writer = nullptr;
   try {
-    engine::TraceWriter* writer = nullptr;
-    {
+    if (mark_parent()) {
       const std::lock_guard lock(mutex_);
       writer = begin_tracing(log);
     }
-    if (writer == nullptr) return;
-    auto made = std::make_unique<Context>();
-    made->record = writer->next_id();
-    if (facts.ranks > 0) name(made.get(), facts);
-    *context = contexts_.add(std::move(made));
-    if (*context == nullptr) return;
-    *mask = static_cast<int>(kMask | (kernels_every_ != 0 ? kEventKernelChannel : 0));
+    if (writer != nullptr) {
+      auto made = std::make_unique<Context>();
+      made->record = writer->next_id();
+      if (facts.ranks > 0) name(made.get(), facts);
+      *context = contexts_.add(std::move(made));
+    }
   } catch (const std::bad_alloc&) {  // out of memory: this communicator is not traced
   }
+  const std::uint64_t wanted = kMask | (kernels_every_ != 0 ? kEventKernelChannel : 0);
+  __atomic_store_n(mask, writer == nullptr ? 0 : static_cast<int>(wanted), __ATOMIC_RELAXED);
 }
 
 void Profiler::finalize(void* context) noexcept {

@@ -168,14 +168,12 @@ Result record_state(void* event, int state, Arguments* arguments) noexcept {
 
 Result init_v1(void** context, int* mask) noexcept {
   *context = nullptr;
-  *mask = 0;
   return quietly([&](Profiler& profiler) { profiler.init(context, mask, {}, nullptr); });
 }
 
 Result init_v5(void** context, std::uint64_t comm_id, int* mask, const char* name, int nodes, int ranks, int rank,
                Logger log) noexcept {
   *context = nullptr;
-  *mask = 0;
   return quietly([&](Profiler& profiler) { profiler.init(context, mask, {comm_id, name, nodes, ranks, rank}, log); });
 }
 

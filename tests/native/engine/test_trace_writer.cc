@@ -1,5 +1,6 @@
 // Tests trace files as a reader finds them: whole blocks, texts and communicators repeated in every file, limits, a
-// full disk, several threads, and a forked child.
+// full and a hung disk, several threads, and a forked child.
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -113,6 +114,34 @@ std::shared_ptr<TraceWriter> opened(const Folder& folder, const TraceLimits& lim
   CHECK_EQUAL(error, std::string());
   return writer;
 }
+
+// Replaces the open file of a trace with a full pipe, so that the next write blocks until recover() is called.
+class HungDisk {
+ public:
+  void hang(const Folder& folder) {
+    CHECK_EQUAL(::pipe2(pipe_, O_NONBLOCK), 0);
+    const std::vector<char> bytes(4096);
+    while (::write(pipe_[1], bytes.data(), bytes.size()) > 0) {
+    }
+    CHECK_EQUAL(::fcntl(pipe_[1], F_SETFL, 0), 0);
+    int replaced = 0;
+    for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;  // the descriptor of this loop
+      const fs::path target = fs::read_symlink(entry.path(), gone);
+      if (gone || target.parent_path() != folder.path) continue;
+      CHECK(::dup2(pipe_[1], std::stoi(entry.path().filename())) >= 0);
+      ++replaced;
+    }
+    CHECK_EQUAL(replaced, 1);
+  }
+  void recover() {
+    std::vector<char> bytes(1 << 20);
+    static_cast<void>(!::read(pipe_[0], bytes.data(), bytes.size()));
+  }
+
+ private:
+  int pipe_[2];
+};
 
 // Whether the last record says that the trace has ended.
 bool has_end(const Segment& segment) {
@@ -332,6 +361,33 @@ TEST(trace__the_exit_of_the_process_ends_it) {
   const std::vector<Segment> segments = read_all(folder);
   CHECK_EQUAL(count(segments, TraceMessage::kType), 5u);
   CHECK(has_end(segments.back()));
+}
+
+TEST(trace__a_hung_disk_does_not_hold_up_the_exit) {
+  Folder folder;
+  for (const bool destroyed : {false, true}) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(60);
+      static std::shared_ptr<TraceWriter> kept;
+      [[maybe_unused]] static const void* volatile left = nullptr;
+      static HungDisk disk;
+      // Handlers run in reverse order, so this one runs after that of the writer, whose thread then wakes.
+      std::atexit([] {
+        disk.recover();
+        std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      });
+      kept = opened(folder);
+      left = kept.get();  // for the leak checker
+      disk.hang(folder);
+      put_messages(*kept, 5);
+      if (destroyed) kept.reset();
+      std::exit(0);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    CHECK_EQUAL(status, 0);
+  }
 }
 
 TEST(trace__a_file_that_cannot_grow_ends_with_a_whole_block) {

@@ -1,7 +1,12 @@
 // A profiler plugin for tests of WEFT_PROFILER_CHAIN. It wants all events, checks that every handle that it gets is one
 // of its own and in use, and writes counts to the file that CHAIN_REPORT names. It has versions 2 to 7. CHAIN_FAULT
-// makes it misbehave: `init` fails, `start` fails, `segv` and `abort` crash, `mask` wants only operations until the
-// first one.
+// makes it misbehave: `init` fails, `start` fails, `segv` and `abort` crash, `overflow` and `thread_overflow` use up
+// the stack of the first thread or of another one, `mask` wants only operations until the first one, `late` leaves the
+// mask as it is until chained_enable() is called, `twins` crashes as await_twin() says.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +14,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <thread>
 
 #include "native/plugin/profiler/abi_v2.h"
 #include "native/plugin/profiler/abi_v3.h"
@@ -40,6 +46,8 @@ bool fault(const char* name) {
 }
 char context_mark;
 
+void choose(int types) { __atomic_store_n(report().mask, types, __ATOMIC_RELAXED); }
+
 void write_report() {
   const char* const path = std::getenv("CHAIN_REPORT");
   std::FILE* const file = path == nullptr ? nullptr : std::fopen(path, "w");
@@ -58,23 +66,52 @@ Result begin(void** context, int* mask) {
   if (fault("init")) return Result::internal_error;
   *context = &context_mark;
   report().mask = mask;
-  *mask = fault("mask") ? static_cast<int>(kEventCollective) : 0xFFF;
+  if (!fault("late")) choose(fault("mask") ? static_cast<int>(kEventCollective) : 0xFFF);
   return Result::success;
 }
 Result init_v2(void** context, int* mask) { return begin(context, mask); }
-Result init_v4(void** context, int* mask, const char*, std::uint64_t, int, int, int, Logger) {
+Result init_v4(void** context, int* mask, const char*, std::uint64_t, int, int, int, Logger log) {
+  log(kLogInfo, kLogInit, "chained", 0, "chained: init");
   return begin(context, mask);
 }
-Result init_v5(void** context, std::uint64_t, int* mask, const char*, int, int, int, Logger) {
-  return begin(context, mask);
+Result init_v5(void** context, std::uint64_t, int* mask, const char*, int, int, int, Logger log) {
+  return init_v4(context, mask, nullptr, 0, 0, 0, 0, log);
 }
 
 bool known(void* event) { return event == nullptr || report().events.contains(event); }
+
+// Calls itself until the stack is used up.
+[[gnu::noinline]] int overflow(int calls) {
+  volatile char frame[4096];
+  frame[0] = static_cast<char>(calls);
+  return calls == 0 ? 0 : overflow(calls - 1) + frame[0];
+}
+
+// Of two threads, the one that starts a group crashes once the other one has started a group of calls, which takes
+// forever.
+void await_twin(std::uint64_t type) {
+  static std::atomic<bool> one{false}, two{false};
+  if (type == kEventGroup) {
+    one.store(true);
+    while (!two.load()) std::this_thread::yield();
+    ::raise(SIGSEGV);
+  } else if (type == kEventGroupApi) {
+    while (!one.load()) std::this_thread::yield();
+    two.store(true);
+    for (;;) ::pause();
+  }
+}
 
 template <typename Descriptor>
 Result start(void* context, void** event, Descriptor* from) {
   if (fault("segv")) ::raise(SIGSEGV);
   if (fault("abort")) std::abort();
+  if (fault(::syscall(SYS_gettid) == ::getpid() ? "overflow" : "thread_overflow")) {
+    static std::mutex one_thread;
+    one_thread.lock();
+    return static_cast<Result>(overflow(1 << 30));
+  }
+  if (fault("twins")) await_twin(from->type);
   if (fault("start")) return Result::internal_error;
   const std::lock_guard lock(report().mutex);
   auto& counts = report().counts;
@@ -82,7 +119,7 @@ Result start(void* context, void** event, Descriptor* from) {
   const std::uint64_t type = from->type;
   const bool proxy_of_another_process = type == kEventProxyOp && from->parent == reinterpret_cast<void*>(0xdead'beef);
   if (!proxy_of_another_process && !known(from->parent)) ++counts["foreign parents"];
-  if (from->parent != nullptr) ++counts["parents"];
+  if (from->parent != nullptr) ++counts["children " + std::to_string(type)];
   if constexpr (requires { from->collective.parent_group; }) {
     if (type == kEventCollective && !known(from->collective.parent_group)) ++counts["foreign groups"];
     if (type == kEventCollective && from->collective.parent_group != nullptr) ++counts["groups"];
@@ -91,7 +128,7 @@ Result start(void* context, void** event, Descriptor* from) {
   auto* const made = std::malloc(16);  // never freed, so that each event has an address of its own
   report().events[made] = {type, false};
   *event = made;
-  if (fault("mask")) *report().mask = 0xFFF;
+  if (fault("mask")) choose(0xFFF);
   return Result::success;
 }
 
@@ -139,4 +176,5 @@ CHAINED(4, init_v4)
 CHAINED(5, init_v5)
 CHAINED(6, init_v5)
 CHAINED(7, init_v5)
+__attribute__((visibility("default"), used)) void chained_enable() { weft::nccl::choose(0xFFF); }
 }

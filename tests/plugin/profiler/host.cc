@@ -1,13 +1,20 @@
 // Plays NCCL to a profiler library: `host LIBRARY VERSION`, with versions 1 to 7. It profiles an AllReduce and a Send
 // as NCCL does, misuses handles in every way that NCCL has been seen to, and fails if a call fails or takes long.
+// HOST_PLAY adds a part: `joins` initialises further communicators while the first one runs; `enables` lets the chained
+// profiler choose its events only after init; `many` uses a captured call and an open group again after 300,000 events;
+// `twins` crashes in one of two threads, in the chained profiler; `crashes` does outside of it; `ignores` ignores
+// SIGABRT from before init on.
 #include <dlfcn.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -37,7 +44,23 @@ constexpr std::uint64_t kCommId = 0x1234'5678'9abc'def0;
 constexpr int kRanks = 4, kRank = 1, kChannels = 2, kSteps = 6;
 constexpr std::size_t kStepBytes = 1000;
 
+bool plays(const char* part) {
+  const char* const chosen = std::getenv("HOST_PLAY");
+  return chosen != nullptr && std::strcmp(chosen, part) == 0;
+}
+
+// NCCL has one mask of event types for all communicators. Types that it lacked since watch() are lost events.
+struct MaskWatch {
+  const int* mask = nullptr;
+  int before = 0;
+  std::atomic<int> lost{0};
+  void watch(const int* watched) { mask = watched, before = *watched; }
+  void look() { lost.fetch_or(mask == nullptr ? 0 : before & ~__atomic_load_n(mask, __ATOMIC_RELAXED)); }
+};
+MaskWatch mask_watch;
+
 void print(int, unsigned long, const char*, int, const char* format, ...) {
+  mask_watch.look();
   va_list arguments;
   va_start(arguments, format);
   std::vfprintf(stderr, format, arguments);
@@ -50,7 +73,7 @@ struct Host {
   Table* table;
   int version;
   void* context = nullptr;
-  int mask = -1;
+  int mask = plays("enables") ? 0 : -1;  // NCCL's is 0 before the first init
 
   bool tells_communicator_first() const { return version >= 4; }
 
@@ -197,6 +220,21 @@ struct Host {
     stop(sent);
   }
 
+  // A replay of a captured graph names its call long after NCCL has stopped it. Other calls are forgotten in the end.
+  void operate_after_many() {
+    void* const group = start(descriptor(kEventGroupApi, nullptr));
+    Descriptor call = descriptor(kEventCollectiveApi, group);
+    void* const plain = start(call);
+    if constexpr (requires { call.collective_api; }) call.collective_api.is_captured = true;
+    void* const captured = start(call);
+    stop(plain);
+    stop(captured);
+    for (int i = 0; i < 300'000; ++i) stop(start(descriptor(kEventCollectiveApi, group)));
+    stop(collective(1001, 10, captured));
+    stop(collective(1002, 10, plain));
+    stop(group);
+  }
+
   // A forked child inherits the library; nothing that it calls is recorded or fails.
   void operate_in_child() {
     void* const event = collective(99, 1);
@@ -247,11 +285,62 @@ void init(Table* table, void** context, int* mask) {
   }
 }
 
+// While communicators are initialised, the events of one that runs must not be lost.
+template <typename Table>
+void join_others(Table* table, int* mask) {
+  mask_watch.watch(mask);
+  std::atomic<bool> done{false};
+  std::thread watcher([&] {
+    while (!done.load()) mask_watch.look();
+  });
+  void* context = nullptr;
+  for (int i = 0; i < 200; ++i) init(table, &context, mask);
+  done.store(true);
+  watcher.join();
+  REQUIRE(mask_watch.lost.load() == 0);
+  REQUIRE(table->finalize(context) == Result::success);
+}
+
+// The chained profiler chooses all events, by NCCL's mask or what it got in its place. NCCL calls only for events of
+// its mask, so without any the change must be seen without a call.
+template <typename AnyHost>
+void enable(AnyHost* host) {
+  void* const chained = ::dlopen(std::getenv("WEFT_PROFILER_CHAIN"), RTLD_NOW | RTLD_NOLOAD);
+  REQUIRE(chained != nullptr);
+  const bool called = host->mask != 0;
+  reinterpret_cast<void (*)()>(::dlsym(chained, "chained_enable"))();
+  if (called) host->stop(host->start(AnyHost::descriptor(kEventProxyControl, nullptr)));
+  REQUIRE((host->mask & 0xFFF) == 0xFFF);
+}
+
+// Two threads whose ids differ by a multiple of 256 are in the chained profiler, which crashes in the first one.
+template <typename AnyHost>
+[[noreturn]] void crash_beside_a_twin(AnyHost* host) {
+  std::atomic<long> first{0};
+  std::thread([&] {
+    first.store(::syscall(SYS_gettid));
+    host->start(AnyHost::descriptor(kEventGroup, nullptr));
+  }).detach();
+  while (first.load() == 0) std::this_thread::yield();
+  for (;;) {
+    std::thread([&] {
+      if ((::syscall(SYS_gettid) - first.load()) % 256 == 0) host->start(AnyHost::descriptor(kEventGroupApi, nullptr));
+    }).join();
+  }
+}
+
+bool ignores_abort() {
+  struct sigaction now{};
+  REQUIRE(::sigaction(SIGABRT, nullptr, &now) == 0);
+  return (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_IGN;
+}
+
 template <typename Table, typename Descriptor, typename Arguments>
 int play(void* library, int version) {
   auto* const table = static_cast<Table*>(::dlsym(library, ("ncclProfiler_v" + std::to_string(version)).c_str()));
   REQUIRE(table != nullptr && std::string(table->name) == "weft");
   Host<Table, Descriptor, Arguments> host{table, version};
+  if (plays("ignores")) ::signal(SIGABRT, SIG_IGN);
   init(table, &host.context, &host.mask);
   if (std::getenv("WEFT_TRACE") == nullptr && std::getenv("WEFT_PROFILER_CHAIN") == nullptr) {
     REQUIRE(host.mask == 0 && host.context == nullptr);
@@ -259,9 +348,15 @@ int play(void* library, int version) {
     REQUIRE(table->finalize(host.context) == Result::success);
     return 0;
   }
+  if (plays("enables")) enable(&host);
   REQUIRE((host.mask & static_cast<int>(kEventCollective | kEventProxyStep)) != 0 && host.context != nullptr);
+  if (plays("twins")) crash_beside_a_twin(&host);
   host.operate(1);
+  if (plays("ignores")) REQUIRE(ignores_abort() && ::raise(SIGABRT) == 0 && ignores_abort());
+  if (plays("crashes")) ::raise(SIGSEGV);
   host.misuse();
+  if (plays("many")) host.operate_after_many();
+  if (plays("joins")) join_others(table, &host.mask);
   std::vector<std::thread> threads;
   for (std::uint64_t i = 0; i < 4; ++i) threads.emplace_back([&, i] { host.operate(10 + i); });
   for (std::thread& thread : threads) thread.join();
