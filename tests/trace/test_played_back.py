@@ -1,5 +1,6 @@
 """Tests the playback of traces in the simulator, at the same scale and at others."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -249,6 +250,31 @@ def test_command__plays_a_trace_back(original: tuple[Result, Path]) -> None:
     done = weft_sim(*words)
     assert done.returncode == 0, done.stderr
     assert "trace  16" in done.stdout
+    assert "note:" not in done.stderr
+
+
+def test_command__says_what_the_trace_lacks(original: tuple[Result, Path], tmp_path: Path) -> None:
+    """A file is cut off, some operations have no size, and some no bytes."""
+    files = sorted(original[1].glob("*.trace"))
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    for number, file in enumerate(files):
+        (cut / file.name).write_bytes(file.read_bytes()[: -200 if number == 0 else None])
+    with open_store(cut) as store:
+        store.rows("UPDATE operations SET bytes = NULL WHERE function = 'AllReduce'")
+        store.rows("UPDATE operations SET bytes = 0 WHERE function = 'AllGather'")
+        store.rows("UPDATE operations SET begin_ns = NULL WHERE function = 'Recv'")
+        store.to_parquet(tmp_path / "tables")
+    words: list[str | Path] = ["first", "--workload", tmp_path / "tables", "--json", "-"]
+    done = weft_sim(*words, "--set", "network.hosts=8")
+    assert done.returncode == 0, done.stderr
+    assert "note: 8 operations are left out: the trace lacks their begin, " in done.stderr
+    assert "note: 16 operations are left out: the trace does not tell their size" in done.stderr
+    assert "note: 2 operations of 0 bytes are played back with 1 byte" in done.stderr
+    assert "note: no end: process" in done.stderr
+    assert json.loads(done.stdout)["notes"]
+    done = weft_sim(*words, "--set", "network.hosts=8,9", "-j", "1")
+    assert "note: 16 operations are left out" in done.stderr
 
 
 @pytest.mark.parametrize(

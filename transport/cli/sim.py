@@ -224,9 +224,15 @@ def show(result: Result, seconds: float, files: Files) -> None:
     if result.steps:
         print_table(*tables.steps(result))
     own = result.scenario
-    for line in [*tables.remarks(result), *own.network.notes, *own.work.notes]:
+    for line in [*tables.remarks(result), *own.network.notes]:
         click.echo(line)
     click.echo(f"{speed}; fingerprint {result.fingerprint}; {build_text()}")
+
+
+def say_notes(scenario: Scenario) -> None:
+    """Says on stderr what is missing or assumed in the workloads."""
+    for note in scenario.work.notes:
+        click.echo(f"note: {note}", err=True)
 
 
 def title_of(result: Result) -> str:
@@ -394,6 +400,7 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     folder = trace_folder(given["trace_folder"])
     result, seconds = run_once(simulation)
     show(result, seconds, files)
+    say_notes(simulation.scenario)
     if folder is not None:
         save_trace(result, folder)
     if result.partial:
@@ -497,8 +504,10 @@ def do_sweep(
         found = sweep.on_dask(scenario, cases, given["dask"], **options)
     else:
         jobs = given["jobs"] or len(os.sched_getaffinity(0))
-        first = cases[0]
-        check_memory(first.simulation(scenario).estimated_bytes, min(jobs, len(cases)))
+        first = cases[0].simulation(scenario)
+        check_memory(first.estimated_bytes, min(jobs, len(cases)))
+        say_notes(first.scenario)
+        del first
         found = sweep.local(scenario, cases, jobs, **options)
     rows, cut_by = run_sweep(scenario, cases, found)
     show_sweep(scenario, cases, rows, bool(cut_by), files)

@@ -52,6 +52,11 @@ LEFT JOIN member s ON s.comm_id = m.comm_id AND s.rank = o.root
 WHERE o.function IS NOT NULL AND m.comm_id IS NOT NULL AND o.begin_ns IS NOT NULL
 ORDER BY 10, p.spot, o.id
 """
+_INCOMPLETE = """
+SELECT count(*) FROM operations o LEFT JOIN place p ON p.process = o.process
+LEFT JOIN comms m ON m.process = o.process AND m.id = o.comm
+WHERE p.spot IS NULL OR o.function IS NULL OR m.comm_id IS NULL OR o.begin_ns IS NULL
+"""
 
 
 @dataclass(eq=False)
@@ -65,12 +70,12 @@ class Found:
     peer: int  # of Send and Recv: the rank at the other end; of others: the root; -1: not known
     begin_ns: dict[int, int] = field(default_factory=dict)  # rank -> time at which it began
     end_ns: dict[int, int] = field(default_factory=dict)
-    total_bytes: int = 0  # sum over the ranks of the sizes in their calls
+    sizes: list[int] = field(default_factory=list)  # sizes in the calls of the ranks, if known
 
     @property
     def size_bytes(self) -> int:
         """Size in the call of one rank; the mean if they differ, as for tokens to experts."""
-        return round(self.total_bytes / max(len(self.begin_ns), 1))
+        return round(sum(self.sizes) / len(self.sizes))
 
 
 @dataclass(eq=False)
@@ -96,6 +101,7 @@ def job(folder: Path, hosts: int, keys: Mapping[str, Any]) -> Job:
                 names = ", ".join(name or "(unnamed)" for name, _ in jobs[:8])
                 raise BadWorkError("job", f"{folder} has several jobs, choose one: {names}")
             recorded = read(store)
+            lacking = store.notes()
     except (TraceError, WeftError) as error:
         raise BadWorkError("file", str(error)) from None
     whole, part = _scale(keys["scale"], recorded.ranks)
@@ -111,6 +117,7 @@ def job(folder: Path, hosts: int, keys: Mapping[str, Any]) -> Job:
     notes = [*recorded.notes, *said]
     if unmatched:
         notes.append(f"{unmatched:,} sends or receives without another end are left out")
+    notes += lacking
     return Job(
         made.transfers, made.dependencies, turn=made.turn, program=made.program,
         received_turn=made.received_turn, local=made.local, notes=tuple(notes),
@@ -139,6 +146,7 @@ def read(store: Store) -> Recorded:
     }
     found: dict[tuple[Any, ...], Found] = {}
     left_out: Counter[str] = Counter()
+    ((left_out["the trace lacks their begin, communicator or rank"],),) = store.rows(_INCOMPLETE)
     for rows in store.batches(_OPERATIONS):
         for row in rows:
             _add(found, members, row, left_out)
@@ -148,12 +156,21 @@ def read(store: Store) -> Recorded:
     notes = []
     if absent:
         notes.append(f"{len(absent):,} of {ranks:,} ranks have no trace: they only communicate")
-    notes += [f"{count:,} operations are left out: {why}" for why, count in left_out.items()]
-    notes += _of_roots(found.values())
+    unsized = [key for key, one in found.items() if not one.sizes]
+    for key in unsized:
+        left_out["the trace does not tell their size"] += len(found.pop(key).begin_ns)
+    why = [f"{count:,} operations are left out: {why}" for why, count in left_out.items() if count]
     if not found:
-        raise BadWorkError("file", "the trace has no operations that can be played back")
+        text = "the trace has no operations that can be played back"
+        raise BadWorkError("file", "; ".join([text, *why]))
+    notes += [*why, *_of_empty(found.values()), *_of_roots(found.values())]
     order = sorted(found.values(), key=lambda one: min(one.begin_ns.values()))
     return Recorded(ranks, members, order, notes)
+
+
+def _of_empty(operations: Collection[Found]) -> list[str]:
+    empty = sum(not any(one.sizes) for one in operations)
+    return [f"{empty:,} operations of 0 bytes are played back with 1 byte"] if empty else []
 
 
 def _of_roots(operations: Collection[Found]) -> list[str]:
@@ -211,7 +228,8 @@ def _add(
             -1 if row["peer"] is None else row["peer"],
         ),
     )  # fmt: skip
-    one.total_bytes += row["bytes"] or 1
+    if row["bytes"] is not None:
+        one.sizes.append(row["bytes"])
     one.begin_ns[rank] = row["begin_ns"]
     one.end_ns[rank] = max(row["end_ns"], row["begin_ns"])
 
