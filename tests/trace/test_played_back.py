@@ -253,6 +253,16 @@ def test_command__plays_a_trace_back(original: tuple[Result, Path]) -> None:
     assert "note:" not in done.stderr
 
 
+def test_command__needs_only_a_network(original: tuple[Result, Path], tmp_path: Path) -> None:
+    fabric = tmp_path / "fabric.toml"
+    fabric.write_text("[network]\nhosts = 8\n")
+    done = weft_sim(fabric, "--workload", original[1])
+    assert done.returncode == 0, done.stderr
+    assert "trace  8" in done.stdout
+    done = weft_sim(fabric, "--workload", original[1], "--scale", "2")
+    assert "8 hosts: set network.hosts to 16 or more (set for this run" in done.stderr
+
+
 def test_command__says_what_the_trace_lacks(original: tuple[Result, Path], tmp_path: Path) -> None:
     """A file is cut off, some operations have no size, and some no bytes."""
     files = sorted(original[1].glob("*.trace"))

@@ -384,7 +384,7 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     settings = settings_of(given)
     single = {key: values[0] for key, values in settings.items() if len(values) == 1}
     several = {key: values for key, values in settings.items() if len(values) > 1}
-    scenario = with_workload(load(given["scenario"]), given["workload"], given["scale"])
+    scenario = load(given["scenario"], workload=workload_of(given["workload"], given["scale"]))
     seeds = given["seeds"]
     if several or seeds is not None or given["dask"]:
         scenario, kept = of_all_runs(scenario, policies, single, several)
@@ -410,12 +410,12 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     return 0
 
 
-def with_workload(scenario: Scenario, trace: Path | None, scale: float | None) -> Scenario:
-    """The scenario with the operations of a trace as its only workload."""
+def workload_of(trace: Path | None, scale: float | None) -> list[dict[str, Any]] | None:
+    """The workload that plays a trace back; None: --workload is not given."""
     if trace is None:
         if scale is not None:
             raise click.UsageError("--scale needs --workload: give the folder of a trace")
-        return scenario
+        return None
     if not trace.is_dir():
         raise click.UsageError(f"--workload: {trace} is not a folder with a trace")
     table = {
@@ -423,7 +423,7 @@ def with_workload(scenario: Scenario, trace: Path | None, scale: float | None) -
         "file": str(trace.absolute()),
         "scale": 1 if scale is None else scale,
     }
-    return scenario.changed({"workload": [table]})
+    return [table]
 
 
 def trace_folder(folder: Path | None) -> Path | None:
