@@ -127,6 +127,7 @@ operations = [{collective = "all_reduce_ring", size_bytes = "1 MB", channels = 2
         assert store.rows("SELECT DISTINCT channel FROM channels ORDER BY 1") == [(0,), (1,)]
     # The network has more hosts than the trace has ranks, over which times are averaged.
     again = played(tmp_path, hosts=16)
+    assert again.jobs[0]["ranks"] == 8
     assert (sent(again)[:8, :8] == sent(result)).all()
     network_ns = result.steps[0]["network_ns"]
     assert again.steps[0]["network_ns"] == pytest.approx(network_ns, rel=0.1)
