@@ -232,6 +232,18 @@ def test_steps__operations_begin_after_what_they_wait_for(
         ('{compute_ns = 1, collective = "reduce"}', "", "give either compute_ns or collective"),
         ("{compute_ns = 1, stram = 2}", "", "no such key; did you mean stream?"),
         ('{name = "a", compute_ns = 1, after = "b"}', "", "a: no operation 'b' comes before it"),
+        ('{name = "a", compute_ns = 1, after = "b"}', "", "it is the first one: remove its after"),
+        ('{name = "a", compute_ns = 1, after = ["a"]}', "", "a: after: it cannot wait for itself"),
+        (
+            '{name = "a", compute_ns = 1, after = "b"}, {name = "b", compute_ns = 1}',
+            "",
+            "a: after: 'b' comes later in the list",
+        ),
+        (
+            '{compute_ns = 1}, {name = "a", compute_ns = 1, after = [["b"]]}',
+            "",
+            "a: no operation ['b'] comes before it; there are operation 0",
+        ),
         ('{name = "a", compute_ns = 1}, {name = "a", compute_ns = 1}', "", "have this name"),
         ('{collective = "reduce", group_ranks = 3}', "", "must divide the 4 ranks"),
         ('{collective = "reduce", group_ranks = 4, across = true}', "", "at least 2 ranks"),

@@ -95,14 +95,21 @@ def _before(
         # As in PyTorch, communication waits for the computation before it.
         return [*found, last.get(COMPUTING, none)] if step.keys["compute_ns"] is None else found
     for name in [after] if isinstance(after, str) else after:
-        if name not in named:
-            there = [one.name for one in steps[: steps.index(step)]]
-            told = nearest(str(name), there)
-            raise BadWorkError(
-                "operations", f"{step.name}: no operation {name!r} comes before it{told}"
-            )
+        if not isinstance(name, str) or name not in named:
+            raise BadWorkError("operations", f"{step.name}: {_why_not_after(step, steps, name)}")
         found.append(named[name])
     return found
+
+
+def _why_not_after(step: Step, steps: Sequence[Step], name: object) -> str:
+    """Why an operation cannot wait for the one that its `after` names."""
+    if name == step.name:
+        return "after: it cannot wait for itself: name an earlier operation"
+    if name in [one.name for one in steps]:
+        return f"after: {name!r} comes later in the list: move one of the two"
+    earlier = [one.name for one in steps[: steps.index(step)]]
+    told = nearest(str(name), earlier) if earlier else "; it is the first one: remove its after"
+    return f"no operation {name!r} comes before it{told}"
 
 
 def _operation(
