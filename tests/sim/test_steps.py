@@ -247,6 +247,12 @@ def test_steps__operations_begin_after_what_they_wait_for(
         ('{name = "a", compute_ns = 1}, {name = "a", compute_ns = 1}', "", "have this name"),
         ('{collective = "reduce", group_ranks = 3}', "", "must divide the 4 ranks"),
         ('{collective = "reduce", group_ranks = 4, across = true}', "", "at least 2 ranks"),
+        ('{collective = "reduce", root = 4}', "", "root 4: ranks of its communicator are 0 to 3"),
+        (
+            '{name = "a", collective = "broadcast", root = 2, group_ranks = 2}',
+            "",
+            "a: root 2: ranks of its communicator are 0 to 1",
+        ),
         ('{collective = "all"}', "", "choose one of all_reduce_ring"),
         ('{collective = "send"}', "", "3 sends and receives have no other end"),
         ('{collective = "send", shift = 4}', "", "shift 4: must be less than the number of ranks"),

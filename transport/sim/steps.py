@@ -28,6 +28,7 @@ COLLECTIVES = {
     "reduce": ("Reduce", "RING"),
     "all_to_all": ("AllToAll", ""),
 }
+ROOTED = ("broadcast", "reduce")
 MESSAGES = {"send": SEND, "receive": RECEIVE}
 COMPUTING, NETWORK = "compute", "network"  # streams of computations and of all other operations
 OPERATIONS_MAX = 1 << 20
@@ -136,7 +137,7 @@ def _operation(
     function, algorithm = COLLECTIVES[name]
     return Operation(
         ranks=group, function=function, algorithm=algorithm, size_bytes=keys["size_bytes"],
-        channels=keys["channels"], root=min(keys["root"], len(group) - 1), **common,
+        channels=keys["channels"], root=keys["root"], **common,
     )  # fmt: skip
 
 
@@ -157,6 +158,10 @@ def _steps(ranks: int, operations: Sequence[Mapping[str, Any]]) -> list[Step]:
         if (keys["compute_ns"] is None) == (collective is None):
             raise BadWorkError("operations", f"{name}: give either compute_ns or collective")
         groups = _groups(ranks, keys, name)
+        if collective in ROOTED and keys["root"] >= len(groups[0]):
+            last = len(groups[0]) - 1
+            text = f"{name}: root {keys['root']}: ranks of its communicator are 0 to {last}"
+            raise BadWorkError("operations", text)
         is_message = collective in MESSAGES  # all sends and receives share a communicator
         shape = (is_message,) if is_message else (keys["group_ranks"], keys["across"])
         first = communicators.get(shape, numbered)
