@@ -254,7 +254,19 @@ def test_steps__operations_begin_after_what_they_wait_for(
             "a: root 2: ranks of its communicator are 0 to 1",
         ),
         ('{collective = "all"}', "", "choose one of all_reduce_ring"),
-        ('{collective = "send"}', "", "3 sends and receives have no other end"),
+        (
+            '{name = "out", collective = "send"}',
+            "",
+            "out: the send of rank 0 to rank 1 has no receive, and 2 more sends and receives lack "
+            "their other end: give each send a receive with shift 1",
+        ),
+        (
+            '{collective = "send"}, {name = "in", collective = "receive"}, '
+            '{name = "in 2", collective = "receive", shift = 3}',
+            "",
+            "in 2: the receive of rank 3 from rank 0 has no send: give each receive a send with "
+            "shift 3",
+        ),
         ('{collective = "send", shift = 4}', "", "shift 4: must be less than the number of ranks"),
         ("{compute_ns = 1}", "slow_ranks = [4]", "slow_ranks: 4: ranks are 0 to 3"),
         ("{compute_ns = 1}", "slow_ranks = 4", "expected a list of whole numbers"),

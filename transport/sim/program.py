@@ -254,9 +254,10 @@ class _Builder:
         self.turns.append((sent_by, received_by, len(made)))
         return numbers
 
-    def unmatched(self) -> int:
-        """The number of sends and receives that have no other end."""
-        return sum(map(len, self.sends.values())) + sum(map(len, self.receives.values()))
+    def unmatched(self) -> list[tuple[int, int]]:
+        """The sends and receives that have no other end, each as operation and member."""
+        left = [*self.sends.values(), *self.receives.values()]
+        return sorted(one for waiting in left for one in waiting)
 
     def job(self) -> Job:
         bounded(self.count + self.local.count)
@@ -296,8 +297,11 @@ def _made(one: Operation) -> Job:
     return make(len(one.ranks), keys, None)
 
 
-def build(program: Program) -> tuple[Job, int]:
-    """The job of a program, and the number of sends and receives without another end."""
+def build(program: Program) -> tuple[Job, list[tuple[int, int]]]:
+    """The job of a program, and its sends and receives without another end.
+
+    Each of these is the index of an operation, and that of one of its members.
+    """
     builder = _Builder(program)
     for index, one in enumerate(program.operations):
         builder.begin_and_end(index, one)

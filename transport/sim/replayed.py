@@ -116,7 +116,7 @@ def job(folder: Path, hosts: int, keys: Mapping[str, Any]) -> Job:
     made, unmatched = build(program)
     notes = [*recorded.notes, *said]
     if unmatched:
-        notes.append(f"{unmatched:,} sends or receives without another end are left out")
+        notes.append(f"{len(unmatched):,} sends or receives without another end are left out")
     notes += lacking
     return Job(
         made.transfers, made.dependencies, turn=made.turn, program=made.program,

@@ -46,11 +46,27 @@ class Step:
 
 def job(ranks: int, keys: Mapping[str, Any]) -> Job:
     """The job of a [[workload]] of pattern "steps"; BadWorkError if a key is wrong."""
-    made, unmatched = build(program(ranks, keys))
+    steps = program(ranks, keys)
+    made, unmatched = build(steps)
     if unmatched:
-        text = f"{unmatched:,} sends and receives have no other end: give each shift one of both"
-        raise BadWorkError("operations", text)
+        raise BadWorkError("operations", _without_other_end(steps, unmatched))
     return made
+
+
+def _without_other_end(steps: Program, unmatched: Sequence[tuple[int, int]]) -> str:
+    """Says which send or receive has no other end; `unmatched` is as from `build`."""
+    index, member = unmatched[0]
+    one = steps.operations[index]
+    assert one.peers is not None
+    rank, peer = int(one.ranks[member]), int(one.peers[member])
+    what, other, way = ("send", "receive", "to") if one.function == SEND else (
+        "receive", "send", "from")  # fmt: skip
+    more = len(unmatched) - 1
+    too = f", and {more:,} more sends and receives lack their other end" if more else ""
+    return (
+        f"{one.name}: the {what} of rank {rank} {way} rank {peer} has no {other}{too}: give each "
+        f"{what} a {other} with shift {abs(peer - rank)}"
+    )
 
 
 def program(ranks: int, keys: Mapping[str, Any]) -> Program:
