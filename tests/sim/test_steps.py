@@ -224,6 +224,16 @@ def test_steps__operations_begin_after_what_they_wait_for(
     assert all(ends[key] >= begin for key, begin in begins.items())
 
 
+def test_steps__a_run_that_computes_until_its_limit_took_that_long() -> None:
+    text = "limit_ns = 1_000_000\n[network]\nhosts = 2\n[[workload]]\npattern = 'steps'\n"
+    simulation = Simulation(parse(f"{text}operations = [{{compute_ns = '5 s'}}]"))
+    while simulation.step():
+        pass
+    result = simulation.result()
+    assert not result.finished
+    assert result.summary()["virtual_ns"] == 1_000_000
+
+
 @pytest.mark.parametrize(
     ("operations", "more", "said"),
     [
