@@ -240,10 +240,12 @@ def _scale(scale: float, ranks: int) -> tuple[int, int]:
     part = round(1 / scale) if scale < 1 else 1
     if abs(whole / part - scale) > 1e-6 * scale:
         raise BadWorkError("scale", f"{scale:g}: give a whole number, or 1 over one")
-    if ranks % part or ranks // part < 2:
-        raise BadWorkError(
-            "scale", f"{scale:g}: the trace has {ranks} ranks, which it does not divide"
-        )
+    if ranks % part:
+        text = f"{scale:g}: the {ranks} ranks of the trace cannot be divided by {part}"
+        raise BadWorkError("scale", text)
+    if ranks // part < 2:
+        text = f"{scale:g}: {ranks // part} of the {ranks} ranks of the trace would remain"
+        raise BadWorkError("scale", f"{text}: at least 2 are needed")
     return whole, part
 
 
