@@ -179,6 +179,26 @@ def test_playback__roots_are_recorded(workload: str, tmp_path: Path) -> None:
     assert again.scenario.work.notes == []
 
 
+def test_playback__a_single_tree_stays_one(tmp_path: Path) -> None:
+    result = run(NETWORK.format(hosts=8) + 'pattern = "all_reduce_tree"\nsize_bytes = "80 kB"')
+    write_trace(result, tmp_path)
+    again = played(tmp_path)
+    assert (sent(again) == sent(result)).all()
+    assert again.scenario.work.notes == []
+
+
+def test_playback__algorithms_that_run_as_rings_are_said(
+    original: tuple[Result, Path], tmp_path: Path
+) -> None:
+    with open_store(original[1]) as store:
+        store.rows("UPDATE operations SET algorithm = 'NVLS' WHERE function = 'AllReduce'")
+        store.rows("UPDATE operations SET algorithm = NULL WHERE function = 'AllGather'")
+        store.to_parquet(tmp_path / "tables")
+    (note,) = played(tmp_path / "tables").scenario.work.notes
+    assert note.startswith("6 operations run as rings, ")
+    assert note.endswith(": NVLS (4), not known (2)")
+
+
 def test_playback__a_root_that_is_not_known_is_said(tmp_path: Path) -> None:
     write_trace(run(NETWORK.format(hosts=8) + ROOTED), tmp_path / "one")
     with open_store(tmp_path / "one") as store:

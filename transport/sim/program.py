@@ -32,7 +32,11 @@ LAUNCH, BEGIN, END = 0, 1, 2  # kinds of local events
 SEND, RECEIVE = "Send", "Recv"
 # NCCL's function -> algorithm -> collective. Other algorithms of a function run as its first one.
 MAKERS: dict[str, dict[str, Callable[..., Job]]] = {
-    "AllReduce": {"RING": collectives.all_reduce_ring, "TREE": trees.all_reduce_double_tree},
+    "AllReduce": {
+        "RING": collectives.all_reduce_ring,
+        "TREE": trees.all_reduce_double_tree,
+        collectives.BINARY_TREE: collectives.all_reduce_tree,
+    },
     "AllGather": {"RING": collectives.all_gather, "PAT": trees.all_gather_pat},
     "ReduceScatter": {"RING": collectives.reduce_scatter, "PAT": trees.reduce_scatter_pat},
     "Broadcast": {"RING": trees.broadcast},

@@ -163,7 +163,8 @@ def read(store: Store) -> Recorded:
     if not found:
         text = "the trace has no operations that can be played back"
         raise BadWorkError("file", "; ".join([text, *why]))
-    notes += [*why, *_of_empty(found.values()), *_of_roots(found.values())]
+    of = found.values()
+    notes += [*why, *_of_empty(of), *_of_algorithms(of), *_of_roots(of)]
     order = sorted(found.values(), key=lambda one: min(one.begin_ns.values()))
     return Recorded(ranks, members, order, notes)
 
@@ -171,6 +172,19 @@ def read(store: Store) -> Recorded:
 def _of_empty(operations: Collection[Found]) -> list[str]:
     empty = sum(not any(one.sizes) for one in operations)
     return [f"{empty:,} operations of 0 bytes are played back with 1 byte"] if empty else []
+
+
+def _of_algorithms(operations: Collection[Found]) -> list[str]:
+    lacking = Counter(
+        one.algorithm or "not known"
+        for one in operations
+        if "RING" in MAKERS.get(one.function, {}) and one.algorithm not in MAKERS[one.function]
+    )
+    if not lacking:
+        return []
+    named = ", ".join(f"{name} ({count:,})" for name, count in lacking.most_common())
+    text = f"{lacking.total():,} operations run as rings"
+    return [f"{text}, because the simulator lacks their algorithms or they are not told: {named}"]
 
 
 def _of_roots(operations: Collection[Found]) -> list[str]:
