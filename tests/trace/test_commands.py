@@ -180,7 +180,13 @@ def test_diff__shows_what_changed(folder: Path, tmp_path: Path) -> None:
     found = json.loads(output("diff", folder, other, "--json", "-"))
     assert found["bytes"][0]["what"] == ["0", "1"]
     assert (found["bytes"][0]["ratio"], found["calls"][0]["after"]) == (1, 1)
-    assert "second trace: no trace of ranks 1-3 of 4" in output("diff", folder, other)
+    said = output("diff", folder, other)
+    assert "second trace: no trace of ranks 1-3 of 4" in said
+    assert said.splitlines()[0] == "bytes by rank: 2 of 3 cells changed"
+    assert said.splitlines()[1].split()[:4] == ["from", "to", "before", "after"]
+    assert "\ncalls of operations: 1 of 1 rows changed\n" in said
+    said = output("diff", folder, other, "--top", "1")
+    assert said.startswith("bytes by rank: 2 of 3 cells changed; the 1 whose share changed most\n")
 
 
 @pytest.mark.parametrize("name", ["info", "matrix", "profile", "diff", "export", "query"])
