@@ -91,7 +91,10 @@ def test_matrix__large_ones_are_shades_and_a_list(tmp_path: Path) -> None:
     for scale in ("linear", "log"):
         lines = output("matrix", tmp_path, "--scale", scale).splitlines()
         assert lines[1] == " " * 63 + "@"
-        assert lines[66].split()[:4] == ["0", "99", "4.096", "kB"]
+        assert lines[65].startswith('shades: " " nothing, "." little, ... "@" up to 4.096 kB')
+        assert lines[65].endswith("; each is the sum of up to 2 x 2 cells")
+        assert (", logarithmic;" in lines[65]) == (scale == "log")
+        assert lines[67].split()[:4] == ["0", "99", "4.096", "kB"]
 
 
 def test_profile__prints_and_writes_json(folder: Path) -> None:
