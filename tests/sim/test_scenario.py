@@ -193,6 +193,15 @@ def test_scenario__an_unknown_name_lists_what_there_is() -> None:
         load("permutation_12")
 
 
+def test_scenario__a_name_without_its_suffix_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(GOOD)
+    with pytest.raises(ScenarioError, match=r"mine: no such file; did you mean mine\.toml\?"):
+        load("mine")
+
+
 def test_scenario__the_docs_have_every_key() -> None:
     page = (ROOT / "docs" / "SIMULATOR.md").read_text()
     assert schema.markdown() in page, (

@@ -423,6 +423,9 @@ def load(name: str | Path, *, workload: Sequence[Tables] | None = None) -> Scena
         known = shipped()
         if str(name) not in known:
             told = f"no such file and no shipped scenario{nearest(str(name), list(known))}"
+            beside = Path(f"{name}.toml")
+            if beside.is_file():
+                told = f"no such file; did you mean {beside}?"
             raise ScenarioError(f"{name}: {told}")
         file = known[str(name)]
     try:
