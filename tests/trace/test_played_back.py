@@ -259,6 +259,16 @@ def test_playback__folders_that_cannot_be_played_back(tmp_path: Path) -> None:
         run(NETWORK.format(hosts=8) + 'pattern = "trace"')
 
 
+def test_playback__a_trace_of_messages_alone_is_refused(
+    original: tuple[Result, Path], tmp_path: Path
+) -> None:
+    with open_store(original[1]) as store:
+        store.rows("DELETE FROM operations")
+        store.to_parquet(tmp_path / "tables")
+    with pytest.raises(ScenarioError, match=r"messages and no operations of NCCL, as of a program"):
+        played(tmp_path / "tables")
+
+
 def weft_sim(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from transport.cli import main; main()", "sim"]
     return subprocess.run(

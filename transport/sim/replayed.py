@@ -161,12 +161,24 @@ def read(store: Store) -> Recorded:
         left_out["the trace does not tell their size"] += len(found.pop(key).begin_ns)
     why = [f"{count:,} operations are left out: {why}" for why, count in left_out.items() if count]
     if not found:
-        text = "the trace has no operations that can be played back"
-        raise BadWorkError("file", "; ".join([text, *why]))
+        raise BadWorkError("file", "; ".join([_nothing(store), *why]))
     of = found.values()
     notes += [*why, *_of_empty(of), *_of_algorithms(of), *_of_roots(of)]
     order = sorted(found.values(), key=lambda one: min(one.begin_ns.values()))
     return Recorded(ranks, members, order, notes)
+
+
+def _nothing(store: Store) -> str:
+    """Says that there is nothing to play back, and why."""
+    ((operations, messages),) = store.rows(
+        "SELECT (SELECT count(*) FROM operations), (SELECT count(*) FROM messages)"
+    )
+    if messages and not operations:
+        return (
+            f"the trace has {messages:,} messages and no operations of NCCL, as of a program with "
+            "the Python API: only operations can be played back"
+        )
+    return "the trace has no operations that can be played back"
 
 
 def _of_empty(operations: Collection[Found]) -> list[str]:
