@@ -229,6 +229,16 @@ def test_commands__wrong_choices_are_one_line(folder: Path, words: list[str]) ->
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
+def test_matrix__a_function_that_the_trace_lacks_is_told(folder: Path, tmp_path: Path) -> None:
+    said = trace("matrix", folder, "--op", "x").stderr
+    assert "no operations of the function x, only: AllReduce" in said
+    with open_store(folder) as store:
+        store.rows("DELETE FROM operations")
+        store.to_parquet(tmp_path / "tables")
+    said = trace("matrix", tmp_path / "tables", "--op", "x").stderr
+    assert "the trace has no operations of NCCL, so none of the function x: leave the" in said
+
+
 needs_plugin = pytest.mark.skipif(not native.PLUGIN_PATH.exists(), reason="the plugin is not built")
 
 
