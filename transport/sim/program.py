@@ -49,15 +49,21 @@ CHANNELS_MAX = 64
 
 @dataclass(frozen=True, eq=False)
 class Wait:
-    """What the members of an operation wait for: one earlier operation each, and a delay."""
+    """What the members of an operation wait for: one earlier operation each, and a delay.
 
-    operation: Array  # [member]: index of an operation of the program; -1: none
-    delay_ns: Array  # [member]: time from the end of that operation until the member begins
+    The arrays have one element for each member.
+    """
+
+    operation: Array  # index of the earlier operation in the program; -1: the member waits for none
+    delay_ns: Array  # time from the end of that operation until the member begins
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One operation. `function`: NCCL's name; empty: a computation."""
+    """One operation. `function`: NCCL's name; empty: a computation.
+
+    `ranks`, `compute_ns` and `peers` have one element for each member.
+    """
 
     name: str
     ranks: Array  # its members, in the order of their ranks in the communicator
@@ -65,8 +71,8 @@ class Operation:
     function: str = ""
     algorithm: str = ""
     size_bytes: int = 0  # size of the buffer, as in nccl-tests; of the message for Send and Recv
-    compute_ns: Array | None = None  # [member]: duration of a computation
-    peers: Array | None = None  # [member], for Send and Recv: the rank at the other end
+    compute_ns: Array | None = None  # duration of a computation
+    peers: Array | None = None  # for Send and Recv: the rank at the other end
     root: int = 0  # of functions with a root: a member, by its place in `ranks`
     channels: int = 1
     communicator: int = 0  # operations with equal numbers share connections, in program order

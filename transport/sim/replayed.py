@@ -300,7 +300,8 @@ class _Scaled:
         self.ranks = recorded.ranks * whole // part
         self.sizes, self.times = keys["size_factor"], keys["compute_factor"]
         self.before, self.delays, self.first_ns = _order(recorded)
-        # For each operation of the program: operation of the trace, number of the copy, ranks.
+        # For each operation of the program but the start: the index of the operation of the trace,
+        # which of its copies it is (0: the first), and its ranks.
         self.chosen: list[tuple[int, int, Array]] = []
         self.index: dict[tuple[int, int], int] = {}  # (operation, copy) -> index in the program
         self.communicators: dict[tuple[int, int], int] = {}

@@ -92,7 +92,7 @@ def program(ranks: int, keys: Mapping[str, Any]) -> Program:
             for at, group in enumerate(step.groups):
                 here[group] = len(made)
                 made.append(_operation(step, at, group, before, slow, number))
-            # For a rank outside all groups, the stream's latest operation remains the one before.
+            # A rank that is in no group, as the last one of a send, has nothing new in the stream.
             stream = step.keys["stream"]
             kept = last.get(stream, np.full(ranks, -1))
             last[stream] = np.where(here >= 0, here, kept)
