@@ -61,7 +61,9 @@ size_bytes = "2 KiB"
         ("spines = 2", "uplink_queue_bytes = 4_000", r"6: network.uplink_queue_bytes: leaf0 to"),
         ("size_bytes = 1000", "size = 1", r"test.toml:8: workload.0.size: .* has no such key"),
         ("size_bytes = 1000", "to = 1", r"test.toml:8: workload.0.to: .* has no such key"),
-        ('"incast"', '"incats"', r"test.toml:10: workload.1.pattern: 'incats': choose one"),
+        ('"incast"', '"incats"',
+         r"test.toml:10: workload.1.pattern: 'incats': choose one.*; did you mean incast\?$"),
+        ('"incast"', '"xyz"', r"test.toml:10: workload.1.pattern: 'xyz': choose one .*, trace$"),
         ('"2 KiB"', '"2 KX"', r"test.toml:11: workload.1.size_bytes: '2 KX': expected bytes"),
         ("[[workload]]\nsize_bytes", "[workload]\nsize_bytes", r"test.toml: not TOML"),
         ("seed = 3", "[policies]\nwindo = 'x'", r"test.toml:3: policies.windo: no such policy"),
@@ -191,6 +193,15 @@ def test_scenario__the_shipped_lab_is_the_example() -> None:
 def test_scenario__an_unknown_name_lists_what_there_is() -> None:
     with pytest.raises(ScenarioError, match="did you mean permutation_128"):
         load("permutation_12")
+
+
+def test_scenario__a_name_without_its_suffix_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text(GOOD)
+    with pytest.raises(ScenarioError, match=r"mine: no such file; did you mean mine\.toml\?"):
+        load("mine")
 
 
 def test_scenario__the_docs_have_every_key() -> None:

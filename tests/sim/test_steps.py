@@ -224,6 +224,16 @@ def test_steps__operations_begin_after_what_they_wait_for(
     assert all(ends[key] >= begin for key, begin in begins.items())
 
 
+def test_steps__a_run_that_computes_until_its_limit_took_that_long() -> None:
+    text = "limit_ns = 1_000_000\n[network]\nhosts = 2\n[[workload]]\npattern = 'steps'\n"
+    simulation = Simulation(parse(f"{text}operations = [{{compute_ns = '5 s'}}]"))
+    while simulation.step():
+        pass
+    result = simulation.result()
+    assert not result.finished
+    assert result.summary()["virtual_ns"] == 1_000_000
+
+
 @pytest.mark.parametrize(
     ("operations", "more", "said"),
     [
@@ -232,11 +242,41 @@ def test_steps__operations_begin_after_what_they_wait_for(
         ('{compute_ns = 1, collective = "reduce"}', "", "give either compute_ns or collective"),
         ("{compute_ns = 1, stram = 2}", "", "no such key; did you mean stream?"),
         ('{name = "a", compute_ns = 1, after = "b"}', "", "a: no operation 'b' comes before it"),
+        ('{name = "a", compute_ns = 1, after = "b"}', "", "it is the first one: remove its after"),
+        ('{name = "a", compute_ns = 1, after = ["a"]}', "", "a: after: it cannot wait for itself"),
+        (
+            '{name = "a", compute_ns = 1, after = "b"}, {name = "b", compute_ns = 1}',
+            "",
+            "a: after: 'b' comes later in the list",
+        ),
+        (
+            '{compute_ns = 1}, {name = "a", compute_ns = 1, after = [["b"]]}',
+            "",
+            "a: no operation ['b'] comes before it; there are operation 0",
+        ),
         ('{name = "a", compute_ns = 1}, {name = "a", compute_ns = 1}', "", "have this name"),
         ('{collective = "reduce", group_ranks = 3}', "", "must divide the 4 ranks"),
         ('{collective = "reduce", group_ranks = 4, across = true}', "", "at least 2 ranks"),
+        ('{collective = "reduce", root = 4}', "", "root 4: ranks of its communicator are 0 to 3"),
+        (
+            '{name = "a", collective = "broadcast", root = 2, group_ranks = 2}',
+            "",
+            "a: root 2: ranks of its communicator are 0 to 1",
+        ),
         ('{collective = "all"}', "", "choose one of all_reduce_ring"),
-        ('{collective = "send"}', "", "3 sends and receives have no other end"),
+        (
+            '{name = "out", collective = "send"}',
+            "",
+            "out: the send of rank 0 to rank 1 has no receive, and 2 more sends and receives lack "
+            "their other end: give each send a receive with shift 1",
+        ),
+        (
+            '{collective = "send"}, {name = "in", collective = "receive"}, '
+            '{name = "in 2", collective = "receive", shift = 3}',
+            "",
+            "in 2: the receive of rank 3 from rank 0 has no send: give each receive a send with "
+            "shift 3",
+        ),
         ('{collective = "send", shift = 4}', "", "shift 4: must be less than the number of ranks"),
         ("{compute_ns = 1}", "slow_ranks = [4]", "slow_ranks: 4: ranks are 0 to 3"),
         ("{compute_ns = 1}", "slow_ranks = 4", "expected a list of whole numbers"),

@@ -91,7 +91,10 @@ def test_matrix__large_ones_are_shades_and_a_list(tmp_path: Path) -> None:
     for scale in ("linear", "log"):
         lines = output("matrix", tmp_path, "--scale", scale).splitlines()
         assert lines[1] == " " * 63 + "@"
-        assert lines[66].split()[:4] == ["0", "99", "4.096", "kB"]
+        assert lines[65].startswith('shades: " " nothing, "." little, ... "@" up to 4.096 kB')
+        assert lines[65].endswith("; each is the sum of up to 2 x 2 cells")
+        assert (", logarithmic;" in lines[65]) == (scale == "log")
+        assert lines[67].split()[:4] == ["0", "99", "4.096", "kB"]
 
 
 def test_profile__prints_and_writes_json(folder: Path) -> None:
@@ -180,7 +183,13 @@ def test_diff__shows_what_changed(folder: Path, tmp_path: Path) -> None:
     found = json.loads(output("diff", folder, other, "--json", "-"))
     assert found["bytes"][0]["what"] == ["0", "1"]
     assert (found["bytes"][0]["ratio"], found["calls"][0]["after"]) == (1, 1)
-    assert "second trace: no trace of ranks 1-3 of 4" in output("diff", folder, other)
+    said = output("diff", folder, other)
+    assert "second trace: no trace of ranks 1-3 of 4" in said
+    assert said.splitlines()[0] == "bytes by rank: 2 of 3 cells changed"
+    assert said.splitlines()[1].split()[:4] == ["from", "to", "before", "after"]
+    assert "\ncalls of operations: 1 of 1 rows changed\n" in said
+    said = output("diff", folder, other, "--top", "1")
+    assert said.startswith("bytes by rank: 2 of 3 cells changed; the 1 whose share changed most\n")
 
 
 @pytest.mark.parametrize("name", ["info", "matrix", "profile", "diff", "export", "query"])
@@ -218,6 +227,16 @@ def test_commands__two_jobs_must_be_told_apart(tmp_path: Path) -> None:
 def test_commands__wrong_choices_are_one_line(folder: Path, words: list[str]) -> None:
     done = trace("matrix", folder, *words)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_matrix__a_function_that_the_trace_lacks_is_told(folder: Path, tmp_path: Path) -> None:
+    said = trace("matrix", folder, "--op", "x").stderr
+    assert "no operations of the function x, only: AllReduce" in said
+    with open_store(folder) as store:
+        store.rows("DELETE FROM operations")
+        store.to_parquet(tmp_path / "tables")
+    said = trace("matrix", tmp_path / "tables", "--op", "x").stderr
+    assert "the trace has no operations of NCCL, so none of the function x: leave the" in said
 
 
 needs_plugin = pytest.mark.skipif(not native.PLUGIN_PATH.exists(), reason="the plugin is not built")

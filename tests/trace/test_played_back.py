@@ -1,5 +1,6 @@
 """Tests the playback of traces in the simulator, at the same scale and at others."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,7 @@ operations = [{collective = "all_reduce_ring", size_bytes = "1 MB", channels = 2
         assert store.rows("SELECT DISTINCT channel FROM channels ORDER BY 1") == [(0,), (1,)]
     # The network has more hosts than the trace has ranks, over which times are averaged.
     again = played(tmp_path, hosts=16)
+    assert again.jobs[0]["ranks"] == 8
     assert (sent(again)[:8, :8] == sent(result)).all()
     network_ns = result.steps[0]["network_ns"]
     assert again.steps[0]["network_ns"] == pytest.approx(network_ns, rel=0.1)
@@ -177,6 +179,26 @@ def test_playback__roots_are_recorded(workload: str, tmp_path: Path) -> None:
     assert again.scenario.work.notes == []
 
 
+def test_playback__a_single_tree_stays_one(tmp_path: Path) -> None:
+    result = run(NETWORK.format(hosts=8) + 'pattern = "all_reduce_tree"\nsize_bytes = "80 kB"')
+    write_trace(result, tmp_path)
+    again = played(tmp_path)
+    assert (sent(again) == sent(result)).all()
+    assert again.scenario.work.notes == []
+
+
+def test_playback__algorithms_that_run_as_rings_are_said(
+    original: tuple[Result, Path], tmp_path: Path
+) -> None:
+    with open_store(original[1]) as store:
+        store.rows("UPDATE operations SET algorithm = 'NVLS' WHERE function = 'AllReduce'")
+        store.rows("UPDATE operations SET algorithm = NULL WHERE function = 'AllGather'")
+        store.to_parquet(tmp_path / "tables")
+    (note,) = played(tmp_path / "tables").scenario.work.notes
+    assert note.startswith("6 operations run as rings, ")
+    assert note.endswith(": NVLS (4), not known (2)")
+
+
 def test_playback__a_root_that_is_not_known_is_said(tmp_path: Path) -> None:
     write_trace(run(NETWORK.format(hosts=8) + ROOTED), tmp_path / "one")
     with open_store(tmp_path / "one") as store:
@@ -216,7 +238,8 @@ def test_playback__a_rank_without_trace_communicates(
     ("more", "said"),
     [
         ("scale = 0.3", "scale: 0.3: give a whole number, or 1 over one"),
-        ("scale = 0.2", "it does not divide"),
+        ("scale = 0.2", "scale: 0.2: the 8 ranks of the trace cannot be divided by 5"),
+        ("scale = 0.125", "0.125: 1 of the 8 ranks of the trace would remain: at least 2 are"),
         ("scale = 2", "the trace has 16 ranks at this scale, and there are 8 hosts"),
         ('job = "other"', "no traces of the job"),
     ],
@@ -236,6 +259,16 @@ def test_playback__folders_that_cannot_be_played_back(tmp_path: Path) -> None:
         run(NETWORK.format(hosts=8) + 'pattern = "trace"')
 
 
+def test_playback__a_trace_of_messages_alone_is_refused(
+    original: tuple[Result, Path], tmp_path: Path
+) -> None:
+    with open_store(original[1]) as store:
+        store.rows("DELETE FROM operations")
+        store.to_parquet(tmp_path / "tables")
+    with pytest.raises(ScenarioError, match=r"messages and no operations of NCCL, as of a program"):
+        played(tmp_path / "tables")
+
+
 def weft_sim(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from transport.cli import main; main()", "sim"]
     return subprocess.run(
@@ -249,6 +282,41 @@ def test_command__plays_a_trace_back(original: tuple[Result, Path]) -> None:
     done = weft_sim(*words)
     assert done.returncode == 0, done.stderr
     assert "trace  16" in done.stdout
+    assert "note:" not in done.stderr
+
+
+def test_command__needs_only_a_network(original: tuple[Result, Path], tmp_path: Path) -> None:
+    fabric = tmp_path / "fabric.toml"
+    fabric.write_text("[network]\nhosts = 8\n")
+    done = weft_sim(fabric, "--workload", original[1])
+    assert done.returncode == 0, done.stderr
+    assert "trace  8" in done.stdout
+    done = weft_sim(fabric, "--workload", original[1], "--scale", "2")
+    assert "8 hosts: set network.hosts to 16 or more (set for this run" in done.stderr
+
+
+def test_command__says_what_the_trace_lacks(original: tuple[Result, Path], tmp_path: Path) -> None:
+    """A file is cut off, some operations have no size, and some no bytes."""
+    files = sorted(original[1].glob("*.trace"))
+    cut = tmp_path / "cut"
+    cut.mkdir()
+    for number, file in enumerate(files):
+        (cut / file.name).write_bytes(file.read_bytes()[: -200 if number == 0 else None])
+    with open_store(cut) as store:
+        store.rows("UPDATE operations SET bytes = NULL WHERE function = 'AllReduce'")
+        store.rows("UPDATE operations SET bytes = 0 WHERE function = 'AllGather'")
+        store.rows("UPDATE operations SET begin_ns = NULL WHERE function = 'Recv'")
+        store.to_parquet(tmp_path / "tables")
+    words: list[str | Path] = ["first", "--workload", tmp_path / "tables", "--json", "-"]
+    done = weft_sim(*words, "--set", "network.hosts=8")
+    assert done.returncode == 0, done.stderr
+    assert "note: 8 operations are left out: the trace lacks their begin, " in done.stderr
+    assert "note: 16 operations are left out: the trace does not tell their size" in done.stderr
+    assert "note: 2 operations of 0 bytes are played back with 1 byte" in done.stderr
+    assert "note: no end: process" in done.stderr
+    assert json.loads(done.stdout)["notes"]
+    done = weft_sim(*words, "--set", "network.hosts=8,9", "-j", "1")
+    assert "note: 16 operations are left out" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -184,6 +184,19 @@ def test_timeline__the_schema_of_perfetto_reads_it(tmp_path: Path) -> None:
     assert len(found.SerializeToString()) == len(out.getvalue())
 
 
+def test_command__replaces_a_file_only_by_a_whole_one(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    pair_of_ranks(tmp_path / "traces")
+    out = tmp_path / "job.pftrace"
+    out.write_text("before")
+    words = ("timeline", tmp_path / "traces", "-o", out)
+    assert trace(*words, "--rank", "9").returncode == 2
+    assert out.read_text() == "before"
+    assert trace(*words).returncode == 0
+    assert len(out.read_bytes()) > 100
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.pftrace", "traces"]
+
+
 def test_command__writes_a_file_and_says_what_is_cut(tmp_path: Path) -> None:
     folder = tmp_path / "traces"
     folder.mkdir()

@@ -225,9 +225,15 @@ def show(result: Result, seconds: float, files: Files) -> None:
     if result.steps:
         print_table(*tables.steps(result))
     own = result.scenario
-    for line in [*tables.remarks(result), *own.network.notes, *own.work.notes]:
+    for line in [*tables.remarks(result), *own.network.notes]:
         click.echo(line)
     click.echo(f"{speed}; fingerprint {result.fingerprint}; {build_text()}")
+
+
+def say_notes(scenario: Scenario) -> None:
+    """Says on stderr what is missing or assumed in the workloads."""
+    for note in scenario.work.notes:
+        click.echo(f"note: {note}", err=True)
 
 
 def title_of(result: Result) -> str:
@@ -379,7 +385,7 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     settings = settings_of(given)
     single = {key: values[0] for key, values in settings.items() if len(values) == 1}
     several = {key: values for key, values in settings.items() if len(values) > 1}
-    scenario = with_workload(load(given["scenario"]), given["workload"], given["scale"])
+    scenario = load(given["scenario"], workload=workload_of(given["workload"], given["scale"]))
     seeds = given["seeds"]
     if several or seeds is not None or given["dask"]:
         scenario, kept = of_all_runs(scenario, policies, single, several)
@@ -398,6 +404,7 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     folder = trace_folder(given["trace_folder"])
     result, seconds = run_once(simulation)
     show(result, seconds, files)
+    say_notes(simulation.scenario)
     if folder is not None:
         save_trace(result, folder)
     if result.partial:
@@ -407,12 +414,12 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     return 0
 
 
-def with_workload(scenario: Scenario, trace: Path | None, scale: float | None) -> Scenario:
-    """The scenario with the operations of a trace as its only workload."""
+def workload_of(trace: Path | None, scale: float | None) -> list[dict[str, Any]] | None:
+    """The workload that plays a trace back; None: --workload is not given."""
     if trace is None:
         if scale is not None:
             raise click.UsageError("--scale needs --workload: give the folder of a trace")
-        return scenario
+        return None
     if not trace.is_dir():
         raise click.UsageError(f"--workload: {trace} is not a folder with a trace")
     table = {
@@ -420,7 +427,7 @@ def with_workload(scenario: Scenario, trace: Path | None, scale: float | None) -
         "file": str(trace.absolute()),
         "scale": 1 if scale is None else scale,
     }
-    return scenario.changed({"workload": [table]})
+    return [table]
 
 
 def trace_folder(folder: Path | None) -> Path | None:
@@ -501,8 +508,10 @@ def do_sweep(
         found = sweep.on_dask(scenario, cases, given["dask"], **options)
     else:
         jobs = given["jobs"] or len(os.sched_getaffinity(0))
-        first = cases[0]
-        check_memory(first.simulation(scenario).estimated_bytes, min(jobs, len(cases)))
+        first = cases[0].simulation(scenario)
+        check_memory(first.estimated_bytes, min(jobs, len(cases)))
+        say_notes(first.scenario)
+        del first
         found = sweep.local(scenario, cases, jobs, **options)
     rows, cut_by = run_sweep(scenario, cases, found)
     show_sweep(scenario, cases, rows, bool(cut_by), files)

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from transport.trace.profile import Profile
 
 
+# Parts of the comparison of operations, with the title and the unit of each.
+OPERATIONS = (
+    ("calls", "calls of operations", "calls"),
+    ("call_bytes", "bytes in calls of operations", "bytes"),
+    ("time_ns", "time of operations", "ns"),
+)
+
+
 @click.command("diff")
 @click.argument("before", metavar="BEFORE", type=click.Path(path_type=Path))
 @click.argument("after", metavar="AFTER", type=click.Path(path_type=Path))
@@ -69,12 +77,12 @@ def command(
         content = {name: [_plain(one) for one in found] for name, found in parts.items()}
         write_json({"cells": measure, **content, "notes": notes}, json_path)
         return
-    unit = matrices[0].unit
-    _show(["from", "to"], measure, unit, parts.pop(measure)[:top])
-    for name, of in (("calls", "calls"), ("call_bytes", "bytes"), ("time_ns", "ns")):
+    cell = ("cells", ["from", "to"])
+    _show(f"{measure} by {matrices[0].what}", cell, matrices[0].unit, parts.pop(measure), top)
+    row = ("rows", ["function", "algorithm", "protocol", "datatype"])
+    for name, title, of in OPERATIONS:
         click.echo()
-        heads = ["function", "algorithm", "protocol", "datatype"]
-        _show(heads, name.removesuffix("_ns"), of, parts[name][:top])
+        _show(title, row, of, parts[name], top)
     shared.show_notes(notes)
 
 
@@ -92,7 +100,9 @@ def _plain(one: Change) -> dict[str, Any]:
     return {name: getattr(one, name) for name in names}
 
 
-def _show(heads: list[str], what: str, unit: str, found: list[Change]) -> None:
+def _show(title: str, of: tuple[str, list[str]], unit: str, found: list[Change], top: int) -> None:
+    """Prints the largest changes; `of`: what a change is of, and the headings of its names."""
+
     def text(value: float) -> str:
         if unit == "bytes":
             return bytes_text(value)
@@ -105,6 +115,11 @@ def _show(heads: list[str], what: str, unit: str, found: list[Change]) -> None:
             "new" if one.ratio is None else f"{one.ratio:.3g}",
             *(f"{one.share_before:.1%}", f"{one.share_after:.1%}", f"{one.share_change:+.1%}"),
         ]
-        for one in found
+        for one in found[:top]
     ]
-    print_table([*heads, what, "after", "ratio", "share", "after", "change"], rows)
+    things, heads = of
+    changed = sum(one.before != one.after for one in found)
+    largest = f"; the {top} whose share changed most" if len(found) > top else ""
+    click.echo(f"{title}: {changed} of {len(found)} {things} changed{largest}")
+    values = ["before", "after", "ratio", "share before", "share after", "change"]
+    print_table([*heads, *values], rows)

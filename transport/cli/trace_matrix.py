@@ -155,6 +155,20 @@ def show_shades(found: Matrix, logarithmic: bool) -> None:
     shades = np.ceil(shares * (len(SHADES) - 1)).astype(int)
     for line in shades.tolist():
         click.echo("".join(SHADES[shade] for shade in line))
+    click.echo(legend(found, side, float(sums.max(initial=0)), logarithmic))
+
+
+def legend(found: Matrix, side: int, most: float, logarithmic: bool) -> str:
+    """What the shades mean; `side`: lines and columns that were printed."""
+    said = f'shades: "{SHADES[0]}" nothing, "{SHADES[1]}" little, ... "{SHADES[-1]}" up to '
+    said += f"{text(found, most)}; in order: {SHADES[1:]}" + (
+        ", logarithmic" if logarithmic else ""
+    )
+    if side == found.size:
+        return said
+    of = "the largest" if found.measure.startswith("latency") else "the sum"
+    wide = -(-found.size // side)
+    return f"{said}; each is {of} of up to {wide} x {wide} cells"
 
 
 def show_top(found: Matrix) -> None:

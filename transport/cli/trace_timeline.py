@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -26,7 +27,8 @@ LIMIT = 1_000_000
     required=True,
     metavar="FILE",
     type=output_file(".perfetto-trace", ".pftrace", ".gz"),
-    help="The file for the timeline, NAME.perfetto-trace; if it ends in .gz, it is compressed.",
+    help="The file for the timeline, NAME.perfetto-trace; if it ends in .gz, it is compressed. A "
+    "file that exists is replaced.",
 )
 @shared.job_option
 @click.option("--rank", "ranks", metavar="RANK", multiple=True, help="Only this rank; repeatable.")
@@ -82,17 +84,23 @@ def command(
 
 @contextmanager
 def _opened(out: Path) -> Iterator[BinaryIO]:
-    """The file, open for bytes. It is removed if writing it fails."""
+    """The file, open for bytes. A file that exists is only replaced once all is written."""
+    target = out.resolve()
+    # Devices, pipes and files in a folder that cannot be written to are written in place.
+    aside = (not out.exists() or out.is_file()) and os.access(target.parent, os.W_OK)
+    part = target.with_name(f"{target.name}.part") if aside else out
     try:
-        with out.open("wb") as file:
+        with part.open("wb") as file:
             if out.suffix == ".gz":
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     yield cast(BinaryIO, packed)
             else:
                 yield file
+        if aside:
+            part.replace(target)
     except BaseException as error:
-        if out.is_file():
-            out.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
+        if aside:
+            part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename in (None, str(part)):
             error.filename = str(out)
         raise

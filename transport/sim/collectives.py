@@ -22,6 +22,7 @@ from transport.sim.work import (
     waits,
 )
 
+BINARY_TREE = "BINARY_TREE"  # algorithm of a single tree; NCCL's TREE is two trees
 DRAWS_MAX = 1 << 32  # limit of random numbers for tokens; 2^32 of them take some minutes
 
 Keys = Mapping[str, Any]
@@ -135,7 +136,7 @@ def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     turn = np.repeat(np.arange(repeats), len(made) // repeats)
     size = keys["size_bytes"]
     waiting = np.concatenate(found)
-    return Job(made, waiting, size, factor, repeats, "AllReduce", "TREE", turn=turn)
+    return Job(made, waiting, size, factor, repeats, "AllReduce", BINARY_TREE, turn=turn)
 
 
 def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:

@@ -32,7 +32,11 @@ LAUNCH, BEGIN, END = 0, 1, 2  # kinds of local events
 SEND, RECEIVE = "Send", "Recv"
 # NCCL's function -> algorithm -> collective. Other algorithms of a function run as its first one.
 MAKERS: dict[str, dict[str, Callable[..., Job]]] = {
-    "AllReduce": {"RING": collectives.all_reduce_ring, "TREE": trees.all_reduce_double_tree},
+    "AllReduce": {
+        "RING": collectives.all_reduce_ring,
+        "TREE": trees.all_reduce_double_tree,
+        collectives.BINARY_TREE: collectives.all_reduce_tree,
+    },
     "AllGather": {"RING": collectives.all_gather, "PAT": trees.all_gather_pat},
     "ReduceScatter": {"RING": collectives.reduce_scatter, "PAT": trees.reduce_scatter_pat},
     "Broadcast": {"RING": trees.broadcast},
@@ -46,15 +50,21 @@ FOREVER_NS = 10**15  # longer than any run
 
 @dataclass(frozen=True, eq=False)
 class Wait:
-    """What the members of an operation wait for: one earlier operation each, and a delay."""
+    """What the members of an operation wait for: one earlier operation each, and a delay.
 
-    operation: Array  # [member]: index of an operation of the program; -1: none
-    delay_ns: Array  # [member]: time from the end of that operation until the member begins
+    The arrays have one element for each member.
+    """
+
+    operation: Array  # index of the earlier operation in the program; -1: the member waits for none
+    delay_ns: Array  # time from the end of that operation until the member begins
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """One operation. `function`: NCCL's name; empty: a computation."""
+    """One operation. `function`: NCCL's name; empty: a computation.
+
+    `ranks`, `compute_ns` and `peers` have one element for each member.
+    """
 
     name: str
     ranks: Array  # its members, in the order of their ranks in the communicator
@@ -62,8 +72,8 @@ class Operation:
     function: str = ""
     algorithm: str = ""
     size_bytes: int = 0  # size of the buffer, as in nccl-tests; of the message for Send and Recv
-    compute_ns: Array | None = None  # [member]: duration of a computation
-    peers: Array | None = None  # [member], for Send and Recv: the rank at the other end
+    compute_ns: Array | None = None  # duration of a computation
+    peers: Array | None = None  # for Send and Recv: the rank at the other end
     root: int = 0  # of functions with a root: a member, by its place in `ranks`
     channels: int = 1
     communicator: int = 0  # operations with equal numbers share connections, in program order
@@ -274,9 +284,10 @@ class _Builder:
         self.turns.append((sent_by, received_by, len(made)))
         return numbers
 
-    def unmatched(self) -> int:
-        """The number of sends and receives that have no other end."""
-        return sum(map(len, self.sends.values())) + sum(map(len, self.receives.values()))
+    def unmatched(self) -> list[tuple[int, int]]:
+        """The sends and receives that have no other end, each as operation and member."""
+        left = [*self.sends.values(), *self.receives.values()]
+        return sorted(one for waiting in left for one in waiting)
 
     def job(self) -> Job:
         bounded(self.count + self.local.count)
@@ -316,8 +327,11 @@ def _made(one: Operation) -> Job:
     return make(len(one.ranks), keys, None)
 
 
-def build(program: Program) -> tuple[Job, int]:
-    """The job of a program, and the number of sends and receives without another end."""
+def build(program: Program) -> tuple[Job, list[tuple[int, int]]]:
+    """The job of a program, and its sends and receives without another end.
+
+    Each of these is the index of an operation, and that of one of its members.
+    """
     builder = _Builder(program)
     for index, one in enumerate(program.operations):
         builder.begin_and_end(index, one)

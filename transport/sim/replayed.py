@@ -52,6 +52,11 @@ LEFT JOIN member s ON s.comm_id = m.comm_id AND s.rank = o.root
 WHERE o.function IS NOT NULL AND m.comm_id IS NOT NULL AND o.begin_ns IS NOT NULL
 ORDER BY 10, p.spot, o.id
 """
+_INCOMPLETE = """
+SELECT count(*) FROM operations o LEFT JOIN place p ON p.process = o.process
+LEFT JOIN comms m ON m.process = o.process AND m.id = o.comm
+WHERE p.spot IS NULL OR o.function IS NULL OR m.comm_id IS NULL OR o.begin_ns IS NULL
+"""
 
 
 @dataclass(eq=False)
@@ -65,12 +70,12 @@ class Found:
     peer: int  # of Send and Recv: the rank at the other end; of others: the root; -1: not known
     begin_ns: dict[int, int] = field(default_factory=dict)  # rank -> time at which it began
     end_ns: dict[int, int] = field(default_factory=dict)
-    total_bytes: int = 0  # sum over the ranks of the sizes in their calls
+    sizes: list[int] = field(default_factory=list)  # sizes in the calls of the ranks, if known
 
     @property
     def size_bytes(self) -> int:
         """Size in the call of one rank; the mean if they differ, as for tokens to experts."""
-        return round(self.total_bytes / max(len(self.begin_ns), 1))
+        return round(sum(self.sizes) / len(self.sizes))
 
 
 @dataclass(eq=False)
@@ -96,6 +101,7 @@ def job(folder: Path, hosts: int, keys: Mapping[str, Any]) -> Job:
                 names = ", ".join(name or "(unnamed)" for name, _ in jobs[:8])
                 raise BadWorkError("job", f"{folder} has several jobs, choose one: {names}")
             recorded = read(store)
+            lacking = store.notes()
     except (TraceError, WeftError) as error:
         raise BadWorkError("file", str(error)) from None
     whole, part = _scale(keys["scale"], recorded.ranks)
@@ -110,7 +116,8 @@ def job(folder: Path, hosts: int, keys: Mapping[str, Any]) -> Job:
     made, unmatched = build(program)
     notes = [*recorded.notes, *said]
     if unmatched:
-        notes.append(f"{unmatched:,} sends or receives without another end are left out")
+        notes.append(f"{len(unmatched):,} sends or receives without another end are left out")
+    notes += lacking
     return Job(
         made.transfers, made.dependencies, turn=made.turn, program=made.program,
         received_turn=made.received_turn, local=made.local, notes=tuple(notes),
@@ -139,6 +146,7 @@ def read(store: Store) -> Recorded:
     }
     found: dict[tuple[Any, ...], Found] = {}
     left_out: Counter[str] = Counter()
+    ((left_out["the trace lacks their begin, communicator or rank"],),) = store.rows(_INCOMPLETE)
     for rows in store.batches(_OPERATIONS):
         for row in rows:
             _add(found, members, row, left_out)
@@ -148,12 +156,47 @@ def read(store: Store) -> Recorded:
     notes = []
     if absent:
         notes.append(f"{len(absent):,} of {ranks:,} ranks have no trace: they only communicate")
-    notes += [f"{count:,} operations are left out: {why}" for why, count in left_out.items()]
-    notes += _of_roots(found.values())
+    unsized = [key for key, one in found.items() if not one.sizes]
+    for key in unsized:
+        left_out["the trace does not tell their size"] += len(found.pop(key).begin_ns)
+    why = [f"{count:,} operations are left out: {why}" for why, count in left_out.items() if count]
     if not found:
-        raise BadWorkError("file", "the trace has no operations that can be played back")
+        raise BadWorkError("file", "; ".join([_nothing(store), *why]))
+    of = found.values()
+    notes += [*why, *_of_empty(of), *_of_algorithms(of), *_of_roots(of)]
     order = sorted(found.values(), key=lambda one: min(one.begin_ns.values()))
     return Recorded(ranks, members, order, notes)
+
+
+def _nothing(store: Store) -> str:
+    """Says that there is nothing to play back, and why."""
+    ((operations, messages),) = store.rows(
+        "SELECT (SELECT count(*) FROM operations), (SELECT count(*) FROM messages)"
+    )
+    if messages and not operations:
+        return (
+            f"the trace has {messages:,} messages and no operations of NCCL, as of a program with "
+            "the Python API: only operations can be played back"
+        )
+    return "the trace has no operations that can be played back"
+
+
+def _of_empty(operations: Collection[Found]) -> list[str]:
+    empty = sum(not any(one.sizes) for one in operations)
+    return [f"{empty:,} operations of 0 bytes are played back with 1 byte"] if empty else []
+
+
+def _of_algorithms(operations: Collection[Found]) -> list[str]:
+    lacking = Counter(
+        one.algorithm or "not known"
+        for one in operations
+        if "RING" in MAKERS.get(one.function, {}) and one.algorithm not in MAKERS[one.function]
+    )
+    if not lacking:
+        return []
+    named = ", ".join(f"{name} ({count:,})" for name, count in lacking.most_common())
+    text = f"{lacking.total():,} operations run as rings"
+    return [f"{text}, because the simulator lacks their algorithms or they are not told: {named}"]
 
 
 def _of_roots(operations: Collection[Found]) -> list[str]:
@@ -211,7 +254,8 @@ def _add(
             -1 if row["peer"] is None else row["peer"],
         ),
     )  # fmt: skip
-    one.total_bytes += row["bytes"] or 1
+    if row["bytes"] is not None:
+        one.sizes.append(row["bytes"])
     one.begin_ns[rank] = row["begin_ns"]
     one.end_ns[rank] = max(row["end_ns"], row["begin_ns"])
 
@@ -222,10 +266,12 @@ def _scale(scale: float, ranks: int) -> tuple[int, int]:
     part = round(1 / scale) if scale < 1 else 1
     if abs(whole / part - scale) > 1e-6 * scale:
         raise BadWorkError("scale", f"{scale:g}: give a whole number, or 1 over one")
-    if ranks % part or ranks // part < 2:
-        raise BadWorkError(
-            "scale", f"{scale:g}: the trace has {ranks} ranks, which it does not divide"
-        )
+    if ranks % part:
+        text = f"{scale:g}: the {ranks} ranks of the trace cannot be divided by {part}"
+        raise BadWorkError("scale", text)
+    if ranks // part < 2:
+        text = f"{scale:g}: {ranks // part} of the {ranks} ranks of the trace would remain"
+        raise BadWorkError("scale", f"{text}: at least 2 are needed")
     return whole, part
 
 
@@ -254,7 +300,8 @@ class _Scaled:
         self.ranks = recorded.ranks * whole // part
         self.sizes, self.times = keys["size_factor"], keys["compute_factor"]
         self.before, self.delays, self.first_ns = _order(recorded)
-        # For each operation of the program: operation of the trace, number of the copy, ranks.
+        # For each operation of the program but the start: the index of the operation of the trace,
+        # which of its copies it is (0: the first), and its ranks.
         self.chosen: list[tuple[int, int, Array]] = []
         self.index: dict[tuple[int, int], int] = {}  # (operation, copy) -> index in the program
         self.communicators: dict[tuple[int, int], int] = {}

@@ -132,7 +132,7 @@ class Result:
         spent_ns = at_ns[end] - at_ns[begin]
         is_computation = np.array([not one.function for one in program.operations])
         computes = is_computation[local["operation"][begin]]
-        ranks = program.ranks  # a trace that is played back may have fewer ranks than hosts
+        ranks = program.ranks
         busy_ns = np.bincount(local["rank"][begin][computes], spent_ns[computes])
         compute_ns = float(busy_ns.sum()) / ranks
         row |= {"finished": True, "steps": count, "step_ns": whole_ns / count}
@@ -147,7 +147,9 @@ class Result:
         work = self.scenario.work
         job, mine = work.jobs[number], work.transfers["job"] == number
         had = mine & self.done
-        row: dict[str, Any] = {"job": work.names[number], "ranks": len(work.hosts[number])}
+        # A trace that is played back may have fewer ranks than there are hosts.
+        ranks = len(work.hosts[number]) if job.program is None else job.program.ranks
+        row: dict[str, Any] = {"job": work.names[number], "ranks": ranks}
         row |= {"transfers": int(mine.sum()), "done": int(had.sum())}
         if not had.any():
             return row

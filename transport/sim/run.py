@@ -78,6 +78,7 @@ class Simulation:
         if wrong:
             raise ScenarioError(f"{scenario.file}: {wrong}")
         self._fabric: native.Fabric | None = None
+        self._over = False
 
     @property
     def estimated_bytes(self) -> int:
@@ -92,7 +93,8 @@ class Simulation:
         try:
             if self._fabric is None:
                 self._fabric = native.Fabric(self.plan)
-            return self._fabric.run(hops)
+            self._over = not self._fabric.run(hops)
+            return not self._over
         except MemoryError as error:
             raise OutOfMemoryError(f"{self.scenario.name}: {error}") from None
 
@@ -102,7 +104,11 @@ class Simulation:
         if self._fabric is None:
             return dict.fromkeys(TOTALS, 0)
         found = self._fabric.totals
-        return {name: getattr(found, name) for name in TOTALS}
+        totals = {name: getattr(found, name) for name in TOTALS}
+        # The fabric stops as soon as nothing can happen before the limit, as in a long computation.
+        if self._over and not totals["finished"] and not self._fabric.violation:
+            totals["ended_ns"] = self.plan.limit_ns
+        return totals
 
     def result(self, *, partial: bool = False) -> Result:
         """The result of the run up to now."""

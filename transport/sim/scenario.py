@@ -412,12 +412,20 @@ def _queue_key(keys: Tables, least_bytes: int, *, to_host: bool) -> tuple[str | 
     return ("network", "uplink_queue_bytes" if uplink else "queue_bytes")
 
 
-def parse(text: str, *, file: str = "scenario", folder: Path | None = None) -> Scenario:
-    """A scenario from the text of a file; raises ScenarioError with one line if it is wrong."""
+def parse(
+    text: str, *, file: str = "scenario", folder: Path | None = None,
+    workload: Sequence[Tables] | None = None,
+) -> Scenario:  # fmt: skip
+    """A scenario from the text of a file; raises ScenarioError with one line if it is wrong.
+
+    workload: the jobs, instead of those of the text.
+    """
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError(f"{file}: not TOML: {error}") from None
+    if workload is not None:
+        tables["workload"] = list(workload)
     folder = folder if folder is not None else Path()
     bare = Scenario(tables, {}, file, folder, text)
     try:
@@ -442,17 +450,23 @@ def shipped() -> dict[str, Path]:
     return {file.stem: file for file in sorted(found.glob("*.toml"))}
 
 
-def load(name: str | Path) -> Scenario:
-    """Loads a scenario from a file, or by the name of one that is shipped with weft."""
+def load(name: str | Path, *, workload: Sequence[Tables] | None = None) -> Scenario:
+    """Loads a scenario from a file, or by the name of one that is shipped with weft.
+
+    workload: the jobs, instead of those of the file.
+    """
     file = Path(name)
     if not file.is_file():
         known = shipped()
         if str(name) not in known:
             told = f"no such file and no shipped scenario{nearest(str(name), list(known))}"
+            beside = Path(f"{name}.toml")
+            if beside.is_file():
+                told = f"no such file; did you mean {beside}?"
             raise ScenarioError(f"{name}: {told}")
         file = known[str(name)]
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ScenarioError(f"{file}: cannot be read: {error}") from None
-    return parse(text, file=str(file), folder=file.parent)
+    return parse(text, file=str(file), folder=file.parent, workload=workload)

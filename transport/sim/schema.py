@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from transport.lab.model import nearest
@@ -62,7 +63,9 @@ class Key:
         if not isinstance(value, _TYPES[self.kind]):
             raise ValueError(f"{value!r}: expected {_EXPECTED[self.kind]}")
         if self.choices and value not in self.choices:
-            raise ValueError(f"{value!r}: choose one of {', '.join(self.choices)}")
+            close = get_close_matches(str(value), self.choices, n=1, cutoff=0.5)
+            told = f"; did you mean {close[0]}?" if close else ""
+            raise ValueError(f"{value!r}: choose one of {', '.join(self.choices)}{told}")
         return value
 
 

@@ -29,6 +29,7 @@ COLLECTIVES = {
     "reduce": ("Reduce", "RING"),
     "all_to_all": ("AllToAll", ""),
 }
+ROOTED = ("broadcast", "reduce")
 MESSAGES = {"send": SEND, "receive": RECEIVE}
 COMPUTING, NETWORK = "compute", "network"  # streams of computations and of all other operations
 OPERATIONS_MAX = 1 << 20
@@ -52,10 +53,10 @@ def job(
 
     chance: makes the noise of computations. found: the scenario's [[faults]].
     """
-    made, unmatched = build(faults.in_program(_noisy(program(ranks, keys), keys, chance), found))
+    steps = faults.in_program(_noisy(program(ranks, keys), keys, chance), found)
+    made, unmatched = build(steps)
     if unmatched:
-        text = f"{unmatched:,} sends and receives have no other end: give each shift one of both"
-        raise BadWorkError("operations", text)
+        raise BadWorkError("operations", _without_other_end(steps, unmatched))
     return made
 
 
@@ -71,6 +72,22 @@ def _noisy(made: Program, keys: Mapping[str, Any], chance: np.random.Generator |
             one = replace(one, compute_ns=spent)
         noisy.append(one)
     return replace(made, operations=noisy)
+
+
+def _without_other_end(steps: Program, unmatched: Sequence[tuple[int, int]]) -> str:
+    """Says which send or receive has no other end; `unmatched` is as from `build`."""
+    index, member = unmatched[0]
+    one = steps.operations[index]
+    assert one.peers is not None
+    rank, peer = int(one.ranks[member]), int(one.peers[member])
+    what, other, way = ("send", "receive", "to") if one.function == SEND else (
+        "receive", "send", "from")  # fmt: skip
+    more = len(unmatched) - 1
+    too = f", and {more:,} more sends and receives lack their other end" if more else ""
+    return (
+        f"{one.name}: the {what} of rank {rank} {way} rank {peer} has no {other}{too}: give each "
+        f"{what} a {other} with shift {abs(peer - rank)}"
+    )
 
 
 def program(ranks: int, keys: Mapping[str, Any]) -> Program:
@@ -98,7 +115,7 @@ def program(ranks: int, keys: Mapping[str, Any]) -> Program:
             for at, group in enumerate(step.groups):
                 here[group] = len(made)
                 made.append(_operation(step, at, group, before, slow, number))
-            # For a rank outside all groups, the stream's latest operation remains the one before.
+            # A rank that is in no group, as the last one of a send, has nothing new in the stream.
             stream = step.keys["stream"]
             kept = last.get(stream, np.full(ranks, -1))
             last[stream] = np.where(here >= 0, here, kept)
@@ -118,16 +135,24 @@ def _before(
         # As in PyTorch, communication waits for the computation before it.
         return [*found, last.get(COMPUTING, none)] if step.keys["compute_ns"] is None else found
     for name in [after] if isinstance(after, str) else after:
-        if name not in named:
-            there = [one.name for one in steps[: steps.index(step)]]
-            if name in there:
+        if isinstance(name, str) and name not in named:
+            if name in [one.name for one in steps[: steps.index(step)]]:
                 continue  # it is not in this step
-            told = nearest(str(name), there)
-            raise BadWorkError(
-                "operations", f"{step.name}: no operation {name!r} comes before it{told}"
-            )
+        if not isinstance(name, str) or name not in named:
+            raise BadWorkError("operations", f"{step.name}: {_why_not_after(step, steps, name)}")
         found.append(named[name])
     return found
+
+
+def _why_not_after(step: Step, steps: Sequence[Step], name: object) -> str:
+    """Why an operation cannot wait for the one that its `after` names."""
+    if name == step.name:
+        return "after: it cannot wait for itself: name an earlier operation"
+    if name in [one.name for one in steps]:
+        return f"after: {name!r} comes later in the list: move one of the two"
+    earlier = [one.name for one in steps[: steps.index(step)]]
+    told = nearest(str(name), earlier) if earlier else "; it is the first one: remove its after"
+    return f"no operation {name!r} comes before it{told}"
 
 
 def _operation(
@@ -154,7 +179,7 @@ def _operation(
     function, algorithm = COLLECTIVES[name]
     return Operation(
         ranks=group, function=function, algorithm=algorithm, size_bytes=keys["size_bytes"],
-        channels=keys["channels"], root=min(keys["root"], len(group) - 1), **common,
+        channels=keys["channels"], root=keys["root"], **common,
     )  # fmt: skip
 
 
@@ -175,6 +200,10 @@ def _steps(ranks: int, operations: Sequence[Mapping[str, Any]]) -> list[Step]:
         if (keys["compute_ns"] is None) == (collective is None):
             raise BadWorkError("operations", f"{name}: give either compute_ns or collective")
         groups = _groups(ranks, keys, name)
+        if collective in ROOTED and keys["root"] >= len(groups[0]):
+            last = len(groups[0]) - 1
+            text = f"{name}: root {keys['root']}: ranks of its communicator are 0 to {last}"
+            raise BadWorkError("operations", text)
         is_message = collective in MESSAGES  # all sends and receives share a communicator
         shape = (is_message,) if is_message else (keys["group_ranks"], keys["across"])
         first = communicators.get(shape, numbered)

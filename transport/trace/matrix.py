@@ -118,7 +118,12 @@ def _check(store: Store, filters: Filters) -> None:
         sql = f"SELECT DISTINCT {column} FROM operations WHERE {column} IS NOT NULL ORDER BY 1"
         known = [one for (one,) in store.rows(sql)] if value is not None else []
         if value is not None and value.lower() not in [one.lower() for one in known]:
-            said = ", ".join(known) or "none"
+            if not known:
+                raise ChoiceError(
+                    f"the trace has no operations of NCCL, so none of the {column} {value}: leave "
+                    "the choice out"
+                )
+            said = ", ".join(known)
             raise ChoiceError(f"the trace has no operations of the {column} {value}, only: {said}")
 
 
