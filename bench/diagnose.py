@@ -51,7 +51,7 @@ def begin_ns(job: Job, spines: int) -> int:
 
 def verdicts(folder: Path) -> dict[str, tuple[str, str, str | int]]:
     """What each rule says of a trace: class, kind of place, and its name or rank."""
-    said = {}
+    said: dict[str, tuple[str, str, str | int]] = {}
     with open_store(folder) as store:
         facts = facts_of(store)
         for rule in RULES[:2]:
@@ -154,7 +154,7 @@ def scores(rows: Sequence[Config]) -> list[Config]:
                 "low_95": low,
                 "high_95": high,
                 "confusion": confusion(rows, rule),
-            }  # fmt: skip
+            }
         )
     return made
 
@@ -184,10 +184,8 @@ def command(
     rows: list[Config] = []
     calm: list[Config] = []
     with interruptible() as cut:
-        for row in _many(one_fault, [(first + at, ranks) for at in range(faults)], jobs):
-            rows.append(row)
-        for row in _many(one_healthy, [(first + at, ranks, steps) for at in range(healthy)], jobs):
-            calm.append(row)
+        rows.extend(_many(one_fault, [(first + at, ranks) for at in range(faults)], jobs))
+        calm.extend(_many(one_healthy, [(first + at, ranks, steps) for at in range(healthy)], jobs))
     found = document("diagnose", scores(rows), cases=rows, healthy=calm)
     emit(found, json_path, COLUMNS, list(notes(rows, calm)), cut)
 

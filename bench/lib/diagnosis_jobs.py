@@ -49,7 +49,10 @@ def data(ranks: int) -> list[Tables]:
 
 
 def sharded(ranks: int) -> list[Tables]:
-    """Sharded data parallelism: parameters are gathered before use, gradients are scattered."""
+    """Sharded data parallelism: parameters are gathered before use, gradients are scattered.
+
+    Shards are spread over 16 ranks, and groups of shards exchange their gradients (HSDP).
+    """
     across = {"group_ranks": ranks // 16, "across": True}
     return [
         _collective("gather 0", "all_gather", 4_000_000, after=[], **across),
@@ -57,7 +60,8 @@ def sharded(ranks: int) -> list[Tables]:
         _collective("gather 1", "all_gather", 4_000_000, after=[], **across),
         _compute("backward", 700, after="gather 1"),
         _collective("scatter", "reduce_scatter", 4_000_000, **across),
-        _compute("optimizer", 100, after="scatter"),
+        _collective("exchange", "all_reduce_ring", 1_000_000, group_ranks=ranks // 16),
+        _compute("optimizer", 100, after="exchange"),
     ]
 
 
@@ -76,7 +80,7 @@ def pipeline(ranks: int) -> list[Tables]:
         ]  # fmt: skip
     return [
         *made,
-        _collective("gradients", "all_reduce_ring", 4_000_000, group_ranks=16),
+        _collective("gradients", "all_reduce_double_tree", 4_000_000, group_ranks=stage),
         _compute("optimizer", 100, after="gradients"),
     ]
 

@@ -1,4 +1,4 @@
-"""Diagnoses a job: applies the rules to each window of its trace, and to what is open at its end."""
+"""Diagnoses a job: applies the rules to each window of its trace, and to what is open at last."""
 
 from __future__ import annotations
 

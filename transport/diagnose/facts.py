@@ -22,7 +22,8 @@ WITH sent AS (
   WHERE sends AND channel_id IS NOT NULL GROUP BY ALL),
 part AS (
   SELECT c.process, c.operation, min(s.first_ns) FILTER (WHERE c.sends) AS arrival_ns,
-    coalesce(max(c.end_ns) FILTER (WHERE NOT c.sends), max(c.end_ns)) AS end_ns, count(*) FILTER (WHERE c.end_ns IS NULL) AS open
+    coalesce(max(c.end_ns) FILTER (WHERE NOT c.sends), max(c.end_ns)) AS end_ns,
+    count(*) FILTER (WHERE c.end_ns IS NULL) AS open
   FROM channels c LEFT JOIN sent s ON s.process = c.process AND s.channel_id = c.id
   WHERE c.operation IS NOT NULL GROUP BY ALL)
 SELECT o.process, o.id, m.comm_id, m.rank, m.ranks, coalesce(o.function, '') AS function, o.kind,

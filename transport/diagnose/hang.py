@@ -1,4 +1,4 @@
-"""Finds what a job that stands still waits for: a dead process, a rank that does not call, a NIC."""
+"""Finds what a job that stands still waits for: a dead process, an absent rank, a NIC."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def explain(candidates: list[Candidate], excess: Array, bad: Array) -> Explanati
     )
     shares = np.minimum(shares, 1.0)
     best = float(shares.max())
-    tied = [at for at in np.flatnonzero(shares >= best - TIE).tolist()]
+    tied = np.flatnonzero(shares >= best - TIE).tolist()
     at = min(tied, key=lambda each: (candidates[each].rank, -shares[each]))
     chosen = candidates[at]
     others = dict.fromkeys(

@@ -14,6 +14,7 @@ from transport.diagnose.finding import Finding, Place
 from transport.diagnose.measures import SLOW, Delays, Lateness
 from transport.diagnose.paths import Paths
 from transport.diagnose.windows import Windows
+from transport.plan.routes import undirected
 
 Array = NDArray[Any]
 
@@ -94,8 +95,8 @@ def straggler(seen: Seen, at: int, rule: Rule) -> Finding | None:
     return Finding(
         "non_communication_slow", Place("rank", seen.facts.name(one), (rank,)), begin, end,
         _confidence(lost_ns / limit_ns), True,
-        f"{seen.facts.name(one)} took {lost_ns / 1e6:.3f} ms an iteration longer between operations "
-        f"than other ranks ({share:.0%} of an iteration), in {int(often[one])} of "
+        f"{seen.facts.name(one)} took {lost_ns / 1e6:.3f} ms an iteration longer "
+        f"between operations than other ranks ({share:.0%} of an iteration), in {int(often[one])} of "
         f"{own.shape[0]} iterations; {what}.",
         LATE_QUERY, advice, lost_ns=int(lost_ns * own.shape[0]), more={"gpu": in_gpu},
     )  # fmt: skip
@@ -144,13 +145,13 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         if kind == "communication_slow"
         else "Spread the flows over more links (weft plan), or move the other job."
     )
-    confidence = round(min(_confidence(times / np.exp(SLOW)), 0.4 + 0.6 * found.share), 2)
+    confidence = round(min(_confidence(times / float(np.exp(SLOW))), 0.4 + 0.6 * found.share), 2)
     return Finding(kind, found.place, begin, end, confidence, True, text, DELAY_QUERY, advice,
                    more={"share": found.share})  # fmt: skip
 
 
 def _links_of_pairs(paths: Paths, pairs: Array, span: slice) -> list[places.Candidate]:
-    """Links as places of pairs: a link's weight is the share of the pair's segments that cross it."""
+    """Links as places of pairs; their weight is the share of the pair's segments that cross them."""
     sent = paths.sent[span].sum(axis=0)
     wanted = pairs[:, 0] << 32 | pairs[:, 1]
     column = np.searchsorted(wanted, paths.pair) if len(wanted) else np.zeros(0, np.int64)
@@ -166,9 +167,7 @@ def _links_of_pairs(paths: Paths, pairs: Array, span: slice) -> list[places.Cand
             by_link.setdefault(number, np.zeros(len(pairs)))[column[at]] += share
             hop_of[number] = min(hop_of.get(number, hop), hop)
     return [
-        places.Candidate(
-            Place("link", places.undirected(paths.names[number])), weight, 3 + hop_of[number]
-        )
+        places.Candidate(Place("link", undirected(paths.names[number])), weight, 3 + hop_of[number])
         for number, weight in by_link.items()
         if weight.max() > 0.02
     ]

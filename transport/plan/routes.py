@@ -1,4 +1,4 @@
-"""The links that the paths between hosts cross, as `weft plan probe` or the simulator found them."""
+"""The links that paths between hosts cross, as `weft plan probe` or the simulator found them."""
 
 from __future__ import annotations
 
