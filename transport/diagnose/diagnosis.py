@@ -99,12 +99,12 @@ def _slow(facts: Facts, settings: Settings) -> list[Finding]:
 
 
 def _merge(merged: list[Finding], found: Finding) -> None:
-    """Adds a finding; one that continues an earlier one extends it."""
+    """Adds a finding. If it continues or overlaps one of its class, the weightier one stays."""
     for at, one in enumerate(merged):
-        if (one.kind, one.place.kind, one.place.name) == (
-            found.kind, found.place.kind, found.place.name
-        ):  # fmt: skip
-            later = found if found.confidence > one.confidence else one
-            merged[at] = replace(later, from_ns=min(one.from_ns, found.from_ns), to_ns=found.to_ns)
+        if one.kind == found.kind and found.from_ns <= one.to_ns:
+            kept = found if found.weight > one.weight else one
+            merged[at] = replace(
+                kept, from_ns=min(one.from_ns, found.from_ns), to_ns=max(one.to_ns, found.to_ns)
+            )
             return
     merged.append(found)

@@ -99,7 +99,8 @@ def facts_of(store: Store) -> Facts:
     members = _members(store, numbers)
     edges = _edges(store, numbers, members, calls)
     peers = _peers(store, numbers)
-    last = [one.last_ns for one in processes]
+    ((closed_ns,),) = store.rows("SELECT coalesce(max(closed_ns), 0) FROM processes")
+    last = [closed_ns, *(one.last_ns for one in processes)]
     return Facts(
         tuple(processes), calls, edges, _losses(store, numbers, peers),
         _samples(store, numbers, peers), _sent(store, numbers), _downs(store, numbers, peers),

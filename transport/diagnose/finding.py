@@ -40,7 +40,8 @@ class Finding:
 
     from_ns, to_ns: since when and until when it was seen, on the trace's clock 0.
     confidence: 0 to 1. certain: direct evidence, or seen in enough windows; otherwise a suspicion.
-    lost_ns: time that the job lost by it, if that is known.
+    lost_ns: time that the job lost by it, if that is known. weight: how much was seen of it, to
+    compare findings of one class.
     evidence: one paragraph with the numbers. query: SQL for `weft trace query` that shows them.
     """
 
@@ -54,6 +55,7 @@ class Finding:
     query: str
     advice: str
     lost_ns: int | None = None
+    weight: float = 0.0
     more: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -14,6 +14,7 @@ from transport.trace.store import Store
 
 Array = NDArray[Any]
 
+ALL_PATHS = 0.8  # share of the paths of a pair that must fail
 PEER_DEAD = 5  # a status of connections, as in native/core/status.h
 DEAD_QUERY = "SELECT process, peer, end_ns FROM connections WHERE status = 5"
 OPEN_QUERY = (
@@ -80,19 +81,24 @@ def standstill_of(facts: Facts, usual_ns: int) -> Standstill | None:
     return Standstill(since_ns, open_, max(longest, usual_ns))
 
 
-def unreachable(facts: Facts, from_ns: int) -> dict[int, tuple[int, int]]:
-    """Process -> number of its peers that got timeouts from it, and of those that did not."""
+def complaints(facts: Facts, from_ns: int) -> dict[int, tuple[list[int], int]]:
+    """Process -> the peers for which nearly all paths to it fail, and when the first one did."""
     downs = facts.downs
     bad = np.isin(downs["what"].astype(str), ("timeout", "path_down")) & (
         downs["time_ns"] >= from_ns
     )
-    made = {}
-    targets = downs["target"][bad]
-    for one in np.unique(targets[targets >= 0]).tolist():
-        complaining = np.unique(downs["source"][bad & (downs["target"] == one)])
-        sends = facts.edges["target"] == one
-        peers = np.unique(facts.edges["source"][sends])
-        made[one] = (len(complaining), len(np.setdiff1d(peers, complaining)))
+    made: dict[int, tuple[list[int], int]] = {}
+    ends = np.unique(np.stack([downs["source"][bad], downs["target"][bad]], axis=1), axis=0)
+    for source, target in ends.tolist():
+        if target < 0:
+            continue
+        mine = bad & (downs["source"] == source) & (downs["target"] == target)
+        failing = len(np.unique(downs["path"][mine]))
+        known = (facts.samples["source"] == source) & (facts.samples["target"] == target)
+        if failing < ALL_PATHS * len(np.unique(facts.samples["path"][known])):
+            continue
+        peers, first_ns = made.get(target, ([], facts.end_ns))
+        made[target] = ([*peers, source], min(first_ns, int(downs["time_ns"][mine].min())))
     return made
 
 
@@ -108,31 +114,32 @@ def hangs(facts: Facts, stand: Standstill, patience_ns: int) -> list[Finding]:
 
 
 def _silent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
-    """A process that all peers get timeouts from: it is stopped, or its NIC is dead."""
-    found = unreachable(facts, stand.since_ns - 2 * paused_ns)
-    candidates = [(complaints, one) for one, (complaints, fine) in found.items() if not fine]
-    if not candidates:
+    """A process to which all paths fail: it is stopped, or its NIC or link is dead."""
+    found = complaints(facts, stand.since_ns - 2 * paused_ns)
+    if not found:
         return None
-    # If a NIC is dead, both ends get timeouts: the one with more peers that complain is at fault.
-    complaints, one = max(candidates, key=lambda each: (each[0], -each[1]))
-    complains = bool((facts.downs["source"] == one).any())
-    place_rank = (facts.processes[one].rank,)
-    if complains:
+    # If a NIC is dead, both ends complain: the one that more peers complain about is at fault. One
+    # that has recorded nothing since does not run.
+    quiet = [one for one, (_, first_ns) in found.items() if facts.processes[one].last_ns < first_ns]
+    one = max(quiet or found, key=lambda each: (len(found[each][0]), -each))
+    peers = ", ".join(facts.name(each) for each in found[one][0][:4])
+    name, ranks = facts.name(one), (facts.processes[one].rank,)
+    if not quiet:
         return Finding(
-            "communication_hang", Place("nic", f"NIC of {facts.name(one)}", place_rank),
-            stand.since_ns, facts.end_ns, 0.95, True,
-            f"All {complaints} peers of {facts.name(one)} get timeouts from it on their paths, and "
-            "it gets timeouts from them: no packet passes its NIC or its link.",
+            "communication_hang", Place("nic", f"NIC of {name}", ranks), stand.since_ns,
+            facts.end_ns, 0.95, True,
+            f"All paths between {name} and {peers} fail, and both ends say so: no packet passes "
+            f"the NIC of {name} or its link.",
             TIMEOUT_QUERY, "Check the link, the cable and the port of its NIC.",
         )  # fmt: skip
+    silent_ns = facts.end_ns - facts.processes[one].last_ns
     return Finding(
-        "non_communication_hang", Place("rank", facts.name(one), place_rank),
-        facts.processes[one].last_ns, facts.end_ns, 0.9, True,
-        f"All {complaints} peers of {facts.name(one)} get timeouts from it, and the process itself "
-        f"has recorded nothing for {(facts.end_ns - facts.processes[one].last_ns) / 1e6:.1f} ms: "
-        "it does not run.",
-        TIMEOUT_QUERY, "See whether it is stopped (`ps`: state T), swapping or frozen; "
-        "py-spy dump shows where.",
+        "non_communication_hang", Place("rank", name, ranks), facts.processes[one].last_ns,
+        facts.end_ns, 0.9, True,
+        f"All paths from {peers} to {name} fail, and its process has recorded nothing for "
+        f"{silent_ns / 1e6:.1f} ms: it does not run.",
+        TIMEOUT_QUERY, "See whether it is stopped (ps shows state T), swapping or frozen; "
+        "py-spy dump shows where it is.",
     )  # fmt: skip
 
 

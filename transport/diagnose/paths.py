@@ -22,7 +22,7 @@ class Paths:
     """One column for each path that carried something.
 
     ends: [column, 3] sender, receiver and number of the path. sent, lost: [window, column]
-    segments. downs: [window, column] timeouts, and times that the path became unusable.
+    segments. timeouts, downs: [window, column] how often the path timed out and became unusable.
     rtt_ns: [window, column] median round-trip time, NaN: no sample. links: [column] numbers of
     the links that it crosses, in order; empty without routes.
     """
@@ -30,6 +30,7 @@ class Paths:
     ends: Array
     sent: Array
     lost: Array
+    timeouts: Array
     downs: Array
     rtt_ns: Array
     links: list[tuple[int, ...]]
@@ -42,20 +43,26 @@ class Paths:
 
 
 def paths_of(facts: Facts, windows: Windows, routes: Routes | None) -> Paths:
-    parts = [facts.sent, facts.losses, facts.downs, facts.samples]
-    keys = [_key(part) for part in parts]
-    every = np.unique(np.concatenate([one[one >= 0] for one in keys]))
+    what = facts.downs["what"].astype(str)
+    parts = (facts.sent, facts.losses, facts.downs, facts.samples)
+    sent, lost, down, sampled = map(_key, parts)
+    every = np.unique(np.concatenate([one[one >= 0] for one in (sent, lost, down, sampled)]))
     shape = (max(windows.count, 1), len(every))
-    tables = [np.zeros(shape) for _ in range(3)]
-    values = [facts.sent["sent"], facts.losses["segments"], np.ones(len(keys[2]))]
-    is_down = np.isin(facts.downs["what"].astype(str), ("timeout", "path_down"))
-    for table, part, key, value, kept in zip(
-        tables, parts, keys, values, (True, True, is_down), strict=False
-    ):
-        good = (key >= 0) & kept
+
+    def summed(part: dict[str, Array], key: Array, values: Array) -> Array:
+        made = np.zeros(shape)
+        good = (key >= 0) & (values > 0)
         at = windows.of(part["time_ns"][good]), np.searchsorted(every, key[good])
-        np.add.at(table, at, value[good].astype(np.float64))
-    rtt = _medians(facts.samples, keys[3], every, windows, shape)
+        np.add.at(made, at, values[good].astype(np.float64))
+        return made
+
+    tables = (
+        summed(facts.sent, sent, facts.sent["sent"]),
+        summed(facts.losses, lost, facts.losses["segments"]),
+        summed(facts.downs, down, what == "timeout"),
+        summed(facts.downs, down, what == "path_down"),
+    )
+    rtt = _medians(facts.samples, sampled, every, windows, shape)
     ends = np.stack([every >> 40, every >> 8 & 0xFFFF_FFFF, every & 0xFF], axis=1)
     return Paths(ends, *tables, rtt, _links(facts, ends, routes),
                  routes.links if routes is not None else ())  # fmt: skip

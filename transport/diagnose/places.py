@@ -19,7 +19,8 @@ from transport.plan.routes import undirected
 
 Array = NDArray[Any]
 
-TIE = 0.03  # places whose shares differ by less cannot be told apart
+TIE = 0.005  # places whose shares differ by less cannot be told apart
+PAIR_BONUS = 0.1  # a pair must explain so much more than a NIC or a link
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,29 +67,38 @@ def pairs(facts: Facts, source: Array, target: Array) -> list[Candidate]:
     return made
 
 
-def links(passed: list[tuple[int, ...]], names: tuple[str, ...], weight: Array) -> list[Candidate]:
-    """The links between switches that observations cross, in one direction and in both.
+def links(passed: list[tuple[int, ...]], names: tuple[str, ...]) -> list[Candidate]:
+    """The links between switches that paths cross. passed: numbers of the links of each path.
 
-    passed: numbers of the links that each observation crosses. weight: of each observation.
     Links of hosts are left out: they are NICs.
     """
-    by_link: dict[int, list[int]] = {}
-    first: dict[int, int] = {}
+    weights: dict[int, Array] = {}
+    hops: dict[int, int] = {}
     for at, numbers in enumerate(passed):
         for hop, number in enumerate(numbers[1:-1]):
-            by_link.setdefault(number, []).append(at)
-            first[number] = min(first.get(number, hop), hop)
+            weights.setdefault(number, np.zeros(len(passed)))[at] = 1.0
+            hops[number] = min(hops.get(number, hop), hop)
+    return of_links(weights, hops, names)
+
+
+def of_links(
+    weights: dict[int, Array], hops: dict[int, int], names: tuple[str, ...]
+) -> list[Candidate]:
+    """Links in both directions, and in one, as candidates.
+
+    Of links that explain the same, the one that packets cross first is at fault: the queue is there.
+    """
     both: dict[str, list[int]] = {}
-    for number in by_link:
+    for number in weights:
         both.setdefault(undirected(names[number]), []).append(number)
     made = []
     for name, numbers in both.items():
-        hop = min(first[number] for number in numbers)
-        for chosen in [numbers] if len(numbers) == 1 else [numbers, *([one] for one in numbers)]:
-            mine = np.zeros(len(passed))
-            for number in chosen:
-                mine[by_link[number]] = weight[by_link[number]]
-            made.append(Candidate(Place("link", name), mine, 3 + hop))
+        place = Place("link", name)
+        for number in numbers:
+            made.append(Candidate(place, weights[number], 3 + hops[number]))
+        if len(numbers) > 1:
+            together = np.maximum.reduce([weights[number] for number in numbers])
+            made.append(Candidate(place, together, 3 + min(hops[number] for number in numbers)))
     return made
 
 
@@ -107,6 +117,7 @@ def explain(candidates: list[Candidate], excess: Array, bad: Array) -> Explanati
         ]
     )
     shares = np.minimum(shares, 1.0)
+    shares -= np.array([PAIR_BONUS if one.place.kind == "pair" else 0.0 for one in candidates])
     best = float(shares.max())
     tied = np.flatnonzero(shares >= best - TIE).tolist()
     at = min(tied, key=lambda each: (candidates[each].rank, -shares[each]))

@@ -14,7 +14,6 @@ from transport.diagnose.finding import Finding, Place
 from transport.diagnose.measures import SLOW, Delays, Lateness
 from transport.diagnose.paths import Paths
 from transport.diagnose.windows import Windows
-from transport.plan.routes import undirected
 
 Array = NDArray[Any]
 
@@ -25,6 +24,7 @@ LOSS_RATE_MIN = 1e-3
 LOSS_CONTRAST = 10.0  # how much more a place loses than all others
 QUEUED_RATIO = 1.5  # losses on paths with such round-trip times are those of full queues
 EXPLAINED_MIN = 0.5
+LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 
 DELAY_QUERY = (
     "SELECT g.process, c.peer, median(g.end_ns - g.posted_ns) AS ns, count(*) FROM messages g "
@@ -95,16 +95,17 @@ def straggler(seen: Seen, at: int, rule: Rule) -> Finding | None:
     return Finding(
         "non_communication_slow", Place("rank", seen.facts.name(one), (rank,)), begin, end,
         _confidence(lost_ns / limit_ns), True,
-        f"{seen.facts.name(one)} took {lost_ns / 1e6:.3f} ms an iteration longer "
-        f"between operations than other ranks ({share:.0%} of an iteration), in {int(often[one])} of "
+        f"{seen.facts.name(one)} took {lost_ns / 1e6:.3f} ms an iteration "
+        f"longer between operations than other ranks ({share:.0%} of it), in {int(often[one])} of "
         f"{own.shape[0]} iterations; {what}.",
-        LATE_QUERY, advice, lost_ns=int(lost_ns * own.shape[0]), more={"gpu": in_gpu},
+        LATE_QUERY, advice, lost_ns=int(lost_ns * own.shape[0]), weight=lost_ns,
+        more={"gpu": in_gpu},
     )  # fmt: skip
 
 
 def _confidence(times_the_limit: float) -> float:
     """Grows from 0.7 at a limit to 0.99."""
-    return round(min(0.99, 1 - 0.3 / max(times_the_limit, 1.0) ** 1.5), 2)
+    return float(round(min(0.99, 1 - 0.3 / max(times_the_limit, 1.0) ** 1.5), 2))
 
 
 def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
@@ -147,11 +148,11 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     )
     confidence = round(min(_confidence(times / float(np.exp(SLOW))), 0.4 + 0.6 * found.share), 2)
     return Finding(kind, found.place, begin, end, confidence, True, text, DELAY_QUERY, advice,
-                   more={"share": found.share})  # fmt: skip
+                   weight=float(excess[bad].sum()), more={"share": found.share})  # fmt: skip
 
 
 def _links_of_pairs(paths: Paths, pairs: Array, span: slice) -> list[places.Candidate]:
-    """Links as places of pairs; their weight is the share of the pair's segments that cross them."""
+    """Links as places of pairs. A weight is the share of the pair's segments that cross a link."""
     sent = paths.sent[span].sum(axis=0)
     wanted = pairs[:, 0] << 32 | pairs[:, 1]
     column = np.searchsorted(wanted, paths.pair) if len(wanted) else np.zeros(0, np.int64)
@@ -159,18 +160,15 @@ def _links_of_pairs(paths: Paths, pairs: Array, span: slice) -> list[places.Cand
     known[known] = wanted[column[known]] == paths.pair[known]
     total = np.zeros(len(pairs))
     np.add.at(total, column[known], sent[known])
-    by_link: dict[int, Array] = {}
-    hop_of: dict[int, int] = {}
+    weights: dict[int, Array] = {}
+    hops: dict[int, int] = {}
     for at in np.flatnonzero(known).tolist():
         share = sent[at] / max(total[column[at]], 1)
         for hop, number in enumerate(paths.links[at][1:-1]):
-            by_link.setdefault(number, np.zeros(len(pairs)))[column[at]] += share
-            hop_of[number] = min(hop_of.get(number, hop), hop)
-    return [
-        places.Candidate(Place("link", undirected(paths.names[number])), weight, 3 + hop_of[number])
-        for number, weight in by_link.items()
-        if weight.max() > 0.02
-    ]
+            weights.setdefault(number, np.zeros(len(pairs)))[column[at]] += share
+            hops[number] = min(hops.get(number, hop), hop)
+    used = {number: weight for number, weight in weights.items() if weight.max() > LINK_SHARE_MIN}
+    return places.of_links(used, hops, paths.names)
 
 
 def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
@@ -181,7 +179,8 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     span = seen.recent(at, rule)
     lost, sent = paths.lost[span].sum(axis=0), paths.sent[span].sum(axis=0)
     downs = paths.downs[span].sum(axis=0)
-    lost = lost + downs
+    timeouts = paths.timeouts[span].sum(axis=0)
+    lost = lost + timeouts
     if lost.sum() < LOSSES_MIN:
         return None
     found = _most_lossy(seen, paths, lost, np.maximum(sent, lost))
@@ -190,10 +189,10 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     place, rate, other_rate, mine = found
     if _queued(paths, span, mine, lost > 0):
         return None
-    often = ((paths.lost[span] + paths.downs[span])[:, mine] > 0).any(axis=1).sum()
+    often = ((paths.lost[span] + paths.timeouts[span])[:, mine] > 0).any(axis=1).sum()
     begin, end = seen.windows.span(span.start, at)
     down = float(downs[mine].sum())
-    # Full queues also lose packets, for a moment. A path that times out is direct evidence.
+    # Full queues also lose packets, for a moment. Paths that become unusable are direct evidence.
     if often < rule.seen and down < LOSSES_MIN:
         return None
     text = (
@@ -202,11 +201,12 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         "the queues were not full."
     )
     if down:
-        text += f" {down:.0f} times a path through it timed out or became unusable."
+        text += f" {down:.0f} times a path through it became unusable."
     return Finding(
         "network_loss", place, begin, end,
         _confidence(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)), True, text,
         LOSS_QUERY, "Check the cable, the optics and the error counters at both ends of this link.",
+        weight=float(lost[mine].sum()),
     )  # fmt: skip
 
 
@@ -215,9 +215,8 @@ def _most_lossy(
 ) -> tuple[Place, float, float, Array] | None:
     """The place with the most unlikely number of losses: log-likelihood ratio of two rates."""
     source, target = paths.ends[:, 0], paths.ends[:, 1]
-    ones = np.ones(len(paths.ends))
     candidates = places.nics(seen.facts, source, target)
-    candidates += places.links(paths.links, paths.names, ones)
+    candidates += places.links(paths.links, paths.names)
     candidates += places.pairs(seen.facts, source, target)
     scored = []
     for one in candidates:

@@ -182,7 +182,7 @@ def write_trace(result: Result, folder: Path) -> int:
         }
         silence = silent.get(host)
         until_ns = silence.at_ns if silence is not None else None
-        file = TraceFile(identity, until_ns=until_ns)
+        file = TraceFile(identity, ended_ns=run.ended_ns, until_ns=until_ns)
         _fill(file, run, host, outgoing.get(host, none), incoming.get(host, none))
         _steps(file, run, host)
         # Differs between runs and hosts, so that traces of several runs can share a folder.
@@ -239,8 +239,8 @@ def _fill(file: TraceFile, run: _Run, host: int, out: Array, into: Array) -> Non
     )  # fmt: skip
     connection_of = _connections(file, run, host, mine, sends)
     ends = np.where(sends, run.times["sent_ns"][mine], run.times["received_ns"][mine])
-    operation_of = _operations(file, run, host, mine, sends, ends, operation, comm_of)
-    channel_of = _channels(file, run, mine, sends, ends, operation, comm_of, operation_of)
+    begun = _operations(file, run, host, mine, sends, ends, operation, comm_of)
+    channel_of = _channels(file, run, mine, sends, ends, operation, comm_of, *begun)
     done = ends >= 0
     file.put(
         "message", file.ids(int(done.sum())), ends[done],
@@ -333,8 +333,8 @@ def _span(which: Array, count: int, begins: Array, ends: Array) -> tuple[Array, 
 def _operations(
     file: TraceFile, run: _Run, host: int, mine: Array, sends: Array, ends: Array,
     operation: Array, comm_of: Array,
-) -> Array:  # fmt: skip
-    """Adds the host's operations; returns, for each transfer, its operation's record id."""
+) -> tuple[Array, Array]:  # fmt: skip
+    """Adds the host's operations; returns the record id and the begin of each transfer's one."""
     alone = run.alone[operation]
     # A send and a receive of one message are different operations.
     first, which, count = _groups(operation, alone & sends)
@@ -375,7 +375,7 @@ def _operations(
     )  # fmt: skip
     done = end >= 0
     file.put("operation_end", ids[done], end[done])
-    return ids[which]
+    return ids[which], begin[which]
 
 
 def _channel_counts(run: _Run, mine: Array, which: Array, count: int) -> Array:
@@ -406,7 +406,7 @@ def _enqueued(run: _Run, host: int, number: Array, begin: Array, end: Array) -> 
 
 def _channels(
     file: TraceFile, run: _Run, mine: Array, sends: Array, ends: Array, operation: Array,
-    comm_of: Array, operation_of: Array,
+    comm_of: Array, operation_of: Array, called_ns: Array,
 ) -> Array:  # fmt: skip
     """Adds a channel for each operation, stream, peer and direction; returns its id by transfer."""
     other = np.where(sends, run.transfers["to"][mine], run.transfers["from"][mine])
@@ -414,6 +414,8 @@ def _channels(
     first, which, count = _groups(operation_of, stream, other, sends)
     begins = run.times["ready_ns"][mine]
     begin, end = _span(which, count, begins, ends)
+    # A channel begins with its operation, also if it has nothing to carry yet.
+    begin = np.where(begin < 0, called_ns[first], begin)
     ids = file.ids(count)
     comm = run.comm[operation[first]]
     number = np.minimum(stream[first].astype(np.int64) - run.first_stream[comm], 0xFFFF)

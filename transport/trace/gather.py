@@ -37,10 +37,17 @@ class ProcessRecords:
     dropped: int = 0
     damage: str = ""
     ended: bool | None = None
+    closed_at_ns: int | None = None
 
     @property
     def records(self) -> int:
         return sum(rows.size for rows in self.rows.values())
+
+    @property
+    def closed_ns(self) -> int | None:
+        """When the process closed its trace; None: it did not, or the time is impossible."""
+        at_ns = self.closed_at_ns
+        return at_ns + self.ahead_ns if self.ended and at_ns and abs(at_ns) < TIME_MAX else None
 
     def span_ns(self) -> tuple[int | None, int | None]:
         """The times of the first and of the last record."""
@@ -69,6 +76,7 @@ def read_process(files: ProcessFiles, ahead_ns: int) -> ProcessRecords:
             continue
         _add(segment, found, parts)
         found.ended = segment.ended
+        found.closed_at_ns = segment.closed_ns
         if segment.damage:
             damage.append(f"{path.name}: {segment.damage}")
     for kind, rows in parts.items():

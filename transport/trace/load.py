@@ -152,6 +152,7 @@ def _process_row(at: int, files: ProcessFiles, found: ProcessRecords, clock: Clo
         "dropped": min(found.dropped, (1 << 63) - 1),
         "damage": found.damage,
         "ended": found.ended,
+        "closed_ns": found.closed_ns,
         "clock": clock.number,
     }
     return [row.get(column.name) for column in TABLES["processes"]]

@@ -76,6 +76,7 @@ class SegmentRows:
     dropped: int
     damage: str
     ended: bool | None
+    closed_ns: int | None  # the time of its end, on the process's clock
 
 
 def read_rows(path: Path | str) -> SegmentRows:
@@ -127,7 +128,7 @@ def _decode(data: bytes) -> SegmentRows:
     places: dict[str, NDArray[np.int64]] = {}
     texts: dict[int, str] = {}
     odd = 0
-    ended = None
+    ended = closed_ns = None
     for number, kind in header.kinds.items():
         (found,) = np.nonzero(heads[:, 0] == number)
         if kind.name == "text":
@@ -135,6 +136,8 @@ def _decode(data: bytes) -> SegmentRows:
             continue
         if kind.name == "end":
             ended = found.size > 0 and int(found[-1]) == len(offsets) - 1 and not damage
+            if ended:
+                closed_ns = int(words[offsets[found[-1]] // 8 + 1].astype(np.int64))
             continue
         size = kind.dtype.itemsize
         fits = found[heads[found, 1] == size]
@@ -145,7 +148,7 @@ def _decode(data: bytes) -> SegmentRows:
             places[kind.name] = fits.astype(np.int64)
     if odd:
         damage = "; ".join(filter(None, (damage, f"{odd} {SIZE_IS_ODD}")))
-    return SegmentRows(header, len(data), rows, places, texts, dropped, damage, ended)
+    return SegmentRows(header, len(data), rows, places, texts, dropped, damage, ended, closed_ns)
 
 
 def _texts(data: bytes, offsets: NDArray[Any], sizes: NDArray[Any]) -> dict[int, str]:

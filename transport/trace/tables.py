@@ -63,6 +63,7 @@ PROCESSES = _columns(
     ("dropped", "i64", "records that it had to drop"),
     ("damage", "text", "what is wrong with its files; empty: nothing"),
     ("ended", "flag", "false: it was killed, still runs, or its disk was full; NULL: not told"),
+    ("closed_ns", "i64", "when it closed its trace, if it did"),
     ("clock", "i32", "number of its clock: processes of one host share one"),
     ("clock_offset_ns", "i64", "what was added to its times to align them with clock 0"),
     ("clock_error_ns", "i64", "largest error of the alignment, NULL: unknown"),
@@ -222,7 +223,16 @@ CLOCKED = {
         for column in columns
         if column.type == "i64"
         and column.name
-        in {"begin_ns", "end_ns", "posted_ns", "first_ns", "last_ns", "time_ns", "called_ns"}
+        in {
+            "begin_ns",
+            "end_ns",
+            "posted_ns",
+            "first_ns",
+            "last_ns",
+            "time_ns",
+            "called_ns",
+            "closed_ns",
+        }
     )
     for table, columns in TABLES.items()
 }

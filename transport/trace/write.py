@@ -25,11 +25,16 @@ class TraceFile:
     """The trace of one process: records are added to it, and written at the end."""
 
     def __init__(
-        self, identity: Mapping[str, str], realtime_ahead_ns: int = 0, until_ns: int | None = None
+        self,
+        identity: Mapping[str, str],
+        realtime_ahead_ns: int = 0,
+        *,
+        ended_ns: int = 0,
+        until_ns: int | None = None,
     ) -> None:
         """identity: host, pid and variables of the process. Times plus realtime_ahead_ns are
-        nanoseconds since 1970. until_ns: when the process stopped; the file has no record of a
-        later time, and no end."""
+        nanoseconds since 1970. ended_ns: when the process closed the trace. until_ns: when the
+        process stopped; the file has no record of a later time, and no end."""
         kinds = read_schema(trace_schema().encode())
         self._kinds = {kind.name: (number, kind) for number, kind in kinds.items()}
         self._identity = "".join(f"{name} {value}\n" for name, value in identity.items())
@@ -38,6 +43,7 @@ class TraceFile:
         self._blocks: list[bytes] = []
         self._ids = 0
         self._until_ns = until_ns
+        self._ended_ns = ended_ns
 
     def ids(self, count: int) -> NDArray[np.uint32]:
         """New ids for records, unique in the file."""
@@ -88,7 +94,7 @@ class TraceFile:
     def _end_record(self) -> bytes:
         """The last record, which says that nothing is missing after it."""
         number, _ = self._kinds["end"]
-        return HEAD.pack(number, HEAD.size, self._ids + 1, 0)
+        return HEAD.pack(number, HEAD.size, self._ids + 1, self._ended_ns)
 
     def _text_records(self) -> bytes:
         found = b""
