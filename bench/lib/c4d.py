@@ -22,6 +22,7 @@ Array = NDArray[Any]
 HEALTHY = ("healthy", "", -1)
 DEVIATIONS = 6.0  # an outlier is further from the median than this many times 1.4826 MAD
 TWICE = 2.0
+LEAST = 0.5  # and at least half more than the median
 
 
 @dataclass(frozen=True)
@@ -62,25 +63,31 @@ def _outlier(values: Array, twice: bool) -> int | None:
         return None
     middle = float(np.median(values))
     spread = 1.4826 * float(np.median(np.abs(values - middle)))
-    limit = TWICE * middle if twice else middle + DEVIATIONS * max(spread, 0.02 * middle)
+    limit = TWICE * middle if twice else middle + max(DEVIATIONS * spread, LEAST * middle)
     at = int(values.argmax())
     return at if values[at] > limit else None
 
 
 def _matrix(facts: Facts, delays: Delays, at: int, twice: bool) -> Said | None:
-    """The rule of row, column and cell over the matrix of delays of one window."""
-    ratio = np.exp(delays.excess[at])
+    """The rule of row, column and cell over the matrix of delays of one window.
+
+    Delays are ratios to what is usual for a pair, and those that weft does not find slow count as
+    usual: the rule has the same history and the same limits as weft.
+    """
+    ratio = np.where(delays.slow[at], np.exp(delays.excess[at]), 1.0)
     source, target = delays.pairs[:, 0], delays.pairs[:, 1]
     ranks = len(facts.processes)
     rows, columns = (
         np.bincount(ends, ratio, ranks) / np.maximum(np.bincount(ends, minlength=ranks), 1)
         for ends in (source, target)
     )
+    best: tuple[float, int] | None = None
     for values in (rows, columns):
-        found = _outlier(values[values > 0], twice)
-        if found is not None:
-            rank = int(np.flatnonzero(values > 0)[found])
-            return Said("communication_slow", "nic", facts.processes[rank].rank)
+        found = _outlier(np.where(values > 0, values, 1.0), twice)
+        if found is not None and (best is None or values[found] > best[0]):
+            best = float(values[found]), found
+    if best is not None:
+        return Said("communication_slow", "nic", facts.processes[best[1]].rank)
     found = _outlier(ratio, twice)
     if found is not None:
         return Said("communication_slow", "pair", facts.processes[int(source[found])].rank)

@@ -61,7 +61,10 @@ def own_ns(calls: dict[str, Array]) -> Array:
     for one in np.unique(process):
         mine = np.flatnonzero(process == one)
         sending = mine[begun[mine] >= 0]
-        ends = np.sort(calls["end_ns"][mine][(calls["end_ns"][mine] >= 0) & waits[mine]])
+        done = mine[(calls["end_ns"][mine] >= 0) & waits[mine]]
+        # What a rank receives may be there before the rank comes to the operation. That operation
+        # ends later than it begins.
+        ends = np.sort(np.maximum(calls["end_ns"][done], begun[done] + 1))
         starts, when = np.sort(begun[sending]), begun[sending]
         ended = _latest(ends, when, "right")
         latest = np.maximum(ended, _latest(starts, when, "left"))
