@@ -15,7 +15,7 @@ from transport.diagnose.windows import Windows, kinds_of, medians, moments
 Array = NDArray[Any]
 
 SLOW = float(np.log(1.5))  # more than a pair's usual time, from which on messages are slow
-SLOW_ALONE = float(np.log(2.0))  # the same, compared with other pairs
+SLOW_ALONE = float(np.log(2.5))  # the same, compared with other pairs
 DEVIATIONS = 6.0  # and more than this many usual deviations
 RECENT = 3  # windows that are not yet history
 HISTORY_MIN, HISTORY_MAX = 2, 50  # windows of which the usual time is the median
@@ -25,14 +25,12 @@ HISTORY_MIN, HISTORY_MAX = 2, 50  # windows of which the usual time is the media
 class Lateness:
     """How much longer than the others each rank took between operations, in ns.
 
-    own: [window, process], summed over the operations of the window. gpu: the part of it that
-    passed between the rank's call and its first message. noise: what is usual for a rank and a
-    window.
+    own: [window, process], summed over those operations of the window to which the rank came beyond
+    doubt late. gpu: the part of it that passed between the rank's call and its first message.
     """
 
     own: Array
     gpu: Array
-    noise_ns: float
 
 
 def ordinals(*keys: Array) -> Array:
@@ -87,7 +85,7 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     own = own_ns(calls)
     known = own >= 0
     excess, gpu = np.zeros(len(own)), np.zeros(len(own))
-    excess[known] = own[known] - medians(group[known], own[known])
+    excess[known] = beyond_doubt(group[known], own[known])
     waited = (calls["arrival_ns"] - calls["begin_ns"])[known]
     waited = waited - medians(group[known], waited)
     gpu[known] = np.clip(waited, 0, np.maximum(excess[known], 0))
@@ -96,8 +94,14 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     totals, in_gpu = np.zeros(shape), np.zeros(shape)
     np.add.at(totals, (window, process), excess)
     np.add.at(in_gpu, (window, process), gpu)
-    spread = np.abs(totals - np.median(totals, axis=1, keepdims=True))
-    return Lateness(totals, in_gpu, 1.4826 * float(np.median(spread)))
+    return Lateness(totals, in_gpu)
+
+
+def beyond_doubt(groups: Array, values: Array) -> Array:
+    """By how much values are above the median of their group; 0 for what is usual there."""
+    above = values - medians(groups, values)
+    usual = 1.4826 * medians(groups, np.abs(above))
+    return np.where(above > DEVIATIONS * usual, above, 0.0)
 
 
 def roles_of(process: Array, kinds: Array) -> Array:

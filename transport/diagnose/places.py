@@ -86,7 +86,7 @@ def of_links(
 ) -> list[Candidate]:
     """Links in both directions, and in one, as candidates.
 
-    Of links that explain the same, the one that packets cross first is at fault: the queue is there.
+    Of links that explain the same, packets wait in front of the one that they cross first.
     """
     both: dict[str, list[int]] = {}
     for number in weights:
@@ -94,8 +94,7 @@ def of_links(
     made = []
     for name, numbers in both.items():
         place = Place("link", name)
-        for number in numbers:
-            made.append(Candidate(place, weights[number], 3 + hops[number]))
+        made += [Candidate(place, weights[number], 3 + hops[number]) for number in numbers]
         if len(numbers) > 1:
             together = np.maximum.reduce([weights[number] for number in numbers])
             made.append(Candidate(place, together, 3 + min(hops[number] for number in numbers)))

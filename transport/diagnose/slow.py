@@ -18,7 +18,6 @@ from transport.diagnose.windows import Windows
 Array = NDArray[Any]
 
 LATE_SHARE = 0.04  # of an iteration: a rank that comes later than this is late
-LATE_NOISE = 6.0  # times the usual deviation
 LOSSES_MIN = 8  # segments
 LOSS_RATE_MIN = 1e-3
 LOSS_CONTRAST = 10.0  # how much more a place loses than all others
@@ -70,7 +69,7 @@ def straggler(seen: Seen, at: int, rule: Rule) -> Finding | None:
     span = seen.recent(at, rule)
     own = seen.lateness.own[span]
     usual_ns = seen.windows.usual_ns
-    limit_ns = max(LATE_NOISE * seen.lateness.noise_ns, LATE_SHARE * usual_ns)
+    limit_ns = LATE_SHARE * usual_ns
     often = (own > limit_ns).sum(axis=0)
     if own.shape[0] < rule.seen or not (often >= rule.seen).any():
         return None
