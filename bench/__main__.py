@@ -15,6 +15,7 @@ BENCHES = {
     "connections": "The 1st to the 4,096th connection of a process: time, memory, speed.",
     "core": "The cost of a segment in the protocol core.",
     "cpu": "Core-seconds per GB, both sides, weft and TCP.",
+    "diagnose_real": "The diagnosis of real faults in a lab: verdicts.",
     "diagnose": "The diagnosis of simulated faults, beside C4D's rule: right verdicts, alarms.",
     "fabric": "The simulator beside published figures, and its cost by size.",
     "failover": "A flow while paths of a lab are cut and restored: time to move and to return.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from transport.diagnose import calls, hang, slow
@@ -49,13 +48,6 @@ class Diagnosis:
         return not any(one.certain for one in self.findings)
 
 
-RULES: tuple[Callable[[slow.Seen, int, slow.Rule], Finding | None], ...] = (
-    slow.lossy_place,
-    slow.slow_place,
-    slow.straggler,
-)
-
-
 def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
     """Diagnoses the job in the store. TraceError if its tables cannot be read."""
     settings = settings or Settings()
@@ -90,12 +82,22 @@ def _slow(facts: Facts, settings: Settings) -> list[Finding]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # medians of windows without samples
         for at in range(settings.from_window, windows.count):
-            for judge in RULES:
-                found = judge(seen, at, settings.rule)
-                if found is not None:
-                    _merge(merged, found)
-                    break
+            found = _judged(seen, at, settings.rule)
+            if found is not None:
+                _merge(merged, found)
     return sorted(merged, key=lambda one: (not one.certain, -one.confidence, one.from_ns))
+
+
+def _judged(seen: slow.Seen, at: int, rule: slow.Rule) -> Finding | None:
+    """The finding of a window. Losses explain delays; of a slow place and a straggler, which can
+    cause each other, the clearer one counts."""
+    lossy = slow.lossy_place(seen, at, rule)
+    if lossy is not None:
+        return lossy
+    found = [
+        one for one in (slow.slow_place(seen, at, rule), slow.straggler(seen, at, rule)) if one
+    ]
+    return max(found, key=lambda one: one.confidence) if found else None
 
 
 def _merge(merged: list[Finding], found: Finding) -> None:

@@ -52,6 +52,31 @@ WHERE g.sends AND g.end_ns IS NOT NULL AND g.posted_ns IS NOT NULL AND c.operati
 GROUP BY ALL
 """
 
+# Programs without NCCL have no operations. Each of their messages counts as a Send and a Recv.
+MESSAGE_CALLS = """
+SELECT g.process, row_number() OVER () AS id, c.pair AS comm_id, 0 AS rank, 2 AS ranks,
+  CASE WHEN g.sends THEN 'Send' ELSE 'Recv' END AS function, 'p2p' AS kind, g.message AS sequence,
+  coalesce(g.bytes, 0) AS count, '' AS datatype, -1 AS root, coalesce(g.posted_ns, -1) AS begin_ns,
+  CASE WHEN g.sends THEN coalesce(g.posted_ns, -1) ELSE -1 END AS arrival_ns,
+  CASE WHEN g.status = 0 THEN coalesce(g.end_ns, -1) ELSE -1 END AS end_ns,
+  CASE WHEN g.sends THEN g.process ELSE d.process END AS sender
+FROM messages g JOIN connections c ON c.process = g.process AND c.id = g.connection
+JOIN connections d ON d.pair = c.pair AND (d.process <> c.process OR d.id <> c.id)
+ORDER BY g.process, g.posted_ns
+"""
+MESSAGE_EDGES = """
+SELECT g.process, d.process AS other, c.pair AS comm_id, g.message AS sequence, 1 AS messages,
+  g.bytes, g.posted_ns AS first_ns, g.end_ns,
+  (g.end_ns - coalesce(greatest(t.first_ns, g.posted_ns), g.posted_ns))::DOUBLE AS latency_ns,
+  coalesce(t.segments, 0) AS segments, coalesce(t.resent, 0) AS resent
+FROM messages g JOIN connections c ON c.process = g.process AND c.id = g.connection
+JOIN connections d ON d.pair = c.pair AND (d.process <> c.process OR d.id <> c.id)
+LEFT JOIN (SELECT process, connection, message, min(first_ns) AS first_ns,
+  sum(segments) AS segments, sum(resent) AS resent FROM stripes WHERE sends GROUP BY ALL) t
+  ON t.process = g.process AND t.connection = g.connection AND t.message = g.message
+WHERE g.sends AND g.end_ns IS NOT NULL AND g.posted_ns IS NOT NULL AND g.status = 0
+"""
+
 
 @dataclass(frozen=True)
 class Process:
@@ -95,9 +120,11 @@ class Facts:
 def facts_of(store: Store) -> Facts:
     """Reads the facts of the job that is in the store."""
     processes, numbers = _processes(store)
-    calls = _calls(store, numbers)
-    members = _members(store, numbers)
-    edges = _edges(store, numbers, members, calls)
+    if store.rows("SELECT 1 FROM operations LIMIT 1"):
+        calls = _calls(store, numbers)
+        edges = _edges(store, numbers, _members(store, numbers), calls)
+    else:
+        calls, edges = _without_operations(store, numbers)
     peers = _peers(store, numbers)
     ((closed_ns,),) = store.rows("SELECT coalesce(max(closed_ns), 0) FROM processes")
     last = [closed_ns, *(one.last_ns for one in processes)]
@@ -133,12 +160,38 @@ def _numbered(values: Array, numbers: dict[int, int]) -> Array:
 def _calls(store: Store, numbers: dict[int, int]) -> dict[str, Array]:
     found = _columns(store, CALLS)
     found["process"] = _numbered(found["process"], numbers)
-    keys = [found["comm_id"], found["function"].astype(str), found["sequence"]]
-    rows = list(zip(*(key.tolist() for key in keys), strict=True))
+    found["instance"] = _instances(found["comm_id"], found["function"], found["sequence"])
+    return _in_order(found)
+
+
+def _instances(*keys: Array) -> Array:
+    """Numbers the rows so that those with equal keys have the same number."""
     known: dict[Any, int] = {}
-    found["instance"] = np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
+    rows = zip(*(key.tolist() for key in keys), strict=True)
+    return np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
+
+
+def _in_order(found: dict[str, Array]) -> dict[str, Array]:
     order = np.lexsort((found["id"], found["begin_ns"], found["process"]))
     return {name: column[order] for name, column in found.items()}
+
+
+def _without_operations(
+    store: Store, numbers: dict[int, int]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Calls and edges of a program that does not use NCCL, from its messages."""
+    found, edges = _columns(store, MESSAGE_CALLS), _columns(store, MESSAGE_EDGES)
+    sender, ends = found.pop("sender"), (edges.pop("process"), edges.pop("other"))
+    keys = (
+        np.concatenate([found["comm_id"], edges["comm_id"]]),
+        np.concatenate([sender, ends[0]]),
+        np.concatenate([found["sequence"], edges["sequence"]]),
+    )
+    instance = _instances(*keys)
+    found["instance"], edges["instance"] = np.split(instance, [len(sender)])
+    found["process"] = _numbered(found["process"], numbers)
+    edges["source"], edges["target"] = (_numbered(one, numbers) for one in ends)
+    return _in_order(found), edges
 
 
 def _members(store: Store, numbers: dict[int, int]) -> dict[tuple[int, int], int]:
@@ -178,7 +231,8 @@ def _peers(store: Store, numbers: dict[int, int]) -> dict[tuple[int, str], int]:
 
 
 def host_of(address: str) -> str:
-    """The address without its port."""
+    """The address without its port: "10.0.1.2 port 7000" and "10.0.1.2:7000" are 10.0.1.2."""
+    address = address.partition(" port ")[0]
     head, colon, port = address.rpartition(":")
     return head.strip("[]") if colon and port.isdigit() else address
 

@@ -14,6 +14,8 @@ from transport.trace.store import Store
 
 Array = NDArray[Any]
 
+QUIET_PAUSES = 2.0  # a process is silent if it records nothing for so many known pauses
+QUIET_SHARE = 0.5  # and for this share of the standstill
 ALL_PATHS = 0.8  # share of the paths of a pair that must fail
 PEER_DEAD = 5  # a status of connections, as in native/core/status.h
 DEAD_QUERY = "SELECT process, peer, end_ns FROM connections WHERE status = 5"
@@ -67,18 +69,37 @@ def crashes(store: Store, facts: Facts, numbers: dict[int, int]) -> list[Finding
 
 
 def standstill_of(facts: Facts, usual_ns: int) -> Standstill | None:
-    """What is open if the job makes no progress at the end of its trace; None if it does."""
+    """What is open if the job makes no progress at the end of its trace; None if it does.
+
+    Nothing is open in traces of messages alone if all processes were killed: then a process is
+    needed that fell silent before the others.
+    """
     calls = facts.calls
     open_ = np.flatnonzero(calls["end_ns"] < 0)
-    if not open_.size:
-        return None
     # Progress: operations that begin, that end, and that send their first message.
     times = np.concatenate([calls["end_ns"], calls["begin_ns"], calls["arrival_ns"],
                             facts.edges["end_ns"]])  # fmt: skip
     times = np.sort(times[times >= 0])
+    if not times.size:
+        return None
     since_ns = int(times[-1])
     longest = int(np.diff(times).max(initial=0))
-    return Standstill(since_ns, open_, max(longest, usual_ns))
+    found = Standstill(since_ns, open_, max(longest, usual_ns))
+    return found if open_.size or _quiet(facts, found) else None
+
+
+def _quiet(facts: Facts, stand: Standstill) -> list[int]:
+    """Processes that neither closed their traces nor recorded anything since the standstill."""
+    patience_ns = max(
+        QUIET_PAUSES * stand.patience_ns, QUIET_SHARE * (facts.end_ns - stand.since_ns)
+    )
+    return [
+        at
+        for at, one in enumerate(facts.processes)
+        if one.ended is False
+        and one.last_ns + patience_ns < facts.end_ns
+        and one.last_ns <= stand.since_ns + stand.patience_ns
+    ]
 
 
 def complaints(facts: Facts, from_ns: int) -> dict[int, tuple[list[int], int]]:
@@ -106,7 +127,7 @@ def hangs(facts: Facts, stand: Standstill, patience_ns: int) -> list[Finding]:
     """Why the job stands still; `patience_ns`: a pause of this length is no proof."""
     paused_ns = facts.end_ns - stand.since_ns
     certain = paused_ns > patience_ns
-    for find in (_silent, _absent, _stuck):
+    for find in (_silent, _frozen, _absent, _stuck):
         found = find(facts, stand, certain, paused_ns)
         if found is not None:
             return [found]
@@ -115,7 +136,7 @@ def hangs(facts: Facts, stand: Standstill, patience_ns: int) -> list[Finding]:
 
 def _silent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
     """A process to which all paths fail: it is stopped, or its NIC or link is dead."""
-    found = complaints(facts, stand.since_ns - 2 * paused_ns)
+    found = complaints(facts, stand.since_ns - stand.patience_ns)
     if not found:
         return None
     # If a NIC is dead, both ends complain: the one that more peers complain about is at fault. One
@@ -139,6 +160,25 @@ def _silent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
         f"All paths from {peers} to {name} fail, and its process has recorded nothing for "
         f"{silent_ns / 1e6:.1f} ms: it does not run.",
         TIMEOUT_QUERY, "See whether it is stopped (ps shows state T), swapping or frozen; "
+        "py-spy dump shows where it is.",
+    )  # fmt: skip
+
+
+def _frozen(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
+    """A single process that records nothing any more, while the others still do."""
+    quiet = _quiet(facts, stand)
+    others = [one.last_ns for at, one in enumerate(facts.processes) if at not in quiet]
+    if len(quiet) != 1 or not others or max(others) <= stand.since_ns + stand.patience_ns:
+        return None
+    one = quiet[0]
+    silent_ns = facts.end_ns - facts.processes[one].last_ns
+    name, ranks = facts.name(one), (facts.processes[one].rank,)
+    return Finding(
+        "non_communication_hang", Place("rank", name, ranks), stand.since_ns, facts.end_ns,
+        0.9 if certain else 0.6, certain,
+        f"The process of {name} has recorded nothing for {silent_ns / 1e6:.1f} ms, and all others "
+        f"make no progress since, although they run.",
+        OPEN_QUERY, "See whether it is stopped (ps shows state T), swapping or frozen; "
         "py-spy dump shows where it is.",
     )  # fmt: skip
 
@@ -185,6 +225,8 @@ def _members(facts: Facts) -> dict[int, set[int]]:
 def _stuck(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
     """All ranks called, and the operation does not end: the pair whose messages stopped first."""
     calls, edges = facts.calls, facts.edges
+    if not stand.open.size:
+        return None
     oldest = stand.open[np.argmin(calls["begin_ns"][stand.open])]
     instance = calls["instance"][oldest]
     here = np.flatnonzero(edges["instance"] == instance)

@@ -13,6 +13,7 @@ from transport.diagnose.facts import Facts
 Array = NDArray[Any]
 
 PERIOD_MAX = 512  # operations of an iteration, at most
+MESSAGES_MIN = 16  # calls of a window, if the program has no collectives
 LIKE = 0.9  # an iteration is the shortest period that repeats nearly as well as the best one
 
 
@@ -74,6 +75,9 @@ def windows_of(facts: Facts) -> Windows:
     busiest = int(np.bincount(calls["process"]).argmax())
     mine = np.flatnonzero(calls["process"] == busiest)
     period = period_of(kinds_of(calls)[mine])
+    if not (calls["kind"] == "collective").any():
+        # Messages repeat long before an iteration does.
+        period *= -(-MESSAGES_MIN // period)
     times = moments(calls)[mine][::period]
     return Windows(np.unique(np.maximum.accumulate(times)), facts.end_ns, period)
 

@@ -1,0 +1,160 @@
+"""Real faults in a lab of namespaces: processes stopped and killed, links cut, lossy and slow.
+
+Four ranks on four hosts compute and sum an array around a ring over weft, with a trace. After some
+seconds a fault begins; some seconds later the trace is diagnosed. The table has each verdict.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from bench.diagnose import of_finding
+from bench.lib.common import ROOT, Config, document, emit, interruptible, json_option
+from transport.diagnose import Settings, diagnose
+from transport.lab import Lab, LabModel, Link
+from transport.trace import open_store
+
+HOSTS, SPINES = 4, 4
+ELEMENTS = 400_000
+COLUMNS = ("fault", "place", "verdict", "said", "right", "windows")
+Processes = Sequence["subprocess.Popen[str]"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A fault: what it does, the class that it must get, and its rank; -1: none or a link."""
+
+    name: str
+    verdict: str
+    rank: int
+    begin: Callable[[Lab, Processes], object]
+    place: str = ""
+
+    @property
+    def where(self) -> str:
+        return self.place or (f"rank {self.rank}" if self.rank >= 0 else "")
+
+
+def _nothing(lab: Lab, ranks: Processes) -> None:
+    return
+
+
+def _signal(rank: int, number: int) -> Callable[[Lab, Processes], None]:
+    return lambda _, ranks: os.kill(ranks[rank].pid, number)
+
+
+def _cut(link: str) -> Callable[[Lab, Processes], None]:
+    return lambda lab, _: lab.cut(link)
+
+
+def _changed(link: str, **keys: float) -> Callable[[Lab, Processes], object]:
+    return lambda lab, _: lab.set(link, **keys)
+
+
+def cases() -> list[Case]:
+    made = [Case("healthy", "healthy", -1, _nothing) for _ in range(2)]
+    for rank in range(HOSTS):
+        nic = f"host{rank}-leaf{rank // 2}"
+        slow, lossy = _changed(nic, rate_bytes_per_s=12_500_000), _changed(nic, loss=0.03)
+        made += [
+            Case("stopped", "non_communication_hang", rank, _signal(rank, signal.SIGSTOP)),
+            Case("killed", "crash", rank, _signal(rank, signal.SIGKILL)),
+            Case("straggler", "non_communication_slow", rank, _signal(rank, signal.SIGUSR1)),
+            Case("absent", "non_communication_hang", rank, _signal(rank, signal.SIGUSR2)),
+            Case("NIC cut", "communication_hang", rank, _cut(nic)),
+            Case("NIC slow", "communication_slow", rank, slow),
+            Case("NIC lossy", "network_loss", rank, lossy),
+        ]
+    for leaf, spine in ((0, 0), (0, 3), (1, 1), (1, 2)):
+        link = f"leaf{leaf}-spine{spine}"
+        made += [
+            Case("link cut", "network_loss", -1, _cut(link), link),
+            Case("link lossy", "network_loss", -1, _changed(link, loss=0.05), link),
+        ]
+    return made
+
+
+def start(lab: Lab, folder: Path, stack: ExitStack) -> list[subprocess.Popen[str]]:
+    """Starts the ranks, each in its host, and waits until all are connected."""
+    addresses = [lab.address(f"host{rank}") for rank in range(HOSTS)]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "NCCL_"))}
+    ranks = []
+    for rank in range(HOSTS):
+        command = [sys.executable, "-m", "bench.lib.diagnosis_rank", str(rank), str(ELEMENTS)]
+        env = clean | {
+            "WEFT_TRACE": str(folder), "RANK": str(rank), "WORLD_SIZE": str(HOSTS),
+            "WEFT_ENGINES": "1", "WEFT_PATHS": "8",
+        }  # fmt: skip
+        one = lab.popen(
+            f"host{rank}", [*command, *addresses], env=env, cwd=ROOT, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        stack.callback(one.wait)
+        stack.callback(one.kill)
+        ranks.append(one)
+    for word in ("listening", "running"):
+        for one in ranks:
+            assert one.stdin is not None
+            assert one.stdout is not None
+            if one.stdout.readline().strip() != word:
+                raise click.ClickException(f"a rank failed before it was {word}")
+        for one in ranks:
+            assert one.stdin is not None
+            one.stdin.write("go\n")
+            one.stdin.flush()
+    return ranks
+
+
+def measure(lab: Lab, case: Case, healthy_s: float, faulty_s: float) -> Config:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        folder = Path(name)
+        ranks = start(lab, folder, stack)
+        time.sleep(healthy_s)
+        case.begin(lab, ranks)
+        time.sleep(faulty_s)
+        for one in ranks:
+            if one.poll() is None and case.name != "stopped":
+                assert one.stdin is not None
+                one.stdin.close()
+        time.sleep(1)
+        stack.close()
+        with open_store(folder) as store:
+            found = diagnose(store, Settings())
+    certain = [one for one in found.findings if one.certain]
+    said = of_finding(certain[0]) if certain else ("healthy", "", -1)
+    right = said[0] == case.verdict and (case.rank < 0 or said[2] == case.rank)
+    return {
+        "fault": case.name, "place": case.where, "verdict": case.verdict,
+        "said": " ".join(map(str, said)) if certain else "healthy", "right": int(right),
+        "windows": found.iterations, "evidence": certain[0].evidence if certain else "",
+    }  # fmt: skip
+
+
+@click.command("diagnose_real")
+@click.option("--only", help="Only faults with this name.")
+@click.option("--healthy", "healthy_s", default=4.0, show_default=True, help="Seconds before it.")
+@click.option("--faulty", "faulty_s", default=5.0, show_default=True, help="Seconds with it.")
+@json_option
+def command(only: str | None, healthy_s: float, faulty_s: float, json_path: str | None) -> None:
+    """Diagnoses real faults of a job in a lab (root)."""
+    fast = Link(rate_bytes_per_s=62_500_000)
+    model = LabModel(hosts=HOSTS, hosts_per_leaf=2, spines=SPINES, host_links=fast, uplinks=fast)
+    rows: list[Config] = []
+    with interruptible() as cut:
+        for case in cases():
+            if only in (None, case.name):
+                with Lab(model, name=f"diagnose{os.getpid()}") as lab:
+                    rows.append(measure(lab, case, healthy_s, faulty_s))
+                    click.echo(f"{case.name} {case.where}: {rows[-1]['said']}", err=True)
+    emit(document("diagnose_real", rows), json_path, COLUMNS, [], cut)
