@@ -139,10 +139,14 @@ def _silent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
     found = complaints(facts, stand.since_ns - stand.patience_ns)
     if not found:
         return None
-    # If a NIC is dead, both ends complain: the one that more peers complain about is at fault. One
-    # that has recorded nothing since does not run.
+    # Behind a dead NIC, a process complains about its peers, and they about it. A process that does
+    # not run complains about nobody, and has recorded nothing since.
+    complaining = {peer for peers, _ in found.values() for peer in peers}
+    cut_off = [one for one in found if one in complaining]
     quiet = [one for one, (_, first_ns) in found.items() if facts.processes[one].last_ns < first_ns]
-    one = max(quiet or found, key=lambda each: (len(found[each][0]), -each))
+    if cut_off:
+        quiet = []
+    one = max(cut_off or quiet or found, key=lambda each: (len(found[each][0]), -each))
     peers = ", ".join(facts.name(each) for each in found[one][0][:4])
     name, ranks = facts.name(one), (facts.processes[one].rank,)
     if not quiet:
