@@ -1,0 +1,136 @@
+"""Diagnoses real training with faults: PyTorch DDP, FSDP and a pipeline on two GPUs over weft.
+
+Usage: python -m tests.device.diagnose_faults JSON [TRACES]. TRACES: a folder for archives of
+traces whose verdict was wrong. Needs DuckDB.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.diagnose import of_finding
+from bench.lib.common import document
+from bench.nccl import driver, free_port, weft
+from transport.cli.output import write_json
+from transport.diagnose import diagnose
+from transport.trace import open_store
+
+RANKS = 4
+HEALTHY = 60  # iterations before a fault
+FAULTY_S = 4.0
+ARCHIVES_MAX = 6
+SLOW = ("straggler", "late calls")
+VERDICTS = {
+    "healthy": "healthy",
+    "straggler": "non_communication_slow",
+    "late calls": "non_communication_slow",
+    "absent": "non_communication_hang",
+    "stopped": "non_communication_hang",
+    "killed": "crash",
+    "wrong call": "mismatch",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    job: str
+    fault: str
+    rank: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.job}-{self.fault}-{self.rank}".replace(" ", "_")
+
+
+def cases() -> list[Case]:
+    made = []
+    for at, job in enumerate(("ddp", "fsdp", "pipeline")):
+        faults = [one for one in VERDICTS if one != "wrong call" or job == "ddp"]
+        made += [Case(job, fault, (at + turn) % RANKS) for turn, fault in enumerate(faults)]
+    return made
+
+
+def start(case: Case, folder: Path, stack: ExitStack) -> list[subprocess.Popen[str]]:
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_", "WEFT_"))}
+    base |= weft() | {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS),
+        "WEFT_TRACE": str(folder), "NCCL_SOCKET_IFNAME": "lo", "FAULT": case.fault,
+        "FAULT_RANK": str(case.rank), "FAULT_AT": str(HEALTHY),
+    }  # fmt: skip
+    processes = []
+    for rank in range(RANKS):
+        mine = {"RANK": str(rank), "CHECK_GPU": str(rank % 2), "NCCL_HOSTID": f"host{rank}"}
+        one = subprocess.Popen(
+            [sys.executable, "-m", "tests.device.diagnose_rank", case.job, "60"],
+            env=base | mine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        stack.callback(one.wait)
+        stack.callback(one.kill)
+        processes.append(one)
+    for one in processes:
+        assert one.stdout is not None
+        if one.stdout.readline().strip() != "RUNNING":
+            raise RuntimeError(f"{case.name}: a rank failed: {one.communicate()[1][-800:]}")
+    return processes
+
+
+def traced(case: Case, folder: Path) -> None:
+    """Runs the job with its fault, and leaves its trace in the folder."""
+    with ExitStack() as stack:
+        processes = start(case, folder, stack)
+        time.sleep(3.0)  # until the iteration at which faults begin
+        if case.fault in ("stopped", "killed"):
+            number = signal.SIGSTOP if case.fault == "stopped" else signal.SIGKILL
+            os.kill(processes[case.rank].pid, number)
+        time.sleep(FAULTY_S)
+
+
+def judged(case: Case, folder: Path) -> dict[str, Any]:
+    with open_store(folder) as store:
+        found = diagnose(store)
+        rows = store.rows("SELECT count(*) FROM operations")
+    certain = [one for one in found.findings if one.certain]
+    said = of_finding(certain[0]) if certain else ("healthy", "", -1)
+    wanted = VERDICTS[case.fault]
+    right = said[0] == wanted and (wanted == "healthy" or said[2] == case.rank)
+    return {
+        "job": case.job, "fault": case.fault, "rank": case.rank, "verdict": wanted,
+        "said": " ".join(map(str, said)), "right": right, "iterations": found.iterations,
+        "iteration_ns": found.iteration_ns, "operations": rows[0][0],
+        "evidence": [one.evidence for one in found.findings[:3]],
+    }  # fmt: skip
+
+
+def main() -> None:
+    archives = Path(sys.argv[2]) if len(sys.argv) > 2 else None
+    rows, kept = [], 0
+    for case in cases():
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            try:
+                traced(case, folder)
+                rows.append(judged(case, folder))
+            except Exception as error:  # one failed case must not cost the others
+                rows.append({"job": case.job, "fault": case.fault, "right": False,
+                             "said": f"failed: {error!r}"[:900]})  # fmt: skip
+            if archives is not None and not rows[-1]["right"] and kept < ARCHIVES_MAX:
+                kept += 1
+                with tarfile.open(archives / f"{case.name}.tar.gz", "w:gz") as archive:
+                    archive.add(folder, arcname=case.name)
+        print(case.name, rows[-1]["said"], flush=True)
+    write_json(document("diagnose_faults", rows, driver=driver()), sys.argv[1])
+    print(sum(bool(row["right"]) for row in rows), "of", len(rows), "verdicts are right")
+
+
+if __name__ == "__main__":
+    main()
