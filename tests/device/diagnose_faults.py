@@ -7,6 +7,7 @@ traces whose verdict was wrong. Needs DuckDB.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,14 +86,16 @@ def start(case: Case, folder: Path, stack: ExitStack) -> list[subprocess.Popen[s
 
 
 def traced(case: Case, folder: Path) -> None:
-    """Runs the job with its fault, and leaves its trace in the folder."""
+    """Runs the job with its fault, and leaves in the folder its trace before the job was ended."""
     with ExitStack() as stack:
-        processes = start(case, folder, stack)
+        live = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        processes = start(case, live, stack)
         time.sleep(3.0)  # until the iteration at which faults begin
         if case.fault in ("stopped", "killed"):
             number = signal.SIGSTOP if case.fault == "stopped" else signal.SIGKILL
             os.kill(processes[case.rank].pid, number)
         time.sleep(FAULTY_S)
+        shutil.copytree(live, folder, dirs_exist_ok=True)
 
 
 def judged(case: Case, folder: Path) -> dict[str, Any]:
