@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from bench.lib import c4d
 from bench.lib.common import Config, document, emit, interruptible, json_option
@@ -24,6 +25,7 @@ from bench.lib.diagnosis_jobs import SHAPES, STEP_BEFORE, STEPS_AFTER, Job, with
 from transport.diagnose import Finding, Settings, diagnose
 from transport.diagnose.facts import facts_of
 from transport.plan import routes
+from transport.sim.program import BEGIN
 from transport.sim.run import run
 from transport.sim.scenario import from_tables
 from transport.sim.trace import write_trace
@@ -36,17 +38,25 @@ MISSES_SHOWN = 20
 
 
 @cache
-def step_ns(shape: str, ranks: int, guests: int, spines: int) -> int:
-    """The time of a step of a healthy job."""
-    tables = Job(shape, ranks, 1, guests).tables(3, spines)
-    found = run(from_tables(tables, file="healthy"))
-    return int(found.steps[0]["step_ns"])
+def step_begins_ns(shape: str, ranks: int, guests: int, spines: int) -> tuple[int, ...]:
+    """When each step of a healthy job begins."""
+    steps = STEP_BEFORE + STEPS_AFTER + 1
+    found = run(from_tables(Job(shape, ranks, 1, guests).tables(steps, spines), file="healthy"))
+    program, local = found.scenario.work.jobs[0].program, found.scenario.work.local
+    assert program is not None
+    assert found.local is not None
+    begins = local["kind"] == BEGIN
+    step = np.array([one.step for one in program.operations])[local["operation"][begins]]
+    at_ns = found.local["ready_ns"][begins]
+    return tuple(int(np.median(at_ns[step == one])) for one in range(steps))
 
 
 def begin_ns(job: Job, spines: int) -> int:
     """A moment within the first step that a fault may begin in."""
     chance = random.Random(f"begin {job.seed}").random()
-    return round((STEP_BEFORE + chance) * step_ns(job.shape, job.ranks, job.guests, spines))
+    begins = step_begins_ns(job.shape, job.ranks, job.guests, spines)
+    first, second = begins[STEP_BEFORE - 1 : STEP_BEFORE + 1]
+    return round(first + chance * (second - first))
 
 
 def verdicts(folder: Path) -> dict[str, tuple[str, str, str | int]]:
@@ -76,9 +86,9 @@ def one_fault(seed: int, ranks: int) -> Config:
     drawn = draw(seed, ranks, begin_ns)
     tables = drawn.job.tables(STEP_BEFORE + STEPS_AFTER, drawn.spines)
     tables["faults"] = list(drawn.tables)
-    usual_ns = step_ns(drawn.job.shape, ranks, drawn.job.guests, drawn.spines)
     if drawn.hangs:
-        tables["limit_ns"] = round((STEP_BEFORE + 1 + STEPS_AFTER) * usual_ns)
+        begins = step_begins_ns(drawn.job.shape, ranks, drawn.job.guests, drawn.spines)
+        tables["limit_ns"] = begins[-1]
     return _asked(seed, drawn, tables)
 
 

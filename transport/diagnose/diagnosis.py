@@ -61,10 +61,9 @@ def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
     stand = hang.standstill_of(facts, windows.usual_ns)
     if stand is not None and not found:
         patience_ns = int(
-            max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.patience_ns)
+            max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.longest_ns)
         )
-        if facts.end_ns - stand.since_ns > windows.usual_ns:
-            found += hang.hangs(facts, stand, patience_ns)
+        found += hang.hangs(facts, stand, patience_ns)
     if not found:
         found = _slow(facts, settings)
     return Diagnosis(

@@ -31,15 +31,15 @@ TIMEOUT_QUERY = (
 
 @dataclass(frozen=True, eq=False)
 class Standstill:
-    """What is open at the end of a trace.
+    """Processes that make no progress at the end of a trace, although they are in operations.
 
-    since_ns: when the job last made progress. open: the calls that have not ended, as rows of
-    `calls`. patience_ns: the longest pause that this job is known to make.
+    since_ns: when the first of them last made progress. open: their calls that have not ended, as
+    rows of `calls`. longest_ns: the longest pause that a process of this job is known to have made.
     """
 
     since_ns: int
     open: Array
-    patience_ns: int
+    longest_ns: int
 
 
 def crashes(store: Store, facts: Facts, numbers: dict[int, int]) -> list[Finding]:
@@ -69,36 +69,44 @@ def crashes(store: Store, facts: Facts, numbers: dict[int, int]) -> list[Finding
 
 
 def standstill_of(facts: Facts, usual_ns: int) -> Standstill | None:
-    """What is open if the job makes no progress at the end of its trace; None if it does.
+    """What stands still for longer than `usual_ns`; None if all processes make progress.
 
     Nothing is open in traces of messages alone if all processes were killed: then a process is
     needed that fell silent before the others.
     """
-    calls = facts.calls
-    open_ = np.flatnonzero(calls["end_ns"] < 0)
-    # Progress: operations that begin, that end, and that send their first message.
+    calls, edges = facts.calls, facts.edges
+    # Progress: operations that begin, that end, and messages that start or arrive.
+    process = np.concatenate([*[calls["process"]] * 3, edges["source"], edges["target"]])
     times = np.concatenate([calls["end_ns"], calls["begin_ns"], calls["arrival_ns"],
-                            facts.edges["end_ns"]])  # fmt: skip
-    times = np.sort(times[times >= 0])
+                            edges["end_ns"], edges["end_ns"]])  # fmt: skip
+    process, times = process[times >= 0], times[times >= 0]
+    order = np.lexsort((times, process))
+    process, times = process[order], times[order]
     if not times.size:
         return None
-    since_ns = int(times[-1])
-    longest = int(np.diff(times).max(initial=0))
-    found = Standstill(since_ns, open_, max(longest, usual_ns))
-    return found if open_.size or _quiet(facts, found) else None
+    same = process[1:] == process[:-1]
+    longest_ns = max(int(np.diff(times)[same].max(initial=0)), usual_ns)
+    last = np.full(len(facts.processes), -1, np.int64)
+    np.maximum.at(last, process, times)
+    open_ = np.flatnonzero(calls["end_ns"] < 0)
+    open_ = open_[facts.end_ns - last[calls["process"][open_]] > usual_ns]
+    if open_.size:
+        return Standstill(int(last[calls["process"][open_]].min()), open_, longest_ns)
+    found = Standstill(int(times.max()), open_, longest_ns)
+    return found if _quiet(facts, found) else None
 
 
 def _quiet(facts: Facts, stand: Standstill) -> list[int]:
     """Processes that neither closed their traces nor recorded anything since the standstill."""
     patience_ns = max(
-        QUIET_PAUSES * stand.patience_ns, QUIET_SHARE * (facts.end_ns - stand.since_ns)
+        QUIET_PAUSES * stand.longest_ns, QUIET_SHARE * (facts.end_ns - stand.since_ns)
     )
     return [
         at
         for at, one in enumerate(facts.processes)
         if one.ended is False
         and one.last_ns + patience_ns < facts.end_ns
-        and one.last_ns <= stand.since_ns + stand.patience_ns
+        and one.last_ns <= stand.since_ns + stand.longest_ns
     ]
 
 
@@ -136,7 +144,7 @@ def hangs(facts: Facts, stand: Standstill, patience_ns: int) -> list[Finding]:
 
 def _silent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
     """A process to which all paths fail: it is stopped, or its NIC or link is dead."""
-    found = complaints(facts, stand.since_ns - stand.patience_ns)
+    found = complaints(facts, stand.since_ns - stand.longest_ns)
     if not found:
         return None
     # Behind a dead NIC, a process complains about its peers, and they about it. A process that does
@@ -172,7 +180,7 @@ def _frozen(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
     """A single process that records nothing any more, while the others still do."""
     quiet = _quiet(facts, stand)
     others = [one.last_ns for at, one in enumerate(facts.processes) if at not in quiet]
-    if len(quiet) != 1 or not others or max(others) <= stand.since_ns + stand.patience_ns:
+    if len(quiet) != 1 or not others or max(others) <= stand.since_ns + stand.longest_ns:
         return None
     one = quiet[0]
     silent_ns = facts.end_ns - facts.processes[one].last_ns

@@ -51,22 +51,24 @@ def own_ns(calls: dict[str, Array]) -> Array:
     """For each call, the time that the rank spent on its own before it; -1: not known.
 
     It is the time since the rank's latest other operation ended or, if that still ran, began. Calls
-    that send nothing have none, and the end of a Send does not count: nobody waits for it.
+    that send nothing have none. Only a Send waits for the end of a Send.
     """
     begun, process = calls["arrival_ns"], calls["process"]
-    waits = calls["function"] != "Send"
+    is_send = calls["function"] == "Send"
     made = np.full(len(begun), -1, np.int64)
     for one in np.unique(process):
         mine = np.flatnonzero(process == one)
-        sending = mine[begun[mine] >= 0]
-        done = mine[(calls["end_ns"][mine] >= 0) & waits[mine]]
+        done = mine[calls["end_ns"][mine] >= 0]
         # What a rank receives may be there before the rank comes to the operation. That operation
         # ends later than it begins.
-        ends = np.sort(np.maximum(calls["end_ns"][done], begun[done] + 1))
-        starts, when = np.sort(begun[sending]), begun[sending]
-        ended = _latest(ends, when, "right")
-        latest = np.maximum(ended, _latest(starts, when, "left"))
-        made[sending] = np.where(latest >= 0, when - latest, -1)
+        ends = np.maximum(calls["end_ns"][done], begun[done] + 1)
+        starts = np.sort(begun[mine][begun[mine] >= 0])
+        for sends in (False, True):
+            sending = mine[(begun[mine] >= 0) & (is_send[mine] == sends)]
+            waited = np.sort(ends if sends else ends[~is_send[done]])
+            when = begun[sending]
+            latest = np.maximum(_latest(waited, when, "right"), _latest(starts, when, "left"))
+            made[sending] = np.where(latest >= 0, when - latest, -1)
     return made
 
 

@@ -22,7 +22,6 @@ LOSSES_MIN = 8  # segments
 LOSS_RATE_MIN = 1e-3
 LOSS_CONTRAST = 10.0  # how much more a place loses than all others
 QUEUED_RATIO = 1.5  # losses on paths with such round-trip times are those of full queues
-EXPLAINED_MIN = 0.5
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 
 DELAY_QUERY = (
@@ -117,7 +116,7 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if not bad.any():
         return None
     excess = np.median(seen.delays.excess[span], axis=0)
-    excess = np.where(bad, np.maximum(excess, SLOW), np.minimum(excess, SLOW) / 2)
+    excess = np.where(bad, np.maximum(excess, SLOW), np.minimum(excess, SLOW))
     source, target = seen.delays.pairs[:, 0], seen.delays.pairs[:, 1]
     candidates = places.nics(seen.facts, source, target) + places.pairs(seen.facts, source, target)
     if seen.paths is not None:
@@ -137,8 +136,7 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if found.place.side:
         text += f", as the side that {found.place.side}s"
     text += f"; of its own pairs {found.purity:.0%} are slow."
-    is_nic = found.place.kind == "nic" and found.share >= EXPLAINED_MIN
-    kind = "communication_slow" if is_nic or found.place.kind == "pair" else "congestion"
+    kind = "congestion" if found.place.kind == "link" else "communication_slow"
     advice = (
         "Check speed, errors and PFC counters of this NIC and its port (ethtool -S), and its PCIe "
         "link."
