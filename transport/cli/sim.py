@@ -28,7 +28,7 @@ from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyRefusedError
 from transport.sim import Result, Scenario, Simulation, html, load, plots, shipped, sweep, tables
-from transport.sim.errors import WorkerLostError
+from transport.sim.errors import ScenarioError, WorkerLostError
 from transport.sim.settings import applied, is_of_policies
 from transport.sim.trace import write_trace
 from transport.sim.trace_network import PATHS_NS
@@ -348,6 +348,8 @@ def show_sweep(
 @click.option("--plot", type=output_file(), help="Write a plot to this file.")
 @click.option("--trace", "trace_folder", type=OutputFolder(),
               help="Write a trace into this folder, for weft trace.")  # fmt: skip
+@click.option("--faults", metavar="FILE", type=click.Path(path_type=Path),
+              help="Add the [[faults]] of this file to the scenario.")  # fmt: skip
 @click.option("--workload", metavar="DIR", type=click.Path(path_type=Path),
               help="Play back this trace instead of the scenario's workloads.")  # fmt: skip
 @click.option("--scale", type=float, metavar="X",
@@ -386,6 +388,7 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     single = {key: values[0] for key, values in settings.items() if len(values) == 1}
     several = {key: values for key, values in settings.items() if len(values) > 1}
     scenario = load(given["scenario"], workload=workload_of(given["workload"], given["scale"]))
+    scenario = with_faults(scenario, given["faults"])
     seeds = given["seeds"]
     if several or seeds is not None or given["dask"]:
         scenario, kept = of_all_runs(scenario, policies, single, several)
@@ -428,6 +431,27 @@ def workload_of(trace: Path | None, scale: float | None) -> list[dict[str, Any]]
         "scale": 1 if scale is None else scale,
     }
     return [table]
+
+
+def with_faults(scenario: Scenario, file: Path | None) -> Scenario:
+    """The scenario with the [[faults]] of a file, after its own ones."""
+    if file is None:
+        return scenario
+    try:
+        tables = tomllib.loads(file.read_text())
+    except OSError as error:
+        raise click.UsageError(f"--faults: cannot read {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--faults: {file} is not TOML: {error}") from None
+    found = tables.pop("faults", None)
+    if tables or not isinstance(found, list) or not found:
+        other = f", and it has {', '.join(tables)}" if tables else ""
+        raise click.UsageError(f"--faults: {file} must have [[faults]] tables only{other}")
+    known = list(scenario.tables.get("faults", []))
+    try:
+        return scenario.changed({"faults": [*known, *found]})
+    except ScenarioError as error:
+        raise click.UsageError(f"--faults: {file}: {error}") from None
 
 
 def trace_folder(folder: Path | None) -> Path | None:

@@ -24,13 +24,15 @@ class Settings:
     """What is looked at. rule: in how many windows a fault must be seen.
 
     use_paths: False: only ranks and pairs, as without weft's own data of paths.
-    routes: the links of paths. from_window: only windows from this one on are judged.
+    routes: the links of paths. from_window: only windows from this one on are judged. now_ns: the
+    time of day, to judge a job that still runs on this host; None: the trace is all there is.
     """
 
     rule: slow.Rule = field(default_factory=slow.Rule)
     use_paths: bool = True
     routes: Routes | None = None
     from_window: int = 0
+    now_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Diagnosis:
 def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
     """Diagnoses the job in the store. TraceError if its tables cannot be read."""
     settings = settings or Settings()
-    facts = facts_of(store)
+    facts = facts_of(store, settings.now_ns)
     windows = windows_of(facts)
     numbers = {
         row[0]: at

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose import alive
 from transport.trace.store import Store
 
 Array = NDArray[Any]
@@ -107,6 +108,8 @@ class Facts:
     sent: dict[str, Array]
     downs: dict[str, Array]
     end_ns: int
+    # Process -> its state, as ps shows it, of those that still run on this host.
+    states: dict[int, str]
 
     @cached_property
     def instances(self) -> int:
@@ -117,8 +120,12 @@ class Facts:
         return f"rank {one.rank}" if one.rank >= 0 else f"process {one.pid} on {one.host}"
 
 
-def facts_of(store: Store) -> Facts:
-    """Reads the facts of the job that is in the store."""
+def facts_of(store: Store, now_ns: int | None = None) -> Facts:
+    """Reads the facts of the job that is in the store.
+
+    now_ns: the time of day. If processes of the job still run on this host, the trace counts as
+    going on until then.
+    """
     processes, numbers = _processes(store)
     if store.rows("SELECT 1 FROM operations LIMIT 1"):
         calls = _calls(store, numbers)
@@ -127,12 +134,21 @@ def facts_of(store: Store) -> Facts:
         calls, edges = _without_operations(store, numbers)
     peers = _peers(store, numbers)
     ((closed_ns,),) = store.rows("SELECT coalesce(max(closed_ns), 0) FROM processes")
+    states = {numbers[one]: state for one, state in alive.states(store).items() if one in numbers}
     last = [closed_ns, *(one.last_ns for one in processes)]
+    if now_ns is not None and states:
+        last.append(now_ns)
     return Facts(
-        tuple(processes), calls, edges, _losses(store, numbers, peers),
-        _samples(store, numbers, peers), _sent(store, numbers), _downs(store, numbers, peers),
+        tuple(processes),
+        calls,
+        edges,
+        _losses(store, numbers, peers),
+        _samples(store, numbers, peers),
+        _sent(store, numbers),
+        _downs(store, numbers, peers),
         max(last, default=0),
-    )  # fmt: skip
+        states,
+    )
 
 
 def _columns(store: Store, sql: str) -> dict[str, Array]:

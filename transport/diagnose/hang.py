@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose import alive
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
 from transport.trace.store import Store
@@ -135,11 +136,25 @@ def hangs(facts: Facts, stand: Standstill, patience_ns: int) -> list[Finding]:
     """Why the job stands still; `patience_ns`: a pause of this length is no proof."""
     paused_ns = facts.end_ns - stand.since_ns
     certain = paused_ns > patience_ns
-    for find in (_silent, _frozen, _absent, _stuck):
+    for find in (_stopped, _silent, _frozen, _absent, _stuck):
         found = find(facts, stand, certain, paused_ns)
         if found is not None:
             return [found]
     return []
+
+
+def _stopped(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
+    """A process that this host's kernel says is stopped."""
+    found = [one for one, state in sorted(facts.states.items()) if state in alive.STOPPED]
+    if not found:
+        return None
+    name, process = facts.name(found[0]), facts.processes[found[0]]
+    return Finding(
+        "non_communication_hang", Place("rank", name, (process.rank,)),
+        max(process.last_ns, stand.since_ns), facts.end_ns, 0.99, True,
+        f"The process of {name} (pid {process.pid}) is stopped (state T), and others wait for it.",
+        OPEN_QUERY, f"Let it go on: kill -CONT {process.pid}; or end the debugger that stopped it.",
+    )  # fmt: skip
 
 
 def _silent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:

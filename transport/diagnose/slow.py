@@ -180,7 +180,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     lost = lost + timeouts
     if lost.sum() < LOSSES_MIN:
         return None
-    found = _most_lossy(seen, paths, lost, np.maximum(sent, lost))
+    found = _most_lossy(seen, paths, lost, np.maximum(sent, lost)) or _lossy_somewhere(lost, sent)
     if found is None:
         return None
     place, rate, other_rate, mine = found
@@ -231,6 +231,15 @@ def _most_lossy(
     names.pop(one.place.name)
     place = Place(one.place.kind, one.place.name, one.place.ranks, one.place.side, tuple(names))
     return place, rate, other, mine
+
+
+def _lossy_somewhere(lost: Array, sent: Array) -> tuple[Place, float, float, Array] | None:
+    """Losses on paths that have no place in common, as far as is known: routes would tell."""
+    mine = lost > 0
+    if _rate(lost, np.maximum(sent, lost)) < LOSS_RATE_MIN or mine.sum() < 2:
+        return None
+    place = Place("network", f"{int(mine.sum())} paths of several ranks")
+    return place, _rate(lost[mine], np.maximum(sent, lost)[mine]), 0.0, mine
 
 
 def _rate(lost: Array, sent: Array) -> float:

@@ -46,6 +46,8 @@ def read(file: Path) -> Routes:
         raise RoutesError(f"{file} is not JSON: {error}") from None
     try:
         return _checked(found, file)
+    except RoutesError:
+        raise
     except (KeyError, TypeError, ValueError, IndexError):
         raise RoutesError(f"{file} is no file of routes: make it with weft plan probe") from None
 

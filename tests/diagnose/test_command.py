@@ -1,0 +1,168 @@
+"""Tests `weft diagnose`, and `weft sim --faults`."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.diagnose.support import traced
+from transport.cli import weft
+from transport.plan import routes
+
+STRAGGLER = {"kind": "straggler", "rank": 21, "at_step": 3, "compute_factor": 2}
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(weft, [str(word) for word in words])
+
+
+def test_diagnose__prints_evidence_and_advice(tmp_path: Path) -> None:
+    done = run("diagnose", traced(tmp_path, STRAGGLER))
+    assert done.exit_code == 1
+    assert done.output.startswith("non_communication_slow: rank 21, confidence 9")
+    for word in ("evidence: rank 21 took", "query:    weft trace query", "do:", "looked at: 32"):
+        assert word in done.output
+
+
+def test_diagnose__its_queries_run(tmp_path: Path) -> None:
+    done = run("diagnose", traced(tmp_path, STRAGGLER), "--json", "-")
+    found = json.loads(done.output)
+    assert found["findings"][0]["class"] == "non_communication_slow"
+    query = run("trace", "query", tmp_path, found["findings"][0]["query"])
+    assert query.exit_code == 0
+    assert "first_message_ns" in query.output
+
+
+def test_diagnose__healthy_is_0(tmp_path: Path) -> None:
+    done = run("diagnose", traced(tmp_path))
+    assert (done.exit_code, done.output.splitlines()[0][:18]) == (0, "healthy: 32 ranks,")
+
+
+def test_diagnose__of_no_trace_is_one_line(tmp_path: Path) -> None:
+    done = run("diagnose", tmp_path)
+    assert done.exit_code == 2
+    assert "has no trace files of weft" in done.output
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is not JSON"),
+        ("[]", "is no file of routes"),
+        ('{"weft_routes": 9}', "has version 9 of routes"),
+        ('{"weft_routes": 1, "links": [], "routes": [["a", "b", 0, [4]]]}', "names link 4 of 0"),
+        ('{"weft_routes": 1, "links": 5, "routes": 5}', "is no file of routes"),
+    ],
+)
+def test_diagnose__wrong_routes_are_one_line(tmp_path: Path, text: str, said: str) -> None:
+    traced(tmp_path)
+    (tmp_path / routes.FILE).write_text(text)
+    done = run("diagnose", tmp_path)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert done.output.count("\n") == 1 or "Usage" in done.output
+
+
+RING = """
+import os, sys, time
+from transport import Endpoint
+me = int(os.environ["RANK"])
+with Endpoint(interfaces="lo") as endpoint, endpoint.listen() as listener:
+    print(listener.handle.hex(), flush=True)
+    after = endpoint.connect(bytes.fromhex(sys.stdin.readline().strip()))
+    before = listener.accept(timeout_s=30)
+    part, into = b"x" * 50_000, bytearray(50_000)
+    for number in range(100_000):
+        receive = before.irecv_into(into)
+        send = after.isend(part)
+        receive.wait(30)
+        send.wait(30)
+        time.sleep(0.002)
+        if number == 200:
+            print("running", flush=True)
+"""
+
+
+def test_diagnose__says_that_a_process_is_stopped(tmp_path: Path) -> None:
+    ranks = []
+    for rank in range(3):
+        env = os.environ | {"WEFT_TRACE": str(tmp_path), "RANK": str(rank), "WORLD_SIZE": "3"}
+        ranks.append(
+            subprocess.Popen(
+                [sys.executable, "-c", RING], env=env, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )
+        )  # fmt: skip
+    try:
+        handles = [one.stdout.readline() for one in ranks if one.stdout is not None]
+        for rank, one in enumerate(ranks):
+            assert one.stdin is not None
+            one.stdin.write(handles[(rank + 1) % 3])
+            one.stdin.flush()
+        for one in ranks:
+            assert one.stdout is not None
+            assert one.stdout.readline() == "running\n"
+        os.kill(ranks[1].pid, signal.SIGSTOP)
+        for _ in range(60):  # until the pause is longer than pauses of this job have been
+            done = run("diagnose", tmp_path)
+            if done.exit_code == 1:
+                break
+            signal.sigtimedwait([], 0.5)
+        assert f"(pid {ranks[1].pid}) is stopped (state T)" in done.output
+        assert done.output.startswith("non_communication_hang: rank 1, confidence 99%")
+    finally:
+        for one in ranks:
+            one.kill()
+            one.communicate(timeout=10)
+
+
+SCENARIO = """
+[network]
+hosts = 8
+hosts_per_leaf = 4
+[[workload]]
+pattern = "steps"
+repeats = 6
+launch_ns = 1000
+operations = [{compute_ns = "100 us"}, {collective = "all_reduce_ring", size_bytes = "100 KB"}]
+"""
+
+
+def test_sim__takes_faults_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(SCENARIO)
+    (tmp_path / "faults.toml").write_text(
+        '[[faults]]\nkind = "straggler"\nrank = 5\nat_step = 2\ncompute_factor = 3\n'
+    )
+    trace = tmp_path / "trace"
+    done = run("sim", tmp_path / "job.toml", "--faults", tmp_path / "faults.toml", "--trace", trace)
+    assert done.exit_code == 0, done.output
+    assert run("diagnose", trace).output.startswith("non_communication_slow: rank 5,")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[[faults]]\nkind = 'sloth'\n", "choose one of"),
+        ("[[faults]]\nkind = 'crash'\n", "crash is a fault of a rank"),
+        ("[[faults]]\nkind = 'crash'\nrank = 99\n", "ranks are 0 to 7"),
+        ("[[faults]]\nkind = 'straggler'\nrank = 99\n", "ranks are 0 to 7"),
+        ("[[faults]]\nkind = 'lossy_link'\nlink = 'leaf9-spine9'\n", "no such link"),
+        ("[[faults]]\nkind = 'second_job'\nhosts = '0-99'\n", "hosts are 0 to 7"),
+        ("[[faults]]\nkind = 'wrong_call'\nrank = 1\nsize_bytes = 100_000\n", "the call is right"),
+        ("[[faults]]\nkind = 'crash'\nrank = 1\nat_ns = 9\nuntil_ns = 9\n", "must be later"),
+        ("seed = 4\n", "must have [[faults]] tables only"),
+        ("[[faults]\n", "is not TOML"),
+    ],
+)
+def test_sim__wrong_faults_are_one_line(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "job.toml").write_text(SCENARIO)
+    (tmp_path / "faults.toml").write_text(text)
+    done = run("sim", tmp_path / "job.toml", "--faults", tmp_path / "faults.toml")
+    assert done.exit_code == 2
+    assert said in done.output
+    assert "Traceback" not in done.output

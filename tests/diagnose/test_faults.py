@@ -1,0 +1,122 @@
+"""Tests the verdict on each kind of fault, in a simulated job of 32 ranks."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.diagnose.support import traced
+from transport.diagnose import Diagnosis, Settings, diagnose
+from transport.plan import routes
+from transport.trace import open_store
+
+AT_NS = 3_600_000  # within the fourth step
+SLOW: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "slow NIC": (
+        {"kind": "slow_nic", "rank": 13, "at_ns": AT_NS, "rate_factor": 0.1},
+        "communication_slow", "nic", "NIC of rank 13",
+    ),
+    "lossy link": (
+        {"kind": "lossy_link", "link": "leaf1-spine2", "at_ns": AT_NS, "loss": 0.1},
+        "network_loss", "link", "leaf1-spine2",
+    ),
+    "lossy NIC": (
+        {"kind": "lossy_link", "link": "leaf1-host13", "at_ns": AT_NS, "loss": 0.05},
+        "network_loss", "nic", "NIC of rank 13",
+    ),
+    "link down": (
+        {"kind": "link_down", "link": "leaf1-spine2", "at_ns": AT_NS},
+        "network_loss", "link", "leaf1-spine2",
+    ),
+    "straggler": (
+        {"kind": "straggler", "rank": 21, "at_step": 3, "compute_factor": 1.5},
+        "non_communication_slow", "rank", "rank 21",
+    ),
+    "late calls": (
+        {"kind": "late_calls", "rank": 21, "at_step": 3, "delay_ns": 500_000},
+        "non_communication_slow", "rank", "rank 21",
+    ),
+    "collision": (
+        {"kind": "collision", "link": "leaf1-spine2"},
+        "congestion", "link", "leaf1-spine2",
+    ),
+}  # fmt: skip
+HANGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "absent rank": (
+        {"kind": "absent_rank", "rank": 21, "at_step": 3, "operation": 1},
+        "non_communication_hang", "rank", "rank 21",
+    ),
+    "stopped process": (
+        {"kind": "stopped_process", "rank": 21, "at_ns": AT_NS},
+        "non_communication_hang", "rank", "rank 21",
+    ),
+    "crash": (
+        {"kind": "crash", "rank": 21, "at_ns": AT_NS},
+        "crash", "rank", "rank 21",
+    ),
+    "NIC down": (
+        {"kind": "link_down", "link": "leaf1-host13", "at_ns": AT_NS},
+        "communication_hang", "nic", "NIC of rank 13",
+    ),
+    "wrong function": (
+        {"kind": "wrong_call", "rank": 21, "at_step": 3, "calls": "Broadcast"},
+        "mismatch", "rank", "rank 21",
+    ),
+    "wrong size": (
+        {"kind": "wrong_call", "rank": 21, "at_step": 3, "operation": 1, "size_bytes": 900_000},
+        "mismatch", "rank", "rank 21",
+    ),
+}  # fmt: skip
+
+
+def judged(folder: Path) -> Diagnosis:
+    with open_store(folder) as store:
+        return diagnose(store, Settings(routes=routes.read(folder / routes.FILE)))
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_fault__that_slows_is_named_with_its_place(tmp_path: Path, name: str) -> None:
+    fault, kind, place, where = SLOW[name]
+    first = judged(traced(tmp_path, fault)).findings[0]
+    assert (first.kind, first.place.kind, first.place.name) == (kind, place, where)
+    assert first.certain
+
+
+@pytest.mark.parametrize("name", HANGS)
+def test_fault__that_hangs_is_named_with_its_place(tmp_path: Path, name: str) -> None:
+    fault, kind, place, where = HANGS[name]
+    first = judged(traced(tmp_path, fault, limit_ns=10_000_000)).findings[0]
+    assert (first.kind, first.place.kind, first.place.name) == (kind, place, where)
+    assert first.certain
+
+
+def test_fault__none_is_healthy(tmp_path: Path) -> None:
+    found = judged(traced(tmp_path))
+    assert found.findings == ()
+    assert found.healthy
+    assert (found.ranks, found.iterations) == (32, 7)
+
+
+def test_fault__a_pause_that_may_be_a_checkpoint_is_a_suspicion(tmp_path: Path) -> None:
+    absent = {"kind": "absent_rank", "rank": 21, "at_step": 3, "operation": 1}
+    found = judged(traced(tmp_path, absent, limit_ns=5_900_000))
+    assert found.healthy
+    assert [one.certain for one in found.findings] == [False]
+    assert found.findings[0].place.name == "rank 21"
+
+
+def test_fault__without_routes_names_pairs_of_ranks(tmp_path: Path) -> None:
+    lossy = {"kind": "lossy_link", "link": "leaf1-spine2", "at_ns": AT_NS, "loss": 0.1}
+    traced(tmp_path, lossy)
+    with open_store(tmp_path) as store:
+        found = diagnose(store)
+    assert found.findings[0].kind == "network_loss"
+    assert found.findings[0].place.kind == "network"
+
+
+def test_fault__a_lost_trace_does_not_hide_the_others(tmp_path: Path) -> None:
+    folder = traced(tmp_path, SLOW["straggler"][0])
+    next(iter(sorted(folder.glob("*.trace")))).unlink()
+    found = judged(folder)
+    assert found.findings[0].kind == "non_communication_slow"
+    assert any("no trace of rank" in note for note in found.notes)
