@@ -1,0 +1,1 @@
+"""Tests diagnosis: rules on simulated faults, the command."""

@@ -22,6 +22,7 @@ LOSSES_MIN = 8  # segments
 LOSS_RATE_MIN = 1e-3
 LOSS_CONTRAST = 10.0  # how much more a place loses than all others
 QUEUED_RATIO = 1.5  # losses on paths with such round-trip times are those of full queues
+SHARE_MIN, PURITY_MIN = 0.25, 0.5  # a place that explains less is none
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 
 DELAY_QUERY = (
@@ -122,7 +123,7 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if seen.paths is not None:
         candidates += _links_of_pairs(seen.paths, seen.delays.pairs, span)
     found = places.explain(candidates, excess, bad)
-    if found is None:
+    if found is None or found.share < SHARE_MIN or found.purity < PURITY_MIN:
         return None
     worst = seen.delays.pairs[int(np.where(bad, excess, -1).argmax())]
     begin, end = seen.windows.span(span.start, at)
@@ -189,8 +190,9 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     often = ((paths.lost[span] + paths.timeouts[span])[:, mine] > 0).any(axis=1).sum()
     begin, end = seen.windows.span(span.start, at)
     down = float(downs[mine].sum())
-    # Full queues also lose packets, for a moment. Paths that become unusable are direct evidence.
-    if often < rule.seen and down < LOSSES_MIN:
+    # Full queues also lose packets, for a moment, above all at the start. Paths that become unusable
+    # later are direct evidence.
+    if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
         return None
     text = (
         f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
