@@ -2,6 +2,8 @@
 
 import click
 
+from transport.cli.plan_assign import command as assign
+from transport.cli.plan_assign import release
 from transport.cli.plan_probe import command as probe
 
 
@@ -10,5 +12,5 @@ def command() -> None:
     """Find which ports lead over which links, and plan the traffic of jobs over them."""
 
 
-for one in (probe,):
+for one in (assign, probe, release):
     command.add_command(one)

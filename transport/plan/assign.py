@@ -1,0 +1,311 @@
+"""Chooses the paths of each pair of hosts so that the busiest link carries as little as possible.
+
+Greedy: the heaviest pairs first, each path on the least loaded way. Then paths leave the busiest
+link one by one while that helps. The result is the same for the same input.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.errors import InvalidArgumentError
+from transport.plan.routes import UNKNOWN, Routes, undirected
+
+Array = NDArray[Any]
+
+PATHS_MAX = 256
+DRAWS = 32  # random assignments, from which the expectation of ECMP is estimated
+MOVES_MAX = 20_000
+
+
+class AssignError(InvalidArgumentError):
+    """No plan can be made of these routes; the message says why."""
+
+
+@dataclass(frozen=True)
+class PairPlan:
+    """The paths of one pair of NICs: numbers in the routes, ports, weights, links by name."""
+
+    source: str
+    target: str
+    source_address: str
+    target_address: str
+    sent_bytes: int
+    paths: tuple[int, ...]
+    ports: tuple[tuple[int, int], ...]  # empty if the routes have no ports
+    weights: tuple[float, ...]
+    links: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """busiest_bytes: on the busiest link of those that a plan can choose. bound_bytes: no plan is
+
+    better. ecmp_bytes: what random choice gives on average, and ecmp_most_bytes in its worst draw.
+    """
+
+    pairs: tuple[PairPlan, ...]
+    busiest_link: str
+    busiest_bytes: float
+    bound_bytes: float
+    ecmp_bytes: float
+    ecmp_most_bytes: float
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Ways: different sequences of links. A slot is one path of a pair, to be put on a way.
+
+    links: [way, hop] numbers of links, padded with `spare`, a link that has no load.
+    ways: pair -> its ways. room: way -> how many paths of the routes take it.
+    """
+
+    pairs: list[tuple[str, str]]
+    sent: Array  # bytes of each pair
+    spare: int
+    links: Array
+    ways: list[Array]
+    room: Array
+    members: list[list[int]]  # way -> numbers of its paths in the routes
+    paths: int
+
+
+def assign(
+    routes: Routes,
+    demand: Mapping[tuple[str, str], int],
+    *,
+    paths: int = 8,
+    avoid: Sequence[str] = (),
+    base: Mapping[str, float] | None = None,
+) -> Assigned:
+    """Chooses `paths` paths for each pair that sends.
+
+    avoid: links, in one or both directions, that are used only where there is no other way.
+    base: bytes that other jobs send over links.
+    """
+    if not 1 <= paths <= PATHS_MAX:
+        raise AssignError(f"{paths} paths: expected 1 to {PATHS_MAX}")
+    if not demand:
+        raise AssignError("nothing is sent between hosts: there is nothing to plan")
+    problem, notes = _problem(routes, demand, paths, {*avoid, *routes.sick})
+    before = np.zeros(problem.spare + 1)
+    for at, link in enumerate(routes.links):
+        before[at] = (base or {}).get(link, 0.0)
+    chosen = _improve(problem, _greedy(problem, before), before)
+    free = _free_links(problem)
+    drawn = _draws(problem)
+    peaks = [float(_load(problem, one, before)[free].max()) for one in drawn]
+    best = int(np.argmin(peaks))
+    if peaks[best] < _load(problem, chosen, before)[free].max():
+        chosen = _improve(problem, drawn[best], before)
+    load = np.where(free, _load(problem, chosen, before), -1.0)
+    busiest = int(load.argmax())
+    return Assigned(
+        tuple(_pair_plans(problem, chosen, routes)),
+        routes.links[busiest],
+        float(load[busiest]),
+        _bound(problem, before, free),
+        float(np.mean(peaks)),
+        float(np.max(peaks)),
+        tuple(notes),
+    )
+
+
+def _problem(
+    routes: Routes, demand: Mapping[tuple[str, str], int], paths: int, avoid: set[str]
+) -> tuple[Problem, list[str]]:
+    by_pair: dict[tuple[str, str], dict[tuple[int, ...], list[int]]] = defaultdict(dict)
+    known = np.array([UNKNOWN not in link for link in routes.links] or [True])
+    for (source, target, path), crossed in routes.of.items():
+        if (source, target) in demand:
+            way = tuple(one for one in crossed if known[one])
+            by_pair[source, target].setdefault(way, []).append(path)
+    pairs = sorted(demand, key=lambda pair: (-demand[pair], pair))
+    bad = {at for at, link in enumerate(routes.links) if {link, undirected(link)} & avoid}
+    rows: list[tuple[int, ...]] = []
+    members, ways, forced = [], [], 0
+    for pair in pairs:
+        every = by_pair.get(pair)
+        if not every:
+            raise AssignError(f"the routes have no way from {pair[0]} to {pair[1]}: probe it")
+        good = [way for way in every if not bad.intersection(way)]
+        forced += not good
+        kept = sorted(good or every, key=lambda way: min(every[way]))
+        ways.append(np.arange(len(rows), len(rows) + len(kept)))
+        rows += kept
+        members += [sorted(every[way]) for way in kept]
+    spare = len(routes.links)
+    links = np.full((len(rows), max(map(len, rows)) or 1), spare)
+    for at, row in enumerate(rows):
+        links[at, : len(row)] = row
+    notes = []
+    if forced:
+        notes.append(f"{forced} pairs have no way without a sick or avoided link, and keep it")
+    if not known.all():
+        notes.append(f"{np.sum(~known)} links with an unknown end ({UNKNOWN}) were left out")
+    sent = np.array([demand[pair] for pair in pairs], float)
+    room = np.array([len(one) for one in members])
+    return Problem(pairs, sent, spare, links, ways, room, members, paths), notes
+
+
+def _own_links(problem: Problem, pair: int) -> Array:
+    """The links of a pair's ways; those that all of its ways cross become the spare link."""
+    links = problem.links[problem.ways[pair]]
+    if len(links) == 1:
+        return np.full_like(links, problem.spare)
+    common = set(links[0].tolist())
+    for row in links[1:].tolist():
+        common &= set(row)
+    return np.where(np.isin(links, list(common)), problem.spare, links)
+
+
+def _greedy(problem: Problem, before: Array) -> Array:
+    """[pair, slot] ways: each slot on the way whose busiest link is the least loaded."""
+    load = before.copy()
+    chosen = np.zeros((len(problem.pairs), problem.paths), int)
+    for pair, ways in enumerate(problem.ways):
+        own, room = _own_links(problem, pair), problem.room[ways]
+        used = np.zeros(len(ways))
+        each = problem.sent[pair] / problem.paths
+        for slot in range(problem.paths):
+            loads = load[own]
+            turns = used // room  # a pair of ports is used twice only when all are used
+            at = int(np.lexsort((loads.sum(axis=1), used / room, loads.max(axis=1), turns))[0])
+            chosen[pair, slot] = ways[at]
+            used[at] += 1
+            load[problem.links[ways[at]]] += each
+            load[problem.spare] = 0.0
+    return chosen
+
+
+def _load(problem: Problem, chosen: Array, before: Array) -> Array:
+    each = np.repeat(problem.sent / problem.paths, problem.paths * problem.links.shape[1])
+    ends = problem.links[chosen.ravel()].ravel()
+    load: Array = before + np.bincount(ends, each, problem.spare + 1)
+    load[problem.spare] = 0.0
+    return load
+
+
+def _free_links(problem: Problem) -> Array:
+    """Which links some pair can avoid; all used ones if no pair has a choice."""
+    free = np.zeros(problem.spare + 1, bool)
+    for pair in range(len(problem.pairs)):
+        free[_own_links(problem, pair).ravel()] = True
+    free[problem.spare] = False
+    if not free.any():
+        free[problem.links.ravel()] = True
+    return free
+
+
+def _draws(problem: Problem) -> list[Array]:
+    """Random assignments, each path of the routes with the same probability, as by ECMP."""
+    random = np.random.default_rng(1)
+    drawn = np.zeros((DRAWS, len(problem.pairs), problem.paths), int)
+    for pair, ways in enumerate(problem.ways):
+        edges = np.cumsum(problem.room[ways]) / problem.room[ways].sum()
+        at = np.searchsorted(edges, random.random((DRAWS, problem.paths)), side="right")
+        drawn[:, pair] = ways[np.minimum(at, len(ways) - 1)]
+    return list(drawn)
+
+
+def _improve(problem: Problem, chosen: Array, before: Array) -> Array:
+    """Moves slots away from the busiest link while the busiest link of both ways gets lighter."""
+    chosen = chosen.copy()
+    load = _load(problem, chosen, before)
+    free = _free_links(problem)
+    each = problem.sent / problem.paths
+    for _ in range(MOVES_MAX):
+        busiest = int(np.where(free, load, -1.0).argmax())
+        move = _best_move(problem, chosen, load, busiest, each)
+        if move is None:
+            break
+        pair, slot, way = move
+        np.add.at(load, problem.links[chosen[pair, slot]], -each[pair])
+        np.add.at(load, problem.links[way], each[pair])
+        load[problem.spare] = 0.0
+        chosen[pair, slot] = way
+    return chosen
+
+
+def _best_move(
+    problem: Problem, chosen: Array, load: Array, busiest: int, each: Array
+) -> tuple[int, int, int] | None:
+    """A slot on the busiest link, and the way that it should take instead."""
+    on = (problem.links[chosen] == busiest).any(axis=2)
+    best, peak = None, load[busiest]
+    for pair in np.flatnonzero(on.any(axis=1)).tolist():
+        slot = int(np.flatnonzero(on[pair])[0])
+        ways = problem.ways[pair]
+        used = np.array([np.sum(chosen[pair] == way) for way in ways.tolist()])
+        old = problem.links[chosen[pair, slot]]
+        links = problem.links[ways]
+        added = load[links] + each[pair] * ~np.isin(links, old)
+        added[np.isin(links, old)] = -1.0  # a link of both ways stays as loaded as it is
+        peaks = np.where(used < problem.room[ways], added.max(axis=1), np.inf)
+        peaks[(links == busiest).any(axis=1)] = np.inf
+        at = int(peaks.argmin())
+        if peaks[at] < peak * (1 - 1e-9):
+            best, peak = (pair, slot, int(ways[at])), peaks[at]
+    return best
+
+
+def _bound(problem: Problem, before: Array, free: Array) -> float:
+    """What some link must carry: sets of links of which each way of some pairs crosses one.
+
+    And a path is on one way: its link carries the whole path.
+    """
+    sets: dict[frozenset[int], float] = defaultdict(float)
+    most = float(before[free].max(initial=0.0))
+    for pair in range(len(problem.pairs)):
+        own = _own_links(problem, pair)
+        each = problem.sent[pair] / problem.paths
+        if (own != problem.spare).any():
+            most = max(most, float(each + before[own].max(axis=1).min()))
+        for column in own.T.tolist():
+            here = frozenset(column)
+            if problem.spare not in here:
+                sets[here] += problem.sent[pair]
+    for here, sent in sets.items():
+        most = max(most, (sent + sum(before[one] for one in here)) / len(here))
+    if not sets:
+        for pair, ways in enumerate(problem.ways):
+            np.add.at(before := before.copy(), problem.links[ways[0]], problem.sent[pair])
+        most = float(before[:-1].max(initial=0.0))
+    return most
+
+
+def _pair_plans(problem: Problem, chosen: Array, routes: Routes) -> list[PairPlan]:
+    made = []
+    for pair in sorted(range(len(problem.pairs)), key=lambda at: problem.pairs[at]):
+        source, target = problem.pairs[pair]
+        taken: dict[int, int] = defaultdict(int)
+        paths = []
+        for way in chosen[pair].tolist():
+            members = problem.members[way]
+            paths.append(members[taken[way] % len(members)])
+            taken[way] += 1
+        ports = [routes.ports.get((source, target, path)) for path in paths]
+        made.append(
+            PairPlan(
+                source,
+                target,
+                routes.addresses.get(source, ""),
+                routes.addresses.get(target, ""),
+                int(problem.sent[pair]),
+                tuple(paths),
+                tuple(one for one in ports if one is not None) if all(ports) else (),
+                (1 / problem.paths,) * problem.paths,
+                tuple(
+                    tuple(routes.links[one] for one in routes.of[source, target, path])
+                    for path in paths
+                ),
+            )
+        )
+    return made
