@@ -22,6 +22,7 @@ Array = NDArray[Any]
 PATHS_MAX = 256
 DRAWS = 32  # random assignments, from which the expectation of ECMP is estimated
 MOVES_MAX = 20_000
+SLOTS_SMALL = 1_024  # with so few paths, the search starts from every draw
 
 
 class AssignError(InvalidArgumentError):
@@ -98,20 +99,27 @@ def assign(
     before = np.zeros(problem.spare + 1)
     for at, link in enumerate(routes.links):
         before[at] = (base or {}).get(link, 0.0)
-    chosen = _improve(problem, _greedy(problem, before), before)
     free = _free_links(problem)
     drawn = _draws(problem)
-    peaks = [float(_load(problem, one, before)[free].max()) for one in drawn]
-    best = int(np.argmin(peaks))
-    if peaks[best] < _load(problem, chosen, before)[free].max():
-        chosen = _improve(problem, drawn[best], before)
+    peaks = [_peak(problem, one, before, free) for one in drawn]
+    bound = _bound(problem, before, free)
+    chosen = _improve(problem, _greedy(problem, before), before)
+    # Moves end where no single one helps. Starts at random choices may end elsewhere.
+    small = chosen.size <= SLOTS_SMALL
+    for start in drawn if small else [drawn[int(np.argmin(peaks))]]:
+        peak = _peak(problem, chosen, before, free)
+        if peak <= bound * (1 + 1e-9):
+            break
+        if small or min(peaks) < peak:
+            other = _improve(problem, start, before)
+            chosen = other if _peak(problem, other, before, free) < peak else chosen
     load = np.where(free, _load(problem, chosen, before), -1.0)
     busiest = int(load.argmax())
     return Assigned(
         tuple(_pair_plans(problem, chosen, routes)),
         routes.links[busiest],
         float(load[busiest]),
-        _bound(problem, before, free),
+        bound,
         float(np.mean(peaks)),
         float(np.max(peaks)),
         tuple(notes),
@@ -191,6 +199,10 @@ def _load(problem: Problem, chosen: Array, before: Array) -> Array:
     load: Array = before + np.bincount(ends, each, problem.spare + 1)
     load[problem.spare] = 0.0
     return load
+
+
+def _peak(problem: Problem, chosen: Array, before: Array, free: Array) -> float:
+    return float(_load(problem, chosen, before)[free].max())
 
 
 def _free_links(problem: Problem) -> Array:
