@@ -28,7 +28,7 @@ def loads(routes: Routes, chosen: dict[tuple[str, str], list[int]], sent: dict) 
         for path in paths:
             for link in routes.of[*pair, path]:
                 if "host" not in routes.links[link]:
-                    carried[routes.links[link]] += sent[pair] / len(paths)
+                    carried[routes.links[link]] += sent.get(pair, len(paths)) / len(paths)
     return carried
 
 
@@ -52,7 +52,7 @@ def test_assign__no_random_choice_is_better(data: st.DataObject) -> None:
             unique=True,
         )
     )
-    sent = {pair: data.draw(st.integers(1, 9)) * 1_000 for pair in pairs}
+    sent = {pair: data.draw(st.integers(1, 9)) * 1_000_000 for pair in pairs}
     made = assign(routes, sent, paths=paths)
     load = loads(routes, paths_of(made.pairs), sent)
     busiest = max(load.values(), default=0.0)
@@ -63,7 +63,9 @@ def test_assign__no_random_choice_is_better(data: st.DataObject) -> None:
     random = Random(seed)
     for _ in range(4):
         drawn = {pair: [random.randrange(16) for _ in range(paths)] for pair in pairs}
-        assert busiest <= max(loads(routes, drawn, sent).values(), default=0.0) * (1 + 1e-9)
+        assert (
+            busiest <= max(loads(routes, drawn, sent).values(), default=0.0) * 1.001
+        )  # acknowledgments
 
 
 def test_assign__is_deterministic_and_ignores_the_order_of_the_demand() -> None:
@@ -79,6 +81,8 @@ def test_assign__a_ring_uses_every_spine_equally() -> None:
     assert made.busiest_bytes == made.bound_bytes
     assert made.ecmp_bytes > 1.5 * made.busiest_bytes
     for pair in made.pairs:
+        if pair.sent_bytes == 8:
+            continue  # acknowledgments
         spines = [links[1].partition(">")[2] for links in pair.links]
         assert sorted(spines) == sorted(2 * [f"spine{at}" for at in range(4)])
         assert len(set(pair.ports)) == 8
@@ -98,6 +102,7 @@ def test_assign__avoids_sick_links_where_it_can() -> None:
     links = {link for pair in made.pairs for path in pair.links for link in path}
     assert not links & {"leaf0>spine1", "leaf1>spine2", "spine2>leaf1"}
     alone = assign(replace(clos(2, 1, 1, 4), sick=("leaf0>spine0",)), of_ring(HOSTS[:2]))
+    assert len(alone.pairs) == 2
     assert alone.notes == ("1 pairs have no way without a sick or avoided link, and keep it",)
 
 
@@ -120,6 +125,19 @@ def test_assign__other_jobs_count() -> None:
     sent = {("host0", "host1"): 1_000}
     made = assign(routes, sent, paths=1, base={"leaf0>spine0": 500.0, "leaf0>spine1": 100.0})
     assert made.pairs[0].links[0][1] == "leaf0>spine1"
+
+
+def test_assign__each_pair_of_engines_gets_its_paths() -> None:
+    routes = clos(2, 1, 2, 256)
+    routes = replace(
+        routes,
+        ports={ends: (20_000 + ends[2] // 16, 20_000 + ends[2] % 16) for ends in routes.of},
+    )
+    made = assign(routes, {("host0", "host1"): 1_000_000}, paths=4, engines=2)
+    engines = [(near >= 20_008, far >= 20_008) for near, far in made.pairs[0].ports]
+    assert sorted(engines) == sorted(4 * [(a, b) for a in (False, True) for b in (False, True)])
+    with pytest.raises(AssignError, match="16 ports, which 3 engines cannot share equally"):
+        assign(routes, {("host0", "host1"): 1}, engines=3)
 
 
 def test_assign__what_cannot_be_planned_is_an_error() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tests.lab.support import grown, reason_to_skip, udp, unique, weft
 from transport.lab import Lab, LabModel
 from transport.plan import routes
-from transport.plan.hops import found, is_sick, order, read_names
+from transport.plan.hops import Loss, found, order, read_names
 from transport.plan.probe import End, Flow, Heard, ProbeError, Seen, grid
 
 NAMESPACES = pytest.mark.namespaces
@@ -172,9 +172,9 @@ def test_hops__nothing_heard_is_an_error() -> None:
 
 
 def test_hops__a_few_lost_probes_make_no_link_sick() -> None:
-    assert not is_sick(0.10, 30)
-    assert not is_sick(0.5, 10)
-    assert is_sick(0.3, 60)
+    assert not Loss(0.10, 30, 0.05).sick
+    assert not Loss(0.5, 10, 0.01).sick
+    assert Loss(0.3, 60, 0.06).sick
 
 
 def test_grid__every_port_takes_part_first() -> None:

@@ -60,6 +60,13 @@ def demand_of(
               help="TOML or JSON with rows of from, to, bytes.")  # fmt: skip
 @click.option("--paths", type=click.IntRange(1, 256), default=8, show_default=True,
               help="Paths of each pair of NICs: what WEFT_PATHS is for the job.")  # fmt: skip
+@click.option(
+    "--engines",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="Engines of each process (WEFT_ENGINES); they share the ports that were probed.",
+)
 @click.option("--avoid", multiple=True, metavar="LINK", help="A link not to use, as leaf0-spine1.")
 @job_option
 @plan_option
@@ -67,8 +74,8 @@ def demand_of(
 @json_option
 def command(
     routes: tuple[Path, ...], trace: Path | None, trace_job: str | None, ring: str | None,
-    demand: Path | None, paths: int, avoid: tuple[str, ...], job: str, plan_file: Path,
-    wait: float, json_path: str | None,
+    demand: Path | None, paths: int, engines: int, avoid: tuple[str, ...], job: str,
+    plan_file: Path, wait: float, json_path: str | None,
 ) -> None:  # fmt: skip
     """Choose the paths of a job over the ROUTES of weft plan probe, and add them to the plan.
 
@@ -90,7 +97,7 @@ def command(
             raise click.UsageError(f"the routes have no link {unknown[0]}")
         with planfile.changing(plan_file, known.fingerprint(), wait_s=wait) as plan:
             base = plan.load(without=job)
-            result = assign(known, sent, paths=paths, avoid=avoid, base=base)
+            result = assign(known, sent, paths=paths, engines=engines, avoid=avoid, base=base)
             planfile.write(plan.with_job(job, result.pairs), plan_file)
     except InvalidArgumentError as error:
         raise click.ClickException(str(error)) from None
@@ -124,14 +131,15 @@ def document(result: Assigned, job: str, fabric: str, others: list[str]) -> dict
 
 def show(result: Assigned, job: str, plan_file: Path, others: list[str]) -> None:
     rows = []
-    for pair in result.pairs[:ROWS_MAX]:
+    sending = [pair for pair in result.pairs if pair.sent_bytes > len(pair.paths)]
+    for pair in sending[:ROWS_MAX]:
         nodes = [link.partition(">")[2] for links in pair.links for link in links[1:-2]]
         counts = {node: nodes.count(node) for node in sorted(set(nodes))}
         over = ", ".join(f"{node} {count}" for node, count in counts.items()) or "one way"
         rows.append((pair.source, pair.target, bytes_text(pair.sent_bytes), over))
     print_table(("from", "to", "sends", "paths over"), rows)
-    if len(result.pairs) > ROWS_MAX:
-        click.echo(f"... {len(result.pairs) - ROWS_MAX} more pairs")
+    if len(sending) > ROWS_MAX:
+        click.echo(f"... {len(sending) - ROWS_MAX} more pairs")
     for note in result.notes:
         click.echo(f"note: {note}")
     click.echo(
@@ -140,7 +148,7 @@ def show(result: Assigned, job: str, plan_file: Path, others: list[str]) -> None
         f"on average, {bytes_text(result.ecmp_most_bytes)} in the worst of 32 draws"
     )
     beside = f", beside {', '.join(others)}" if others else ""
-    click.echo(f"wrote {plan_file}: job {job}, {len(result.pairs)} pairs{beside}")
+    click.echo(f"wrote {plan_file}: job {job}, {len(sending)} pairs{beside}")
 
 
 @click.command("release")

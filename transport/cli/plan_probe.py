@@ -200,7 +200,10 @@ def document(result: Found, sent: int) -> dict[str, Any]:
             {"from": source, "to": target, "over": nodes.split(), "ports": pairs}
             for (source, target, nodes), pairs in sorted(by_way(routes).items())
         ],
-        "loss": {link: {"share": s, "probes": n} for link, (s, n) in sorted(result.loss.items())},
+        "loss": {
+            link: {"share": one.share, "probes": one.probes}
+            for link, one in sorted(result.loss.items())
+        },
         "sick": list(routes.sick),
         "notes": list(result.notes),
     }

@@ -7,7 +7,7 @@ link one by one while that helps. The result is the same for the same input.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ Array = NDArray[Any]
 
 PATHS_MAX = 256
 DRAWS = 32  # random assignments, from which the expectation of ECMP is estimated
+_Key = tuple[str, str, int, int]  # sender, receiver, engine of each
 MOVES_MAX = 20_000
 SLOTS_SMALL = 1_024  # with so few paths, the search starts from every draw
 
@@ -68,7 +69,7 @@ class Problem:
     ways: pair -> its ways. room: way -> how many paths of the routes take it.
     """
 
-    pairs: list[tuple[str, str]]
+    pairs: list[tuple[str, str]]  # with several engines: once for each engine here and there
     sent: Array  # bytes of each pair
     spare: int
     links: Array
@@ -83,11 +84,14 @@ def assign(
     demand: Mapping[tuple[str, str], int],
     *,
     paths: int = 8,
+    engines: int = 1,
     avoid: Sequence[str] = (),
     base: Mapping[str, float] | None = None,
 ) -> Assigned:
-    """Chooses `paths` paths for each pair that sends.
+    """Chooses `paths` paths for each pair that sends, and for its acknowledgments.
 
+    engines: engines of a process, which share the ports of the routes equally; each pair of
+    engines gets `paths` paths.
     avoid: links, in one or both directions, that are used only where there is no other way.
     base: bytes that other jobs send over links.
     """
@@ -95,7 +99,11 @@ def assign(
         raise AssignError(f"{paths} paths: expected 1 to {PATHS_MAX}")
     if not demand:
         raise AssignError("nothing is sent between hosts: there is nothing to plan")
-    problem, notes = _problem(routes, demand, paths, {*avoid, *routes.sick})
+    ends = {pair[:2] for pair in routes.of}
+    answers = {(b, a): paths * engines**2 for a, b in demand if (b, a) in ends}  # a byte a path
+    problem, notes = _problem(
+        routes, answers | dict(demand), (paths, engines), {*avoid, *routes.sick}
+    )
     before = np.zeros(problem.spare + 1)
     for at, link in enumerate(routes.links):
         before[at] = (base or {}).get(link, 0.0)
@@ -103,16 +111,7 @@ def assign(
     drawn = _draws(problem)
     peaks = [_peak(problem, one, before, free) for one in drawn]
     bound = _bound(problem, before, free)
-    chosen = _improve(problem, _greedy(problem, before), before)
-    # Moves end where no single one helps. Starts at random choices may end elsewhere.
-    small = chosen.size <= SLOTS_SMALL
-    for start in drawn if small else [drawn[int(np.argmin(peaks))]]:
-        peak = _peak(problem, chosen, before, free)
-        if peak <= bound * (1 + 1e-9):
-            break
-        if small or min(peaks) < peak:
-            other = _improve(problem, start, before)
-            chosen = other if _peak(problem, other, before, free) < peak else chosen
+    chosen = _search(problem, before, drawn, bound)
     load = np.where(free, _load(problem, chosen, before), -1.0)
     busiest = int(load.argmax())
     return Assigned(
@@ -126,23 +125,51 @@ def assign(
     )
 
 
+def _search(problem: Problem, before: Array, drawn: list[Array], bound: float) -> Array:
+    """The best choice found from the greedy start, and from random ones if that may help."""
+    free = _free_links(problem)
+    peaks = [_peak(problem, one, before, free) for one in drawn]
+    chosen = _improve(problem, _greedy(problem, before), before)
+    # Moves end where no single one helps. Starts at random choices may end elsewhere.
+    small = chosen.size <= SLOTS_SMALL
+    for start in drawn if small else [drawn[int(np.argmin(peaks))]]:
+        peak = _peak(problem, chosen, before, free)
+        if peak <= bound * (1 + 1e-9):
+            break
+        if small or min(peaks) < peak:
+            other = _improve(problem, start, before)
+            chosen = other if _peak(problem, other, before, free) < peak else chosen
+    return chosen
+
+
 def _problem(
-    routes: Routes, demand: Mapping[tuple[str, str], int], paths: int, avoid: set[str]
+    routes: Routes, demand: Mapping[tuple[str, str], int], shape: tuple[int, int], avoid: set[str]
 ) -> tuple[Problem, list[str]]:
-    by_pair: dict[tuple[str, str], dict[tuple[int, ...], list[int]]] = defaultdict(dict)
+    """shape: the number of paths, and of engines."""
+    by_pair: dict[_Key, dict[tuple[int, ...], list[int]]] = defaultdict(dict)
+    engines_of = _engines_of(routes, shape[1])
     known = np.array([UNKNOWN not in link for link in routes.links] or [True])
     for (source, target, path), crossed in routes.of.items():
         if (source, target) in demand:
             way = tuple(one for one in crossed if known[one])
-            by_pair[source, target].setdefault(way, []).append(path)
-    pairs = sorted(demand, key=lambda pair: (-demand[pair], pair))
+            key = source, target, *engines_of(source, target, path)
+            by_pair[key].setdefault(way, []).append(path)
+    every_engine = [(near, far) for near in range(shape[1]) for far in range(shape[1])]
+    pairs = [
+        (*pair, *engines)
+        for pair in sorted(demand, key=lambda pair: (-demand[pair], pair))
+        for engines in every_engine
+    ]
     bad = {at for at, link in enumerate(routes.links) if {link, undirected(link)} & avoid}
     rows: list[tuple[int, ...]] = []
     members, ways, forced = [], [], 0
     for pair in pairs:
         every = by_pair.get(pair)
         if not every:
-            raise AssignError(f"the routes have no way from {pair[0]} to {pair[1]}: probe it")
+            between = f" between engines {pair[2]} and {pair[3]}" if shape[1] > 1 else ""
+            raise AssignError(
+                f"the routes have no way from {pair[0]} to {pair[1]}{between}: probe more pairs"
+            )
         good = [way for way in every if not bad.intersection(way)]
         forced += not good
         kept = sorted(good or every, key=lambda way: min(every[way]))
@@ -158,9 +185,32 @@ def _problem(
         notes.append(f"{forced} pairs have no way without a sick or avoided link, and keep it")
     if not known.all():
         notes.append(f"{np.sum(~known)} links with an unknown end ({UNKNOWN}) were left out")
-    sent = np.array([demand[pair] for pair in pairs], float)
+    sent = np.array([demand[pair[:2]] / shape[1] ** 2 for pair in pairs], float)
     room = np.array([len(one) for one in members])
-    return Problem(pairs, sent, spare, links, ways, room, members, paths), notes
+    named = [pair[:2] for pair in pairs]
+    return Problem(named, sent, spare, links, ways, room, members, shape[0]), notes
+
+
+def _engines_of(routes: Routes, engines: int) -> Callable[[str, str, int], tuple[int, int]]:
+    """The engine here and the engine there that have the ports of a path."""
+    if engines == 1:
+        return lambda *_: (0, 0)
+    every = {port for pair in routes.ports.values() for port in pair}
+    if not every:
+        raise AssignError("the routes have no ports, so they cannot be shared among engines")
+    count = max(every) - min(every) + 1
+    if count % engines != 0:
+        raise AssignError(
+            f"the routes have {count} ports, which {engines} engines cannot share equally: probe "
+            "with --ports of engines times paths"
+        )
+    first, each = min(every), count // engines
+
+    def found(source: str, target: str, path: int) -> tuple[int, int]:
+        near, far = routes.ports[source, target, path]
+        return (near - first) // each, (far - first) // each
+
+    return found
 
 
 def _own_links(problem: Problem, pair: int) -> Array:
@@ -295,11 +345,13 @@ def _bound(problem: Problem, before: Array, free: Array) -> float:
 
 def _pair_plans(problem: Problem, chosen: Array, routes: Routes) -> list[PairPlan]:
     made = []
-    for pair in sorted(range(len(problem.pairs)), key=lambda at: problem.pairs[at]):
-        source, target = problem.pairs[pair]
+    rows: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for at, ends in enumerate(problem.pairs):
+        rows[ends].append(at)
+    for (source, target), parts in sorted(rows.items()):
         taken: dict[int, int] = defaultdict(int)
         paths = []
-        for way in chosen[pair].tolist():
+        for way in chosen[parts].ravel().tolist():
             members = problem.members[way]
             paths.append(members[taken[way] % len(members)])
             taken[way] += 1
@@ -310,10 +362,10 @@ def _pair_plans(problem: Problem, chosen: Array, routes: Routes) -> list[PairPla
                 target,
                 routes.addresses.get(source, ""),
                 routes.addresses.get(target, ""),
-                int(problem.sent[pair]),
+                round(problem.sent[parts].sum()),
                 tuple(paths),
                 tuple(one for one in ports if one is not None) if all(ports) else (),
-                (1 / problem.paths,) * problem.paths,
+                (1 / len(paths),) * len(paths),
                 tuple(
                     tuple(routes.links[one] for one in routes.of[source, target, path])
                     for path in paths

@@ -17,14 +17,28 @@ SICK_PROBES = 20  # ... and so many probes crossed it
 DEVIATIONS = 4.0  # ... and the difference is so many standard deviations
 
 
+@dataclass(frozen=True)
+class Loss:
+    """share: of the probes that crossed a link. deviation: standard deviation of the share."""
+
+    share: float
+    probes: int
+    deviation: float
+
+    @property
+    def sick(self) -> bool:
+        enough = max(SICK_SHARE, DEVIATIONS * self.deviation)
+        return self.probes >= SICK_PROBES and self.share >= enough
+
+
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What probing found. loss: link -> share of the probes lost on it, and their number."""
+    """What probing found. loss: link -> what was lost on it. unknown: flows with unknown hops."""
 
     routes: Routes
     notes: tuple[str, ...]
-    loss: dict[str, tuple[float, int]]
-    unknown: int  # flows of which a hop is unknown
+    loss: dict[str, Loss]
+    unknown: int
 
 
 class Aliases:
@@ -106,7 +120,7 @@ def found(ends: Sequence[End], heard: Heard, names: Mapping[str, str]) -> Found:
         of[key] = tuple(number.setdefault(link, len(number)) for link in links)
         ports[key] = flow.source_port, flow.target_port
     loss = _losses(heard, ways)
-    sick = tuple(sorted(link for link, (share, count) in loss.items() if is_sick(share, count)))
+    sick = tuple(sorted(link for link, one in loss.items() if one.sick))
     addresses = {end.name: end.address for end in ends}
     routes = Routes(tuple(number), of, ports, addresses, sick)
     unknown = sum(any(UNKNOWN in node for node in nodes) for nodes in ways)
@@ -188,7 +202,7 @@ def _names_at(heard: Heard, aliases: Aliases, at: int, ttl: int) -> set[str]:
     return {aliases.name(one) for one in seen.routers} if seen is not None else set()
 
 
-def _losses(heard: Heard, ways: Sequence[Sequence[str]]) -> dict[str, tuple[float, int]]:
+def _losses(heard: Heard, ways: Sequence[Sequence[str]]) -> dict[str, Loss]:
     """For each link the share of probes lost on it, beyond what was lost before it.
 
     A probe with a larger TTL crosses the link too. So a router that answers few probes does not
@@ -218,19 +232,16 @@ def _losses(heard: Heard, ways: Sequence[Sequence[str]]) -> dict[str, tuple[floa
         here = [share for ttl, share in shares.items() if ttl >= hop]
         if here and UNKNOWN not in name:
             before = min(shares.values()) if hop > 1 else 0.0
-            loss[name] = max(min(here) - before, 0.0), sent[name, hop]
+            noise = sum(max(p * (1 - p), 0.01) for p in (min(here), before))
+            count = sent[name, hop]
+            loss[name] = Loss(max(min(here) - before, 0.0), count, (noise / max(count, 1)) ** 0.5)
     return loss
-
-
-def is_sick(share: float, count: int) -> bool:
-    noise = (max(share * (1 - share), 0.01) / max(count, 1)) ** 0.5
-    return count >= SICK_PROBES and share >= max(SICK_SHARE, DEVIATIONS * noise)
 
 
 def _notes(
     heard: Heard,
     length: Mapping[tuple[int, int], int],
-    loss: Mapping[str, tuple[float, int]],
+    loss: Mapping[str, Loss],
     sick: Sequence[str],
     unsteady: int,
 ) -> tuple[str, ...]:
@@ -249,8 +260,8 @@ def _notes(
                 f"the hop is written as {UNKNOWN}{ttl} (a cut link, or a router that sends no ICMP)"
             )
     for link in sick:
-        share, count = loss[link]
-        notes.append(f"{link} is sick: {share:.0%} of {count} probes were lost on it")
+        one = loss[link]
+        notes.append(f"{link} is sick: {one.share:.0%} of {one.probes} probes were lost on it")
     if unsteady:
         notes.append(
             f"{unsteady} flows were sent different ways: the fabric spreads packets, not flows, or "

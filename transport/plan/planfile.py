@@ -21,6 +21,7 @@ FILE = "plan.json"
 VERSION = 1
 BYTES_MAX = 1 << 28
 STEP_S = 0.05
+PAIR_PATHS_MAX = PATHS_MAX * 64  # eight engines at each end
 
 
 class PlanError(InvalidArgumentError):
@@ -84,7 +85,11 @@ def _pair(row: Mapping[str, Any], names: Sequence[str]) -> PairPlan:
     lengths = {len(paths), len(weights), len(links), *([len(ports)] if ports else [])}
     good_ports = all(0 < one < 65_536 for pair in ports for one in pair)
     good_weights = all(0.0 <= one <= 1.0 for one in weights)
-    if len(lengths) != 1 or not (0 < len(paths) <= PATHS_MAX) or not (good_ports and good_weights):
+    if (
+        len(lengths) != 1
+        or not (0 < len(paths) <= PAIR_PATHS_MAX)
+        or not (good_ports and good_weights)
+    ):
         raise ValueError
     return PairPlan(
         str(row["from"]),
