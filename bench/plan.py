@@ -1,0 +1,221 @@
+"""Measures a ring of hosts over several spines of a lab, with planned ports and without.
+
+The paths of a connection take turns or choose by load; each pair of hosts sends at once. Results
+are shares of what the links can carry, headers included.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
+from pathlib import Path
+
+import click
+
+from bench.lib.common import ROOT, Config, document, emit, interruptible, json_option, median
+from transport.cli.lab import told
+from transport.lab import Lab, LabModel, Link
+from transport.plan import planfile
+from transport.plan.assign import assign
+from transport.plan.demand import of_ring
+from transport.plan.hops import found
+from transport.plan.probe import End, Flow, Limits, Prober, grid, udp_socket
+
+PORT, BASE = 7000, 20_000
+MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
+WARM_S = 1.5
+COLUMNS = ("ports", "path_policy", "round", "share", "busiest", "mbytes_per_s")
+WORKER = f"""
+import sys, threading, time
+from transport import Endpoint
+from transport.errors import WeftError
+near, far = sys.argv[1:]
+count = 0
+
+def receive(listener):
+    global count
+    with listener.accept(timeout_s=60) as taken:
+        rows = [bytearray({MESSAGE_BYTES}) for _ in range({IN_FLIGHT})]
+        handles = [taken.irecv_into(row) for row in rows]
+        at = 0
+        try:
+            while True:
+                handles[at].wait(timeout_s=60)
+                handles[at] = taken.irecv_into(rows[at])
+                at = (at + 1) % {IN_FLIGHT}
+                count += 1
+        except WeftError:
+            pass
+
+with Endpoint() as endpoint, endpoint.listen(port={PORT}) as listener:
+    thread = threading.Thread(target=receive, args=(listener,))
+    thread.start()
+    print("ready", flush=True)
+    begin_s, end_s = map(float, input().split())
+    with endpoint.connect(far, {PORT}, timeout_s=60) as out:
+        row = bytes({MESSAGE_BYTES})
+        handles = [out.isend(row) for _ in range({IN_FLIGHT})]
+        at, first = 0, None
+        while (now_s := time.monotonic()) < end_s + 0.5:
+            handles[at].wait(timeout_s=60)
+            handles[at] = out.isend(row)
+            at = (at + 1) % {IN_FLIGHT}
+            if first is None and now_s >= begin_s:
+                first, begin_s = count, now_s
+            if now_s < end_s:
+                last, last_s = count, now_s
+        print((last - first) * {MESSAGE_BYTES} / (last_s - begin_s), flush=True)
+        sys.stdin.readline()
+    sys.stdout.flush()
+    import os
+    os._exit(0)
+"""
+
+
+@contextmanager
+def workers(
+    lab: Lab, hosts: list[str], settings: dict[str, str]
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """A process in each host, which receives from the host before and sends to the next one."""
+    running = []
+    try:
+        for at, host in enumerate(hosts):
+            far = lab.address(hosts[(at + 1) % len(hosts)])
+            words = [sys.executable, "-c", WORKER, lab.address(host), far]
+            running.append(
+                lab.popen(
+                    host, words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                    cwd=ROOT, env=settings,
+                )
+            )  # fmt: skip
+        yield running
+    finally:
+        for one in running:
+            one.kill()
+            one.communicate(timeout=10)
+
+
+def said(worker: subprocess.Popen[str]) -> str:
+    assert worker.stdout is not None
+    return worker.stdout.readline().strip()
+
+
+def tell(worker: subprocess.Popen[str], text: str) -> None:
+    assert worker.stdin is not None
+    worker.stdin.write(text + "\n")
+    worker.stdin.flush()
+
+
+def measure(lab: Lab, hosts: list[str], settings: dict[str, str], seconds: float) -> Config:
+    """One round: the bytes received, and those that the uplinks of the leaves carried."""
+    with workers(lab, hosts, settings) as running:
+        if any(said(one) != "ready" for one in running):
+            raise click.ClickException("a process of the ring has ended: see its message above")
+        begin_s = time.monotonic() + WARM_S
+        for one in running:
+            tell(one, f"{begin_s} {begin_s + seconds}")
+        time.sleep(max(begin_s - time.monotonic(), 0))
+        before, at_s = lab.counters(), time.monotonic()
+        time.sleep(max(begin_s + seconds - time.monotonic(), 0))
+        after, end_s = lab.counters(), time.monotonic()
+        rates = [float(said(one) or 0) for one in running]
+    rate = lab.model.uplinks.rate_bytes_per_s
+    uplinks = [f"leaf{leaf}>spine{at}" for leaf in range(lab.model.leaves)
+               for at in range(lab.model.spines)]  # fmt: skip
+    carried = [(after[name].bytes - before[name].bytes) / (end_s - at_s) for name in uplinks]
+    return {
+        "mbytes_per_s": sum(rates) / 1e6,
+        "share": sum(carried) / (rate * len(uplinks)),
+        "busiest": max(carried) / rate,
+    }
+
+
+def planned(lab: Lab, hosts: list[str], paths: int, file: Path) -> tuple[float, float]:
+    """Probes, assigns and writes the plan; returns the seconds of probing and of assigning."""
+    ends = [End(one, lab.address(one), partial(lab.call, one, udp_socket)) for one in hosts]
+    numbers = range(BASE, BASE + paths)
+    pairs = [(at, (at + step) % len(hosts)) for at in range(len(hosts)) for step in (1, -1)]
+    flows = [Flow(*ends_, *two) for ends_ in dict.fromkeys(pairs)
+             for two in grid(numbers, numbers, 256)]  # fmt: skip
+    names = {end.address: end.node for wire in lab.plan.wires for end in wire.ends}
+    begin_s = time.monotonic()
+    with Prober(ends, flows, Limits()) as prober:
+        routes = found(ends, prober.run(), names).routes
+    probed_s = time.monotonic()
+    made = assign(routes, of_ring(hosts), paths=paths)
+    planfile.write(planfile.Plan(routes.fingerprint(), {"ring": made.pairs}), file)
+    return probed_s - begin_s, time.monotonic() - probed_s
+
+
+@click.command("plan")
+@click.option("--hosts", type=click.IntRange(2, 16), default=4, show_default=True)
+@click.option("--spines", type=click.IntRange(1, 16), default=4, show_default=True)
+@click.option("--paths", type=click.IntRange(1, 64), default=8, show_default=True)
+@click.option("--rate", type=click.IntRange(100_000), default=5_000_000, show_default=True,
+              help="Bytes per second of each uplink.")  # fmt: skip
+@click.option("--policies", default="round_robin,power_of_two", show_default=True,
+              help="Path policies.")  # fmt: skip
+@click.option("-D", "--duration", type=click.FloatRange(0.5, 600), default=5.0, show_default=True)
+@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
+@json_option
+def command(
+    hosts: int, spines: int, paths: int, rate: int, policies: str, duration: float, repeats: int,
+    json_path: str | None,
+) -> None:  # fmt: skip
+    """Measures a ring over a lab: planned ports beside ports that the kernel chose."""
+    model = LabModel(
+        hosts=hosts, spines=spines, uplinks=Link(rate_bytes_per_s=rate),
+        host_links=Link(rate_bytes_per_s=8 * spines * rate),
+    )  # fmt: skip
+    chosen = [one.strip() for one in policies.split(",")]
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean |= {"WEFT_INTERFACES": "eth0", "WEFT_ENGINES": "1", "WEFT_PATHS": str(paths)}
+    rows: list[Config] = []
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        told(),
+        Lab(model, name=f"plan{os.getpid()}") as lab,
+        interruptible() as cut,
+    ):
+        names = [f"host{at}" for at in range(hosts)]
+        file = Path(folder) / "plan.json"
+        probe_s, assign_s = planned(lab, names, paths, file)
+        plan = {"WEFT_PLAN": str(file), "WEFT_PORT_BASE": str(BASE)}
+        for turn in range(repeats):
+            for policy, ports in product(chosen, ("planned", "any")):
+                settings = (
+                    clean | {"WEFT_PATH_POLICY": policy} | (plan if ports == "planned" else {})
+                )
+                row = measure(lab, names, settings, duration)
+                rows.append({"ports": ports, "path_policy": policy, "round": turn} | row)
+    summary = [medians(rows, ports, policy) for policy in chosen for ports in ("planned", "any")]
+    sizes = {"hosts": hosts, "spines": spines, "paths": paths, "rate_bytes_per_s": rate}
+    result = document(
+        "plan", rows, config=sizes, probe_s=probe_s, assign_s=assign_s, medians=summary
+    )
+    notes = [
+        f"median of {one['ports']} ports, {one['path_policy']}: {one['share']:.3f} of the uplinks' "
+        f"rate; {one['mbytes_per_s']:.1f} MB/s arrived"
+        for one in summary
+    ]
+    notes.append(f"probing took {probe_s:.1f} s, assigning {assign_s * 1e3:.0f} ms")
+    emit(result, json_path, COLUMNS, notes, cut)
+
+
+def medians(rows: list[Config], ports: str, policy: str) -> Config:
+    mine = [row for row in rows if (row["ports"], row["path_policy"]) == (ports, policy)]
+    values = (
+        {key: median(mine, key) for key in COLUMNS[3:]} if mine else dict.fromkeys(COLUMNS[3:], 0.0)
+    )
+    return {"ports": ports, "path_policy": policy, **values}
+
+
+if __name__ == "__main__":
+    command()
