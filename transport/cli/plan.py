@@ -5,6 +5,7 @@ import click
 from transport.cli.plan_assign import command as assign
 from transport.cli.plan_assign import release
 from transport.cli.plan_probe import command as probe
+from transport.cli.plan_watch import command as watch
 
 
 @click.group("plan")
@@ -12,5 +13,5 @@ def command() -> None:
     """Find which ports lead over which links, and plan the traffic of jobs over them."""
 
 
-for one in (assign, probe, release):
+for one in (assign, probe, release, watch):
     command.add_command(one)
