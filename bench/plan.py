@@ -20,6 +20,7 @@ from pathlib import Path
 import click
 
 from bench.lib.common import ROOT, Config, document, emit, interruptible, json_option, median
+from bench.lib.plan_cut import clean_environment, measure_cut
 from transport.cli.lab import told
 from transport.lab import Lab, LabModel, Link
 from transport.plan import planfile
@@ -32,6 +33,7 @@ PORT, BASE = 7000, 20_000
 MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
 WARM_S = 1.5
 COLUMNS = ("ports", "path_policy", "round", "share", "busiest", "mbytes_per_s")
+CUT_COLUMNS = ("moved_s", "back_s", "cut_share")
 WORKER = f"""
 import sys, threading, time
 from transport import Endpoint
@@ -164,10 +166,11 @@ def planned(lab: Lab, hosts: list[str], paths: int, file: Path) -> tuple[float, 
               help="Path policies.")  # fmt: skip
 @click.option("-D", "--duration", type=click.FloatRange(0.5, 600), default=5.0, show_default=True)
 @click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
+@click.option("--cut", "cuts", is_flag=True, help="Cut a link instead: how soon shares move.")
 @json_option
 def command(
     hosts: int, spines: int, paths: int, rate: int, policies: str, duration: float, repeats: int,
-    json_path: str | None,
+    cuts: bool, json_path: str | None,
 ) -> None:  # fmt: skip
     """Measures a ring over a lab: planned ports beside ports that the kernel chose."""
     model = LabModel(
@@ -175,8 +178,7 @@ def command(
         host_links=Link(rate_bytes_per_s=8 * spines * rate),
     )  # fmt: skip
     chosen = [one.strip() for one in policies.split(",")]
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-    clean |= {"WEFT_INTERFACES": "eth0", "WEFT_ENGINES": "1", "WEFT_PATHS": str(paths)}
+    clean = clean_environment(paths)
     rows: list[Config] = []
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -188,33 +190,37 @@ def command(
         file = Path(folder) / "plan.json"
         probe_s, assign_s = planned(lab, names, paths, file)
         plan = {"WEFT_PLAN": str(file), "WEFT_PORT_BASE": str(BASE)}
-        for turn in range(repeats):
+        if cuts:
+            rows += [measure_cut(lab, Path(folder), clean | plan) for _ in range(repeats)]
+        for turn in range(0 if cuts else repeats):
             for policy, ports in product(chosen, ("planned", "any")):
-                settings = (
-                    clean | {"WEFT_PATH_POLICY": policy} | (plan if ports == "planned" else {})
-                )
-                row = measure(lab, names, settings, duration)
+                settings = clean | {"WEFT_PATH_POLICY": policy}
+                row = measure(lab, names, settings | (plan if ports == "planned" else {}), duration)
                 rows.append({"ports": ports, "path_policy": policy, "round": turn} | row)
-    summary = [medians(rows, ports, policy) for policy in chosen for ports in ("planned", "any")]
     sizes = {"hosts": hosts, "spines": spines, "paths": paths, "rate_bytes_per_s": rate}
-    result = document(
-        "plan", rows, config=sizes, probe_s=probe_s, assign_s=assign_s, medians=summary
-    )
-    notes = [
-        f"median of {one['ports']} ports, {one['path_policy']}: {one['share']:.3f} of the uplinks' "
-        f"rate; {one['mbytes_per_s']:.1f} MB/s arrived"
-        for one in summary
-    ]
+    notes = said_of_cuts(rows) if cuts else said_of_rounds(rows, chosen)
     notes.append(f"probing took {probe_s:.1f} s, assigning {assign_s * 1e3:.0f} ms")
-    emit(result, json_path, COLUMNS, notes, cut)
+    result = document("plan", rows, config=sizes, probe_s=probe_s, assign_s=assign_s)
+    emit(result, json_path, CUT_COLUMNS if cuts else COLUMNS, notes, cut)
 
 
-def medians(rows: list[Config], ports: str, policy: str) -> Config:
-    mine = [row for row in rows if (row["ports"], row["path_policy"]) == (ports, policy)]
-    values = (
-        {key: median(mine, key) for key in COLUMNS[3:]} if mine else dict.fromkeys(COLUMNS[3:], 0.0)
-    )
-    return {"ports": ports, "path_policy": policy, **values}
+def said_of_cuts(rows: list[Config]) -> list[str]:
+    return [
+        f"median: shares left a cut link after {median(rows, 'moved_s'):.2f} s and came back "
+        f"{median(rows, 'back_s'):.2f} s after it healed"
+    ]
+
+
+def said_of_rounds(rows: list[Config], policies: list[str]) -> list[str]:
+    notes = []
+    for policy, ports in product(policies, ("planned", "any")):
+        mine = [row for row in rows if (row["ports"], row["path_policy"]) == (ports, policy)]
+        if mine:
+            notes.append(
+                f"median of {ports} ports, {policy}: {median(mine, 'share'):.3f} of the uplinks' "
+                f"rate; {median(mine, 'mbytes_per_s'):.1f} MB/s arrived"
+            )
+    return notes
 
 
 if __name__ == "__main__":
