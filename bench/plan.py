@@ -21,6 +21,7 @@ import click
 
 from bench.lib.common import ROOT, Config, document, emit, interruptible, json_option, median
 from bench.lib.plan_cut import clean_environment, measure_cut
+from bench.lib.plan_size import measure_size
 from transport.cli.lab import told
 from transport.lab import Lab, LabModel, Link
 from transport.plan import planfile
@@ -34,6 +35,7 @@ MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
 WARM_S = 1.5
 COLUMNS = ("ports", "path_policy", "round", "share", "busiest", "mbytes_per_s")
 CUT_COLUMNS = ("moved_s", "back_s", "cut_share")
+SIZE_COLUMNS = ("hosts", "spines", "paths", "assign_s", "busiest", "ecmp")
 WORKER = f"""
 import sys, threading, time
 from transport import Endpoint
@@ -167,12 +169,20 @@ def planned(lab: Lab, hosts: list[str], paths: int, file: Path) -> tuple[float, 
 @click.option("-D", "--duration", type=click.FloatRange(0.5, 600), default=5.0, show_default=True)
 @click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
 @click.option("--cut", "cuts", is_flag=True, help="Cut a link instead: how soon shares move.")
+@click.option("--size", "sizes", is_flag=True, help="Plan 1,024 hosts instead: time and loads.")
 @json_option
 def command(
     hosts: int, spines: int, paths: int, rate: int, policies: str, duration: float, repeats: int,
-    cuts: bool, json_path: str | None,
+    cuts: bool, sizes: bool, json_path: str | None,
 ) -> None:  # fmt: skip
     """Measures a ring over a lab: planned ports beside ports that the kernel chose."""
+    if sizes:
+        plans = [measure_size(count) for count in (1, 8, 32)]
+        note = (
+            "busiest, ecmp: load of the busiest link over the least possible, planned and by chance"
+        )
+        emit(document("plan", plans), json_path, SIZE_COLUMNS, [note])
+        return
     model = LabModel(
         hosts=hosts, spines=spines, uplinks=Link(rate_bytes_per_s=rate),
         host_links=Link(rate_bytes_per_s=8 * spines * rate),
@@ -197,10 +207,10 @@ def command(
                 settings = clean | {"WEFT_PATH_POLICY": policy}
                 row = measure(lab, names, settings | (plan if ports == "planned" else {}), duration)
                 rows.append({"ports": ports, "path_policy": policy, "round": turn} | row)
-    sizes = {"hosts": hosts, "spines": spines, "paths": paths, "rate_bytes_per_s": rate}
+    shape = {"hosts": hosts, "spines": spines, "paths": paths, "rate_bytes_per_s": rate}
     notes = said_of_cuts(rows) if cuts else said_of_rounds(rows, chosen)
     notes.append(f"probing took {probe_s:.1f} s, assigning {assign_s * 1e3:.0f} ms")
-    result = document("plan", rows, config=sizes, probe_s=probe_s, assign_s=assign_s)
+    result = document("plan", rows, config=shape, probe_s=probe_s, assign_s=assign_s)
     emit(result, json_path, CUT_COLUMNS if cuts else COLUMNS, notes, cut)
 
 
