@@ -165,6 +165,21 @@ def test_hops__two_routers_of_one_flow_are_no_known_hop() -> None:
     assert any("different ways" in note for note in result.notes)
 
 
+def test_hops__a_way_that_was_not_followed_to_its_end_has_an_unknown_hop() -> None:
+    """Else all routers of the last TTL would be taken for the one router before the target."""
+    heard = Heard([Flow(0, 1, 1, 1), Flow(0, 1, 2, 1)])
+    for at, spine in enumerate(("2.0.0.1", "2.0.0.2")):
+        heard.of[at, 1] = Seen(1, 1, ["1.0.0.1"])
+        heard.of[at, 2] = Seen(1, 1, [spine])
+    result = found(ENDS, heard, {})
+    assert {"1.0.0.1>2.0.0.1", "1.0.0.1>2.0.0.2", "?3>b"} <= set(result.routes.links)
+    assert result.unknown == 2
+    assert any("b did not answer" in note for note in result.notes)
+    heard.of[0, 3], heard.of[1, 3] = Seen(1, 1, ["3.0.0.1"]), Seen(1, 1, ["3.0.0.2"])
+    heard.of[0, 4] = Seen(3)
+    assert "3.0.0.1>b" in found(ENDS, heard, {}).routes.links
+
+
 def test_hops__nothing_heard_is_an_error() -> None:
     heard = Heard([Flow(0, 1, 1, 1)], {(0, 1): Seen(3, 0)}, sent=3)
     with pytest.raises(ProbeError, match="no router answered: 3 probes of 1 flows"):

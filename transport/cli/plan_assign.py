@@ -68,13 +68,15 @@ def demand_of(
     help="Engines of each process (WEFT_ENGINES); they share the ports that were probed.",
 )
 @click.option("--avoid", multiple=True, metavar="LINK", help="A link not to use, as leaf0-spine1.")
+@click.option("--fabric", default="", metavar="NAME",
+              help="Name of the fabric, for jobs whose hosts were probed apart.")  # fmt: skip
 @job_option
 @plan_option
 @wait_option
 @json_option
 def command(
     routes: tuple[Path, ...], trace: Path | None, trace_job: str | None, ring: str | None,
-    demand: Path | None, paths: int, engines: int, avoid: tuple[str, ...], job: str,
+    demand: Path | None, paths: int, engines: int, avoid: tuple[str, ...], fabric: str, job: str,
     plan_file: Path, wait: float, json_path: str | None,
 ) -> None:  # fmt: skip
     """Choose the paths of a job over the ROUTES of weft plan probe, and add them to the plan.
@@ -95,7 +97,8 @@ def command(
         unknown = [one for one in avoid if not is_link(one, known)]
         if unknown:
             raise click.UsageError(f"the routes have no link {unknown[0]}")
-        with planfile.changing(plan_file, known.fingerprint(), wait_s=wait) as plan:
+        name = fabric or known.fingerprint()
+        with planfile.changing(plan_file, name, wait_s=wait) as plan:
             base = plan.load(without=job)
             result = assign(known, sent, paths=paths, engines=engines, avoid=avoid, base=base)
             planfile.write(plan.with_job(job, result.pairs), plan_file)
@@ -103,7 +106,7 @@ def command(
         raise click.ClickException(str(error)) from None
     others = sorted(set(plan.jobs) - {job})
     if json_path is not None:
-        write_json(document(result, job, known.fingerprint(), others), json_path)
+        write_json(document(result, job, plan.fabric, others), json_path)
     else:
         show(result, job, plan_file, others)
 

@@ -96,7 +96,9 @@ def over_ends(demand: Mapping[tuple[str, str], int], routes: Routes) -> Demand:
             if side(one) == side(other) and (one, other) in pairs
         ]
         if not both:
-            raise DemandError(f"the routes have no way from {source} to {target}: probe it")
+            raise DemandError(
+                f"the routes have no way from {source} to {target}: run weft plan probe on {source}"
+            )
         for pair in both:
             made[pair] = made.get(pair, 0) + count // len(both)
     return made

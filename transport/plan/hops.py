@@ -124,18 +124,36 @@ def found(ends: Sequence[End], heard: Heard, names: Mapping[str, str]) -> Found:
     addresses = {end.name: end.address for end in ends}
     routes = Routes(tuple(number), of, ports, addresses, sick)
     unknown = sum(any(UNKNOWN in node for node in nodes) for nodes in ways)
+    silent = sorted(
+        {ends[target].name for pair in length.keys() - heard.hops.keys() for target in pair[1:]}
+    )
     notes = _notes(heard, length, loss, sick, unsteady)
+    if silent:
+        notes += (
+            f"{', '.join(silent[:4])}{', ...' if silent[4:] else ''} did not answer: the last "
+            "router on the way is a guess (a job uses the ports, or --hops or --seconds is small)",
+        )
     return Found(routes, notes, loss, unknown)
 
 
 def _lengths(heard: Heard) -> dict[tuple[int, int], int]:
-    """For each pair of ends the TTL that reaches the target; a guess if it never answered."""
-    length = dict(heard.hops)
+    """For each pair of ends the TTL that reaches the target.
+
+    If the target never answered: the one behind the last router, if larger TTLs were tried; else
+    one more, for a hop that is not known.
+    """
+    last: dict[tuple[int, int], int] = defaultdict(int)
+    tried: dict[tuple[int, int], int] = defaultdict(int)
     for (at, ttl), seen in heard.of.items():
         ends = heard.flows[at].source, heard.flows[at].target
-        if ends not in heard.hops and seen.routers:
-            length[ends] = max(length.get(ends, 0), ttl + 1)
-    return length
+        last[ends] = max(last[ends], ttl if seen.routers else 0)
+        tried[ends] = max(tried[ends], ttl if seen.sent else 0)
+    guessed = {
+        ends: ttl + (1 if tried[ends] > ttl and not heard.timed_out else 2)
+        for ends, ttl in last.items()
+        if ttl > 0
+    }
+    return guessed | heard.hops
 
 
 def _aliases(

@@ -163,7 +163,7 @@ def changing(file: Path, fabric: str, *, wait_s: float = 10.0) -> Iterator[Plan]
         if plan.fabric != fabric:
             raise PlanError(
                 f"{file} is a plan for the fabric {plan.fabric}, and the routes are of {fabric}: "
-                "give routes of that fabric, or another --plan"
+                "give another --plan, or --fabric if both are one fabric that was probed in parts"
             )
         yield plan
     finally:
