@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from transport.plan.watch import Moved, Watch
 
 
+ALONE_S = 5.0  # after so long without a process, a line says so
+
+
 @click.command("watch")
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), default="plan.json",
               show_default=True)  # fmt: skip
@@ -65,10 +68,14 @@ def follow(watch: Watch, weights_file: Path | None, pace_s: float, until_s: floa
     from transport.plan import watch as watching
 
     written: watching.Weights | None = None
-    due_s = time.monotonic()
+    due_s = begin_s = time.monotonic()
+    alone = False
     while due_s < until_s:
         for one in watch.step():
             click.echo(line_of(one, dry=weights_file is None))
+        if not alone and watch.processes == 0 and due_s > begin_s + ALONE_S:
+            alone = True
+            click.echo("no process of this host sends to them yet (WEFT_TELEMETRY=off hides one)")
         weights = watch.weights()
         if weights_file is not None and weights != written:
             watching.write(weights, weights_file)

@@ -23,7 +23,7 @@ PATHS_MAX = 256
 DRAWS = 32  # random assignments, from which the expectation of ECMP is estimated
 _Key = tuple[str, str, int, int]  # sender, receiver, engine of each
 MOVES_MAX = 20_000
-SLOTS_SMALL = 1_024  # with so few paths, the search starts from every draw
+SLOTS_SMALL = 256  # with so few paths, the search starts from every draw
 
 
 class AssignError(InvalidArgumentError):

@@ -141,20 +141,20 @@ class Watch:
         """Reads all pages once; returns the paths whose state changed."""
         moved: list[Moved] = []
         now: dict[tuple[int, str, int], list[float]] = {}
+        judges: dict[tuple[int, int, int], Judge] = {}
         for page in self._pages():
             for peer in page.peers:
                 address, engine = str(peer.state.get("address", "")), _engine(peer)
                 if address not in self._pairs or not peer.paths:
                     continue
                 key = page.pid, peer.index, peer.generation
-                judge = self._judges.get(key)
-                if judge is None:
-                    judge = self._judges[key] = Judge([1.0] * len(peer.paths))
+                judge = self._judges.get(key) or Judge([1.0] * len(peer.paths))
+                judges[key] = judge
                 for change in judge.step(_seen(peer)):
                     links = self._links(page, address, change.path)
                     moved.append(Moved(page.pid, address, engine, change, links))
                 now[page.pid, address, engine] = [round(one, 4) for one in judge.weights.tolist()]
-        self._weights = now
+        self._weights, self._judges = now, judges
         return moved
 
     def _pages(self) -> Iterator[Page]:
