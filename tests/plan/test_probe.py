@@ -85,6 +85,29 @@ def test_probe__names_a_sick_link(lab: Lab, tmp_path: Path) -> None:
     assert routes.read(tmp_path / "r.json").sick
 
 
+@NAMESPACES
+def test_probe__routers_that_answer_once_a_second_cost_time_only(lab: Lab, tmp_path: Path) -> None:
+    limit = Path("/proc/sys/net/ipv4/icmp_ratelimit")  # ms for an answer to one host; Linux: 1000
+    routers = [node for node in lab.plan.nodes if not node.startswith("host")]
+    ports = ("--samples", "1")
+    assert probe(lab, tmp_path / "fast.json", *ports, ports=5)[0] == 0
+    for node in routers:
+        lab.call(node, lambda: limit.write_text("1000"))
+    try:
+        status, text = probe(lab, tmp_path / "slow.json", *ports, ports=5)
+    finally:
+        for node in routers:
+            lab.call(node, lambda: limit.write_text("0"))
+    assert status == 0, text
+    assert json.loads(text)["flows_with_unknown_hops"] == 0
+    assert json.loads(text)["sick"] == []
+    ways = [
+        {ends: [made.links[link] for link in links] for ends, links in made.of.items()}
+        for made in (routes.read(tmp_path / "fast.json"), routes.read(tmp_path / "slow.json"))
+    ]
+    assert ways[0] == ways[1]
+
+
 def answers_per_second(lab: Lab, node: str, count: str) -> None:
     lab.call(node, lambda: (LIMIT.write_text(count), BURST.write_text(count)))
 

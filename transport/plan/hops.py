@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+
 from transport.plan.probe import End, Heard, ProbeError
 from transport.plan.routes import UNKNOWN, Routes
 
@@ -221,38 +223,45 @@ def _names_at(heard: Heard, aliases: Aliases, at: int, ttl: int) -> set[str]:
 
 
 def _losses(heard: Heard, ways: Sequence[Sequence[str]]) -> dict[str, Loss]:
-    """For each link the share of probes lost on it, beyond what was lost before it.
+    """For each link the share of probes lost on it, beyond that of other links as far away.
 
-    A probe with a larger TTL crosses the link too. So a router that answers few probes does not
-    make its link look lossy if the routers behind it answer.
+    A probe with a larger TTL crosses the link too, so a router that answers few probes does not
+    make the link to it look lossy. And what was lost before the link does not count.
     """
     sent: dict[tuple[str, int], int] = defaultdict(int)
     answered: dict[tuple[str, int], int] = defaultdict(int)
     hop_of: dict[str, int] = {}
-    longest: dict[str, int] = defaultdict(int)
     for at, nodes in enumerate(ways):
         for hop, link in enumerate(pairwise(nodes[:-1]), 1):
             name = ">".join(link)
+            if UNKNOWN in name:
+                continue
             hop_of.setdefault(name, hop)
             for ttl in range(max(hop - 1, 1), len(nodes) - 1):
-                seen = heard.of.get((at, ttl))
-                if seen is not None and (ttl < hop or not any(UNKNOWN in one for one in link)):
+                if (seen := heard.of.get((at, ttl))) is not None:
                     sent[name, ttl] += seen.sent
                     answered[name, ttl] += seen.answered
-                    longest[name] = max(longest[name], ttl)
+    share = {key: 1 - answered[key] / count for key, count in sent.items() if count}
     loss = {}
     for name, hop in hop_of.items():
-        shares = {
-            ttl: 1 - answered[name, ttl] / sent[name, ttl]
-            for ttl in range(max(hop - 1, 1), longest[name] + 1)
-            if sent[name, ttl]
-        }
-        here = [share for ttl, share in shares.items() if ttl >= hop]
-        if here and UNKNOWN not in name:
-            before = min(shares.values()) if hop > 1 else 0.0
-            noise = sum(max(p * (1 - p), 0.01) for p in (min(here), before))
-            count = sent[name, hop]
-            loss[name] = Loss(max(min(here) - before, 0.0), count, (noise / max(count, 1)) ** 0.5)
+        excess, noise = {}, {}
+        for ttl in (ttl for one, ttl in share if one == name):
+            others = [
+                share[one, ttl]
+                for one, away in hop_of.items()
+                if one != name and away == hop and (one, ttl) in share
+            ]
+            if others:
+                both = share[name, ttl], float(np.median(others))
+                excess[ttl] = both[0] - both[1]
+                variance = sum(max(one * (1 - one), 0.01) for one in both)
+                noise[ttl] = (variance / sent[name, ttl]) ** 0.5
+        here = [ttl for ttl in excess if ttl >= hop]
+        if here:
+            before = max(excess.get(hop - 1, 0.0), 0.0)
+            least = min(excess[ttl] for ttl in here) - before
+            probes = min(sent[name, ttl] for ttl in here)
+            loss[name] = Loss(max(least, 0.0), probes, max(noise.values()))
     return loss
 
 

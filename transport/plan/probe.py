@@ -25,6 +25,7 @@ MARK = struct.Struct("!4sII")  # payload: magic, number of the round, TTL
 MAGIC, ECHO = b"weft", b"echo"
 TTL_MAX = 255
 BURST = 16  # probes sent before answers are read
+STALE_S = 2.5  # a TTL is done if for so long no more flows got an answer
 SILENT_MAX = 3  # after so many TTLs without any answer, probing ends
 
 
@@ -147,9 +148,10 @@ class Prober:
     def run(self, progress: Callable[[int], None] | None = None) -> Heard:
         """Probes TTL by TTL, until every target is reached or no router answers any more."""
         self._deadline_s = time.monotonic() + self._limits.seconds
+        self._measure_lengths()
         silent = 0
         for ttl in range(1, self._limits.hops_max + 1):
-            flows = self._under_way()
+            flows = self._under_way(ttl)
             if not flows or silent == SILENT_MAX or self._late():
                 break
             if progress is not None:
@@ -167,36 +169,66 @@ class Prober:
         one = self.heard.flows[flow]
         return one.source, one.target
 
-    def _under_way(self) -> list[int]:
-        """The flows whose targets no probe has reached."""
-        found = range(len(self.heard.flows))
-        return [one for one in found if self._ends_of(one) not in self.heard.hops]
+    def _measure_lengths(self) -> None:
+        """Finds how many hops the targets are away, with one flow for each pair of ends."""
+        first: dict[tuple[int, int], int] = {}
+        for one in range(len(self.heard.flows)):
+            first.setdefault(self._ends_of(one), one)
+        for ttl in range(1, self._limits.hops_max + 1):
+            flows = [one for ends, one in first.items() if ends not in self.heard.hops]
+            if not flows or self._late():
+                break
+            for one in flows:
+                self.heard.of[one, ttl] = Seen()
+            self._send_all(ttl, flows)
+        self.heard.of.clear()
+
+    def _under_way(self, ttl: int) -> list[int]:
+        """The flows whose targets are further away."""
+        return [one for one in range(len(self.heard.flows)) if not self._is_behind(one, ttl)]
+
+    def _is_behind(self, flow: int, ttl: int) -> bool:
+        return ttl >= self.heard.hops.get(self._ends_of(flow), TTL_MAX + 1)
 
     def _probe(self, ttl: int, flows: list[int]) -> None:
         """Probes the flows at one TTL: each until it is answered, then the further samples."""
         for one in flows:
             self.heard.of[one, ttl] = Seen()
-        waiting, tries, known = flows, 0, 0
+        waiting, tries, known, known_s = flows, 0, 0, time.monotonic()
         while waiting and not self._late():
             self._send_all(ttl, waiting)
-            waiting = [one for one in waiting if self._is_open(one, ttl)]
+            waiting = self._open(ttl, flows)
             tries += 1
             answered = sum(bool(self.heard.of[one, ttl].answered) for one in flows)
             # Routers answer so many probes a second: goes on while more flows become known.
             if answered == 0 and tries >= self._limits.tries:
                 break
-            if tries >= self._limits.tries and answered == known:
+            if answered > known:
+                known, known_s = answered, time.monotonic()
+            elif tries >= self._limits.tries and time.monotonic() > known_s + STALE_S:
                 break
-            known = answered
         for _ in range(1, self._limits.samples):
             again = [one for one in flows if self.heard.of[one, ttl].answered]
-            again = [one for one in again if self._ends_of(one) not in self.heard.hops]
+            again = [one for one in again if not self._is_behind(one, ttl)]
             if not again or self._late():
                 break
             self._send_all(ttl, again)
 
-    def _is_open(self, flow: int, ttl: int) -> bool:
-        return not self.heard.of[flow, ttl].answered and self._ends_of(flow) not in self.heard.hops
+    def _open(self, ttl: int, flows: list[int]) -> list[int]:
+        """The flows that need another probe. One answer is enough for the first and last router."""
+        answered = [one for one in flows if self.heard.of[one, ttl].answered]
+        sources = {self.heard.flows[one].source for one in answered} if ttl == 1 else set()
+        last = {
+            ends for ends in map(self._ends_of, answered) if self.heard.hops.get(ends) == ttl + 1
+        }
+        return [
+            one
+            for one in flows
+            if not self.heard.of[one, ttl].answered
+            and not self._is_behind(one, ttl)
+            and self.heard.flows[one].source not in sources
+            and self._ends_of(one) not in last
+        ]
 
     def _send_all(self, ttl: int, flows: Iterable[int]) -> None:
         """Sends one probe of each flow and waits for the answers."""
@@ -206,7 +238,7 @@ class Prober:
             one.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, ttl)
         left = set()
         for count, flow in enumerate(flows):
-            if self._ends_of(flow) in self.heard.hops:
+            if self._is_behind(flow, ttl):
                 continue  # an answer of this round has shown that this TTL reaches the target
             self._pace()
             self._send(flow, payload)
@@ -217,7 +249,7 @@ class Prober:
         until_s = min(time.monotonic() + self._limits.timeout_s, self._deadline_s)
         while left and (rest_s := until_s - time.monotonic()) > 0:
             self._read(rest_s, ttl, payload, left)
-            left = {one for one in left if self._ends_of(one) not in self.heard.hops}
+            left = {one for one in left if not self._is_behind(one, ttl)}
 
     def _pace(self) -> None:
         now_s = time.monotonic()
