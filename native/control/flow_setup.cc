@@ -29,6 +29,13 @@ std::uint64_t random_token() noexcept {
   return token;
 }
 
+// Runs on the engine's thread.
+void FlowSetup::log_notice(engine::Engine* engine) {
+  const std::string notice = engine->datapath().take_notice();
+  if (notice.empty()) return;
+  missing_log_.log(engine::now_ns(), engine::LogLevel::warn, "engine " + std::to_string(engine->id()) + ": " + notice);
+}
+
 // Reserves a peer and opens its link. Runs on the engine's thread.
 Status FlowSetup::reserve_peer(engine::Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error) {
   const Status status = engine->stack().reserve_peer(&place->index);
@@ -47,6 +54,7 @@ Status FlowSetup::reserve_peer(engine::Engine* engine, std::uint32_t device, Pee
                            std::to_string(plan.path_count) + " paths to a peer: " + *error);
     }
     error->clear();
+    log_notice(engine);
     return Status::ok;
   }
   const int problem = errno;
@@ -142,6 +150,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const engine::PolicySet& pol
     const datapath::FarEnds theirs{&open.addresses, &remote.words};
     config.search_size = datapath_->entry->routed;
     if (datapath.connect_link(place.index, theirs, &config.path_count, error)) {
+      log_notice(local.engine);
       if (row != nullptr && config.path_count <= knobs_->paths) {
         row->paths.set(config.path_count);
         config.counters = &row->counters;

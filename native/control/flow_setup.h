@@ -86,6 +86,7 @@ class FlowSetup {
     bool open = false;
     telemetry::PeerPageRow* row = nullptr;  // released by the engine; null: not in the telemetry page
   };
+  void log_notice(engine::Engine* engine);  // logs what the datapath says about the last link
   Status reserve_peer(engine::Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error);
   Status open_peer(const LocalFlow& local, const engine::PolicySet& policies, const FlowEnd& remote, const Open& open,
                    std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::string* error);

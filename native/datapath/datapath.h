@@ -63,6 +63,9 @@ class Datapath {
   virtual bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,
                             std::string* error) = 0;
   virtual void close_link(std::uint32_t peer) noexcept = 0;
+  // A line for the log about the links that were set up since the last call, such as a setting that had no effect;
+  // empty: none.
+  virtual std::string take_notice() { return {}; }
 
   // Whether memory can be registered. Registered memory is sent and received into without a copy. If this returns
   // false, all payload is copied.

@@ -68,6 +68,12 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Paths to each peer, one UDP port pair or queue pair each; 0: 32")                                                \
   INTEGER(stripes, "count", 0, 0, 16, true, "1,2,5",                                                                  \
     "Flows of a connection, over which large messages are striped; 0: chosen from the number of engines")             \
+  INTEGER(port_base, "port", 0, 1024, 65535, true, "20000",                                                           \
+    "First UDP port of the data paths: engine e's path i takes port_base + e * paths + i of its address; 0: any "     \
+    "free ports")                                                                                                     \
+  TEXT(plan, "", "",                                                                                                  \
+    "Plan of weft plan assign, which chooses the UDP ports at both ends of each path; empty: path i takes port i of " \
+    "both ends")                                                                                                      \
   INTEGER(segment_bytes, "bytes", 0, 576, 65472, true, "576,1472,4096,65472",                                         \
     "Datagram payload, our header included; 0: path MTU less IP and UDP headers, at most 65472")                       \
   INTEGER(eager_bytes, "bytes", core::defaults::kEagerBytes, 0, 65536, false, "0,1,65536",                                                   \

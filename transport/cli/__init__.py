@@ -21,6 +21,7 @@ COMMANDS = {
     "metrics": "Serve counters of running processes to Prometheus.",
     "knobs": "List every knob: value, unit, range, meaning.",
     "lab": "A real multi-path network of namespaces on this host.",
+    "plan": "Find which ports lead over which links, and plan jobs over them.",
     "policy": "List, write, check, compile, try and replay policies.",
     "top": "Show what running processes send, receive and wait for.",
     "sim": "Simulate a fabric of thousands of hosts under your policies.",

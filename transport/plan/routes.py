@@ -1,9 +1,11 @@
-"""The links that paths between hosts cross, as `weft plan probe` or the simulator found them."""
+"""The links that the paths between hosts cross, as `weft plan probe` or the simulator finds."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from transport.errors import InvalidArgumentError
 FILE = "routes.json"
 VERSION = 1
 BYTES_MAX = 1 << 30
+UNKNOWN = "?"  # begins the name of a node that did not answer
 
 
 class RoutesError(InvalidArgumentError):
@@ -23,15 +26,43 @@ class Routes:
     """links: the name of each link in one direction, as leaf0>spine1.
 
     of: (host, host, path) -> numbers of the links in the order in which a packet crosses them.
+    ports: (host, host, path) -> the UDP source and destination port that take this way.
+    addresses: host -> its IP address. sick: names of links that lost many probes.
+    fabric: what tells this fabric from others; empty: it follows from the hosts and the links.
+    A host with several NICs has one name for each, host/side; sides do not reach each other.
     """
 
     links: tuple[str, ...]
     of: dict[tuple[str, str, int], tuple[int, ...]]
+    ports: dict[tuple[str, str, int], tuple[int, int]] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    sick: tuple[str, ...] = ()
+    fabric: str = ""
 
     def write(self, file: Path) -> None:
         rows = [[*ends, list(links)] for ends, links in self.of.items()]
-        made = {"weft_routes": VERSION, "links": list(self.links), "routes": rows}
+        made: dict[str, Any] = {
+            "weft_routes": VERSION,
+            "links": list(self.links),
+            "routes": rows,
+        }
+        extra = {
+            "fabric": self.fabric,
+            "addresses": self.addresses,
+            "sick": list(self.sick),
+            "ports": [[*ends, *pair] for ends, pair in self.ports.items()],
+        }
+        made |= {key: value for key, value in extra.items() if value}
         file.write_text(json.dumps(made, separators=(",", ":")) + "\n")
+
+    def fingerprint(self) -> str:
+        """What tells this fabric from others: given, or made from its hosts and known links."""
+        if self.fabric:
+            return self.fabric
+        known = {undirected(link) for link in self.links if UNKNOWN not in link}
+        hosts = {end for source, target, _ in self.of for end in (source, target)}
+        words = [*sorted(known), *sorted(f"{one}={self.addresses.get(one, '')}" for one in hosts)]
+        return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
 
 
 def read(file: Path) -> Routes:
@@ -42,13 +73,13 @@ def read(file: Path) -> Routes:
         found = json.loads(file.read_text())
     except OSError as error:
         raise RoutesError(f"{file}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RoutesError(f"{file} is not JSON: {error}") from None
     try:
         return _checked(found, file)
-    except RoutesError:
-        raise
-    except (KeyError, TypeError, ValueError, IndexError):
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        if isinstance(error, RoutesError):
+            raise
         raise RoutesError(f"{file} is no file of routes: make it with weft plan probe") from None
 
 
@@ -65,7 +96,43 @@ def _checked(found: Any, file: Path) -> Routes:
         if any(not 0 <= one < len(links) for one in numbers):
             raise RoutesError(f"{file}: a route names link {max(numbers)} of {len(links)}")
         of[str(source), str(target), int(path)] = numbers
-    return Routes(links, of)
+    ports = {}
+    for source, target, path, *pair in found.get("ports", []):
+        near, far = (int(one) for one in pair)
+        if not (0 < near < 65_536 and 0 < far < 65_536):
+            raise RoutesError(f"{file}: ports {near} and {far} are not 1 to 65535")
+        ports[str(source), str(target), int(path)] = near, far
+    addresses = {str(k): str(v) for k, v in found.get("addresses", {}).items()}
+    sick = tuple(str(one) for one in found.get("sick", []))
+    return Routes(links, of, ports, addresses, sick, str(found.get("fabric", "")))
+
+
+def merged(parts: Sequence[Routes]) -> Routes:
+    """The routes of several files, as of several hosts that probed; a later file wins."""
+    if len(parts) == 1:
+        return parts[0]
+    number: dict[str, int] = {}
+    of: dict[tuple[str, str, int], tuple[int, ...]] = {}
+    ports: dict[tuple[str, str, int], tuple[int, int]] = {}
+    addresses: dict[str, str] = {}
+    fabrics = {part.fabric for part in parts if part.fabric}
+    if len(fabrics) > 1:
+        raise RoutesError(f"the routes are of different fabrics: {', '.join(sorted(fabrics))}")
+    for part in parts:
+        pairs = {ends[:2] for ends in part.of}
+        of = {ends: links for ends, links in of.items() if ends[:2] not in pairs}
+        ports = {ends: pair for ends, pair in ports.items() if ends[:2] not in pairs} | part.ports
+        for ends, links in part.of.items():
+            names = [part.links[one] for one in links]
+            of[ends] = tuple(number.setdefault(name, len(number)) for name in names)
+        addresses |= part.addresses
+    sick = tuple(sorted({link for part in parts for link in part.sick}))
+    return Routes(tuple(number), of, ports, addresses, sick, "".join(fabrics))
+
+
+def side(end: str) -> str:
+    """The side of a NIC, as left in host0/left; empty if hosts have one NIC."""
+    return end.partition("/")[2]
 
 
 def undirected(link: str) -> str:

@@ -26,7 +26,10 @@ std::string complaint(const char* what) { return std::string(what) + ": " + std:
 
 }  // namespace
 
-UdpDatapath::UdpDatapath(const UdpOptions& options) : options_(options), faults_(options.faults) {}
+UdpDatapath::UdpDatapath(const UdpOptions& options) : options_(options), faults_(options.faults) {
+  std::string ignored;  // find_udp() has read the file before and has reported what is wrong
+  if (!options_.plan.empty() && !plan_.read(options_.plan, &ignored)) options_.plan.clear();
+}
 
 UdpDatapath::~UdpDatapath() {
   for (const Port& port : ports_) close_socket(port.descriptor);
@@ -77,7 +80,17 @@ bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
   return true;
 }
 
-bool UdpDatapath::open_port(const Place& place, std::uint32_t* port, std::string* error) {
+bool UdpDatapath::bind_port(int descriptor, SocketAddress* address) {
+  if (::bind(descriptor, &address->any, address->bytes()) == 0) return true;
+  if (address->port() == 0 || errno != EADDRINUSE) return false;
+  notice_ = "UDP port " + std::to_string(address->port()) + " of " + address->text() +
+            " is in use, so a path has another port, which no plan knows: give each process of a host its own "
+            "WEFT_PORT_BASE";
+  address->set_port(0);
+  return ::bind(descriptor, &address->any, address->bytes()) == 0;
+}
+
+bool UdpDatapath::open_port(const Place& place, std::uint16_t number, std::uint32_t* port, std::string* error) {
   Port made;
   made.v6 = place.address.is_v6();
   made.descriptor = open_socket(place.address.any.sa_family, SOCK_DGRAM);
@@ -86,14 +99,13 @@ bool UdpDatapath::open_port(const Place& place, std::uint32_t* port, std::string
     return false;
   }
   SocketAddress bound = place.address;
-  bound.set_port(0);
+  bound.set_port(number);
   if (bound.is_v6() && IN6_IS_ADDR_LINKLOCAL(&bound.v6.sin6_addr)) bound.v6.sin6_scope_id = place.interface_index;
   socklen_t length = bound.bytes();
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u32 = static_cast<std::uint32_t>(ports_.size());
-  const bool ready = set_options(made.descriptor, made.v6, error) &&
-                     ::bind(made.descriptor, &bound.any, bound.bytes()) == 0 &&
+  const bool ready = set_options(made.descriptor, made.v6, error) && bind_port(made.descriptor, &bound) &&
                      ::getsockname(made.descriptor, &bound.any, &length) == 0 &&
                      ::epoll_ctl(epoll_, EPOLL_CTL_ADD, made.descriptor, &event) == 0;
   if (!ready) {

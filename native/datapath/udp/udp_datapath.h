@@ -7,9 +7,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "native/datapath/datapath.h"
+#include "native/datapath/udp/port_plan.h"
 
 struct mmsghdr;
 struct iovec;
@@ -20,6 +22,8 @@ struct UdpOptions {
   std::int64_t socket_buffer_bytes = 8 << 20;
   bool ecn = true;
   FaultRates faults;
+  std::uint16_t port_base = 0;  // port number of each device's first socket, the next ones follow; 0: any numbers
+  std::string plan;             // file with the ports of the paths (weft plan assign); empty: none
   std::atomic<std::int64_t>* promised = nullptr;  // how many descriptors may still be opened; each socket takes one
 };
 
@@ -36,6 +40,7 @@ class UdpDatapath final : public Datapath {
   bool open_link(const LinkPlan& plan, std::string* words, std::string* error) override;
   bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count, std::string* error) override;
   void close_link(std::uint32_t peer) noexcept override;
+  std::string take_notice() override { return std::exchange(notice_, std::string()); }
   // Payload bytes that the kernel buffers per socket; the kernel charges twice a datagram's size.
   std::int64_t buffer_bytes() const noexcept override { return buffer_bytes_; }
 
@@ -74,9 +79,16 @@ class UdpDatapath final : public Datapath {
     std::vector<Route> routes;  // one route per path; empty until connected
   };
   struct Staging;
-  // Binds a socket to the interface's address, at any port number. `port` is set to the socket's index, with which
+  // Binds a socket to the interface's address; 0: at any port number. `port` is set to the socket's index, with which
   // received datagrams are tagged.
-  bool open_port(const Place& place, std::uint32_t* port, std::string* error);
+  bool open_port(const Place& place, std::uint16_t number, std::uint32_t* port, std::string* error);
+  bool bind_port(int descriptor, SocketAddress* address);
+  // Path i takes our socket i and the peer's port i.
+  Route route(const Link& link, const FarEnds& theirs, const std::vector<std::uint16_t>& numbers, std::size_t near,
+              std::size_t far) const;
+  // The routes that the plan chose among the pairs of our sockets and the peer's ports; empty: none.
+  std::vector<Route> planned_routes(const Link& link, const FarEnds& theirs,
+                                    const std::vector<std::uint16_t>& numbers) const;
   bool set_options(int descriptor, bool v6, std::string* error);
   void send_run(const Item* items, std::size_t count);
   void send_singly(const Item& item);
@@ -91,6 +103,8 @@ class UdpDatapath final : public Datapath {
   std::vector<Link> links_;                                           // indexed by peer
   std::vector<Item> items_;                                           // bursts of the current tx_burst() call
   std::unique_ptr<Staging> staging_;
+  PortPlan plan_;
+  std::string notice_;
   std::int64_t buffer_bytes_ = 0;
   std::uint64_t rounds_sent_ = 0;
   int epoll_ = -1;

@@ -11,6 +11,11 @@ bool probe_udp(const Settings&, std::string*) { return true; }
 
 bool find_udp(const Settings& settings, std::int64_t, Found* out, std::string* error) {
   out->summary = "udp";
+  const std::string plan = settings.text("plan");
+  std::string problem;
+  if (!plan.empty() && !PortPlan().read(plan, &problem)) {
+    out->warning = "the plan " + plan + " is not used: " + problem + " (WEFT_PLAN)";
+  }
   return find_interfaces(settings, &out->devices, error);
 }
 
@@ -20,6 +25,10 @@ std::unique_ptr<Datapath> make_udp(const MakeRequest& request) {
   options.ecn = request.settings->number("ecn") != 0;
   options.faults = fault_rates(*request.settings, request.engine);
   options.promised = request.descriptors;
+  options.plan = request.settings->text("plan");
+  const std::int64_t base = request.settings->number("port_base");
+  const std::int64_t first = base + request.engine * request.settings->number("paths");
+  options.port_base = static_cast<std::uint16_t>(base == 0 || first > 65'535 ? 0 : first);
   return std::make_unique<UdpDatapath>(options);
 }
 

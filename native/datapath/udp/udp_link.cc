@@ -3,6 +3,7 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <set>
 
 #include "native/datapath/udp/udp_datapath.h"
 
@@ -35,7 +36,9 @@ bool UdpDatapath::open_link(const LinkPlan& plan, std::string* words, std::strin
   std::vector<std::uint32_t>& ports = device_ports_[plan.device];
   for (std::size_t i = ports.size(); i < plan.path_count; ++i) {
     std::uint32_t port = 0;
-    if (!open_port((*plan.places)[i % plan.places->size()], &port, error)) break;
+    const std::size_t wanted = options_.port_base == 0 ? 0 : options_.port_base + i;
+    const auto number = static_cast<std::uint16_t>(wanted > 65'535 ? 0 : wanted);
+    if (!open_port((*plan.places)[i % plan.places->size()], number, &port, error)) break;
     ports.push_back(port);
   }
   if (ports.empty()) return false;
@@ -68,20 +71,57 @@ bool UdpDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std::u
     *error = "the two ends use different address families: give both the same WEFT_FAMILY";
     return false;
   }
-  const std::vector<std::uint32_t>& ports = device_ports_.at(link.device);
-  link.routes.resize(std::min(ports.size(), numbers.size()));
-  for (std::size_t i = 0; i < link.routes.size(); ++i) {
-    Route& route = link.routes[i];
-    route.port = ports[i];
-    route.to = (*theirs.addresses)[i % theirs.addresses->size()];
-    route.to.set_port(numbers[i]);
-    // A link-local address is only valid together with its interface.
-    if (route.to.is_v6() && IN6_IS_ADDR_LINKLOCAL(&route.to.v6.sin6_addr)) {
-      route.to.v6.sin6_scope_id = places[i % places.size()].interface_index;
-    }
+  const std::size_t count = std::min(device_ports_.at(link.device).size(), numbers.size());
+  const std::vector<Route> planned = planned_routes(link, theirs, numbers);
+  link.routes.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    link.routes.push_back(planned.empty() ? route(link, theirs, numbers, i, i) : planned[i % planned.size()]);
+  }
+  if (!options_.plan.empty() && planned.size() < count) {
+    notice_ = "the plan " + options_.plan + " has " + std::to_string(planned.size()) + " pairs of ports for " +
+              std::to_string(count) + " paths from " + places.front().address.text() + " to " +
+              theirs.addresses->front().text() +
+              (planned.empty() ? ", so they take their ports as without a plan" : ", so paths share pairs") +
+              ": probe and assign with the job's WEFT_PORT_BASE, WEFT_ENGINES and WEFT_PATHS";
   }
   *path_count = static_cast<std::uint16_t>(link.routes.size());
   return true;
+}
+
+UdpDatapath::Route UdpDatapath::route(const Link& link, const FarEnds& theirs,
+                                      const std::vector<std::uint16_t>& numbers, std::size_t near,
+                                      std::size_t far) const {
+  Route made;
+  made.port = device_ports_.at(link.device)[near];
+  made.to = (*theirs.addresses)[far % theirs.addresses->size()];
+  made.to.set_port(numbers[far]);
+  // A link-local address is only valid together with its interface.
+  if (made.to.is_v6() && IN6_IS_ADDR_LINKLOCAL(&made.to.v6.sin6_addr)) {
+    made.to.v6.sin6_scope_id = (*link.places)[near % link.places->size()].interface_index;
+  }
+  return made;
+}
+
+std::vector<UdpDatapath::Route> UdpDatapath::planned_routes(const Link& link, const FarEnds& theirs,
+                                                            const std::vector<std::uint16_t>& numbers) const {
+  std::vector<Route> routes;
+  if (plan_.empty()) return routes;
+  const std::vector<std::uint32_t>& ports = device_ports_.at(link.device);
+  const std::size_t places = link.places->size(), addresses = theirs.addresses->size();
+  std::set<std::pair<std::size_t, std::size_t>> taken;  // jobs of one plan may name the same ports
+  for (std::size_t here = 0; here < places; ++here) {
+    for (std::size_t there = 0; there < addresses; ++there) {
+      const std::string from = (*link.places)[here].address.text(), to = (*theirs.addresses)[there].text();
+      for (const PortPair& pair : plan_.pairs(from, to)) {
+        std::size_t near = here, far = there;
+        while (near < ports.size() && ports_[ports[near]].number != pair.here) near += places;
+        while (far < numbers.size() && numbers[far] != pair.there) far += addresses;
+        if (near >= ports.size() || far >= numbers.size() || !taken.emplace(near, far).second) continue;
+        routes.push_back(route(link, theirs, numbers, near, far));
+      }
+    }
+  }
+  return routes;
 }
 
 void UdpDatapath::close_link(std::uint32_t peer) noexcept {

@@ -1,0 +1,98 @@
+// Reads the ports of a plan file. docs/PLANNING.md describes the format, transport/plan/planfile.py writes it.
+#include "native/datapath/udp/port_plan.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "native/datapath/udp/json_cursor.h"
+
+namespace weft::datapath {
+namespace {
+
+constexpr std::int64_t kVersion = 1;
+constexpr std::size_t kBytesMax = std::size_t{256} << 20;
+
+bool read_file(const std::string& file, std::string* out, std::string* error) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(std::fopen(file.c_str(), "rbe"), &std::fclose);
+  char buffer[65'536];
+  if (opened != nullptr) {
+    for (std::size_t got; (got = std::fread(buffer, 1, sizeof buffer, opened.get())) != 0;) {
+      out->append(buffer, got);
+      if (out->size() > kBytesMax) {
+        *error = "it is larger than 256 MB";
+        return false;
+      }
+    }
+    if (std::ferror(opened.get()) == 0) return true;
+  }
+  *error = std::strerror(errno);
+  return false;
+}
+
+struct Row {
+  std::string from, to;
+  std::vector<PortPair> ports;
+};
+
+bool read_pair(JsonCursor* json, PortPair* out) {
+  std::int64_t numbers[2] = {};
+  std::size_t count = 0;
+  const bool read = json->array([&] { return count < 2 && json->integer(&numbers[count++]); });
+  if (!read || count != 2) return false;
+  for (const std::int64_t number : numbers) {
+    if (number < 1 || number > 65'535) return false;
+  }
+  *out = {static_cast<std::uint16_t>(numbers[0]), static_cast<std::uint16_t>(numbers[1])};
+  return true;
+}
+
+bool read_row(JsonCursor* json, Row* row) {
+  return json->object([&](const std::string& key) {
+    if (key == "from_address") return json->string(&row->from);
+    if (key == "to_address") return json->string(&row->to);
+    if (key != "ports") return json->skip();
+    return json->array([&] {
+      row->ports.emplace_back();
+      return read_pair(json, &row->ports.back());
+    });
+  });
+}
+
+}  // namespace
+
+bool PortPlan::read(const std::string& file, std::string* error) {
+  pairs_.clear();
+  std::string text;
+  if (!read_file(file, &text, error)) return false;
+  std::int64_t version = 0;
+  JsonCursor json(text);
+  const bool whole = json.object([&](const std::string& key) {
+    if (key == "weft_plan") return json.integer(&version);
+    if (key != "jobs") return json.skip();
+    return json.object([&](const std::string&) {
+      return json.array([&] {
+        Row row;
+        if (!read_row(&json, &row)) return false;
+        std::vector<PortPair>& all = pairs_[{row.from, row.to}];
+        all.insert(all.end(), row.ports.begin(), row.ports.end());
+        return true;
+      });
+    });
+  });
+  if (whole && json.at_end() && version == kVersion) return true;
+  pairs_.clear();
+  *error = version != 0 && version != kVersion
+               ? "it has version " + std::to_string(version) + ", and this weft reads " + std::to_string(kVersion)
+               : "it is no plan, or cut off: make it with weft plan assign";
+  return false;
+}
+
+const std::vector<PortPair>& PortPlan::pairs(const std::string& from, const std::string& to) const {
+  static const std::vector<PortPair> none;
+  const auto found = pairs_.find({from, to});
+  return found == pairs_.end() ? none : found->second;
+}
+
+}  // namespace weft::datapath

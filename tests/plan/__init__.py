@@ -1,0 +1,1 @@
+"""Tests of transport/plan: probing, assigning, plan files, watching."""

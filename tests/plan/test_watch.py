@@ -1,0 +1,207 @@
+"""Tests that shares leave paths that die, slow or lose much, and come back; with a real cut too."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.lab.support import ROOT, reason_to_skip, unique, weft
+from tests.plan.support import clos
+from transport.lab import Lab, LabModel
+from transport.plan import planfile, watch
+from transport.plan.assign import assign
+from transport.plan.shares import LEAST, Judge, Seen
+
+HANG_S = 10.0  # far longer than a change of shares takes
+
+
+class Paths:
+    """Counters of four paths that carry 100 segments each in a step."""
+
+    def __init__(self) -> None:
+        self.sent, self.lost = [0] * 4, [0] * 4
+        self.rtt_ns, self.usable = [1_000_000] * 4, [True] * 4
+
+    def step(self, **lost: int) -> Seen:
+        self.sent = [one + 100 for one in self.sent]
+        for name, count in lost.items():
+            self.lost[int(name[1:])] += count
+        return Seen(list(self.sent), list(self.lost), list(self.rtt_ns), list(self.usable))
+
+
+def shares(judge: Judge) -> list[float]:
+    weights = judge.weights
+    return [round(float(one), 3) for one in weights / weights.sum()]
+
+
+def test_judge__a_dead_path_carries_nothing_until_it_is_usable_again() -> None:
+    judge, paths = Judge([1.0] * 4), Paths()
+    assert judge.step(paths.step()) == []
+    paths.usable[2] = False
+    (change,) = judge.step(paths.step())
+    assert (change.path, change.state, change.was, change.share) == (2, "dead", "well", 0.0)
+    assert shares(judge) == [0.333, 0.333, 0.0, 0.333]
+    paths.usable[2] = True
+    (change,) = judge.step(paths.step())
+    assert (change.state, change.was) == ("well", "dead")
+    assert 0 < shares(judge)[2] < 0.25
+    for _ in range(10):
+        assert judge.step(paths.step()) == []
+    assert shares(judge) == [0.25] * 4
+
+
+@pytest.mark.parametrize("trouble", ["slow", "lossy"])
+def test_judge__a_sick_path_loses_half_its_share_a_step_but_stays_measured(trouble: str) -> None:
+    judge, paths = Judge([1.0] * 4), Paths()
+    judge.step(paths.step())
+    paths.rtt_ns[0] = 9_000_000 if trouble == "slow" else paths.rtt_ns[0]
+    for count in range(8):
+        changes = judge.step(paths.step(**({"p0": 30} if trouble == "lossy" else {})))
+        assert [one.state for one in changes] == ([trouble] if count == 0 else [])
+    assert judge.weights.tolist() == [LEAST, 1.0, 1.0, 1.0]
+
+
+def test_judge__equal_trouble_on_all_paths_moves_nothing() -> None:
+    judge, paths = Judge([0.25] * 4), Paths()
+    judge.step(paths.step())
+    paths.rtt_ns = [50_000_000] * 4
+    assert judge.step(paths.step(p0=20, p1=20, p2=20, p3=20)) == []
+    paths.usable = [False] * 4
+    judge.step(paths.step())
+    assert judge.weights.tolist() == [1.0] * 4
+
+
+def test_weights__survive_a_file_and_wrong_ones_are_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "weights.json"
+    weights = {"12": {"10.1.0.2": {"0": [1.0, 0.5]}}}
+    watch.write(weights, file)
+    assert watch.read(file) == weights
+    for text, said in (
+        ("", "is no file of weights"),
+        ('{"weft_weights":9}', "is version 9 of weights; this weft reads 1"),
+        ('{"weft_weights":1,"processes":{"1":{"a":{"0":[2.0]}}}}', "is no file of weights"),
+    ):
+        file.write_text(text)
+        with pytest.raises(watch.WeightsError, match=said):
+            watch.read(file)
+
+
+def test_cli__a_plan_of_other_hosts_is_one_line(tmp_path: Path) -> None:
+    routes = replace(clos(2, 1, 2, 8), addresses={"host0": "198.51.100.7", "host1": "198.51.100.8"})
+    pairs = assign(routes, {("host0", "host1"): 1_000}, paths=2).pairs
+    planfile.write(planfile.Plan("x", {"job": pairs}), tmp_path / "plan.json")
+    run = weft("plan", "watch", "--plan", str(tmp_path / "plan.json"), "--seconds", "1")
+    assert run.returncode == 1
+    assert "has no pair that sends from an address of this host" in run.stderr
+    assert run.stderr.count("\n") == 1
+
+
+JOB = """
+import sys, threading, time
+from transport import ControlLoop, Endpoint
+from transport.plan.follow import Follower
+name, far, weights = sys.argv[1:]
+with Endpoint(path_policy="weighted") as endpoint:
+    if name == "server":
+        with endpoint.listen(port=7000) as listener:
+            print("ready", flush=True)
+            with listener.accept(timeout_s=30) as connection:
+                while connection.recv(1 << 20):
+                    pass
+    else:
+        follower = Follower(weights, on_error=print)
+        with endpoint.connect(far, 7000, timeout_s=30) as connection:
+            with ControlLoop(endpoint, follower, pace_s=0.05):
+                print("ready", flush=True)
+                stop = threading.Event()
+                threading.Thread(target=lambda: (sys.stdin.readline(), stop.set())).start()
+                while not stop.is_set():
+                    connection.send(bytes(1 << 18), timeout_s=30)
+                    time.sleep(0.001)
+                connection.send(b"", timeout_s=30)
+                print(follower.changes, flush=True)
+"""
+
+
+def until(true: Callable[[], bool]) -> float:
+    """Seconds until something is true; fails if it hangs."""
+    begin_s = time.monotonic()
+    while not true():
+        assert time.monotonic() < begin_s + HANG_S, "nothing has changed"
+        time.sleep(0.01)
+    return time.monotonic() - begin_s
+
+
+@pytest.mark.namespaces
+def test_watch__shares_leave_a_cut_link_and_come_back(tmp_path: Path) -> None:
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    with Lab(LabModel(), name=unique("watch")) as lab:
+        for words in (
+            ("probe", "--lab", lab.name, "--samples", "1", "-o", "r.json"),
+            ("assign", "r.json", "--ring", "all", "--plan", "plan.json"),
+        ):
+            run = subprocess.run(
+                command("plan", *words), cwd=tmp_path, capture_output=True, text=True, timeout=60,
+                env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
+            )  # fmt: skip
+            assert run.returncode == 0, run.stderr
+        watch_a_cut(lab, tmp_path)
+
+
+def command(*words: str) -> list[str]:
+    script = "import sys; from transport.cli import main; sys.argv[0] = 'weft'; main()"
+    return [sys.executable, "-c", script, *words]
+
+
+def watch_a_cut(lab: Lab, folder: Path) -> None:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    clean |= {"WEFT_INTERFACES": "eth0", "WEFT_ENGINES": "1", "WEFT_PATHS": "8"}
+    clean |= {"WEFT_PLAN": str(folder / "plan.json"), "WEFT_PORT_BASE": "20000"}
+    clean |= {"PYTHONPATH": str(ROOT), "WEFT_TELEMETRY": str(folder)}
+    weights = folder / "weights.json"
+    started = []
+
+    def start(host: str, words: list[str]) -> "subprocess.Popen[str]":
+        pipe = subprocess.PIPE
+        made = lab.popen(host, words, stdin=pipe, stdout=pipe, text=True, cwd=folder, env=clean)
+        started.append(made)
+        assert made.stdout is not None
+        assert made.stdout.readline()
+        return made
+
+    def row() -> list[float]:
+        found = watch.read(weights) if weights.exists() else {}
+        return found.get(str(client.pid), {}).get(lab.address("host1"), {}).get("0", [])
+
+    try:
+        start("host1", [sys.executable, "-c", JOB, "server", "-", "-"])
+        far = lab.address("host1")
+        client = start("host0", [sys.executable, "-c", JOB, "client", far, str(weights)])
+        watcher = start("host0", command("plan", "watch", "--telemetry", str(folder)))
+        until(lambda: row() == [1.0] * 8)
+        plan = planfile.read(folder / "plan.json").jobs["job"]
+        links = next(pair.links for pair in plan if pair.source == "host0")
+        cut = [path for path, crossed in enumerate(links) if "leaf0>spine1" in crossed]
+        lab.cut("leaf0-spine1")
+        until(lambda: [path for path, one in enumerate(row()) if one == 0.0] == cut)
+        lab.heal("leaf0-spine1")
+        until(lambda: min(row()) == 1.0)
+        output, _ = client.communicate("\n", timeout=30)
+        assert client.returncode == 0
+        assert int(output) >= 2
+        watcher.send_signal(signal.SIGINT)
+        said, _ = watcher.communicate(timeout=30)
+        assert watcher.returncode == 0
+        assert "over leaf0>spine1 spine1>leaf1 is dead (was well): now carries 0.0%" in said
+        assert said.endswith("ended; the weights stay as they are\n")
+    finally:
+        for one in started:
+            one.kill()
+            one.communicate(timeout=10)

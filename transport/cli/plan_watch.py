@@ -1,0 +1,95 @@
+"""`weft plan watch`: moves the shares of paths away from links that died or slowed, and back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from transport.cli.options import JSON, FiniteRange, output_file
+
+if TYPE_CHECKING:
+    from transport.plan.watch import Moved, Watch
+
+
+ALONE_S = 5.0  # after so long without a process, a line says so
+
+
+@click.command("watch")
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), default="plan.json",
+              show_default=True)  # fmt: skip
+@click.option("-o", "--weights", "weights_file", type=output_file(*JSON), default="weights.json",
+              show_default=True, help="File for the processes of this host.")  # fmt: skip
+@click.option("--pace", type=FiniteRange(0.02, 10), default=0.1, show_default=True,
+              help="Seconds between two looks.")  # fmt: skip
+@click.option("--seconds", type=FiniteRange(0.1, 1e9), help="End after so long; default: Ctrl-C.")
+@click.option("--telemetry", type=click.Path(path_type=Path, file_okay=False, exists=True),
+              metavar="DIR", help="Folder of the telemetry pages.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Say what would be changed, and write nothing.")
+def command(
+    plan_file: Path, weights_file: Path, pace: float, seconds: float | None,
+    telemetry: Path | None, dry_run: bool,
+) -> int:  # fmt: skip
+    """Move shares away from paths that died, slowed or lose much, and back when they are well.
+
+    Run one on each host of the job. It reads the telemetry of the processes and writes weights,
+    which processes read that run transport.plan.follow.Follower in a control loop.
+
+    Example: weft plan watch --plan plan.json -o /dev/shm/weights.json
+    """
+    from transport.errors import InvalidArgumentError
+    from transport.plan import planfile
+    from transport.plan.watch import Watch
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        watch = Watch(planfile.read(plan_file), where=telemetry)
+        if not watch.peers:
+            raise click.ClickException(
+                f"{plan_file} has no pair that sends from an address of this host: give the plan "
+                "of this job, or run it on its hosts"
+            )
+        click.echo(f"watching paths to {', '.join(watch.peers)}; Ctrl-C ends it")
+        until_s = time.monotonic() + seconds if seconds is not None else float("inf")
+        follow(watch, None if dry_run else weights_file, pace, until_s)
+    except KeyboardInterrupt:
+        click.echo("ended; the weights stay as they are")
+    except InvalidArgumentError as error:
+        raise click.ClickException(str(error)) from None
+    return 0
+
+
+def follow(watch: Watch, weights_file: Path | None, pace_s: float, until_s: float) -> None:
+    """Looks every `pace_s` until the time is over, and writes the weights that changed."""
+    from transport.plan import watch as watching
+
+    written: watching.Weights | None = None
+    due_s = begin_s = time.monotonic()
+    alone = False
+    while due_s < until_s:
+        for one in watch.step():
+            click.echo(line_of(one, dry=weights_file is None))
+        if not alone and watch.processes == 0 and due_s > begin_s + ALONE_S:
+            alone = True
+            click.echo("no process of this host sends to them yet (WEFT_TELEMETRY=off hides one)")
+        weights = watch.weights()
+        if weights_file is not None and weights != written:
+            watching.write(weights, weights_file)
+            written = weights
+        due_s = max(due_s + pace_s, time.monotonic())
+        watching.wait(due_s)
+
+
+def line_of(moved: Moved, *, dry: bool) -> str:
+    change = moved.change
+    over = f" over {' '.join(moved.links[1:-1])}" if moved.links else ""
+    verb = "would carry" if dry else "now carries"
+    stamp = time.strftime("%H:%M:%S")
+    return (
+        f"{stamp} process {moved.pid}: path {change.path} to {moved.peer}{over} is {change.state} "
+        f"(was {change.was}): {verb} {change.share:.1%}"
+    )

@@ -1,0 +1,57 @@
+"""Gives the weights that `weft plan watch` writes to the live connections of this process.
+
+Use it as the step of a control loop: ControlLoop(endpoint, Follower(file), pace_s=0.05). The
+endpoint needs a path policy with weights: path_policy="weighted".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from transport.control import Telemetry, Updates
+from transport.errors import WeftError
+from transport.plan.watch import WeightsError, read
+
+
+class Follower:
+    """A step that sets the weights of each connection when the file changes.
+
+    A file that is missing or wrong changes nothing; on_error hears of it once.
+    """
+
+    def __init__(self, file: Path | str, on_error: Callable[[str], None] | None = None) -> None:
+        self._file, self._on_error = Path(file), on_error
+        self._version: tuple[int, int, int] | None = None
+        self._said = ""
+        self.changes = 0  # how often weights were set
+
+    def __call__(self, telemetry: Telemetry) -> Updates | None:
+        try:
+            status = self._file.stat()
+        except OSError:
+            return None  # no watch has begun
+        version = status.st_mtime_ns, status.st_ino, len(telemetry.connections)
+        if version == self._version:
+            return None
+        self._version = version
+        try:
+            mine = read(self._file).get(str(os.getpid()), {})
+        except WeightsError as error:
+            if self._on_error is not None and str(error) != self._said:
+                self._said = str(error)
+                self._on_error(self._said)
+            return None
+        for seen in telemetry.connections:
+            peer = seen.connection.peer_address.partition(" port ")[0]
+            rows = list(mine.get(peer, {}).values())
+            if len(rows) != 1:
+                continue  # with several engines, a connection's paths have weights of their own
+            weight = rows[0]
+            try:
+                seen.connection.set_params("path", weight=weight)
+            except WeftError:
+                continue  # the connection has ended
+            self.changes += 1
+        return None

@@ -1,0 +1,189 @@
+"""Follows the telemetry of this host's processes, and writes the weights of their paths to a file.
+
+The processes read the file (transport/plan/follow.py); their data path does not know of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transport.errors import InvalidArgumentError
+from transport.plan.assign import PairPlan
+from transport.plan.planfile import Plan
+from transport.plan.shares import Change, Judge, Seen
+from transport.telemetry import Page, PageError, PeerRow, pages, read_page
+
+FILE = "weights.json"
+VERSION = 1
+BYTES_MAX = 1 << 24
+
+# Process id -> address of a peer -> engine of the process -> weights of the paths.
+Weights = dict[str, dict[str, dict[str, list[float]]]]
+
+
+class WeightsError(InvalidArgumentError):
+    """A file of weights cannot be read or written."""
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A change of a path. links: those that the plan says it crosses; empty: not known."""
+
+    pid: int
+    peer: str
+    engine: int
+    change: Change
+    links: tuple[str, ...]
+
+
+def write(weights: Weights, file: Path) -> None:
+    """Replaces the file at once."""
+    new = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        new.write_text(json.dumps({"weft_weights": VERSION, "processes": weights}) + "\n")
+        new.replace(file)
+    except OSError as error:
+        raise WeightsError(f"cannot write {file}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+
+
+def read(file: Path) -> Weights:
+    """WeightsError in one line if the file is wrong."""
+    try:
+        if file.stat().st_size > BYTES_MAX:
+            raise WeightsError(f"{file} is larger than 16 MB: it is no file of weights")
+        found = json.loads(file.read_text())
+        if found["weft_weights"] != VERSION:
+            raise WeightsError(
+                f"{file} is version {found['weft_weights']!r} of weights; this weft reads {VERSION}"
+            )
+        return {
+            str(pid): {
+                str(peer): {str(engine): _weights(row) for engine, row in engines.items()}
+                for peer, engines in peers.items()
+            }
+            for pid, peers in found["processes"].items()
+        }
+    except OSError as error:
+        raise WeightsError(f"{file}: {error.strerror}") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        if isinstance(error, WeightsError):
+            raise
+        raise WeightsError(f"{file} is no file of weights: weft plan watch writes it") from None
+
+
+def _weights(row: Any) -> list[float]:
+    made = [float(one) for one in row]
+    if not all(0.0 <= one <= 1.0 for one in made):
+        raise ValueError
+    return made
+
+
+def is_local(address: str) -> bool:
+    """Whether a NIC of this host (of this network namespace) has the address."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
+        try:
+            made.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def same_network(pid: int) -> bool:
+    """Whether a process is in this network namespace; true if the kernel does not say."""
+    try:
+        there, here = os.stat(f"/proc/{pid}/ns/net"), os.stat("/proc/self/ns/net")
+    except OSError:
+        return True
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+class Watch:
+    """One judge for each peer of each engine of each process on this host that the plan names."""
+
+    def __init__(self, plan: Plan, *, where: Path | None = None) -> None:
+        self._where = where
+        pairs = [pair for job in plan.jobs.values() for pair in job]
+        local = {one: is_local(one) for one in {pair.source_address for pair in pairs}}
+        self._pairs: dict[str, PairPlan] = {
+            pair.target_address: pair for pair in pairs if local[pair.source_address]
+        }
+        self._judges: dict[tuple[int, int, int], Judge] = {}
+        self._weights: dict[tuple[int, str, int], list[float]] = {}
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The addresses to which this host sends, by the plan."""
+        return tuple(sorted(self._pairs))
+
+    @property
+    def processes(self) -> int:
+        """How many processes are followed."""
+        return len({pid for pid, _, _ in self._weights})
+
+    def weights(self) -> Weights:
+        made: Weights = {}
+        for (pid, peer, engine), row in sorted(self._weights.items()):
+            made.setdefault(str(pid), {}).setdefault(peer, {})[str(engine)] = row
+        return made
+
+    def step(self) -> list[Moved]:
+        """Reads all pages once; returns the paths whose state changed."""
+        moved: list[Moved] = []
+        now: dict[tuple[int, str, int], list[float]] = {}
+        judges: dict[tuple[int, int, int], Judge] = {}
+        for page in self._pages():
+            for peer in page.peers:
+                address, engine = str(peer.state.get("address", "")), _engine(peer)
+                if address not in self._pairs or not peer.paths:
+                    continue
+                key = page.pid, peer.index, peer.generation
+                judge = self._judges.get(key) or Judge([1.0] * len(peer.paths))
+                judges[key] = judge
+                for change in judge.step(_seen(peer)):
+                    links = self._links(page, address, change.path)
+                    moved.append(Moved(page.pid, address, engine, change, links))
+                now[page.pid, address, engine] = [round(one, 4) for one in judge.weights.tolist()]
+        self._weights, self._judges = now, judges
+        return moved
+
+    def _pages(self) -> Iterator[Page]:
+        for file in pages(self._where):
+            with suppress(PageError):  # the process is starting or has ended
+                page = read_page(file)
+                if page.process_state != "gone" and same_network(page.pid):
+                    yield page
+
+    def _links(self, page: Page, address: str, path: int) -> tuple[str, ...]:
+        """Known for processes with one engine: with several, the plan's ports are shared."""
+        pair = self._pairs[address]
+        if len(page.engines) != 1 or path >= len(pair.links):
+            return ()
+        return pair.links[path]
+
+
+def _engine(peer: PeerRow) -> int:
+    number = peer.state.get("engine", 0)
+    return number if isinstance(number, int) else 0
+
+
+def _seen(peer: PeerRow) -> Seen:
+    def column(name: str) -> list[int]:
+        return [path.counters.get(name, 0) for path in peer.paths]
+
+    usable = [path.counters.get("usable", 1) != 0 for path in peer.paths]
+    return Seen(column("segments_sent"), column("segments_lost"), column("rtt_ns"), usable)
+
+
+def wait(until_s: float) -> None:
+    time.sleep(max(until_s - time.monotonic(), 0))
