@@ -190,8 +190,8 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     often = ((paths.lost[span] + paths.timeouts[span])[:, mine] > 0).any(axis=1).sum()
     begin, end = seen.windows.span(span.start, at)
     down = float(downs[mine].sum())
-    # Full queues also lose packets, for a moment, above all at the start. Paths that become unusable
-    # later are direct evidence.
+    # Full queues also lose packets, for a moment, above all at the start. Later, paths that become
+    # unusable are direct evidence.
     if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
         return None
     text = (

@@ -135,9 +135,9 @@ def _before(
         # As in PyTorch, communication waits for the computation before it.
         return [*found, last.get(COMPUTING, none)] if step.keys["compute_ns"] is None else found
     for name in [after] if isinstance(after, str) else after:
-        if isinstance(name, str) and name not in named:
-            if name in [one.name for one in steps[: steps.index(step)]]:
-                continue  # it is not in this step
+        earlier = [one.name for one in steps[: steps.index(step)]]
+        if isinstance(name, str) and name in earlier and name not in named:
+            continue  # the operation before is not in this step
         if not isinstance(name, str) or name not in named:
             raise BadWorkError("operations", f"{step.name}: {_why_not_after(step, steps, name)}")
         found.append(named[name])
