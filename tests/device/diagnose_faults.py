@@ -23,7 +23,7 @@ from bench.diagnose import of_finding
 from bench.lib.common import document
 from bench.nccl import driver, free_port, weft
 from transport.cli.output import write_json
-from transport.diagnose import diagnose
+from transport.diagnose import Settings, diagnose
 from transport.trace import open_store
 
 RANKS = 4
@@ -85,8 +85,8 @@ def start(case: Case, folder: Path, stack: ExitStack) -> list[subprocess.Popen[s
     return processes
 
 
-def traced(case: Case, folder: Path) -> None:
-    """Runs the job with its fault, and leaves in the folder its trace before the job was ended."""
+def traced(case: Case, folder: Path) -> dict[str, Any]:
+    """Runs the job with its fault, and diagnoses it while it runs; leaves its trace in the folder."""
     with ExitStack() as stack:
         live = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         processes = start(case, live, stack)
@@ -96,11 +96,12 @@ def traced(case: Case, folder: Path) -> None:
             os.kill(processes[case.rank].pid, number)
         time.sleep(FAULTY_S)
         shutil.copytree(live, folder, dirs_exist_ok=True)
+        return judged(case, live)
 
 
 def judged(case: Case, folder: Path) -> dict[str, Any]:
     with open_store(folder) as store:
-        found = diagnose(store)
+        found = diagnose(store, Settings(now_ns=time.time_ns()))
         rows = store.rows("SELECT count(*) FROM operations")
     certain = [one for one in found.findings if one.certain]
     said = of_finding(certain[0]) if certain else ("healthy", "", -1)
@@ -121,8 +122,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             try:
-                traced(case, folder)
-                rows.append(judged(case, folder))
+                rows.append(traced(case, folder))
             except Exception as error:  # one failed case must not cost the others
                 rows.append({"job": case.job, "fault": case.fault, "right": False,
                              "said": f"failed: {error!r}"[:900]})  # fmt: skip

@@ -112,6 +112,7 @@ def test_fault__without_routes_names_pairs_of_ranks(tmp_path: Path) -> None:
         found = diagnose(store)
     assert found.findings[0].kind == "network_loss"
     assert found.findings[0].place.kind == "network"
+    assert not found.findings[0].certain
 
 
 def test_fault__a_lost_trace_does_not_hide_the_others(tmp_path: Path) -> None:

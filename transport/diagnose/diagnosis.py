@@ -93,12 +93,11 @@ def _judged(seen: slow.Seen, at: int, rule: slow.Rule) -> Finding | None:
     """The finding of a window. Losses explain delays; of a slow place and a straggler, which can
     cause each other, the clearer one counts."""
     lossy = slow.lossy_place(seen, at, rule)
-    if lossy is not None:
+    if lossy is not None and lossy.certain:
         return lossy
-    found = [
-        one for one in (slow.slow_place(seen, at, rule), slow.straggler(seen, at, rule)) if one
-    ]
-    return max(found, key=lambda one: one.confidence) if found else None
+    others = (slow.slow_place(seen, at, rule), slow.straggler(seen, at, rule))
+    found = [one for one in others if one is not None]
+    return max(found, key=lambda one: one.confidence) if found else lossy
 
 
 def _merge(merged: list[Finding], found: Finding) -> None:

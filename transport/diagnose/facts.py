@@ -236,14 +236,30 @@ def _edges(
     return {name: column[kept] for name, column in found.items()}
 
 
-def _peers(store: Store, numbers: dict[int, int]) -> dict[tuple[int, str], int]:
-    """(process, address of a peer without its port) -> the process, or one on the same host."""
+@dataclass(frozen=True)
+class _Peers:
+    """Which process is at the other end: of a connection, and of an address without its port.
+
+    Addresses that several peers of a process share, as those of one host, are left out.
+    """
+
+    of_connection: dict[tuple[int, int], int]
+    of_address: dict[tuple[int, str], int]
+
+
+def _peers(store: Store, numbers: dict[int, int]) -> _Peers:
     rows = store.rows(
-        "SELECT a.process, a.peer, b.process FROM connections a JOIN connections b "
+        "SELECT a.process, a.id, a.peer, b.process FROM connections a JOIN connections b "
         "ON a.pair = b.pair AND (a.process <> b.process OR a.id <> b.id) "
         "WHERE a.peer IS NOT NULL ORDER BY ALL"
     )
-    return {(numbers[one], host_of(peer)): numbers[other] for one, peer, other in rows}
+    by_address: dict[tuple[int, str], set[int]] = {}
+    for one, _, peer, other in rows:
+        by_address.setdefault((numbers[one], host_of(peer)), set()).add(numbers[other])
+    return _Peers(
+        {(numbers[one], record): numbers[other] for one, record, _, other in rows},
+        {ends: others.pop() for ends, others in by_address.items() if len(others) == 1},
+    )
 
 
 def host_of(address: str) -> str:
@@ -253,34 +269,38 @@ def host_of(address: str) -> str:
     return head.strip("[]") if colon and port.isdigit() else address
 
 
-def _by_peer(
-    store: Store, sql: str, numbers: dict[int, int], peers: dict[tuple[int, str], int]
-) -> dict[str, Array]:
+def _by_peer(store: Store, sql: str, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:
+    """The rows of a query with the processes at both ends; -1: it is not known which."""
     found = _columns(store, sql)
     found["source"] = _numbered(found.pop("process"), numbers)
     names = [host_of(str(peer)) for peer in found.pop("peer")]
-    ends = zip(found["source"].tolist(), names, strict=True)
-    found["target"] = np.array([peers.get(end, -1) for end in ends], np.int64)
+    records = found.pop("connection", np.full(len(names), -1)).tolist()
+    ends = zip(found["source"].tolist(), names, records, strict=True)
+    found["target"] = np.array(
+        [
+            peers.of_connection.get((one, record), peers.of_address.get((one, name), -1))
+            for one, name, record in ends
+        ],
+        np.int64,
+    )
     return found
 
 
-def _losses(
-    store: Store, numbers: dict[int, int], peers: dict[tuple[int, str], int]
-) -> dict[str, Array]:
+def _losses(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:
     """Segments that were found lost, by time, process, peer and path."""
     sql = (
-        "SELECT process, coalesce(peer, '') AS peer, path, time_ns, value AS segments FROM events "
+        "SELECT process, coalesce(peer, '') AS peer, path, "
+        "coalesce(connection, -1)::BIGINT AS connection, time_ns, value AS segments FROM events "
         "WHERE what = 'loss' AND time_ns IS NOT NULL ORDER BY time_ns"
     )
     return _by_peer(store, sql, numbers, peers)
 
 
-def _downs(
-    store: Store, numbers: dict[int, int], peers: dict[tuple[int, str], int]
-) -> dict[str, Array]:
+def _downs(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:
     """Events that say that something is down, dead or silent, by time."""
     sql = (
-        "SELECT process, coalesce(peer, '') AS peer, coalesce(path, 0) AS path, time_ns, what, "
+        "SELECT process, coalesce(peer, '') AS peer, coalesce(path, 0) AS path, "
+        "coalesce(connection, -1)::BIGINT AS connection, time_ns, what, "
         "coalesce(value, 0) AS value, coalesce(status, 0) AS status FROM events "
         "WHERE what IN ('path_down', 'path_up', 'timeout', 'peer_dead', 'peer_quiet', 'flow_stuck',"
         " 'flow_failed', 'process_stalled', 'process_resumed', 'process_ended') "
@@ -289,9 +309,7 @@ def _downs(
     return _by_peer(store, sql, numbers, peers)
 
 
-def _samples(
-    store: Store, numbers: dict[int, int], peers: dict[tuple[int, str], int]
-) -> dict[str, Array]:
+def _samples(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:
     """States of paths by time."""
     sql = (
         "SELECT process, coalesce(peer, '') AS peer, path, time_ns, coalesce(rtt_ns, 0) AS rtt_ns, "

@@ -203,7 +203,8 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         text += f" {down:.0f} times a path through it became unusable."
     return Finding(
         "network_loss", place, begin, end,
-        _confidence(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)), True, text,
+        _confidence(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)),
+        place.kind != "network", text,
         LOSS_QUERY, "Check the cable, the optics and the error counters at both ends of this link.",
         weight=float(lost[mine].sum()),
     )  # fmt: skip
@@ -236,7 +237,10 @@ def _most_lossy(
 
 
 def _lossy_somewhere(lost: Array, sent: Array) -> tuple[Place, float, float, Array] | None:
-    """Losses on paths that have no place in common, as far as is known: routes would tell."""
+    """Losses on paths that have no place in common, as far as is known: routes would tell.
+
+    Hosts also lose packets, if their sockets' buffers are full, so this is only a suspicion.
+    """
     mine = lost > 0
     if _rate(lost, np.maximum(sent, lost)) < LOSS_RATE_MIN or mine.sum() < 2:
         return None
