@@ -1,7 +1,7 @@
 """Diagnoses real training with faults: PyTorch DDP, FSDP and a pipeline on two GPUs over weft.
 
-Usage: python -m tests.device.diagnose_faults JSON [TRACES]. TRACES: a folder for archives of
-traces whose verdict was wrong. Needs DuckDB.
+Usage: python -m tests.device.diagnose_faults JSON [TRACES [CASE...]]. TRACES: a folder for archives
+of traces whose verdict was wrong. CASE: only these, as ddp-absent. Needs DuckDB.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def start(case: Case, folder: Path, stack: ExitStack) -> list[subprocess.Popen[s
 
 
 def traced(case: Case, folder: Path) -> dict[str, Any]:
-    """Runs the job with its fault, and diagnoses it while it runs; leaves its trace in the folder."""
+    """Diagnoses the job with its fault while it runs; leaves its trace in the folder."""
     with ExitStack() as stack:
         live = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         processes = start(case, live, stack)
@@ -119,6 +119,8 @@ def main() -> None:
     archives = Path(sys.argv[2]) if len(sys.argv) > 2 else None
     rows, kept = [], 0
     for case in cases():
+        if sys.argv[3:] and case.name.rpartition("-")[0] not in sys.argv[3:]:
+            continue
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             try:
