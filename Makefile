@@ -72,10 +72,15 @@ test-native: build ## Run native tests, and build the host program of the plugin
 COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/golden tests/core tests/sim tests/swarm \
   tests/trace tests/diagnose
 
+# Tests that load the machine, or whose network does: each runs alone.
+ALONE := tests/lab tests/plan tests/processes tests/benches tests/live
+
 test-python: build ## Run pytest
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
 	@$(PY) -m pytest --build-tree $(BUILD)/release --numprocesses $(JOBS) $(COMPUTING)
-	@$(PY) -m pytest --build-tree $(BUILD)/release --numprocesses $(JOBS) --dist loadfile tests $(COMPUTING:%=--ignore=%)
+	@$(PY) -m pytest --build-tree $(BUILD)/release --numprocesses $(JOBS) --dist loadfile tests \
+	  $(COMPUTING:%=--ignore=%) $(ALONE:%=--ignore=%)
+	@$(PY) -m pytest --build-tree $(BUILD)/release $(ALONE)
 
 test-native-asan: SANITIZE := address
 test-native-asan: $(VENV)/.ready ## Run native tests under the address and undefined-behaviour sanitizers
