@@ -41,8 +41,9 @@ def command(folder: Path, job: str | None, routes_file: Path | None, json_path: 
     if routes_file is None and (folder / FILE).is_file():
         routes_file = folder / FILE
     routes = known_routes(routes_file)
+    now_ns = time.time_ns()  # before the trace is read, which takes a while
     with shared.opened(folder, job) as store, shared.reporting_errors():
-        found = diagnose(store, Settings(routes=routes, now_ns=time.time_ns()))
+        found = diagnose(store, Settings(routes=routes, now_ns=now_ns))
     if json_path is not None:
         write_json(as_json(found), json_path)
     else:

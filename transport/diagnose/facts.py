@@ -108,6 +108,8 @@ class Facts:
     sent: dict[str, Array]
     downs: dict[str, Array]
     end_ns: int
+    # (communicator, rank in it) -> process.
+    members: dict[tuple[int, int], int]
     # Process -> its state, as ps shows it, of those that still run on this host.
     states: dict[int, str]
 
@@ -127,9 +129,10 @@ def facts_of(store: Store, now_ns: int | None = None) -> Facts:
     going on until then.
     """
     processes, numbers = _processes(store)
+    members = _members(store, numbers)
     if store.rows("SELECT 1 FROM operations LIMIT 1"):
         calls = _calls(store, numbers)
-        edges = _edges(store, numbers, _members(store, numbers), calls)
+        edges = _edges(store, numbers, members, calls)
     else:
         calls, edges = _without_operations(store, numbers)
     peers = _peers(store, numbers)
@@ -147,6 +150,7 @@ def facts_of(store: Store, now_ns: int | None = None) -> Facts:
         _sent(store, numbers),
         _downs(store, numbers, peers),
         max(last, default=0),
+        members,
         states,
     )
 
@@ -176,8 +180,35 @@ def _numbered(values: Array, numbers: dict[int, int]) -> Array:
 def _calls(store: Store, numbers: dict[int, int]) -> dict[str, Array]:
     found = _columns(store, CALLS)
     found["process"] = _numbered(found["process"], numbers)
-    found["instance"] = _instances(found["comm_id"], found["function"], found["sequence"])
-    return _in_order(found)
+    found = _in_order(found)
+    # NCCL does not number sends and receives: the n-th of a pair belong together.
+    alone = found["kind"] == "p2p"
+    sends = found["function"] == "Send"
+    sender = np.where(sends, found["rank"], found["root"])
+    receiver = np.where(sends, found["root"], found["rank"])
+    turn = ordinals(found["process"], found["comm_id"], sends, found["root"])
+    found["instance"] = _instances(
+        found["comm_id"],
+        np.where(alone, "", found["function"]),
+        np.where(alone, turn, found["sequence"].astype(np.int64)),
+        np.where(alone, sender, -1),
+        np.where(alone, receiver, -1),
+    )
+    return found
+
+
+def ordinals(*keys: Array) -> Array:
+    """For each row its number among the rows with equal keys, in order."""
+    order = np.lexsort(keys[::-1])
+    sorted_keys = [key[order] for key in keys]
+    fresh = np.ones(len(order), bool)
+    if len(order) > 1:
+        fresh[1:] = np.any([key[1:] != key[:-1] for key in sorted_keys], axis=0)
+    starts = np.flatnonzero(fresh)
+    inside = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
+    made = np.zeros(len(order), np.int64)
+    made[order] = inside
+    return made
 
 
 def _instances(*keys: Array) -> Array:

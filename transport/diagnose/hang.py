@@ -112,23 +112,27 @@ def _quiet(facts: Facts, stand: Standstill) -> list[int]:
 
 
 def complaints(facts: Facts, from_ns: int) -> dict[int, tuple[list[int], int]]:
-    """Process -> the peers for which nearly all paths to it fail, and when the first one did."""
+    """Process -> the peers for which nearly all paths to it fail, and when the first one did.
+
+    A path fails if it became unusable since `from_ns`, and did not come back.
+    """
     downs = facts.downs
-    bad = np.isin(downs["what"].astype(str), ("timeout", "path_down")) & (
-        downs["time_ns"] >= from_ns
-    )
+    ends = np.stack([downs["source"], downs["target"], downs["path"]], axis=1).tolist()
+    failed: dict[tuple[int, int], dict[int, int]] = {}
+    for (source, target, path), what, when in zip(
+        ends, downs["what"].tolist(), downs["time_ns"].tolist(), strict=True
+    ):
+        if what == "path_up":
+            failed.get((source, target), {}).pop(path, None)
+        elif what == "path_down" and when >= from_ns and target >= 0:
+            failed.setdefault((source, target), {}).setdefault(path, when)
     made: dict[int, tuple[list[int], int]] = {}
-    ends = np.unique(np.stack([downs["source"][bad], downs["target"][bad]], axis=1), axis=0)
-    for source, target in ends.tolist():
-        if target < 0:
-            continue
-        mine = bad & (downs["source"] == source) & (downs["target"] == target)
-        failing = len(np.unique(downs["path"][mine]))
+    for (source, target), paths in sorted(failed.items()):
         known = (facts.samples["source"] == source) & (facts.samples["target"] == target)
-        if failing < ALL_PATHS * len(np.unique(facts.samples["path"][known])):
+        if not paths or len(paths) < ALL_PATHS * len(np.unique(facts.samples["path"][known])):
             continue
         peers, first_ns = made.get(target, ([], facts.end_ns))
-        made[target] = ([*peers, source], min(first_ns, int(downs["time_ns"][mine].min())))
+        made[target] = ([*peers, source], min(first_ns, *paths.values()))
     return made
 
 
@@ -221,9 +225,9 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
     order = stand.open[np.argsort(calls["begin_ns"][stand.open], kind="stable")]
     for instance in dict.fromkeys(calls["instance"][order].tolist()):
         here = np.flatnonzero(calls["instance"] == instance)
-        comm = int(calls["comm_id"][here[0]])
         there = set(calls["process"][here].tolist())
-        absent = sorted(comms[comm] - there - waiting)
+        expected = _expected(facts, int(here[0]), comms)
+        absent = sorted(expected - there - waiting)
         if not absent:
             continue
         function, number = calls["function"][here[0]], int(calls["sequence"][here[0]])
@@ -232,12 +236,21 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
         return Finding(
             "non_communication_hang", Place("rank", names, ranks), stand.since_ns, facts.end_ns,
             0.95 if certain else 0.6, certain,
-            f"{len(there)} of {len(comms[comm])} ranks of a communicator wait in {function} number "
+            f"{len(there)} of {len(expected)} ranks wait in {function} number "
             f"{number}, and {names} did not call it, although it waits in no other operation. "
             f"Nothing has happened for {paused_ns / 1e6:.1f} ms.",
             OPEN_QUERY, f"See what {names} does: py-spy dump --pid PID shows its stack.",
         )  # fmt: skip
     return None
+
+
+def _expected(facts: Facts, call: int, comms: dict[int, set[int]]) -> set[int]:
+    """The processes that must call the operation of a call."""
+    comm, root = int(facts.calls["comm_id"][call]), int(facts.calls["root"][call])
+    if facts.calls["kind"][call] != "p2p" or root < 0:
+        return comms[comm]
+    ends = ((comm, int(facts.calls["rank"][call])), (comm, root))
+    return {facts.members[end] for end in ends if end in facts.members}
 
 
 def _members(facts: Facts) -> dict[int, set[int]]:

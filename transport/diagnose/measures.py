@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.diagnose.facts import Facts
+from transport.diagnose.facts import Facts, ordinals
 from transport.diagnose.windows import Windows, kinds_of, medians, moments
 
 Array = NDArray[Any]
@@ -31,20 +31,6 @@ class Lateness:
 
     own: Array
     gpu: Array
-
-
-def ordinals(*keys: Array) -> Array:
-    """For each row its number among the rows with equal keys, in order."""
-    order = np.lexsort(keys[::-1])
-    sorted_keys = [key[order] for key in keys]
-    fresh = np.ones(len(order), bool)
-    if len(order) > 1:
-        fresh[1:] = np.any([key[1:] != key[:-1] for key in sorted_keys], axis=0)
-    starts = np.flatnonzero(fresh)
-    inside = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
-    made = np.zeros(len(order), np.int64)
-    made[order] = inside
-    return made
 
 
 def own_ns(calls: dict[str, Array]) -> Array:
