@@ -6,6 +6,7 @@ data of paths. A verdict counts if its class and its place are right.
 
 from __future__ import annotations
 
+import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -13,26 +14,26 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from math import sqrt
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 
 from bench.lib import c4d
 from bench.lib.common import Config, document, emit, interruptible, json_option
-from bench.lib.diagnosis_faults import Drawn, draw
+from bench.lib.diagnosis_faults import draw
 from bench.lib.diagnosis_jobs import SHAPES, STEP_BEFORE, STEPS_AFTER, Job, with_phases
 from transport.diagnose import Finding, Settings, diagnose
 from transport.diagnose.facts import facts_of
 from transport.plan import routes
 from transport.sim.program import BEGIN
 from transport.sim.run import run
-from transport.sim.scenario import from_tables
+from transport.sim.scenario import Scenario, from_tables, parse
 from transport.sim.trace import write_trace
 from transport.trace import open_store
 
 RULES = ("C4D's rule", "twice the median", "weft without paths", "weft")
 PATHS_NS = 500_000
+CASES = Path(__file__).parent / "reference" / "diagnosis_cases.json"
 COLUMNS = ("rule", "right", "class", "cases", "share", "low_95", "high_95")
 MISSES_SHOWN = 20
 
@@ -89,24 +90,32 @@ def one_fault(seed: int, ranks: int) -> Config:
     if drawn.hangs:
         begins = step_begins_ns(drawn.job.shape, ranks, drawn.job.guests, drawn.spines)
         tables["limit_ns"] = begins[-1]
-    return _asked(seed, drawn, tables)
-
-
-def _asked(seed: int, drawn: Drawn, tables: dict[str, Any]) -> Config:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "trace"
-        result = run(from_tables(tables, file=f"fault{seed}"), trace_ns=PATHS_NS)
-        write_trace(result, folder)
-        said = verdicts(folder)
     row: Config = {
         "seed": seed, "fault": drawn.fault, "shape": drawn.job.shape, "ranks": drawn.job.ranks,
         "verdict": drawn.verdict, "places": [list(one) for one in drawn.places],
     }  # fmt: skip
+    return _asked(row, from_tables(tables, file=f"fault{seed}"))
+
+
+def one_case(number: int) -> Config:
+    """A case of the second generator, whose authors knew the faults and no rule."""
+    case = json.loads(CASES.read_text())[number]
+    row: Config = {"seed": number, "fault": case["fault"], "shape": "", "verdict": case["class"],
+                   "places": case["places"]}  # fmt: skip
+    return _asked(row, parse(case["scenario"], file=f"case{number}"))
+
+
+def _asked(row: Config, scenario: Scenario) -> Config:
+    """Adds to the row what each rule says of the scenario's trace."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "trace"
+        write_trace(run(scenario, trace_ns=PATHS_NS), folder)
+        said = verdicts(folder)
     for rule, (verdict, kind, place) in said.items():
         row[rule] = {
             "verdict": verdict, "place": f"{kind} {place}",
-            "class_right": verdict == drawn.verdict,
-            "right": verdict == drawn.verdict and (kind, place) in drawn.places,
+            "class_right": verdict == row["verdict"],
+            "right": verdict == row["verdict"] and [kind, place] in row["places"],
         }  # fmt: skip
     return row
 
@@ -182,19 +191,22 @@ def confusion(rows: Sequence[Config], rule: str) -> dict[str, dict[str, int]]:
 @click.command("diagnose")
 @click.option("--faults", default=28, show_default=True, type=click.IntRange(0), help="Faults.")
 @click.option("--first", default=0, show_default=True, help="Seed of the first fault.")
+@click.option("--second", is_flag=True, help="The first --faults cases of the second generator.")
 @click.option("--ranks", default=128, show_default=True, type=click.IntRange(128, 4096))
 @click.option("--healthy", default=0, show_default=True, help="Healthy jobs.")
 @click.option("--steps", default=50, show_default=True, help="Steps of a healthy job.")
 @click.option("-j", "--jobs", default=1, show_default=True, type=click.IntRange(1), help="At once.")
 @json_option
 def command(
-    faults: int, first: int, ranks: int, healthy: int, steps: int, jobs: int, json_path: str | None
-) -> None:
+    faults: int, first: int, second: bool, ranks: int, healthy: int, steps: int, jobs: int,
+    json_path: str | None,
+) -> None:  # fmt: skip
     """Scores diagnosis on simulated faults and healthy jobs."""
     rows: list[Config] = []
     calm: list[Config] = []
     with interruptible() as cut:
-        rows.extend(_many(one_fault, [(first + at, ranks) for at in range(faults)], jobs))
+        work, more = (one_case, ()) if second else (one_fault, (ranks,))
+        rows.extend(_many(work, [(first + at, *more) for at in range(faults)], jobs))
         calm.extend(_many(one_healthy, [(first + at, ranks, steps) for at in range(healthy)], jobs))
     found = document("diagnose", scores(rows), cases=rows, healthy=calm)
     emit(found, json_path, COLUMNS, list(notes(rows, calm)), cut)

@@ -66,7 +66,7 @@ def sharded(ranks: int) -> list[Tables]:
 
 
 def pipeline(ranks: int) -> list[Tables]:
-    """A pipeline of stages, whose ranks are a quarter of all, with data parallelism in a stage."""
+    """A pipeline of four stages, each a quarter of the ranks; a stage sums its gradients."""
     stage = ranks // 4
     made = []
     for number in range(2):  # microbatches

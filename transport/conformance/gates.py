@@ -34,7 +34,7 @@ def written(policy: Policy, folder: Path, hooks: emit.Lowered) -> Path:
 
 
 def compiled(policy: Policy, folder: Path) -> tuple[Outcome, dict[str, Library], Path]:
-    """Compiles the policy as a file and in memory; no libraries if the compiler refuses it."""
+    """Compiles the policy into a file and into memory; no libraries if the compiler refuses it."""
     bound = "libm alone; no Python, no heap"
     try:
         hooks = emit.lowered(policy)

@@ -43,7 +43,7 @@ class Windows:
 
     @property
     def usual_ns(self) -> int:
-        """The median length of a complete window; of the only one, if there is no other."""
+        """The median length of the windows, without the last one, which the trace may cut off."""
         if self.count < 2:
             return max(self.end_ns - int(self.starts_ns[0]), 1) if self.count else 1
         return max(int(np.median(np.diff(self.starts_ns))), 1)

@@ -303,7 +303,9 @@ class _Scaled:
         # For each operation of the program but the start: the index of the operation of the trace,
         # which of its copies it is (0: the first), and its ranks.
         self.chosen: list[tuple[int, int, Array]] = []
-        self.index: dict[tuple[int, int], int] = {}  # (operation, copy) -> index in the program
+        # (operation of the trace, number of its copy among those for more ranks) -> index in the
+        # program
+        self.index: dict[tuple[int, int], int] = {}
         self.communicators: dict[tuple[int, int], int] = {}
         self.without_root = 0  # operations whose root is not among their ranks
 

@@ -32,7 +32,7 @@ class FabricSwitch {
 
   u32 node_;
   std::vector<u32> ways_;         // event of the window -> port through which its packet leaves
-  std::vector<u32> touched_;      // ports to settle at the end of the window
+  std::vector<u32> touched_;      // ports to bring up to date at the end of the time window
   std::vector<Ingress> ingress_;  // one per incoming link; empty without PFC
   i64 now_ps_ = 0;
   i64 unroutable_ = 0;
