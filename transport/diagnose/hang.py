@@ -91,6 +91,9 @@ def standstill_of(facts: Facts, usual_ns: int) -> Standstill | None:
     np.maximum.at(last, process, times)
     open_ = np.flatnonzero(calls["end_ns"] < 0)
     open_ = open_[facts.end_ns - last[calls["process"][open_]] > usual_ns]
+    stopped = [one for one, state in facts.states.items() if state in alive.STOPPED]
+    if stopped:  # the kernel's word needs no patience
+        return Standstill(int(last[stopped].min()), open_, longest_ns)
     if open_.size:
         return Standstill(int(last[calls["process"][open_]].min()), open_, longest_ns)
     found = Standstill(int(times.max()), open_, longest_ns)
