@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
+from transport.diagnose.places import Crossings, crossings
 from transport.diagnose.windows import Windows
 from transport.plan.routes import Routes
 
@@ -36,7 +38,11 @@ class Paths:
     links: list[tuple[int, ...]]
     names: tuple[str, ...]
 
-    @property
+    @cached_property
+    def crossings(self) -> Crossings:
+        return crossings(self.links)
+
+    @cached_property
     def pair(self) -> Array:
         """[column]: sender and receiver as one number."""
         return self.ends[:, 0] << 32 | self.ends[:, 1]

@@ -8,6 +8,7 @@ with the largest share of explained variance (R squared of a regression through 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,45 @@ PAIR_BONUS = 0.1  # a pair must explain so much more than a NIC or a link
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A place, and how strongly it takes part in each observation, 0 to 1."""
+    """A place, the observations in which it takes part, and how strongly: weight, above 0 to 1."""
 
     place: Place
+    at: Array
     weight: Array
     # Of places that explain equally much, the one with the lowest rank is taken.
     rank: int
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Many places, so stored that sums over the observations of each place are fast."""
+
+    every: list[Candidate]
+
+    @cached_property
+    def _at(self) -> Array:
+        return np.concatenate([one.at for one in self.every])
+
+    @cached_property
+    def _weight(self) -> Array:
+        return np.concatenate([one.weight for one in self.every])
+
+    @cached_property
+    def _starts(self) -> Array:
+        return np.cumsum([0, *(len(one.at) for one in self.every[:-1])])
+
+    def weighted(self, values: Array) -> Array:
+        """[place]: the sum of weight times value over its observations."""
+        return np.add.reduceat(self._weight * values[self._at], self._starts)
+
+    def summed(self, values: Array) -> Array:
+        """[place]: the sum of the values of its observations."""
+        return np.add.reduceat(values[self._at], self._starts)
+
+    @cached_property
+    def squares(self) -> Array:
+        """[place]: the sum of its squared weights."""
+        return np.add.reduceat(self._weight**2, self._starts)
 
 
 @dataclass(frozen=True)
@@ -43,93 +77,128 @@ class Explanation:
     excess: float
 
 
+def _groups(key: Array) -> dict[int, Array]:
+    """For each value of the key, the rows that have it."""
+    if not len(key):
+        return {}
+    order = np.argsort(key, kind="stable")
+    values, starts = np.unique(key[order], return_index=True)
+    return dict(zip(values.tolist(), np.split(order, starts[1:]), strict=True))
+
+
 def nics(facts: Facts, source: Array, target: Array) -> list[Candidate]:
-    """The NICs of processes as senders, as receivers, and as both, and single pairs."""
+    """The NICs of processes as senders, as receivers, and as both."""
     made = []
-    for one in np.unique(np.concatenate([source, target])).tolist():
+    sending, receiving = _groups(source), _groups(target)
+    nothing = np.zeros(0, np.int64)
+    for one in sorted(sending.keys() | receiving.keys()):
         name, ranks = f"NIC of {facts.name(one)}", (facts.processes[one].rank,)
-        out, into = source == one, target == one
-        if out.any() and into.any():
-            made.append(Candidate(Place("nic", name, ranks), (out | into) * 1.0, 1))
+        out, into = sending.get(one, nothing), receiving.get(one, nothing)
+        if len(out) and len(into):
+            both = np.union1d(out, into)
+            made.append(Candidate(Place("nic", name, ranks), both, np.ones(len(both)), 1))
         for side, mine in (("send", out), ("receive", into)):
-            if mine.any():
-                made.append(Candidate(Place("nic", name, ranks, side), mine * 1.0, 2))
+            if len(mine):
+                made.append(Candidate(Place("nic", name, ranks, side), mine, np.ones(len(mine)), 2))
     return made
 
 
 def pairs(facts: Facts, source: Array, target: Array) -> list[Candidate]:
+    """Each sender with each of its receivers."""
     made = []
-    ends = np.unique(np.stack([source, target], axis=1), axis=0)
-    for one, other in ends.tolist():
+    for key, mine in _groups(source.astype(np.int64) << 32 | target.astype(np.int64)).items():
+        one, other = key >> 32, key & 0xFFFF_FFFF
         ranks = (facts.processes[one].rank, facts.processes[other].rank)
         place = Place("pair", f"{facts.name(one)} to {facts.name(other)}", ranks)
-        made.append(Candidate(place, ((source == one) & (target == other)) * 1.0, 5))
+        made.append(Candidate(place, mine, np.ones(len(mine)), 5))
     return made
 
 
-def links(passed: list[tuple[int, ...]], names: tuple[str, ...]) -> list[Candidate]:
-    """The links between switches that paths cross. passed: numbers of the links of each path.
+@dataclass(frozen=True, eq=False)
+class Crossings:
+    """Which path crosses which link between switches: one row for each path and link.
 
+    path: column of the path. link: number of the link. hop: how many such links it crosses before.
     Links of hosts are left out: they are NICs.
     """
-    weights: dict[int, Array] = {}
-    hops: dict[int, int] = {}
-    for at, numbers in enumerate(passed):
-        for hop, number in enumerate(numbers[1:-1]):
-            weights.setdefault(number, np.zeros(len(passed)))[at] = 1.0
-            hops[number] = min(hops.get(number, hop), hop)
-    return of_links(weights, hops, names)
+
+    path: Array
+    link: Array
+    hop: Array
+
+    def only(self, rows: Array) -> Crossings:
+        return Crossings(self.path[rows], self.link[rows], self.hop[rows])
 
 
-def of_links(
-    weights: dict[int, Array], hops: dict[int, int], names: tuple[str, ...]
-) -> list[Candidate]:
-    """Links in both directions, and in one, as candidates.
+def crossings(passed: list[tuple[int, ...]]) -> Crossings:
+    """passed: numbers of the links of each path, in order, with those of the hosts."""
+    rows = [
+        (at, number, hop)
+        for at, numbers in enumerate(passed)
+        for hop, number in enumerate(numbers[1:-1])
+    ]
+    table = np.array(rows, np.int64).reshape(-1, 3)
+    return Crossings(table[:, 0], table[:, 1], table[:, 2])
 
-    Of links that explain the same, packets wait in front of the one that they cross first.
+
+def links(crossed: Crossings, at: Array, share: Array, names: tuple[str, ...],
+          share_min: float = 0.0) -> list[Candidate]:  # fmt: skip
+    """The links between switches, in both directions and in one.
+
+    at: [row of crossed] the observation that the path belongs to. share: [row] the part of that
+    observation which takes this path. Links with no more than share_min of any observation are
+    left out. Of links that explain the same, packets wait in front of the one that they cross
+    first.
     """
+    of_link = _groups(crossed.link)
+    first_hop = {number: int(crossed.hop[rows].min()) for number, rows in of_link.items()}
+    parts = {}
+    for number, rows in of_link.items():
+        observations, inverse = np.unique(at[rows], return_inverse=True)
+        weight = np.bincount(inverse, weights=share[rows])
+        if len(weight) and weight.max() > share_min:
+            parts[number] = observations[weight > 0], weight[weight > 0]
     both: dict[str, list[int]] = {}
-    for number in weights:
+    for number in parts:
         both.setdefault(undirected(names[number]), []).append(number)
     made = []
     for name, numbers in both.items():
         place = Place("link", name)
-        made += [Candidate(place, weights[number], 3 + hops[number]) for number in numbers]
+        made += [Candidate(place, *parts[number], 3 + first_hop[number]) for number in numbers]
         if len(numbers) > 1:
-            together = np.maximum.reduce([weights[number] for number in numbers])
-            made.append(Candidate(place, together, 3 + min(hops[number] for number in numbers)))
+            rank = 3 + min(first_hop[number] for number in numbers)
+            made.append(Candidate(place, *_largest([parts[one] for one in numbers]), rank))
     return made
 
 
-def explain(candidates: list[Candidate], excess: Array, bad: Array) -> Explanation | None:
+def _largest(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """The observations of several directions of a link, each with its largest weight."""
+    at, inverse = np.unique(np.concatenate([part[0] for part in parts]), return_inverse=True)
+    weight = np.zeros(len(at))
+    np.maximum.at(weight, inverse, np.concatenate([part[1] for part in parts]))
+    return at, weight
+
+
+def explain(candidates: Candidates, excess: Array, bad: Array) -> Explanation | None:
     """The place that explains the excess best; None if there is no excess.
 
     excess: of each observation, 0 for what is usual. bad: those that are in excess.
     """
+    every = candidates.every
     total = float((excess**2).sum())
-    if total <= 0 or not candidates:
+    if total <= 0 or not every:
         return None
-    shares = np.array(
-        [
-            float((one.weight * excess).sum()) ** 2 / float((one.weight**2).sum()) / total
-            for one in candidates
-        ]
-    )
-    shares = np.minimum(shares, 1.0)
-    shares -= np.array([PAIR_BONUS if one.place.kind == "pair" else 0.0 for one in candidates])
+    shares = np.minimum(candidates.weighted(excess) ** 2 / candidates.squares / total, 1.0)
+    shares -= np.array([PAIR_BONUS if one.place.kind == "pair" else 0.0 for one in every])
     best = float(shares.max())
     tied = np.flatnonzero(shares >= best - TIE).tolist()
-    at = min(tied, key=lambda each: (candidates[each].rank, -shares[each]))
-    chosen = candidates[at]
+    at = min(tied, key=lambda each: (every[each].rank, -shares[each]))
+    chosen = every[at].place
     others = dict.fromkeys(
-        candidates[each].place.name
-        for each in tied
-        if candidates[each].place.name != chosen.place.name
+        every[each].place.name for each in tied if every[each].place.name != chosen.name
     )
-    mine = chosen.weight > 0
-    place = Place(chosen.place.kind, chosen.place.name, chosen.place.ranks, chosen.place.side,
-                  tuple(others))  # fmt: skip
-    return Explanation(
-        place, float(shares[at]), float(bad[mine].mean()), float(excess[mine & bad].mean())
-        if (mine & bad).any() else 0.0,
-    )  # fmt: skip
+    mine = every[at].at
+    place = Place(chosen.kind, chosen.name, chosen.ranks, chosen.side, tuple(others))
+    worst = excess[mine][bad[mine]]
+    excess_mean = float(worst.mean()) if len(worst) else 0.0
+    return Explanation(place, float(shares[at]), float(bad[mine].mean()), excess_mean)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,16 @@ class Seen:
     lateness: Lateness
     delays: Delays
     paths: Paths | None
+
+    @cached_property
+    def places_of_paths(self) -> places.Candidates:
+        """NICs, links and pairs as places of paths."""
+        assert self.paths is not None
+        source, target = self.paths.ends[:, 0], self.paths.ends[:, 1]
+        crossed = self.paths.crossings
+        every = places.nics(self.facts, source, target)
+        every += places.links(crossed, crossed.path, np.ones(len(crossed.path)), self.paths.names)
+        return places.Candidates(every + places.pairs(self.facts, source, target))
 
     def recent(self, at: int, rule: Rule) -> slice:
         return slice(max(at + 1 - rule.of, 0), at + 1)
@@ -122,7 +133,7 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     candidates = places.nics(seen.facts, source, target) + places.pairs(seen.facts, source, target)
     if seen.paths is not None:
         candidates += _links_of_pairs(seen.paths, seen.delays.pairs, span)
-    found = places.explain(candidates, excess, bad)
+    found = places.explain(places.Candidates(candidates), excess, bad)
     if found is None or found.share < SHARE_MIN or found.purity < PURITY_MIN:
         return None
     worst = seen.delays.pairs[int(np.where(bad, excess, -1).argmax())]
@@ -151,22 +162,19 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
 
 def _links_of_pairs(paths: Paths, pairs: Array, span: slice) -> list[places.Candidate]:
     """Links as places of pairs. A weight is the share of the pair's segments that cross a link."""
+    if not len(pairs):
+        return []
     sent = paths.sent[span].sum(axis=0)
     wanted = pairs[:, 0] << 32 | pairs[:, 1]
-    column = np.searchsorted(wanted, paths.pair) if len(wanted) else np.zeros(0, np.int64)
-    known = column < len(wanted)
-    known[known] = wanted[column[known]] == paths.pair[known]
-    total = np.zeros(len(pairs))
-    np.add.at(total, column[known], sent[known])
-    weights: dict[int, Array] = {}
-    hops: dict[int, int] = {}
-    for at in np.flatnonzero(known).tolist():
-        share = sent[at] / max(total[column[at]], 1)
-        for hop, number in enumerate(paths.links[at][1:-1]):
-            weights.setdefault(number, np.zeros(len(pairs)))[column[at]] += share
-            hops[number] = min(hops.get(number, hop), hop)
-    used = {number: weight for number, weight in weights.items() if weight.max() > LINK_SHARE_MIN}
-    return places.of_links(used, hops, paths.names)
+    column = np.minimum(np.searchsorted(wanted, paths.pair), len(wanted) - 1)
+    known = wanted[column] == paths.pair
+    total = np.bincount(column[known], weights=sent[known], minlength=len(pairs))
+    share = sent / np.maximum(total[column], 1)
+    rows = known[paths.crossings.path]
+    crossed = paths.crossings.only(rows)
+    return places.links(
+        crossed, column[crossed.path], share[crossed.path], paths.names, LINK_SHARE_MIN
+    )
 
 
 def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
@@ -214,26 +222,25 @@ def _most_lossy(
     seen: Seen, paths: Paths, lost: Array, sent: Array
 ) -> tuple[Place, float, float, Array] | None:
     """The place with the most unlikely number of losses: log-likelihood ratio of two rates."""
-    source, target = paths.ends[:, 0], paths.ends[:, 1]
-    candidates = places.nics(seen.facts, source, target)
-    candidates += places.links(paths.links, paths.names)
-    candidates += places.pairs(seen.facts, source, target)
-    scored = []
-    for one in candidates:
-        mine = one.weight > 0
-        rate, other = _rate(lost[mine], sent[mine]), _rate(lost[~mine], sent[~mine])
-        if rate < LOSS_RATE_MIN or lost[mine].sum() < LOSSES_MIN or rate < LOSS_CONTRAST * other:
-            continue
-        scored.append((_log_likelihood(lost, sent, mine), one, rate, other, mine))
-    if not scored:
+    candidates = seen.places_of_paths
+    if not candidates.every:
         return None
-    best = max(score for score, *_ in scored)
-    tied = [each for each in scored if each[0] > best - 2.0]
-    _, one, rate, other, mine = min(tied, key=lambda each: (each[1].rank, -each[0]))
-    names = dict.fromkeys(each[1].place.name for each in tied)
-    names.pop(one.place.name)
-    place = Place(one.place.kind, one.place.name, one.place.ranks, one.place.side, tuple(names))
-    return place, rate, other, mine
+    mine = candidates.summed(lost), candidates.summed(sent)
+    rest = lost.sum() - mine[0], sent.sum() - mine[1]
+    rate, other = _rate(*mine), _rate(*rest)
+    lossy = (rate >= LOSS_RATE_MIN) & (mine[0] >= LOSSES_MIN) & (rate >= LOSS_CONTRAST * other)
+    if not lossy.any():
+        return None
+    score = np.where(lossy, _log_likelihood(*mine) + _log_likelihood(*rest), -np.inf)
+    tied = np.flatnonzero(score > score.max() - 2.0).tolist()
+    at = min(tied, key=lambda each: (candidates.every[each].rank, -score[each]))
+    one = candidates.every[at].place
+    names = dict.fromkeys(candidates.every[each].place.name for each in tied)
+    names.pop(one.name)
+    place = Place(one.kind, one.name, one.ranks, one.side, tuple(names))
+    mask = np.zeros(len(lost), bool)
+    mask[candidates.every[at].at] = True
+    return place, float(rate[at]), float(other[at]), mask
 
 
 def _lossy_somewhere(lost: Array, sent: Array) -> tuple[Place, float, float, Array] | None:
@@ -241,25 +248,22 @@ def _lossy_somewhere(lost: Array, sent: Array) -> tuple[Place, float, float, Arr
 
     Hosts also lose packets, if their sockets' buffers are full, so this is only a suspicion.
     """
-    mine = lost > 0
-    if _rate(lost, np.maximum(sent, lost)) < LOSS_RATE_MIN or mine.sum() < 2:
+    mine, sent = lost > 0, np.maximum(sent, lost)
+    if _rate(lost.sum(), sent.sum()) < LOSS_RATE_MIN or mine.sum() < 2:
         return None
     place = Place("network", f"{int(mine.sum())} paths of several ranks")
-    return place, _rate(lost[mine], np.maximum(sent, lost)[mine]), 0.0, mine
+    return place, float(_rate(lost[mine].sum(), sent[mine].sum())), 0.0, mine
 
 
-def _rate(lost: Array, sent: Array) -> float:
-    return float(lost.sum()) / max(float(sent.sum()), 1.0)
+def _rate(lost: Array, sent: Array) -> Array:
+    return np.asarray(lost / np.maximum(sent, 1.0))
 
 
-def _log_likelihood(lost: Array, sent: Array, mine: Array) -> float:
-    """Of the losses, if the paths of a place have one rate and all others another."""
-    score = 0.0
-    for part in (mine, ~mine):
-        gone, total = float(lost[part].sum()), max(float(sent[part].sum()), 1.0)
-        rate = min(max(gone / total, 1e-9), 1 - 1e-9)
-        score += gone * np.log(rate) + (total - gone) * np.log(1 - rate)
-    return float(score)
+def _log_likelihood(lost: Array, sent: Array) -> Array:
+    """Of so many losses, if all segments are lost equally often."""
+    total = np.maximum(sent, 1.0)
+    rate = np.clip(lost / total, 1e-9, 1 - 1e-9)
+    return np.asarray(lost * np.log(rate) + (total - lost) * np.log(1 - rate))
 
 
 def _queued(paths: Paths, span: slice, mine: Array, lossy: Array) -> bool:
