@@ -66,6 +66,21 @@ def test_trace__every_message_and_stripe_has_both_ends(tmp_path: Path, engines: 
             assert int(message.fields["posted_ns"]) <= message.time_ns
 
 
+def test_trace__many_short_messages_drop_nothing(tmp_path: Path) -> None:
+    """Receives are posted on every flow, and short messages arrive on the first one only."""
+    count = 2500  # with three flows each, more than the engine's table holds
+    with pair(trace=str(tmp_path), stripes=4) as (left, right):
+        for number in range(count):
+            send = left.isend(content(8, number))
+            assert right.recv(1_000_000, timeout_s=PATIENCE_S) == content(8, number)
+            send.wait(timeout_s=PATIENCE_S)
+            del send  # the last reference, so that the whole trace is written at the end
+    (segment,) = segments(tmp_path)
+    assert (segment.damage, segment.dropped) == ("", 0)
+    received = [s for s in of(segment, "stripe") if not s.fields["sends"] and s.fields["bytes"]]
+    assert [int(s.fields["message"]) for s in received] == list(range(count))
+
+
 def test_trace__resent_segments_are_counted(tmp_path: Path) -> None:
     faults = {"fault_loss": 0.05}
     exchange(trace=str(tmp_path), **faults)

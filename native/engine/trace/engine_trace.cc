@@ -88,8 +88,7 @@ void EngineTrace::on_event(std::int64_t now_ns, const core::Event& event) noexce
 
 void EngineTrace::on_posted(std::int64_t now_ns, const core::Event& event) noexcept {
   TracedStripe* const stripe = messages_.add(event.flow, event.message, event.receives);
-  if (stripe == nullptr) return writer_->count_dropped();
-  stripe->posted_ns = now_ns;
+  if (stripe != nullptr) stripe->posted_ns = now_ns;  // otherwise its end counts it as dropped
 }
 
 void EngineTrace::on_segments(std::int64_t now_ns, const core::Event& event) noexcept {
@@ -108,7 +107,10 @@ void EngineTrace::on_segments(std::int64_t now_ns, const core::Event& event) noe
 void EngineTrace::on_end(std::int64_t now_ns, const core::Event& event) noexcept {
   const bool receives = event.kind == Kind::stripe_placed || event.receives;
   TracedStripe stripe;
-  if (!messages_.remove(event.flow, event.message, receives, &stripe)) return;
+  if (!messages_.remove(event.flow, event.message, receives, &stripe)) {
+    if (event.kind != Kind::message_failed) writer_->count_dropped();
+    return;
+  }
   const core::Flow* const flow = stack_->flow(event.flow);
   telemetry::TraceStripe record;
   record.head.id = writer_->next_id();

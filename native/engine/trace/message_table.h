@@ -21,6 +21,7 @@ struct TracedStripe {
   std::uint32_t segments = 0, resent = 0;
   std::array<std::uint32_t, kPaths> by_path{};  // number of segments sent on each path
   std::uint32_t next = 0;                       // index of the next entry of the same bucket, or of the free list
+  std::uint32_t older = 0, newer = 0;           // of a receive: indexes of the receives posted before and after it
 };
 
 class MessageTable {
@@ -32,8 +33,16 @@ class MessageTable {
     entries_.back().next = kNone;
   }
 
-  // Adds a stripe. Null: too many are in progress.
+  // Adds a stripe. Null: too many sends are in progress.
+  //
+  // A receive is posted on every flow of a connection, but a short message does not arrive on all of them, and nothing
+  // tells when such a receive is over. So if the table is full, the oldest receive makes room.
   TracedStripe* add(std::uint32_t flow, std::uint64_t message, bool receives) noexcept {
+    TracedStripe oldest;
+    if (free_ == kNone && oldest_ != kNone) {
+      const TracedStripe& entry = entries_[oldest_];
+      static_cast<void>(remove(entry.flow, entry.message, true, &oldest));
+    }
     if (free_ == kNone) return nullptr;
     const std::uint32_t index = free_;
     TracedStripe& entry = entries_[index];
@@ -44,6 +53,7 @@ class MessageTable {
     entry.flow = flow;
     entry.receives = receives;
     entry.next = std::exchange(bucket, index);
+    if (receives) append(index);
     return &entry;
   }
   TracedStripe* find(std::uint32_t flow, std::uint64_t message, bool receives) noexcept {
@@ -61,6 +71,7 @@ class MessageTable {
       const std::uint32_t index = *at;
       *at = entry.next;
       entry.next = std::exchange(free_, index);
+      if (receives) detach(entry);
       return true;
     }
     return false;
@@ -72,6 +83,16 @@ class MessageTable {
   static bool is(const TracedStripe& entry, std::uint32_t flow, std::uint64_t message, bool receives) noexcept {
     return entry.message == message && entry.flow == flow && entry.receives == receives;
   }
+  void append(std::uint32_t index) noexcept {
+    entries_[index].older = newest_;
+    entries_[index].newer = kNone;
+    (newest_ == kNone ? oldest_ : entries_[newest_].newer) = index;
+    newest_ = index;
+  }
+  void detach(const TracedStripe& entry) noexcept {
+    (entry.older == kNone ? oldest_ : entries_[entry.older].newer) = entry.newer;
+    (entry.newer == kNone ? newest_ : entries_[entry.newer].older) = entry.older;
+  }
   std::uint32_t& bucket_of(std::uint32_t flow, std::uint64_t message, bool receives) noexcept {
     // Consecutive messages of a flow go to different buckets.
     const std::uint64_t key = (message * 2 + (receives ? 1 : 0)) + std::uint64_t{flow} * 0x9E37'79B9;
@@ -81,6 +102,7 @@ class MessageTable {
   std::vector<TracedStripe> entries_;
   std::vector<std::uint32_t> buckets_;
   std::uint32_t free_ = 0;
+  std::uint32_t oldest_ = kNone, newest_ = kNone;  // of the receives
 };
 
 }  // namespace weft::engine

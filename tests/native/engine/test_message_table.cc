@@ -1,5 +1,5 @@
-// Tests the table of stripes in progress: it finds each stripe by flow, message and direction, and refuses a stripe
-// when it is full.
+// Tests the table of stripes in progress: it finds each stripe by flow, message and direction. When it is full, it
+// forgets the oldest receive, or refuses a stripe if there is none.
 #include "native/engine/trace/message_table.h"
 #include "tests/native/check.h"
 
@@ -38,4 +38,25 @@ TEST(message_table__refuses_what_does_not_fit_and_reuses_what_was_removed) {
       CHECK(table.add(7, round * 1'000'000'000 + i * i, false) != nullptr);
     }
   }
+}
+
+TEST(message_table__forgets_the_oldest_receives_when_it_is_full) {
+  MessageTable table;
+  TracedStripe gone;
+  const std::uint64_t most = MessageTable::kStripesMax;
+  CHECK(table.add(1, 0, false) != nullptr);
+  // Receives that never end: of two flows, only flow 3 gets each message.
+  for (std::uint64_t i = 0; i < 3 * most; ++i) {
+    CHECK(table.add(2, i, true) != nullptr);
+    CHECK(table.add(3, i, true) != nullptr);
+    CHECK(table.remove(3, i, true, &gone));
+  }
+  CHECK(table.find(1, 0, false) != nullptr);
+  CHECK(table.find(2, 2 * most + 1, true) == nullptr);
+  CHECK(table.find(2, 2 * most + 2, true) != nullptr);
+  CHECK(table.remove(2, 3 * most - 1, true, &gone));  // the newest, and one in the middle
+  CHECK(table.remove(2, 3 * most - 9, true, &gone));
+  for (std::uint64_t i = 0; i < most - 1; ++i) CHECK(table.add(4, i, false) != nullptr);
+  CHECK(table.add(4, most, false) == nullptr);
+  CHECK(table.find(2, 3 * most - 2, true) == nullptr);
 }
