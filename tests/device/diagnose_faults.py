@@ -23,7 +23,7 @@ from bench.diagnose import of_finding
 from bench.lib.common import document
 from bench.nccl import driver, free_port, weft
 from transport.cli.output import write_json
-from transport.diagnose import Settings, diagnose
+from transport.diagnose import Settings, diagnose, settled_ns
 from transport.trace import open_store
 
 RANKS = 4
@@ -100,8 +100,8 @@ def traced(case: Case, folder: Path) -> dict[str, Any]:
 
 
 def judged(case: Case, folder: Path) -> dict[str, Any]:
-    now_ns = time.time_ns()  # before the trace is read, which takes a while
-    with open_store(folder) as store:
+    now_ns = settled_ns(folder)
+    with open_store(folder, until_ns=now_ns) as store:
         found = diagnose(store, Settings(now_ns=now_ns))
         rows = store.rows("SELECT count(*) FROM operations")
     certain = [one for one in found.findings if one.certain]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,14 +34,14 @@ def command(folder: Path, job: str | None, routes_file: Path | None, json_path: 
 
     Example: weft diagnose /scratch/job-17
     """
-    from transport.diagnose import Settings, diagnose
+    from transport.diagnose import Settings, diagnose, settled_ns
     from transport.plan.routes import FILE
 
     if routes_file is None and (folder / FILE).is_file():
         routes_file = folder / FILE
     routes = known_routes(routes_file)
-    now_ns = time.time_ns()  # before the trace is read, which takes a while
-    with shared.opened(folder, job) as store, shared.reporting_errors():
+    now_ns = settled_ns(folder)
+    with shared.opened(folder, job, until_ns=now_ns) as store, shared.reporting_errors():
         found = diagnose(store, Settings(routes=routes, now_ns=now_ns))
     if json_path is not None:
         write_json(as_json(found), json_path)

@@ -52,15 +52,21 @@ def reporting_errors() -> Iterator[None]:
 
 
 @contextmanager
-def opened(folder: Path, job: str | None, *, one_job: bool = True) -> Iterator[Store]:
-    """Opens a folder of traces. If `one_job`, several jobs in it are an error without `job`."""
+def opened(
+    folder: Path, job: str | None, *, one_job: bool = True, until_ns: int | None = None
+) -> Iterator[Store]:
+    """Opens a folder of traces. If `one_job`, several jobs in it are an error without `job`.
+
+    until_ns: leaves out records after this time of day.
+    """
     from transport.trace.store import open_store
 
     with reporting_errors():
         with progress_on_a_terminal("reading traces") as progress:
             store = open_store(
-                folder, job=job, progress=lambda done, of: progress(f"{done} of {of}", done / of)
-            )
+                folder, job=job, until_ns=until_ns,
+                progress=lambda done, of: progress(f"{done} of {of}", done / of),
+            )  # fmt: skip
         with store:
             jobs = store.jobs()
             if one_job and len(jobs) > 1:

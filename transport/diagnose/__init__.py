@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from transport.diagnose.alive import settled_ns
 from transport.diagnose.diagnosis import Diagnosis, Settings, diagnose
 from transport.diagnose.finding import CLASSES, Finding, Place
 
-__all__ = ["CLASSES", "Diagnosis", "Finding", "Place", "Settings", "diagnose"]
+__all__ = ["CLASSES", "Diagnosis", "Finding", "Place", "Settings", "diagnose", "settled_ns"]

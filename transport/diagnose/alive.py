@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
 from transport.trace.store import Store
 
 PROC = Path("/proc")
 STOPPED = ("T", "t")
+# A trace's records reach its file within 20 to 100 ms.
+WRITTEN_AFTER_S = 0.25
+QUIET_S = 60.0  # a file that has not changed for so long is no longer written
+
+
+def settled_ns(folder: Path) -> int:
+    """The time of day up to which the traces in a folder are written; waits until they are.
+
+    Pass it to open_store(until_ns=): then the traces of running processes end at the same time.
+    """
+    now_ns = time.time_ns()
+    try:
+        changed_s = max((one.stat().st_mtime for one in folder.rglob("*.trace")), default=0.0)
+    except OSError:  # a file was removed meanwhile, so a process is at work
+        changed_s = now_ns / 1e9
+    if changed_s > now_ns / 1e9 - QUIET_S:
+        time.sleep(WRITTEN_AFTER_S)
+    return now_ns
 
 
 def states(store: Store) -> dict[int, str]:

@@ -60,8 +60,11 @@ class ProcessRecords:
         return first + self.ahead_ns, last + self.ahead_ns
 
 
-def read_process(files: ProcessFiles, ahead_ns: int) -> ProcessRecords:
-    """Reads all files of a process. Unreadable parts are left out, and `damage` describes them."""
+def read_process(files: ProcessFiles, ahead_ns: int, until_ns: int | None = None) -> ProcessRecords:
+    """Reads all files of a process. Unreadable parts are left out, and `damage` describes them.
+
+    until_ns: leaves out records with a later time, in nanoseconds since 1970.
+    """
     found = ProcessRecords(ahead_ns)
     parts: dict[str, list[Rows]] = {}
     damage = [_missing(*gap) for gap in files.gaps]
@@ -83,7 +86,10 @@ def read_process(files: ProcessFiles, ahead_ns: int) -> ProcessRecords:
         same = [one for one in rows if one.dtype == rows[0].dtype]
         if len(same) < len(rows):
             damage.append(f"records of the kind {kind} differ between its files")
-        found.rows[kind] = np.concatenate(same)
+        every = np.concatenate(same)
+        found.rows[kind] = (
+            every if until_ns is None else every[every["time_ns"] <= until_ns - ahead_ns]
+        )
     found.damage = "; ".join(damage)
     return found
 

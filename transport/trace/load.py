@@ -86,11 +86,13 @@ def insert(database: DuckDBPyConnection, table: str, rows: Columns) -> None:
 
 
 def load(
-    database: DuckDBPyConnection, folder: Path, job: str | None, progress: Progress | None = None
-) -> list[str]:
+    database: DuckDBPyConnection, folder: Path, job: str | None, progress: Progress | None = None,
+    until_ns: int | None = None,
+) -> list[str]:  # fmt: skip
     """Reads all traces below the folder; returns a line for each file that could not be read.
 
-    job: reads only processes of this job. TraceError if there is no trace.
+    job: reads only processes of this job. until_ns: reads only records up to this time of day.
+    TraceError if there is no trace.
     """
     processes, problems = scan(folder)
     if not processes:
@@ -107,7 +109,7 @@ def load(
     inserter = _Inserter(database)
     rows = []
     for at, (files, clock) in enumerate(zip(processes, clocks, strict=True)):
-        found = read_process(files, clock.ahead_ns)
+        found = read_process(files, clock.ahead_ns, until_ns)
         rows.append(_process_row(at, files, found, clock))
         for table, columns_of in GATHERED.items():
             inserter.add(table, at, columns_of(found))

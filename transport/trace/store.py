@@ -148,12 +148,15 @@ def open_store(
     job: str | None = None,
     file: Path | str | None = None,
     progress: Progress | None = None,
+    until_ns: int | None = None,
 ) -> Store:
     """Opens the traces below a folder, or a folder that to_parquet() has written.
 
     job: only the processes of this job.
     file: keeps the tables in this database file, which must not exist; by default in memory.
     progress: called after the files of each process were read.
+    until_ns: leaves out records after this time of day. While processes still write, their files
+    are read one after the other; without it, the last one would seem to be ahead of the others.
     TraceError if there is no trace; TraceExtraError without DuckDB.
     """
     where = Path(folder)
@@ -166,7 +169,7 @@ def open_store(
         if (where / "processes.parquet").exists():
             _attach(database, where, job)
             return Store(database, where, [*_lacking(where), *_passed_over(where)])
-        return Store(database, where, load(database, where, job, progress))
+        return Store(database, where, load(database, where, job, progress, until_ns))
     except duckdb.Error as error:
         database.close()
         raise TraceError(f"cannot read {where}: {error}") from None
