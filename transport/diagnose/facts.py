@@ -31,7 +31,8 @@ SELECT o.process, o.id, m.comm_id, m.rank, m.ranks, coalesce(o.function, '') AS 
   o.sequence, coalesce(o.count, 0) AS count, coalesce(o.datatype, '') AS datatype,
   coalesce(o.root, -1) AS root, coalesce(o.begin_ns, -1) AS begin_ns,
   coalesce(p.arrival_ns, -1) AS arrival_ns,
-  CASE WHEN p.open > 0 THEN -1 ELSE coalesce(p.end_ns, o.end_ns, -1) END AS end_ns
+  CASE WHEN p.open > 0 THEN -1 ELSE coalesce(p.end_ns, o.end_ns, -1) END AS end_ns,
+  coalesce(o.algorithm, '') ILIKE '%tree%' OR o.function IN ('Broadcast', 'Reduce') AS relays
 FROM operations o JOIN comms m ON m.process = o.process AND m.id = o.comm
 LEFT JOIN part p ON p.process = o.process AND p.operation = o.id
 ORDER BY o.process, o.begin_ns, o.id
@@ -60,7 +61,7 @@ SELECT g.process, row_number() OVER () AS id, c.pair AS comm_id, 0 AS rank, 2 AS
   coalesce(g.bytes, 0) AS count, '' AS datatype, -1 AS root, coalesce(g.posted_ns, -1) AS begin_ns,
   CASE WHEN g.sends THEN coalesce(g.posted_ns, -1) ELSE -1 END AS arrival_ns,
   CASE WHEN g.status = 0 THEN coalesce(g.end_ns, -1) ELSE -1 END AS end_ns,
-  CASE WHEN g.sends THEN g.process ELSE d.process END AS sender
+  CASE WHEN g.sends THEN g.process ELSE d.process END AS sender, false AS relays
 FROM messages g JOIN connections c ON c.process = g.process AND c.id = g.connection
 JOIN connections d ON d.pair = c.pair AND (d.process <> c.process OR d.id <> c.id)
 ORDER BY g.process, g.posted_ns
@@ -97,6 +98,7 @@ class Facts:
 
     processes: by number. calls: one row for each operation of each process. `instance` numbers the
     operations of a job: rows with the same number are the calls of one operation at its ranks.
+    `relays`: in this operation, ranks may have to receive before they can send, as in a tree.
     edges: one row for each operation, sender and receiver, by process numbers.
     """
 

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts, ordinals
-from transport.diagnose.windows import Windows, kinds_of, medians, moments
+from transport.diagnose.windows import Windows, begun_ns, kinds_of, medians, moments
 
 Array = NDArray[Any]
 
 SLOW = float(np.log(1.5))  # more than a pair's usual time, from which on messages are slow
 SLOW_ALONE = float(np.log(2.5))  # the same, compared with other pairs
 DEVIATIONS = 6.0  # and more than this many usual deviations
+RELAYS_MIN = 8  # calls of a rank that relays, from which on its own usual time is known
 RECENT = 3  # windows that are not yet history
 HISTORY_MIN, HISTORY_MAX = 2, 50  # windows of which the usual time is the median
 
@@ -66,14 +67,23 @@ def _latest(times: Array, when: Array, side: Literal["left", "right"]) -> Array:
 
 def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     calls = facts.calls
-    kinds, process = kinds_of(calls), calls["process"]
+    process = calls["process"]
+    kinds = _directed(calls)
+    relaying = relaying_of(facts, kinds)
     alike = np.stack([kinds, ordinals(process, kinds), roles_of(process, kinds)], axis=1)
+    alike[relaying] = np.stack([-1 - kinds, process, process], axis=1)[relaying]
     _, group = np.unique(alike, axis=0, return_inverse=True)
     group = group.ravel()
     own = own_ns(calls)
+    own[relaying & (np.bincount(group, minlength=1)[group] < RELAYS_MIN)] = -1
     known = own >= 0
     excess, gpu = np.zeros(len(own)), np.zeros(len(own))
     excess[known] = beyond_doubt(group[known], own[known])
+    # A rank whose input came early has time on its own, too, but it is not later than its peers.
+    arrival = calls["arrival_ns"]
+    after_peers = arrival - medians(calls["instance"], begun_ns(calls))
+    excess = np.where(calls["kind"] == "collective", np.minimum(excess, after_peers), excess)
+    excess = np.maximum(excess, 0)
     waited = (calls["arrival_ns"] - calls["begin_ns"])[known]
     waited = waited - medians(group[known], waited)
     gpu[known] = np.clip(waited, 0, np.maximum(excess[known], 0))
@@ -83,6 +93,37 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     np.add.at(totals, (window, process), excess)
     np.add.at(in_gpu, (window, process), gpu)
     return Lateness(totals, in_gpu)
+
+
+def _directed(calls: dict[str, Array]) -> Array:
+    """Numbers the kinds of calls; sends to later ranks, as in a pipeline, are another kind than
+    sends to earlier ones."""
+    alone = (calls["kind"] == "p2p") & (calls["root"] >= 0)
+    sign = np.where(alone, np.sign(calls["root"].astype(np.int64) - calls["rank"]), 0)
+    return kinds_of(calls) * 3 + sign + 1
+
+
+def relaying_of(facts: Facts, kinds: Array) -> Array:
+    """Which calls send only what the rank has received, as those of the inner ranks of a tree.
+
+    When such a call sends first is a matter of other ranks, so it is compared with the same rank's
+    other calls. A rank relays if in every operation of a kind and communicator it received first.
+    """
+    calls, edges = facts.calls, facts.edges
+    ranks = len(facts.processes)
+    ends = edges["instance"] * ranks + edges["target"]
+    first = np.full(facts.instances * ranks, np.iinfo(np.int64).max)
+    np.minimum.at(first, ends, edges["first_ns"].astype(np.int64))
+    sends = calls["relays"].astype(bool) & (calls["arrival_ns"] >= 0)
+    mine = calls["instance"] * ranks + calls["process"]
+    _, comm = np.unique(calls["comm_id"], return_inverse=True)
+    alike = np.stack([kinds, comm.ravel(), calls["process"]], axis=1)
+    _, group = np.unique(alike, axis=0, return_inverse=True)
+    group = group.ravel()
+    own_turn = np.zeros(int(group.max(initial=0)) + 1, bool)
+    own_turn[group[sends & (first[mine] >= calls["arrival_ns"])]] = True
+    relaying: Array = sends & ~own_turn[group]
+    return relaying
 
 
 def beyond_doubt(groups: Array, values: Array) -> Array:

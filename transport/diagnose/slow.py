@@ -18,7 +18,7 @@ from transport.diagnose.windows import Windows
 
 Array = NDArray[Any]
 
-LATE_SHARE = 0.04  # of an iteration: a rank that comes later than this is late
+LATE_SHARE = 0.06  # of an iteration: a rank that comes later than this is late
 LOSSES_MIN = 8  # segments
 LOSS_RATE_MIN = 1e-3
 LOSS_CONTRAST = 10.0  # how much more a place loses than all others
