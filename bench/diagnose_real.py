@@ -1,7 +1,8 @@
 """Real faults in a lab of namespaces: processes stopped and killed, links cut, lossy and slow.
 
 Four ranks on four hosts compute and sum an array around a ring over weft, with a trace. After some
-seconds a fault begins; some seconds later the trace is diagnosed. The table has each verdict.
+seconds a fault begins; some seconds later, while the job runs, it is diagnosed. The table has each
+verdict.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import click
 
 from bench.diagnose import of_finding
 from bench.lib.common import ROOT, Config, document, emit, interruptible, json_option
-from transport.diagnose import Settings, diagnose
+from transport.diagnose import Settings, diagnose, settled_ns
 from transport.lab import Lab, LabModel, Link
 from transport.trace import open_store
 
@@ -123,14 +124,9 @@ def measure(lab: Lab, case: Case, healthy_s: float, faulty_s: float) -> Config:
         time.sleep(healthy_s)
         case.begin(lab, ranks)
         time.sleep(faulty_s)
-        for one in ranks:
-            if one.poll() is None and case.name != "stopped":
-                assert one.stdin is not None
-                one.stdin.close()
-        time.sleep(1)
-        stack.close()
-        with open_store(folder) as store:
-            found = diagnose(store, Settings())
+        now_ns = settled_ns(folder)
+        with open_store(folder, until_ns=now_ns) as store:  # while the job runs, as users would
+            found = diagnose(store, Settings(now_ns=now_ns))
     certain = [one for one in found.findings if one.certain]
     said = of_finding(certain[0]) if certain else ("healthy", "", -1)
     right = said[0] == case.verdict and (case.rank < 0 or said[2] == case.rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -23,6 +24,8 @@ LOSSES_MIN = 8  # segments
 LOSS_RATE_MIN = 1e-3
 LOSS_CONTRAST = 10.0  # how much more a place loses than all others
 QUEUED_RATIO = 1.5  # losses on paths with such round-trip times are those of full queues
+GROWN_RATIO = 3.0  # the same, compared with earlier round-trip times of the same paths
+QUEUED_LATER = 2  # windows after those in which losses were seen
 SHARE_MIN, PURITY_MIN = 0.25, 0.5  # a place that explains less is none
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 
@@ -193,7 +196,8 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if found is None:
         return None
     place, rate, other_rate, mine = found
-    if _queued(paths, span, mine, lost > 0):
+    queued = _queued(paths, span, mine, lost > 0)
+    if queued:
         return None
     often = ((paths.lost[span] + paths.timeouts[span])[:, mine] > 0).any(axis=1).sum()
     begin, end = seen.windows.span(span.start, at)
@@ -204,15 +208,18 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         return None
     text = (
         f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
-        f"({rate:.2%}), all other paths {other_rate:.4%}, while round-trip times stayed usual: "
-        "the queues were not full."
+        f"({rate:.2%}), all other paths {other_rate:.4%}, "
     )
+    if queued is None:
+        text += "and there is no round-trip time that would tell whether queues were full."
+    else:
+        text += "while round-trip times stayed usual: the queues were not full."
     if down:
         text += f" {down:.0f} times a path through it became unusable."
     return Finding(
         "network_loss", place, begin, end,
         _confidence(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)),
-        place.kind != "network", text,
+        place.kind != "network" and (queued is False or down >= LOSSES_MIN), text,
         LOSS_QUERY, "Check the cable, the optics and the error counters at both ends of this link.",
         weight=float(lost[mine].sum()),
     )  # fmt: skip
@@ -266,19 +273,47 @@ def _log_likelihood(lost: Array, sent: Array) -> Array:
     return np.asarray(lost * np.log(rate) + (total - lost) * np.log(1 - rate))
 
 
-def _queued(paths: Paths, span: slice, mine: Array, lossy: Array) -> bool:
-    """Whether lossy paths of a place had much longer round-trip times than similar other paths.
+def _queued(paths: Paths, span: slice, mine: Array, lossy: Array) -> bool | None:
+    """Whether lossy paths of a place had much longer round-trip times than others, or than before.
 
-    Similar are paths of the same pair or, if none is left, paths that cross as many links.
+    Others are paths of the same pair or, if none is left, paths that cross as many links. None: the
+    round-trip times of the lossy paths are not known.
     """
-    rtt = np.nanmedian(paths.rtt_ns[span], axis=0)
+    rtt = _longest_rtt(paths, span)
+    seen = np.flatnonzero(mine & lossy & ~np.isnan(rtt))
+    if not seen.size:
+        return None
+    with warnings.catch_warnings():  # of paths that were never sampled
+        warnings.simplefilter("ignore", RuntimeWarning)
+        before = np.nanmedian(paths.rtt_ns[: span.start], axis=0)
+    grown = (rtt / before)[seen]
+    grown = grown[~np.isnan(grown)]
+    if grown.size and float(np.median(grown)) > GROWN_RATIO:
+        return True
     lengths = np.array([len(one) for one in paths.links])
     others = ~mine & ~np.isnan(rtt)
     ratios = []
-    for at in np.flatnonzero(mine & lossy & ~np.isnan(rtt)).tolist():
+    for at in seen.tolist():
         alike = others & (paths.pair == paths.pair[at])
         if not alike.any():
             alike = others & (lengths == lengths[at])
         if alike.any():
             ratios.append(float(rtt[at] / np.median(rtt[alike])))
     return bool(ratios) and float(np.median(ratios)) > QUEUED_RATIO
+
+
+def _longest_rtt(paths: Paths, span: slice) -> Array:
+    """[path]: the longest round-trip time in some windows and the next ones; NaN: not known.
+
+    Packets that are lost have no round-trip time, so a full queue is seen in those that come later.
+    A path without samples in these windows has that of the next window with one.
+    """
+    stop = span.stop + QUEUED_LATER
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        rtt: Array = np.nanmax(paths.rtt_ns[span.start : stop], axis=0)
+    later = paths.rtt_ns[stop:]
+    if len(later):
+        next_one = later[(~np.isnan(later)).argmax(axis=0), np.arange(later.shape[1])]
+        rtt = np.where(np.isnan(rtt), next_one, rtt)
+    return rtt
