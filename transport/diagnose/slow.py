@@ -22,6 +22,7 @@ Array = NDArray[Any]
 LATE_SHARE = 0.06  # of an iteration: a rank that comes later than this is late
 LOSSES_MIN = 8  # segments
 LOSS_RATE_MIN = 1e-3
+HOST_LOSS_RATE = 0.01  # hosts lose less by full sockets, if not at once
 LOSS_CONTRAST = 10.0  # how much more a place loses than all others
 QUEUED_RATIO = 1.5  # losses on paths with such round-trip times are those of full queues
 GROWN_RATIO = 3.0  # the same, compared with earlier round-trip times of the same paths
@@ -202,6 +203,9 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     often = ((paths.lost[span] + paths.timeouts[span])[:, mine] > 0).any(axis=1).sum()
     begin, end = seen.windows.span(span.start, at)
     down = float(downs[mine].sum())
+    # A host whose socket overflows loses many packets at once, and seldom. Without routes, that
+    # cannot be told from a link by its place.
+    steady = bool(paths.names) or (rate >= HOST_LOSS_RATE and often == span.stop - span.start)
     # Full queues also lose packets, for a moment, above all at the start. Later, paths that become
     # unusable are direct evidence.
     if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
@@ -219,7 +223,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     return Finding(
         "network_loss", place, begin, end,
         _confidence(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)),
-        place.kind != "network" and (queued is False or down >= LOSSES_MIN), text,
+        place.kind != "network" and (queued is False or down >= LOSSES_MIN) and steady, text,
         LOSS_QUERY, "Check the cable, the optics and the error counters at both ends of this link.",
         weight=float(lost[mine].sum()),
     )  # fmt: skip
@@ -306,7 +310,7 @@ def _longest_rtt(paths: Paths, span: slice) -> Array:
     """[path]: the longest round-trip time in some windows and the next ones; NaN: not known.
 
     Packets that are lost have no round-trip time, so a full queue is seen in those that come later.
-    A path without samples in these windows has that of the next window with one.
+    The next sample after them counts as well: real processes write one a second.
     """
     stop = span.stop + QUEUED_LATER
     with warnings.catch_warnings():
@@ -315,5 +319,5 @@ def _longest_rtt(paths: Paths, span: slice) -> Array:
     later = paths.rtt_ns[stop:]
     if len(later):
         next_one = later[(~np.isnan(later)).argmax(axis=0), np.arange(later.shape[1])]
-        rtt = np.where(np.isnan(rtt), next_one, rtt)
+        rtt = np.fmax(rtt, next_one)
     return rtt
