@@ -242,7 +242,7 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable, bool long_vanish) noe
   if (!usable) ++counters_[path].downs;
   if (size_ != nullptr && !usable) {
     size_->on_silent(path);
-    troubles_[path].probe_id = 0;  // the pending probe may be too short to test segments of full size
+    troubles_[path].probe_id = 0;  // an answer to the pending probe must not count, as it may be shorter than a segment
   }
   usable_count_ = usable ? usable_count_ + 1 : usable_count_ - 1;
   // The first probe is sent at once. If only the last segments of a message were lost, the path is usable again after

@@ -162,7 +162,8 @@ class PathSet {
 
  private:
   bool start_policy(i64 now_ns) noexcept;
-  // Allocates the path states at the first use. troubles() does so for the probing states. False when out of memory.
+  // Allocates the path states at the first use. troubles() allocates the probing states. Both return false when out of
+  // memory.
   bool states() noexcept;
   bool troubles() noexcept {
     if (troubles_ == nullptr) troubles_.reset(new (std::nothrow) PathTrouble[count_]);

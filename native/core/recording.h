@@ -37,7 +37,7 @@ class DecisionEncoder {
   explicit DecisionEncoder(u32 owner_tag);
 
   // Returns the entries of one decision, valid until the next call. If the caller cannot store them, it must call
-  // drop().
+  // drop(), so that a policy entry among them is made again.
   std::span<const std::byte> encode(const Decision& decision) noexcept;
   void drop() noexcept;
   std::span<const std::byte> encode_gap(u64 decisions) noexcept;
