@@ -176,7 +176,7 @@ Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::s
     if ((named || twin) && session->remote_token == theirs.session) return session.get();
   }
   if (theirs.joined != 0) {
-    *error = "the hello names a session that has ended";
+    *error = "the session that the hello names has ended; connect again";
     return nullptr;
   }
   constexpr std::size_t kSessionsMax = 8192;
@@ -213,7 +213,7 @@ bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
     return false;
   }
   if (theirs.target_node != 0 && theirs.target_node != node_) {
-    refuse(channel, 0, Status::refused, "the requested process is gone; another one listens here");
+    refuse(channel, 0, Status::refused, "the requested process is gone; another process listens at its address");
     return false;
   }
   if (!fits_socket(*channel, theirs)) {

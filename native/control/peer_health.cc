@@ -19,7 +19,7 @@ Status PeerHealth::on_tick(std::int64_t now_ns, const HealthFacts& facts) noexce
   const auto recent = [&](std::int64_t at_ns, std::int64_t within_ns) {
     return at_ns >= 0 && now_ns - at_ns <= within_ns;
   };
-  // If no pong arrived recently, recent data proves that the process runs.
+  // A recent pong says whether the peer's engines run. Without one, recent data proves that they do.
   const bool runs = recent(facts.pong_ns, kRecentTicks * limits_.tick_ns) ? facts.engines_turn : data;
   const bool host = data || recent(facts.pong_ns, kKernelRecentNs) || recent(facts.kernel_ns, kKernelRecentNs);
 
