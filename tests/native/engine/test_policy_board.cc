@@ -178,7 +178,7 @@ TEST(policy_board__changes_reach_live_flows_and_own_choices_stay) {
   CHECK_EQUAL(pair.runtime->change_policy("credit", "none", PolicyChange::policy, &error), Status::ok);
   CHECK_EQUAL(pair.here->change_policy("window", "teleport", PolicyChange::policy, &error), Status::invalid_argument);
   CHECK_EQUAL(pair.here->change_policy("credit", "x=1", PolicyChange::params, &error), Status::invalid_argument);
-  CHECK_EQUAL(error, "no credit policy is in force");
+  CHECK_EQUAL(error, "no credit policy is in use, so it has no parameters to change: choose a policy first");
   pair.exchange(1 << 20);
 }
 
