@@ -115,7 +115,7 @@ class BoundConnection {
     counted_ = nullptr;
     if (home->forked()) return;
     const Unlocked others_run;
-    connection = nullptr;  // without the GIL, because releasing the last reference stops the engines
+    connection = nullptr;  // the GIL is released, because dropping the last reference stops the engines
   }
 
   // Counters of the open connection, or their last values if it is closed: they never decrease.
@@ -172,7 +172,7 @@ class BoundConnection {
         last = counted_->counters();
       }
       last_counters_ = std::move(last);
-    } catch (const std::bad_alloc&) {  // then counters() returns zeros
+    } catch (const std::bad_alloc&) {  // out of memory: counters() will return zeros
     }
   }
 
