@@ -131,7 +131,7 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
       CHECK_EQUAL(end_of(receives[i]), Status::ok);
       CHECK(received[i]->holds(*sent[i]));
     }
-    // All bytes of the message have arrived, but must not be written yet.
+    // All bytes of the second message have arrived, but must not be written to its target before the first message.
     {
       const Memory early(pattern(1'000, 77)), place(untouched(1'000));
       CallersStream busy(0);
@@ -148,7 +148,7 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
       CHECK_EQUAL(end_of(second), Status::ok);
       CHECK(target.holds(early) && place.holds(early));
     }
-    // Messages whose stream never proceeds are given up at once, and closing does not wait.
+    // Messages behind a stream that never proceeds are cancelled at once, and close() does not wait for them.
     CallersStream stuck(0);
     const auto before = post(*device, pair.there, gpu::Way::to_device, received[0]->all());
     CHECK_EQUAL(device->wait_on(before, stuck.stream, &error), Status::ok);
