@@ -370,8 +370,8 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
 void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
   if (!states()) return;
   PathState& state = paths_[path];
-  // Ignores the request for a silent path, which is probed anyway, and requests in the same round trip, which tell
-  // nothing new.
+  // Ignores a request for a silent path, which is probed anyway, and a request within a round trip of the last probe,
+  // because the answer to that probe tells as much.
   const bool recent = now_ns - trouble(path).probe_sent_ns < state.rtt.smoothed_ns();
   if (!state.usable || state.probe_asked || recent || !troubles()) return;
   state.probe_asked = true;
