@@ -11,7 +11,7 @@ namespace weft::bench {
 
 enum class RdmaBenchWhat : std::uint8_t {
   datapath,  // only VerbsDatapath: tx_burst, reap, rx_burst, repost
-  stub,      // only the fake libibverbs, to know its own cost
+  stub,      // only the fake libibverbs, to measure its own cost
   stack,     // VerbsDatapath with two protocol cores
 };
 enum class RdmaBenchPayload : std::uint8_t {
