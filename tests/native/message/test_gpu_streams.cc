@@ -86,8 +86,8 @@ TEST(gpu__order_with_the_callers_streams) {
     __atomic_store_n(&word, 1u, __ATOMIC_RELEASE);
     before.finish();
     const auto waiting = post(*device, pair.there, gpu::Way::to_device, received.all());
-    // These calls fail; the concurrent worker makes none of them while a message waits. The attendant records the first
-    // event; if that call failed, streams would make the copies.
+    // Each of these calls of wait_on() fails; the worker's thread makes none of them while a message waits. The first
+    // event is recorded by the attendant, so the failing record is the second.
     for (const auto& [symbol, nth] :
          {std::pair{"cuEventCreate", 1}, {"cuStreamWaitValue32_v2", 1}, {"cuEventRecord", 2}}) {
       fail_at(symbol, nth);
