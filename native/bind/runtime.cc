@@ -24,7 +24,8 @@ namespace {
 // memory runs out.
 using Lane = std::list<std::shared_ptr<Posted>>;
 
-// A connection and its pending requests. A request is kept here until it is done, even if Python has dropped it.
+// A connection and its pending requests. Its list keeps a request until the request is done, even if Python has dropped
+// it.
 class BoundConnection {
  public:
   BoundConnection(std::shared_ptr<Home> home, std::shared_ptr<message::Connection> connection)
