@@ -49,8 +49,8 @@ TraceWriters& writers() noexcept {
   return *made;
 }
 
-// At the exit of the process: ends the traces whose owners live on, as NCCL's profiler does. All of them together take
-// at most kTraceCloseNs.
+// At the exit of the process: ends the traces whose owners are never destroyed, such as NCCL's profiler. All of them
+// together take at most kTraceCloseNs.
 void close_writers() noexcept {
   std::vector<std::shared_ptr<TraceWriter>> open;
   try {
@@ -387,7 +387,7 @@ bool TraceWriter::drain(bool last) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     draining_ = rings_;
-    ending_.swap(ended_);  // the rings may still hold records that refer to these standing records
+    ending_.swap(ended_);  // kept until the rings are written: they may hold records that refer to these
   }
   taken_.resize(draining_.size());
   bool any = false;
