@@ -116,7 +116,7 @@ class BoundConnection {
     counted_ = nullptr;
     if (home->forked()) return;
     const Unlocked others_run;
-    connection = nullptr;  // the GIL is released, because dropping the last reference stops the engines
+    connection = nullptr;  // without the GIL: dropping the last reference may wait for the engines' threads
   }
 
   // Counters of the open connection, or their last values if it is closed: they never decrease.

@@ -163,7 +163,7 @@ void ControlPlane::run() noexcept {
   // Tells the peers that the sessions end, so that they need not detect it themselves.
   try {
     for (const auto& [id, session] : sessions_) static_cast<void>(send_to(session.get(), encode(Verdict{})));
-  } catch (const std::bad_alloc&) {  // without the verdict, the peers still see that the sockets are closed
+  } catch (const std::bad_alloc&) {  // out of memory: the peers still see that the sockets are closed
   }
 }
 
