@@ -138,8 +138,8 @@ class Chain {
     EventPairs pairs;
     std::atomic<std::uint64_t> lost_told{0};
     const int pid = ::getpid();
-    int own_mask = 0;      // what weft's profiler wants; each init sets it to the same value
-    int chained_mask = 0;  // what the chained profiler wants, if weft's profiler wants events too
+    int own_mask = 0;      // event types that weft's profiler wants; each init sets them to the same value
+    int chained_mask = 0;  // event types that the chained profiler wants; unused if weft's profiler wants none
   };
   // Never destroyed, because NCCL's threads may call until the process ends. Only made if a profiler is chained.
   static State& state() noexcept {
@@ -174,7 +174,7 @@ class Chain {
             "PROFILER/weft: the profiler that WEFT_PROFILER_CHAIN names cannot profile this communicator: its init "
             "failed");
       }
-      join_masks(*made);  // after both inits, so that a communicator that runs loses no events
+      join_masks(*made);  // only after both inits, so that communicators in use keep their event types meanwhile
       *context = state().contexts.add(std::move(made));
     } catch (const std::bad_alloc&) {  // out of memory: the communicator is not profiled
       *context = nullptr;

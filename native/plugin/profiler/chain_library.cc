@@ -126,7 +126,8 @@ void on_crash(int signal, siginfo_t* info, void* machine) {
     struct sigaction standard{};
     standard.sa_handler = SIG_DFL;
     static_cast<void>(::sigaction(signal, &standard, nullptr));
-    if (info->si_code <= 0) static_cast<void>(::raise(signal));  // a sent signal is sent again; a fault recurs
+    // A fault occurs again when this handler returns; a signal that a process sent (si_code <= 0) must be raised again.
+    if (info->si_code <= 0) static_cast<void>(::raise(signal));
   }
 }
 
