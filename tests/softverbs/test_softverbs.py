@@ -118,7 +118,7 @@ def test_softverbs__control_packets_longer_than_a_datagram(mode: str) -> None:
 
 
 def take_all(connection: Connection, handles: list[Handle]) -> None:
-    """Waits for more messages than the peer sent before it died, so that it must get an error."""
+    """Waits for more messages than the peer sent before it died, so a wait must raise an error."""
     for handle in handles:
         handle.wait(timeout_s=PATIENCE_S)
     for _ in range(20):
