@@ -122,7 +122,7 @@ TEST(host_time__the_last_late_departures_are_known) {
   HostTime host;
   CHECK(!host.left_late(0));
   for (i64 at = 100; at < 600; at += 100) host.on_late_departure(at, at + 10);
-  CHECK(!host.left_late(105));  // the first of the five is already forgotten
+  CHECK(!host.left_late(105));  // only the last four are remembered, and this is the first of five
   for (i64 at = 200; at < 600; at += 100)
     CHECK(host.left_late(at) && host.left_late(at + 10) && !host.left_late(at + 11));
 }

@@ -293,7 +293,7 @@ TEST(recording__a_full_ring_counts_and_never_waits) {
   CHECK_EQUAL(tap.decisions() + tap.lost(), 1000);
   std::vector<std::byte> out;
   CHECK(tap.take(&out) <= 4096);
-  tap.on_decision(decision);  // first reports how many were dropped
+  tap.on_decision(decision);  // the first entry that this writes reports how many decisions were dropped
   out.clear();
   CHECK(tap.take(&out) > 0);
   core::RecordingEntry entry;
