@@ -46,7 +46,7 @@ Status bench_core(const engine::Knobs& knobs, std::int64_t segments, std::int64_
   core::PeerConfig peer;
   peer.path_count = static_cast<std::uint16_t>(paths);
   peer.segment_bytes = static_cast<std::uint16_t>(segment_bytes);
-  // The largest burst of the protocol, because there is no NIC that limits it.
+  // No NIC limits the bursts here, so they may be as large as the protocol allows.
   peer.train_bytes_max = static_cast<std::uint32_t>(wire::kMaxBurstSegments * segment_bytes);
   peer.port_buffer_bytes = 8 << 20;
   MemWire wire;

@@ -1,5 +1,5 @@
-// Measures the kernels, compared with device copies of the same size, for bench/gpu.py. The results are not checked
-// here, but by kernels_check (tests/device).
+// Measures the kernels, compared with device copies of the same size, for bench/gpu.py. kernels_check (tests/device)
+// checks their results.
 #pragma once
 
 #include <cstdint>

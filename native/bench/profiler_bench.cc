@@ -98,7 +98,7 @@ class Caller {
 
 Status bench_profiler(const std::string& library, std::int64_t operations, int channels, int steps,
                       ProfilerBenchResult* out, std::string* error) {
-  void* const opened = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);  // stays open: its threads may run
+  void* const opened = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);  // never closed: it may have threads
   auto* const table = opened == nullptr ? nullptr : static_cast<Profiler*>(::dlsym(opened, "ncclProfiler_v5"));
   void* context = nullptr;
   int mask = 0;
@@ -110,8 +110,9 @@ Status bench_profiler(const std::string& library, std::int64_t operations, int c
     return Status::invalid_argument;
   }
   Caller caller(table, context);
-  // The writing thread needs pauses to keep up: without them a ring would fill, and dropping records is cheaper than
-  // writing.
+  // Between groups of kAtOnce operations the benchmark sleeps, outside of the measured time, so that the thread that
+  // writes the trace can empty the rings. If a ring were full, records would be dropped, which takes less time than
+  // storing them.
   constexpr std::int64_t kAtOnce = 64;
   constexpr useconds_t kPauseUs = 25'000;
   std::int64_t spent_ns = 0;

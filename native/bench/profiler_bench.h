@@ -13,8 +13,9 @@ struct ProfilerBenchResult {
   std::int64_t calls_per_operation = 0;
 };
 
-// Profiles `operations` all-reduces in version 5 of NCCL's interface, each with a proxy operation that sends and one
-// that receives for each of `channels`, of `steps` steps each. The knob `trace` says where the trace is written.
+// Makes the calls of version 5 of NCCL's profiler interface for `operations` all-reduces. For each of `channels`
+// channels, an all-reduce has a proxy operation that sends and one that receives, with `steps` steps each. The knob
+// `trace` says where the trace is written.
 Status bench_profiler(const std::string& library, std::int64_t operations, int channels, int steps,
                       ProfilerBenchResult* out, std::string* error);
 

@@ -11,7 +11,7 @@ namespace weft::bench {
 
 enum class RdmaBenchWhat : std::uint8_t {
   datapath,  // only VerbsDatapath: tx_burst, reap, rx_burst, repost
-  stub,      // only the fake libibverbs, to know its own cost
+  stub,      // only the fake libibverbs, to measure its own cost
   stack,     // VerbsDatapath with two protocol cores
 };
 enum class RdmaBenchPayload : std::uint8_t {
@@ -47,7 +47,7 @@ struct RdmaSetupResult {
   // Time until all paths work again; 0 for RC, where the peer would have to re-establish its queue pairs too.
   std::int64_t mend_ns = 0;
   std::int64_t mended = 0;
-  std::int64_t datapath_bytes = 0;  // heap bytes of the datapath; -1: the allocator does not count
+  std::int64_t datapath_bytes = 0;  // heap bytes of the datapath; -1: this C library cannot tell
   std::int64_t core_bytes = 0;      // heap bytes of the protocol core for the same number of peers and paths
   // Numbers of provider objects and requests when all links were up.
   std::int64_t queue_pairs = 0, send_requests = 0, receive_requests = 0, completions = 0, addresses = 0;

@@ -20,7 +20,7 @@ using datapath::VerbsMode;
 
 constexpr std::int64_t kPatienceNs = 60'000'000'000;
 
-// Number of bytes that are allocated now; -1: this C library does not count.
+// Number of heap bytes that are allocated now; -1: this C library cannot tell.
 std::int64_t heap_bytes() {
 #if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
   const struct mallinfo2 heap = ::mallinfo2();

@@ -40,7 +40,8 @@ class Intake {
   gpu::Stream stream_;
 };
 
-// GPU memory of one device and the Python object that owns it. The GIL must be held when it is created or destroyed.
+// GPU memory of one device and the Python object that owns it. The GIL must be held when it is created or destroyed,
+// because that changes the reference count of the Python object.
 class DeviceBuffer {
  public:
   DeviceBuffer(std::shared_ptr<Home> home, py::object owner, std::shared_ptr<const gpu::Layout> layout,
@@ -62,7 +63,7 @@ class DeviceBuffer {
               std::shared_ptr<message::DeviceMessage>* out);
   const gpu::Layout& layout() const { return *layout_; }
   std::uint8_t* data() const { return message::contiguous(*layout_); }
-  // Sleeps until the work given to come_after() is done, and handles signals meanwhile. Returns (status, error).
+  // Sleeps until the work that come_after() recorded is done, and handles signals meanwhile. Returns (status, error).
   py::tuple await_stream();
   gpu::Event event() const { return after_.event; }
 
@@ -77,7 +78,7 @@ class DeviceBuffer {
 };
 
 // A send or receive of device memory. It keeps its buffer alive until it is done. If it is destroyed before that, the
-// buffer is never freed.
+// buffer is never freed, because the engines may still use it.
 class DevicePosted {
  public:
   explicit DevicePosted(std::shared_ptr<DeviceBuffer> buffer) : buffer_(std::move(buffer)) {}

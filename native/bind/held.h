@@ -25,7 +25,8 @@ constexpr std::int64_t kSliceNs = 50'000'000;  // a waiting call checks for sign
 
 inline int code(Status status) { return static_cast<int>(status); }
 
-// Keeps a Python object alive and gives access to its memory. The GIL must be held when it is created or destroyed.
+// Keeps a Python object alive and gives access to its memory. The GIL must be held when it is created or destroyed,
+// because that changes the reference count of the Python object.
 class Buffer {
  public:
   Buffer(const py::object& object, const std::string& argument, bool writable) {
@@ -135,7 +136,7 @@ Status wait_in_slices(std::int64_t timeout_ns, const Done& done, const Wait& wai
 }
 
 // A send or receive of host memory. It keeps its buffer alive until it is done. If it is destroyed before that, the
-// buffer is never freed.
+// buffer is never freed, because the engines may still use it.
 class Posted {
  public:
   Posted(std::shared_ptr<Home> home, std::shared_ptr<const void> buffer, Registered memory)

@@ -24,7 +24,8 @@ inline policy::Family family_of(const std::string& name) {
   throw pybind11::value_error("no policy family '" + name + "': window, credit, path or loss");
 }
 
-// Finds a policy's library and adds it to `libraries`, which must live as long as the returned choice.
+// Finds a policy's library and adds it to `libraries`, which must live as long as the returned choice, because the
+// choice points into the library.
 inline core::PolicyChoice find_policy(policy::Family family, const std::string& name,
                                       const std::vector<std::string>& directories, Libraries* libraries) {
   std::string error;

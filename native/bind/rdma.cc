@@ -1,4 +1,4 @@
-// Python binding of the query which transports an RDMA port supports. The query must open the device.
+// Python binding that asks which transports an RDMA port supports. To find out, it opens the device.
 #include <pybind11/pybind11.h>
 
 #include <string>

@@ -24,7 +24,8 @@ namespace {
 // memory runs out.
 using Lane = std::list<std::shared_ptr<Posted>>;
 
-// A connection and its pending requests. A request is kept here until it is done, even if Python has dropped it.
+// A connection and its pending requests. Its list keeps a request until the request is done, even if Python has dropped
+// it.
 class BoundConnection {
  public:
   BoundConnection(std::shared_ptr<Home> home, std::shared_ptr<message::Connection> connection)
@@ -115,7 +116,7 @@ class BoundConnection {
     counted_ = nullptr;
     if (home->forked()) return;
     const Unlocked others_run;
-    connection = nullptr;  // without the GIL, because releasing the last reference stops the engines
+    connection = nullptr;  // without the GIL: dropping the last reference may wait for the engines' threads
   }
 
   // Counters of the open connection, or their last values if it is closed: they never decrease.
@@ -172,7 +173,7 @@ class BoundConnection {
         last = counted_->counters();
       }
       last_counters_ = std::move(last);
-    } catch (const std::bad_alloc&) {  // then counters() returns zeros
+    } catch (const std::bad_alloc&) {  // out of memory: counters() will return zeros
     }
   }
 

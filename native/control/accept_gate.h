@@ -37,8 +37,8 @@ class AcceptGate {
   void close() noexcept;
 
  private:
-  std::int64_t again_ns_ = 0;          // 0: not paused
-  std::int64_t failing_since_ns_ = 0;  // 0: the last accept succeeded
+  std::int64_t again_ns_ = 0;          // when accepting starts again; 0: it is not paused
+  std::int64_t failing_since_ns_ = 0;  // since when accept() has failed; 0: the last call succeeded
   Status status_ = Status::ok;
   std::int64_t failed_ns_ = 0;
   std::string text_;

@@ -91,7 +91,7 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
   Channel* channel = descriptor < 0 ? nullptr : add_channel(descriptor, true);
   if (channel == nullptr) {
     const int problem = errno;
-    if (place != 0) return nullptr;  // without it, the peer sends no data to that interface's address
+    if (place != 0) return nullptr;  // no error: the peer sends no data to this interface's address
     const bool exhausted = engine::is_out_of_descriptors(problem);
     session->last_status = exhausted ? Status::out_of_descriptors : Status::address_unavailable;
     session->last_error = "cannot connect to " + target_of(to) + ": " + std::strerror(problem);
@@ -147,7 +147,7 @@ void ControlPlane::update_interest(Channel* channel) noexcept {
   ::epoll_ctl(epoll_, EPOLL_CTL_MOD, channel->descriptor(), &event);
 }
 
-// If the socket fails here, it is only shut down: callers still hold a pointer to the channel, so the event loop drops
+// If sending fails, the socket is only shut down: callers still hold a pointer to the channel, so the event loop drops
 // it later.
 void ControlPlane::send(Channel* channel, const std::string& frame) {
   if (!channel->send(frame) || !channel->flush()) ::shutdown(channel->descriptor(), SHUT_RDWR);
@@ -201,7 +201,7 @@ void ControlPlane::lose_channel(Session* session, bool ended, std::int64_t now_n
   }
   session->ping_ns = -1;
   if (session->current != 0) return;
-  // A session without a confirmed connection ends here. If this end has accepted a connection of the peer, the session
+  // A session without a confirmed connection ends now. If this end has accepted a connection of the peer, the session
   // ends only after kRejoinNs, because the peer may have confirmed it and will then reconnect.
   if (!session->dialled && !session->confirmed) {
     const auto opens = accepts_.lower_bound({session->id, 0});

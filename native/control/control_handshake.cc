@@ -176,7 +176,7 @@ Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::s
     if ((named || twin) && session->remote_token == theirs.session) return session.get();
   }
   if (theirs.joined != 0) {
-    *error = "the hello names a session that has ended";
+    *error = "the session that the hello names has ended; connect again";
     return nullptr;
   }
   constexpr std::size_t kSessionsMax = 8192;
@@ -213,7 +213,7 @@ bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
     return false;
   }
   if (theirs.target_node != 0 && theirs.target_node != node_) {
-    refuse(channel, 0, Status::refused, "the requested process is gone; another one listens here");
+    refuse(channel, 0, Status::refused, "the requested process is gone; another process listens at its address");
     return false;
   }
   if (!fits_socket(*channel, theirs)) {
@@ -263,7 +263,7 @@ bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
       session->control.v6.sin6_scope_id = session->target.v6.sin6_scope_id;
   }
   const bool proves = channel->proves;
-  if (first && tls_ == nullptr) prove_addresses(session, theirs);  // before any connection is opened
+  if (first && tls_ == nullptr) prove_addresses(session, theirs);  // send_opens() waits for these proofs
   join(session, channel);
   if (proves) {
     drop_channel(channel, "the address is proved", Status::would_block);
@@ -339,7 +339,7 @@ bool ControlPlane::on_pong(Channel* channel, const Frame& frame) {
   Pong pong;
   Session* session = find_session(channel->session);
   if (session == nullptr || !decode(frame.body, &pong)) return false;
-  if (session->ping_ns < 0 || pong.number != session->ping) return true;  // answers an earlier ping
+  if (session->ping_ns < 0 || pong.number != session->ping) return true;  // not the answer to the last ping
   session->ping_ns = -1;
   session->pong_ns = engine::now_ns();
   session->engines_turn = std::all_of(pong.engine_age_ms.begin(), pong.engine_age_ms.end(),

@@ -178,12 +178,13 @@ Status ControlPlane::check_limits(const Session& session, const ListenerState& l
   const auto own = static_cast<std::size_t>(std::count_if(
       accepts_.begin(), accepts_.end(), [&](const auto& each) { return each.first.first == session.id; }));
   if (own >= kUnconfirmedMax || (accepts_.size() >= kUnconfirmedOfAllMax && !drop_oldest_accept())) {
-    *error = "too many connections are being opened at once";
+    *error = "too many connections are being opened at once; try again later";
     return Status::refused;
   }
   const std::size_t peers = setup_.peers_of(session.id);
   if (peers + open.flows.size() > kPeersMax) {
-    *error = "the two processes use too many pairs of engines and policies: " + std::to_string(peers) + " are open";
+    *error = "the two processes use too many pairs of engines and policies: " + std::to_string(peers) +
+             " are open; lower WEFT_ENGINES or use fewer path policies";
     return Status::refused;
   }
   std::size_t unclaimed = 0;

@@ -163,7 +163,7 @@ void ControlPlane::run() noexcept {
   // Tells the peers that the sessions end, so that they need not detect it themselves.
   try {
     for (const auto& [id, session] : sessions_) static_cast<void>(send_to(session.get(), encode(Verdict{})));
-  } catch (const std::bad_alloc&) {  // without the verdict, the peers still see that the sockets are closed
+  } catch (const std::bad_alloc&) {  // out of memory: the peers still see that the sockets are closed
   }
 }
 
@@ -314,7 +314,7 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
     tell_cause(*session, &dial);
     const bool answered_late = !pending.frame.empty() && now_ns - dial.begun_ns >= kAnswerNs;
     if (session->greeted && answered_late) examine(session, now_ns);
-    // A queued dial does not time out by itself, because the dials before it in the queue do.
+    // A queued dial needs no timeout of its own: it waits only for the dials before it in the queue, which do time out.
     const bool queued = session->greeted && pending.frame.empty() && session->opening != 0;
     const bool late = now_ns >= dial.deadline_ns && !queued;
     if (!late && (dial.stall_told || now_ns - dial.begun_ns < kStalledDialNs)) continue;

@@ -36,7 +36,8 @@ class ControlPlane final : private engine::PeerWatch {
   Status listen(std::uint32_t device, std::uint16_t port, const engine::PolicySet& policies,
                 std::shared_ptr<ListenerState>* out, std::string* error);
   void close_listener(const std::shared_ptr<ListenerState>& listener) noexcept;
-  // Returns the listener's own port, which the first call opens because handles do not need it. 0: it cannot be opened.
+  // Returns the listener's own port. The first call opens that port; until then the listener has none, because its
+  // handle names the port that all listeners of the device share. 0: the port cannot be opened.
   std::uint16_t own_port(const std::shared_ptr<ListenerState>& listener) noexcept;
   // The error of a failed accept in the last `within_ns`; ok if none failed, or if an accept has succeeded since.
   Status accept_trouble(std::int64_t within_ns, std::string* text);

@@ -139,7 +139,8 @@ void ControlPlane::examine(Session* session, std::int64_t now_ns) {
   session->health.begin(now_ns);
   session->tick_ns = now_ns;
   session->well_ticks = 0;
-  // Sends a TCP keepalive every second: the kernel of a stalled process still answers them.
+  // From now on the kernel sends a TCP keepalive after each idle second. The kernel of a stalled process still answers
+  // keepalives.
   const auto place = channels_.find(session->current);
   const int second = 1;
   if (place != channels_.end())

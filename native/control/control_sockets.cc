@@ -116,7 +116,8 @@ Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, const engi
     int shared = -1;
     status = device_socket(device, &shared, error);
     if (status == Status::ok) address.set_port(port_of(shared));
-    // The first listener gets the port of the knob control_port; the others open a port of their own on request.
+    // The first listener takes the device's shared port, if the knob control_port has set it, as its own port. Other
+    // listeners open a port of their own in own_port().
     const bool taken = std::any_of(listeners_.begin(), listeners_.end(), [&](const auto& known) {
       return known.second->device == device && known.second->port == address.port();
     });

@@ -81,7 +81,7 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint
     if (status != Status::ok) {
       if (fresh) peers_.erase(place);
       give_back(*out);
-      if (error->empty()) *error = "an engine has no room for another flow";
+      if (error->empty()) *error = "an engine has no index or no memory left for another flow: close some connections";
       return status;
     }
     ++place->second.reserved;

@@ -49,8 +49,8 @@ class PeerHealth {
   static constexpr std::int64_t kRecentTicks = 4;
   // A TCP acknowledgment counts as recent for this long, because keepalives are sent at most once a second.
   static constexpr std::int64_t kKernelRecentNs = 2'500'000'000;
-  // How long a peer must stay silent after its host closed and refused its sockets: if the process still lived, it
-  // would answer probes on its data paths.
+  // How long a peer must stay silent after its host closed and refused its sockets: within this time, a living process
+  // answers probes on its data paths.
   static constexpr std::int64_t kConfirmNs = 150'000'000;
   // The most that one tick adds to `ended_ns_`: a single late tick proves nothing, because this process reads replies
   // only after the tick.

@@ -99,7 +99,8 @@ const OpenSsl* load(std::string* error) {
   return loaded;
 }
 
-// Finds the pre-shared key of an SSL object, because OpenSSL's callbacks have no user pointer.
+// Returns the pre-shared key of an SSL object. It is stored in the object's SSL context, because OpenSSL's callbacks
+// have no user pointer.
 Digest* key_of(const OpenSsl* library, void* ssl) {
   return static_cast<Digest*>(library->SSL_CTX_get_ex_data(library->SSL_get_SSL_CTX(ssl), 0));
 }

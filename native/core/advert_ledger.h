@@ -29,8 +29,8 @@ class AdvertLedger {
   bool on_advert(const wire::Advert& advert, u64 next_message) noexcept {
     const u64 first = expand32(known_, advert.first_message);
     const u64 end = first + advert.count;
-    // Ignores an advertisement that has no new entry or starts after a gap. The confirmation tells the receiver how
-    // many entries this end has.
+    // Ignores an advertisement that has no new entry or starts after a gap. The confirmation packet states known(), so
+    // the receiver sends missing entries again.
     if (first > known_ || end <= known_) return true;
     if (end > next_message + kAheadMax) return false;
     for (u64 message = known_; message < end; ++message) {

@@ -11,8 +11,9 @@ namespace weft::core {
 class Advertiser {
  public:
   static constexpr u64 kSaidAgainMax = 16;
-  // `urgent`: the sender may be waiting for this advertisement. Other advertisements only allow it more eager messages;
-  // they are sent after a delay, or at once if unconfirmed receives number at least half of the eager slots.
+  // `urgent`: the sender may be waiting for this advertisement. One that is not urgent only lets the sender send more
+  // eager messages; it is sent after a delay, or at once if the unconfirmed receives number at least half of the eager
+  // slots.
   void on_post(i64 now_ns, u64 posted, bool urgent, u64 eager_slots) noexcept {
     posted_ = posted;
     if (urgent || 2 * (posted - confirmed_) >= eager_slots) {

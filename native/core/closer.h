@@ -36,8 +36,8 @@ class Closer {
       return false;
     }
     next_ns_ = now_ns + (rto_ns > interval_ns_max >> tries_ ? interval_ns_max : rto_ns << tries_);
-    // After several retries, close packets are sent more often, so that one gets through even a network that loses most
-    // packets.
+    // After kPatientTries tries, the interval is at most a quarter of `interval_ns_max`, so that one close packet gets
+    // through even a network that loses most packets.
     if (tries_ >= kPatientTries) next_ns_ = std::min(next_ns_, now_ns + interval_ns_max / 4);
     if (tries_ < 20) ++tries_;
     return true;

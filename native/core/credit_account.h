@@ -17,8 +17,8 @@ class CreditAccount {
 
   bool in_force() const noexcept { return in_force_; }
   bool is_spent() const noexcept { return in_force_ && spent_bytes_ >= granted_bytes_; }
-  // Limit of the next burst, in bytes. Unlimited when all credit is used: then only an empty segment is sent, which
-  // needs no credit.
+  // Limit of the next burst, in bytes. When all credit is used, only an empty segment can be sent; it needs no credit,
+  // so there is no limit then.
   i64 burst_bytes_max() const noexcept {
     if (!in_force_ || is_spent()) return std::numeric_limits<i64>::max();
     return static_cast<i64>(std::min(granted_bytes_ - spent_bytes_, u64{1} << 40));

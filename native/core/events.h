@@ -73,7 +73,7 @@ struct Event {
   u64 message = 0;  // events about a message: its number within the connection
 };
 
-// A FIFO queue of events. Its buffer grows as needed and never shrinks.
+// A FIFO queue of events. Its buffer grows as needed and never shrinks, so that it soon needs no more allocations.
 class EventQueue {
  public:
   void push(const Event& event) { events_.push_back(event); }

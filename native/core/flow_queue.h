@@ -1,5 +1,5 @@
-// A FIFO queue of indices of flows or peers. It does not allocate after reserve(). An index must not be queued twice;
-// the caller keeps a flag for that.
+// A FIFO queue of indices of flows or peers. It does not allocate after reserve(). There is room for each index only
+// once, so the caller keeps a flag that tells whether an index is queued.
 #pragma once
 
 #include <vector>

@@ -112,7 +112,8 @@ void FlowReceiver::write_room(wire::Nack nack, TxBurst* out) noexcept {
   out->datagram_bytes = out->header_bytes;
 }
 
-// Sends reports of refused segments before news of free room: the room may have become free after the refusal.
+// Reports refused segments before free room. In the reverse order, a refusal that is older than the room would make the
+// sender wait although there is room.
 bool FlowReceiver::poll_refusals(TxBurst* out) noexcept {
   if (trims_ != nullptr) return write_nack(wire::Nack::Kind::trimmed, &trims_, out), true;
   if (unroomed_ != nullptr) return write_nack(wire::Nack::Kind::no_room, &unroomed_, out), true;
@@ -368,11 +369,12 @@ void FlowReceiver::write_advert(i64 now_ns, u8 path, i64 rto_ns, TxBurst* out) n
   wire::AdvertEntry entries[wire::kAdvertEntriesMax];
   const u64 first = advertiser_.first();
   const u64 left = queue_.posted() - first;
-  // `fits`: how many entries the longest control packet holds. UD queue pairs carry no packet longer than a segment;
-  // kControlBytesLeast leaves room for more than kSaidAgainMax entries, so that new ones are among them.
+  // `fits`: how many entries the longest control packet holds. A control packet is no longer than a segment, because UD
+  // queue pairs carry nothing longer, but may always have kControlBytesLeast bytes. These hold more entries than the
+  // kSaidAgainMax that are repeated, so every advertisement has new ones.
   const u64 fits = (control_bytes_max() - wire::kAdvertFixedBytes) / wire::kAdvertEntryBytes;
-  // `few`: an advertisement without an answer may have been too long for the path to the sender, so retries are
-  // shorter.
+  // `few`: after several advertisements without an answer, retries are shorter, because the earlier ones may have been
+  // too long for the path to the sender.
   const u64 few = advertiser_.retries() < kTriesAlone ? left : u64{Advertiser::kSaidAgainMax} + 1;
   const u64 count = std::min({left, fits, few, u64{wire::kAdvertEntriesMax}});
   for (u64 i = 0; i < count; ++i) entries[i] = queue_.advert_of(first + i);

@@ -148,9 +148,9 @@ class FlowReceiver {
   AckSchedule acks_;
   Advertiser advertiser_;
   std::unique_ptr<CreditControl> credit_;     // null: no credit policy is used
-  std::unique_ptr<Refusals> trims_;           // null: nothing to report
+  std::unique_ptr<Refusals> trims_;           // trimmed segments to report; null: none
   std::unique_ptr<Refusals> unroomed_;        // segments refused for lack of memory, to report; null: none
-  std::unique_ptr<Again> again_;              // null: no control packet to send again
+  std::unique_ptr<Again> again_;              // control packet to send again; null: none
   std::unique_ptr<PartialSegments> partial_;  // null unless segments have arrived in fragments recently
   i64 progress_ns_ = 0;
   i64 fresh_ns_ = 0;    // when a new segment last arrived

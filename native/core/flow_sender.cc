@@ -98,8 +98,8 @@ FlowSender::Blocked FlowSender::gate_new(i64 now_ns) noexcept {
   return ledger_.reserve() ? Blocked::sent : Blocked::window;
 }
 
-// A resent segment needs credit like a new one. The receiver counts bytes that were reported as lost as if they had
-// arrived.
+// A resent segment needs credit like a new one. The receiver counts bytes that were reported as lost like received
+// ones, so that its credit policy grants the credit to send them again.
 FlowSender::Blocked FlowSender::gate_resend(i64 now_ns) noexcept {
   if (credit_.is_spent() && ledger_.at(ledger_.first_lost()).payload_bytes != 0) return Blocked::credit;
   return gate_window(now_ns, next_payload_bytes(true));

@@ -241,7 +241,7 @@ class FlowSender {
   i64 room_interval_ns_ = 0;
   u64 tried_message_ = ~u64{0};  // message whose segment was sent as a probe for room, until it is answered; ~0: none
   CreditAccount credit_;
-  u64 lost_bytes_ = 0;  // bytes declared lost so far, resent ones included
+  u64 lost_bytes_ = 0;  // bytes declared lost so far, including those that were resent since
   u64 highest_acked_seq_ = 0;
   i64 acked_segments_ = 0;       // number of acknowledged segments, each counted once
   i64 path_key_;                 // hash of the flow, for path policies that distinguish flows

@@ -295,7 +295,7 @@ bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack&
     if (i < acked.echoes && acked.echo_bytes[i] != 0) {
       paths_->on_carried(now_ns, ack.report(i).path, acked.echo_bytes[i]);
     }
-    // Which path had the spurious loss is unknown, so the loss policy is told for every reported path.
+    // It is unknown which path had the spurious loss, so the loss policy gets the count with every reported path.
     on_report(now_ns, ack.report(i), covered_end, acked.spurious);
   }
   refresh_gauges();

@@ -34,7 +34,7 @@ void FlowSender::on_no_room(i64 now_ns, const wire::NackEntry& entry, bool for_a
   } else if (message.number >= adverts_.known()) {
     message.blockless = blockless_ = true;
   }
-  release_held();  // an advertisement has arrived meanwhile, so the message has room
+  release_held();  // resends it if an advertisement has given the message room meanwhile
   wait_for_room(now_ns);
 }
 
@@ -103,7 +103,8 @@ void FlowSender::try_for_room(i64 now_ns) noexcept {
   tried_message_ = message->number;
   message->blockless = false;
   if (message->room_end < end_bytes) message->room_end = end_bytes;
-  // No sent segment waits for a block, so messages that have not been started need not wait either.
+  // blockless_ keeps new messages from starting before earlier ones that wait for eager blocks. Now no segment of an
+  // earlier message is held.
   if (!ledger_.has_held()) blockless_ = false;
   release_held();
   const i64 most_ns = shared_->config.rto_ns_max;

@@ -242,7 +242,7 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable, bool long_vanish) noe
   if (!usable) ++counters_[path].downs;
   if (size_ != nullptr && !usable) {
     size_->on_silent(path);
-    troubles_[path].probe_id = 0;  // the pending probe may be too short to test segments of full size
+    troubles_[path].probe_id = 0;  // an answer to the pending probe must not count, as it may be shorter than a segment
   }
   usable_count_ = usable ? usable_count_ + 1 : usable_count_ - 1;
   // The first probe is sent at once. If only the last segments of a message were lost, the path is usable again after
@@ -370,8 +370,8 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
 void PathSet::ask_probe(i64 now_ns, u8 path) noexcept {
   if (!states()) return;
   PathState& state = paths_[path];
-  // Ignores the request for a silent path, which is probed anyway, and requests in the same round trip, which tell
-  // nothing new.
+  // Ignores a request for a silent path, which is probed anyway, and a request within a round trip of the last probe,
+  // because the answer to that probe tells as much.
   const bool recent = now_ns - trouble(path).probe_sent_ns < state.rtt.smoothed_ns();
   if (!state.usable || state.probe_asked || recent || !troubles()) return;
   state.probe_asked = true;

@@ -38,7 +38,7 @@ struct PathTrouble {
   i64 probe_interval_ns = 0;
   u64 probe_id = 0;
   i64 probe_sent_ns = 0;    // when the probe `probe_id` was sent
-  i64 probe_order_ns = -1;  // Shared::unique_ns() of the probe `probe_id`; -1: no loss policy requested it
+  i64 probe_order_ns = -1;  // send time of the probe `probe_id` (Shared::unique_ns()); -1: no loss policy requested it
   i64 probed_sent_ns = -1;  // `probe_order_ns` of the newest answered probe; -1: none
   u32 hastened = 0;         // early probes since the path became silent, sent because the peer was heard on it
 };
@@ -130,7 +130,7 @@ class PathSet {
 
   i64 rto_ns(u8 path) const noexcept;
   // Time until the first check for tail loss: two round trips (RFC 8985, section 7.2), but at most the timeout. Without
-  // an RTT sample the timeout is very long, so the check comes earlier; there may be a sample by then.
+  // an RTT sample the timeout is very long, so the check comes after rto_ns_min: there may be a sample by then.
   i64 first_check_ns(u8 path) const noexcept {
     const RttEstimator& rtt = this->path(path).rtt;
     return std::min(rtt.measured() ? 2 * rtt.smoothed_ns() : shared_->config.rto_ns_min, rto_ns(path));
@@ -162,7 +162,8 @@ class PathSet {
 
  private:
   bool start_policy(i64 now_ns) noexcept;
-  // Allocates the path states at the first use. troubles() does so for the probing states. False when out of memory.
+  // Allocates the path states at the first use. troubles() allocates the probing states. Both return false when out of
+  // memory.
   bool states() noexcept;
   bool troubles() noexcept {
     if (troubles_ == nullptr) troubles_.reset(new (std::nothrow) PathTrouble[count_]);

@@ -32,11 +32,11 @@ class PolicySlot {
     if (trace.wants_decisions()) tell(trace, owner, hook, event, result, ok);
     return ok;
   }
-  // Replaces the policy by `fixed`, with new records. False when out of memory: the old policy stays, which is
-  // harmless.
+  // Replaces the policy by `fixed`, with new records. False when out of memory: the old policy stays, and its next
+  // failed call leads to the next attempt.
   bool fall_back() noexcept;
   bool replace(PolicyChoice choice) noexcept;
-  // Changes the policy's parameters and keeps its records. False if `choice` is another policy than this one.
+  // Changes the policy's parameters and keeps its records. False if `choice` is another policy than the present one.
   bool set_params(PolicyChoice choice) noexcept {
     if (descriptor_ != choice.descriptor) return false;
     params_ = choice.params != nullptr ? choice.params : descriptor_->params_default;

@@ -154,8 +154,8 @@ ReceiveQueue::Slot* ReceiveQueue::eager_slot(u64 message) noexcept {
   return &slot;
 }
 
-// Whether the bounce buffer has room up to `end_bytes`. A segment beyond the room that the sender knows of is its probe
-// for room, so the sender is told of the room again.
+// Whether the bounce buffer has room up to `end_bytes`. A segment beyond the room that was reported to the sender is
+// the sender's probe for room: the report may have been lost, so the room is reported again.
 bool ReceiveQueue::reaches(Slot& slot, u64 end_bytes) noexcept {
   if (!slot.staged) return true;
   if (slot.starved && end_bytes > slot.told_end) {
@@ -167,7 +167,8 @@ bool ReceiveQueue::reaches(Slot& slot, u64 end_bytes) noexcept {
     slot.starved = true;
     ++starved_slots_;
     slot.told_end = slot.stage->begin + slot.stage->limit.load(std::memory_order_acquire);
-    // The copier may have made room since reaches() checked the stage, and will not report that room again.
+    // Makes take_room() check again: the copier may have made room since Stage::reaches() was called above, and it
+    // reports that room only once.
     room_due_ = true;
   }
   return false;

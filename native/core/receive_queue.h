@@ -45,8 +45,8 @@ class ReceiveQueue {
   bool pending() const noexcept { return count_ != finished_; }
   // Number of incomplete receives whose first stripe this flow carries.
   u64 outstanding() const noexcept { return count_ - finished_; }
-  // Whether any posted receive may be incomplete. It may be one whose first stripe is on another flow; if this flow has
-  // no stripe of it at all, forget_elsewhere() removes it.
+  // Whether any posted receive may be incomplete. Its first stripe may be on another flow; if this flow carries no
+  // stripe of it at all, forget_elsewhere() removes it.
   bool awaits() const noexcept { return pending() || others_ != 0; }
   void forget_elsewhere() noexcept;
   u64 eager_held() const noexcept { return eager_held_; }

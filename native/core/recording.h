@@ -37,7 +37,7 @@ class DecisionEncoder {
   explicit DecisionEncoder(u32 owner_tag);
 
   // Returns the entries of one decision, valid until the next call. If the caller cannot store them, it must call
-  // drop().
+  // drop(), so that a policy entry among them is made again.
   std::span<const std::byte> encode(const Decision& decision) noexcept;
   void drop() noexcept;
   std::span<const std::byte> encode_gap(u64 decisions) noexcept;
@@ -48,7 +48,7 @@ class DecisionEncoder {
     u16 id = 0;
     std::array<std::byte, policy::kMaxRecordBytes> params;
   };
-  static constexpr std::size_t kKnown = 16;  // number of policies that are remembered; others get a new policy entry
+  static constexpr std::size_t kKnown = 16;  // how many policies are remembered; a forgotten one gets a new entry
   static constexpr std::size_t kEntryBytesMax = sizeof(RecordingEntry) + 136 + policy::kMaxRecordBytes +
                                                 sizeof(RecordingEntry) + 512 + kMaxPaths * sizeof(policy::PathHead);
 

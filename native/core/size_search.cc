@@ -121,7 +121,7 @@ bool SizeSearch::set(i64 now_ns, u16 bytes) noexcept {
   return true;
 }
 
-// Schedules the next search after one that found no size.
+// Schedules the next round after a round that found no size. The time between rounds doubles up to a limit.
 void SizeSearch::postpone(i64 now_ns, i64 fall_ns_max) noexcept {
   if (raises_) {
     raise_interval_ns_ = std::min(2 * raise_interval_ns_, kRaiseNsMax);

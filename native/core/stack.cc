@@ -154,7 +154,7 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
     return Status::ok;  // the event flow_failed reports the error
   }
   // The peer has closed, so this receive can only take an eager message that arrived before. Only the flow that carries
-  // a message's first stripe can hold the message; if that flow holds none, it fails.
+  // a message's first stripe can hold the message; that flow fails if it holds none.
   const bool in_turn = message % target->config.stripes == target->config.stripe;
   if (may_hold && in_turn && target->rx.waits()) fail_flow(index, target->end_reason);
   refresh(now_ns, index);
@@ -234,7 +234,7 @@ void Stack::give_up_flow(i64 now_ns, u32 index, Status reason) noexcept {
 }
 
 // Handles a peer that sends nothing more. Eager messages that have arrived can still be received; the owner, who knows
-// all flows of the connection, decides when none is left.
+// all flows of the connection, knows when none is left.
 void Stack::end_flow(u32 index, Flow& flow, Status reason) noexcept {
   flow.closer.on_peer_close();
   flow.peer_closed = true;

@@ -18,7 +18,7 @@ class Stack {
   Stack(const Stack&) = delete;
   Stack& operator=(const Stack&) = delete;
 
-  // Reserves a peer's index. The remote end must put the index and the local token into its packets.
+  // Reserves a peer's index. Packets of the remote end are accepted only if they carry the index and the local token.
   Status reserve_peer(u32* index) noexcept;
   Status open_peer(i64 now_ns, u32 index, const PeerConfig& config) noexcept;
   Status reserve_flow(u32* index) noexcept;

@@ -99,9 +99,9 @@ bool Stack::on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packe
     case FlowReceiver::Outcome::no_block:
       wait_for_block(index);
       return true;
-    case FlowReceiver::Outcome::no_room:  // may be a replay, as a duplicate may
+    case FlowReceiver::Outcome::no_room:
     case FlowReceiver::Outcome::duplicate:
-      return true;  // may be a replay, so it is no sign that the path works
+      return true;  // the datagram may be a replay, so it is no sign that the path works
     case FlowReceiver::Outcome::trimmed:
     case FlowReceiver::Outcome::taken:
       break;
@@ -153,7 +153,7 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
   if (packet.common.type == wire::Type::probe) {
     target->paths().on_probed_by_peer(now_ns, packet.common.path);
     target->on_probe(packet.common.path, packet.probe);
-    target->paths().measure(now_ns);  // probes again: the peer may not have been open for earlier probes
+    target->paths().measure(now_ns);  // probes again: earlier probes may have come before the peer was open
     queue_peer_control(index);
   } else if (!target->on_keepalive_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
     if (target->paths().on_probe_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
@@ -182,8 +182,8 @@ void Stack::wait_for_block(u32 index) noexcept {
   block_waiters_.push(index);
 }
 
-// Offers a free eager block to the flow that has waited longest and may take it. The flow goes to the end of the queue
-// while it wants more blocks.
+// Offers a free eager block to the flow that has waited longest and may take one. A flow that wants more blocks goes to
+// the end of the queue.
 void Stack::wake_block_waiters() noexcept {
   for (std::size_t turns = block_waiters_.size(); turns != 0; --turns) {
     const u32 index = block_waiters_.pop();

@@ -89,7 +89,8 @@ struct PeerConfig {
   PathCells* path_counters = nullptr;  // array with one entry per path, or null
 };
 
-// Limits of messages that may be sent before their receive is advertised. Both ends must use the same limits.
+// Limits of messages that may be sent before their receive is advertised. Both ends must use the same limits, because
+// each end decides by them which messages are eager.
 struct EagerLimits {
   u64 bytes = 0;
   u64 slots = 0;

@@ -38,7 +38,7 @@ void after_fork_in_child() {
     }
   }
   if (table.null >= 0) ::close(table.null);
-  // The child may reuse these descriptor numbers for files of its own.
+  // Forgets the sockets, because the child may reuse their descriptor numbers for files of its own.
   table.descriptors.clear();
   table.null = -1;
   table.mutex.unlock();

@@ -36,7 +36,7 @@ struct DatapathEntry {
   int preference;
   // Datagrams take IP routes: the route's MTU limits their size, and switches may silently drop longer ones.
   bool routed;
-  // Nothing on the way protects the payload from damage, so the payload checksum is on by default.
+  // Nothing between the two hosts protects the payload from damage, so the payload checksum is on by default.
   bool unprotected;
   // Each path uses one file descriptor.
   bool descriptor_per_path;

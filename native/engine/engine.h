@@ -42,7 +42,8 @@ struct Command {
   core::Stage* stage;    // bounce buffer that is used instead of `data`, or null
 };
 
-// An observer that engine threads call when a peer is quiet. Its functions must not block.
+// An observer that engine threads call when a peer is quiet. Its functions must not block, because the engine's flows
+// would stop meanwhile.
 class PeerWatch {
  public:
   virtual ~PeerWatch() = default;

@@ -40,7 +40,7 @@ class EventLog final : public core::TraceSink {
   }
 
  private:
-  // A path that is silent for a shorter time gets no line, because a busy processor can delay replies as long.
+  // A path that is silent for a shorter time gets no line, because a busy processor can delay replies by that much.
   static constexpr std::int64_t kDownLeastNs = 10'000'000;
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   // Most log lines per LogLimit::kIntervalNs: about paths that become silent or usable, and for each kind of debug

@@ -41,8 +41,8 @@ class Notifier {
     static_cast<void>(!::write(descriptor, &one, sizeof one));
   }
 
-  // For a thread that waits for notifications: it reads turn(), calls ask(), checks for work, and calls sleep(), which
-  // returns when the turn has changed or the timeout has passed.
+  // For a thread that waits for notifications: it reads turn(), a count of the wake-ups, calls ask(), checks for work,
+  // and calls sleep(), which returns when the count has changed or the timeout has passed.
   std::int32_t turn() const noexcept { return turn_.load(std::memory_order_seq_cst); }
   void ask() noexcept { awaited_.store(true, std::memory_order_seq_cst); }
   void sleep(std::int32_t turn, std::int64_t timeout_ns) noexcept { futex_wait(&turn_, turn, timeout_ns); }

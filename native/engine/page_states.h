@@ -8,7 +8,8 @@
 
 namespace weft::engine {
 
-// Writes the states of the stack's peers and flows; must be called on the engine's thread.
+// Writes the states of the stack's peers and flows. Called on the engine's thread, because other threads may not read
+// the stack.
 void write_states(core::Stack* stack, TelemetryPage* page) noexcept;
 
 }  // namespace weft::engine

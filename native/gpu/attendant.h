@@ -29,7 +29,7 @@ class Attendant {
   void wait_begins() noexcept;
   void wait_ends() noexcept;
   // Calls `free`, and holds off new waits meanwhile, because the driver frees memory only when all work is done.
-  // Returns false, without the call, if a stream waits.
+  // Returns false without calling it if a stream waits.
   template <class Free>
   bool free_unless_waited(Free free) {
     {

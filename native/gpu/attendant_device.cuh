@@ -6,7 +6,7 @@
 
 namespace weft::gpu::device {
 
-// One lane's share of a copy job, which is divided among all blocks.
+// One lane's part of a copy job, which is divided among all blocks.
 WEFT_DEVICE void attended_share(const AttendedJob& job, u32 block, u32 thread) {
   constexpr u32 kWarps = kBlockThreads / kWarpLanes;
   for (u64 chunk = u64{block} * kWarps + thread / kWarpLanes; chunk < job.chunks; chunk += kAttendantBlocks * kWarps) {

@@ -36,8 +36,9 @@ std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) c
   if (bytes == 0) return 0;
   const std::uint32_t count = settled(stage, lane.launched).load(std::memory_order_acquire);
   if (way_ == Way::to_device) {
-    // A piece that is being copied out keeps its count in `settled`, so it must not be mistaken for a new piece. The
-    // network places no byte until the byte one ring's length before it has left the ring.
+    // The count of a piece stays full until the piece has been copied out, and pieces one ring's length apart share a
+    // count. So a piece is copied only after the piece one ring's length before it has left the ring; the network
+    // places its bytes only after that, too.
     return lane.launched < lane.arrived + stage.ring_bytes && count == bytes ? bytes : 0;
   }
   return lane.launched < stage.ring_bytes || count == stage.piece_bytes ? bytes : 0;

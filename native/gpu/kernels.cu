@@ -1,5 +1,5 @@
-// The kernels' entry points: each thread computes its indices and does its share, as defined in the headers. nvcc
-// compiles this file into an image that the library contains (kernels.cmake).
+// The kernels' entry points: each thread computes its indices and does its part of the work, as defined in the headers.
+// nvcc compiles this file into an image that the library contains (kernels.cmake).
 #include "native/gpu/attendant_device.cuh"
 #include "native/gpu/jobs.h"
 #include "native/gpu/pieces_device.cuh"

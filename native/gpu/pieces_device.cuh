@@ -62,8 +62,8 @@ WEFT_DEVICE void copy_words(u32 lane, u64 to, u64 from, u32 words, u32 skip_byte
   }
 }
 
-// One lane's share of a warp's copy: 16-byte words, with single bytes at both ends. If source and destination are
-// aligned differently, one word more at each end is copied by bytes, because the source's first and last words may
+// One lane's part of a warp's copy: 16-byte words, with single bytes at both ends. If source and destination are
+// aligned differently, one more word at each end is copied byte by byte, because the source's first and last words may
 // contain other bytes.
 WEFT_DEVICE void copy_bytes(u32 lane, u64 to, u64 from, u32 bytes) {
   const u32 skip_bytes = static_cast<u32>(from - to) % kWordBytes;
@@ -88,7 +88,7 @@ WEFT_DEVICE void copy_bytes(u32 lane, u64 to, u64 from, u32 bytes) {
   if (has_tail) store(to + tail_at + lane, tail);
 }
 
-// One lane's share of the work of warp number `warp` in the launch.
+// One lane's part of the work of warp number `warp` in the launch.
 template <bool kGathers>
 WEFT_DEVICE void move_pieces(const PiecesJob& job, u64 warp, u32 lane) {
   // The first chunk is shorter, so that all other chunks begin at a cache line.

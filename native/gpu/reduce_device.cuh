@@ -65,7 +65,7 @@ WEFT_DEVICE void reduce_elements(const ReduceJob& job, u64 first) {
   }
 }
 
-// One thread's share of a reduction.
+// One thread's part of a reduction.
 template <ElementType kType, Operation kOperation>
 WEFT_DEVICE void reduce(const ReduceJob& job, u64 block, u32 thread) {
   if ((job.a - job.out) % kWordBytes == 0 && (job.b - job.out) % kWordBytes == 0) {

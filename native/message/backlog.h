@@ -14,7 +14,8 @@ namespace weft::message {
 
 class BacklogThread;
 
-// A send or receive that may have to wait in the backlog. Its functions must not call the backlog.
+// A send or receive that may have to wait in the backlog. Its functions must not call the backlog, which holds a mutex
+// while it calls them.
 class Post {
  public:
   virtual ~Post() = default;

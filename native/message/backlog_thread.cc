@@ -81,7 +81,7 @@ void BacklogThread::run() noexcept {
     const std::int32_t turn = notifier_->turn();
     {
       // Copies the list of backlogs, so that the mutex is not locked while messages are posted. Each pass begins with
-      // another connection, so that every connection gets its share of the engines' room.
+      // another connection, so that no connection always gets the engines' room first.
       const std::lock_guard<std::mutex> lock(mutex_);
       mine = watched_;
     }
@@ -92,8 +92,8 @@ void BacklogThread::run() noexcept {
       const std::shared_ptr<Backlog>& backlog = mine[(i + turn_of) % mine.size()];
       if (backlog->drain(&moved)) continue;
       const std::lock_guard<std::mutex> lock(mutex_);
-      // A second check, with the mutex locked: a message added since the first one is found here, or registers the
-      // backlog again.
+      // Checks again with the mutex locked: a message added since the first check is either found now, or watch() will
+      // add the backlog to the list again.
       bool ignored = false;
       if (!backlog->drain(&ignored)) std::erase(watched_, backlog);
     }

@@ -10,8 +10,8 @@
 
 namespace weft::message {
 
-// The work that must run before a message: what was queued on a stream when `event` was recorded. `intake`: the lent
-// stream, or null.
+// The work that must run before a message: what was queued on a stream when `event` was recorded. `intake`: that
+// stream, if weft has lent it; else null.
 struct After {
   gpu::Event event = nullptr;
   gpu::Stream intake = nullptr;

@@ -1,5 +1,5 @@
-// Finds the library of a policy by name, loads it, and checks that this process can use it. Nothing here throws or
-// calls a hook.
+// Finds the library of a policy by name, loads it, and checks that this process can use it. No function of this header
+// throws or calls a hook.
 #pragma once
 
 #include <memory>

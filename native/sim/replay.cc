@@ -135,8 +135,8 @@ bool Replay::name_policy(std::span<const std::byte> body, const RecordingEntry& 
   policies_[named.policy].known = named.descriptor != nullptr;
   named.params.resize(params_bytes / sizeof(i64) + 1);
   if (params_bytes != 0) std::memcpy(named.params.data(), body.data() + kPolicyHeadBytes, params_bytes);
-  // The engine's later policies have other ids, so the parameters stored here, to which policy slots point, do not
-  // move.
+  // Policy slots point to the parameters stored here. The pointers stay valid, because the engine never uses a policy's
+  // id again for another one.
   named_.insert_or_assign(engine_of(head) << 16 | head.policy_id, std::move(named));
   return true;
 }

@@ -100,8 +100,8 @@ Link::Sent Adapter::send(std::int64_t now_ns, const Packet& packet, const std::u
   return sent;
 }
 
-// Sends an acknowledgment or NACK. If there is no room, it is queued, so that the data that it answers need not be sent
-// again.
+// Sends an acknowledgment or NACK. If the peer's socket buffer is full, the packet is queued: if it were lost, the peer
+// would have to send the data again.
 void Adapter::answer(std::int64_t now_ns, const Packet& packet) {
   if (answers_.empty() && send(now_ns, packet, nullptr) != Link::Sent::full) return;
   if (answers_.size() < kAnswersMax) answers_.push_back(packet);

@@ -108,7 +108,7 @@ class Adapter {
   std::uint32_t next_number_ = 17;
   Link link_;
   HeldPackets held_;
-  std::deque<Packet> answers_;  // acknowledgments and NACKs that wait for room
+  std::deque<Packet> answers_;  // acknowledgments and NACKs to send when the peer's socket buffer has room
   std::array<std::uint8_t, kMtuBytesMax> out_{}, in_{};
   std::array<std::atomic<std::int64_t>, static_cast<std::size_t>(Count::kinds)> counts_{};
   std::thread thread_;

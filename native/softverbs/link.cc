@@ -34,7 +34,8 @@ socklen_t name_of(std::uint64_t host, sockaddr_un* out) noexcept {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<std::size_t>(length));
 }
 
-// Whether the other end belongs to the same user. It must, because the other process may write to this one's memory.
+// Whether the other end belongs to the same user. Other users are refused, because the other process may write to this
+// one's memory.
 bool is_ours(int socket) noexcept {
   ucred who{};
   socklen_t bytes = sizeof who;

@@ -14,7 +14,7 @@ namespace weft::softverbs {
 class Memory {
  public:
   // Registers a region. On failure returns null and sets errno. `certain`: the memory is known to be GPU memory (a
-  // dma-buf), and its address is that given as iova.
+  // dma-buf), whose address was given as the iova.
   Region* add(const Settings& settings, ibv_pd* pd, void* at, std::size_t bytes, std::uint64_t first, int access,
               bool certain);
   // Removes a region. Returns EBUSY while memory windows are bound to it.

@@ -25,7 +25,7 @@ struct Packet {
   ibv_gid source{}, destination{};
   std::uint32_t from = 0, to = 0;  // queue pair numbers
   std::uint32_t psn = 0;
-  // Number of the queue pair's transmission, counting retransmissions; a seed of the packet's fate.
+  // Number of the queue pair's transmission, counting retransmissions; a seed for the random faults of this packet.
   std::uint32_t serial = 0;
   std::uint32_t qkey = 0, immediate = 0, rkey = 0;
   std::uint32_t bytes = 0;    // size of the payload

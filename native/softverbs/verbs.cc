@@ -13,7 +13,7 @@
 #include "native/softverbs/adapter.h"
 #include "native/softverbs/softverbs.h"
 
-// verbs.h defines macros with these names.
+// verbs.h defines macros with these names, which would change the definitions below.
 #undef ibv_get_device_list
 #undef ibv_reg_mr
 #undef ibv_query_port
@@ -189,7 +189,7 @@ SOFTVERBS_EXPORT int ibv_query_device(ibv_context*, ibv_device_attr* out) {
   return 0;
 }
 
-// verbs.h declares this function with the struct of an older ABI.
+// verbs.h declares ibv_query_port with the struct of an older ABI, so its definition has another name in C++.
 SOFTVERBS_EXPORT int softverbs_query_port(ibv_context*, std::uint8_t port,
                                           ibv_port_attr* out) __asm__("ibv_query_port");
 SOFTVERBS_EXPORT int softverbs_query_port(ibv_context*, std::uint8_t port, ibv_port_attr* out) {

@@ -1,6 +1,6 @@
-// The table of counters: name, unit, kind and meaning of each.
-// Structs, merging, bindings, the type stub and docs/COUNTERS.md are generated from it: a new counter is one row here
-// and one increment where the event happens.
+// The table of counters: name, unit, kind and meaning of each. Structs, merging, bindings, the type stub and
+// docs/COUNTERS.md are generated from it: a new counter is one row in this file and one increment where the event
+// happens.
 #pragma once
 
 #include <algorithm>

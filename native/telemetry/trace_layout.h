@@ -193,9 +193,9 @@ static_assert(sizeof(TraceHead) == 16);
   F(u16, path, index, "number of the path")                                                            \
   F(u16, status, status, "status of the event")
 
-#define WEFT_TRACE_END(F)  // the process closed its trace; it is the last record then
+#define WEFT_TRACE_END(F)  // no fields: the process closed its trace, and this is its last record
 
-#define WEFT_TRACE_TEXT(F)  // the bytes of the text follow the head, with zeros up to a multiple of 8
+#define WEFT_TRACE_TEXT(F)  // no fields: the bytes of the text follow the head, with zeros up to a multiple of 8
 
 // Columns of each row: record number, name, struct, fields.
 #define WEFT_TRACE_RECORDS(R)                                          \

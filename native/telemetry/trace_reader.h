@@ -13,7 +13,7 @@ namespace weft::telemetry {
 using TraceChecksum = std::uint32_t (*)(std::uint32_t crc, const void* data, std::size_t bytes) noexcept;
 
 struct TraceRecords {
-  std::vector<std::uint64_t> offsets;  // offset of each record in the file, a multiple of 8 if `begin` is one
+  std::vector<std::uint64_t> offsets;  // offset of each record in the file; multiples of 8 if `begin` is one
   std::uint64_t dropped = 0;           // records dropped by the process before it wrote the last undamaged block
   std::string damage;                  // why reading ended before the end of the file; empty: the whole file was read
 };

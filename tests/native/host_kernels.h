@@ -29,7 +29,7 @@ std::function<bool()> each_thread(unsigned blocks, void** parameters, Share shar
   };
 }
 
-// Each call does one block's share of a job, so that the host can query in between.
+// Each call does one block's part of a job, so that the host can query the job's state in between.
 inline std::function<bool()> prepare_attend(unsigned blocks, void** parameters) {
   return [told = *static_cast<const gpu::AttendJob*>(parameters[0]), block = blocks, blocks]() mutable {
     auto* const board = reinterpret_cast<gpu::AttendantBoard*>(told.board);

@@ -53,7 +53,7 @@ struct Wire {
   void pump() {
     const std::lock_guard lock(mutex);
     for (Lane& lane : lanes) {
-      // One message per turn, so that no operation is done already when it is posted.
+      // Completes at most one message per lane and call: requests stay pending for a while, as on a network.
       if (lane.sends.empty() || lane.receives.empty()) continue;
       FakeRequest* const send = lane.sends.front();
       FakeRequest* const receive = lane.receives.front();

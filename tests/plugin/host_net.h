@@ -27,8 +27,8 @@ namespace host {
 using weft::nccl::DeviceHandle;
 using weft::nccl::Result;
 
-// Number of communicators between init and finalize. The plugin must not log when there is none. Up to v10
-// there is no finalize.
+// Number of communicators between init and finalize. While there is none the plugin must not log, because NCCL may have
+// unloaded its logger. Up to v10 there is no finalize.
 inline std::atomic<int> communicators{0};
 
 [[noreturn]] inline void fail(const char* file, int line, const char* what);

@@ -175,8 +175,8 @@ void signals_are_left_alone(Side& side) {
   }
 }
 
-// No call may crash the profiler: host_net.h checks each call, here with a parent, without one, and
-// with a parent that is freed when its request is done.
+// No call may crash the profiler. The calls come with a parent, without one, and with a parent that is freed when its
+// request is done; host_net.h checks each of them.
 void the_profiler_is_called_with_care(Side& side) {
   on_a_link(side, [&](const Link& link) {
     exchange(side, link, {0, 1000, 100000});

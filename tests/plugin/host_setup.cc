@@ -257,8 +257,8 @@ void every_property_is_filled(Side& side) {
   side.stop();
 }
 
-// From version 11 on there is an init per communicator, and its context serves any device; a split
-// reuses it without an init. Older versions have one init and no context.
+// From version 11 on, each communicator has an init, whose context serves any device; a communicator that is split from
+// it uses its context. Older versions have one init and no context.
 void contexts_serve_any_device(Side& side) {
   side.start();
   int count = 0;

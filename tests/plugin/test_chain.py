@@ -100,7 +100,7 @@ def test_chain__the_trace_is_the_same_as_without_it(
             if one.kind not in ("text", "kernel")
         )
         shapes.append(shape)
-    # Weft's profiler has not asked for kernels, so it does not get those that the other one wants.
+    # Weft's profiler does not want kernels, so it does not get those that the chained one wants.
     assert not [one for one in records if one.kind == "kernel"]
     assert shapes[0] == shapes[1]
 
@@ -210,7 +210,7 @@ def test_chain__a_crash_of_the_chained_profiler_is_attributed(
 def test_chain__a_signal_that_the_program_ignores_stays_ignored(
     host: Path, plugin: Path, chained: Path, fault: str, status: int
 ) -> None:
-    """abort() ends a process also then; that is not attributed. Other crashes are."""
+    """weft then has no handler for SIGABRT, so a crash by abort() is not attributed; others are."""
     variables = {"WEFT_PROFILER_CHAIN": str(chained), "CHAIN_FAULT": fault}
     done = profile(host, plugin, 5, HOST_PLAY="ignores", **variables)
     assert done.returncode == status, done.stderr
@@ -221,7 +221,7 @@ def test_chain__a_signal_that_the_program_ignores_stays_ignored(
 def test_chain__a_crash_is_attributed_by_its_thread(
     host: Path, plugin: Path, chained: Path, part: str, attributed: int
 ) -> None:
-    """Several threads are in the chained profiler while one crashes, or none."""
+    """One of two threads in the chained profiler crashes, or a thread crashes outside of it."""
     variables = {"WEFT_PROFILER_CHAIN": str(chained), "CHAIN_FAULT": part}
     done = profile(host, plugin, 5, HOST_PLAY=part, **variables)
     assert done.returncode == -11
@@ -241,7 +241,7 @@ def test_chain__a_crash_is_attributed_by_its_thread(
 def test_chain__a_library_that_cannot_be_used_is_said_once(
     host: Path, plugin: Path, chained: Path, version: int, chain: str, said: str, tmp_path: Path
 ) -> None:
-    """Version 1 of the interface has no logger, so there the trace alone shows that it works."""
+    """Version 1 of the interface has no logger, so only the trace shows that profiling works."""
     named = chain.format(plugin=plugin, chained=chained)
     done = profile(host, plugin, version, WEFT_TRACE=str(tmp_path), WEFT_PROFILER_CHAIN=named)
     assert done.returncode == 0, done.stderr

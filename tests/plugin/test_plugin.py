@@ -108,7 +108,7 @@ CLASSES = "3 window=fixed:window_bytes=200000 path=oblivious; 7 loss=fixed"
 def test_plugin__a_traffic_class_chooses_its_policies(
     play: Play, plugin: Path, version: int, tmp_path: Path
 ) -> None:
-    """Recordings show which policies ran. In version 10 only the connecting end has a class."""
+    """Recordings show which policies ran. In version 10 only the dialling end has a class."""
 
     def decided(traffic_class: str) -> dict[str, set[str]]:
         variables = {

@@ -62,7 +62,7 @@ def test_softverbs__memory_of_a_gpu(mode: str, pytestconfig: pytest.Config) -> N
     for received, sent in exchange(plans, [{}, WEATHERS[-1]], **knobs):
         assert (received["wrong"], received["touched"]) == (0, 0)
         assert sent["engine"]["memory_by_dmabuf"] > 0
-        # Only the receiver's answer is copied, from host memory, and again if it is resent.
+        # Only the sender's last message is copied, as it is in host memory. Resends copy it again.
         copied = sent["engine"]["payload_copied_bytes"]
         assert copied % len(b"yes") == 0
         assert copied < 100
@@ -118,7 +118,7 @@ def test_softverbs__control_packets_longer_than_a_datagram(mode: str) -> None:
 
 
 def take_all(connection: Connection, handles: list[Handle]) -> None:
-    """Waits for more messages than the peer sent before it died, so that it must get an error."""
+    """Waits for more messages than the peer sent before it died, so a wait must raise an error."""
     for handle in handles:
         handle.wait(timeout_s=PATIENCE_S)
     for _ in range(20):

@@ -118,7 +118,7 @@ def send(endpoint: Any, connection: Any, plan: list[int], most: int) -> None:
 
 
 def end(role: str, plans: list[tuple[int, int, int]], weathers: Sequence[Weather]) -> None:
-    """Runs one end; prints a line with its ports, then a line with results per weather."""
+    """Runs one end. For each weather the receiver prints its port, and each end its results."""
     from transport import Endpoint
 
     for (count, most, seed), weather in zip(plans, weathers, strict=True):

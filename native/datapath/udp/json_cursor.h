@@ -28,7 +28,7 @@ class JsonCursor {
         at_.remove_prefix(1);
         if (at_.empty()) return false;
       }
-      *out += at_.front();  // an escape keeps its letter: the names in use here need no escapes
+      *out += at_.front();  // an escape such as \n is read as its letter: no string of a plan file has escapes
       at_.remove_prefix(1);
     }
     return take('"');
@@ -42,7 +42,7 @@ class JsonCursor {
     return true;
   }
 
-  // Calls on_key(key) for each key; it must read or skip the value.
+  // Calls on_key(key) for each key, with the cursor before the key's value. on_key must read or skip the value.
   template <typename OnKey>
   bool object(OnKey on_key) {
     if (!take('{')) return false;
@@ -54,7 +54,7 @@ class JsonCursor {
     return take('}');
   }
 
-  // Calls on_element() for each element; it must read or skip it.
+  // Calls on_element() for each element, with the cursor before the element. on_element must read or skip it.
   template <typename OnElement>
   bool array(OnElement on_element) {
     if (!take('[')) return false;

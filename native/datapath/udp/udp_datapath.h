@@ -79,11 +79,12 @@ class UdpDatapath final : public Datapath {
     std::vector<Route> routes;  // one route per path; empty until connected
   };
   struct Staging;
-  // Binds a socket to the interface's address; 0: at any port number. `port` is set to the socket's index, with which
-  // received datagrams are tagged.
+  // Binds a socket to the interface's address and to port `number`; 0: any free port. `port` is set to the socket's
+  // index, with which received datagrams are tagged.
   bool open_port(const Place& place, std::uint16_t number, std::uint32_t* port, std::string* error);
   bool bind_port(int descriptor, SocketAddress* address);
-  // Path i takes our socket i and the peer's port i.
+  // The route from this end's socket for path `near` to the peer's port for path `far`. Without a plan, path i uses i
+  // for both.
   Route route(const Link& link, const FarEnds& theirs, const std::vector<std::uint16_t>& numbers, std::size_t near,
               std::size_t far) const;
   // The routes that the plan chose among the pairs of our sockets and the peer's ports; empty: none.

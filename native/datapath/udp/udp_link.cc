@@ -108,7 +108,7 @@ std::vector<UdpDatapath::Route> UdpDatapath::planned_routes(const Link& link, co
   if (plan_.empty()) return routes;
   const std::vector<std::uint32_t>& ports = device_ports_.at(link.device);
   const std::size_t places = link.places->size(), addresses = theirs.addresses->size();
-  std::set<std::pair<std::size_t, std::size_t>> taken;  // jobs of one plan may name the same ports
+  std::set<std::pair<std::size_t, std::size_t>> taken;  // used pairs: several jobs of a plan may name the same pair
   for (std::size_t here = 0; here < places; ++here) {
     for (std::size_t there = 0; there < addresses; ++there) {
       const std::string from = (*link.places)[here].address.text(), to = (*theirs.addresses)[there].text();

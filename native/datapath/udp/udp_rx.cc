@@ -51,7 +51,7 @@ Control read_control(msghdr* header) {
 
 std::size_t UdpDatapath::rx_burst(RxSink* sink) {
   // Receives at most about a megabyte per call, so that acknowledgments and sending are not delayed. The kernel rotates
-  // its list of ready sockets, so every socket gets its turn.
+  // its list of ready sockets, so no socket is starved.
   epoll_event ready[4];
   const int count = ::epoll_wait(epoll_, ready, 4, 0);
   std::size_t seen = 0;

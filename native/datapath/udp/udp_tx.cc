@@ -54,8 +54,8 @@ void UdpDatapath::tx_burst(wire::TxBurst* const* bursts, std::size_t count) {
     const bool routed = burst.peer < links_.size() && burst.path < links_[burst.peer].routes.size();
     if (routed) items_.push_back({&burst, &links_[burst.peer].routes[burst.path]});
   }
-  // Sorts the bursts by socket, so that those of one socket share a system call. The socket that comes first rotates:
-  // bursts of the last socket leave later than their send time says, which would make their path look slow.
+  // Sorts the bursts by socket, so that those of one socket share a system call. Bursts of the last socket leave later
+  // than their send time says, so each call begins with another socket; otherwise one path would always look slow.
   const auto ports = static_cast<std::uint32_t>(ports_.size());
   const std::uint32_t first = ports == 0 ? 0 : static_cast<std::uint32_t>(rounds_sent_++ % ports);
   std::stable_sort(items_.begin(), items_.end(), [ports, first](const Item& a, const Item& b) {

@@ -100,8 +100,7 @@ class VerbsDatapath final : public Datapath {
   bool make_paths(const LinkPlan& plan, Link* link, std::string* error);
   bool join_path(Link* link, std::size_t path, std::string* error);
   std::string words_of(const Link& link) const;
-  // Defined in verbs_tx.cc:
-  // Source and destination of a burst.
+  // The port, queue pair and remote address that a burst uses.
   struct Way {
     VerbsPort* port;
     QueuePair* pair;
@@ -109,6 +108,7 @@ class VerbsDatapath final : public Datapath {
     std::uint32_t far_number;
     Path* path;  // null: the burst uses the control queue pair
   };
+  // Defined in verbs_tx.cc:
   bool send(const Way& way, const wire::TxBurst& burst);
   bool send_on_path(Link* link, const wire::TxBurst& burst);
   SendRecord* take_record(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots);

@@ -143,8 +143,7 @@ bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
     const auto& each = links_[peer];
     if (each == nullptr || each->token != word.token || word.path >= each->paths.size()) continue;
-    // The peer may send this request before its handshake data has arrived here. It repeats the request, so this one is
-    // ignored.
+    // The request may arrive before the peer's handshake data. The peer repeats it, so this one is ignored.
     if (each->controls.empty()) return true;
     Path& path = each->paths[word.path];
     // Whether the peer's generation is newer than ours, in modulo-256 arithmetic.

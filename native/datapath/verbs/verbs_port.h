@@ -92,7 +92,7 @@ class VerbsPort {
   // Arms both receive completion queues, so that their next completion signals the channel.
   bool arm() noexcept;
 
-  // The members below are public, because the datapath's other files use them and each can be used on its own.
+  // The members below are public, because all files of the verbs datapath use them.
   const Ibv* ibv = nullptr;
   Place place;
   PortName name;  // parsed from `place`

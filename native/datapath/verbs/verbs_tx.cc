@@ -146,13 +146,13 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
     counters_->batch_datagrams.record(static_cast<std::int64_t>(burst.count));
     return true;
   }
-  // Requests before the one that failed are in progress, but none of them is signalled. They use the record's slots
-  // until the queue pair is reset.
   if (way.path == nullptr) {
     records_.give_back(record);
     way.port->down = true;
     return false;
   }
+  // Requests of the chain before the one that failed are in progress and use the record's slots. None of them is
+  // signalled, so only a reset of the queue pair shows that they have ended.
   if (way.port->reset_pair(way.pair)) records_.give_back_of(way.pair);
   on_broken(burst.peer, burst.path);
   return false;

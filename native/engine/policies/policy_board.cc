@@ -92,7 +92,7 @@ Status PolicyBoard::change(const std::string& family_word, const std::string& te
   if (params_only) {
     const PolicyRef now = find(in_force(family, flows, connection));
     if (now == nullptr) {
-      *error = "no " + family_word + " policy is in force";
+      *error = "no " + family_word + " policy is in use, so it has no parameters to change: choose a policy first";
       return Status::invalid_argument;
     }
     if (!change_params(now, text, &made, error)) return Status::invalid_argument;

@@ -8,7 +8,7 @@
 
 namespace weft::engine {
 
-// Number of descriptors that are left to the program; if the limit is small, a quarter of it.
+// How many descriptors are left to the program: this many, or a quarter of the soft limit if that is less.
 inline constexpr std::int64_t kProgramDescriptorsMax = 64;
 
 // The most descriptors that one runtime opens, apart from control sockets of many peers.

@@ -1,4 +1,4 @@
-// Writes a stripe's trace record when the stripe ends, with each path's share of its segments.
+// Writes a stripe's trace record when the stripe ends, with the number of segments that each path carried.
 #include "native/engine/trace/engine_trace.h"
 
 #include <algorithm>

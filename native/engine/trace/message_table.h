@@ -1,5 +1,5 @@
-// The stripes in progress of a traced engine. All memory is allocated at the start, because the table is used between
-// two segments.
+// The stripes in progress of a traced engine. All memory is allocated at the start, because the engine must not
+// allocate while it handles segments.
 #pragma once
 
 #include <array>

@@ -143,7 +143,7 @@ bool TraceSegments::write(std::byte* block, std::size_t bytes, std::uint32_t rin
   if (!write_all(file_, block, bytes)) {
     *error = path() + ": " + std::strerror(errno);
     static_cast<void>(::ftruncate(file_, file_bytes_));
-    if (empty_ && segment_ > 1) {  // on a full disk, every attempt would leave a file with only a header
+    if (empty_ && segment_ > 1) {  // on a full disk, each attempt would leave an empty file
       ::unlink(path().c_str());
       abandon();
       --segment_;

@@ -34,7 +34,7 @@ class TraceSegments {
   // the first file.
   bool write(std::byte* block, std::size_t bytes, std::uint32_t ring, std::uint64_t dropped, std::string* error);
   void end() noexcept;
-  // Whether the file of the segment was removed, as together with its folder.
+  // Whether the file of the segment was removed, for example together with its directory.
   bool removed() const noexcept;
   // Closes a file that was removed.
   void abandon() noexcept;

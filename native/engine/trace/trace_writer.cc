@@ -49,8 +49,8 @@ TraceWriters& writers() noexcept {
   return *made;
 }
 
-// At the exit of the process: ends the traces whose owners live on, as NCCL's profiler does. All of them together take
-// at most kTraceCloseNs.
+// At the exit of the process: ends the traces whose owners are never destroyed, such as NCCL's profiler. All of them
+// together take at most kTraceCloseNs.
 void close_writers() noexcept {
   std::vector<std::shared_ptr<TraceWriter>> open;
   try {
@@ -109,8 +109,9 @@ std::shared_ptr<TraceWriter> TraceWriter::open(const std::string& directory, con
   const std::lock_guard<std::mutex> lock(known.mutex);
   std::shared_ptr<TraceWriter> found = known.by_directory[directory].lock();
   if (found != nullptr && !found->in_child()) return found;
-  // A forked child destroys nothing: the writing thread exists in the parent only, and a thread of the parent may hold
-  // the mutex. A writing thread that is blocked in a write keeps its writer.
+  // A forked child never destroys the writer: the writing thread exists in the parent only, and a thread of the parent
+  // may hold the mutex. If the writing thread is blocked in a write, the writer is leaked, because the thread still
+  // uses it.
   std::shared_ptr<TraceWriter> made(new TraceWriter(directory, limits), [](TraceWriter* writer) {
     if (!writer->in_child() && writer->close(kTraceCloseNs)) delete writer;
   });
@@ -347,7 +348,8 @@ bool TraceWriter::write_block(std::uint32_t ring) {
   return written;
 }
 
-// The block of the end has the final number of dropped records. Without space for it, readers see that it is missing.
+// Writes the block that ends the trace, with the final number of dropped records. If there is no space for it, readers
+// can tell that it is missing.
 void TraceWriter::write_end() {
   telemetry::TraceEnd record;
   record.head.id = next_id();
@@ -385,7 +387,7 @@ bool TraceWriter::drain(bool last) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     draining_ = rings_;
-    ending_.swap(ended_);  // the rings may still hold records that refer to these standing records
+    ending_.swap(ended_);  // kept until the rings are written: they may hold records that refer to these
   }
   taken_.resize(draining_.size());
   bool any = false;

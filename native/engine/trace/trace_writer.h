@@ -69,9 +69,9 @@ class TraceWriter {
   // Tells the writing thread to write what the rings still hold, and then the record that the trace has ended. Later
   // records are dropped.
   void stop() noexcept;
-  // Calls stop() and waits until the writing thread has ended. False: it has not within the timeout, because a write
-  // is blocked. It is then left alone for good, and the writer must not be destroyed. Called for all writers at the
-  // exit of the process.
+  // Calls stop() and waits until the writing thread has ended. False: the thread has not ended within the timeout,
+  // because a write is blocked. Nothing waits for the thread after that, and the writer must not be destroyed. Called
+  // for all writers at the exit of the process.
   bool close(std::int64_t timeout_ns) noexcept;
 
  private:
@@ -124,7 +124,7 @@ class TraceWriter {
   std::int64_t retry_ns_ = 0, warned_ns_ = 0, look_ns_ = 0;
   bool removed_ = false;  // the last file was removed, and none was begun since
   std::mutex closing_;    // protects the members after it
-  bool left_ = false;     // close() has left the writing thread alone
+  bool left_ = false;     // close() timed out and left the writing thread running
   std::thread thread_;
 };
 

@@ -29,7 +29,7 @@ constexpr std::uint64_t with_parents(std::uint64_t mask) noexcept {
   return mask;
 }
 
-// How long NCCL uses an event as the parent of others: for some types until it has stopped the event.
+// How long NCCL may name an event as the parent of others: for the types in kUntilEnd, until it has stopped the event.
 template <typename Descriptor>
 EventPairs::Lifetime lifetime_of(const Descriptor& event) noexcept {
   constexpr std::uint64_t kUntilEnd =
@@ -85,7 +85,7 @@ class Chain {
     made.context = context;
     start_pair(*chained, *of, from, &made);
     *event = state().pairs.add(made, lifetime_of(*from));
-    if (*event == nullptr) stop_pair(*chained, made);  // there was no room
+    if (*event == nullptr) stop_pair(*chained, made);  // NCCL got no handle, so it will not stop the event
     if (above != nullptr) above->step = from->proxy_step, above->step_event = *event;
     return Result::success;
   }
@@ -127,8 +127,8 @@ class Chain {
   struct Context {
     void *own = nullptr, *chained = nullptr;
     int* mask = nullptr;  // NCCL's mask of event types, which all communicators share
-    // The mask that the chained profiler writes, at any time. If weft's profiler wants no events it is NCCL's mask,
-    // because NCCL makes no call while its mask is 0, so that a change of another mask would not be noticed.
+    // The mask that the chained profiler writes, at any time. If weft's profiler wants no events, it is NCCL's own
+    // mask: a separate mask is merged into NCCL's only during NCCL's calls, and NCCL makes none while its mask is 0.
     int* chained_mask = nullptr;
     Logger log = nullptr;
     bool initialised = false;  // false: the chained profiler refused the communicator, and is not called for it
@@ -138,8 +138,8 @@ class Chain {
     EventPairs pairs;
     std::atomic<std::uint64_t> lost_told{0};
     const int pid = ::getpid();
-    int own_mask = 0;      // set by each init, to the same value
-    int chained_mask = 0;  // what the chained profiler wants, if weft's profiler wants events too
+    int own_mask = 0;      // event types that weft's profiler wants; each init sets them to the same value
+    int chained_mask = 0;  // event types that the chained profiler wants; unused if weft's profiler wants none
   };
   // Never destroyed, because NCCL's threads may call until the process ends. Only made if a profiler is chained.
   static State& state() noexcept {
@@ -174,7 +174,7 @@ class Chain {
             "PROFILER/weft: the profiler that WEFT_PROFILER_CHAIN names cannot profile this communicator: its init "
             "failed");
       }
-      join_masks(*made);  // only now, because other communicators may run
+      join_masks(*made);  // only after both inits, so that communicators in use keep their event types meanwhile
       *context = state().contexts.add(std::move(made));
     } catch (const std::bad_alloc&) {  // out of memory: the communicator is not profiled
       *context = nullptr;

@@ -18,9 +18,9 @@
 namespace weft::nccl {
 namespace {
 
-// A thread that calls the chained profiler. All of them are in a list, because a signal handler may not use
-// thread-local variables of a loaded library, whose first use allocates memory. An entry is never freed; once its
-// thread has ended it is used for another one.
+// A thread that has called the chained profiler, as an entry of a list. A signal handler cannot use a thread-local
+// variable of a loaded library instead, because its first use allocates memory. An entry is never freed; when its
+// thread has ended, another thread uses it.
 struct Caller {
   std::atomic<pid_t> thread{0};  // id of the thread; 0: none
   std::atomic<bool> is_calling{false};
@@ -64,7 +64,8 @@ class SignalStack {
       ::munmap(memory, kBytes);
     }
   }
-  // If the program has given the thread another stack since, it may still hold this one to restore it.
+  // If the program has set another stack for the thread since, this one stays mapped: the program may have saved it, in
+  // order to restore it later.
   ~SignalStack() {
     stack_t present{};
     if (memory_ == nullptr || ::sigaltstack(nullptr, &present) != 0 || present.ss_sp != memory_) return;
@@ -87,7 +88,7 @@ void note_call(bool is_calling) noexcept {
     SignalStack stack;
     ~Taken() {
       if (caller != nullptr) caller->thread.store(0, std::memory_order_release);
-      caller = nullptr;  // another destructor of this thread may still call
+      caller = nullptr;  // destructors that run later may still call note_call()
     }
   };
   thread_local Taken taken;
@@ -113,7 +114,7 @@ std::size_t crash_length = 0;
 // was installed before.
 void on_crash(int signal, siginfo_t* info, void* machine) {
   if (Caller* const caller = caller_in_call()) {
-    caller->is_calling.store(false, std::memory_order_relaxed);  // one line, also if the next handler crashes again
+    caller->is_calling.store(false, std::memory_order_relaxed);  // a crash in the handler below adds no second line
     static_cast<void>(!::write(STDERR_FILENO, crash_text.data(), crash_length));
   }
   const struct sigaction& before = previous[static_cast<std::size_t>(signal)];
@@ -125,7 +126,8 @@ void on_crash(int signal, siginfo_t* info, void* machine) {
     struct sigaction standard{};
     standard.sa_handler = SIG_DFL;
     static_cast<void>(::sigaction(signal, &standard, nullptr));
-    if (info->si_code <= 0) static_cast<void>(::raise(signal));  // it was sent; a fault repeats itself
+    // A fault occurs again when this handler returns; a signal that a process sent (si_code <= 0) must be raised again.
+    if (info->si_code <= 0) static_cast<void>(::raise(signal));
   }
 }
 
@@ -138,8 +140,8 @@ void attribute_crashes(const std::string& path) noexcept {
   for (const int signal : kCrashes) {
     struct sigaction& before = previous[static_cast<std::size_t>(signal)];
     if (::sigaction(signal, nullptr, &before) != 0) continue;
-    // A signal that the program ignores stays so: with a handler it would interrupt system calls, and the programs that
-    // this one starts would no longer ignore it.
+    // Signals that the program ignores stay ignored. With a handler they would interrupt system calls, and programs
+    // that this process starts would not inherit that they are ignored.
     if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_IGN) continue;
     struct sigaction ours{};
     ours.sa_sigaction = on_crash;

@@ -38,8 +38,8 @@ class ChainLibrary {
   std::array<std::atomic<void*>, kVersionMax + 1> tables_{};
 };
 
-// Exists while this thread is in a call of the chained profiler. A thread's first one gives it a stack for signal
-// handlers, unless it has one.
+// Exists while this thread is in a call of the chained profiler. The first ChainCall of a thread also gives the thread
+// a stack for signal handlers, unless the thread has one.
 class ChainCall {
  public:
   ChainCall() noexcept;

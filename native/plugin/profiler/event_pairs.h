@@ -1,5 +1,5 @@
-// Pairs of handles of one event: that of weft's profiler and that of a chained profiler, which has no knowledge of
-// weft's. NCCL gets the handle of the pair. No pair is forgotten before NCCL has stopped its event.
+// Pairs of handles for one event: the handle of weft's profiler and that of the chained profiler, which does not know
+// weft's. NCCL gets a third handle, which names the pair. A pair is kept at least until NCCL has stopped its event.
 #pragma once
 
 #include <array>
@@ -23,8 +23,8 @@ struct EventPair {
 
 class EventPairs {
  public:
-  // How long a pair can be found. Events that start later name an ended event as their parent; a replay of a captured
-  // graph does so at any time.
+  // How long find() must find a pair: until its event has ended; past the end, because events that start later may name
+  // it as their parent; or for replays of a captured graph, which may name it at any time.
   enum class Lifetime : std::uint8_t { until_end, past_end, replays };
 
   // Adds a pair and returns its handle; null: both handles are null, or there is no room, which is counted.
@@ -58,23 +58,23 @@ class EventPairs {
     }
     return found;
   }
-  // Number of events for which there was no room, and of those that named a forgotten one.
+  // How many events were not recorded for lack of room, plus how many lookups named a forgotten event.
   std::uint64_t lost() const noexcept { return lost_.load(std::memory_order_relaxed); }
 
-  static constexpr std::uint32_t kEnded = 1 << 18, kCaptured = 1 << 17;  // ended events that are kept
-  static constexpr std::uint32_t kKeptMax = 1 << 19;                     // the same and those that have not ended
+  static constexpr std::uint32_t kEnded = 1 << 18, kCaptured = 1 << 17;  // limits of ended events that are kept
+  static constexpr std::uint32_t kKeptMax = 1 << 19;                     // limit of kept events, ended or not
 
  private:
-  // Written while another thread may look up an event that had the same place.
+  // Accessed atomically, because a thread may look up an old handle while another event reuses the entry.
   struct Kept {
     void *own, *chained, *context;
     bool is_captured;
   };
-  // The handles of the events that have ended last.
+  // The handles of the last `size` events that have ended.
   template <std::uint32_t size>
   class Ended {
    public:
-    // Adds a handle and returns the one that leaves for it.
+    // Adds a handle and returns the oldest one, which it replaces.
     OpaqueHandle push(OpaqueHandle handle) noexcept {
       const std::uint64_t number = added_.fetch_add(1, std::memory_order_relaxed);
       return OpaqueHandle::of(handles_[number % size].exchange(handle.value(), std::memory_order_acq_rel));
@@ -102,7 +102,7 @@ class EventPairs {
       pair.own = __atomic_load_n(&kept->own, __ATOMIC_ACQUIRE);
       pair.chained = __atomic_load_n(&kept->chained, __ATOMIC_ACQUIRE);
       pair.context = __atomic_load_n(&kept->context, __ATOMIC_ACQUIRE);
-      // The place may have been given to another event in between.
+      // The handles belong to this event only if no other event has reused the entry meanwhile.
       if (kept_.find(handle) == kept) return pair;
     }
     count_lost();

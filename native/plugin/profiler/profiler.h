@@ -62,7 +62,8 @@ class Profiler {
   static Profiler& instance() noexcept;
 
   // Sets the context, and the mask of events that the trace needs: 0 if the knob `trace` is empty or no trace can be
-  // written. NCCL has one mask for all communicators, and others may run, so it is written once.
+  // written. The mask is written in one step, because NCCL has one mask for all communicators, and others may be
+  // running.
   void init(void** context, int* mask, const CommunicatorFacts& facts, Logger log) noexcept;
   void finalize(void* context) noexcept;
 

@@ -129,7 +129,8 @@ void Arena::drain_events(u32 host) {
     switch (event.kind) {
       case core::Event::Kind::send_done:
         Message::of(event.cookie).sent = true;
-        // Further messages are posted by an event, not here, because posting affects the other host, too.
+        // Further messages are posted by an event of the agenda and not at once, because posting affects the other
+        // host, too.
         agenda_.set(now_ns_, starts_at_ + Message::of(event.cookie).flow);
         break;
       case core::Event::Kind::stripe_placed:

@@ -131,8 +131,8 @@ class Arena {
   std::size_t headers_in_use() const noexcept { return headers_.in_use(); }
 
  private:
-  // Virtual time at the beginning. It is not zero, like that of real clocks, so that "never" (0) differs from "at the
-  // beginning".
+  // Virtual time at the beginning. Like the time of a real clock it is not zero, so that "never" (0) differs from "at
+  // the beginning".
   static constexpr i64 kBeginNs = 1'000'000'000;
 
   struct Flow;

@@ -89,7 +89,8 @@ class FabricCalendar {
   std::size_t bytes_held() const noexcept { return all_.size() * sizeof(Chunk) + far_.capacity() * sizeof(FabricDue); }
 
  private:
-  // How many of the next windows have a list of their own; a link's delay is about one window.
+  // How many of the next windows have a list of their own. Most events are due within a few windows, because a link's
+  // delay is about one window; the others go to far_.
   static constexpr std::size_t kNear = 8;
   static constexpr std::size_t kChunk = 1024;
   struct Chunk {

@@ -114,8 +114,8 @@ void FabricHost::deliver(FabricShared* shared, FabricPacket* packet, i64 now_ps)
   shared->packets->give(packet);
 }
 
-// Whether the stack may be asked for data now: only if a port is free, so that policies decide at that time. Control
-// packets do not wait for this.
+// Whether to ask the stack for data now. A port must be free and, if there are several, no port may queue more than
+// burst_bytes_max, so that policies decide shortly before the data is sent. Control packets do not wait.
 bool FabricHost::may_send_data(FabricShared* shared, i64 now_ps) {
   FabricNet& net = *shared->net;
   const u32 first = net.first_port[index_];
@@ -165,7 +165,7 @@ void FabricHost::pump(FabricShared* shared, i64 now_ps) {
   if (!starts_.empty() && starts_.front().at_ps <= now_ps) begin_due(shared, now_ps);
   if (stack_.poll_timeout() <= now_ns) stack_.on_timer(now_ns);
   send(shared, now_ps);
-  // Handling events may cause more sending: for example, a receive is posted again, and its sender must be told.
+  // Handling events may cause more sending: for example, a posted receive must be advertised to its sender.
   while (stack_.has_events()) {
     drain_events(shared, now_ps);
     send(shared, now_ps);

@@ -38,8 +38,8 @@ bool handle_special(FabricShared* shared, const FabricDue& due);
 
 class FabricHost {
  public:
-  // Virtual time at the beginning. It is not zero, like that of real clocks, so that "never yet" (0) differs from "at
-  // the beginning".
+  // Virtual time at the beginning. Like the time of a real clock it is not zero, so that "never yet" (0) differs from
+  // "at the beginning".
   static constexpr i64 kBeginNs = 1'000'000'000;
   static constexpr i64 now_ns_of(i64 at_ps) noexcept { return kBeginNs + at_ps / 1000; }
 

@@ -1,5 +1,5 @@
-// What a traced host records of its messages, paths and events, as a real process records it in its trace. A host
-// without it pays nothing.
+// What a traced host records of its messages, paths and events, as a real process records it in its trace. A host that
+// is not traced has no such object, and so no cost.
 #pragma once
 
 #include <array>
@@ -21,7 +21,7 @@ struct TransferTrace {
   std::array<u32, kPaths> by_path{};  // segments sent on each path
 };
 
-// The state of a path of a host at one moment. Sums count from the begin of the run.
+// The state of a path of a host at one moment. Sums count from the beginning of the run.
 struct PathTrace {
   i64 at_ns = 0, rtt_ns = 0;
   i64 bytes_sent = 0, segments_sent = 0, segments_lost = 0;
@@ -61,7 +61,7 @@ class FabricTrace final : public core::TraceSink {
   i64 dropped() const noexcept { return dropped_; }
 
  private:
-  static constexpr std::size_t kEventsMax = 1 << 16;  // of one host
+  static constexpr std::size_t kEventsMax = 1 << 16;  // limit of recorded events of one host
 
   TransferTrace* sent(const core::Event& event) noexcept;
 
@@ -71,7 +71,7 @@ class FabricTrace final : public core::TraceSink {
   const FabricWork& work_;
   const std::vector<u32>& peers_;
   const std::vector<u32>& connections_;
-  std::vector<TransferTrace>* transfers_;  // of all hosts; this host writes those that it sends
+  std::vector<TransferTrace>* transfers_;  // of all transfers; this host writes those of the transfers that it sends
   std::vector<PathTrace> paths_;
   std::vector<EventTrace> events_;
   std::vector<std::array<i64, core::kMaxPaths>> segments_seen_;  // by peer and path: segments sent when last recorded

@@ -244,8 +244,8 @@ void Rig::fail_outstanding(int end, Status status) {
   Side& side = *sides_[end];
   side.failed = true;
   side.windows.close_all();
-  // An engine returns a buffer only when no NIC reads it any more, so the link reads the payload of everything in
-  // flight now.
+  // An engine returns a buffer only when no NIC reads it any more, so from now on the link must not read the buffers of
+  // datagrams in flight.
   link_.settle(end);
   if (side.first_failure == Status::ok) side.first_failure = status;
   for (std::size_t i = 0; i < side.next_send; ++i) {

@@ -1,4 +1,4 @@
-// Tests the closing of a flow: a close packet is repeated until confirmed or given up, and closed is final.
+// Tests the closing of a flow: a close packet is repeated until confirmed or given up, and a closed flow stays closed.
 #include "native/core/closer.h"
 #include "tests/native/check.h"
 

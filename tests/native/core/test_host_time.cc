@@ -122,7 +122,7 @@ TEST(host_time__the_last_late_departures_are_known) {
   HostTime host;
   CHECK(!host.left_late(0));
   for (i64 at = 100; at < 600; at += 100) host.on_late_departure(at, at + 10);
-  CHECK(!host.left_late(105));  // the first of the five is already forgotten
+  CHECK(!host.left_late(105));  // only the last four are remembered, and this is the first of five
   for (i64 at = 200; at < 600; at += 100)
     CHECK(host.left_late(at) && host.left_late(at + 10) && !host.left_late(at + 11));
 }
@@ -144,9 +144,11 @@ TEST(host_time__a_starved_receiver_is_no_congestion) {
   const Found told = transfer(true), untold = transfer(false);
   // The minimum may be slightly less, as send times in a burst are ahead of the clock by a nanosecond per segment.
   CHECK(told.rtt_min_ns <= 2 * kDelayNs && told.rtt_min_ns > kDelayNs);
-  std::printf("64 MiB to a receiver with a turn in 10 ms: %lld ms, %lld resent; untold %lld ms, %lld\n",
-              static_cast<long long>(told.took_ns / kMs), static_cast<long long>(told.resent),
-              static_cast<long long>(untold.took_ns / kMs), static_cast<long long>(untold.resent));
+  std::printf(
+      "64 MiB to a receiver that runs once in 10 ms: %lld ms, %lld resent; if the stack does not know this: %lld ms, "
+      "%lld\n",
+      static_cast<long long>(told.took_ns / kMs), static_cast<long long>(told.resent),
+      static_cast<long long>(untold.took_ns / kMs), static_cast<long long>(untold.resent));
   CHECK(told.resent < static_cast<i64>(kBytes / 1472 / 100));
   CHECK(2 * told.took_ns < untold.took_ns);
 }

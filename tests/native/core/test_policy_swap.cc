@@ -1,5 +1,5 @@
 // Tests that replacing policies or parameters during a transfer loses and corrupts no data, and that the new policy
-// continues from the current state. Also tests what a decision tap observes.
+// continues from the current state. Also tests what an observer of the policies' decisions sees.
 #include <algorithm>
 #include <array>
 #include <vector>

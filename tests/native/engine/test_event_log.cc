@@ -61,7 +61,8 @@ TEST(event_log__a_path_goes_down_and_comes_back) {
   CHECK(lines[1].find("path 3 to 10.0.1.2 is up again after 1.25 s") != std::string::npos);
 }
 
-// A path that is silent for milliseconds must not be logged as down: a busy processor delays replies as long.
+// A path that is silent for milliseconds must not be logged as down, because a busy processor can delay replies by that
+// much.
 TEST(event_log__a_short_silence_gets_no_line) {
   Bench bench;
   bench.tell(5'000 * kMs, core::Event::Kind::path_down, 3);

@@ -178,7 +178,7 @@ TEST(policy_board__changes_reach_live_flows_and_own_choices_stay) {
   CHECK_EQUAL(pair.runtime->change_policy("credit", "none", PolicyChange::policy, &error), Status::ok);
   CHECK_EQUAL(pair.here->change_policy("window", "teleport", PolicyChange::policy, &error), Status::invalid_argument);
   CHECK_EQUAL(pair.here->change_policy("credit", "x=1", PolicyChange::params, &error), Status::invalid_argument);
-  CHECK_EQUAL(error, "no credit policy is in force");
+  CHECK_EQUAL(error, "no credit policy is in use, so it has no parameters to change: choose a policy first");
   pair.exchange(1 << 20);
 }
 
@@ -293,7 +293,7 @@ TEST(recording__a_full_ring_counts_and_never_waits) {
   CHECK_EQUAL(tap.decisions() + tap.lost(), 1000);
   std::vector<std::byte> out;
   CHECK(tap.take(&out) <= 4096);
-  tap.on_decision(decision);  // first reports how many were dropped
+  tap.on_decision(decision);  // the first entry that this writes reports how many decisions were dropped
   out.clear();
   CHECK(tap.take(&out) > 0);
   core::RecordingEntry entry;

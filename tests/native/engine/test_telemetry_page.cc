@@ -253,7 +253,7 @@ TEST(page__those_of_dead_processes_go_after_a_grace) {
   const PageOwner self = this_process();
   PageOwner reused = self, foreign = self, stranger = self;
   reused.start_ticks -= 1;     // a dead process that had the same pid
-  foreign.pid_namespace += 1;  // a process of a container, whose pid means nothing here
+  foreign.pid_namespace += 1;  // a process of a container, whose pid has no meaning in this namespace
   foreign.start_ticks -= 1;
   stranger.user += 1;
   stranger.start_ticks -= 1;

@@ -126,7 +126,7 @@ class HungDisk {
     CHECK_EQUAL(::fcntl(pipe_[1], F_SETFL, 0), 0);
     int replaced = 0;
     for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
-      std::error_code gone;  // the descriptor of this loop
+      std::error_code gone;  // set if the descriptor was closed meanwhile
       const fs::path target = fs::read_symlink(entry.path(), gone);
       if (gone || target.parent_path() != folder.path) continue;
       CHECK(::dup2(pipe_[1], std::stoi(entry.path().filename())) >= 0);
@@ -372,13 +372,14 @@ TEST(trace__a_hung_disk_does_not_hold_up_the_exit) {
       static std::shared_ptr<TraceWriter> kept;
       [[maybe_unused]] static const void* volatile left = nullptr;
       static HungDisk disk;
-      // Handlers run in reverse order, so this one runs after that of the writer, whose thread then wakes.
+      // Exit handlers run in reverse order, so this one runs after the writer's, which gives up waiting for the blocked
+      // write. The write then continues while the process exits.
       std::atexit([] {
         disk.recover();
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
       });
       kept = opened(folder);
-      left = kept.get();  // for the leak checker
+      left = kept.get();  // lets the leak checker find the writer
       disk.hang(folder);
       put_messages(*kept, 5);
       if (destroyed) kept.reset();

@@ -86,8 +86,8 @@ TEST(gpu__order_with_the_callers_streams) {
     __atomic_store_n(&word, 1u, __ATOMIC_RELEASE);
     before.finish();
     const auto waiting = post(*device, pair.there, gpu::Way::to_device, received.all());
-    // These calls fail; the concurrent worker makes none of them while a message waits. The attendant records the first
-    // event; if that call failed, streams would make the copies.
+    // Each of these calls of wait_on() fails; the worker's thread makes none of them while a message waits. The first
+    // event is recorded by the attendant, so the failing record is the second.
     for (const auto& [symbol, nth] :
          {std::pair{"cuEventCreate", 1}, {"cuStreamWaitValue32_v2", 1}, {"cuEventRecord", 2}}) {
       fail_at(symbol, nth);
@@ -131,7 +131,7 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
       CHECK_EQUAL(end_of(receives[i]), Status::ok);
       CHECK(received[i]->holds(*sent[i]));
     }
-    // All bytes of the message have arrived, but must not be written yet.
+    // All bytes of the second message have arrived, but must not be written to its target before the first message.
     {
       const Memory early(pattern(1'000, 77)), place(untouched(1'000));
       CallersStream busy(0);
@@ -148,7 +148,7 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
       CHECK_EQUAL(end_of(second), Status::ok);
       CHECK(target.holds(early) && place.holds(early));
     }
-    // Messages whose stream never proceeds are given up at once, and closing does not wait.
+    // Messages behind a stream that never proceeds are cancelled at once, and close() does not wait for them.
     CallersStream stuck(0);
     const auto before = post(*device, pair.there, gpu::Way::to_device, received[0]->all());
     CHECK_EQUAL(device->wait_on(before, stuck.stream, &error), Status::ok);

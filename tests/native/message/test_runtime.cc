@@ -433,7 +433,7 @@ TEST(runtime__counters_outlive_the_flows) {
   exchange(*pair.here, *pair.there, 1'000'000, 0);
   pair.there.reset();
   pair.a.reset();
-  pair.listener.reset();  // the last owner of the other runtime, which ends like a process
+  pair.listener.reset();  // drops the last reference to the other runtime, which ends as if its process had
   for (const std::int64_t until = now_ns() + kPatienceNs; pair.here->health() == Status::ok;) CHECK(now_ns() < until);
   for (int i = 0; i < 100; ++i) {
     const ConnectionCounters counters = pair.here->counters();

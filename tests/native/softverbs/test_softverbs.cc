@@ -340,7 +340,8 @@ TEST(softverbs__uc_loses_whole_messages_and_delivers_the_others_whole) {
         arrived < kMessages);  // at three packets per message, about a quarter of the messages is lost
 }
 
-// Why P-1 needs care: an old write may change memory after a newer one, unless its memory window was closed.
+// Shows what rule P-1 guards against: a late write may overwrite memory after a newer write, unless the memory window
+// of the late one was closed.
 TEST(softverbs__late_writes_land_late_and_not_behind_a_closed_window) {
   const Weather weather{{"SOFTVERBS_LATE", "0.5"}, {"SOFTVERBS_LATE_NS_MAX", "200000000"}};
   Joined two(IBV_QPT_UC, true);

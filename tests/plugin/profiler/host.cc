@@ -2,8 +2,8 @@
 // as NCCL does, misuses handles in every way that NCCL has been seen to, and fails if a call fails or takes long.
 // HOST_PLAY adds a part: `joins` initialises further communicators while the first one runs; `enables` lets the chained
 // profiler choose its events only after init; `many` uses a captured call and an open group again after 300,000 events;
-// `twins` crashes in one of two threads, in the chained profiler; `crashes` does outside of it; `ignores` ignores
-// SIGABRT from before init on.
+// `twins` crashes one of two threads that are in the chained profiler; `crashes` crashes outside of it; `ignores`
+// ignores SIGABRT from before init on.
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -49,7 +49,8 @@ bool plays(const char* part) {
   return chosen != nullptr && std::strcmp(chosen, part) == 0;
 }
 
-// NCCL has one mask of event types for all communicators. Types that it lacked since watch() are lost events.
+// Watches NCCL's mask of event types, which all communicators share. If a type that was set at watch() is missing at a
+// later look(), its events were lost in between.
 struct MaskWatch {
   const int* mask = nullptr;
   int before = 0;
@@ -220,7 +221,8 @@ struct Host {
     stop(sent);
   }
 
-  // A replay of a captured graph names its call long after NCCL has stopped it. Other calls are forgotten in the end.
+  // A replay of a captured graph names a call as its parent long after NCCL has stopped the call, so captured calls are
+  // kept. Other calls are forgotten after many events.
   void operate_after_many() {
     void* const group = start(descriptor(kEventGroupApi, nullptr));
     Descriptor call = descriptor(kEventCollectiveApi, group);
@@ -261,7 +263,7 @@ struct Host {
       static_cast<void>(start(descriptor(kEventProxyStep, event)));
       stop(proxy_op(event, 0, 2, 1, ::getpid()));
     }
-    // A proxy that works for another process (PXN): the parent is a pointer of that process.
+    // A proxy that works for another process (PXN): the operation's parent is a pointer of the other process.
     void* const foreign = proxy_op(reinterpret_cast<void*>(0xdead'beef), 1, 2, 1, ::getpid() + 1);
     REQUIRE(foreign != nullptr);
     stop(foreign);
@@ -301,8 +303,9 @@ void join_others(Table* table, int* mask) {
   REQUIRE(table->finalize(context) == Result::success);
 }
 
-// The chained profiler chooses all events, by NCCL's mask or what it got in its place. NCCL calls only for events of
-// its mask, so without any the change must be seen without a call.
+// Lets the chained profiler choose all events after init. It writes the mask that it got in init: NCCL's own, or a
+// separate one that weft merges into NCCL's at the next call. NCCL makes no call while its mask is 0; then the change
+// must be in its mask at once.
 template <typename AnyHost>
 void enable(AnyHost* host) {
   void* const chained = ::dlopen(std::getenv("WEFT_PROFILER_CHAIN"), RTLD_NOW | RTLD_NOLOAD);
@@ -313,7 +316,7 @@ void enable(AnyHost* host) {
   REQUIRE((host->mask & 0xFFF) == 0xFFF);
 }
 
-// Two threads whose ids differ by a multiple of 256 are in the chained profiler, which crashes in the first one.
+// Two threads, whose ids differ by a multiple of 256, are in calls of the chained profiler; the first one crashes.
 template <typename AnyHost>
 [[noreturn]] void crash_beside_a_twin(AnyHost* host) {
   std::atomic<long> first{0};
