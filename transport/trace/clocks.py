@@ -105,13 +105,13 @@ def align(database: DuckDBPyConnection, clocks: int) -> list[Alignment]:
         ):
             known = bounds.get(pair, (low, high))
             bounds[pair] = max(known[0], low), min(known[1], high)
-    for clock, found in _walk(bounds).items():
+    for clock, found in walk(bounds).items():
         aligned[clock] = found
     _move(database, aligned)
     return aligned
 
 
-def _walk(bounds: dict[tuple[int, int], tuple[int, int]]) -> dict[int, Alignment]:
+def walk(bounds: dict[tuple[int, int], tuple[int, int]]) -> dict[int, Alignment]:
     """Alignments of the clocks linked to clock 0 by messages, over links with the least errors."""
     known = {0: Alignment(0, 0)}
     while True:

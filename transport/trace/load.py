@@ -22,7 +22,7 @@ ROWS_AT_ONCE = 500_000
 Progress = Callable[[int, int], None]  # (processes read so far, all processes)
 
 
-class _Inserter:
+class Inserter:
     """Collects rows of several processes, and inserts many at once."""
 
     def __init__(self, database: DuckDBPyConnection) -> None:
@@ -106,7 +106,7 @@ def load(
     for table in TABLES:
         database.execute(create(table))
     clocks = clocks_of(processes)
-    inserter = _Inserter(database)
+    inserter = Inserter(database)
     rows = []
     for at, (files, clock) in enumerate(zip(processes, clocks, strict=True)):
         found = read_process(files, clock.ahead_ns, until_ns)

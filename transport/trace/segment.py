@@ -91,7 +91,7 @@ def read_rows(path: Path | str) -> SegmentRows:
             raise
         raise TraceError(f"cannot read {where}: {error}") from None
     try:
-        return _decode(data)
+        return decode_rows(data)
     except TraceError as error:
         raise TraceError(f"{where}: {error}") from None
 
@@ -118,7 +118,8 @@ def read_segment(path: Path | str) -> Segment:
     )
 
 
-def _decode(data: bytes) -> SegmentRows:
+def decode_rows(data: bytes) -> SegmentRows:
+    """Decodes the header of a file and whole blocks of it; TraceError if the header is damaged."""
     header = read_header(data)
     packed, dropped, damage = trace_records(data, header.bytes)
     offsets = np.frombuffer(packed, np.uint64).astype(np.int64)
