@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from transport.diagnose import calls, hang, slow
@@ -26,6 +27,7 @@ class Settings:
     use_paths: False: only ranks and pairs, as without weft's own data of paths.
     routes: the links of paths. from_window: only windows from this one on are judged. now_ns: the
     time of day, to judge a job that still runs on this host; None: the trace is all there is.
+    patience_ns: no pause that is shorter proves a hang, whatever the trace says.
     """
 
     rule: slow.Rule = field(default_factory=slow.Rule)
@@ -33,6 +35,7 @@ class Settings:
     routes: Routes | None = None
     from_window: int = 0
     now_ns: int | None = None
+    patience_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -54,22 +57,29 @@ def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
     """Diagnoses the job in the store. TraceError if its tables cannot be read."""
     settings = settings or Settings()
     facts = facts_of(store, settings.now_ns)
-    windows = windows_of(facts)
     numbers = {
         row[0]: at
         for at, row in enumerate(store.rows("SELECT process FROM processes ORDER BY rank, process"))
     }
-    found = hang.crashes(store, facts, numbers) + calls.mismatches(facts)
+    return judged(facts, hang.dead(store, numbers), settings, store.notes())
+
+
+def judged(
+    facts: Facts, dead: Sequence[tuple[int, int, int]], settings: Settings, notes: Sequence[str]
+) -> Diagnosis:
+    """Diagnoses facts. dead: (process, when, peers that found it dead)."""
+    windows = windows_of(facts)
+    found = hang.crashes(facts, dead) + calls.mismatches(facts)
     stand = hang.standstill_of(facts, windows.usual_ns)
     if stand is not None and not found:
         patience_ns = int(
             max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.longest_ns)
         )
-        found += hang.hangs(facts, stand, patience_ns)
+        found += hang.hangs(facts, stand, max(patience_ns, settings.patience_ns))
     if not found:
         found = _slow(facts, settings)
     return Diagnosis(
-        tuple(found), windows.count, windows.usual_ns, len(facts.processes), tuple(store.notes())
+        tuple(found), windows.count, windows.usual_ns, len(facts.processes), tuple(notes)
     )
 
 

@@ -157,6 +157,40 @@ def facts_of(store: Store, now_ns: int | None = None) -> Facts:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """Tables that were made elsewhere, as those of a job that still runs.
+
+    Processes have the numbers that facts have. calls, edges: as the queries CALLS and EDGES give
+    them; None: the program has no operations, and its messages are in the store. sent: as in Facts.
+    end_ns: until when the job was seen; states: as in Facts.
+    """
+
+    calls: dict[str, Array] | None
+    edges: dict[str, Array] | None
+    sent: dict[str, Array]
+    end_ns: int
+    states: dict[int, str]
+
+
+def facts_from(store: Store, ready: Ready) -> Facts:
+    """The facts of tables that were made elsewhere; what is small is in the store."""
+    processes, numbers = _processes(store)
+    members = _members(store, numbers)
+    if ready.calls is not None and ready.edges is not None:
+        calls = with_instances(ready.calls)
+        edges = _with_ends(dict(ready.edges), members, calls)
+    else:
+        calls, edges = _without_operations(store, numbers)
+    peers = _peers(store, numbers)
+    last_ns = max((one.last_ns for one in processes), default=0)
+    return Facts(
+        tuple(processes), calls, edges, _losses(store, numbers, peers),
+        _samples(store, numbers, peers), ready.sent, _downs(store, numbers, peers),
+        max(last_ns, ready.end_ns), members, ready.states,
+    )  # fmt: skip
+
+
 def _columns(store: Store, sql: str) -> dict[str, Array]:
     found = store.arrays(sql)
     return {
@@ -182,13 +216,23 @@ def _numbered(values: Array, numbers: dict[int, int]) -> Array:
 def _calls(store: Store, numbers: dict[int, int]) -> dict[str, Array]:
     found = _columns(store, CALLS)
     found["process"] = _numbered(found["process"], numbers)
+    return with_instances(found)
+
+
+def with_instances(found: dict[str, Array]) -> dict[str, Array]:
+    """The calls in order, with the number of each one's operation.
+
+    `turn`, if there is such a column: the number of each send or receive among those of its pair.
+    """
     found = _in_order(found)
     # NCCL does not number sends and receives: the n-th of a pair belong together.
     alone = found["kind"] == "p2p"
     sends = found["function"] == "Send"
     sender = np.where(sends, found["rank"], found["root"])
     receiver = np.where(sends, found["root"], found["rank"])
-    turn = ordinals(found["process"], found["comm_id"], sends, found["root"])
+    turn = found.get("turn")
+    if turn is None:
+        turn = ordinals(found["process"], found["comm_id"], sends, found["root"])
     found["instance"] = _instances(
         found["comm_id"],
         np.where(alone, "", found["function"]),
@@ -254,9 +298,17 @@ def _edges(
     calls: dict[str, Array],
 ) -> dict[str, Array]:  # fmt: skip
     found = _columns(store, EDGES)
+    found["process"] = _numbered(found["process"], numbers)
+    return _with_ends(found, members, calls)
+
+
+def _with_ends(
+    found: dict[str, Array], members: dict[tuple[int, int], int], calls: dict[str, Array]
+) -> dict[str, Array]:
+    """The edges with the processes at both ends, and the number of their operation."""
     peers = zip(found["comm_id"].tolist(), found["peer"].tolist(), strict=True)
     found["target"] = np.array([members.get((int(c), int(p)), -1) for c, p in peers], np.int64)
-    found["source"] = _numbered(found.pop("process"), numbers)
+    found["source"] = found.pop("process")
     of = {
         (int(process), int(one)): int(instance)
         for process, one, instance in zip(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,23 +44,24 @@ class Standstill:
     longest_ns: int
 
 
-def crashes(store: Store, facts: Facts, numbers: dict[int, int]) -> list[Finding]:
-    """Processes whose peers found them dead."""
+def dead(store: Store, numbers: dict[int, int]) -> list[tuple[int, int, int]]:
+    """Processes whose peers found them dead: the process, when, and how many peers."""
     rows = store.rows(
         "SELECT b.process, min(a.end_ns), count(DISTINCT a.process) FROM connections a "
         f"JOIN connections b ON a.pair = b.pair AND a.process <> b.process "
         f"WHERE a.status = {PEER_DEAD} GROUP BY ALL ORDER BY 2"
     )
+    return [(numbers[one], int(when), peers) for one, when, peers in rows if one in numbers]
+
+
+def crashes(facts: Facts, dead: Sequence[tuple[int, int, int]]) -> list[Finding]:
+    """The crashes of processes that peers found dead."""
     # A process that ended its trace has closed its connections, so it cannot have died before.
-    found = [
-        (numbers[process], when, peers)
-        for process, when, peers in rows
-        if process in numbers and facts.processes[numbers[process]].ended is not True
-    ]
+    found = [one for one in dead if facts.processes[one[0]].ended is not True]
     return [
         Finding(
             "crash", Place("rank", facts.name(one), (facts.processes[one].rank,)),
-            int(when), facts.end_ns, 0.99, True,
+            when, facts.end_ns, 0.99, True,
             f"The process of {facts.name(one)} on {facts.processes[one].host} died: "
             f"{peers} peers lost their connections to it, and its trace has no end.",
             DEAD_QUERY, "Look for the reason on its host (out of memory, a signal, a failed GPU), "
@@ -213,7 +215,7 @@ def _frozen(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
         f"The process of {name} has recorded nothing for {silent_ns / 1e6:.1f} ms, and all others "
         f"make no progress since, although they run.",
         OPEN_QUERY, "See whether it is stopped (ps shows state T), swapping or frozen; "
-        "py-spy dump shows where it is.",
+        "py-spy dump shows where it is.", more={"paused_ns": paused_ns},
     )  # fmt: skip
 
 
@@ -243,6 +245,7 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
             f"{number}, and {names} did not call it, although it waits in no other operation. "
             f"Nothing has happened for {paused_ns / 1e6:.1f} ms.",
             OPEN_QUERY, f"See what {names} does: py-spy dump --pid PID shows its stack.",
+            more={"paused_ns": paused_ns},
         )  # fmt: skip
     return None
 
@@ -290,4 +293,5 @@ def _stuck(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Fi
         f"All ranks called {function} number {number}, and it does not end: nothing has happened "
         f"for {paused_ns / 1e6:.1f} ms.{behind}",
         OPEN_QUERY, "Check the link and the NICs between these ranks.",
+        more={"paused_ns": paused_ns},
     )  # fmt: skip
