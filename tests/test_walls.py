@@ -32,6 +32,8 @@ PYTHON_ROOMS = {
     "transport/cli": {"transport", "congestion", "numpy", "click", "rich"},
     "transport/compiler": {"transport", "congestion", "numpy", "numba", "llvmlite"},
     "transport/conformance": {"transport", "congestion", "numpy"},
+    "transport/diagnose": {"transport", "numpy"},
+    "transport/diagnose/live": {"transport", "numpy", "prometheus_client", "pynvml"},
     "transport/lab": {"transport", "pyroute2"},
     "transport/live": {"transport", "rich", "prometheus_client"},
     "transport/lab/model": set(),
@@ -48,6 +50,7 @@ LAZY = {
     *("numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2", "distributed"),
     "duckdb",
     "prometheus_client",
+    "pynvml",
 }
 # Packages that any module may import lazily; an optional extra of weft installs them.
 OPTIONAL = {"matplotlib"}

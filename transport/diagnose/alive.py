@@ -40,13 +40,13 @@ def states(store: Store) -> dict[int, str]:
     found = {}
     for process, where, pid, start_ticks in rows:
         if where == host:
-            state = _state(int(pid), start_ticks)
+            state = state_of(int(pid), start_ticks)
             if state:
                 found[int(process)] = state
     return found
 
 
-def _state(pid: int, start_ticks: int | None) -> str:
+def state_of(pid: int, start_ticks: int | None) -> str:
     """The state of a process; empty: there is none that was started then."""
     try:
         text = (PROC / str(pid) / "stat").read_text()

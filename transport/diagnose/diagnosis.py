@@ -27,7 +27,8 @@ class Settings:
     use_paths: False: only ranks and pairs, as without weft's own data of paths.
     routes: the links of paths. from_window: only windows from this one on are judged. now_ns: the
     time of day, to judge a job that still runs on this host; None: the trace is all there is.
-    patience_ns: no pause that is shorter proves a hang, whatever the trace says.
+    patience_ns: no pause that is shorter proves a hang, whatever the trace says. also_slow: judges
+    what slows the job, too, while a hang is only suspected.
     """
 
     rule: slow.Rule = field(default_factory=slow.Rule)
@@ -36,6 +37,7 @@ class Settings:
     from_window: int = 0
     now_ns: int | None = None
     patience_ns: int = 0
+    also_slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,8 +78,8 @@ def judged(
             max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.longest_ns)
         )
         found += hang.hangs(facts, stand, max(patience_ns, settings.patience_ns))
-    if not found:
-        found = _slow(facts, settings)
+    if not found or (settings.also_slow and not any(one.certain for one in found)):
+        found += _slow(facts, settings)
     return Diagnosis(
         tuple(found), windows.count, windows.usual_ns, len(facts.processes), tuple(notes)
     )

@@ -183,7 +183,8 @@ def facts_from(store: Store, ready: Ready) -> Facts:
     else:
         calls, edges = _without_operations(store, numbers)
     peers = _peers(store, numbers)
-    last_ns = max((one.last_ns for one in processes), default=0)
+    ((closed_ns,),) = store.rows("SELECT coalesce(max(closed_ns), 0) FROM processes")
+    last_ns = max([closed_ns, *(one.last_ns for one in processes)])
     return Facts(
         tuple(processes), calls, edges, _losses(store, numbers, peers),
         _samples(store, numbers, peers), ready.sent, _downs(store, numbers, peers),

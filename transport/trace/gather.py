@@ -52,7 +52,7 @@ class ProcessRecords:
     def span_ns(self) -> tuple[int | None, int | None]:
         """The times of the first and of the last record."""
         times = [rows["time_ns"] for rows in self.rows.values()]
-        times = [one[_possible(one)] for one in times]
+        times = [one[is_possible(one)] for one in times]
         times = [one for one in times if one.size]
         if not times:
             return None, None
@@ -107,7 +107,8 @@ def _add(segment: SegmentRows, found: ProcessRecords, parts: dict[str, list[Rows
         parts.setdefault(kind, []).append(rows)
 
 
-def _possible(times: NDArray[Any]) -> NDArray[np.bool_]:
+def is_possible(times: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which times CLOCK_MONOTONIC can have; others are damage."""
     inside: NDArray[np.bool_] = (times > -TIME_MAX) & (times < TIME_MAX)
     return inside
 
@@ -137,7 +138,7 @@ class _Reader:
     def time(self, name: str = "time_ns", zero_is_none: bool = False) -> NDArray[Any]:
         """Nanoseconds since 1970; impossible times, which would overflow, are masked."""
         values = self.number(name, zero_is_none).astype(np.int64)
-        possible = _possible(np.ma.getdata(values))
+        possible = is_possible(np.ma.getdata(values))
         if not possible.all():
             values = np.ma.masked_where(~possible, values)
         return values + self._of.ahead_ns

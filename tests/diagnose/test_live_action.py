@@ -1,0 +1,101 @@
+"""Tests --on-finding: a dry run, one run for each incident, a command that hangs."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from transport.diagnose import Finding, Place
+from transport.diagnose.live.action import Action
+from transport.diagnose.live.collector import Event, Incident
+
+PATIENCE_S = 30.0
+
+
+def event(what: str = "finding", number: int = 1) -> Event:
+    finding = Finding(
+        "crash", Place("rank", 'rank 5; "$(id)"', (5,)), 10, 20, 0.9, True, "It died.", "SELECT 1",
+        "Restart it.",
+    )  # fmt: skip
+    return Event(what, Incident(number, finding, True, 1, 1, 0))
+
+
+def until_done(action: Action) -> list[str]:
+    lines, end_s = [], time.monotonic() + PATIENCE_S
+    while action._running:
+        lines += action.poll()
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    return lines
+
+
+def test_action__says_what_it_would_run(tmp_path: Path) -> None:
+    action = Action(f"touch {tmp_path}/made", act=False, timeout_s=5)
+    (line,) = action.tell(event())
+    assert line == f"would run for incident 1: touch {tmp_path}/made (dry run: --act runs it)"
+    assert action.tell(event()) == []
+    assert not (tmp_path / "made").exists()
+
+
+def test_action__runs_once_with_the_finding(tmp_path: Path) -> None:
+    command = f"cat > {tmp_path}/finding.json; env | grep ^WEFT_FINDING_ > {tmp_path}/variables; " \
+        f"echo run >> {tmp_path}/runs"  # fmt: skip
+    action = Action(command, act=True, timeout_s=PATIENCE_S)
+    assert action.tell(event("suspicion")) == []
+    assert action.tell(event("ended")) == []
+    for _ in range(3):
+        action.tell(event())
+    assert until_done(action) == []
+    found = json.loads((tmp_path / "finding.json").read_text())
+    assert (found["class"], found["incident"], found["place"]["ranks"]) == ("crash", 1, [5])
+    variables = dict(
+        line.split("=", 1) for line in (tmp_path / "variables").read_text().splitlines()
+    )
+    assert variables["WEFT_FINDING_CLASS"] == "crash"
+    assert variables["WEFT_FINDING_PLACE"] == 'rank 5; "$(id)"'
+    assert variables["WEFT_FINDING_CONFIDENCE"] == "0.9"
+    assert (tmp_path / "runs").read_text() == "run\n"
+
+
+def test_action__a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+    action = Action(f"sleep 600 & echo $! > {tmp_path}/child; wait", act=True, timeout_s=0.5)
+    began_s = time.monotonic()
+    assert len(action.tell(event())) == 1
+    assert time.monotonic() - began_s < PATIENCE_S
+    (line,) = until_done(action)
+    assert line == ("incident 1: the command was killed, because it ran longer than 0.5 s")
+    child = int((tmp_path / "child").read_text())
+    end_s = time.monotonic() + PATIENCE_S
+    while _runs(child):
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_action__a_command_that_fails_is_named() -> None:
+    action = Action("exit 3", act=True, timeout_s=PATIENCE_S)
+    action.tell(event())
+    assert until_done(action) == ["incident 1: the command ended with status 3"]
+
+
+def test_action__its_end_kills_what_still_runs(tmp_path: Path) -> None:
+    action = Action(f"echo $$ > {tmp_path}/pid; exec sleep 600", act=True, timeout_s=600)
+    action.tell(event())
+    end_s = time.monotonic() + PATIENCE_S
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    assert action.close() == ["incident 1: the command was killed, as diagnosis ends"]
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)

@@ -1,0 +1,143 @@
+"""Tests the agent of a host: clocks that are set, damaged times, sends and receives, claims."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.diagnose.grown import agent, followed
+from tests.diagnose.support import traced
+from tests.trace.writer import message, rank_of
+from transport.diagnose.live.claim import NAME, Claim
+from transport.diagnose.live.columns import Table
+from transport.diagnose.live.turns import Turns, aligned
+
+HOUR_NS = 3600 * 10**9
+
+
+def test_agent__a_clock_that_is_set_moves_no_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    process.new("connection", 500, pair=77, peer="10.0.0.9:1", flows=1, paths=1)
+    now_ns = time.monotonic_ns()
+    message(process, 1, 0, 100, now_ns - 3_000, now_ns, sends=1)
+    process.write()
+    one = agent(tmp_path)
+    said = one.step()
+    real_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + 5 * HOUR_NS)
+    later = one.step()
+    assert 0 < later.read_ns - said.read_ns < HOUR_NS
+    assert abs(said.read_ns - said.processes[0]["last_ns"]) < HOUR_NS
+    process.ahead_ns += 5 * HOUR_NS  # its next file says another time of day
+    message(process, 1, 1, 100, now_ns, now_ns + 3_000, sends=1)
+    process.write()
+    last_ns = one.step().processes[0]["last_ns"]
+    assert last_ns - said.processes[0]["last_ns"] == 3_000
+
+
+def test_agent__impossible_times_are_left_out(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    process.new("connection", 500, pair=77, peer="10.0.0.9:1", flows=1, paths=1)
+    message(process, 1, 0, 100, 1_000, 2_000, sends=1)
+    message(process, 1, 1, 100, 1_000, 1 << 62, sends=1)
+    process.write()
+    (said,) = agent(tmp_path).step().processes
+    assert said["last_ns"] - said["first_ns"] == 1_500
+
+
+def test_agent__says_for_how_long_a_process_has_called_nothing(tmp_path: Path) -> None:
+    absent = {"kind": "absent_rank", "rank": 21, "at_step": 3, "operation": 1}
+    source = traced(tmp_path / "trace", absent, limit_ns=10_000_000)
+    said = followed(source, tmp_path / "grown", 1, agent(tmp_path / "grown"))
+    idle = {one["rank"] for one in said.processes if one["idle_ns"] > 0}
+    waiting = said.tables["calls"]["process"][said.tables["calls"]["end_ns"] < 0]
+    ranks = {one["number"]: one["rank"] for one in said.processes}
+    assert 21 in idle
+    assert not idle & {ranks[one] for one in waiting.tolist()}
+
+
+def calls(count: int, first: int = 0) -> Table:
+    """Rank 0 sends to rank 1; the receives from number `first` on are known."""
+    number = np.concatenate([np.arange(count), np.arange(first, count)])
+    sends = np.arange(len(number)) < count
+    return {
+        "process": np.where(sends, 0, 1), "id": number + 1,
+        "comm_id": np.full(len(number), 9, "u8"), "rank": np.where(sends, 0, 1),
+        "root": np.where(sends, 1, 0), "kind": np.full(len(number), "p2p", object),
+        "function": np.where(sends, "Send", "Recv").astype(object),
+        "begin_ns": number * 1_000, "end_ns": number * 1_000 + np.where(sends, 500, 400),
+    }  # fmt: skip
+
+
+def test_turns__are_counted_across_steps() -> None:
+    turns = Turns()
+    first = calls(3)
+    assert turns.of(first).tolist() == [0, 1, 2, 0, 1, 2]
+    turns.settle({name: column[:2] for name, column in first.items()})
+    more = {name: column[[2, 5]] for name, column in first.items()}
+    assert turns.of(more).tolist() == [2, 2]  # still open: the same numbers
+    new = {**more, "id": np.array([4, 4])}
+    assert turns.of(new).tolist() == [3, 3]
+    turns.forget({0, 1})
+    assert turns.of(new).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_turns__of_an_agent_that_began_late_are_moved(first: int) -> None:
+    known = calls(10, first)
+    sent = np.arange(10)
+    known["turn"] = np.concatenate([sent, np.arange(10 - first)])
+    moved = aligned(known, np.array([True, False]))
+    assert moved.tolist() == [*sent, *range(first, 10)]
+    whole = aligned(known, np.array([True, True]))
+    assert whole.tolist() == known["turn"].tolist()
+
+
+def test_claim__one_collector_acts(tmp_path: Path) -> None:
+    mine = Claim(tmp_path, 60.0, host="here")
+    assert (mine.step(), mine.holds) == ([], True)
+    other = Claim(tmp_path, 60.0, host="there")
+    (line,) = other.step()
+    assert line.startswith(f"another collector judges this share (process {os.getpid()} on here)")
+    assert (other.step(), other.holds) == ([], False)
+    assert (mine.step(), mine.holds) == ([], True)
+    mine.close()
+    assert (other.step(), other.holds) == ([], True)
+    other.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_claim__a_stale_or_damaged_one_is_taken_over(tmp_path: Path) -> None:
+    Claim(tmp_path, 60.0, host="here").step()
+    late = Claim(tmp_path, -1.0, host="there")
+    held = []
+    for step in range(4):
+        late.step()
+        held.append(late.holds)
+        if step == 1:
+            (tmp_path / NAME).write_text("[")
+    # After it was taken, the next interval shows whether another collector did the same.
+    assert held == [False, True, False, True]
+
+
+def test_claim__of_a_dead_process_of_this_host_is_taken_over(tmp_path: Path) -> None:
+    dead = Claim(tmp_path, 60.0)
+    dead._me[1:] = [2**22 + 1, 5]
+    dead.step()
+    mine = Claim(tmp_path, 60.0)
+    mine.step()
+    mine.step()
+    assert mine.holds
+
+
+def test_claim__a_share_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    claim = Claim(tmp_path / "gone", 60.0)
+    (line,) = claim.step()
+    assert "No such file or directory" in line
+    assert claim.step() == []

@@ -1,0 +1,332 @@
+"""Tests the judge of a running job: incidents, learned pauses, evidence of hosts, metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.lib.diagnosis_hosts import Shape, host_file
+from transport.diagnose.live.collector import UNSEEN, VERDICTS, Collector, append
+from transport.diagnose.live.host import Host, told_of
+from transport.diagnose.live.merge import merged
+from transport.diagnose.live.metrics import FINDINGS_MAX, METRICS, Verdicts, markdown
+from transport.diagnose.live.pauses import Pauses
+from transport.diagnose.live.share import HostFile
+from transport.diagnose.live.sources import Interfaces, Stacks
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPE = Shape(32, iterations=12, sent_rows=256)
+SECOND_NS = 1_000_000_000
+
+
+def hosts(interval: int, slow_rank: int = -1) -> list[HostFile]:
+    return [host_file(SHAPE, host, interval, slow_rank) for host in range(SHAPE.hosts)]
+
+
+def waiting(interval: int, absent: int, seconds: float) -> list[HostFile]:
+    """All ranks but one have called another operation, and have waited for so long."""
+    made = []
+    for host, said in enumerate(hosts(interval)):
+        calls = said.tables["calls"]
+        last = {name: column[calls["id"] == calls["id"].max()] for name, column in calls.items()}
+        last["id"], last["sequence"] = last["id"] + 1, last["sequence"] + 1
+        last["begin_ns"] = last["end_ns"] + 1_000_000
+        last["arrival_ns"] = last["begin_ns"] + 1_000
+        last["end_ns"] = np.full(len(last["id"]), -1)
+        kept = host * 8 + last["process"] != absent
+        more = {name: np.concatenate([column, last[name][kept]]) for name, column in calls.items()}
+        read_ns = said.read_ns + round(seconds * SECOND_NS)
+        made.append(
+            dataclasses.replace(said, tables={**said.tables, "calls": more}, read_ns=read_ns)
+        )
+    return made
+
+
+def seen(said: list[HostFile], rank: int, **evidence: Any) -> list[HostFile]:
+    host, number = divmod(rank, 8)
+    one = {"process": number, "since_ns": said[host].read_ns, "readings": 5, **evidence}
+    return [
+        dataclasses.replace(each, evidence=[one]) if at == host else each
+        for at, each in enumerate(said)
+    ]
+
+
+def told(collector: Collector, said: list[HostFile]) -> list[tuple[str, str, str]]:
+    events = collector.step(said)
+    return [
+        (one.what, one.incident.finding.kind, one.incident.finding.place.name) for one in events
+    ]
+
+
+def test_incidents__begin_once_and_end() -> None:
+    collector = Collector()
+    assert told(collector, hosts(1)) == []
+    for event in ("suspicion", "finding"):
+        assert told(collector, hosts(2 + (event == "finding"), slow_rank=9)) == [
+            (event, "non_communication_slow", "rank 9")
+        ]
+    assert told(collector, hosts(4, slow_rank=9)) == []
+    ends = [told(collector, hosts(5 + at)) for at in range(UNSEEN + 3)]
+    assert [one for one in ends if one] == [[("ended", "non_communication_slow", "rank 9")]]
+    assert told(collector, hosts(20, slow_rank=9))[0][0] == "suspicion"
+    assert told(collector, hosts(20, slow_rank=9)) == []  # the job has not gone on
+    assert collector.found == 1
+    assert told(collector, hosts(21, slow_rank=9))[0][0] == "finding"
+    assert collector.found == 2
+
+
+def test_hang__is_suspected_and_then_found() -> None:
+    collector = Collector(pauses=Pauses(untaught_ns=0))
+    told(collector, hosts(1))
+    assert told(collector, waiting(2, 13, 0.8)) == [
+        ("suspicion", "non_communication_hang", "rank 13")
+    ]
+    assert told(collector, waiting(2, 13, 30)) == [("finding", "non_communication_hang", "rank 13")]
+
+
+def test_hang__an_untaught_job_is_given_time() -> None:
+    collector = Collector()
+    told(collector, hosts(1))
+    assert told(collector, waiting(2, 13, 250))[0][0] == "suspicion"
+    assert told(collector, waiting(2, 13, 290)) == []
+    assert told(collector, waiting(2, 13, 310))[0][0] == "finding"
+
+
+def paused(interval: int, seconds: float) -> list[HostFile]:
+    """All ranks have called another operation, after rank 13 came so much later."""
+    said = waiting(interval, -1, 0.8)
+    late_ns = round(seconds * SECOND_NS)
+    for at, host in enumerate(said):
+        calls = host.tables["calls"]
+        new = calls["end_ns"] < 0
+        calls["end_ns"] = np.where(new, calls["begin_ns"] + late_ns + 5_000_000, calls["end_ns"])
+        mine = new & (at * 8 + calls["process"] == 13)
+        for name in ("begin_ns", "arrival_ns"):
+            calls[name] = np.where(mine, calls[name] + late_ns, calls[name])
+        said[at] = dataclasses.replace(host, read_ns=host.read_ns + late_ns)
+    return said
+
+
+def test_hang__pauses_of_the_job_are_learned() -> None:
+    collector = Collector()
+    told(collector, hosts(1))
+    told(collector, paused(2, 20))
+    assert 20 * SECOND_NS <= collector.pauses.longest_ns < 21 * SECOND_NS
+    told(collector, hosts(60))
+    longest_ns = collector.pauses.longest_ns  # the time between the two is a pause, too
+    assert collector.pauses.taught == 2
+    seconds = longest_ns / SECOND_NS
+    assert told(collector, waiting(61, 13, 0.9 * seconds)) == []  # the job pauses as before
+    found = told(collector, waiting(61, 13, 1.5 * seconds))
+    assert found == [("suspicion", "non_communication_hang", "rank 13")]
+    assert told(collector, waiting(61, 13, 2.5 * seconds))[0][0] == "finding"
+    assert collector.pauses.longest_ns == longest_ns  # a hang that lasts teaches nothing
+
+
+def test_hang__one_that_was_a_pause_teaches() -> None:
+    collector = Collector(pauses=Pauses(untaught_ns=0))
+    told(collector, hosts(1))
+    assert told(collector, waiting(2, 13, 30))[0][0] == "finding"
+    told(collector, paused(2, 31))
+    assert 31 * SECOND_NS <= collector.pauses.longest_ns < 32 * SECOND_NS
+
+
+def test_hang__the_time_of_a_stopped_process_teaches_nothing() -> None:
+    collector = Collector(pauses=Pauses(untaught_ns=0))
+    told(collector, hosts(1))
+    stopped = seen(waiting(2, 13, 30), 13, kind="stopped", text="it is stopped")
+    stopped[1].processes[5]["state"] = "T"
+    assert told(collector, stopped)[0][0] == "finding"
+    told(collector, paused(2, 31))
+    assert collector.pauses.longest_ns < SECOND_NS
+
+
+def test_hang__a_remote_process_that_is_stopped_needs_no_evidence_but_its_state() -> None:
+    """The rules of a folder get the states of all hosts."""
+    said = seen(waiting(2, 13, 2), 13, kind="stopped", text="it is stopped")
+    said[1].processes[5]["state"] = "T"
+    job = merged(said, None)
+    assert job is not None
+    assert {one for one, state in job.facts.states.items() if state == "T"} == {13}
+    said[1].evidence[0]["readings"] = 1  # py-spy and debuggers stop a process for a moment
+    job = merged(said, None)
+    assert job is not None
+    assert set(job.facts.states.values()) == {"S"}
+
+
+def test_hang__a_job_whose_processes_are_gone_does_not_stand_still() -> None:
+    said = waiting(2, 13, 3600)
+    for host in said:
+        for one in host.processes:
+            one["state"] = ""
+    job = merged(said, None)
+    assert job is not None
+    assert job.facts.end_ns < said[0].read_ns - 3000 * SECOND_NS
+
+
+def test_evidence__a_stopped_process_is_told_to_be_stopped() -> None:
+    collector = Collector()
+    told(collector, hosts(1))
+    said = seen(waiting(2, 13, 30), 13, kind="stopped", text="the process is stopped (state T)")
+    (event,) = collector.step(said)
+    finding = event.incident.finding
+    assert (event.what, finding.kind, finding.place.name) == (
+        "finding", "non_communication_hang", "rank 13",
+    )  # fmt: skip
+    assert "the process is stopped (state T)" in finding.evidence
+    assert "kill -CONT 105 on node1" in finding.advice
+
+
+def test_evidence__a_process_that_is_gone_has_crashed() -> None:
+    collector = Collector()
+    told(collector, hosts(1))
+    said = seen(waiting(2, 13, 30), 13, kind="gone", text="there is no process 105 any more")
+    assert told(collector, said) == [("finding", "crash", "rank 13")]
+
+
+def test_evidence__refines_what_rules_say() -> None:
+    said = waiting(2, 13, 30)
+    said = seen(said, 13, kind="stack", text="py-spy shows load (data.py:7)", stack="all of it")
+    said[1].evidence.append({"process": None, "kind": "gpu", "text": "GPU 3 reported XID 79"})
+    collector = Collector()
+    told(collector, hosts(1))
+    (event,) = collector.step(said)
+    finding = event.incident.finding
+    assert "Py-spy shows load (data.py:7)." in finding.evidence
+    assert "GPU 3 reported XID 79 (on node1)." in finding.evidence
+    assert finding.more["stacks"] == {"rank 13": "all of it"}
+
+
+def test_evidence__engines_and_idle_programs_are_suspicions() -> None:
+    for kind, words in (("engine", "gets no CPU"), ("idle", "has posted nothing")):
+        said = seen(hosts(1), 13, kind=kind, text="engine 0", ns=30 * SECOND_NS)
+        (event,) = Collector().step(said)
+        assert event.what == "suspicion"
+        assert words in event.incident.finding.evidence
+
+
+def test_restart__the_later_process_of_a_rank_counts() -> None:
+    said = hosts(1)
+    old = dict(said[1].processes[2], number=99, pid=55, first_ns=1, last_ns=2)
+    said[1].processes.append(old)
+    collector = Collector()
+    assert told(collector, said) == []
+    assert collector.latest is not None
+    assert collector.latest.ranks == SHAPE.ranks
+
+
+def test_notes__are_told_once_whatever_their_numbers() -> None:
+    collector = Collector()
+    for dropped in (3, 4, 5):
+        said = hosts(dropped)
+        said[0].processes[0]["dropped"] = dropped
+        said[1].notes.append(f"process {dropped} cannot be read")
+        collector.step(said)
+        assert len(collector.notes) == (2 if dropped == 3 else 0)
+
+
+def test_verdicts__are_lines_of_json(tmp_path: Path) -> None:
+    collector = Collector()
+    append(tmp_path, [])
+    assert not (tmp_path / VERDICTS).exists()
+    for interval in (1, 2):
+        append(tmp_path, collector.step(hosts(interval, slow_rank=9)))
+    append(tmp_path, collector.step(waiting(3, 13, 600)))
+    lines = [json.loads(line) for line in (tmp_path / VERDICTS).read_text().splitlines()]
+    assert [(one["event"], one["class"], one["incident"]) for one in lines] == [
+        ("suspicion", "non_communication_slow", 1),
+        ("finding", "non_communication_slow", 1),
+        ("finding", "non_communication_hang", 2),
+    ]
+
+
+def test_clocks__hosts_that_are_hours_off_are_named() -> None:
+    said = hosts(1)
+    hour_ns = 3600 * SECOND_NS
+    for host in (1, 2):
+        tables = {name: dict(table) for name, table in said[host].tables.items()}
+        quick = tables["quick"]
+        quick["sends"] = np.zeros(len(quick["process"]), bool)
+        quick["pair"] = said[host - 1].tables["quick"]["pair"]
+        quick["end_ns"] = said[host - 1].tables["quick"]["posted_ns"] + 3 * hour_ns * host + 9
+        said[host] = dataclasses.replace(said[host], tables=tables)
+    collector = Collector()
+    collector.step(said)
+    named = [note for note in collector.notes if "clock of" in note]
+    assert [note.split(" s ")[0] for note in named][:1] == ["the clock of node1 is 10800.000"]
+
+
+def test_metrics__are_bounded() -> None:
+    pytest.importorskip("prometheus_client")
+    collector = Collector()
+    for interval in (1, 2):
+        collector.step(hosts(interval, slow_rank=9))
+    families = {one.name: one for one in Verdicts(collector).collect()}
+    assert set(families) == set(METRICS)
+    (sample,) = families["weft_diagnosis_finding"].samples
+    assert sample.labels == {"class": "non_communication_slow", "place": "rank 9"}
+    assert families["weft_diagnosis_ranks"].samples[0].value == 32
+    (one,) = collector.incidents.values()
+    for number in range(10 * FINDINGS_MAX):
+        collector.incidents["a", "b", str(number)] = one
+    count = sum(len(family.samples) for family in Verdicts(collector).collect())
+    assert count <= 2 * FINDINGS_MAX + 20
+
+
+def test_metrics__the_page_lists_them() -> None:
+    """If this fails, put the output of transport.diagnose.live.metrics.markdown() into LIVE.md."""
+    assert markdown() in (ROOT / "docs" / "LIVE.md").read_text()
+
+
+def test_host__only_its_own_processes_are_looked_at(tmp_path: Path) -> None:
+    one = {"number": 0, "host": "elsewhere", "pid": 1, "start_ticks": "1", "ended": False}
+    assert Host(pages=tmp_path).look([one]) == ([], [])
+    mine = Host(pages=tmp_path, name="elsewhere")
+    found, lines = mine.look([one])
+    assert found == []  # another process has this number now, and was not seen before
+    assert any("is not in /proc" in line for line in lines)
+    assert mine.look([one])[1] == []
+
+
+def test_host__states_of_processes() -> None:
+    assert told_of(7, "S") is None
+    assert told_of(7, "T") == {"kind": "stopped", "text": "the process is stopped (state T)"}
+    assert told_of(2**22 + 1, "") == {
+        "kind": "gone", "text": f"there is no process {2**22 + 1} any more"
+    }  # fmt: skip
+
+
+def test_sources__interfaces_tell_what_grew(tmp_path: Path) -> None:
+    counter = tmp_path / "eth0" / "statistics" / "rx_crc_errors"
+    counter.parent.mkdir(parents=True)
+    counter.write_text("7\n")
+    source = Interfaces(tmp_path, ethtool=None)
+    found, lines = source.look([], [])
+    assert (found, len(lines)) == ([], 1)
+    counter.write_text("10\n")
+    found, lines = source.look([], [])
+    assert found[0]["text"] == "counters of eth0 grew: rx_crc_errors +3"
+    assert lines == []
+
+
+def test_sources__py_spy_is_bounded(tmp_path: Path) -> None:
+    program = tmp_path / "py-spy"
+    program.write_text('#!/bin/sh\necho "Thread 1: main (app.py:3)"\nyes | head -c 100000\n')
+    program.chmod(0o755)
+    source = Stacks(program=str(program))
+    process = {"number": 4, "pid": 123, "idle_ns": 20 * SECOND_NS, "ended": False}
+    waits = [{"process": 4, "kind": "waits"}]
+    assert source.look([process], waits) == ([], [])
+    assert source.look([{**process, "idle_ns": SECOND_NS}], []) == ([], [])
+    (one,), lines = source.look([process], [])
+    assert (one["kind"], len(one["stack"]), lines) == ("stack", 8000, [])
+    assert one["text"] == "py-spy shows Thread 1: main (app.py:3)"
+    assert source.look([process], []) == ([], [])  # not again at once
+    assert Stacks(program=None).look([process], [])[1] == [
+        "py-spy is not installed: no stacks of absent ranks"
+    ]

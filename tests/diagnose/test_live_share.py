@@ -1,0 +1,137 @@
+"""Tests the shared folder: damaged, truncated, stale and foreign files are named once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bench.lib.diagnosis_hosts import Shape, host_file
+from transport.diagnose.live import columns, share
+from transport.diagnose.live.collector import Collector
+from transport.diagnose.live.share import Share, file_of, parse, write
+
+SHAPE = Shape(32, iterations=10, sent_rows=256)
+STALE_S = 60.0
+
+
+def written(folder: Path, interval: int = 1, slow_rank: int = -1) -> list[Path]:
+    """The files of four hosts with eight ranks each."""
+    for host in range(SHAPE.hosts):
+        write(folder, host_file(SHAPE, host, interval, slow_rank))
+    return [file_of(folder, f"node{host}") for host in range(SHAPE.hosts)]
+
+
+def test_share__files_are_read_as_they_were_written(tmp_path: Path) -> None:
+    before = host_file(SHAPE, 2, 1)
+    write(tmp_path, before)
+    after = parse(file_of(tmp_path, "node2").read_bytes())
+    assert (after.host, after.sequence, after.read_ns) == ("node2", 1, before.read_ns)
+    assert after.processes == before.processes
+    for table, columns_ in before.tables.items():
+        for name, column in columns_.items():
+            assert after.tables[table][name].tolist() == column.tolist()
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_share__every_wrong_file_is_named_once_and_the_rest_is_judged(tmp_path: Path) -> None:
+    files = written(tmp_path, slow_rank=5)
+    data = files[1].read_bytes()
+    files[1].write_bytes(data[: len(data) // 2])
+    files[2].write_bytes(data[:-5000] + bytes(100) + data[-4900:])
+    meta, tables = columns.unpack(files[3].read_bytes(), 1 << 30)
+    files[3].write_bytes(columns.pack({**meta, "weft_summary": 99}, tables))
+    (tmp_path / "weft-host-other.summary").write_text("hello")
+    (tmp_path / "weft-host-empty.summary").write_bytes(b"")
+    (tmp_path / "unrelated").write_text("x")
+    (tmp_path / "weft-host-folder.summary").mkdir()
+    read = Share(tmp_path, STALE_S)
+    hosts, lines = read.read()
+    assert [one.host for one in hosts] == ["node0"]
+    named = sorted(line.split()[0] for line in lines)
+    assert named == sorted(
+        f"weft-host-{one}.summary"
+        for one in ("node1", "node2", "node3", "other", "empty", "folder")
+    )
+    assert all("\n" not in line and len(line) < 300 for line in lines)
+    assert any("its version is 99, and this weft reads 1" in line for line in lines)
+    assert read.read()[1] == []
+    events = Collector().step(hosts)
+    assert [(one.what, one.incident.finding.place.name) for one in events] == [
+        ("suspicion", "rank 5")
+    ]
+    write(tmp_path, host_file(SHAPE, 1, 2))
+    hosts, lines = read.read()
+    assert [one.host for one in hosts] == ["node0", "node1"]
+    assert lines == ["weft-host-node1.summary is up to date again"]
+
+
+def test_share__a_stale_file_is_named_once(tmp_path: Path) -> None:
+    files = written(tmp_path)
+    past_s = time.time() - 3600
+    os.utime(files[2], (past_s, past_s))
+    read = Share(tmp_path, STALE_S)
+    hosts, lines = read.read()
+    assert [one.host for one in hosts] == ["node0", "node1", "node3"]
+    assert len(lines) == 1
+    assert lines[0].startswith("weft-host-node2.summary has not changed for 3600 s")
+    assert read.read()[1] == []
+    write(tmp_path, host_file(SHAPE, 2, 2))
+    hosts, lines = read.read()
+    assert len(hosts) == 4
+    assert lines == ["weft-host-node2.summary is up to date again"]
+
+
+def test_share__a_folder_that_is_gone_is_said_once(tmp_path: Path) -> None:
+    read = Share(tmp_path / "absent", STALE_S)
+    hosts, (line,) = read.read()
+    assert hosts == []
+    assert line.endswith("absent: No such file or directory: nothing is judged")
+    assert read.read() == ([], [])
+
+
+def test_share__changed_bytes_never_raise_anything_else(tmp_path: Path) -> None:
+    data = columns.pack({"weft_summary": 1}, {"calls": {"process": np.arange(3)}})
+    write(tmp_path, host_file(SHAPE, 0, 1))
+    whole = file_of(tmp_path, "node0").read_bytes()
+    chance = np.random.default_rng(3)
+    for source in (data, whole):
+        for _ in range(300):
+            broken = bytearray(source)
+            for at in chance.integers(0, len(broken), 3):
+                broken[at] = int(chance.integers(0, 256))
+            with contextlib.suppress(columns.ColumnsError):
+                parse(bytes(broken))
+
+
+@pytest.mark.parametrize("what", ["processes", "evidence"])
+def test_share__strange_heads_are_refused_or_ignored(tmp_path: Path, what: str) -> None:
+    (file, *_) = written(tmp_path)
+    meta, tables = columns.unpack(file.read_bytes(), 1 << 30)
+    values: tuple[Any, ...] = (
+        3,
+        "text",
+        [3],
+        [{}],
+        [{"process": 99, "text": "x", "kind": "gone"}],
+        None,
+    )
+    for value in values:
+        file.write_bytes(columns.pack({**meta, what: value}, tables))
+        hosts, lines = Share(tmp_path, STALE_S).read()
+        assert len(hosts) == 4 - len(lines)
+        Collector().step(hosts)
+
+
+def test_share__a_file_that_claims_to_be_huge_is_not_loaded() -> None:
+    data = columns.pack({"weft_summary": 1}, {"calls": {"process": np.zeros(100_000)}})
+    with pytest.raises(columns.ColumnsError, match="larger than it may be"):
+        columns.unpack(data, 1000)
+    assert json.loads(json.dumps(columns.unpack(data, 1 << 30)[0]))["weft_summary"] == 1
+    assert share.FILE_BYTES_MAX < 1 << 30

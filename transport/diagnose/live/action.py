@@ -1,0 +1,120 @@
+"""Runs a command once for each incident, without waiting for it; kills it if it hangs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from transport.diagnose.live.collector import Event
+
+VARIABLES = {
+    "WEFT_FINDING_CLASS": ("class",),
+    "WEFT_FINDING_PLACE": ("place", "name"),
+    "WEFT_FINDING_PLACE_KIND": ("place", "kind"),
+    "WEFT_FINDING_CONFIDENCE": ("confidence",),
+    "WEFT_FINDING_INCIDENT": ("incident",),
+    "WEFT_FINDING_FROM_NS": ("from_ns",),
+}
+RUNNING_MAX = 8  # commands at once; for further incidents none is run
+
+
+@dataclass
+class _Run:
+    process: subprocess.Popen[bytes]
+    incident: int
+    until_s: float
+
+
+@dataclass
+class Action:
+    """command: a shell command; it gets the finding as JSON on its standard input.
+
+    act: False: only says what it would run. A command that runs longer than timeout_s is killed,
+    with all processes of its group.
+    """
+
+    command: str
+    act: bool
+    timeout_s: float
+    _done: set[int] = field(default_factory=set)
+    _running: list[_Run] = field(default_factory=list)
+
+    def tell(self, event: Event) -> list[str]:
+        """Runs the command for a finding, at most once for each incident. Returns lines to say."""
+        number = event.incident.number
+        if event.what != "finding" or number in self._done:
+            return []
+        self._done.add(number)
+        document = event.as_json()
+        if not self.act:
+            return [f"would run for incident {number}: {self.command} (dry run: --act runs it)"]
+        if len(self._running) >= RUNNING_MAX:
+            return [f"incident {number}: not run, because {RUNNING_MAX} commands still run"]
+        return self._start(number, document)
+
+    def _start(self, number: int, document: dict[str, Any]) -> list[str]:
+        values = {name: _at(document, path) for name, path in VARIABLES.items()}
+        # A file, so that a command that does not read it blocks nobody.
+        with tempfile.TemporaryFile() as given:
+            given.write(json.dumps(document).encode() + b"\n")
+            given.seek(0)
+            try:
+                process = subprocess.Popen(
+                    ["/bin/sh", "-c", self.command], stdin=given, start_new_session=True,
+                    env=os.environ | values,
+                )  # fmt: skip
+            except OSError as error:
+                return [f"incident {number}: cannot run {self.command}: {error.strerror}"]
+        self._running.append(_Run(process, number, time.monotonic() + self.timeout_s))
+        return [f"incident {number}: runs {shlex.quote(self.command)} (process {process.pid})"]
+
+    def poll(self) -> list[str]:
+        """Takes note of commands that have ended, and kills those that ran too long."""
+        lines = []
+        for one in list(self._running):
+            status = one.process.poll()
+            if status is not None:
+                self._running.remove(one)
+                if status:
+                    lines.append(f"incident {one.incident}: the command ended with status {status}")
+            elif time.monotonic() > one.until_s:
+                self._kill(one)
+                lines.append(
+                    f"incident {one.incident}: the command was killed, because it ran longer than "
+                    f"{self.timeout_s:g} s"
+                )
+        return lines
+
+    def close(self, patience_s: float = 0.0) -> list[str]:
+        """Waits a while for commands that still run, then kills them."""
+        lines = self.poll()
+        until_s = time.monotonic() + patience_s
+        while self._running and time.monotonic() < until_s:
+            time.sleep(0.05)
+            lines += self.poll()
+        for one in list(self._running):
+            self._kill(one)
+            lines.append(f"incident {one.incident}: the command was killed, as diagnosis ends")
+        return lines
+
+    def _kill(self, one: _Run) -> None:
+        """Ends the command's own process group."""
+        with contextlib.suppress(ProcessLookupError):  # it may have ended just now
+            os.killpg(one.process.pid, signal.SIGKILL)
+        one.process.wait()
+        self._running.remove(one)
+
+
+def _at(document: dict[str, Any], path: tuple[str, ...]) -> str:
+    value: Any = document
+    for part in path:
+        value = value[part]
+    return str(value).replace("\0", "")

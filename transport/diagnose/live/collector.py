@@ -1,0 +1,200 @@
+"""Judges the summaries of all hosts at intervals, and remembers which faults it has told."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transport.diagnose import report
+from transport.diagnose.diagnosis import Diagnosis, Settings, judged
+from transport.diagnose.finding import Finding
+from transport.diagnose.live.merge import Job, merged
+from transport.diagnose.live.pauses import Pauses
+from transport.diagnose.live.refine import refined
+from transport.diagnose.live.share import HostFile
+from transport.diagnose.windows import windows_of
+from transport.trace.store import TraceExtraError
+
+VERSION = 1  # of the lines of verdicts
+UNTAUGHT_NS = 300_000_000_000  # a pause of a job that has taught nothing proves no hang before
+FOREVER_NS = 1 << 62
+LINE_MAX = 200
+UNSEEN = 3  # a fault that was not seen in so many intervals has ended
+JUDGED_WINDOWS = 8  # at least so many of the last iterations are judged in each interval
+INCIDENTS_MAX = 256
+NOTES_MAX = 10_000
+NUMBER = re.compile(r"\b\d+(\.\d+)?\b")
+VERDICTS = "verdicts.jsonl"
+VERDICTS_BYTES_MAX = 16 << 20
+HANGS = ("communication_hang", "non_communication_hang", "crash", "mismatch")
+
+
+@dataclass
+class Incident:
+    """A fault from the first interval that shows it to the last one. certain: ever was.
+
+    seen: number of the last interval that showed it. first: number of the first one.
+    window_ns: begin of the job's last iteration at that time.
+    """
+
+    number: int
+    finding: Finding
+    certain: bool
+    seen: int
+    first: int
+    window_ns: int
+    told_certain: bool = False
+
+
+@dataclass(frozen=True)
+class Event:
+    """What is told: a suspicion, a finding, or the end of either."""
+
+    what: str
+    incident: Incident
+
+    def as_json(self) -> dict[str, Any]:
+        """The line in the file of verdicts, and what a command of --on-finding reads."""
+        return {
+            "weft_verdict": VERSION,
+            "event": self.what,
+            "incident": self.incident.number,
+            "time_ns": time.time_ns(),
+        } | report.json_of(self.incident.finding)
+
+
+@dataclass
+class Collector:
+    """Judges in each interval. pauses: what the job has taught of its pauses.
+
+    latest: what the last interval showed. spent_ns: CPU time of all intervals.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    job: str | None = None
+    pauses: Pauses = field(default_factory=lambda: Pauses(UNTAUGHT_NS))
+    incidents: dict[tuple[str, str, str], Incident] = field(default_factory=dict)
+    latest: Diagnosis | None = None
+    notes: list[str] = field(default_factory=list)
+    intervals: int = 0
+    found: int = 0  # incidents that were certain
+    spent_ns: int = 0
+    _told: set[str] = field(default_factory=set)
+    _judged_ns: int = 0
+    _told_count: int = 0
+
+    def step(self, hosts: Sequence[HostFile]) -> list[Event]:
+        """Judges the hosts; `notes` are lines that were not told before."""
+        began_ns = time.process_time_ns()
+        self.intervals += 1
+        self.notes = self._new([f"{host.host}: {line}" for host in hosts for line in host.notes])
+        try:
+            return self._step(hosts)
+        except TraceExtraError:
+            raise
+        # What a host says may be wrong in ways that nobody thought of: the next interval is judged.
+        except Exception as error:
+            what = " ".join(f"{type(error).__name__}: {error}".split())[:LINE_MAX]
+            self.notes += self._new([f"an interval could not be judged ({what})"])
+            return []
+        finally:
+            self.spent_ns += time.process_time_ns() - began_ns
+
+    def _step(self, hosts: Sequence[HostFile]) -> list[Event]:
+        job = merged(hosts, self.job) if hosts else None
+        if job is None:
+            self.latest = None
+            # Nobody sees the job, so no fault has ended.
+            return self._told_of(()) if hosts else []
+        self.latest = self._judged(job)
+        findings = [one for one in refined(job, self.latest.findings) if self._matters(one)]
+        for one in findings:
+            if one.certain and one.kind in HANGS and "paused_ns" not in one.more:
+                self.pauses.fault(one.from_ns, job.facts.end_ns)
+        self.pauses.learn(job.facts, self.latest.iteration_ns)
+        self.notes += self._new(self.latest.notes)
+        return self._told_of(findings)
+
+    def _new(self, lines: Sequence[str]) -> list[str]:
+        """The lines that were not told before, whatever numbers they have."""
+        made = []
+        for line in lines:
+            key = NUMBER.sub("#", line)
+            if key not in self._told and len(self._told) < NOTES_MAX:
+                self._told.add(key)
+                made.append(line)
+        return made
+
+    def _judged(self, job: Job) -> Diagnosis:
+        windows = windows_of(job.facts)
+        first = 0
+        if windows.count:
+            new = int(np.searchsorted(windows.starts_ns, self._judged_ns)) - self.settings.rule.of
+            first = max(min(new, windows.count - JUDGED_WINDOWS), 0)
+            self._judged_ns = int(windows.starts_ns[-1])
+        settings = replace(self.settings, from_window=first, patience_ns=self.pauses.patience_ns())
+        return judged(job.facts, job.dead, settings, job.notes)
+
+    def _matters(self, one: Finding) -> bool:
+        """Whether a finding is more than a pause that the job is known to make."""
+        return one.certain or self.pauses.is_strange(int(one.more.get("paused_ns", FOREVER_NS)))
+
+    def _confirmed(self, known: Incident, one: Finding) -> bool:
+        """Whether the job has gone on since the fault was first seen; hangs need not be confirmed.
+
+        The first timeouts of a process that stops look like losses, until the job stands still.
+        """
+        if one.kind in HANGS:
+            return True
+        has_windows = self.latest is not None and self.latest.iterations > 0
+        is_later = self._judged_ns > known.window_ns
+        return is_later if has_windows else self.intervals > known.first
+
+    def _told_of(self, findings: Sequence[Finding]) -> list[Event]:
+        """What to tell of the findings of this interval."""
+        events = []
+        for one in findings:
+            key = (one.kind, one.place.kind, one.place.name)
+            if key not in self.incidents:
+                if len(self.incidents) >= INCIDENTS_MAX:
+                    continue
+                self._told_count += 1
+                self.incidents[key] = Incident(
+                    self._told_count, one, False, 0, self.intervals, self._judged_ns
+                )
+                if not one.certain or not self._confirmed(self.incidents[key], one):
+                    self.incidents[key].finding = replace(one, certain=False)
+                    events.append(Event("suspicion", self.incidents[key]))
+            known = self.incidents[key]
+            certain = one.certain and self._confirmed(known, one)
+            if certain or not known.certain:
+                known.finding = replace(one, certain=certain)
+            known.seen, known.certain = self.intervals, known.certain or certain
+            if known.certain and not known.told_certain:
+                known.told_certain = True
+                self.found += 1
+                events.append(Event("finding", known))
+        for key, known in list(self.incidents.items()):
+            if self.intervals - known.seen >= UNSEEN:
+                events.append(Event("ended", known))
+                del self.incidents[key]
+        return events
+
+
+def append(folder: Path, events: Sequence[Event]) -> None:
+    """Appends lines to the file of verdicts; a full file is kept once, beside the new one."""
+    if not events:
+        return
+    file = folder / VERDICTS
+    if file.exists() and file.stat().st_size > VERDICTS_BYTES_MAX:
+        file.replace(file.with_name(VERDICTS + ".before"))
+    text = "".join(json.dumps(one.as_json()) + "\n" for one in events)
+    with file.open("a", encoding="utf-8") as out:
+        out.write(text)

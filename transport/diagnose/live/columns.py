@@ -1,0 +1,122 @@
+"""Tables of columns: joining, choosing rows, and writing them to a file that is safe to read."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Table = dict[str, Array]
+META = "meta"
+NAME_BYTES_MAX = 200  # of a text in a column
+
+
+class ColumnsError(Exception):
+    """The file is damaged, truncated or no file of columns; the message says which."""
+
+
+def rows_of(table: Mapping[str, Array]) -> int:
+    return len(next(iter(table.values()))) if table else 0
+
+
+def chosen(table: Mapping[str, Array], rows: Array) -> Table:
+    """The table with some of its rows: a mask, or indexes."""
+    return {name: column[rows] for name, column in table.items()}
+
+
+def joined(*tables: Mapping[str, Array]) -> Table:
+    """The rows of several tables with the same columns."""
+    full = [one for one in tables if rows_of(one)]
+    if not full:
+        return dict(tables[0]) if tables else {}
+    return {name: np.concatenate([one[name] for one in full]) for name in full[0]}
+
+
+def plain(found: Mapping[str, Any]) -> Table:
+    """Columns without masks: -1 stands for NULL; texts are arrays of objects."""
+    return {name: _filled(column) for name, column in found.items()}
+
+
+def _filled(column: Any) -> Array:
+    if not np.ma.isMaskedArray(column):
+        return np.asarray(column)
+    signed = column.astype(np.int64) if column.dtype.kind in "ub" else column
+    filled: Array = np.ma.filled(signed, -1)
+    return filled
+
+
+def pack(meta: Mapping[str, Any], tables: Mapping[str, Table]) -> bytes:
+    """The tables as an uncompressed npz file. Texts become numbers, and are in `meta`."""
+    texts: dict[str, list[str]] = {}
+    arrays: dict[str, Array] = {}
+    for table, columns in tables.items():
+        for name, column in columns.items():
+            key = f"{table}.{name}"
+            if column.dtype.kind in "OUS":
+                known: dict[str, int] = {}
+                codes = [known.setdefault(str(one)[:NAME_BYTES_MAX], len(known)) for one in column]
+                texts[key] = list(known)
+                column = np.array(codes, np.int32)
+            arrays[key] = column
+    data = json.dumps({**meta, "texts": texts}).encode()
+    out = io.BytesIO()
+    np.savez(out, **{META: np.frombuffer(data, np.uint8)}, **arrays)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def unpack(data: bytes, bytes_max: int) -> tuple[dict[str, Any], dict[str, Table]]:
+    """What pack() was given. ColumnsError if the file is damaged or would need more memory."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if sum(one.file_size for one in archive.infolist()) > bytes_max:
+                raise ColumnsError("it claims to be larger than it may be")
+        with np.load(io.BytesIO(data), allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+        meta = json.loads(bytes(arrays.pop(META)))
+        return meta, _tables(arrays, meta["texts"])
+    except ColumnsError:
+        raise
+    # numpy and zipfile raise many kinds of errors for damaged files, SyntaxError among them.
+    except Exception as error:
+        raise ColumnsError(f"damaged or incomplete ({type(error).__name__})") from None
+
+
+def _tables(arrays: Mapping[str, Array], texts: Mapping[str, list[str]]) -> dict[str, Table]:
+    tables: dict[str, Table] = {}
+    for key, column in arrays.items():
+        table, _, name = key.partition(".")
+        if column.ndim != 1:
+            raise ColumnsError(f"column {key} is no list")
+        if key in texts:
+            names = np.array([*texts[key], ""], object)[:-1]
+            if len(column) and not 0 <= int(column.min()) <= int(column.max()) < len(names):
+                raise ColumnsError(f"column {key} names a text that is not there")
+            column = names[column]
+        elif column.dtype.kind not in "iufb":
+            raise ColumnsError(f"column {key} has no numbers")
+        tables.setdefault(table, {})[name] = column
+    for table, columns in tables.items():
+        if len({len(column) for column in columns.values()}) > 1:
+            raise ColumnsError(f"the columns of {table} differ in length")
+    return tables
+
+
+def write_at_once(file: Path, data: bytes) -> None:
+    """Replaces a file, so that a reader sees the old one or the new one; OSError if it fails."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}.new")
+    try:
+        beside.write_bytes(data)
+        beside.replace(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise

@@ -1,0 +1,149 @@
+"""What a host sees of its processes beside their traces: /proc and telemetry pages."""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from transport import telemetry
+from transport.diagnose import alive
+from transport.diagnose.live.sources import Source
+from transport.live import ProcessRates, rates
+from transport.live import read as read_pages
+from transport.live.text import duration
+
+WAIT_NS = 1_000_000_000  # shorter waits are not told
+STATES = {
+    "T": "the process is stopped (state T)",
+    "t": "the process is stopped by a debugger (state t)",
+}
+
+
+@dataclass
+class Host:
+    """Looks at the processes of traces. sources: optional ones, asked after /proc and pages.
+
+    pages: the directory of telemetry pages; None: the usual one.
+    """
+
+    sources: list[Source] = field(default_factory=list)
+    pages: Path | None = None
+    name: str = field(default_factory=socket.gethostname)
+    _alive: set[tuple[int, str]] = field(default_factory=set)
+    _since: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
+    _said: set[str] = field(default_factory=set)
+
+    def look(self, processes: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+        """The evidence: dictionaries with process (None: of the host), kind, text and more."""
+        made: list[dict[str, Any]] = []
+        lines: list[str] = []
+        processes = [one for one in processes if one["host"] == self.name]
+        waits = self._waits(processes, lines)
+        kept: dict[tuple[int, str], tuple[int, int]] = {}
+        for one in processes:
+            if one["ended"]:
+                continue
+            seen = self._state(one, lines)
+            if seen is not None:
+                made.append({"process": one["number"], **seen, **self._counted(one, seen, kept)})
+            made += waits.get(int(one["number"]), [])
+        self._since = kept
+        for source in self.sources:
+            found, more = source.look(processes, made)
+            made += found
+            lines += more
+        fresh = [line for line in dict.fromkeys(lines) if line not in self._said]
+        self._said.update(fresh[:1000])
+        return made, fresh
+
+    def _state(self, one: dict[str, Any], lines: list[str]) -> dict[str, Any] | None:
+        """What /proc says; that a process is gone counts only if it was seen before."""
+        key = (int(one["pid"]), str(one["start_ticks"]))
+        ticks = int(key[1]) if key[1].isdecimal() else None
+        one["state"] = alive.state_of(key[0], ticks)
+        if one["state"]:
+            self._alive.add(key)
+        elif key not in self._alive:
+            one["state"] = "?"
+            lines.append(
+                f"process {key[0]} is not in /proc: it ended before diagnosis began, or belongs to "
+                "another container; its state is not known"
+            )
+            return None
+        return told_of(key[0], one["state"])
+
+    def _counted(
+        self,
+        one: dict[str, Any],
+        seen: dict[str, Any],
+        kept: dict[tuple[int, str], tuple[int, int]],
+    ) -> dict[str, int]:
+        """Since when this was seen, and in how many readings."""
+        key = (int(one["number"]), str(seen["kind"]))
+        since_ns, count = self._since.get(key, (time.time_ns(), 0))
+        kept[key] = (since_ns, count + 1)
+        return {"since_ns": since_ns, "readings": count + 1}
+
+    def _waits(
+        self, processes: list[dict[str, Any]], lines: list[str]
+    ) -> dict[int, list[dict[str, Any]]]:
+        """What telemetry pages say, by number of the process."""
+        try:
+            reading = read_pages(self.pages, [int(one["pid"]) for one in processes])
+        except telemetry.PageError as error:
+            lines.append(f"no telemetry pages: {error}")
+            return {}
+        lines += reading.problems
+        ticks = {(page.pid, page.path.name.split("-")[4]) for page in reading.pages}
+        numbers = {
+            int(one["pid"]): int(one["number"]) for one in processes
+            if not one["ended"] and (int(one["pid"]), str(one["start_ticks"])) in ticks
+        }  # fmt: skip
+        absent = [one for one in processes if not one["ended"] and int(one["pid"]) not in numbers]
+        if absent and processes:
+            lines.append(
+                f"{len(absent)} of {len(processes)} processes have no telemetry page in "
+                f"{self.pages or telemetry.directory()}: what they wait for is not known"
+            )
+        found: dict[int, list[dict[str, Any]]] = {}
+        everyone = rates(None, reading)
+        longest_ns = max((one.wait.ns for one in everyone if one.wait.reason == "receive"),
+                         default=0)  # fmt: skip
+        for one in everyone:
+            if one.pid in numbers:
+                found.setdefault(numbers[one.pid], []).extend(
+                    {"process": numbers[one.pid], **each} for each in said_of(one, longest_ns)
+                )
+        return found
+
+
+def said_of(one: ProcessRates, longest_ns: int) -> list[dict[str, Any]]:
+    """What the page of a process says. longest_ns: how long another process waits for a receive."""
+    wait = one.wait
+    if wait.reason == "engine":
+        return [{"kind": "engine", "text": wait.text, "ns": wait.ns}]
+    if wait.reason in ("paths", "acknowledgment", "room", "receive", "dead") and wait.ns >= WAIT_NS:
+        return [{"kind": "waits", "text": f"its page says that it waits {wait.text}", "ns": wait.ns,
+                 "reason": wait.reason}]  # fmt: skip
+    if wait.reason == "idle" and one.connections and longest_ns >= WAIT_NS:
+        text = f"another process of this host has waited {duration(longest_ns)} for a message"
+        return [{"kind": "idle", "text": text, "ns": longest_ns}]
+    return []
+
+
+def told_of(pid: int, state: str) -> dict[str, Any] | None:
+    """What to tell of a process with this state, as ps shows it; None: it runs, or sleeps."""
+    if not state:
+        return {"kind": "gone", "text": f"there is no process {pid} any more"}
+    if state in "ZX":
+        return {"kind": "zombie", "text": f"process {pid} has ended, and nobody has waited for it "
+                "(state Z)"}  # fmt: skip
+    if state in STATES:
+        return {"kind": "stopped", "text": STATES[state]}
+    if state == "D":
+        return {"kind": "disk", "text": f"process {pid} waits for a device or a file system "
+                "(state D)"}  # fmt: skip
+    return None

@@ -1,0 +1,144 @@
+"""Adds what hosts see of processes and devices to findings, and makes findings of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from transport.diagnose.finding import Finding, Place
+from transport.diagnose.live.merge import SURE, Job
+
+Seen = dict[str, Any]
+
+STUCK_NS = 5_000_000_000  # an engine that has not run for so long is worth a suspicion
+IDLE_NS = 5_000_000_000  # the same for peers that wait for an application that has posted nothing
+NAMED_MAX = 4
+STATUS_QUERY = "SELECT process, peer, status, end_ns FROM connections ORDER BY end_ns"
+
+
+def refined(job: Job, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings with the evidence of hosts; a stopped or dead process comes first."""
+    own = _of_states(job)
+    explained = {one.place.ranks for one in own if one.certain}
+    made = list(own)
+    names = {one.place.name for one in own if one.certain}
+    for one in findings:
+        known = one.kind in ("crash", "non_communication_hang") and (
+            one.place.name in names or (one.place.ranks in explained and -1 not in one.place.ranks)
+        )
+        # While a process is stopped or dead, its peers wait: what rules say of them follows.
+        follows = names and one.kind in ("communication_hang", "non_communication_hang")
+        if not known and not follows:
+            made.append(_with_evidence(job, one))
+    if not any(one.certain for one in made):
+        made += _suspicions(job)
+    return sorted(made, key=lambda one: (not one.certain, -one.confidence, one.from_ns))
+
+
+def _of_states(job: Job) -> list[Finding]:
+    """Findings of processes that are stopped, or that are gone without an end of their trace."""
+    made = []
+    alive = [
+        at for at, one in enumerate(job.facts.processes)
+        if one.ended is not True and not _has(job, at, "gone", "zombie")
+    ]  # fmt: skip
+    for at, process in enumerate(job.facts.processes):
+        for seen in job.evidence.get(at, ()):
+            kind, sure = seen.get("kind"), int(seen.get("readings", 1)) >= SURE
+            if kind == "stopped":
+                made.append(_stopped(job, at, seen, sure))
+            elif kind in ("gone", "zombie") and process.ended is not True and sure:
+                # In the first reading, the end of its trace may not have been read yet.
+                made.append(_gone(job, at, seen, bool(alive)))
+    return made
+
+
+def _place(job: Job, at: int) -> Place:
+    return Place("rank", job.facts.name(at), (job.facts.processes[at].rank,))
+
+
+def _stopped(job: Job, at: int, seen: Seen, sure: bool) -> Finding:
+    name = job.facts.name(at)
+    return Finding(
+        "non_communication_hang", _place(job, at), int(seen["since_ns"]),
+        max(job.facts.end_ns, int(seen["since_ns"])),
+        0.99 if sure else 0.7, sure,
+        f"{name} does not run: {seen['text']}." + _more(job, at, ("stopped",)) + _waiting(job, at),
+        STATUS_QUERY,
+        f"Find who stopped it (a debugger, a scheduler, a shell), and continue it: kill -CONT "
+        f"{job.facts.processes[at].pid} on {job.facts.processes[at].host}.",
+        more={"state": "stopped"},
+    )  # fmt: skip
+
+
+def _gone(job: Job, at: int, seen: Seen, sure: bool) -> Finding:
+    name, dead = job.facts.name(at), [peers for one, _, peers in job.dead if one == at]
+    told = f" {dead[0]} {'peer' if dead[0] == 1 else 'peers'} found it dead." if dead else ""
+    sure = sure or bool(dead)
+    return Finding(
+        "crash", _place(job, at), job.facts.processes[at].last_ns, job.facts.end_ns,
+        0.99 if sure else 0.6, sure,
+        f"The process of {name} on {job.facts.processes[at].host} died: {seen['text']}, and its "
+        f"trace has no end.{told}" + _more(job, at, ("gone", "zombie")),
+        STATUS_QUERY,
+        "Look for the reason on its host (dmesg: out of memory; a signal; a failed GPU), and "
+        "restart the job without that host if it repeats.",
+        more={"state": seen["kind"]},
+    )  # fmt: skip
+
+
+def _has(job: Job, at: int, *kinds: str) -> bool:
+    return any(one.get("kind") in kinds for one in job.evidence.get(at, ()))
+
+
+def _more(job: Job, at: int, without: tuple[str, ...]) -> str:
+    """The other things that the host sees of a process, and of its devices."""
+    texts = [one["text"] for one in job.evidence.get(at, ()) if one.get("kind") not in without]
+    host = job.processes[at].get("host")
+    texts += [f"{one['text']} (on {one['host']})" for one in job.devices if one["host"] == host]
+    return "".join(f" {text[0].upper()}{text[1:]}." for text in texts[:NAMED_MAX] if text)
+
+
+def _waiting(job: Job, at: int) -> str:
+    """How many other processes wait, as their pages say."""
+    others = [one for one in job.evidence if one != at and _has(job, one, "waits")]
+    return f" {len(others)} other processes wait." if others else ""
+
+
+def _with_evidence(job: Job, one: Finding) -> Finding:
+    """The finding with what the hosts of its ranks see."""
+    known = {process.rank: at for at, process in enumerate(job.facts.processes)}
+    mine = [known[rank] for rank in one.place.ranks if rank in known and rank >= 0]
+    mine += [at for at in range(len(job.facts.processes)) if job.facts.name(at) == one.place.name]
+    text = "".join(_more(job, at, ()) for at in dict.fromkeys(mine[:NAMED_MAX]))
+    stacks = {
+        job.facts.name(at): seen["stack"]
+        for at in mine[:NAMED_MAX] for seen in job.evidence.get(at, ()) if seen.get("stack")
+    }  # fmt: skip
+    more = {**one.more, "stacks": stacks} if stacks else one.more
+    return replace(one, evidence=one.evidence + text, more=more)
+
+
+def _suspicions(job: Job) -> list[Finding]:
+    """Engines that do not run, and applications that post nothing while their peers wait."""
+    made = []
+    for at in job.evidence:
+        for seen in job.evidence[at]:
+            ns = int(seen.get("ns", 0))
+            name = job.facts.name(at)
+            if seen.get("kind") == "engine" and ns >= STUCK_NS:
+                text = f"{name}: {seen['text']}: its thread hangs, or gets no CPU."
+                advice = "See what takes its cores (top -H), and py-spy dump --native --pid PID."
+            elif seen.get("kind") == "idle" and ns >= IDLE_NS:
+                text = f"{name} has posted nothing: {seen['text']}."
+                advice = f"See what {name} does: py-spy dump --pid PID shows its stack."
+            else:
+                continue
+            made.append(
+                Finding(
+                    "non_communication_hang", _place(job, at), job.facts.end_ns - ns,
+                    job.facts.end_ns, 0.5, False, text, STATUS_QUERY, advice,
+                )
+            )  # fmt: skip
+    return made[:NAMED_MAX]

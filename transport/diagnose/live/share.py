@@ -1,0 +1,209 @@
+"""The files through which hosts meet: one summary for each host, in a shared folder."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transport.diagnose.live.columns import ColumnsError, Table, pack, unpack, write_at_once
+from transport.diagnose.live.layout import TABLES, typed
+
+VERSION = 1
+NAME = re.compile(r"weft-host-([A-Za-z0-9._-]{1,100})\.summary")
+FILE_BYTES_MAX = 32 << 20
+FILES_MAX = 4_096
+TEXT_MAX = 1_000  # characters of a text
+STACK_MAX = 10_000
+
+
+@dataclass
+class HostFile:
+    """What one host says. read_ns: its clock when it read its traces.
+
+    processes: a mapping for each, as the agent describes it. evidence: what the host sees of its
+    processes and devices. notes: lines about what it could not read.
+    """
+
+    host: str
+    sequence: int
+    read_ns: int
+    processes: list[dict[str, Any]]
+    evidence: list[dict[str, Any]]
+    notes: list[str]
+    tables: Mapping[str, Table]
+
+
+def file_of(folder: Path, host: str) -> Path:
+    """The file of a host; characters that do not belong into a file name become _."""
+    return folder / f"weft-host-{re.sub(r'[^A-Za-z0-9._-]', '_', host)[:100] or 'unnamed'}.summary"
+
+
+def write(folder: Path, said: HostFile) -> int:
+    """Writes a host's file, replacing the one before; returns its size. OSError if it fails."""
+    meta = {
+        "weft_summary": VERSION,
+        "host": said.host,
+        "sequence": said.sequence,
+        "read_ns": said.read_ns,
+        "processes": said.processes,
+        "evidence": said.evidence,
+        "notes": said.notes,
+    }
+    data = pack(meta, typed(said.tables))
+    if len(data) > FILE_BYTES_MAX:
+        raise OSError(0, f"the summary has {len(data)} bytes, and {FILE_BYTES_MAX} are allowed")
+    write_at_once(file_of(folder, said.host), data)
+    return len(data)
+
+
+def parse(data: bytes) -> HostFile:
+    """ColumnsError if the file is damaged or of another version."""
+    meta, tables = unpack(data, FILE_BYTES_MAX)
+    if not isinstance(meta, dict) or "weft_summary" not in meta:
+        raise ColumnsError("no summary of weft diagnose")
+    if meta["weft_summary"] != VERSION:
+        raise ColumnsError(
+            f"its version is {meta['weft_summary']!r}, and this weft reads {VERSION}: run the same "
+            "weft on all hosts"
+        )
+    for name, columns in TABLES.items():
+        absent = [one for one in columns if one not in tables.get(name, {})]
+        if absent:
+            raise ColumnsError(f"it has no column {name}.{absent[0]}")
+        for one, kind in columns.items():
+            if tables[name][one].dtype != np.dtype(kind):
+                raise ColumnsError(f"the column {name}.{one} has another type")
+    try:
+        processes = [_process(one) for one in meta["processes"]]
+        evidence = [_evidence(one) for one in meta["evidence"]]
+        notes = [str(one)[:TEXT_MAX] for one in meta["notes"]]
+        made = HostFile(str(meta["host"]), int(meta["sequence"]), int(meta["read_ns"]),
+                        processes, evidence, notes, tables)  # fmt: skip
+        numbers = {one["number"] for one in processes}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ColumnsError("its head is damaged") from None
+    for name in TABLES:
+        strange = {int(one) for one in set(tables[name]["process"].tolist())} - numbers
+        if strange:
+            raise ColumnsError(f"{name} names process {min(strange)}, which it does not list")
+    return made
+
+
+def _process(said: Mapping[str, Any]) -> dict[str, Any]:
+    """A process with values of the right types; KeyError, TypeError or ValueError if it has not."""
+    ended = said["ended"]
+    made: dict[str, Any] = {name: str(said.get(name, ""))[:TEXT_MAX] for name in (
+        "trace", "host", "job", "start_ticks", "clock_name", "damage")}  # fmt: skip
+    state = said.get("state")
+    for name in ("number", "pid", "attempt", "dropped"):
+        made[name] = int(said[name])
+    for name in ("rank", "world_size", "first_ns", "last_ns", "closed_ns"):
+        made[name] = None if said[name] is None else int(said[name])
+    made["state"] = None if state is None else str(state)[:1]
+    return made | {"ended": None if ended is None else bool(ended), "whole": bool(said["whole"])}
+
+
+def _evidence(said: Mapping[str, Any]) -> dict[str, Any]:
+    number = said.get("process")
+    made = {
+        "process": None if number is None else int(number),
+        "kind": str(said["kind"]),
+        "text": str(said["text"])[:TEXT_MAX],
+        "stack": str(said.get("stack", ""))[:STACK_MAX],
+    }
+    return made | {name: int(said.get(name, 0)) for name in ("since_ns", "readings", "ns")}
+
+
+@dataclass
+class _Seen:
+    stamp: tuple[int, int, int] = (0, 0, 0)
+    said: HostFile | None = None
+    problem: str = ""
+    changed_s: float = 0.0
+
+
+@dataclass
+class Share:
+    """The folder with the files of all hosts. stale_s: a file that did not change for so long."""
+
+    folder: Path
+    stale_s: float
+    _seen: dict[Path, _Seen] = field(default_factory=dict)
+    _lines: dict[Path, str] = field(default_factory=dict)
+    _problem: str = ""
+    _said: str = ""
+
+    def read(self) -> tuple[list[HostFile], list[str]]:
+        """The files of hosts that are up to date, and a line for each that begins to be wrong."""
+        lines, good = [], []
+        there = set(self._files())
+        if self._problem and self._problem != self._said:
+            lines.append(self._problem)
+        self._said = self._problem
+        for path in [one for one in self._seen if one not in there]:
+            del self._seen[path]
+            self._lines.pop(path, None)
+        for path in sorted(there):
+            seen = self._look(path)
+            line = seen.problem
+            age_s = time.monotonic() - seen.changed_s
+            if not line and age_s > self.stale_s:
+                line = (f"{path.name} has not changed for {age_s:.0f} s: weft diagnose --live on "
+                        "that host has ended or hangs; its processes are not judged")  # fmt: skip
+            kind = line.partition(" has not changed")[0]
+            if line and self._lines.get(path) != kind:
+                lines.append(line)
+            if not line and path in self._lines:
+                lines.append(f"{path.name} is up to date again")
+            if line:
+                self._lines[path] = kind
+            else:
+                self._lines.pop(path, None)
+                assert seen.said is not None
+                good.append(seen.said)
+        return good, lines
+
+    def _files(self) -> Iterator[Path]:
+        self._problem = ""
+        try:
+            names = sorted(one.name for one in self.folder.iterdir())
+        except OSError as error:
+            self._problem = f"cannot read {self.folder}: {error.strerror}: nothing is judged"
+            return
+        for name in [one for one in names if NAME.fullmatch(one)][:FILES_MAX]:
+            yield self.folder / name
+
+    def _look(self, path: Path) -> _Seen:
+        """Reads a file if it has changed."""
+        is_new = path not in self._seen
+        seen = self._seen.setdefault(path, _Seen(changed_s=time.monotonic()))
+        try:
+            status = path.stat()
+            if is_new:
+                seen.changed_s -= max(time.time() - status.st_mtime, 0.0)
+            stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+            if stamp == seen.stamp:
+                return seen
+            if status.st_size > FILE_BYTES_MAX:
+                raise ColumnsError(f"{status.st_size} bytes are too many for a summary")
+            found = parse(path.read_bytes())
+        except OSError as error:
+            seen.problem = f"{path.name} cannot be read: {error.strerror}: left out"
+            return seen
+        except ColumnsError as error:
+            seen.stamp = stamp
+            seen.problem = f"{path.name} is left out: {error}"
+            return seen
+        before = seen.said
+        if before is not None and (before.sequence, before.read_ns) != (
+            found.sequence, found.read_ns
+        ):  # fmt: skip
+            seen.changed_s = time.monotonic()
+        seen.stamp, seen.said, seen.problem = stamp, found, ""
+        return seen

@@ -1,0 +1,238 @@
+"""Optional sources of evidence: NVML, counters of network interfaces, ethtool, py-spy.
+
+Each one says once that it is absent, and then says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+Found = tuple[list[dict[str, Any]], list[str]]
+
+NET = Path("/sys/class/net")
+STATISTICS = (
+    *("rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "rx_crc_errors", "rx_missed_errors"),
+    *("tx_carrier_errors", "rx_fifo_errors"),
+)
+ETHTOOL = re.compile(r"\s*([A-Za-z0-9_.]{1,80}): (\d{1,19})$")
+ETHTOOL_WANTED = re.compile(r"pfc|pause|discard|symbol_err|fcs|crc|out_of_buffer|link_down", re.I)
+INTERFACES_MAX = 32
+TIMEOUT_S = 5.0
+STACK_BYTES_MAX = 8_000
+STACKS_MAX = 2  # dumps of one step
+DUMP_EVERY_S = 60.0  # between two dumps of a process
+XID_SEEN_MAX = 16
+# Cause -> the ends of names of NVML's constants.
+THROTTLED = {
+    "heat": ("HwThermalSlowdown", "SwThermalSlowdown"),
+    "the power supply": ("HwPowerBrakeSlowdown",),
+    "the hardware": ("HwSlowdown",),
+}
+
+
+class Source(Protocol):
+    """Looks at the host once an interval. before: what other sources have seen."""
+
+    def look(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> Found: ...
+
+
+def device(kind: str, text: str, **more: Any) -> dict[str, Any]:
+    """Evidence on the host itself."""
+    return {"process": None, "kind": kind, "text": text, **more}
+
+
+@dataclass
+class Interfaces:
+    """Counters of errors, drops and pauses that grew since the last interval."""
+
+    where: Path = NET
+    ethtool: str | None = field(default_factory=lambda: shutil.which("ethtool"))
+    _before: dict[tuple[str, str], int] = field(default_factory=dict)
+    _said: bool = False
+
+    def look(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> Found:
+        lines = []
+        if not self._said:
+            self._said = True
+            if self.ethtool is None:
+                lines.append("ethtool is not installed: no PFC and no port counters")
+        made = []
+        now: dict[tuple[str, str], int] = {}
+        for name in self._names():
+            values = self._statistics(name) | self._of_ethtool(name)
+            now |= {(name, counter): value for counter, value in values.items()}
+            grown = {
+                counter: value - self._before[name, counter] for counter, value in values.items()
+                if value > self._before.get((name, counter), value)
+            }  # fmt: skip
+            if grown:
+                text = ", ".join(f"{counter} +{value}" for counter, value in grown.items())
+                made.append(device("interface", f"counters of {name} grew: {text}", interface=name))
+        self._before = now
+        return made, lines
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(one.name for one in self.where.iterdir())[:INTERFACES_MAX]
+        except OSError:
+            return []
+
+    def _statistics(self, name: str) -> dict[str, int]:
+        found = {}
+        for counter in STATISTICS:
+            try:
+                found[counter] = int((self.where / name / "statistics" / counter).read_text())
+            except (OSError, ValueError):
+                continue
+        return found
+
+    def _of_ethtool(self, name: str) -> dict[str, int]:
+        if self.ethtool is None or name == "lo":
+            return {}
+        text, _ = output_of([self.ethtool, "-S", name])
+        matches = (ETHTOOL.fullmatch(line) for line in text.splitlines())
+        return {one[1]: int(one[2]) for one in matches if one and ETHTOOL_WANTED.search(one[1])}
+
+
+@dataclass
+class Gpus:
+    """ECC errors, clocks that are held down, and XIDs, through NVML."""
+
+    _nvml: Any = None
+    _tried: bool = False
+    _before: dict[int, int] = field(default_factory=dict)
+    _events: Any = None
+
+    def look(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> Found:
+        lines = self._open()
+        made: list[dict[str, Any]] = []
+        if self._nvml is None:
+            return made, lines
+        nvml = self._nvml
+        try:
+            for index in range(nvml.nvmlDeviceGetCount()):
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                made += self._of(nvml, index, handle)
+            made += self._xids(nvml)
+        except nvml.NVMLError as error:
+            lines.append(f"NVML fails: {error}")
+        return made, lines
+
+    def _open(self) -> list[str]:
+        if self._tried:
+            return []
+        self._tried = True
+        try:
+            import pynvml
+        except ImportError:
+            return ["the package nvidia-ml-py is not installed: nothing is known of GPUs"]
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            return [f"NVML cannot be used ({error}): nothing is known of GPUs"]
+        self._nvml = pynvml
+        try:
+            self._events = pynvml.nvmlEventSetCreate()
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                pynvml.nvmlDeviceRegisterEvents(
+                    pynvml.nvmlDeviceGetHandleByIndex(index),
+                    pynvml.nvmlEventTypeXidCriticalError, self._events,
+                )  # fmt: skip
+        except pynvml.NVMLError as error:
+            self._events = None
+            return [f"NVML tells no XIDs ({error})"]
+        return []
+
+    def _of(self, nvml: Any, index: int, handle: Any) -> list[dict[str, Any]]:
+        made = []
+        try:
+            kinds = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
+            count = int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds))
+            if count > self._before.get(index, count):
+                more = count - self._before[index]
+                made.append(device("gpu", f"GPU {index} has {more} new uncorrected ECC errors"))
+            self._before[index] = count
+        except nvml.NVMLError:
+            pass  # this GPU counts none
+        try:
+            reasons = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+            for cause, names in THROTTLED.items():
+                bits = [int(getattr(nvml, f"nvmlClocksThrottleReason{name}")) for name in names]
+                if any(reasons & one for one in bits):
+                    made.append(device("gpu", f"{cause} slows down the clocks of GPU {index}"))
+        except nvml.NVMLError:
+            pass  # this GPU does not tell
+        return made
+
+    def _xids(self, nvml: Any) -> list[dict[str, Any]]:
+        made: list[dict[str, Any]] = []
+        for _ in range(XID_SEEN_MAX if self._events is not None else 0):
+            try:
+                event = nvml.nvmlEventSetWait_v2(self._events, 0)
+            except nvml.NVMLError:
+                break  # there are no more
+            index = nvml.nvmlDeviceGetIndex(event.device)
+            made.append(device("gpu", f"GPU {index} reported XID {int(event.eventData)}"))
+        return made
+
+
+@dataclass
+class Stacks:
+    """The Python stack of processes that have called nothing for long, by py-spy.
+
+    A process that waits for another one, as its calls or its telemetry page say, is left out.
+    """
+
+    idle_ns: int = 10_000_000_000
+    program: str | None = field(default_factory=lambda: shutil.which("py-spy"))
+    _said: bool = False
+    _dumped: dict[int, float] = field(default_factory=dict)
+
+    def look(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> Found:
+        if self.program is None:
+            lines = [] if self._said else ["py-spy is not installed: no stacks of absent ranks"]
+            self._said = True
+            return [], lines
+        made: list[dict[str, Any]] = []
+        lines, tries = [], 0
+        idle = {one["process"] for one in before if one.get("kind") == "idle"}
+        others = {one["process"] for one in before
+                  if one.get("kind") in ("gone", "zombie", "stopped", "waits")}  # fmt: skip
+        for one in sorted(processes, key=lambda each: -int(each["idle_ns"])):
+            quiet = int(one["idle_ns"]) > self.idle_ns
+            due = time.monotonic() - self._dumped.get(one["pid"], -DUMP_EVERY_S) >= DUMP_EVERY_S
+            wanted = (one["number"] in idle or quiet) and due and not one["ended"]
+            if not wanted or one["number"] in others or tries >= STACKS_MAX:
+                continue
+            tries += 1
+            self._dumped[one["pid"]] = time.monotonic()
+            text, problem = output_of([self.program, "dump", "--pid", str(one["pid"])])
+            if problem:
+                lines.append(f"py-spy dump of process {one['pid']}: {problem}")
+            elif text:
+                first = next((line.strip() for line in text.splitlines() if "(" in line), "")
+                made.append({"process": one["number"], "kind": "stack", "stack": text,
+                             "text": f"py-spy shows {first[:200]}"})  # fmt: skip
+        return made, lines
+
+
+def output_of(command: list[str]) -> tuple[str, str]:
+    """The first part of a command's output, and what is wrong with it, if anything is."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        return "", f"no answer within {TIMEOUT_S:.0f} s"
+    except OSError as error:
+        return "", str(error.strerror)
+    text = done.stdout[:STACK_BYTES_MAX].decode("utf-8", "replace")
+    if done.returncode:
+        return "", " ".join(done.stderr.decode("utf-8", "replace").split())[:200] or "it failed"
+    return text, ""
