@@ -3,56 +3,109 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from transport.cli import trace_open as shared
+from transport.cli.options import FiniteRange
 from transport.cli.output import json_option, write_json
-from transport.sim.units import time_text
 
 if TYPE_CHECKING:
-    from transport.diagnose import Diagnosis, Finding
+    from transport.diagnose import Diagnosis
     from transport.plan.routes import Routes
 
 
 @click.command("diagnose")
-@shared.folder_argument
+@click.argument("folder", metavar="DIR", required=False, type=click.Path(path_type=Path))
 @shared.job_option
 @click.option(
     "--routes", "routes_file", metavar="FILE", type=click.Path(path_type=Path),
     help="The links of paths; default: routes.json in DIR, if it is there.",
 )  # fmt: skip
+@click.option("--live", is_flag=True,
+              help="Follow a running job until Ctrl-C. The options below need this "
+              "one.")  # fmt: skip
+@click.option("--share", metavar="FOLDER", type=click.Path(path_type=Path),
+              help="The folder that all hosts see. Each host writes a summary there.")  # fmt: skip
+@click.option("--collect", is_flag=True,
+              help="Judge what all hosts wrote into the share. One host does this.")  # fmt: skip
+@click.option("--interval", "interval_s", metavar="SECONDS", type=FiniteRange(0.1, 3600),
+              default=5.0, show_default=True, help="Time between two readings.")  # fmt: skip
+@click.option("--window", "window_s", metavar="SECONDS", type=FiniteRange(1, 86_400),
+              default=60.0, show_default=True, help="How far back it looks.")  # fmt: skip
+@click.option("--iterations", metavar="N", type=click.IntRange(4, 1_000), default=30,
+              show_default=True, help="And how many iterations back, at most.")  # fmt: skip
+@click.option("--patience", "patience_s", metavar="SECONDS", type=FiniteRange(0, 86_400),
+              default=300.0, show_default=True,
+              help="While the job has not yet paused twice, as for checkpoints: how long a pause "
+              "without other evidence is only a suspicion.")  # fmt: skip
+@click.option("--count", metavar="N", type=click.IntRange(1), help="End after N intervals.")
+@click.option("--on-finding", "on_finding", metavar="CMD",
+              help="A shell command for findings, at most once for each. Without --act it is only "
+              "said what would run.")  # fmt: skip
+@click.option("--act", is_flag=True, help="Really run the command of --on-finding.")
+@click.option("--action-timeout", "action_s", metavar="SECONDS", type=FiniteRange(0.1, 3600),
+              default=60.0, show_default=True,
+              help="Kill that command after this time.")  # fmt: skip
+@click.option("--listen", metavar="HOST:PORT", help="Serve verdicts to Prometheus there.")
 @json_option
-def command(folder: Path, job: str | None, routes_file: Path | None, json_path: str | None) -> None:
+def command(
+    folder: Path | None, job: str | None, routes_file: Path | None, json_path: str | None,
+    live: bool, **given: Any,
+) -> None:  # fmt: skip
     """Say which rank, NIC or path of a job is slow or hung, and why.
 
     DIR is a folder of traces (WEFT_TRACE), also of a job that still runs. Exit status: 0 if nothing
     is wrong, 1 if something is found. A suspicion is printed and does not count.
 
-    Example: weft diagnose /scratch/job-17
-    """
-    from transport.diagnose import Settings, diagnose, settled_ns
-    from transport.plan.routes import FILE
+    With --live, DIR is where the processes of this host write their traces; the default is
+    WEFT_TRACE. With --json, each verdict is a line of JSON.
 
-    if routes_file is None and (folder / FILE).is_file():
-        routes_file = folder / FILE
-    routes = known_routes(routes_file)
+    \b
+    Examples:
+      weft diagnose /scratch/job-17
+      weft diagnose --live /scratch/job-17
+      weft diagnose --live /scratch/job-17 --share /shared/job-17 --collect
+    """
+    if live:
+        from transport.cli import diagnose_live
+
+        named = {**given, "job": job, "routes_file": routes_file}
+        sys.exit(diagnose_live.run(folder, json_path, named))
+    refuse_live_options(given)
+    if folder is None:
+        raise click.UsageError("Missing argument 'DIR'.")
+    sys.exit(once(folder, job, known_routes(folder, routes_file), json_path))
+
+
+def refuse_live_options(given: dict[str, Any]) -> None:
+    for name in ("share", "collect", "count", "on_finding", "act", "listen"):
+        if given[name]:
+            raise click.UsageError(f"--{name.replace('_', '-')} needs --live: add it")
+
+
+def once(folder: Path, job: str | None, routes: Routes | None, json_path: str | None) -> int:
+    """Diagnoses a folder once; returns the exit status."""
+    from transport.diagnose import Settings, diagnose, report, settled_ns
+
     now_ns = settled_ns(folder)
     with shared.opened(folder, job, until_ns=now_ns) as store, shared.reporting_errors():
         found = diagnose(store, Settings(routes=routes, now_ns=now_ns))
     if json_path is not None:
-        write_json(as_json(found), json_path)
+        write_json(report.as_json(found), json_path)
     else:
         show(found, folder, routes is not None)
-    sys.exit(0 if found.healthy else 1)
+    return 0 if found.healthy else 1
 
 
-def known_routes(file: Path | None) -> Routes | None:
-    from transport.plan.routes import RoutesError, read
+def known_routes(folder: Path | None, file: Path | None) -> Routes | None:
+    """The routes of a file; by default of the one in the folder, if it is there."""
+    from transport.plan.routes import FILE, RoutesError, read
 
+    if file is None and folder is not None and (folder / FILE).is_file():
+        file = folder / FILE
     if file is None:
         return None
     try:
@@ -61,39 +114,17 @@ def known_routes(file: Path | None) -> Routes | None:
         raise click.UsageError(str(error)) from None
 
 
-def as_json(found: Diagnosis) -> dict[str, Any]:
-    findings = [asdict(one) | {"class": one.kind, "meaning": one.meaning} for one in found.findings]
-    return {
-        "healthy": found.healthy, "findings": findings, "ranks": found.ranks,
-        "iterations": found.iterations, "iteration_ns": found.iteration_ns,
-        "notes": list(found.notes),
-    }  # fmt: skip
-
-
 def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
-    looked = (
-        f"{found.ranks} ranks, {found.iterations} iterations of {time_text(found.iteration_ns)}"
-    )
+    from transport.diagnose import report
+
+    looked = report.looked_at(found)
     certain = [one for one in found.findings if one.certain]
     if not certain:
         click.echo(f"healthy: {looked}")
     for one in found.findings:
-        show_finding(one, folder)
+        click.echo("\n".join(report.lines_of(one, str(folder))))
     if certain:
         click.echo(f"looked at: {looked}")
     if not with_links:
         click.echo("note: without --routes no link can be named, only NICs and pairs of ranks")
     shared.show_notes(found.notes)
-
-
-def show_finding(one: Finding, folder: Path) -> None:
-    head = "" if one.certain else "suspicion: "
-    side = f" ({one.place.side} side)" if one.place.side else ""
-    click.echo(f"{head}{one.kind}: {one.place.name}{side}, confidence {one.confidence:.0%}")
-    if one.place.candidates:
-        click.echo(f"  cannot be told from: {', '.join(one.place.candidates)}")
-    click.echo(f"  what:     {one.meaning}")
-    click.echo(f"  evidence: {one.evidence}")
-    click.echo(f"  for:      {time_text(one.to_ns - one.from_ns)}, until {one.to_ns} ns")
-    click.echo(f"  query:    weft trace query {folder} {one.query!r}")
-    click.echo(f"  do:       {one.advice}")

@@ -1,0 +1,242 @@
+"""Tests `weft diagnose --live` on real processes: healthy, stopped, killed; through a share."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.api.support import PATIENCE_S, ROOT
+from tests.live.support import exchanging, until, weft, weft_command
+
+
+@contextmanager
+def diagnosing(where: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    """`weft diagnose --live` on the traces in `where`, which writes its verdicts to a file."""
+    command = weft_command("diagnose", "--live", str(where / "traces"), "--interval", "0.3",
+                           "--json", str(where / "verdicts.json"), *more)  # fmt: skip
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {"WEFT_TELEMETRY": str(where)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def verdicts(where: Path, event: str) -> list[dict[str, Any]]:
+    file = where / "verdicts.json"
+    text = file.read_text() if file.exists() else ""
+    lines = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return [one for one in map(json.loads, lines) if one["event"] == event]
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, err
+
+
+def test_live__a_healthy_job_has_no_findings(tmp_path: Path) -> None:
+    traces = str(tmp_path / "traces")
+    with exchanging(tmp_path, WEFT_TRACE=traces):
+        done = weft("diagnose", "--live", traces, "--interval", "0.3", "--count", "8",
+                    "--json", "-", where=tmp_path)  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "weft: healthy: 2 ranks, " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_live__a_stopped_process_is_told_to_be_stopped(tmp_path: Path) -> None:
+    with (
+        exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")) as (_, partner),
+        diagnosing(tmp_path) as process,
+    ):
+        until(lambda: list((tmp_path / "traces").glob("*.trace")))
+        time.sleep(1.0)  # it has seen both processes run
+        partner.send_signal(signal.SIGSTOP)
+        try:
+            (found, *_) = until(lambda: verdicts(tmp_path, "finding"))
+        finally:
+            partner.send_signal(signal.SIGCONT)
+        assert found["class"] == "non_communication_hang"
+        assert found["place"]["name"] == "rank 3"
+        assert "the process is stopped (state T)" in found["evidence"]
+        assert until(lambda: verdicts(tmp_path, "ended"))[0]["incident"] == found["incident"]
+        status, err = ended(process)
+        assert (status, "Traceback" in err) == (1, False)
+
+
+def test_live__a_killed_process_has_crashed(tmp_path: Path) -> None:
+    with (
+        exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")) as (_, partner),
+        diagnosing(
+            tmp_path, "--share", str(tmp_path / "share"), "--collect", "--act",
+            "--on-finding", f"cat >> {tmp_path}/ran.json",
+        ) as process,
+    ):  # fmt: skip
+        until(lambda: list((tmp_path / "share").glob("weft-host-*.summary")))
+        time.sleep(1.0)
+        partner.kill()
+        (found, *_) = until(lambda: verdicts(tmp_path, "finding"))
+        assert (found["class"], found["place"]["name"]) == ("crash", "rank 3")
+        line = until(lambda: (tmp_path / "ran.json").exists() and _lines(tmp_path / "ran.json"))
+        assert json.loads(line[0])["class"] == "crash"
+        shared = json.loads(_lines(tmp_path / "share" / "verdicts.jsonl")[-1])
+        assert shared["weft_verdict"] == 1
+        status, err = ended(process)
+        assert (status, "Traceback" in err) == (1, False)
+    assert len(_lines(tmp_path / "ran.json")) == 1
+
+
+def _lines(file: Path) -> list[str]:
+    return [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def test_live__hosts_meet_through_a_share(tmp_path: Path) -> None:
+    share = tmp_path / "share"
+    with (
+        exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")) as (_, partner),
+        diagnosing(tmp_path, "--share", str(share)) as agent,
+    ):
+        until(lambda: list(share.glob("weft-host-*.summary")))
+        (share / "weft-host-bad.summary").write_bytes(b"PK\3\4 truncated")
+        time.sleep(1.0)
+        partner.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)
+        done = subprocess.run(
+            weft_command("diagnose", "--live", "--share", str(share), "--collect",
+                         "--interval", "0.3", "--count", "5", "--on-finding", "exit 1"),
+            env={k: v for k, v in os.environ.items() if k != "WEFT_TRACE"},
+            cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        partner.send_signal(signal.SIGCONT)
+        assert ended(agent)[0] == 0
+    assert done.returncode == 1, done.stderr
+    assert "incident 1: non_communication_hang: rank 3, confidence 99%\n" in done.stdout
+    assert done.stderr.count("weft-host-bad.summary is left out: damaged or incomplete") == 1
+    assert done.stderr.count("would run for incident 1: exit 1 (dry run: --act runs it)") == 1
+
+
+def test_live__a_share_that_goes_away_is_one_line(tmp_path: Path) -> None:
+    share = tmp_path / "share"
+    with (
+        exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")),
+        diagnosing(tmp_path, "--share", str(share), "--collect") as process,
+    ):
+        until(lambda: list(share.glob("weft-host-*.summary")))
+        share.rename(tmp_path / "elsewhere")
+        time.sleep(1.5)
+        (tmp_path / "elsewhere").rename(share)
+        known = {one.name: one.stat().st_mtime_ns for one in share.glob("*.summary")}
+        until(lambda: {one.name: one.stat().st_mtime_ns for one in share.glob("*.summary")}
+              != known)  # fmt: skip
+        status, err = ended(process)
+    assert (status, err.count(f"{share} is gone: no host is judged until it is back")) == (0, 1)
+    assert "Traceback" not in err
+    assert "weft: healthy: 2 ranks, " in err
+    assert sorted(one.name.partition("-")[0] for one in share.iterdir()) == ["weft"]
+
+
+def test_live__a_second_collector_says_so_and_runs_nothing(tmp_path: Path) -> None:
+    share = tmp_path / "share"
+    command = weft_command("diagnose", "--live", "--share", str(share), "--collect",
+                           "--interval", "0.2", "--count", "5", "--act",
+                           "--on-finding", f"touch {tmp_path}/ran")  # fmt: skip
+    clean = {k: v for k, v in os.environ.items() if k != "WEFT_TRACE"}
+    with (
+        exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")) as (_, partner),
+        diagnosing(tmp_path, "--share", str(share), "--collect") as first,
+    ):
+        until(lambda: list(share.glob("weft-host-*.summary")))
+        time.sleep(1.0)
+        partner.send_signal(signal.SIGSTOP)
+        try:
+            until(lambda: verdicts(tmp_path, "finding"))
+            done = subprocess.run(command, env=clean, cwd=ROOT, capture_output=True, text=True,
+                                  timeout=PATIENCE_S, check=False)  # fmt: skip
+        finally:
+            partner.send_signal(signal.SIGCONT)
+        assert ended(first)[0] == 1
+    assert done.stderr.count("another collector judges this share (process ") == 1
+    assert not (tmp_path / "ran").exists()
+    assert done.returncode == 1
+
+
+def test_live__ctrl_c_ends_it_and_its_command(tmp_path: Path) -> None:
+    with (
+        exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")) as (_, partner),
+        diagnosing(tmp_path, "--act", "--on-finding", f"echo > {tmp_path}/ran; sleep 600")
+        as process,
+    ):  # fmt: skip
+        until(lambda: list((tmp_path / "traces").glob("*.trace")))
+        time.sleep(1.0)
+        partner.send_signal(signal.SIGSTOP)
+        try:
+            until((tmp_path / "ran").exists)
+        finally:
+            partner.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert err.count("incident 1: the command was killed, as diagnosis ends") == 1
+    assert "Traceback" not in err
+
+
+def test_live__serves_verdicts_to_prometheus(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    with (
+        exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")),
+        diagnosing(tmp_path, "--listen", "127.0.0.1:0") as process,
+    ):
+        assert process.stderr is not None
+        line = ""
+        while "serving" not in line:
+            line = process.stderr.readline()
+            assert line
+        address = line.split("serving ")[1].strip()
+
+        def ranks() -> bool:
+            with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
+                return "weft_diagnosis_ranks 2.0" in answer.read().decode()
+
+        until(ranks)
+        assert ended(process)[0] == 0
+
+
+def test_live__usage_is_refused_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for arguments, words in (
+        (["--live", str(tmp_path / "no" / "where")], "is not a folder"),
+        (["--live", str(tmp_path), "--collect"], "--collect needs --share"),
+        (["--live", str(tmp_path), "--act"], "--act needs --on-finding"),
+        (["--live", str(tmp_path), "--share", str(tmp_path), "--on-finding", "x"],
+         "--on-finding is for the host that judges"),
+        (["--live", str(tmp_path), "--share", str(file / "x")], "--share: cannot make"),
+        (["--live", str(tmp_path), "--listen", "x"], "write HOST:PORT"),
+        ([str(tmp_path), "--share", str(tmp_path)], "--share needs --live"),
+        (["--live"], "give it, or set WEFT_TRACE"),
+        ([], "Missing argument 'DIR'"),
+    ):  # fmt: skip
+        env = {k: v for k, v in os.environ.items() if k != "WEFT_TRACE"}
+        more = ["--count", "1"] if "--live" in arguments else []
+        done = subprocess.run(
+            weft_command("diagnose", *arguments, *more),
+            env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        )  # fmt: skip
+        assert done.returncode == 2, arguments
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1

@@ -1,0 +1,280 @@
+"""`weft diagnose --live`: follows a running job on this host, and judges it or all hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from transport.cli import INTERRUPTED
+from transport.cli.diagnose import known_routes
+from transport.cli.metrics import address
+from transport.cli.output import unwritten
+from transport.diagnose import report
+from transport.diagnose.diagnosis import Settings
+from transport.diagnose.live import share as files
+from transport.diagnose.live.action import Action
+from transport.diagnose.live.agent import Agent
+from transport.diagnose.live.claim import Claim
+from transport.diagnose.live.collector import Collector, Event, append
+from transport.diagnose.live.follow import Follower
+from transport.diagnose.live.host import Host
+from transport.diagnose.live.pauses import Pauses
+from transport.diagnose.live.sources import Gpus, Interfaces, Stacks
+from transport.diagnose.live.summary import Summary
+from transport.live.signals import Signals
+from transport.plan.routes import Routes
+from transport.trace.store import TraceExtraError
+
+STALE_INTERVALS = 4  # a host's file that did not change for so many intervals is stale
+STALE_S_MIN = 10.0
+
+
+def run(folder: Path | None, json_path: str | None, given: dict[str, Any]) -> int:
+    """Runs until a signal, or for --count intervals; returns the exit status."""
+    check(given)
+    where = _folder(folder, given)
+    judges = given["share"] is None or given["collect"]
+    routes = known_routes(where, given["routes_file"]) if judges else None
+    if given["share"] is not None:
+        _made(given["share"])
+    with _output(json_path) as out:
+        live = Live(where, routes, given, out)
+        if judges and routes is None:
+            live.say("note: without --routes no link can be named, only NICs and pairs of ranks")
+        try:
+            return live.run(given["count"], given["interval_s"])
+        except TraceExtraError as error:
+            raise click.ClickException(str(error)) from None
+
+
+def check(given: dict[str, Any]) -> None:
+    """Refuses options that contradict each other."""
+    if given["collect"] and given["share"] is None:
+        raise click.UsageError("--collect needs --share: give the folder that all hosts see")
+    if given["act"] and given["on_finding"] is None:
+        raise click.UsageError("--act needs --on-finding: give the command to run")
+    judges = given["share"] is None or given["collect"]
+    for name in ("on_finding", "listen", "routes_file"):
+        if given[name] is not None and not judges:
+            option = "routes" if name == "routes_file" else name.replace("_", "-")
+            raise click.UsageError(f"--{option} is for the host that judges: add --collect")
+
+
+def _folder(folder: Path | None, given: dict[str, Any]) -> Path | None:
+    """The folder of traces; None: this host only collects."""
+    named = folder if folder is not None else os.environ.get("WEFT_TRACE")
+    if not named:
+        if given["collect"]:
+            return None
+        raise click.UsageError("Missing argument 'DIR': give it, or set WEFT_TRACE")
+    where = Path(named)
+    # The job may start later, and then makes the last component of the folder itself.
+    if not where.is_dir() and not where.absolute().parent.is_dir():
+        raise click.UsageError(f"{where} is not a folder, and there is no {where.parent}")
+    return where
+
+
+def _made(share: Path) -> None:
+    try:
+        share.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.UsageError(f"--share: cannot make {share}: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _output(json_path: str | None) -> Iterator[TextIO | None]:
+    if json_path is None or json_path == "-":
+        yield sys.stdout if json_path == "-" else None
+        return
+    try:
+        with open(json_path, "w", encoding="utf-8") as out:
+            yield out
+    except OSError as error:
+        raise unwritten(json_path, error) from None
+
+
+class Live:
+    """What one command does each interval. out: where verdicts go as JSON; None: as text."""
+
+    def __init__(
+        self, folder: Path | None, routes: Routes | None, given: dict[str, Any], out: TextIO | None
+    ) -> None:
+        self.folder = str(folder or "DIR")
+        self.share: Path | None = given["share"]
+        self.out = out
+        window_ns = round(given["window_s"] * 1e9)
+        own = "" if self.share is None else socket.gethostname()
+        self.agent = None
+        if folder is not None:
+            host = Host([Interfaces(), Gpus(), Stacks()])
+            summary = Summary(windows=given["iterations"], window_ns=window_ns)
+            self.agent = Agent(Follower(folder, window_ns, own), summary, host)
+        self.collector, self.files, self.claim = None, None, None
+        if self.share is None or given["collect"]:
+            pauses = Pauses(round(given["patience_s"] * 1e9))
+            self.collector = Collector(Settings(routes=routes), given["job"], pauses)
+        if self.share is not None and given["collect"]:
+            stale_s = max(STALE_INTERVALS * given["interval_s"], STALE_S_MIN)
+            self.files = files.Share(self.share, stale_s)
+            self.claim = Claim(self.share, stale_s)
+        self.action = None
+        if given["on_finding"] is not None:
+            self.action = Action(given["on_finding"], given["act"], given["action_s"])
+        self.listen = None if given["listen"] is None else address(given["listen"])
+        self._problems: dict[str, str] = {}
+
+    def run(self, count: int | None, interval_s: float) -> int:
+        done = 0
+        with Signals((signal.SIGINT, signal.SIGTERM)) as signals, self._served():
+            try:
+                while not signals.came:
+                    began = time.monotonic()
+                    self.step()
+                    done += 1
+                    if count is not None and done >= count:
+                        break
+                    left = interval_s - (time.monotonic() - began)
+                    select.select([signals.wakes], [], [], max(left, 0.01))
+                    signals.clear()
+            finally:
+                if self.action is not None:
+                    self.say_all(self.action.close(0 if signals.came else self.action.timeout_s))
+                if self.claim is not None:
+                    self.claim.close()
+        self._say_end()
+        if signals.came and signals.came[0] == signal.SIGINT:
+            return INTERRUPTED
+        return 1 if self.collector is not None and self.collector.found else 0
+
+    def _say_end(self) -> None:
+        """Says what was looked at, and how much was found."""
+        if self.collector is None:
+            return
+        many = self.collector.found
+        what = "healthy" if not many else f"{many} finding" + ("s" if many > 1 else "")
+        latest = self.collector.latest
+        looked = "no traces" if latest is None else report.looked_at(latest)
+        self.say(f"{what}: {looked}")
+
+    def step(self) -> None:
+        """One interval: reads, writes, judges, tells."""
+        mine = self._read()
+        if self.share is not None and not self.share.is_dir():
+            # It is not made again: below a mount point that would fill the host's own disk.
+            self._problem("share", f"{self.share} is gone: no host is judged until it is back")
+            return
+        self._problem("share", "")
+        if mine is not None and self.share is not None:
+            share = self.share
+            self._written("a summary", lambda: files.write(share, mine))
+        said = [] if mine is None else [mine]
+        if self.collector is None:
+            self.say_all([f"note: {line}" for one in said for line in one.notes])
+            return
+        if self.claim is not None:
+            self.say_all([f"note: {line}" for line in self.claim.step()])
+        if self.files is not None:
+            said, lines = self.files.read()
+            self.say_all([f"note: {line}" for line in lines])
+        events = self.collector.step(said)
+        if self.collector.latest is None and self.collector.intervals == 1:
+            where = self.folder if self.share is None else self.share
+            self.say(f"note: there are no traces in {where} yet: waiting for them")
+        self.say_all([f"note: {line}" for line in self.collector.notes])
+        for event in events:
+            self._tell(event)
+        if self.share is not None and self.acts:
+            share = self.share
+            self._written("verdicts", lambda: append(share, events))
+        if self.action is not None:
+            self.say_all(self.action.poll())
+
+    @property
+    def acts(self) -> bool:
+        """Whether no other collector of the share runs commands."""
+        return self.claim is None or self.claim.holds
+
+    def _read(self) -> files.HostFile | None:
+        """What the agent of this host sees; None: there is no agent, or it failed."""
+        if self.agent is None:
+            return None
+        try:
+            mine = self.agent.step()
+        except TraceExtraError:
+            raise
+        # A trace may be wrong in ways that nobody thought of: diagnosis goes on without it.
+        except Exception as error:
+            self._problem("agent", f"cannot read traces: {type(error).__name__}: {error}")
+            return None
+        self._problem("agent", "")
+        return mine
+
+    def _tell(self, event: Event) -> None:
+        one, number = event.incident.finding, event.incident.number
+        if self.out is not None:
+            self.out.write(json.dumps(event.as_json()) + "\n")
+            self.out.flush()
+        elif event.what == "ended":
+            click.echo(f"incident {number} has ended: {one.kind}, {one.place.name}")
+        else:
+            lines = report.lines_of(one, self.folder)
+            click.echo("\n".join([f"incident {number}: {lines[0]}", *lines[1:]]))
+        if self.action is not None and self.acts:
+            self.say_all(self.action.tell(event))
+
+    def _written(self, what: str, write: Callable[[], object]) -> None:
+        """Writes into the share; a line when that begins to fail, and diagnosis goes on."""
+        try:
+            write()
+        except OSError as error:
+            self._problem(what, f"cannot write {what} into {self.share}: {error.strerror or error}")
+        else:
+            self._problem(what, "")
+
+    def _problem(self, what: str, line: str) -> None:
+        """Says a problem when it begins; an empty line ends it."""
+        if line and line != self._problems.get(what):
+            self.say(f"note: {line}")
+        self._problems[what] = line
+
+    def say_all(self, lines: list[str]) -> None:
+        for line in lines:
+            self.say(line)
+
+    def say(self, line: str) -> None:
+        """Says a line on stderr."""
+        click.echo("weft: " + " ".join(line.split()), err=True)
+
+    @contextlib.contextmanager
+    def _served(self) -> Iterator[None]:
+        """Serves verdicts to Prometheus, if --listen is given."""
+        if self.listen is None or self.collector is None:
+            yield
+            return
+        from transport.diagnose.live.metrics import served
+
+        host, port = self.listen
+        with contextlib.ExitStack() as stack:
+            try:
+                at = stack.enter_context(served(self.collector, host, port))
+            except ImportError:
+                raise click.ClickException(
+                    "--listen needs the package prometheus_client: pip install 'weft[metrics]'"
+                ) from None
+            except OSError as error:
+                raise click.ClickException(
+                    f"cannot listen at {host}:{port}: {error.strerror or error}"
+                ) from None
+            self.say(f"serving http://{host}:{at}/metrics")
+            yield
