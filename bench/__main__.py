@@ -17,6 +17,7 @@ BENCHES = {
     "cpu": "Core-seconds per GB, both sides, weft and TCP.",
     "diagnose_real": "The diagnosis of real faults in a lab: verdicts.",
     "diagnose": "The diagnosis of simulated faults, beside C4D's rule: right verdicts, alarms.",
+    "diagnose_live": "What live diagnosis costs the judge of all hosts, and the agent of one.",
     "fabric": "The simulator beside published figures, and its cost by size.",
     "failover": "A flow while paths of a lab are cut and restored: time to move and to return.",
     "fairness": "Jain's index of n flows: weft beside weft, weft beside TCP.",

@@ -46,6 +46,14 @@ def bench(*arguments: str) -> dict[str, Any]:
     return found
 
 
+def test_bench__diagnose_live() -> None:
+    pytest.importorskip("duckdb")
+    found = bench("diagnose_live", "--ranks", "64", "--intervals", "2", "--steps", "2")
+    agent, judge = found["rows"]
+    assert agent["records"] > 1_000
+    assert (judge["ranks"], judge["findings"]) == (64, 1)
+
+
 def test_bench__turnaround() -> None:
     pytest.importorskip("numba")
     found = bench("turnaround", "--repeats", "1")

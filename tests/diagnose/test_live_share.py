@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -129,9 +130,26 @@ def test_share__strange_heads_are_refused_or_ignored(tmp_path: Path, what: str) 
         Collector().step(hosts)
 
 
-def test_share__a_file_that_claims_to_be_huge_is_not_loaded() -> None:
+def test_share__a_file_that_is_huge_is_not_loaded(tmp_path: Path) -> None:
     data = columns.pack({"weft_summary": 1}, {"calls": {"process": np.zeros(100_000)}})
-    with pytest.raises(columns.ColumnsError, match="larger than it may be"):
+    with pytest.raises(columns.ColumnsError, match="are too many"):
         columns.unpack(data, 1000)
-    assert json.loads(json.dumps(columns.unpack(data, 1 << 30)[0]))["weft_summary"] == 1
-    assert share.FILE_BYTES_MAX < 1 << 30
+    with (tmp_path / "weft-host-huge.summary").open("wb") as file:
+        file.truncate(share.FILE_BYTES_MAX + 1)
+    hosts, (line,) = Share(tmp_path, STALE_S).read()
+    assert hosts == []
+    assert "are too many for a summary" in line
+
+
+def test_share__columns_that_lie_are_refused(tmp_path: Path) -> None:
+    """The sum of such a file is right."""
+    (file, *_) = written(tmp_path)
+    meta, tables = columns.unpack(file.read_bytes(), 1 << 30)
+    for listed in ([["calls.process", "<i8", 1 << 40]], [["calls.process", "O", 1]], [3], 7, None):
+        data = columns.pack({**meta, "columns": None}, tables)
+        size = columns.HEAD.unpack_from(data)[1]
+        text = json.loads(data[columns.HEAD.size : columns.HEAD.size + size])
+        body = json.dumps(text | {"columns": listed}).encode() + data[columns.HEAD.size + size :]
+        lengths = (len(body) - len(data) + columns.HEAD.size + size, len(body), zlib.crc32(body))
+        with pytest.raises(columns.ColumnsError):
+            parse(columns.HEAD.pack(columns.MAGIC, *lengths) + body)

@@ -162,12 +162,14 @@ class Ready:
     """Tables that were made elsewhere, as those of a job that still runs.
 
     Processes have the numbers that facts have. calls, edges: as the queries CALLS and EDGES give
-    them; None: the program has no operations, and its messages are in the store. sent: as in Facts.
+    them; None: the program has no operations, and its messages are in the store. samples: process,
+    peer, path, time_ns and rtt_ns of paths. sent: as in Facts.
     end_ns: until when the job was seen; states: as in Facts.
     """
 
     calls: dict[str, Array] | None
     edges: dict[str, Array] | None
+    samples: dict[str, Array]
     sent: dict[str, Array]
     end_ns: int
     states: dict[int, str]
@@ -187,7 +189,7 @@ def facts_from(store: Store, ready: Ready) -> Facts:
     last_ns = max([closed_ns, *(one.last_ns for one in processes)])
     return Facts(
         tuple(processes), calls, edges, _losses(store, numbers, peers),
-        _samples(store, numbers, peers), ready.sent, _downs(store, numbers, peers),
+        _with_target(dict(ready.samples), peers), ready.sent, _downs(store, numbers, peers),
         max(last_ns, ready.end_ns), members, ready.states,
     )  # fmt: skip
 
@@ -358,18 +360,39 @@ def host_of(address: str) -> str:
 def _by_peer(store: Store, sql: str, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:
     """The rows of a query with the processes at both ends; -1: it is not known which."""
     found = _columns(store, sql)
-    found["source"] = _numbered(found.pop("process"), numbers)
-    names = [host_of(str(peer)) for peer in found.pop("peer")]
-    records = found.pop("connection", np.full(len(names), -1)).tolist()
-    ends = zip(found["source"].tolist(), names, records, strict=True)
-    found["target"] = np.array(
-        [
-            peers.of_connection.get((one, record), peers.of_address.get((one, name), -1))
-            for one, name, record in ends
-        ],
-        np.int64,
-    )
-    return found
+    found["process"] = _numbered(found["process"], numbers)
+    return _with_target(found, peers)
+
+
+def _with_target(found: dict[str, Array], peers: _Peers) -> dict[str, Array]:
+    """The rows with the processes at both ends, by the number of one and the address of the other.
+
+    There are many rows of few peers: each peer is looked up once.
+    """
+    source = found.pop("process")
+    codes: dict[str, int] = {}
+    code = np.array([codes.setdefault(one, len(codes)) for one in found.pop("peer").tolist()],
+                    np.int64)  # fmt: skip
+    record = found.pop("connection", np.full(len(source), -1)).astype(np.int64)
+    first, rows = np.unique(_numbers_of(source, code, record), return_index=True,
+                            return_inverse=True)[1:]  # fmt: skip
+    names = [host_of(str(one)) for one in codes]
+    ends = zip(*(one[first].tolist() for one in (source, code, record)), strict=True)
+    targets = [
+        peers.of_connection.get((one, at), peers.of_address.get((one, names[name]), -1))
+        for one, name, at in ends
+    ]
+    target = np.array(targets, np.int64)[rows.ravel()] if targets else np.zeros(0, np.int64)
+    return found | {"source": source, "target": target}
+
+
+def _numbers_of(*keys: Array) -> Array:
+    """One number for each row, equal for equal keys."""
+    made = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        _, codes = np.unique(key, return_inverse=True)
+        made = made * (int(codes.max(initial=0)) + 1) + codes.ravel()
+    return made
 
 
 def _losses(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:

@@ -64,8 +64,10 @@ def merged(hosts: Sequence[HostFile], job: str | None) -> Job | None:
     with new_store() as store:
         _fill(store, processes, tables, large is None)
         calls, edges = (None, None) if large is None else large
-        ready = Ready(calls, edges, _sent(tables["sent"], tables["connections"]),
-                      read_ns - LATE_NS if runs else 0, _states(processes, evidence))  # fmt: skip
+        sent = _sent(tables["sent"], tables["connections"])
+        end_ns = read_ns - LATE_NS if runs else 0
+        ready = Ready(calls, edges, _in_time(tables["samples"]), sent, end_ns,
+                      _states(processes, evidence))  # fmt: skip
         facts = facts_from(store, ready)
         dead = hang.dead(store, {at: at for at in range(len(processes))})
         notes += [one for one in store.notes() if not one.startswith(USUAL)]
@@ -252,7 +254,11 @@ def _sent(sent: Table, connections: Table) -> Table:
     )
     made = {name: sent[name] for name in ("path", "time_ns", "sent")}
     made = chosen({**made, "source": sent["process"], "target": other}, other >= 0)
-    return chosen(made, np.argsort(made["time_ns"], kind="stable"))
+    return _in_time(made)
+
+
+def _in_time(table: Table) -> Table:
+    return chosen(table, np.argsort(table["time_ns"], kind="stable"))
 
 
 def _fill(
@@ -267,10 +273,9 @@ def _fill(
         f"{', '.join(names)}) VALUES ({marks})",
         [[at, 0, 0, 0, 0, *(one.get(name) for name in names)] for at, one in enumerate(processes)],
     )
-    for name in ("comms", "connections", "events", "samples"):
+    for name in ("comms", "connections", "events"):
         if rows_of(tables[name]):
-            table = "paths" if name == "samples" else name
-            insert(store.database, table, _nulled(tables[name]))
+            insert(store.database, name, _nulled(tables[name]))
     if messages and rows_of(tables["messages"]):
         rows = tables["messages"]
         known = {column.name for column in STORED["messages"]}
