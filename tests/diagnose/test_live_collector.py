@@ -12,12 +12,10 @@ import pytest
 
 from bench.lib.diagnosis_hosts import Shape, host_file
 from transport.diagnose.live.collector import UNSEEN, VERDICTS, Collector, append
-from transport.diagnose.live.host import Host, told_of
 from transport.diagnose.live.merge import merged
 from transport.diagnose.live.metrics import FINDINGS_MAX, METRICS, Verdicts, markdown
 from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.share import HostFile
-from transport.diagnose.live.sources import Interfaces, Stacks
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = Shape(32, iterations=12, sent_rows=256)
@@ -281,52 +279,3 @@ def test_metrics__are_bounded() -> None:
 def test_metrics__the_page_lists_them() -> None:
     """If this fails, put the output of transport.diagnose.live.metrics.markdown() into LIVE.md."""
     assert markdown() in (ROOT / "docs" / "LIVE.md").read_text()
-
-
-def test_host__only_its_own_processes_are_looked_at(tmp_path: Path) -> None:
-    one = {"number": 0, "host": "elsewhere", "pid": 1, "start_ticks": "1", "ended": False}
-    assert Host(pages=tmp_path).look([one]) == ([], [])
-    mine = Host(pages=tmp_path, name="elsewhere")
-    found, lines = mine.look([one])
-    assert found == []  # another process has this number now, and was not seen before
-    assert any("is not in /proc" in line for line in lines)
-    assert mine.look([one])[1] == []
-
-
-def test_host__states_of_processes() -> None:
-    assert told_of(7, "S") is None
-    assert told_of(7, "T") == {"kind": "stopped", "text": "the process is stopped (state T)"}
-    assert told_of(2**22 + 1, "") == {
-        "kind": "gone", "text": f"there is no process {2**22 + 1} any more"
-    }  # fmt: skip
-
-
-def test_sources__interfaces_tell_what_grew(tmp_path: Path) -> None:
-    counter = tmp_path / "eth0" / "statistics" / "rx_crc_errors"
-    counter.parent.mkdir(parents=True)
-    counter.write_text("7\n")
-    source = Interfaces(tmp_path, ethtool=None)
-    found, lines = source.look([], [])
-    assert (found, len(lines)) == ([], 1)
-    counter.write_text("10\n")
-    found, lines = source.look([], [])
-    assert found[0]["text"] == "counters of eth0 grew: rx_crc_errors +3"
-    assert lines == []
-
-
-def test_sources__py_spy_is_bounded(tmp_path: Path) -> None:
-    program = tmp_path / "py-spy"
-    program.write_text('#!/bin/sh\necho "Thread 1: main (app.py:3)"\nyes | head -c 100000\n')
-    program.chmod(0o755)
-    source = Stacks(program=str(program))
-    process = {"number": 4, "pid": 123, "idle_ns": 20 * SECOND_NS, "ended": False}
-    waits = [{"process": 4, "kind": "waits"}]
-    assert source.look([process], waits) == ([], [])
-    assert source.look([{**process, "idle_ns": SECOND_NS}], []) == ([], [])
-    (one,), lines = source.look([process], [])
-    assert (one["kind"], len(one["stack"]), lines) == ("stack", 8000, [])
-    assert one["text"] == "py-spy shows Thread 1: main (app.py:3)"
-    assert source.look([process], []) == ([], [])  # not again at once
-    assert Stacks(program=None).look([process], [])[1] == [
-        "py-spy is not installed: no stacks of absent ranks"
-    ]

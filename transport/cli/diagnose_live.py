@@ -25,6 +25,7 @@ from transport.diagnose.diagnosis import Settings
 from transport.diagnose.live import share as files
 from transport.diagnose.live.action import Action
 from transport.diagnose.live.agent import Agent
+from transport.diagnose.live.apart import Apart
 from transport.diagnose.live.claim import Claim
 from transport.diagnose.live.collector import Collector, Event, append
 from transport.diagnose.live.follow import Follower
@@ -117,7 +118,8 @@ class Live:
         own = "" if self.share is None else socket.gethostname()
         self.agent = None
         if folder is not None:
-            host = Host([Interfaces(), Gpus(), Stacks()])
+            sources = (("ethtool", Interfaces()), ("NVML", Gpus()), ("py-spy", Stacks()))
+            host = Host([Apart(name, source) for name, source in sources])
             summary = Summary(windows=given["iterations"], window_ns=window_ns)
             self.agent = Agent(Follower(folder, window_ns, own), summary, host)
         self.collector, self.files, self.claim = None, None, None

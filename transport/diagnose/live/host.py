@@ -15,6 +15,8 @@ from transport.live import ProcessRates, rates
 from transport.live import read as read_pages
 from transport.live.text import duration
 
+EVENTS_S = 900.0  # what happened to a device is told for so long
+EVENTS_MAX = 32
 WAIT_NS = 1_000_000_000  # shorter waits are not told
 STATES = {
     "T": "the process is stopped (state T)",
@@ -35,6 +37,7 @@ class Host:
     _alive: set[tuple[int, str]] = field(default_factory=set)
     _since: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     _said: set[str] = field(default_factory=set)
+    _events: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
 
     def look(self, processes: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
         """The evidence: dictionaries with process (None: of the host), kind, text and more."""
@@ -53,11 +56,22 @@ class Host:
         self._since = kept
         for source in self.sources:
             found, more = source.look(processes, made)
-            made += found
+            for one in found:
+                if one.pop("event", 0):
+                    self._events = [*self._events, (time.monotonic(), one)][-EVENTS_MAX:]
+                else:
+                    made.append(one)
             lines += more
+        made += self._recent()
         fresh = [line for line in dict.fromkeys(lines) if line not in self._said]
         self._said.update(fresh[:1000])
         return made, fresh
+
+    def _recent(self) -> list[dict[str, Any]]:
+        """What happened to devices lately, such as an XID: the job may hang much later."""
+        now = time.monotonic()
+        self._events = [each for each in self._events if now - each[0] < EVENTS_S]
+        return [{**one, "text": f"{one['text']} {now - at:.0f} s ago"} for at, one in self._events]
 
     def _state(self, one: dict[str, Any], lines: list[str]) -> dict[str, Any] | None:
         """What /proc says; that a process is gone counts only if it was seen before."""

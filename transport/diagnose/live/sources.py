@@ -156,7 +156,9 @@ class Gpus:
             count = int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds))
             if count > self._before.get(index, count):
                 more = count - self._before[index]
-                made.append(device("gpu", f"GPU {index} has {more} new uncorrected ECC errors"))
+                made.append(
+                    device("gpu", f"GPU {index} had {more} new uncorrected ECC errors", event=1)
+                )
             self._before[index] = count
         except nvml.NVMLError:
             pass  # this GPU counts none
@@ -178,7 +180,7 @@ class Gpus:
             except nvml.NVMLError:
                 break  # there are no more
             index = nvml.nvmlDeviceGetIndex(event.device)
-            made.append(device("gpu", f"GPU {index} reported XID {int(event.eventData)}"))
+            made.append(device("gpu", f"GPU {index} reported XID {int(event.eventData)}", event=1))
         return made
 
 
@@ -193,33 +195,48 @@ class Stacks:
     program: str | None = field(default_factory=lambda: shutil.which("py-spy"))
     _said: bool = False
     _dumped: dict[int, float] = field(default_factory=dict)
+    _kept: dict[int, dict[str, Any]] = field(default_factory=dict)
 
     def look(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> Found:
         if self.program is None:
             lines = [] if self._said else ["py-spy is not installed: no stacks of absent ranks"]
             self._said = True
             return [], lines
-        made: list[dict[str, Any]] = []
         lines, tries = [], 0
         idle = {one["process"] for one in before if one.get("kind") == "idle"}
         others = {one["process"] for one in before
                   if one.get("kind") in ("gone", "zombie", "stopped", "waits")}  # fmt: skip
-        for one in sorted(processes, key=lambda each: -int(each["idle_ns"])):
-            quiet = int(one["idle_ns"]) > self.idle_ns
-            due = time.monotonic() - self._dumped.get(one["pid"], -DUMP_EVERY_S) >= DUMP_EVERY_S
-            wanted = (one["number"] in idle or quiet) and due and not one["ended"]
-            if not wanted or one["number"] in others or tries >= STACKS_MAX:
+        quiet = [
+            one for one in sorted(processes, key=lambda each: -int(each["idle_ns"]))
+            if (one["number"] in idle or int(one["idle_ns"]) > self.idle_ns)
+            and one["number"] not in others and not one["ended"]
+        ]  # fmt: skip
+        # A stack is shown until the process goes on.
+        pids = {int(one["pid"]) for one in quiet}
+        self._kept = {pid: one for pid, one in self._kept.items() if pid in pids}
+        for one in quiet:
+            pid = int(one["pid"])
+            due = time.monotonic() - self._dumped.get(pid, -DUMP_EVERY_S) >= DUMP_EVERY_S
+            if not due or tries >= STACKS_MAX:
                 continue
             tries += 1
-            self._dumped[one["pid"]] = time.monotonic()
-            text, problem = output_of([self.program, "dump", "--pid", str(one["pid"])])
+            self._dumped[pid] = time.monotonic()
+            text, problem = output_of([self.program, "dump", "--pid", str(pid)])
             if problem:
-                lines.append(f"py-spy dump of process {one['pid']}: {problem}")
+                lines.append(f"py-spy dump of process {pid}: {problem}")
             elif text:
-                first = next((line.strip() for line in text.splitlines() if "(" in line), "")
-                made.append({"process": one["number"], "kind": "stack", "stack": text,
-                             "text": f"py-spy shows {first[:200]}"})  # fmt: skip
+                shows = f"py-spy shows {innermost(text)[:200]}"
+                self._kept[pid] = {"kind": "stack", "stack": text, "text": shows}
+        made = [{"process": one["number"], **self._kept[int(one["pid"])]} for one in quiet
+                if int(one["pid"]) in self._kept]  # fmt: skip
         return made, lines
+
+
+def innermost(stack: str) -> str:
+    """The innermost frame of the first thread that py-spy shows."""
+    lines = stack.splitlines()
+    first = next((at for at, line in enumerate(lines) if line.startswith("Thread ")), len(lines))
+    return lines[first + 1].strip() if first + 1 < len(lines) else "no Python frame"
 
 
 def output_of(command: list[str]) -> tuple[str, str]:

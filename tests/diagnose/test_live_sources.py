@@ -1,0 +1,181 @@
+"""Tests what hosts see beside traces: /proc, network interfaces, GPUs, stacks; and failures."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from transport.diagnose.live.apart import Apart
+from transport.diagnose.live.host import Host, told_of
+from transport.diagnose.live.sources import Found, Gpus, Interfaces, Stacks, innermost
+
+SECOND_NS = 1_000_000_000
+STACK = """Process 7: python train.py --shape (8, 8)
+Python v3.11.7 (/usr/bin/python3.11)
+
+Thread 7 (idle): "MainThread"
+    read (loader.py:12)
+    main (train.py:3)
+"""
+
+
+def test_host__only_its_own_processes_are_looked_at(tmp_path: Path) -> None:
+    one = {"number": 0, "host": "elsewhere", "pid": 1, "start_ticks": "1", "ended": False}
+    assert Host(pages=tmp_path).look([one]) == ([], [])
+    mine = Host(pages=tmp_path, name="elsewhere")
+    found, lines = mine.look([one])
+    assert found == []  # another process has this number now, and was not seen before
+    assert any("is not in /proc" in line for line in lines)
+    assert mine.look([one])[1] == []
+
+
+def test_host__states_of_processes() -> None:
+    assert told_of(7, "S") is None
+    assert told_of(7, "T") == {"kind": "stopped", "text": "the process is stopped (state T)"}
+    assert told_of(2**22 + 1, "") == {
+        "kind": "gone", "text": f"there is no process {2**22 + 1} any more"
+    }  # fmt: skip
+
+
+def test_sources__interfaces_tell_what_grew(tmp_path: Path) -> None:
+    counter = tmp_path / "eth0" / "statistics" / "rx_crc_errors"
+    counter.parent.mkdir(parents=True)
+    counter.write_text("7\n")
+    source = Interfaces(tmp_path, ethtool=None)
+    found, lines = source.look([], [])
+    assert (found, len(lines)) == ([], 1)
+    counter.write_text("10\n")
+    found, lines = source.look([], [])
+    assert found[0]["text"] == "counters of eth0 grew: rx_crc_errors +3"
+    assert lines == []
+
+
+def test_sources__py_spy_is_bounded(tmp_path: Path) -> None:
+    program = tmp_path / "py-spy"
+    program.write_text('#!/bin/sh\necho "Thread 1: main (app.py:3)"\nyes | head -c 100000\n')
+    program.chmod(0o755)
+    source = Stacks(program=str(program))
+    process = {"number": 4, "pid": 123, "idle_ns": 20 * SECOND_NS, "ended": False}
+    assert source.look([process], [{"process": 4, "kind": "waits"}]) == ([], [])
+    assert source.look([{**process, "idle_ns": SECOND_NS}], []) == ([], [])
+    (one,), lines = source.look([process], [])
+    assert (one["kind"], len(one["stack"]), lines) == ("stack", 8000, [])
+    assert Stacks(program=None).look([process], [])[1] == [
+        "py-spy is not installed: no stacks of absent ranks"
+    ]
+
+
+class FakeNvml(SimpleNamespace):
+    """The part of pynvml that Gpus uses, with two GPUs. xids, ecc and reasons are what they say."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        throttle = "nvmlClocksThrottleReason"
+        calls = {
+            "NVML_MEMORY_ERROR_TYPE_UNCORRECTED": 1,
+            "NVML_VOLATILE_ECC": 0,
+            "nvmlEventTypeXidCriticalError": 8,
+            f"{throttle}HwThermalSlowdown": 64,
+            f"{throttle}SwThermalSlowdown": 32,
+            f"{throttle}HwPowerBrakeSlowdown": 128,
+            f"{throttle}HwSlowdown": 8,
+            "nvmlInit": lambda: None,
+            "nvmlDeviceGetCount": lambda: 2,
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlDeviceGetIndex": lambda handle: handle,
+            "nvmlEventSetCreate": lambda: "set",
+            "nvmlDeviceRegisterEvents": lambda *_: None,
+            "nvmlDeviceGetTotalEccErrors": lambda handle, *_: self.ecc[handle],
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: self.reasons[handle],
+            "nvmlEventSetWait_v2": self._event,
+        }
+        return calls[name]
+
+    def _event(self, *_: Any) -> Any:
+        if not self.xids:
+            raise self.NVMLError("timeout")
+        device, xid = self.xids.pop(0)
+        return SimpleNamespace(device=device, eventData=xid)
+
+
+def test_sources__gpus_tell_xids_ecc_errors_and_slow_clocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeNvml(xids=[], ecc=[3, 0], reasons=[0, 0])
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    host = Host([Gpus()], pages=tmp_path)
+    assert [one for one in host.look([])[0] if one["kind"] == "gpu"] == []
+    nvml.xids, nvml.ecc, nvml.reasons = [(1, 79)], [5, 0], [0, 64]
+    wanted = [
+        "heat slows down the clocks of GPU 1",
+        "GPU 0 had 2 new uncorrected ECC errors 0 s ago",
+        "GPU 1 reported XID 79 0 s ago",
+    ]
+    assert [one["text"] for one in host.look([])[0]] == wanted
+    nvml.reasons = [0, 0]  # what happened is told for a while, what is now over is not
+    assert [one["text"] for one in host.look([])[0]] == wanted[1:]
+
+
+def test_sources__without_nvml_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    source = Gpus()
+    assert source.look([], []) == (
+        [], ["the package nvidia-ml-py is not installed: nothing is known of GPUs"]
+    )  # fmt: skip
+    assert source.look([], []) == ([], [])
+
+
+def test_sources__a_stack_is_shown_until_the_process_goes_on(tmp_path: Path) -> None:
+    assert innermost(STACK) == "read (loader.py:12)"
+    assert innermost("") == "no Python frame"
+    program = tmp_path / "py-spy"
+    program.write_text(f"#!/bin/sh\ncat <<E\n{STACK}E\n")
+    program.chmod(0o755)
+    source = Stacks(program=str(program))
+    process = {"number": 4, "pid": 123, "idle_ns": 20 * SECOND_NS, "ended": False}
+    for _ in range(2):  # the second time from memory
+        (one,), _ = source.look([process], [])
+        assert one["text"] == "py-spy shows read (loader.py:12)"
+    assert source.look([{**process, "idle_ns": 0}], []) == ([], [])
+    assert source.look([process], []) == ([], [])  # no new dump within a minute
+
+
+class Hangs:
+    """A source whose device does not answer until it is let go."""
+
+    def __init__(self) -> None:
+        self.goes = threading.Event()
+
+    def look(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> Found:
+        self.goes.wait(60)
+        return [{"process": None, "kind": "gpu", "text": "awake"}], []
+
+
+def test_apart__a_source_that_hangs_delays_nothing() -> None:
+    source = Hangs()
+    apart = Apart("NVML", source, patience_s=0.01)
+    line = "NVML does not answer: nothing is known of what it sees"
+    assert apart.look([], []) == ([], [line])
+    assert apart.look([], []) == ([], [line])
+    source.goes.set()
+    assert apart._thread is not None
+    apart._thread.join(60)
+    found, lines = apart.look([], [])
+    assert (found[0]["text"], lines) == ("awake", [])
+
+
+def test_apart__a_source_that_fails_is_said_once() -> None:
+    class Fails:
+        def look(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> Found:
+            raise RuntimeError("no such symbol")
+
+    apart = Apart("NVML", Fails())
+    assert apart.look([], []) == ([], ["NVML fails (RuntimeError: no such symbol)"])
+    assert apart.look([], []) == ([], [])
