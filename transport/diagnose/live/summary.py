@@ -73,7 +73,8 @@ SELECT g.process, g.connection, g.message, g.sends, coalesce(g.bytes, 0) AS byte
   coalesce(g.status, 0) AS status, g.posted_ns, g.end_ns, t.first_ns,
   coalesce(t.segments, 0) AS segments, coalesce(t.resent, 0) AS resent
 FROM messages g LEFT JOIN (SELECT process, connection, message, min(first_ns) AS first_ns,
-  sum(segments) AS segments, sum(resent) AS resent FROM stripes WHERE sends GROUP BY ALL) t
+  sum(segments) AS segments, sum(resent) AS resent FROM stripes
+  WHERE sends AND process NOT IN (SELECT process FROM comms) GROUP BY ALL) t
   ON g.sends AND t.process = g.process AND t.connection = g.connection AND t.message = g.message
 WHERE g.end_ns IS NOT NULL AND g.process NOT IN (SELECT process FROM comms)
 """
@@ -282,8 +283,9 @@ def _asked(
         made |= {
             "calls": store.arrays(CALLS),
             "edges": store.arrays(EDGES),
-            "messages": store.arrays(MESSAGES),
         }
+        if any("communicator" not in trace.standing for trace in traces.values()):
+            made["messages"] = store.arrays(MESSAGES)
     return typed({name: plain(table) for name, table in made.items()})
 
 
