@@ -13,8 +13,10 @@ from tests.diagnose.grown import agent, followed
 from tests.diagnose.support import traced
 from tests.trace.writer import message, rank_of
 from transport.diagnose.live.claim import NAME, Claim
+from transport.diagnose.live.collector import Collector
 from transport.diagnose.live.columns import Table
 from transport.diagnose.live.turns import Turns, aligned
+from transport.trace.layout import HEADER
 
 HOUR_NS = 3600 * 10**9
 
@@ -49,6 +51,27 @@ def test_agent__impossible_times_are_left_out(tmp_path: Path) -> None:
     process.write()
     (said,) = agent(tmp_path).step().processes
     assert said["last_ns"] - said["first_ns"] == 1_500
+
+
+def test_agent__holes_of_a_trace_are_said_and_the_rest_is_judged(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    process.new("connection", 500, pair=77, peer="10.0.0.9:1", flows=1, paths=1)
+    files = []
+    for number in range(4):
+        message(process, 1, number, 100, 1_000 + number, 2_000 + number, sends=1)
+        files.append(process.write())
+    files[1].unlink()
+    damaged = bytearray(files[3].read_bytes())
+    damaged[HEADER.unpack_from(damaged)[2] + 40] ^= 0xFF
+    files[3].write_bytes(bytes(damaged))
+    one, collector = agent(tmp_path), Collector()
+    for interval in range(2):
+        said = one.step()
+        assert said.tables["messages"]["message"].tolist() == [0, 2]
+        assert len(said.notes) == (interval == 0)
+        assert collector.step([said]) == []
+        assert collector.latest is not None
+        assert any("file 1 is missing" in note for note in collector.notes) == (interval == 0)
 
 
 def test_agent__says_for_how_long_a_process_has_called_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bench.lib.diagnosis_hosts import Shape, host_file
+from transport.diagnose.live import collector
 from transport.diagnose.live.collector import UNSEEN, VERDICTS, Collector, append
 from transport.diagnose.live.merge import merged
 from transport.diagnose.live.metrics import FINDINGS_MAX, METRICS, Verdicts, markdown
@@ -279,3 +280,41 @@ def test_metrics__are_bounded() -> None:
 def test_metrics__the_page_lists_them() -> None:
     """If this fails, put the output of transport.diagnose.live.metrics.markdown() into LIVE.md."""
     assert markdown() in (ROOT / "docs" / "LIVE.md").read_text()
+
+
+def test_collector__what_nobody_thought_of_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Collector()
+    for interval in (1, 2):
+        made.step(hosts(interval, slow_rank=9))
+    known = len(made.incidents)
+
+    def fails(*_: Any) -> None:
+        raise OverflowError("int too big to convert")
+
+    monkeypatch.setattr(collector, "merged", fails)
+    said = []
+    for interval in range(UNSEEN + 2):
+        assert made.step(hosts(3 + interval)) == []
+        said += made.notes
+    assert said == ["an interval could not be judged (OverflowError: int too big to convert)"]
+    assert len(made.incidents) == known  # nobody saw that they ended
+
+
+def test_collector__without_hosts_no_incident_ends() -> None:
+    made = Collector()
+    for interval in (1, 2):
+        made.step(hosts(interval, slow_rank=9))
+    assert [made.step([]) for _ in range(UNSEEN + 2)] == [[]] * (UNSEEN + 2)
+    assert len(made.incidents) == 1
+
+
+def test_ranks__that_have_left_are_no_fault() -> None:
+    """Two processes closed their traces, and their host still lists them."""
+    made = Collector(pauses=Pauses(untaught_ns=0))
+    made.step(hosts(1))
+    said = hosts(2)
+    for one in said[3].processes[:2]:
+        one["ended"], one["state"], one["closed_ns"] = True, "", one["last_ns"] + 1_000
+    assert made.step(said) == []
+    assert made.latest is not None
+    assert made.latest.healthy

@@ -20,6 +20,7 @@ from transport.diagnose.diagnosis import Settings
 from transport.diagnose.live import merge, pauses
 from transport.diagnose.live.collector import Collector, Event
 from transport.diagnose.live.pauses import Pauses
+from transport.diagnose.live.share import Share, write
 from transport.plan import routes
 
 STEPS = 14
@@ -62,3 +63,23 @@ def test_stream__the_first_finding_is_right(tmp_path: Path, name: str) -> None:
     told = events_of(faulty(tmp_path / "trace", name), tmp_path / "grown")
     found = [one.incident.finding for one in told if one.what == "finding"]
     assert [(one.kind, one.place.name) for one in found][:1] == [(verdict, place)]
+
+
+@pytest.mark.parametrize("name", ["straggler", "lossy link"])
+def test_hosts__that_meet_in_a_share_are_judged_as_one_job(tmp_path: Path, name: str) -> None:
+    """Each of 32 hosts has an agent of its own."""
+    _, verdict, _, place = (SLOW | HANGS)[name]
+    source, share = faulty(tmp_path / "trace", name), tmp_path / "share"
+    share.mkdir()
+    for rank in range(support.RANKS):
+        one = agent(source)
+        one.follower.host = one.host = f"host{rank}"
+        said = one.step()
+        assert [process["rank"] for process in said.processes] == [rank]
+        write(share, said)
+    hosts, lines = Share(share, stale_s=3600.0).read()
+    assert (len(hosts), lines) == (support.RANKS, [])
+    collector = Collector(Settings(routes=routes.read(source / routes.FILE)))
+    (event,) = collector.step(hosts)
+    found = event.incident.finding
+    assert (event.what, found.kind, found.place.name) == ("suspicion", verdict, place)

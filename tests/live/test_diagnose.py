@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 import urllib.request
@@ -148,6 +149,17 @@ def test_live__a_share_that_goes_away_is_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in err
     assert "weft: healthy: 2 ranks, " in err
     assert sorted(one.name.partition("-")[0] for one in share.iterdir()) == ["weft"]
+
+
+def test_live__a_share_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    share = tmp_path / "share"
+    (share / f"weft-host-{socket.gethostname()}.summary" / "in the way").mkdir(parents=True)
+    with exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")):
+        done = weft("diagnose", "--live", str(tmp_path / "traces"), "--share", str(share),
+                    "--interval", "0.2", "--count", "4", where=tmp_path)  # fmt: skip
+    assert done.returncode == 0
+    assert done.stderr.count(f"cannot write a summary into {share}: Is a directory\n") == 1
+    assert not list(share.glob(".*.new"))
 
 
 def test_live__a_second_collector_says_so_and_runs_nothing(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def read_process(files: ProcessFiles, ahead_ns: int, until_ns: int | None = None
     """
     found = ProcessRecords(ahead_ns)
     parts: dict[str, list[Rows]] = {}
-    damage = [_missing(*gap) for gap in files.gaps]
+    damage = [missing(*gap) for gap in files.gaps]
     for _, (path, header) in sorted(files.paths.items()):
         if header.version != VERSION:
             damage.append(f"{path.name}: version {header.version}, read as version {VERSION}")
@@ -94,7 +94,8 @@ def read_process(files: ProcessFiles, ahead_ns: int, until_ns: int | None = None
     return found
 
 
-def _missing(first: int, last: int) -> str:
+def missing(first: int, last: int) -> str:
+    """Says which files of a process are missing between others."""
     return f"file {first} is missing" if first == last else f"files {first} to {last} are missing"
 
 

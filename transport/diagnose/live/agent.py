@@ -12,6 +12,7 @@ from transport.diagnose.live.follow import Follower, Trace
 from transport.diagnose.live.share import HostFile
 from transport.diagnose.live.summary import Summary
 from transport.trace.folder import number
+from transport.trace.gather import missing
 
 PROCESSES_MAX = 4_096  # traces of a host that are followed
 GONE_NS = 600_000_000_000  # a process that is gone for so long is forgotten
@@ -120,7 +121,7 @@ def _described(at: int, key: tuple[str, ...], trace: Trace) -> dict[str, Any]:
         "attempt": files.attempt,
         "ended": trace.ended,
         "dropped": min(trace.dropped, (1 << 63) - 1),
-        "damage": trace.damage,
+        "damage": "; ".join(filter(None, (trace.damage, *(missing(*one) for one in files.gaps)))),
         "first_ns": (trace.first_ns or 0) + trace.ahead_ns if seen else None,
         "last_ns": trace.last_ns + trace.ahead_ns if seen else None,
         "closed_ns": None if trace.closed_ns is None else trace.closed_ns + trace.ahead_ns,
