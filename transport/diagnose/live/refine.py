@@ -103,7 +103,8 @@ def _more(job: Job, at: int, without: tuple[str, ...]) -> str:
 def _waiting(job: Job, at: int) -> str:
     """How many other processes wait, as their pages say."""
     others = [one for one in job.evidence if one != at and _has(job, one, "waits")]
-    return f" {len(others)} other processes wait." if others else ""
+    many = len(others)
+    return f" {many} other process{'es wait' if many > 1 else ' waits'}." if many else ""
 
 
 def _with_evidence(job: Job, one: Finding) -> Finding:
