@@ -47,6 +47,7 @@ def host_file(shape: Shape, host: int, interval: int, slow_rank: int = -1) -> Ho
     end_ns = begin_ns + gap_ns // 2 + chance.integers(0, 100_000, len(number))
     calls: Table = {
         "process": process, "id": turn + 1, "turn": np.zeros_like(turn),
+        "relays": np.zeros(len(number), bool),
         "comm_id": (1_000 + process).astype(np.uint64),
         "rank": np.full(len(number), host), "ranks": np.full(len(number), shape.hosts),
         "function": np.full(len(number), "AllReduce", object),
@@ -59,7 +60,7 @@ def host_file(shape: Shape, host: int, interval: int, slow_rank: int = -1) -> Ho
     edges: Table = {
         "process": process, "operation": calls["id"],
         "peer": np.full(len(number), (host + 1) % shape.hosts), "comm_id": calls["comm_id"],
-        "messages": np.full(len(number), 100), "end_ns": end_ns,
+        "messages": np.full(len(number), 100), "first_ns": arrival_ns, "end_ns": end_ns,
         "latency_ns": chance.normal(2e6, 2e4, len(number)),
     }  # fmt: skip
     last_ns = int(end_ns.max())

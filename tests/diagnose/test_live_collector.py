@@ -158,6 +158,20 @@ def test_hang__a_remote_process_that_is_stopped_needs_no_evidence_but_its_state(
     assert set(job.facts.states.values()) == {"S"}
 
 
+def test_hang__hosts_that_read_at_different_times_do_not_look_still() -> None:
+    """Host 0 has read its traces four seconds later than the others, which were in operations."""
+    made = Collector(pauses=Pauses(untaught_ns=0))
+    made.step(hosts(1))
+    said = waiting(2, -1, 0.0)
+    later = host_file(dataclasses.replace(SHAPE, iterations=22), 0, 2)
+    assert later.read_ns > said[1].read_ns + 3 * SECOND_NS
+    assert made.step([later, *said[1:]]) == []
+    job = merged([later, *said[1:]], None)
+    assert job is not None
+    assert job.facts.end_ns == min(one.read_ns for one in said[1:]) - SECOND_NS
+    assert job.facts.calls["begin_ns"].max() <= job.facts.end_ns
+
+
 def test_hang__a_job_whose_processes_are_gone_does_not_stand_still() -> None:
     said = waiting(2, 13, 3600)
     for host in said:

@@ -47,18 +47,18 @@ def test_share__every_wrong_file_is_named_once_and_the_rest_is_judged(tmp_path: 
     files[1].write_bytes(data[: len(data) // 2])
     files[2].write_bytes(data[:-5000] + bytes(100) + data[-4900:])
     meta, tables = columns.unpack(files[3].read_bytes(), 1 << 30)
-    files[3].write_bytes(columns.pack({**meta, "weft_summary": 99}, tables))
+    old = columns.pack({**meta, "weft_summary": 99}, tables)
+    (tmp_path / "weft-host-old.summary").write_bytes(old)
     (tmp_path / "weft-host-other.summary").write_text("hello")
     (tmp_path / "weft-host-empty.summary").write_bytes(b"")
     (tmp_path / "unrelated").write_text("x")
     (tmp_path / "weft-host-folder.summary").mkdir()
     read = Share(tmp_path, STALE_S)
     hosts, lines = read.read()
-    assert [one.host for one in hosts] == ["node0"]
+    assert [one.host for one in hosts] == ["node0", "node3"]
     named = sorted(line.split()[0] for line in lines)
     assert named == sorted(
-        f"weft-host-{one}.summary"
-        for one in ("node1", "node2", "node3", "other", "empty", "folder")
+        f"weft-host-{one}.summary" for one in ("node1", "node2", "old", "other", "empty", "folder")
     )
     assert all("\n" not in line and len(line) < 300 for line in lines)
     assert any("its version is 99, and this weft reads 1" in line for line in lines)
@@ -69,7 +69,7 @@ def test_share__every_wrong_file_is_named_once_and_the_rest_is_judged(tmp_path: 
     ]
     write(tmp_path, host_file(SHAPE, 1, 2))
     hosts, lines = read.read()
-    assert [one.host for one in hosts] == ["node0", "node1"]
+    assert [one.host for one in hosts] == ["node0", "node1", "node3"]
     assert lines == ["weft-host-node1.summary is up to date again"]
 
 

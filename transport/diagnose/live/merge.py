@@ -24,6 +24,8 @@ from transport.trace.tables import TABLES as STORED
 Array = NDArray[Any]
 
 LATE_NS = 1_000_000_000  # what happened in the last second may not have come to the files yet
+APART_NS = 60_000_000_000  # summaries that differ by more in their times have different clocks
+FOREVER_NS = 1 << 62
 ENDED = ("Z", "X")  # states of processes that do not run any more
 SURE = 2  # readings of a host that must show that a process is stopped or gone
 FAR_NS = 1_000_000_000  # clocks that differ by more are named
@@ -58,14 +60,16 @@ def merged(hosts: Sequence[HostFile], job: str | None) -> Job | None:
     offsets, notes = _aligned(processes, tables)
     _move(processes, tables, offsets)
     evidence, devices = _evidence(hosts, number_of)
-    read_ns = min(host.read_ns + _offset_of(host, processes, offsets) for host in hosts)
     runs = any(one["state"] not in (None, "", *ENDED) for one in processes)
+    until_ns = _seen_until(hosts, processes, offsets) if runs else FOREVER_NS
     large = _large(processes, tables)
+    large = None if large is None else _calls_until(*large, until_ns)
+    _cut(processes, tables, until_ns)
     with new_store() as store:
         _fill(store, processes, tables, large is None)
         calls, edges = (None, None) if large is None else large
         sent = _sent(tables["sent"], tables["connections"])
-        end_ns = read_ns - LATE_NS if runs else 0
+        end_ns = until_ns if runs else 0
         ready = Ready(calls, edges, _in_time(tables["samples"]), sent, end_ns,
                       _states(processes, evidence))  # fmt: skip
         facts = facts_from(store, ready)
@@ -195,6 +199,36 @@ def _large(
     whole = np.array([bool(one.get("whole")) for one in processes])
     calls = tables["calls"]
     return _common({**calls, "turn": aligned(calls, whole)}), tables["edges"]
+
+
+def _seen_until(
+    hosts: Sequence[HostFile], processes: Sequence[dict[str, Any]], offsets: dict[str, int]
+) -> int:
+    """The time up to which all hosts have read the traces.
+
+    Without this, what a host has read later looks as if the others stood still meanwhile. Hosts
+    whose clock is far off, and not known, do not count.
+    """
+    reads = [host.read_ns + _offset_of(host, processes, offsets) for host in hosts]
+    return min(one for one in reads if one > max(reads) - APART_NS) - LATE_NS
+
+
+def _calls_until(calls: Table, edges: Table, until_ns: int) -> tuple[Table, Table]:
+    """The calls and edges as they were at a time: what ended later was open."""
+    begun = chosen(calls, calls["begin_ns"] <= until_ns)
+    late = {name: begun[name] > until_ns for name in ("arrival_ns", "end_ns")}
+    begun |= {name: np.where(mask, -1, begun[name]) for name, mask in late.items()}
+    return begun, chosen(edges, edges["end_ns"] <= until_ns)
+
+
+def _cut(processes: Sequence[dict[str, Any]], tables: dict[str, Table], until_ns: int) -> None:
+    """Leaves out what was recorded after a time."""
+    for name in ("messages", "events", "samples", "sent"):
+        times = tables[name]["end_ns" if name == "messages" else "time_ns"]
+        if (times > until_ns).any():
+            tables[name] = chosen(tables[name], times <= until_ns)
+    for one in processes:
+        one["last_ns"] = max(min(one["last_ns"], until_ns), one["first_ns"])
 
 
 def _states(
