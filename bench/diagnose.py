@@ -14,6 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -33,7 +34,6 @@ from transport.trace import open_store
 
 RULES = ("C4D's rule", "twice the median", "weft without paths", "weft")
 PATHS_NS = 500_000
-CASES = Path(__file__).parent / "reference" / "diagnosis_cases.json"
 COLUMNS = ("rule", "right", "class", "cases", "share", "low_95", "high_95")
 MISSES_SHOWN = 20
 
@@ -97,9 +97,9 @@ def one_fault(seed: int, ranks: int) -> Config:
     return _asked(row, from_tables(tables, file=f"fault{seed}"))
 
 
-def one_case(number: int) -> Config:
-    """A case of the second generator, whose authors knew the faults and no rule."""
-    case = json.loads(CASES.read_text())[number]
+def one_case(number: int, file: Path) -> Config:
+    """A case of a file of scenarios, each with its fault, and the class and places to be named."""
+    case = json.loads(file.read_text())[number]
     row: Config = {"seed": number, "fault": case["fault"], "shape": "", "verdict": case["class"],
                    "places": case["places"]}  # fmt: skip
     return _asked(row, parse(case["scenario"], file=f"case{number}"))
@@ -134,7 +134,7 @@ def one_healthy(seed: int, ranks: int, steps: int) -> Config:
 
 
 def _many(
-    work: Callable[..., Config], cases: Sequence[tuple[int, ...]], jobs: int
+    work: Callable[..., Config], cases: Sequence[tuple[Any, ...]], jobs: int
 ) -> Iterator[Config]:
     if jobs == 1:
         yield from (work(*case) for case in cases)
@@ -191,22 +191,27 @@ def confusion(rows: Sequence[Config], rule: str) -> dict[str, dict[str, int]]:
 @click.command("diagnose")
 @click.option("--faults", default=28, show_default=True, type=click.IntRange(0), help="Faults.")
 @click.option("--first", default=0, show_default=True, help="Seed of the first fault.")
-@click.option("--second", is_flag=True, help="The first --faults cases of the second generator.")
+@click.option(
+    "--cases", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Take the first --faults cases of this file, as bench/reference/diagnosis_cases.json.",
+)  # fmt: skip
 @click.option("--ranks", default=128, show_default=True, type=click.IntRange(128, 4096))
 @click.option("--healthy", default=0, show_default=True, help="Healthy jobs.")
 @click.option("--steps", default=50, show_default=True, help="Steps of a healthy job.")
 @click.option("-j", "--jobs", default=1, show_default=True, type=click.IntRange(1), help="At once.")
 @json_option
 def command(
-    faults: int, first: int, second: bool, ranks: int, healthy: int, steps: int, jobs: int,
+    faults: int, first: int, cases: Path | None, ranks: int, healthy: int, steps: int, jobs: int,
     json_path: str | None,
 ) -> None:  # fmt: skip
     """Scores diagnosis on simulated faults and healthy jobs."""
     rows: list[Config] = []
     calm: list[Config] = []
+    if cases is not None and first + faults > (most := len(json.loads(cases.read_text()))):
+        raise click.UsageError(f"{cases} has {most} cases: choose --first and --faults within them")
     with interruptible() as cut:
-        work, more = (one_case, ()) if second else (one_fault, (ranks,))
-        rows.extend(_many(work, [(first + at, *more) for at in range(faults)], jobs))
+        work, more = (one_fault, ranks) if cases is None else (one_case, cases)
+        rows.extend(_many(work, [(first + at, more) for at in range(faults)], jobs))
         calm.extend(_many(one_healthy, [(first + at, ranks, steps) for at in range(healthy)], jobs))
     found = document("diagnose", scores(rows), cases=rows, healthy=calm)
     emit(found, json_path, COLUMNS, list(notes(rows, calm)), cut)

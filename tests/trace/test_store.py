@@ -55,6 +55,18 @@ def test_store__begins_and_ends_are_joined_and_times_are_since_1970(tmp_path: Pa
         assert row == [("node0", 100, 0, 1, 7, AHEAD_NS + 10)]
 
 
+def test_store__later_records_can_be_left_out(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    comm = communicator(process, 1, 0, 1, 10)
+    operation(process, comm, "AllReduce", 100, 250)
+    operation(process, comm, "AllReduce", 240, 260)
+    process.write()
+    with open_store(tmp_path, until_ns=AHEAD_NS + 245) as store:
+        rows = store.rows("SELECT begin_ns, end_ns FROM operations ORDER BY id")
+        assert rows == [(AHEAD_NS + 100, None), (AHEAD_NS + 240, None)]
+        assert one(store, "SELECT last_ns FROM processes") == AHEAD_NS + 240
+
+
 def test_store__what_began_in_a_removed_file_is_kept_with_nulls(tmp_path: Path) -> None:
     process = rank_of(tmp_path, 0, 1)
     comm = communicator(process, 5, 0, 1)

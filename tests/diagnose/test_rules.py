@@ -1,0 +1,120 @@
+"""Tests single rules on facts that are made up: who is late, and whether a queue was full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from transport.diagnose.facts import Facts, Process
+from transport.diagnose.measures import Lateness, lateness_of
+from transport.diagnose.paths import Paths
+from transport.diagnose.slow import _queued
+from transport.diagnose.windows import windows_of
+
+RANKS, STEPS, STEP_NS, OWN_NS, RUN_NS = 8, 20, 1_000_000, 300_000, 200_000
+
+
+def facts_of_steps(own_ns: np.ndarray, ends_ns: np.ndarray, **more: Any) -> Facts:
+    """A job with one AllReduce in each step.
+
+    own_ns: [step, rank] time from the end of what a rank did before to its first message. ends_ns:
+    [step, rank] when that ended, after the begin of the step.
+    """
+    step, rank = np.divmod(np.arange(STEPS * RANKS), RANKS)
+    begin = step * STEP_NS + ends_ns[step, rank]
+    arrival = begin + own_ns[step, rank]
+    # What a rank did before the AllReduce: it received.
+    count = len(step)
+    columns = {
+        "process": np.tile(rank, 2), "id": np.arange(2 * count), "comm_id": np.ones(2 * count),
+        "rank": np.tile(rank, 2), "ranks": np.full(2 * count, RANKS),
+        "function": np.repeat(["Recv", "AllReduce"], count),
+        "kind": np.repeat(["p2p", "collective"], count), "sequence": np.tile(step, 2),
+        "count": np.full(2 * count, 1000), "datatype": np.full(2 * count, "Float32"),
+        "root": np.concatenate([rank + 1, np.full(count, -1)]), "begin_ns": np.concatenate([begin - RUN_NS, begin]),
+        "arrival_ns": np.concatenate([np.full(count, -1), arrival]),
+        "end_ns": np.concatenate([begin, arrival + RUN_NS]),
+        "relays": np.repeat([False, True], count) & more.get("relays", False),
+        "instance": np.concatenate([STEPS + np.arange(count), step]),
+    }  # fmt: skip
+    order = np.lexsort((columns["begin_ns"], columns["process"]))
+    calls = {name: np.asarray(column)[order] for name, column in columns.items()}
+    nothing: dict[str, Any] = {}
+    received = more.get("edges", (np.zeros(0, np.int64),) * 3)
+    edges = dict(zip(("instance", "target", "first_ns"), received, strict=True))
+    processes = tuple(Process(one, f"host{one}", one, None, 0, 0) for one in range(RANKS))
+    return Facts(
+        processes, calls, edges, nothing, nothing, nothing, nothing, STEPS * STEP_NS, {}, {}
+    )
+
+
+def late_of(facts: Facts) -> Lateness:
+    return lateness_of(facts, windows_of(facts))
+
+
+def usual() -> tuple[np.ndarray, np.ndarray]:
+    noise = np.random.default_rng(1).integers(-1000, 1000, (STEPS, RANKS))
+    return OWN_NS + noise, np.full((STEPS, RANKS), 400_000)
+
+
+def test_late__a_rank_that_needs_longer_and_comes_later() -> None:
+    own_ns, ends_ns = usual()
+    own_ns[10:, 3] += 100_000
+    late = late_of(facts_of_steps(own_ns, ends_ns)).own
+    assert (late[11:, 3] > 90_000).all()
+    assert (np.delete(late, 3, axis=1) == 0).all()
+
+
+def test_late__a_rank_whose_input_came_early_is_not_late() -> None:
+    own_ns, ends_ns = usual()
+    own_ns[10:, 3] += 100_000
+    ends_ns[10:, 3] -= 100_000
+    late = late_of(facts_of_steps(own_ns, ends_ns)).own
+    assert late.max() < 5_000
+
+
+@pytest.mark.parametrize(("relays", "from_step", "is_late"),
+                         [(False, 0, True), (True, 0, False), (True, 15, True)])  # fmt: skip
+def test_late__a_rank_that_relays_is_compared_with_itself(
+    relays: bool, from_step: int, is_late: bool
+) -> None:
+    own_ns, ends_ns = usual()
+    own_ns[from_step:, 0] += 100_000
+    # Rank 0 always receives before the others are ready, so it sends what it has received.
+    steps = np.arange(STEPS)
+    edges = steps, np.zeros(STEPS, np.int64), steps * STEP_NS
+    late = late_of(facts_of_steps(own_ns, ends_ns, relays=relays, edges=edges)).own
+    assert (late[-3:, 0] > 90_000).all() == is_late
+    assert (late[:, 1:] == 0).all()
+
+
+def paths_with(rtt_ns: list[list[float]]) -> Paths:
+    """Paths of four pairs; the first one is lossy."""
+    ends = np.array([[one, one + 1, 0] for one in range(4)])
+    rtt = np.array(rtt_ns)
+    nothing = np.zeros_like(rtt)
+    return Paths(ends, nothing, nothing, nothing, nothing, rtt, [()] * 4, ())
+
+
+LOSSY = np.array([True, False, False, False])
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("rtt_ns", "full"),
+    [
+        ([[10.0] * 4] * 6, False),
+        ([[10.0] * 4] * 2 + [[90.0, 10.0, 10.0, 10.0]] * 4, True),
+        # The lost packets have no round-trip time: it grows in a later window.
+        ([[10.0] * 4] * 5 + [[90.0, 10.0, 10.0, 10.0]], True),
+        # All paths have long round-trip times: the lossy one had them before, too.
+        ([[90.0] * 4] * 6, False),
+        # All grew with the losses, as those of a shared queue.
+        ([[10.0] * 4] * 2 + [[90.0] * 4] * 4, True),
+        ([[10.0, 10.0, 10.0, 10.0]] * 2 + [[NAN, 10.0, 10.0, 10.0]] * 4, None),
+    ],
+)
+def test_queued__is_told_by_round_trip_times(rtt_ns: list[list[float]], full: bool | None) -> None:
+    assert _queued(paths_with(rtt_ns), slice(2, 4), LOSSY, LOSSY) is full
