@@ -166,3 +166,9 @@ def test_sim__wrong_faults_are_one_line(tmp_path: Path, text: str, said: str) ->
     assert done.exit_code == 2
     assert said in done.output
     assert "Traceback" not in done.output
+
+
+def test_diagnose__a_plan_needs_routes(tmp_path: Path) -> None:
+    done = run("diagnose", tmp_path, "--plan", "plan.json")
+    assert done.exit_code == 2
+    assert "--plan needs --routes: the file of weft plan probe" in done.output

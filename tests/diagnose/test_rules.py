@@ -9,9 +9,10 @@ import pytest
 
 from transport.diagnose.facts import Facts, Process
 from transport.diagnose.measures import Lateness, lateness_of
-from transport.diagnose.paths import Paths
+from transport.diagnose.paths import Paths, hosts_of
 from transport.diagnose.slow import _queued
 from transport.diagnose.windows import windows_of
+from transport.plan.routes import Routes
 
 RANKS, STEPS, STEP_NS, OWN_NS, RUN_NS = 8, 20, 1_000_000, 300_000, 200_000
 
@@ -33,7 +34,8 @@ def facts_of_steps(own_ns: np.ndarray, ends_ns: np.ndarray, **more: Any) -> Fact
         "function": np.repeat(["Recv", "AllReduce"], count),
         "kind": np.repeat(["p2p", "collective"], count), "sequence": np.tile(step, 2),
         "count": np.full(2 * count, 1000), "datatype": np.full(2 * count, "Float32"),
-        "root": np.concatenate([rank + 1, np.full(count, -1)]), "begin_ns": np.concatenate([begin - RUN_NS, begin]),
+        "root": np.concatenate([rank + 1, np.full(count, -1)]),
+        "begin_ns": np.concatenate([begin - RUN_NS, begin]),
         "arrival_ns": np.concatenate([np.full(count, -1), arrival]),
         "end_ns": np.concatenate([begin, arrival + RUN_NS]),
         "relays": np.repeat([False, True], count) & more.get("relays", False),
@@ -118,3 +120,11 @@ NAN = float("nan")
 )
 def test_queued__is_told_by_round_trip_times(rtt_ns: list[list[float]], full: bool | None) -> None:
     assert _queued(paths_with(rtt_ns), slice(2, 4), LOSSY, LOSSY) is full
+
+
+def test_hosts__of_routes_are_known_by_their_addresses() -> None:
+    facts = facts_of_steps(*usual())
+    facts.addresses.update({0: ("10.0.0.9",), 1: ("10.0.0.1", "10.0.1.1")})
+    routes = Routes((), {}, addresses={"node7": "10.0.1.1", "node8": "10.9.9.9"})
+    # The trace names the hosts of ranks 0 and 2 to 7, and the routes that of rank 1.
+    assert hosts_of(facts, routes)[:3] == ["host0", "node7", "host2"]

@@ -37,6 +37,19 @@ def test_planfile__survives_a_file(tmp_path: Path) -> None:
     assert 0 < sum(plan.load(without="a").values()) < 4 * sent / 2
 
 
+def test_planfile__gives_the_links_of_the_paths_that_a_job_takes() -> None:
+    routes = clos(4, 1, 4, 16)
+    plan = planfile.Plan("here", {"a": assign(routes, of_ring(HOSTS), paths=4).pairs})
+    taken = planfile.routes_of_paths(plan, routes)
+    for pair in plan.jobs["a"]:
+        ends = pair.source, pair.target
+        assert sorted(path for *both, path in taken.of if tuple(both) == ends) == list(range(4))
+        for path, links in enumerate(pair.links):
+            assert tuple(taken.links[one] for one in taken.of[*ends, path]) == links
+    # Pairs without a plan keep all their routes.
+    assert taken.of["host0", "host2", 15] == routes.of["host0", "host2", 15]
+
+
 CHANGES: tuple[tuple[Callable[[dict[str, Any]], object], str], ...] = (
     (lambda plan: plan.update(weft_plan=2), "is plan version 2, and this weft reads 1"),
     (lambda plan: plan.pop("fabric"), "is no plan: make it with weft plan assign"),

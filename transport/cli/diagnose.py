@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     "--routes", "routes_file", metavar="FILE", type=click.Path(path_type=Path),
     help="The links of paths; default: routes.json in DIR, if it is there.",
 )  # fmt: skip
+@click.option(
+    "--plan", "plan_file", metavar="FILE", type=click.Path(path_type=Path),
+    help="The plan that the job's paths follow (WEFT_PLAN), with --routes of weft plan probe.",
+)  # fmt: skip
 @click.option("--live", is_flag=True,
               help="Follow a running job until Ctrl-C. The options below need this "
               "one.")  # fmt: skip
@@ -52,8 +56,8 @@ if TYPE_CHECKING:
 @click.option("--listen", metavar="HOST:PORT", help="Serve verdicts to Prometheus there.")
 @json_option
 def command(
-    folder: Path | None, job: str | None, routes_file: Path | None, json_path: str | None,
-    live: bool, **given: Any,
+    folder: Path | None, job: str | None, routes_file: Path | None, plan_file: Path | None,
+    json_path: str | None, live: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Say which rank, NIC or path of a job is slow or hung, and why.
 
@@ -72,12 +76,12 @@ def command(
     if live:
         from transport.cli import diagnose_live
 
-        named = {**given, "job": job, "routes_file": routes_file}
+        named = {**given, "job": job, "routes_file": routes_file, "plan_file": plan_file}
         sys.exit(diagnose_live.run(folder, json_path, named))
     refuse_live_options(given)
     if folder is None:
         raise click.UsageError("Missing argument 'DIR'.")
-    sys.exit(once(folder, job, known_routes(folder, routes_file), json_path))
+    sys.exit(once(folder, job, known_routes(folder, routes_file, plan_file), json_path))
 
 
 def refuse_live_options(given: dict[str, Any]) -> None:
@@ -100,17 +104,26 @@ def once(folder: Path, job: str | None, routes: Routes | None, json_path: str | 
     return 0 if found.healthy else 1
 
 
-def known_routes(folder: Path | None, file: Path | None) -> Routes | None:
-    """The routes of a file; by default of the one in the folder, if it is there."""
+def known_routes(folder: Path | None, file: Path | None, plan_file: Path | None) -> Routes | None:
+    """The routes of a file; by default of the one in the folder, if it is there.
+
+    plan_file: a plan, whose paths the job takes instead of those that it would take without.
+    """
+    from transport.plan import planfile
     from transport.plan.routes import FILE, RoutesError, read
 
     if file is None and folder is not None and (folder / FILE).is_file():
         file = folder / FILE
     if file is None:
+        if plan_file is not None:
+            raise click.UsageError("--plan needs --routes: the file of weft plan probe")
         return None
     try:
-        return read(file)
-    except RoutesError as error:
+        routes = read(file)
+        if plan_file is None:
+            return routes
+        return planfile.routes_of_paths(planfile.read(plan_file), routes)
+    except (RoutesError, planfile.PlanError) as error:
         raise click.UsageError(str(error)) from None
 
 

@@ -46,7 +46,7 @@ def run(folder: Path | None, json_path: str | None, given: dict[str, Any]) -> in
     check(given)
     where = _folder(folder, given)
     judges = given["share"] is None or given["collect"]
-    routes = known_routes(where, given["routes_file"]) if judges else None
+    routes = known_routes(where, given["routes_file"], given["plan_file"]) if judges else None
     if given["share"] is not None:
         _made(given["share"])
     with _output(json_path) as out:
@@ -66,9 +66,9 @@ def check(given: dict[str, Any]) -> None:
     if given["act"] and given["on_finding"] is None:
         raise click.UsageError("--act needs --on-finding: give the command to run")
     judges = given["share"] is None or given["collect"]
-    for name in ("on_finding", "listen", "routes_file"):
+    for name in ("on_finding", "listen", "routes_file", "plan_file"):
         if given[name] is not None and not judges:
-            option = "routes" if name == "routes_file" else name.replace("_", "-")
+            option = name.removesuffix("_file").replace("_", "-")
             raise click.UsageError(f"--{option} is for the host that judges: add --collect")
 
 

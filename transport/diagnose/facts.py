@@ -5,7 +5,7 @@ Times are nanoseconds on the trace's clock 0. -1 stands for a time that is not k
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -114,6 +114,8 @@ class Facts:
     members: dict[tuple[int, int], int]
     # Process -> its state, as ps shows it, of those that still run on this host.
     states: dict[int, str]
+    # Process -> the addresses at which its peers reach it.
+    addresses: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @cached_property
     def instances(self) -> int:
@@ -154,6 +156,7 @@ def facts_of(store: Store, now_ns: int | None = None) -> Facts:
         max(last, default=0),
         members,
         states,
+        peers.addresses(),
     )
 
 
@@ -190,7 +193,7 @@ def facts_from(store: Store, ready: Ready) -> Facts:
     return Facts(
         tuple(processes), calls, edges, _losses(store, numbers, peers),
         _with_target(dict(ready.samples), peers), ready.sent, _downs(store, numbers, peers),
-        max(last_ns, ready.end_ns), members, ready.states,
+        max(last_ns, ready.end_ns), members, ready.states, peers.addresses(),
     )  # fmt: skip
 
 
@@ -333,6 +336,13 @@ class _Peers:
 
     of_connection: dict[tuple[int, int], int]
     of_address: dict[tuple[int, str], int]
+
+    def addresses(self) -> dict[int, tuple[str, ...]]:
+        """Process -> the addresses at which its peers reach it."""
+        found: dict[int, dict[str, None]] = {}
+        for (_, address), other in self.of_address.items():
+            found.setdefault(other, {})[address] = None
+        return {process: tuple(each) for process, each in found.items()}
 
 
 def _peers(store: Store, numbers: dict[int, int]) -> _Peers:

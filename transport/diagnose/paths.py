@@ -99,8 +99,18 @@ def _medians(
 def _links(facts: Facts, ends: Array, routes: Routes | None) -> list[tuple[int, ...]]:
     if routes is None:
         return [()] * len(ends)
-    hosts = [one.host for one in facts.processes]
+    hosts = hosts_of(facts, routes)
     return [
         routes.of.get((hosts[source], hosts[target], path), ())
         for source, target, path in ends.tolist()
     ]
+
+
+def hosts_of(facts: Facts, routes: Routes) -> list[str]:
+    """The name that the routes have for each process's host: by its address, else its own name."""
+    names = {address: host for host, address in routes.addresses.items()}
+    found = []
+    for number, process in enumerate(facts.processes):
+        known = [names[one] for one in facts.addresses.get(number, ()) if one in names]
+        found.append(known[0] if known else process.host)
+    return found

@@ -16,6 +16,7 @@ from typing import Any
 
 from transport.errors import InvalidArgumentError
 from transport.plan.assign import PATHS_MAX, PairPlan
+from transport.plan.routes import Routes
 
 FILE = "plan.json"
 VERSION = 1
@@ -49,6 +50,28 @@ class Plan:
                     for link in links:
                         carried[link] += weight * pair.sent_bytes
         return dict(carried)
+
+
+def routes_of_paths(plan: Plan, routes: Routes) -> Routes:
+    """The routes with the paths that jobs take: path i of a pair has the plan's i-th way.
+
+    Pairs of hosts that the plan does not name keep their routes. Of several jobs with the same pair
+    the first by name counts.
+    """
+    number = {name: at for at, name in enumerate(routes.links)}
+    of = dict(routes.of)
+    seen: set[tuple[str, str]] = set()
+    for _, pairs in sorted(plan.jobs.items()):
+        for pair in pairs:
+            ends = pair.source, pair.target
+            if ends in seen:
+                continue
+            seen.add(ends)
+            of = {key: links for key, links in of.items() if key[:2] != ends}
+            for at, links in enumerate(pair.links):
+                passed = tuple(number.setdefault(link, len(number)) for link in links)
+                of[*ends, at] = passed
+    return replace(routes, links=tuple(number), of=of)
 
 
 def read(file: Path) -> Plan:
