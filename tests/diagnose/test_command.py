@@ -29,6 +29,13 @@ def test_diagnose__prints_evidence_and_advice(tmp_path: Path) -> None:
         assert word in done.output
 
 
+def test_diagnose__finds_the_slow_nic_of_the_example(tmp_path: Path) -> None:
+    scenario = Path(__file__).parents[2] / "examples" / "slow_nic.toml"
+    assert run("sim", scenario, "--trace", tmp_path / "t").exit_code == 0
+    done = run("diagnose", tmp_path / "t")
+    assert done.output.startswith("communication_slow: NIC of rank 21, confidence 9")
+
+
 def test_diagnose__its_queries_run(tmp_path: Path) -> None:
     done = run("diagnose", traced(tmp_path, STRAGGLER), "--json", "-")
     found = json.loads(done.output)
