@@ -149,11 +149,13 @@ class Delays:
 
     pairs: [pair, 2] sender and receiver. excess: [window, pair] logarithm of the time of a message
     over what is usual; 0 if none was sent. slow: [window, pair] whether it is beyond doubt.
+    lost_ns: [window, pair] what the operations' messages took longer than usual, in sum.
     """
 
     pairs: Array
     excess: Array
     slow: Array
+    lost_ns: Array
 
 
 def delays_of(facts: Facts, windows: Windows) -> Delays:
@@ -170,6 +172,7 @@ def delays_of(facts: Facts, windows: Windows) -> Delays:
     window = windows.of(moment[edges["instance"]])
     shape = (max(windows.count, 1), len(pairs))
     excess, slow, weight = np.zeros(shape), np.zeros(shape, bool), np.zeros(shape)
+    lost_ns, lasted_ns = np.zeros(shape), edges["end_ns"] - edges["first_ns"]
     latency = np.log(np.maximum(edges["latency_ns"].astype(np.float64), 1))
     for one in np.unique(kind).tolist():
         mine = kind == one
@@ -179,9 +182,12 @@ def delays_of(facts: Facts, windows: Windows) -> Delays:
         count = np.zeros(shape)
         np.add.at(count, (window[mine], pair.ravel()[mine]), edges["messages"][mine])
         excess[seen] += (found * count)[seen]
+        took_ns = np.zeros(shape)
+        np.add.at(took_ns, (window[mine], pair.ravel()[mine]), lasted_ns[mine])
+        lost_ns[seen] += (took_ns * (1 - np.exp(-np.maximum(found, 0))))[seen]
         weight += count
         slow |= bad
-    return Delays(pairs, excess / np.maximum(weight, 1), slow)
+    return Delays(pairs, excess / np.maximum(weight, 1), slow, lost_ns)
 
 
 def _table(shape: tuple[int, int], window: Array, pair: Array, latency: Array) -> Array:

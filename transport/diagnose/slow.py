@@ -20,6 +20,7 @@ from transport.diagnose.windows import Windows
 Array = NDArray[Any]
 
 LATE_SHARE = 0.06  # of an iteration: a rank that comes later than this is late
+LOST_SHARE = 0.03  # of an iteration: slow messages that cost less do not matter
 LOSSES_MIN = 8  # segments
 LOSS_RATE_MIN = 1e-3
 HOST_LOSS_RATE = 0.01  # hosts lose less by full sockets, if not at once
@@ -129,7 +130,8 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if slow.shape[0] < rule.seen or not slow.shape[1]:
         return None
     bad = slow.sum(axis=0) >= rule.seen
-    if not bad.any():
+    lost_ns = float(np.median(seen.delays.lost_ns[span][:, bad].sum(axis=1)))
+    if lost_ns <= LOST_SHARE * seen.windows.usual_ns:
         return None
     excess = np.median(seen.delays.excess[span], axis=0)
     excess = np.where(bad, np.maximum(excess, SLOW), np.minimum(excess, SLOW))
