@@ -44,7 +44,7 @@ class Store:
         self._confined = False
 
     def confine(self) -> None:
-        """Keeps all later SQL from every file but those of the store's own tables."""
+        """Forbids all later SQL to read files other than those of the store's own tables."""
         if self._confined:
             return
         files = (self.where / f"{table}.parquet" for table in TABLES)
