@@ -105,7 +105,7 @@ def _waits(facts: Facts, at: int, twice: bool) -> Said | None:
     np.maximum.at(last, group[mine], begun[mine])
     wait = (last[group] - begun)[mine]
     np.add.at(late, calls["process"][mine], wait)
-    # The rank that waits least: turn the sums round so that it is the largest.
+    # The straggler waits least: subtract from the longest wait, so that its value is the largest.
     values = late.max(initial=0) - late
     found = _outlier(values[values > 0], twice)
     if found is None:

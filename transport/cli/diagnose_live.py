@@ -160,7 +160,7 @@ class Live:
         return 1 if self.collector is not None and self.collector.found else 0
 
     def _say_end(self) -> None:
-        """Says what was looked at, and how much was found."""
+        """Prints how much was judged, and how many findings there were."""
         if self.collector is None:
             return
         many = self.collector.found
@@ -170,10 +170,11 @@ class Live:
         self.say(f"{what}: {looked}")
 
     def step(self) -> None:
-        """One interval: reads, writes, judges, tells."""
+        """One interval: reads traces, writes the summary, judges all summaries, reports changes."""
         mine = self._read()
         if self.share is not None and not self.share.is_dir():
-            # It is not made again: below a mount point that would fill the host's own disk.
+            # The share is not created again: if its file system was unmounted, that would fill the
+            # host's own disk.
             self._problem("share", f"{self.share} is gone: no host is judged until it is back")
             return
         self._problem("share", "")
@@ -215,7 +216,7 @@ class Live:
             mine = self.agent.step()
         except TraceExtraError:
             raise
-        # A trace may be wrong in ways that nobody thought of: diagnosis goes on without it.
+        # A damaged trace can raise any exception: diagnosis goes on without this host.
         except Exception as error:
             self._problem("agent", f"cannot read traces: {type(error).__name__}: {error}")
             return None
@@ -236,7 +237,7 @@ class Live:
             self.say_all(self.action.tell(event))
 
     def _written(self, what: str, write: Callable[[], object]) -> None:
-        """Writes into the share; a line when that begins to fail, and diagnosis goes on."""
+        """Writes into the share. A failure prints a line when it begins, and diagnosis goes on."""
         try:
             write()
         except OSError as error:
@@ -245,7 +246,7 @@ class Live:
             self._problem(what, "")
 
     def _problem(self, what: str, line: str) -> None:
-        """Says a problem when it begins; an empty line ends it."""
+        """Prints a problem when it begins or changes; an empty line ends it."""
         if line and line != self._problems.get(what):
             self.say(f"note: {line}")
         self._problems[what] = line
