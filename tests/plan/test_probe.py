@@ -114,7 +114,7 @@ def answers_per_second(lab: Lab, node: str, count: str) -> None:
 
 @pytest.fixture
 def silent() -> Iterator[Lab]:
-    """A lab in which no router has sent ICMP yet, and none may."""
+    """A lab whose routers may send no ICMP, and have sent none yet."""
     if reason := reason_to_skip():
         pytest.skip(reason)
     if not LIMIT.exists():
@@ -189,7 +189,7 @@ def test_hops__two_routers_of_one_flow_are_no_known_hop() -> None:
 
 
 def test_hops__a_way_that_was_not_followed_to_its_end_has_an_unknown_hop() -> None:
-    """Else all routers of the last TTL would be taken for the one router before the target."""
+    """Otherwise, all routers of the last TTL would count as the one router before the target."""
     heard = Heard([Flow(0, 1, 1, 1), Flow(0, 1, 2, 1)])
     for at, spine in enumerate(("2.0.0.1", "2.0.0.2")):
         heard.of[at, 1] = Seen(1, 1, ["1.0.0.1"])
