@@ -22,7 +22,7 @@ Array = NDArray[Any]
 HEALTHY = ("healthy", "", -1)
 DEVIATIONS = 6.0  # an outlier is further from the median than this many times 1.4826 MAD
 TWICE = 2.0
-LEAST = 0.5  # and at least half more than the median
+LEAST = 0.5  # an outlier exceeds the median by at least this share of the median
 
 
 @dataclass(frozen=True)

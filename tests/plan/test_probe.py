@@ -60,7 +60,8 @@ def test_probe__agrees_with_the_counters_of_the_links(lab: Lab, tmp_path: Path) 
     ends = [ends for ends in made.of if ends[:2] == ("host0", "host1")]
     assert len(ends) == PORTS * PORTS
     spines = set()
-    sinks = [opened(lab, "host1", BASE + at) for at in range(PORTS)]  # else host1 sends ICMP back
+    # Otherwise host1 would send ICMP errors for closed ports.
+    sinks = [opened(lab, "host1", BASE + at) for at in range(PORTS)]
     for number, one in enumerate(ends, 1):
         links = [made.links[link] for link in made.of[one]]
         growth = grown(lab, partial(send, lab, made.ports[one], 10 + number))

@@ -1,4 +1,4 @@
-"""Tests that shares leave paths that die, slow or lose much, and come back; with a real cut too."""
+"""Tests that shares move off paths that die, slow or lose much, and back; also after a real cut."""
 
 import os
 import signal

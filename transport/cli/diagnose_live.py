@@ -209,7 +209,7 @@ class Live:
         return self.claim is None or self.claim.holds
 
     def _read(self) -> files.HostFile | None:
-        """What the agent of this host sees; None: there is no agent, or it failed."""
+        """The summary by the agent of this host; None: there is no agent, or it failed."""
         if self.agent is None:
             return None
         try:

@@ -32,7 +32,7 @@ wait_option = click.option(
 def demand_of(
     trace: Path | None, ring: str | None, demand: Path | None, routes: Routes, job: str | None
 ) -> Demand:
-    """What the options say that the job sends, between NICs."""
+    """The bytes that the job sends between NICs, from --trace, --ring or --demand."""
     from transport.plan import demand as demands
 
     given = [one for one in (trace, ring, demand) if one is not None]

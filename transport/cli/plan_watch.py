@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transport.plan.watch import Moved, Watch
 
 
-ALONE_S = 5.0  # after so long without a process, a line says so
+ALONE_S = 5.0  # after so long without a process that sends to a planned peer, a line says so
 
 
 @click.command("watch")

@@ -33,7 +33,7 @@ def settled_ns(folder: Path) -> int:
 def states(store: Store) -> dict[int, str]:
     """Number of each process that still exists here -> its state, as ps shows it (R, S, D, T, Z).
 
-    It must be of the same host, process id and start time as in the trace.
+    A process counts only if its host, its id and its start time are those of the trace.
     """
     host = socket.gethostname()
     rows = store.rows("SELECT process, host, pid, start_ticks FROM processes WHERE pid IS NOT NULL")

@@ -17,7 +17,7 @@ from transport.trace.store import Store
 
 # A pause that is shorter than this many iterations proves no hang.
 PATIENCE_ITERATIONS = 2.0
-PATIENCE_PAUSES = 2.0  # nor does one shorter than this many times the longest known pause
+PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlier one proves no hang
 
 
 @dataclass(frozen=True)

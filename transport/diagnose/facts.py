@@ -203,7 +203,7 @@ def _columns(store: Store, sql: str) -> dict[str, Array]:
 
 
 def _processes(store: Store) -> tuple[list[Process], dict[int, int]]:
-    """The processes sorted by rank, and: number of a process in the trace -> its index here."""
+    """The processes sorted by rank, and: number of a process in the trace -> its index in them."""
     rows = store.rows(
         "SELECT process, coalesce(rank, -1), coalesce(host, ''), coalesce(pid, 0), ended, "
         "coalesce(first_ns, 0), coalesce(last_ns, 0) FROM processes ORDER BY rank, process"

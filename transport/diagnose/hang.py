@@ -16,7 +16,7 @@ from transport.trace.store import Store
 
 Array = NDArray[Any]
 
-# Times the longest known pause: a process that records nothing for longer is silent.
+# A process that records nothing for this many times the longest known pause is silent.
 QUIET_PAUSES = 2.0
 QUIET_SHARE = 0.5  # a silent process has recorded nothing for this share of the standstill, too
 ALL_PATHS = 0.8  # a peer counts as cut off if this share of the paths to it failed

@@ -18,7 +18,7 @@ Array = NDArray[Any]
 SLOW = float(np.log(1.5))
 # Log of the factor over other pairs' time from which on a pair is slow.
 SLOW_ALONE = float(np.log(2.5))
-DEVIATIONS = 6.0  # and its excess must be more than this many usual deviations
+DEVIATIONS = 6.0  # a slow pair also exceeds the usual time by so many usual deviations
 RELAYS_MIN = 8  # calls that a relaying rank needs before its usual time is known
 RECENT = 3  # the usual time leaves out the latest windows, to notice a fault that lasts
 HISTORY_MIN, HISTORY_MAX = 2, 50  # fewest and most windows whose median is the usual time

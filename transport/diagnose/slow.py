@@ -25,7 +25,8 @@ LOSS_RATE_MIN = 1e-3
 HOST_LOSS_RATE = 0.01  # hosts lose a smaller share by full sockets, except in short bursts
 LOSS_CONTRAST = 10.0  # times the loss rate of all other paths from which on a place is lossy
 QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
-GROWN_RATIO = 3.0  # or this many times the path's own earlier one
+# Queues are full if a path's round-trip time is this many times its own earlier one.
+GROWN_RATIO = 3.0
 QUEUED_LATER = 2  # windows after a loss whose round-trip times count, too
 SHARE_MIN, PURITY_MIN = 0.25, 0.5  # a place must explain and be affected so much to be reported
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out

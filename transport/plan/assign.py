@@ -70,7 +70,8 @@ class Problem:
     ways: pair -> its ways. room: way -> how many paths of the routes take it.
     """
 
-    pairs: list[tuple[str, str]]  # with several engines: once for each engine here and there
+    # With several engines: once for each pair of an engine of the sender and one of the receiver.
+    pairs: list[tuple[str, str]]
     sent: Array  # bytes of each pair
     spare: int
     links: Array
@@ -311,7 +312,8 @@ def _best_move(
         old = problem.links[chosen[pair, slot]]
         links = problem.links[ways]
         added = load[links] + each[pair] * ~np.isin(links, old)
-        added[np.isin(links, old)] = -1.0  # a link of both ways stays as loaded as it is
+        # A link that both ways cross carries the path before and after the move.
+        added[np.isin(links, old)] = -1.0
         peaks = np.where(used < problem.room[ways], added.max(axis=1), np.inf)
         peaks[(links == busiest).any(axis=1)] = np.inf
         at = int(peaks.argmin())

@@ -273,7 +273,7 @@ class Prober:
                 opened.sendto(payload, to)
                 return
             except OSError:
-                continue  # an earlier ICMP error of the socket is reported here; sends again
+                continue  # sendto() reported an earlier ICMP error of the socket: send again
 
     def _read(self, wait_s: float, ttl: int, payload: bytes, left: set[int]) -> None:
         for descriptor, ready in self._poll.poll(max(int(wait_s * 1_000), 1) if wait_s else 0):

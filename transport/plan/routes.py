@@ -131,7 +131,7 @@ def merged(parts: Sequence[Routes]) -> Routes:
 
 
 def side(end: str) -> str:
-    """The side of a NIC, as left in host0/left; empty if hosts have one NIC."""
+    """The side in the name of a NIC: "left" for host0/left; empty if the host has one NIC."""
     return end.partition("/")[2]
 
 

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 SLOW_FACTOR = 3.0  # a round trip so many times the median of the usable paths is slow
 SLOW_NS = 500_000  # a slow path's round trip exceeds the median by this, too
 LOSSY_SHARE = 0.02  # a path is lossy only if it loses this share of its segments
-LOSSY_FACTOR = 4.0  # and loses so many times what the median path loses
+LOSSY_FACTOR = 4.0  # a path is lossy only if it loses this many times what the median path loses
 SEGMENTS_MIN = 20  # with fewer segments sent in a step, a path's loss is not judged
 # A slow or lossy path keeps this part of its share, so that it can still be measured.
 LEAST = 1 / 16

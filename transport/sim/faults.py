@@ -237,5 +237,7 @@ def _calls(changed: _Changed, one: Keys, path: tuple[str | int, ...]) -> None:
         return
     other = one["calls"] or operation.function
     if other == operation.function and one["size_bytes"] == operation.size_bytes:
-        raise BadKeyError((*path, "size_bytes"), "the call is right: give another size or `calls`")
+        raise BadKeyError(
+            (*path, "size_bytes"), "the call is right, no fault: give another size or `calls`"
+        )
     changed.wrong[at, rank] = (other, one["size_bytes"])

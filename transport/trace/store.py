@@ -72,9 +72,9 @@ class Store:
             raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
 
     def batches(self, sql: str, *values: Any) -> Iterator[list[dict[str, Any]]]:
-        """The rows of a query by column, some thousand at a time, for large results.
+        """The rows of a query as dictionaries by column name, some thousand at a time.
 
-        The next query of the store ends it.
+        The next query of the store discards the rows that were not read yet.
         """
         import duckdb
 

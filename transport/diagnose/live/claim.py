@@ -112,7 +112,7 @@ class Claim:
         return alive.state_of(holder[1], holder[2]) in ("", "Z", "X")
 
     def close(self) -> None:
-        """Gives the claim back."""
+        """Removes the file if this collector holds the claim."""
         if self.holds:
             with contextlib.suppress(OSError):
                 if _holder(self._read() or b"") == self._me:

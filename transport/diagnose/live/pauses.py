@@ -14,7 +14,7 @@ from transport.diagnose.facts import Facts
 Array = NDArray[Any]
 
 TAUGHT_ITERATIONS = 5  # a pause counts as long if it exceeds so many iterations
-TAUGHT_NS = 1_000_000_000  # and exceeds this time
+TAUGHT_NS = 1_000_000_000  # a pause counts as long only if it exceeds this time, too
 TAUGHT_PAUSES = 2  # so many long pauses must have been seen before longest_ns is trusted
 TIMES = 2.0  # a pause longer than this times the longest known one proves a hang
 PAUSE_NS_MIN = 500_000_000  # no shorter pause is a hang: records come to the files with a delay

@@ -174,7 +174,7 @@ class Summary:
                 self.history[name] = chosen(table, np.sort(kept))
 
     def _oldest_ns(self, calls: Table) -> int:
-        """Older records are dropped. It does not move while the job stands still."""
+        """Records before this time are dropped; it does not move while the job stands still."""
         times = [calls[name].max(initial=0) for name in ("begin_ns", "arrival_ns", "end_ns")]
         last_ns = int(max(times)) or self.latest_ns
         return min(last_ns, self.latest_ns) - self.window_ns
