@@ -141,7 +141,7 @@ def test_sources__a_stack_is_shown_until_the_process_goes_on(tmp_path: Path) -> 
     program.chmod(0o755)
     source = Stacks(program=str(program))
     process = {"number": 4, "pid": 123, "idle_ns": 20 * SECOND_NS, "ended": False}
-    for _ in range(2):  # the second time from memory
+    for _ in range(2):  # the second look shows the stack of the first one
         (one,), _ = source.look([process], [])
         assert one["text"] == "py-spy shows read (loader.py:12)"
     assert source.look([{**process, "idle_ns": 0}], []) == ([], [])

@@ -88,7 +88,8 @@ def test_probe__names_a_sick_link(lab: Lab, tmp_path: Path) -> None:
 
 @NAMESPACES
 def test_probe__routers_that_answer_once_a_second_cost_time_only(lab: Lab, tmp_path: Path) -> None:
-    limit = Path("/proc/sys/net/ipv4/icmp_ratelimit")  # ms for an answer to one host; Linux: 1000
+    # Least ms between two answers to one host; default 1000.
+    limit = Path("/proc/sys/net/ipv4/icmp_ratelimit")
     routers = [node for node in lab.plan.nodes if not node.startswith("host")]
     ports = ("--samples", "1")
     assert probe(lab, tmp_path / "fast.json", *ports, ports=5)[0] == 0

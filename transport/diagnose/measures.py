@@ -14,11 +14,11 @@ from transport.diagnose.windows import Windows, begun_ns, kinds_of, medians, mom
 
 Array = NDArray[Any]
 
-# Log of the factor over a pair's usual time from which on its messages are slow.
+# A pair is slow if its messages take more than 1.5 times the pair's usual time (as logarithms).
 SLOW = float(np.log(1.5))
-# Log of the factor over other pairs' time from which on a pair is slow.
+# A pair is also slow if its messages take more than 2.5 times as long as those of other pairs.
 SLOW_ALONE = float(np.log(2.5))
-DEVIATIONS = 6.0  # a slow pair also exceeds the usual time by so many usual deviations
+DEVIATIONS = 6.0  # in both cases the excess must be more than so many usual deviations
 RELAYS_MIN = 8  # calls that a relaying rank needs before its usual time is known
 RECENT = 3  # the usual time leaves out the latest windows, to notice a fault that lasts
 HISTORY_MIN, HISTORY_MAX = 2, 50  # fewest and most windows whose median is the usual time

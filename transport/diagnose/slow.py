@@ -23,12 +23,13 @@ LATE_SHARE = 0.06  # of an iteration: a rank that comes later than this is late
 LOSSES_MIN = 8  # a place is lossy if it lost at least so many segments
 LOSS_RATE_MIN = 1e-3
 HOST_LOSS_RATE = 0.01  # hosts lose a smaller share by full sockets, except in short bursts
-LOSS_CONTRAST = 10.0  # times the loss rate of all other paths from which on a place is lossy
+LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times that of other paths
 QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
 # Queues are full if a path's round-trip time is this many times its own earlier one.
 GROWN_RATIO = 3.0
 QUEUED_LATER = 2  # windows after a loss whose round-trip times count, too
-SHARE_MIN, PURITY_MIN = 0.25, 0.5  # a place must explain and be affected so much to be reported
+# Least share of the delays that a place explains, and of its pairs that are slow.
+SHARE_MIN, PURITY_MIN = 0.25, 0.5
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 
 DELAY_QUERY = (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'weft[trace]'"
 ROWS_AT_ONCE = 10_000
-ERRNO = re.compile(r'"errno":"(\d{1,6})"')  # in DuckDB's messages
+ERRNO = re.compile(r'"errno":"(\d{1,6})"')  # an error number in a message of DuckDB
 
 
 class TraceExtraError(WeftError, ImportError):

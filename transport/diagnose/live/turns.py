@@ -43,7 +43,7 @@ class Turns:
         return made
 
     def settle(self, done: Table) -> None:
-        """Forgets the numbers of calls that have ended, and that no later of() will see."""
+        """Forgets the numbers of calls that have ended and will not be passed to of() again."""
         rows = np.flatnonzero(done["kind"] == "p2p")
         for end in zip(done["process"][rows].tolist(), done["id"][rows].tolist(), strict=True):
             self._open.pop((int(end[0]), int(end[1])), None)
