@@ -83,7 +83,7 @@ def _folder(folder: Path | None, given: dict[str, Any]) -> Path | None:
     # The job may start later, and then makes the last component of the folder itself.
     if not where.is_dir() and not where.absolute().parent.is_dir():
         raise click.UsageError(
-            f"{where} is not a folder, and there is no {where.parent}: give the folder of the traces"
+            f"{where} is not a folder, and there is no {where.parent}: give the folder of traces"
         )
     return where
 

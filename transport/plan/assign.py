@@ -200,7 +200,7 @@ def _engines_of(routes: Routes, engines: int) -> Callable[[str, str, int], tuple
         return lambda *_: (0, 0)
     every = {port for pair in routes.ports.values() for port in pair}
     if not every:
-        raise AssignError("the routes have no ports, so they cannot be shared among engines")
+        raise AssignError("the routes have no ports to share among engines: plan for one engine")
     count = max(every) - min(every) + 1
     if count % engines != 0:
         raise AssignError(
