@@ -5,7 +5,7 @@ cover many segments. Marks count as losses (RFC 3168, section 6.1.2). Delay is n
 
 One departure: the first timeout shrinks the window only as a loss does, because one silent path of
 several does not mean that the network has collapsed. A second timeout without an acknowledgment in
-between sets the minimum window.
+between does.
 """
 
 from __future__ import annotations
