@@ -125,7 +125,7 @@ def _rows(ports: Array, at_ns: int, **values: Any) -> Array:
 
 
 def with_collisions(network: Network, faults: Sequence[Keys]) -> Network:
-    """The network with switches that use only the links of a collision where they have a choice."""
+    """The network whose switches, where they have a choice, use only the links of a collision."""
     route = network.route
     sets = [network.set_of(at) for at in range(len(network.set_begin) - 1)]
     for number, one in enumerate(faults):
