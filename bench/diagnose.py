@@ -1,7 +1,7 @@
 """Scores diagnosis on simulated jobs: faults of all classes at random places, and healthy runs.
 
-The same traces are given to C4D's rule, to "twice the median", and to weft without and with its
-data of paths. A verdict counts if its class and its place are right.
+The same traces are judged by C4D's rule, by "twice the median", and by weft without and with its
+data of paths. A verdict counts as right if its class and its place are right.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def of_finding(one: Finding) -> tuple[str, str, str | int]:
 
 
 def one_fault(seed: int, ranks: int) -> Config:
-    """Simulates the fault of a seed, and asks each rule."""
+    """Simulates the fault of a seed, and takes the verdict of each rule."""
     drawn = draw(seed, ranks, begin_ns)
     tables = drawn.job.tables(STEP_BEFORE + STEPS_AFTER, drawn.spines)
     tables["faults"] = list(drawn.tables)
@@ -106,7 +106,7 @@ def one_case(number: int, file: Path) -> Config:
 
 
 def _asked(row: Config, scenario: Scenario) -> Config:
-    """Adds to the row what each rule says of the scenario's trace."""
+    """Adds to the row the verdict of each rule on the scenario's trace."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "trace"
         write_trace(run(scenario, trace_ns=PATHS_NS), folder)
@@ -121,7 +121,7 @@ def _asked(row: Config, scenario: Scenario) -> Config:
 
 
 def one_healthy(seed: int, ranks: int, steps: int) -> Config:
-    """A healthy job with checkpoints, evaluations and uneven microbatches: findings are false."""
+    """A healthy job with checkpoints, evaluations, uneven microbatches: every finding is false."""
     chance = random.Random(f"healthy {seed}")
     job = Job(chance.choice(tuple(SHAPES)), ranks, chance.randrange(1 << 31))
     tables = with_phases(job.tables(steps))

@@ -33,7 +33,7 @@ SLOW_RANK = 5
 
 
 def memory_bytes() -> int:
-    """The largest memory that this process has had."""
+    """The peak of this process's memory."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -83,7 +83,7 @@ def agent(steps: int, idle: int) -> Config:
         summary = Summary(windows=30, window_ns=FOREVER_NS)
         one = Agent(Follower(Path(name) / "trace", FOREVER_NS), summary)
         with new_store():
-            pass  # DuckDB is imported now
+            pass  # imports DuckDB, so that the import is not timed
         began_ns = time.process_time_ns()
         said = one.step()
         took_ns = time.process_time_ns() - began_ns

@@ -1,7 +1,7 @@
 """Measures a ring of hosts over several spines of a lab, with planned ports and without.
 
-The paths of a connection take turns or choose by load; each pair of hosts sends at once. Results
-are shares of what the links can carry, headers included.
+A connection uses its paths in turn or chooses them by load; all hosts send at the same time.
+Results are shares of what the links can carry, headers included.
 """
 
 from __future__ import annotations

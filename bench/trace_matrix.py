@@ -21,7 +21,7 @@ from transport.trace import Store, matrix_of, new_store, open_store
 
 NEIGHBOURS = 16  # connections that each process has made
 MEASURES = ("bytes", "messages", "latency_mean", "latency_p99")
-OPERATIONS = 64  # of each process; each has a channel for each neighbour and direction
+OPERATIONS = 64  # operations of each process; each has a channel for each neighbour and direction
 COLUMNS = ("nccl", "measure", "ranks", "rows", "cells", "seconds", "rows_per_s", "memory_bytes")
 
 

@@ -45,7 +45,8 @@ class Handle:
     def __init__(
         self, connection: Connection, name: str, request: native.Request | native.DeviceRequest
     ) -> None:
-        self._connection = connection  # a connection closes when it is garbage-collected
+        # Keeps it open: a connection closes when it is garbage-collected.
+        self._connection = connection
         self._memory: bytearray | None = None  # the buffer that irecv() allocated
         self._name = name
         self._request = request

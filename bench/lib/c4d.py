@@ -22,7 +22,7 @@ Array = NDArray[Any]
 HEALTHY = ("healthy", "", -1)
 DEVIATIONS = 6.0  # an outlier is further from the median than this many times 1.4826 MAD
 TWICE = 2.0
-LEAST = 0.5  # and at least half more than the median
+LEAST = 0.5  # an outlier exceeds the median by at least this share of the median
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _waits(facts: Facts, at: int, twice: bool) -> Said | None:
     np.maximum.at(last, group[mine], begun[mine])
     wait = (last[group] - begun)[mine]
     np.add.at(late, calls["process"][mine], wait)
-    # The rank that waits least: turn the sums round so that it is the largest.
+    # The straggler waits least: subtract from the longest wait, so that its value is the largest.
     values = late.max(initial=0) - late
     found = _outlier(values[values > 0], twice)
     if found is None:

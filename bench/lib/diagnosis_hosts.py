@@ -18,7 +18,7 @@ COUNTS = (2_000_000, 4_000_000)  # elements of the two kinds of all-reduces
 
 @dataclass(frozen=True)
 class Shape:
-    """A job: hosts with 8 ranks, whose ranks of equal place form a communicator."""
+    """A job: hosts with 8 ranks; the ranks of the same index in all hosts form a communicator."""
 
     ranks: int
     iterations: int = 30
@@ -33,7 +33,7 @@ class Shape:
 
 
 def host_file(shape: Shape, host: int, interval: int, slow_rank: int = -1) -> HostFile:
-    """What a host says in an interval. slow_rank: a rank that comes late by a tenth."""
+    """A host's summary of an interval. slow_rank is late by a quarter of an operation's time."""
     chance = np.random.default_rng((host, interval))
     count = shape.iterations * shape.operations
     number = np.arange(PER_HOST * count)

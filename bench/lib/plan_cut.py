@@ -50,7 +50,7 @@ def seconds_until(true: Callable[[], bool], what: str) -> float:
 
 
 def measure_cut(lab: Lab, folder: Path, settings: dict[str, str]) -> Config:
-    """Seconds from the cut, and from the healing, until the file of weights says so.
+    """Seconds from the cut, and from the healing, until the weights in the file have changed.
 
     cut_share: what the dead paths still sent in the second after the weights had changed, as a
     share of what the host sent.

@@ -15,7 +15,7 @@ SENT_BYTES = 1_000_000_000
 
 
 def routes_of(leaves: int, per_leaf: int, spines: int) -> Routes:
-    """Each host and the same one of the next leaf; ports choose spines at random."""
+    """Each host sends to the host of the same index at the next leaf; ports take random spines."""
     random = np.random.default_rng(1)
     number: dict[str, int] = {}
     of: dict[tuple[str, str, int], tuple[int, ...]] = {}

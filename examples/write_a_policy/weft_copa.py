@@ -63,7 +63,8 @@ def on_ack(flow, params, event, result):
         flow.standing_ns = min(flow.standing_ns, event.rtt_ns)
     queue_ns = max(min(flow.standing_ns, flow.last_standing_ns) - event.rtt_min_ns, 1)
     round_trip_ns = event.rtt_min_ns + queue_ns
-    target_segments = round_trip_ns / (params.delta * queue_ns)  # section 2.1, step 2, times RTT
+    # The target rate of section 2.1, step 2, times the RTT.
+    target_segments = round_trip_ns / (params.delta * queue_ns)
     acked = event.acked_bytes / event.segment_bytes
     if flow.window_segments <= target_segments:
         step = flow.velocity * acked / (params.delta * flow.window_segments)

@@ -85,7 +85,7 @@ def dials_at_once(address: str) -> None:
         for thread in threads:
             thread.join()
         print(len(failures), *failures[:1], flush=True)
-        sys.stdin.readline()  # the test may stop the process again while it is idle
+        sys.stdin.readline()  # waits for the test, which may stop this idle process again
 
 
 def forking() -> None:

@@ -141,7 +141,7 @@ def test_connect__to_one_who_never_answers_times_out() -> None:
         port = mute.getsockname()[1]
         with Endpoint(**LOCAL) as endpoint, pytest.raises(TimedOutError, match=r"127\.0\.0\.1"):
             endpoint.connect("127.0.0.1", port, timeout_s=0.2)
-        # The kernel accepts for a peer that may be stalled; only peer_stall_ns limits the wait.
+        # The kernel accepts connections for a stalled process, too: peer_stall_ns limits the wait.
         knobs = {"handshake_timeout_ns": 100_000_000, "peer_stall_ns": 300_000_000}
         with Endpoint(**LOCAL, **knobs) as endpoint, pytest.raises(WeftError, match="handshake"):
             endpoint.connect("127.0.0.1", port, timeout_s=PATIENCE_S)

@@ -68,7 +68,7 @@ def test_trace__every_message_and_stripe_has_both_ends(tmp_path: Path, engines: 
 
 def test_trace__many_short_messages_drop_nothing(tmp_path: Path) -> None:
     """Receives are posted on every flow, and short messages arrive on the first one only."""
-    count = 2500  # with three flows each, more than the engine's table holds
+    count = 2500  # messages on three flows each: more than the engine's table holds
     with pair(trace=str(tmp_path), stripes=4) as (left, right):
         for number in range(count):
             send = left.isend(content(8, number))

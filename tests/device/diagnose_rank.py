@@ -1,4 +1,4 @@
-"""One rank of diagnose_faults.py: trains until its time is over, with a fault if it is the one.
+"""One rank of diagnose_faults.py: trains until its time is over; the rank FAULT_RANK has a fault.
 
 Prints "RUNNING" when the first iterations are done. A fault begins at the iteration FAULT_AT.
 """

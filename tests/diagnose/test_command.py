@@ -115,7 +115,7 @@ def test_diagnose__says_that_a_process_is_stopped(tmp_path: Path) -> None:
             assert one.stdout is not None
             assert one.stdout.readline() == "running\n"
         os.kill(ranks[1].pid, signal.SIGSTOP)
-        for _ in range(60):  # until the pause is longer than pauses of this job have been
+        for _ in range(60):  # until the pause exceeds all earlier pauses of this job
             done = run("diagnose", tmp_path)
             if done.exit_code == 1:
                 break

@@ -36,7 +36,7 @@ def test_agent__a_clock_that_is_set_moves_no_times(
     later = one.step()
     assert 0 < later.read_ns - said.read_ns < HOUR_NS
     assert abs(said.read_ns - said.processes[0]["last_ns"]) < HOUR_NS
-    process.ahead_ns += 5 * HOUR_NS  # its next file says another time of day
+    process.ahead_ns += 5 * HOUR_NS  # the clock was set: the next file has another time of day
     message(process, 1, 1, 100, now_ns, now_ns + 3_000, sends=1)
     process.write()
     last_ns = one.step().processes[0]["last_ns"]
@@ -145,7 +145,8 @@ def test_claim__a_stale_or_damaged_one_is_taken_over(tmp_path: Path) -> None:
         held.append(late.holds)
         if step == 1:
             (tmp_path / NAME).write_text("[")
-    # After it was taken, the next interval shows whether another collector did the same.
+    # A collector that takes a claim over holds it only from the next interval on, as another
+    # collector may have taken it at the same time.
     assert held == [False, True, False, True]
 
 

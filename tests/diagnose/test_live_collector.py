@@ -28,7 +28,7 @@ def hosts(interval: int, slow_rank: int = -1) -> list[HostFile]:
 
 
 def waiting(interval: int, absent: int, seconds: float) -> list[HostFile]:
-    """All ranks but one have called another operation, and have waited for so long."""
+    """All ranks but `absent` have called one more operation and have waited in it for `seconds`."""
     made = []
     for host, said in enumerate(hosts(interval)):
         calls = said.tables["calls"]
@@ -73,7 +73,7 @@ def test_incidents__begin_once_and_end() -> None:
     ends = [told(collector, hosts(5 + at)) for at in range(UNSEEN + 3)]
     assert [one for one in ends if one] == [[("ended", "non_communication_slow", "rank 9")]]
     assert told(collector, hosts(20, slow_rank=9))[0][0] == "suspicion"
-    assert told(collector, hosts(20, slow_rank=9)) == []  # the job has not gone on
+    assert told(collector, hosts(20, slow_rank=9)) == []  # no new iteration has begun
     assert collector.found == 1
     assert told(collector, hosts(21, slow_rank=9))[0][0] == "finding"
     assert collector.found == 2
@@ -97,7 +97,7 @@ def test_hang__an_untaught_job_is_given_time() -> None:
 
 
 def paused(interval: int, seconds: float) -> list[HostFile]:
-    """All ranks have called another operation, after rank 13 came so much later."""
+    """All ranks have called one more operation, rank 13 `seconds` later than the others."""
     said = waiting(interval, -1, 0.8)
     late_ns = round(seconds * SECOND_NS)
     for at, host in enumerate(said):
@@ -117,14 +117,16 @@ def test_hang__pauses_of_the_job_are_learned() -> None:
     told(collector, paused(2, 20))
     assert 20 * SECOND_NS <= collector.pauses.longest_ns < 21 * SECOND_NS
     told(collector, hosts(60))
-    longest_ns = collector.pauses.longest_ns  # the time between the two is a pause, too
+    # The time from interval 2 to 60 counts as a pause, too.
+    longest_ns = collector.pauses.longest_ns
     assert collector.pauses.taught == 2
     seconds = longest_ns / SECOND_NS
-    assert told(collector, waiting(61, 13, 0.9 * seconds)) == []  # the job pauses as before
+    # The pause is shorter than a known one.
+    assert told(collector, waiting(61, 13, 0.9 * seconds)) == []
     found = told(collector, waiting(61, 13, 1.5 * seconds))
     assert found == [("suspicion", "non_communication_hang", "rank 13")]
     assert told(collector, waiting(61, 13, 2.5 * seconds))[0][0] == "finding"
-    assert collector.pauses.longest_ns == longest_ns  # a hang that lasts teaches nothing
+    assert collector.pauses.longest_ns == longest_ns  # the pause of a hang is not learned
 
 
 def test_hang__one_that_was_a_pause_teaches() -> None:
@@ -146,7 +148,7 @@ def test_hang__the_time_of_a_stopped_process_teaches_nothing() -> None:
 
 
 def test_hang__a_remote_process_that_is_stopped_needs_no_evidence_but_its_state() -> None:
-    """The rules of a folder get the states of all hosts."""
+    """Host 1's state of its process, T, is enough for the rules that judge folders of traces."""
     said = seen(waiting(2, 13, 2), 13, kind="stopped", text="it is stopped")
     said[1].processes[5]["state"] = "T"
     job = merged(said, None)
@@ -159,7 +161,7 @@ def test_hang__a_remote_process_that_is_stopped_needs_no_evidence_but_its_state(
 
 
 def test_hang__hosts_that_read_at_different_times_do_not_look_still() -> None:
-    """Host 0 has read its traces four seconds later than the others, which were in operations."""
+    """Host 0 has read its traces four seconds later than the others, whose calls are still open."""
     made = Collector(pauses=Pauses(untaught_ns=0))
     made.step(hosts(1))
     said = waiting(2, -1, 0.0)
@@ -311,7 +313,7 @@ def test_collector__what_nobody_thought_of_is_one_line(monkeypatch: pytest.Monke
         assert made.step(hosts(3 + interval)) == []
         said += made.notes
     assert said == ["an interval could not be judged (OverflowError: int too big to convert)"]
-    assert len(made.incidents) == known  # nobody saw that they ended
+    assert len(made.incidents) == known  # summaries that were not judged do not end a fault
 
 
 def test_collector__without_hosts_no_incident_ends() -> None:

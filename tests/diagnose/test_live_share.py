@@ -142,7 +142,7 @@ def test_share__a_file_that_is_huge_is_not_loaded(tmp_path: Path) -> None:
 
 
 def test_share__columns_that_lie_are_refused(tmp_path: Path) -> None:
-    """The sum of such a file is right."""
+    """The file's checksum is right, but its list of columns is wrong."""
     (file, *_) = written(tmp_path)
     meta, tables = columns.unpack(file.read_bytes(), 1 << 30)
     for listed in ([["calls.process", "<i8", 1 << 40]], [["calls.process", "O", 1]], [3], 7, None):

@@ -29,7 +29,8 @@ def test_host__only_its_own_processes_are_looked_at(tmp_path: Path) -> None:
     assert Host(pages=tmp_path).look([one]) == ([], [])
     mine = Host(pages=tmp_path, name="elsewhere")
     found, lines = mine.look([one])
-    assert found == []  # another process has this number now, and was not seen before
+    # Pid 1 was started at another time, and no earlier look saw the traced process.
+    assert found == []
     assert any("is not in /proc" in line for line in lines)
     assert mine.look([one])[1] == []
 
@@ -71,7 +72,7 @@ def test_sources__py_spy_is_bounded(tmp_path: Path) -> None:
 
 
 class FakeNvml(SimpleNamespace):
-    """The part of pynvml that Gpus uses, with two GPUs. xids, ecc and reasons are what they say."""
+    """The part of pynvml that Gpus uses, with two GPUs. xids, ecc, reasons: what they report."""
 
     class NVMLError(Exception):
         pass
@@ -119,7 +120,7 @@ def test_sources__gpus_tell_xids_ecc_errors_and_slow_clocks(
         "GPU 1 reported XID 79 0 s ago",
     ]
     assert [one["text"] for one in host.look([])[0]] == wanted
-    nvml.reasons = [0, 0]  # what happened is told for a while, what is now over is not
+    nvml.reasons = [0, 0]  # events are reported for a while, but throttling only while it lasts
     assert [one["text"] for one in host.look([])[0]] == wanted[1:]
 
 
@@ -140,7 +141,7 @@ def test_sources__a_stack_is_shown_until_the_process_goes_on(tmp_path: Path) -> 
     program.chmod(0o755)
     source = Stacks(program=str(program))
     process = {"number": 4, "pid": 123, "idle_ns": 20 * SECOND_NS, "ended": False}
-    for _ in range(2):  # the second time from memory
+    for _ in range(2):  # the second look shows the stack of the first one
         (one,), _ = source.look([process], [])
         assert one["text"] == "py-spy shows read (loader.py:12)"
     assert source.look([{**process, "idle_ns": 0}], []) == ([], [])
@@ -148,7 +149,7 @@ def test_sources__a_stack_is_shown_until_the_process_goes_on(tmp_path: Path) -> 
 
 
 class Hangs:
-    """A source whose device does not answer until it is let go."""
+    """A source whose device does not answer until the test sets `goes`."""
 
     def __init__(self) -> None:
         self.goes = threading.Event()

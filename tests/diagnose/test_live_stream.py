@@ -1,4 +1,5 @@
-"""Tests the judge on traces that grow: what it says first is right, and healthy jobs have no alarm.
+"""Tests the judge on traces that grow: its first verdict is right, and healthy jobs get no
+finding.
 
 The clocks are those of simulated jobs, whose iterations take some milliseconds.
 """
@@ -29,14 +30,14 @@ DELAY_NS = 500_000
 
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delays and pauses in proportion to the iterations; longer jobs than those of other tests."""
+    """Delays and pauses in proportion to the short iterations, and more steps of each job."""
     monkeypatch.setattr(support, "STEPS", 11)
     monkeypatch.setattr(merge, "LATE_NS", DELAY_NS)
     monkeypatch.setattr(pauses, "PAUSE_NS_MIN", DELAY_NS)
 
 
 def events_of(source: Path, folder: Path) -> list[Event]:
-    """What the judge tells while the traces grow."""
+    """The events that the judge reports while the traces grow."""
     folder.mkdir()
     one = agent(folder)
     known = routes.read(source / routes.FILE)

@@ -46,7 +46,7 @@ def same_rows(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray], *name
 
 
 def check(found: Facts, wanted: Facts) -> None:
-    """Both have the same calls, edges, losses, samples, sent segments and failures."""
+    """Checks that both have the same calls, edges, losses, samples, sent segments and failures."""
     assert [(one.rank, one.host, one.pid, one.ended) for one in found.processes] == [
         (one.rank, one.host, one.pid, one.ended) for one in wanted.processes
     ]
@@ -101,7 +101,8 @@ def test_summary__has_the_last_messages_of_each_process(
     source, grown = traced(tmp_path / "trace"), tmp_path / "grown"
     said = followed(source, grown, 5, agent(grown), without=OPERATIONS)
     kept, process = said.tables["messages"]["end_ns"], said.tables["messages"]["process"]
-    newest = kept >= kept.max() - 2_500_000  # these may not be final yet
+    # Messages that ended in the last 2.5 ms may not be final yet.
+    newest = kept >= kept.max() - 2_500_000
     assert np.bincount(process[~newest], minlength=32).max() <= 100
     assert np.bincount(process).min() >= 100
 
@@ -109,7 +110,8 @@ def test_summary__has_the_last_messages_of_each_process(
 def test_summary__a_hang_stays_while_it_lasts(tmp_path: Path) -> None:
     source = faulty(tmp_path / "trace", "absent rank")
     one = agent(source)
-    one.summary.window_ns = 2_000_000  # samples of paths go on for longer
+    # Less than the time that path samples go on after the last call.
+    one.summary.window_ns = 2_000_000
     job = job_of(one.step(), tmp_path / "share")
     assert job.facts.end_ns - job.facts.calls["begin_ns"].max() > 2 * one.summary.window_ns
     found = judged(job.facts, job.dead, Settings(), job.notes)

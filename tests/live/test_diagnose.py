@@ -66,7 +66,7 @@ def test_live__a_stopped_process_is_told_to_be_stopped(tmp_path: Path) -> None:
         diagnosing(tmp_path) as process,
     ):
         until(lambda: list((tmp_path / "traces").glob("*.trace")))
-        time.sleep(1.0)  # it has seen both processes run
+        time.sleep(1.0)  # until diagnosis has seen both processes run
         partner.send_signal(signal.SIGSTOP)
         try:
             (found, *_) = until(lambda: verdicts(tmp_path, "finding"))

@@ -132,7 +132,7 @@ def test_apply__a_wrong_plan_is_one_line_and_the_job_runs(lab: Lab, tmp_path: Pa
             plan.write_text(text)
         log = move(lab, WEFT_PLAN=str(plan), WEFT_PORT_BASE=str(BASE))
         lines = [line for line in log.splitlines() if "plan" in line]
-        assert len(lines) == 2, log  # one at each end
+        assert len(lines) == 2, log  # one line at each end
         assert all(f"the plan {plan} is not used: {said}" in line for line in lines)
 
 

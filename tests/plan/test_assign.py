@@ -65,7 +65,7 @@ def test_assign__no_random_choice_is_better(data: st.DataObject) -> None:
         drawn = {pair: [random.randrange(16) for _ in range(paths)] for pair in pairs}
         assert (
             busiest <= max(loads(routes, drawn, sent).values(), default=0.0) * 1.001
-        )  # acknowledgments
+        )  # 1.001: acknowledgments
 
 
 def test_assign__is_deterministic_and_ignores_the_order_of_the_demand() -> None:
@@ -82,7 +82,7 @@ def test_assign__a_ring_uses_every_spine_equally() -> None:
     assert made.ecmp_bytes > 1.5 * made.busiest_bytes
     for pair in made.pairs:
         if pair.sent_bytes == 8:
-            continue  # acknowledgments
+            continue  # the pair carries only acknowledgments
         spines = [links[1].partition(">")[2] for links in pair.links]
         assert sorted(spines) == sorted(2 * [f"spine{at}" for at in range(4)])
         assert len(set(pair.ports)) == 8
@@ -182,7 +182,7 @@ def test_routes__survive_a_file_and_merge(tmp_path: Path) -> None:
     both = merged(parts)
     named = {
         ends: [both.links[one] for one in links] for ends, links in both.of.items()
-    }  # numbers of links may differ
+    }  # merging may have renumbered the links
     assert named == {e: [routes.links[one] for one in links] for e, links in routes.of.items()}
     assert both.ports == routes.ports
     assert both.fingerprint() == routes.fingerprint()

@@ -60,7 +60,8 @@ def test_probe__agrees_with_the_counters_of_the_links(lab: Lab, tmp_path: Path) 
     ends = [ends for ends in made.of if ends[:2] == ("host0", "host1")]
     assert len(ends) == PORTS * PORTS
     spines = set()
-    sinks = [opened(lab, "host1", BASE + at) for at in range(PORTS)]  # else host1 sends ICMP back
+    # Otherwise host1 would send ICMP errors for closed ports.
+    sinks = [opened(lab, "host1", BASE + at) for at in range(PORTS)]
     for number, one in enumerate(ends, 1):
         links = [made.links[link] for link in made.of[one]]
         growth = grown(lab, partial(send, lab, made.ports[one], 10 + number))
@@ -87,7 +88,8 @@ def test_probe__names_a_sick_link(lab: Lab, tmp_path: Path) -> None:
 
 @NAMESPACES
 def test_probe__routers_that_answer_once_a_second_cost_time_only(lab: Lab, tmp_path: Path) -> None:
-    limit = Path("/proc/sys/net/ipv4/icmp_ratelimit")  # ms for an answer to one host; Linux: 1000
+    # Least ms between two answers to one host; default 1000.
+    limit = Path("/proc/sys/net/ipv4/icmp_ratelimit")
     routers = [node for node in lab.plan.nodes if not node.startswith("host")]
     ports = ("--samples", "1")
     assert probe(lab, tmp_path / "fast.json", *ports, ports=5)[0] == 0
@@ -114,7 +116,7 @@ def answers_per_second(lab: Lab, node: str, count: str) -> None:
 
 @pytest.fixture
 def silent() -> Iterator[Lab]:
-    """A lab in which no router has sent ICMP yet, and none may."""
+    """A lab whose routers may send no ICMP, and have sent none yet."""
     if reason := reason_to_skip():
         pytest.skip(reason)
     if not LIMIT.exists():
@@ -189,7 +191,7 @@ def test_hops__two_routers_of_one_flow_are_no_known_hop() -> None:
 
 
 def test_hops__a_way_that_was_not_followed_to_its_end_has_an_unknown_hop() -> None:
-    """Else all routers of the last TTL would be taken for the one router before the target."""
+    """Otherwise, all routers of the last TTL would count as the one router before the target."""
     heard = Heard([Flow(0, 1, 1, 1), Flow(0, 1, 2, 1)])
     for at, spine in enumerate(("2.0.0.1", "2.0.0.2")):
         heard.of[at, 1] = Seen(1, 1, ["1.0.0.1"])

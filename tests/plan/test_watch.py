@@ -1,4 +1,4 @@
-"""Tests that shares leave paths that die, slow or lose much, and come back; with a real cut too."""
+"""Tests that shares move off paths that die, slow or lose much, and back; also after a real cut."""
 
 import os
 import signal
@@ -130,7 +130,7 @@ with Endpoint(path_policy="weighted") as endpoint:
 
 
 def until(true: Callable[[], bool]) -> float:
-    """Seconds until something is true; fails if it hangs."""
+    """Waits until true() holds; returns the seconds, fails after HANG_S."""
     begin_s = time.monotonic()
     while not true():
         assert time.monotonic() < begin_s + HANG_S, "nothing has changed"

@@ -125,7 +125,7 @@ operations = [{collective = "all_reduce_ring", size_bytes = "1 MB", channels = 2
     with open_store(tmp_path) as store:
         assert store.rows("SELECT DISTINCT channels FROM operations") == [(2,)]
         assert store.rows("SELECT DISTINCT channel FROM channels ORDER BY 1") == [(0,), (1,)]
-    # The network has more hosts than the trace has ranks, over which times are averaged.
+    # Times are averaged over the trace's 8 ranks, although the network has 16 hosts.
     again = played(tmp_path, hosts=16)
     assert again.jobs[0]["ranks"] == 8
     assert (sent(again)[:8, :8] == sent(result)).all()

@@ -230,7 +230,7 @@ operations = [
     assert [row for row in mine if row[0] == "forward"] == [
         ("forward", 0, 100_000), ("forward", 600_000, 100_000),
     ]  # fmt: skip
-    # The second one did not end within the limit.
+    # 0: the second operation "long" did not end within the limit.
     assert [row for row in mine if row[0] == "long"][1][2] == 0
 
 

@@ -209,7 +209,8 @@ def test_store__a_trace_without_end_is_said(tmp_path: Path) -> None:
         process.write(text=text)
     with open_store(tmp_path) as store:
         sql = "SELECT ended FROM processes ORDER BY process"
-        assert store.rows(sql) == [(True,), (False,), (None,)]  # None: an older weft, without ends
+        # None: an older weft wrote no end records.
+        assert store.rows(sql) == [(True,), (False,), (None,)]
         (note,) = store.notes()
         assert note.startswith("no end: process 101 of node0: each was killed, still runs, or its")
         store.to_parquet(tmp_path / "tables")

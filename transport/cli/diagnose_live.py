@@ -82,7 +82,9 @@ def _folder(folder: Path | None, given: dict[str, Any]) -> Path | None:
     where = Path(named)
     # The job may start later, and then makes the last component of the folder itself.
     if not where.is_dir() and not where.absolute().parent.is_dir():
-        raise click.UsageError(f"{where} is not a folder, and there is no {where.parent}")
+        raise click.UsageError(
+            f"{where} is not a folder, and there is no {where.parent}: give the folder of traces"
+        )
     return where
 
 
@@ -160,7 +162,7 @@ class Live:
         return 1 if self.collector is not None and self.collector.found else 0
 
     def _say_end(self) -> None:
-        """Says what was looked at, and how much was found."""
+        """Prints how much was judged, and how many findings there were."""
         if self.collector is None:
             return
         many = self.collector.found
@@ -170,10 +172,11 @@ class Live:
         self.say(f"{what}: {looked}")
 
     def step(self) -> None:
-        """One interval: reads, writes, judges, tells."""
+        """One interval: reads traces, writes the summary, judges all summaries, reports changes."""
         mine = self._read()
         if self.share is not None and not self.share.is_dir():
-            # It is not made again: below a mount point that would fill the host's own disk.
+            # The share is not created again: if its file system was unmounted, that would fill the
+            # host's own disk.
             self._problem("share", f"{self.share} is gone: no host is judged until it is back")
             return
         self._problem("share", "")
@@ -208,14 +211,14 @@ class Live:
         return self.claim is None or self.claim.holds
 
     def _read(self) -> files.HostFile | None:
-        """What the agent of this host sees; None: there is no agent, or it failed."""
+        """The summary by the agent of this host; None: there is no agent, or it failed."""
         if self.agent is None:
             return None
         try:
             mine = self.agent.step()
         except TraceExtraError:
             raise
-        # A trace may be wrong in ways that nobody thought of: diagnosis goes on without it.
+        # A damaged trace can raise any exception: diagnosis goes on without this host.
         except Exception as error:
             self._problem("agent", f"cannot read traces: {type(error).__name__}: {error}")
             return None
@@ -236,7 +239,7 @@ class Live:
             self.say_all(self.action.tell(event))
 
     def _written(self, what: str, write: Callable[[], object]) -> None:
-        """Writes into the share; a line when that begins to fail, and diagnosis goes on."""
+        """Writes into the share. A failure prints a line when it begins, and diagnosis goes on."""
         try:
             write()
         except OSError as error:
@@ -245,7 +248,7 @@ class Live:
             self._problem(what, "")
 
     def _problem(self, what: str, line: str) -> None:
-        """Says a problem when it begins; an empty line ends it."""
+        """Prints a problem when it begins or changes; an empty line ends it."""
         if line and line != self._problems.get(what):
             self.say(f"note: {line}")
         self._problems[what] = line

@@ -32,7 +32,7 @@ wait_option = click.option(
 def demand_of(
     trace: Path | None, ring: str | None, demand: Path | None, routes: Routes, job: str | None
 ) -> Demand:
-    """What the options say that the job sends, between NICs."""
+    """The bytes that the job sends between NICs, from --trace, --ring or --demand."""
     from transport.plan import demand as demands
 
     given = [one for one in (trace, ring, demand) if one is not None]
@@ -81,8 +81,8 @@ def command(
 ) -> None:  # fmt: skip
     """Choose the paths of a job over the ROUTES of weft plan probe, and add them to the plan.
 
-    The busiest link of the fabric carries as little as possible; what other jobs of the plan send
-    counts. The job finds its ports in the plan with WEFT_PLAN and WEFT_PORT_BASE.
+    The busiest link of the fabric carries as little as possible, with what other jobs of the plan
+    send. The job finds its ports in the plan with WEFT_PLAN and WEFT_PORT_BASE.
 
     Example: weft plan assign routes.json --ring host0,host1,host2,host3 --job a
     """

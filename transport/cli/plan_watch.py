@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transport.plan.watch import Moved, Watch
 
 
-ALONE_S = 5.0  # after so long without a process, a line says so
+ALONE_S = 5.0  # after so long without a process that sends to a planned peer, a line says so
 
 
 @click.command("watch")
@@ -64,7 +64,7 @@ def command(
 
 
 def follow(watch: Watch, weights_file: Path | None, pace_s: float, until_s: float) -> None:
-    """Looks every `pace_s` until the time is over, and writes the weights that changed."""
+    """Updates the weights every `pace_s` seconds until `until_s`, and writes those that changed."""
     from transport.plan import watch as watching
 
     written: watching.Weights | None = None
@@ -75,7 +75,10 @@ def follow(watch: Watch, weights_file: Path | None, pace_s: float, until_s: floa
             click.echo(line_of(one, dry=weights_file is None))
         if not alone and watch.processes == 0 and due_s > begin_s + ALONE_S:
             alone = True
-            click.echo("no process of this host sends to them yet (WEFT_TELEMETRY=off hides one)")
+            click.echo(
+                "no process of this host sends to the peers of the plan yet, or their telemetry "
+                "is off (WEFT_TELEMETRY)"
+            )
         weights = watch.weights()
         if weights_file is not None and weights != written:
             watching.write(weights, weights_file)

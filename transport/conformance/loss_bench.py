@@ -31,7 +31,8 @@ class Segment:
     sent_ns: int
     first_ns: int
     verdicts: list[int] = field(default_factory=list)  # times at which it was declared lost
-    beyond: int = 0  # segments delivered out of order when it was first declared lost
+    # Segments delivered beyond the first missing one when this one was first declared lost.
+    beyond: int = 0
     acked: bool = False
 
 

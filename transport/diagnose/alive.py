@@ -10,7 +10,7 @@ from transport.trace.store import Store
 
 PROC = Path("/proc")
 STOPPED = ("T", "t")
-# A trace's records reach its file within 20 to 100 ms.
+# Seconds to wait for records: a process writes them to its file 20 to 100 ms late.
 WRITTEN_AFTER_S = 0.25
 QUIET_S = 60.0  # a file that has not changed for so long is no longer written
 
@@ -23,7 +23,7 @@ def settled_ns(folder: Path) -> int:
     now_ns = time.time_ns()
     try:
         changed_s = max((one.stat().st_mtime for one in folder.rglob("*.trace")), default=0.0)
-    except OSError:  # a file was removed meanwhile, so a process is at work
+    except OSError:  # a file was removed during the scan, so a process still writes traces
         changed_s = now_ns / 1e9
     if changed_s > now_ns / 1e9 - QUIET_S:
         time.sleep(WRITTEN_AFTER_S)
@@ -33,7 +33,7 @@ def settled_ns(folder: Path) -> int:
 def states(store: Store) -> dict[int, str]:
     """Number of each process that still exists here -> its state, as ps shows it (R, S, D, T, Z).
 
-    A process counts if its host, its id and the time of its start are those of the trace.
+    A process counts only if its host, its id and its start time are those of the trace.
     """
     host = socket.gethostname()
     rows = store.rows("SELECT process, host, pid, start_ticks FROM processes WHERE pid IS NOT NULL")
@@ -47,7 +47,7 @@ def states(store: Store) -> dict[int, str]:
 
 
 def state_of(pid: int, start_ticks: int | None) -> str:
-    """The state of a process; empty: there is none that was started then."""
+    """The state of process pid, as ps shows it; empty: no such process started at start_ticks."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
     except (OSError, ValueError):

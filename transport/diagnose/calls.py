@@ -16,7 +16,7 @@ QUERY = (
 
 
 def mismatches(facts: Facts) -> list[Finding]:
-    """The first call of each communicator in which a rank differs from the others."""
+    """For each communicator, the first call in which ranks called different operations."""
     calls = facts.calls
     made = []
     for comm in np.unique(calls["comm_id"]).tolist():
@@ -28,7 +28,7 @@ def mismatches(facts: Facts) -> list[Finding]:
 
 
 def _first_mismatch(facts: Facts, rows: np.ndarray) -> Finding | None:
-    """`rows`: the calls of one communicator, by process and begin."""
+    """Compares the calls of one communicator; `rows`: their rows, sorted by process and begin."""
     calls = facts.calls
     said = list(zip(*(calls[name][rows].tolist() for name in
                       ("function", "count", "datatype", "root")), strict=True))  # fmt: skip
@@ -38,7 +38,8 @@ def _first_mismatch(facts: Facts, rows: np.ndarray) -> Finding | None:
     if len(by_process) < 2:
         return None
     longest = max(map(len, by_process.values()))
-    # Files can begin late, as older ones are removed: compare only calls that all ranks have.
+    # Old trace files may be missing, so that the ranks' first recorded calls have different
+    # numbers. Then the n-th calls of two ranks are not the same call and cannot be compared.
     if len({said[mine[0]] for mine in by_process.values()}) > 1 and longest > 1:
         firsts = Counter(int(calls["sequence"][rows[mine[0]]]) for mine in by_process.values())
         if len(firsts) > 1:

@@ -1,4 +1,4 @@
-"""Diagnoses a job: applies the rules to each window of its trace, and to what is open at last."""
+"""Diagnoses a job: applies the rules to each window of its trace and to calls that never ended."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from transport.diagnose.windows import windows_of
 from transport.plan.routes import Routes
 from transport.trace.store import Store
 
-# A pause is no proof of a hang if it is shorter than this many iterations.
+# A pause that is shorter than this many iterations proves no hang.
 PATIENCE_ITERATIONS = 2.0
-PATIENCE_PAUSES = 2.0  # nor if it is shorter than this many times the longest known pause
+PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlier one proves no hang
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is looked at. rule: in how many windows a fault must be seen.
+    """Options of a diagnosis. rule: in how many windows a fault must be seen.
 
-    use_paths: False: only ranks and pairs, as without weft's own data of paths.
-    routes: the links of paths. from_window: only windows from this one on are judged. now_ns: the
-    time of day, to judge a job that still runs on this host; None: the trace is all there is.
-    patience_ns: no pause that is shorter proves a hang, whatever the trace says. also_slow: judges
-    what slows the job, too, while a hang is only suspected.
+    use_paths: False: judges only ranks and pairs of ranks, without weft's records of paths.
+    routes: the links that each path crosses. from_window: windows before this one are not judged.
+    now_ns: the time of day; a job that still runs on this host is judged up to then, any other one
+    up to the end of its trace. patience_ns: a shorter pause never proves a hang, whatever pauses
+    the trace shows. also_slow: looks for what slows the job even if a hang is suspected.
     """
 
     rule: slow.Rule = field(default_factory=slow.Rule)
@@ -42,7 +42,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """findings: the most certain and most severe first. iterations: windows that were judged."""
+    """findings: hangs and crashes, then what slows the job. iterations: windows of the trace."""
 
     findings: tuple[Finding, ...]
     iterations: int
@@ -69,7 +69,7 @@ def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
 def judged(
     facts: Facts, dead: Sequence[tuple[int, int, int]], settings: Settings, notes: Sequence[str]
 ) -> Diagnosis:
-    """Diagnoses facts. dead: (process, when, peers that found it dead)."""
+    """Diagnoses a job. dead: number of each dead process, when it died, how many peers saw it."""
     windows = windows_of(facts)
     found = hang.crashes(facts, dead) + calls.mismatches(facts)
     stand = hang.standstill_of(facts, windows.usual_ns)
@@ -102,8 +102,8 @@ def _slow(facts: Facts, settings: Settings) -> list[Finding]:
 
 
 def _judged(seen: slow.Seen, at: int, rule: slow.Rule) -> Finding | None:
-    """The finding of a window. Losses explain delays; of a slow place and a straggler, which can
-    cause each other, the clearer one counts."""
+    """The likeliest fault in window `at`. Certain losses come first, as they also delay
+    messages. A slow place and a straggler can look alike: the more confident finding is taken."""
     lossy = slow.lossy_place(seen, at, rule)
     if lossy is not None and lossy.certain:
         return lossy
@@ -113,7 +113,7 @@ def _judged(seen: slow.Seen, at: int, rule: slow.Rule) -> Finding | None:
 
 
 def _merge(merged: list[Finding], found: Finding) -> None:
-    """Adds a finding. If it continues or overlaps one of its class, the weightier one stays."""
+    """Adds a finding. Of findings of one class that overlap in time, the weightier one stays."""
     for at, one in enumerate(merged):
         if one.kind == found.kind and found.from_ns <= one.to_ns:
             kept = found if found.weight > one.weight else one

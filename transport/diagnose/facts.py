@@ -1,6 +1,6 @@
 """Reads what diagnosis needs from a trace: calls, messages by pair of ranks, losses and delays.
 
-Times are nanoseconds on the trace's clock 0. -1 stands for a time that is not known.
+Times are nanoseconds on the clock of the trace's first host (clock 0); -1 stands for unknown.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Process:
     rank: int
     host: str
     pid: int
-    ended: bool | None  # None: the trace does not tell
+    ended: bool | None  # whether its trace was closed; None: not known
     first_ns: int
     last_ns: int
 
@@ -129,8 +129,8 @@ class Facts:
 def facts_of(store: Store, now_ns: int | None = None) -> Facts:
     """Reads the facts of the job that is in the store.
 
-    now_ns: the time of day. If processes of the job still run on this host, the trace counts as
-    going on until then.
+    now_ns: the time of day. If processes of the job still run on this host, the facts extend to
+    this time instead of the last record.
     """
     processes, numbers = _processes(store)
     members = _members(store, numbers)
@@ -162,12 +162,12 @@ def facts_of(store: Store, now_ns: int | None = None) -> Facts:
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """Tables that were made elsewhere, as those of a job that still runs.
+    """Tables that a caller computed instead of reading them from a store, as live diagnosis does.
 
-    Processes have the numbers that facts have. calls, edges: as the queries CALLS and EDGES give
-    them; None: the program has no operations, and its messages are in the store. samples: process,
-    peer, path, time_ns and rtt_ns of paths. sent: as in Facts.
-    end_ns: until when the job was seen; states: as in Facts.
+    Processes are numbered as in Facts. calls, edges: columns as of the queries CALLS and EDGES;
+    None: the program has no operations, and its messages are in the store. samples: the columns
+    process, peer, path, time_ns and rtt_ns. end_ns: the time up to which the job was observed.
+    sent, states: as in Facts.
     """
 
     calls: dict[str, Array] | None
@@ -179,7 +179,7 @@ class Ready:
 
 
 def facts_from(store: Store, ready: Ready) -> Facts:
-    """The facts of tables that were made elsewhere; what is small is in the store."""
+    """Facts from the tables in `ready`, and from a store for processes, connections and events."""
     processes, numbers = _processes(store)
     members = _members(store, numbers)
     if ready.calls is not None and ready.edges is not None:
@@ -206,7 +206,7 @@ def _columns(store: Store, sql: str) -> dict[str, Array]:
 
 
 def _processes(store: Store) -> tuple[list[Process], dict[int, int]]:
-    """The processes by rank, and the number of each one by its number in the trace."""
+    """The processes sorted by rank, and: number of a process in the trace -> its index in them."""
     rows = store.rows(
         "SELECT process, coalesce(rank, -1), coalesce(host, ''), coalesce(pid, 0), ended, "
         "coalesce(first_ns, 0), coalesce(last_ns, 0) FROM processes ORDER BY rank, process"
@@ -226,12 +226,13 @@ def _calls(store: Store, numbers: dict[int, int]) -> dict[str, Array]:
 
 
 def with_instances(found: dict[str, Array]) -> dict[str, Array]:
-    """The calls in order, with the number of each one's operation.
+    """The calls sorted by process and begin; the column `instance` numbers their operations.
 
-    `turn`, if there is such a column: the number of each send or receive among those of its pair.
+    A column `turn`, if present, numbers the sends and receives of each pair of ranks.
     """
     found = _in_order(found)
-    # NCCL does not number sends and receives: the n-th of a pair belong together.
+    # NCCL does not number sends and receives: the n-th send of a rank to another one belongs to
+    # that one's n-th receive.
     alone = found["kind"] == "p2p"
     sends = found["function"] == "Send"
     sender = np.where(sends, found["rank"], found["root"])
@@ -250,7 +251,7 @@ def with_instances(found: dict[str, Array]) -> dict[str, Array]:
 
 
 def ordinals(*keys: Array) -> Array:
-    """For each row its number among the rows with equal keys, in order."""
+    """For each row its index among the rows with the same keys: 0, 1, ..."""
     order = np.lexsort(keys[::-1])
     sorted_keys = [key[order] for key in keys]
     fresh = np.ones(len(order), bool)
@@ -311,7 +312,7 @@ def _edges(
 def _with_ends(
     found: dict[str, Array], members: dict[tuple[int, int], int], calls: dict[str, Array]
 ) -> dict[str, Array]:
-    """The edges with the processes at both ends, and the number of their operation."""
+    """The edges with columns for sender, receiver and operation; drops rows that lack one."""
     peers = zip(found["comm_id"].tolist(), found["peer"].tolist(), strict=True)
     found["target"] = np.array([members.get((int(c), int(p)), -1) for c, p in peers], np.int64)
     found["source"] = found.pop("process")
@@ -329,9 +330,9 @@ def _with_ends(
 
 @dataclass(frozen=True)
 class _Peers:
-    """Which process is at the other end: of a connection, and of an address without its port.
+    """Finds the peer process of a connection, or of an address without its port.
 
-    Addresses that several peers of a process share, as those of one host, are left out.
+    An address that several peers of a process share, as processes of one host do, is left out.
     """
 
     of_connection: dict[tuple[int, int], int]
@@ -368,16 +369,16 @@ def host_of(address: str) -> str:
 
 
 def _by_peer(store: Store, sql: str, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:
-    """The rows of a query with the processes at both ends; -1: it is not known which."""
+    """The rows of a query with columns source and target, processes; -1: not known which."""
     found = _columns(store, sql)
     found["process"] = _numbered(found["process"], numbers)
     return _with_target(found, peers)
 
 
 def _with_target(found: dict[str, Array], peers: _Peers) -> dict[str, Array]:
-    """The rows with the processes at both ends, by the number of one and the address of the other.
+    """Replaces the columns process and peer by source and target, the numbers of both processes.
 
-    There are many rows of few peers: each peer is looked up once.
+    Looks up each peer once, as there are many rows of few peers.
     """
     source = found.pop("process")
     codes: dict[str, int] = {}
@@ -416,7 +417,7 @@ def _losses(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, A
 
 
 def _downs(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:
-    """Events that say that something is down, dead or silent, by time."""
+    """Events that say that a path, flow or process failed, fell silent or recovered, by time."""
     sql = (
         "SELECT process, coalesce(peer, '') AS peer, coalesce(path, 0) AS path, "
         "coalesce(connection, -1)::BIGINT AS connection, time_ns, what, "
@@ -429,7 +430,7 @@ def _downs(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Ar
 
 
 def _samples(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:
-    """States of paths by time."""
+    """Samples of the state of paths, sorted by time."""
     sql = (
         "SELECT process, coalesce(peer, '') AS peer, path, time_ns, coalesce(rtt_ns, 0) AS rtt_ns, "
         "segments_sent, segments_lost, usable FROM paths WHERE time_ns IS NOT NULL ORDER BY time_ns"
@@ -438,7 +439,7 @@ def _samples(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, 
 
 
 def _sent(store: Store, numbers: dict[int, int]) -> dict[str, Array]:
-    """Segments sent by time, process, peer and path, from the shares of stripes."""
+    """Segments sent on each path over time: segments of a stripe times the path's part of them."""
     shares = ", ".join(f"segments * coalesce(path_{at}, 0) / 255.0" for at in range(32))
     sql = f"""
       WITH part AS (

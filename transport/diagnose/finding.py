@@ -1,4 +1,4 @@
-"""A finding: the class of a fault, its place, and the numbers that led there."""
+"""A finding: the class of a fault, its place, and the evidence for it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a fault is. `kind`: rank, nic, link or pair; `name`: as reports show it.
+    """Where a fault is. `kind`: rank, nic, link, pair or network; `name`: as reports show it.
 
     ranks: the ranks that it concerns. side: send, receive, or empty for both or neither.
-    candidates: other places that the numbers cannot tell from it.
+    candidates: names of other places that explain the evidence equally well.
     """
 
     kind: str
@@ -38,11 +38,11 @@ class Place:
 class Finding:
     """One fault.
 
-    from_ns, to_ns: since when and until when it was seen, on the trace's clock 0.
+    from_ns, to_ns: since when and until when it was seen, on the clock of the trace's first host.
     confidence: 0 to 1. certain: direct evidence, or seen in enough windows; otherwise a suspicion.
-    lost_ns: time that the job lost by it, if that is known. weight: how much was seen of it, to
-    compare findings of one class.
-    evidence: one paragraph with the numbers. query: SQL for `weft trace query` that shows them.
+    lost_ns: time that the job lost by it, if that is known. weight: size of the fault, to compare
+    findings of one class. evidence: one paragraph with the numbers. query: SQL for `weft trace
+    query` that shows them.
     """
 
     kind: str

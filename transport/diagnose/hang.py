@@ -16,9 +16,10 @@ from transport.trace.store import Store
 
 Array = NDArray[Any]
 
-QUIET_PAUSES = 2.0  # a process is silent if it records nothing for so many known pauses
-QUIET_SHARE = 0.5  # and for this share of the standstill
-ALL_PATHS = 0.8  # share of the paths of a pair that must fail
+# A process that records nothing for this many times the longest known pause is silent.
+QUIET_PAUSES = 2.0
+QUIET_SHARE = 0.5  # a silent process has recorded nothing for this share of the standstill, too
+ALL_PATHS = 0.8  # a peer counts as cut off if this share of the paths to it failed
 PEER_DEAD = 5  # a status of connections, as in native/core/status.h
 DEAD_QUERY = "SELECT process, peer, end_ns FROM connections WHERE status = 5"
 OPEN_QUERY = (
@@ -56,7 +57,8 @@ def dead(store: Store, numbers: dict[int, int]) -> list[tuple[int, int, int]]:
 
 def crashes(facts: Facts, dead: Sequence[tuple[int, int, int]]) -> list[Finding]:
     """The crashes of processes that peers found dead."""
-    # A process that ended its trace has closed its connections, so it cannot have died before.
+    # A process that closed its trace ended normally: peers report it only because it closed its
+    # connections.
     found = [one for one in dead if facts.processes[one[0]].ended is not True]
     return [
         Finding(
@@ -72,10 +74,10 @@ def crashes(facts: Facts, dead: Sequence[tuple[int, int, int]]) -> list[Finding]
 
 
 def standstill_of(facts: Facts, usual_ns: int) -> Standstill | None:
-    """What stands still for longer than `usual_ns`; None if all processes make progress.
+    """The standstill, if a process made no progress for longer than `usual_ns`; else None.
 
-    Nothing is open in traces of messages alone if all processes were killed: then a process is
-    needed that fell silent before the others.
+    If all processes of a program without NCCL were killed, its trace has no open call. Then a
+    process must have fallen silent before the others.
     """
     calls, edges = facts.calls, facts.edges
     # Progress: operations that begin, that end, and messages that start or arrive.
@@ -94,7 +96,7 @@ def standstill_of(facts: Facts, usual_ns: int) -> Standstill | None:
     open_ = np.flatnonzero(calls["end_ns"] < 0)
     open_ = open_[facts.end_ns - last[calls["process"][open_]] > usual_ns]
     stopped = [one for one, state in facts.states.items() if state in alive.STOPPED]
-    if stopped:  # the kernel's word needs no patience
+    if stopped:  # the kernel says so: no minimum pause is needed
         return Standstill(int(last[stopped].min()), open_, longest_ns)
     if open_.size:
         return Standstill(int(last[calls["process"][open_]].min()), open_, longest_ns)
@@ -117,9 +119,9 @@ def _quiet(facts: Facts, stand: Standstill) -> list[int]:
 
 
 def complaints(facts: Facts, from_ns: int) -> dict[int, tuple[list[int], int]]:
-    """Process -> the peers for which nearly all paths to it fail, and when the first one did.
+    """Process -> the peers that lost nearly all paths to it, and when the first path failed.
 
-    A path fails if it became unusable since `from_ns`, and did not come back.
+    A path failed if it became unusable after `from_ns` and did not become usable again.
     """
     downs = facts.downs
     ends = np.stack([downs["source"], downs["target"], downs["path"]], axis=1).tolist()
@@ -142,7 +144,7 @@ def complaints(facts: Facts, from_ns: int) -> dict[int, tuple[list[int], int]]:
 
 
 def hangs(facts: Facts, stand: Standstill, patience_ns: int) -> list[Finding]:
-    """Why the job stands still; `patience_ns`: a pause of this length is no proof."""
+    """The finding that explains the standstill. patience_ns: a shorter pause proves no hang."""
     paused_ns = facts.end_ns - stand.since_ns
     certain = paused_ns > patience_ns
     for find in (_stopped, _silent, _frozen, _absent, _stuck):
@@ -171,8 +173,9 @@ def _silent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
     found = complaints(facts, stand.since_ns - stand.longest_ns)
     if not found:
         return None
-    # Behind a dead NIC, a process complains about its peers, and they about it. A process that does
-    # not run complains about nobody, and has recorded nothing since.
+    # With a dead NIC, a process reports failed paths to its peers, and its peers report failed
+    # paths to it. A process that does not run reports none, and records nothing after the first
+    # failure.
     complaining = {peer for peers, _ in found.values() for peer in peers}
     cut_off = [one for one in found if one in complaining]
     quiet = [one for one, (_, first_ns) in found.items() if facts.processes[one].last_ns < first_ns]
@@ -201,7 +204,7 @@ def _silent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
 
 
 def _frozen(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
-    """A single process that records nothing any more, while the others still do."""
+    """A single process that records nothing any more, while all others still record something."""
     quiet = _quiet(facts, stand)
     others = [one.last_ns for at, one in enumerate(facts.processes) if at not in quiet]
     if len(quiet) != 1 or not others or max(others) <= stand.since_ns + stand.longest_ns:
@@ -251,7 +254,7 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
 
 
 def _expected(facts: Facts, call: int, comms: dict[int, set[int]]) -> set[int]:
-    """The processes that must call the operation of a call."""
+    """The processes that must call the operation that `call` belongs to."""
     comm, root = int(facts.calls["comm_id"][call]), int(facts.calls["root"][call])
     if facts.calls["kind"][call] != "p2p" or root < 0:
         return comms[comm]
@@ -269,7 +272,7 @@ def _members(facts: Facts) -> dict[int, set[int]]:
 
 
 def _stuck(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
-    """All ranks called, and the operation does not end: the pair whose messages stopped first."""
+    """In an operation that all ranks called and that does not end, the pair furthest behind."""
     calls, edges = facts.calls, facts.edges
     if not stand.open.size:
         return None

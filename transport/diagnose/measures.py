@@ -14,12 +14,14 @@ from transport.diagnose.windows import Windows, begun_ns, kinds_of, medians, mom
 
 Array = NDArray[Any]
 
-SLOW = float(np.log(1.5))  # more than a pair's usual time, from which on messages are slow
-SLOW_ALONE = float(np.log(2.5))  # the same, compared with other pairs
-DEVIATIONS = 6.0  # and more than this many usual deviations
-RELAYS_MIN = 8  # calls of a rank that relays, from which on its own usual time is known
-RECENT = 3  # windows that are not yet history
-HISTORY_MIN, HISTORY_MAX = 2, 50  # windows of which the usual time is the median
+# A pair is slow if its messages take more than 1.5 times the pair's usual time (as logarithms).
+SLOW = float(np.log(1.5))
+# A pair is also slow if its messages take more than 2.5 times as long as those of other pairs.
+SLOW_ALONE = float(np.log(2.5))
+DEVIATIONS = 6.0  # in both cases the excess must be more than so many usual deviations
+RELAYS_MIN = 8  # calls that a relaying rank needs before its usual time is known
+RECENT = 3  # the usual time leaves out the latest windows, to notice a fault that lasts
+HISTORY_MIN, HISTORY_MAX = 2, 50  # fewest and most windows whose median is the usual time
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +39,8 @@ class Lateness:
 def own_ns(calls: dict[str, Array]) -> Array:
     """For each call, the time that the rank spent on its own before it; -1: not known.
 
-    It is the time since the rank's latest other operation ended or, if that still ran, began. Calls
-    that send nothing have none. Only a Send waits for the end of a Send.
+    It is the time since the rank's latest other operation ended or, if that still ran, began. A
+    call that sends nothing has no such time. The end of a Send counts only before another Send.
     """
     begun, process = calls["arrival_ns"], calls["process"]
     is_send = calls["function"] == "Send"
@@ -46,8 +48,8 @@ def own_ns(calls: dict[str, Array]) -> Array:
     for one in np.unique(process):
         mine = np.flatnonzero(process == one)
         done = mine[calls["end_ns"][mine] >= 0]
-        # What a rank receives may be there before the rank comes to the operation. That operation
-        # ends later than it begins.
+        # What a rank receives may arrive before the rank calls the operation, which then seems to
+        # end before it begins: such an end counts as just after the begin.
         ends = np.maximum(calls["end_ns"][done], begun[done] + 1)
         starts = np.sort(begun[mine][begun[mine] >= 0])
         for sends in (False, True):
@@ -79,7 +81,8 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     known = own >= 0
     excess, gpu = np.zeros(len(own)), np.zeros(len(own))
     excess[known] = beyond_doubt(group[known], own[known])
-    # A rank whose input came early has time on its own, too, but it is not later than its peers.
+    # A rank whose input came early also spends time on its own, but it is late only if its peers
+    # were there before.
     arrival = calls["arrival_ns"]
     after_peers = arrival - medians(calls["instance"], begun_ns(calls))
     excess = np.where(calls["kind"] == "collective", np.minimum(excess, after_peers), excess)
@@ -106,8 +109,8 @@ def _directed(calls: dict[str, Array]) -> Array:
 def relaying_of(facts: Facts, kinds: Array) -> Array:
     """Which calls send only what the rank has received, as those of the inner ranks of a tree.
 
-    When such a call sends first is a matter of other ranks, so it is compared with the same rank's
-    other calls. A rank relays if in every operation of a kind and communicator it received first.
+    Other ranks decide when such a call first sends, so it is compared with other calls of its own
+    rank. A rank relays if in every operation of a kind and communicator it received first.
     """
     calls, edges = facts.calls, facts.edges
     ranks = len(facts.processes)
@@ -127,7 +130,7 @@ def relaying_of(facts: Facts, kinds: Array) -> Array:
 
 
 def beyond_doubt(groups: Array, values: Array) -> Array:
-    """By how much values are above the median of their group; 0 for what is usual there."""
+    """By how much values exceed the median of their group; 0 if they deviate no more than usual."""
     above = values - medians(groups, values)
     usual = 1.4826 * medians(groups, np.abs(above))
     return np.where(above > DEVIATIONS * usual, above, 0.0)
@@ -147,9 +150,9 @@ def roles_of(process: Array, kinds: Array) -> Array:
 class Delays:
     """How long messages took, by window and pair of ranks.
 
-    pairs: [pair, 2] sender and receiver. excess: [window, pair] logarithm of the time of a message
-    over what is usual; 0 if none was sent. slow: [window, pair] whether it is beyond doubt.
-    lost_ns: [window, pair] what the operations' messages took longer than usual, in sum.
+    pairs: [pair, 2] sender and receiver. excess: [window, pair] logarithm of a message's time over
+    its usual time; 0 if none was sent. slow: [window, pair] whether the excess is clear.
+    lost_ns: [window, pair] by how much the pair's operations exceed their usual time, in sum.
     """
 
     pairs: Array
@@ -159,8 +162,11 @@ class Delays:
 
 
 def delays_of(facts: Facts, windows: Windows) -> Delays:
-    """What is usual for a pair and a kind of operation is, if that is known, what the pair had in
-    earlier windows, as compared with other pairs; else what other pairs have in this window."""
+    """How long messages took, compared with the usual time of their pair and kind of operation.
+
+    The usual time is the pair's in earlier windows, relative to other pairs; without enough
+    windows, that of the other pairs in this window.
+    """
     edges, calls = facts.edges, facts.calls
     ends = np.stack([edges["source"], edges["target"]], axis=1)
     pairs, pair = np.unique(ends, axis=0, return_inverse=True)
@@ -191,7 +197,7 @@ def delays_of(facts: Facts, windows: Windows) -> Delays:
 
 
 def _table(shape: tuple[int, int], window: Array, pair: Array, latency: Array) -> Array:
-    """The mean of each window and pair; NaN where there is no message."""
+    """The mean of `latency` for each window and pair; NaN where there is no message."""
     total, count = np.zeros(shape), np.zeros(shape)
     np.add.at(total, (window, pair), latency)
     np.add.at(count, (window, pair), 1)
@@ -200,7 +206,7 @@ def _table(shape: tuple[int, int], window: Array, pair: Array, latency: Array) -
 
 
 def _excess_of_kind(table: Array) -> tuple[Array, Array]:
-    """The excess of each window and pair, and whether it is beyond doubt."""
+    """The excess of each window and pair over the usual time, and whether it is clear."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # windows and pairs without messages
         against = table - np.nanmedian(table, axis=1, keepdims=True)

@@ -20,13 +20,13 @@ from transport.plan.routes import undirected
 
 Array = NDArray[Any]
 
-TIE = 0.005  # places whose shares differ by less cannot be told apart
-PAIR_BONUS = 0.1  # a pair must explain so much more than a NIC or a link
+TIE = 0.005  # shares of explained variance that differ by less count as equal
+PAIR_BONUS = 0.1  # a pair must explain so much more than a NIC or a link to be chosen
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A place, the observations in which it takes part, and how strongly: weight, above 0 to 1."""
+    """A place, the observations that it affects, and how strongly: weight, above 0 to 1."""
 
     place: Place
     at: Array
@@ -69,7 +69,7 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Explanation:
-    """share: of the variance, 0 to 1. purity: share of the place's observations in excess."""
+    """share: of the variance (0 to 1). purity: share of the place's observations in excess."""
 
     place: Place
     share: float
@@ -118,8 +118,8 @@ def pairs(facts: Facts, source: Array, target: Array) -> list[Candidate]:
 class Crossings:
     """Which path crosses which link between switches: one row for each path and link.
 
-    path: column of the path. link: number of the link. hop: how many such links it crosses before.
-    Links of hosts are left out: they are NICs.
+    path: column of the path. link: number of the link. hop: how many such links the path crosses
+    before. Links between hosts and switches are left out, as NICs stand for them.
     """
 
     path: Array
@@ -131,7 +131,7 @@ class Crossings:
 
 
 def crossings(passed: list[tuple[int, ...]]) -> Crossings:
-    """passed: numbers of the links of each path, in order, with those of the hosts."""
+    """The crossings of paths. passed: numbers of each path's links, in order, hosts' included."""
     rows = [
         (at, number, hop)
         for at, numbers in enumerate(passed)
@@ -143,12 +143,12 @@ def crossings(passed: list[tuple[int, ...]]) -> Crossings:
 
 def links(crossed: Crossings, at: Array, share: Array, names: tuple[str, ...],
           share_min: float = 0.0) -> list[Candidate]:  # fmt: skip
-    """The links between switches, in both directions and in one.
+    """Candidates for each link between switches: in both directions, and in each one alone.
 
     at: [row of crossed] the observation that the path belongs to. share: [row] the part of that
     observation which takes this path. Links with no more than share_min of any observation are
-    left out. Of links that explain the same, packets wait in front of the one that they cross
-    first.
+    left out. Of links that explain the same, the one that is crossed first has the lowest rank, as
+    packets wait in front of it.
     """
     of_link = _groups(crossed.link)
     first_hop = {number: int(crossed.hop[rows].min()) for number, rows in of_link.items()}

@@ -1,4 +1,4 @@
-"""Says a diagnosis as text and as JSON."""
+"""Formats a diagnosis as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transport.sim.units import time_text
 
 
 def looked_at(found: Diagnosis) -> str:
-    """What was looked at, in one line."""
+    """One line that says how many ranks and iterations were judged."""
     return f"{found.ranks} ranks, {found.iterations} iterations of {time_text(found.iteration_ns)}"
 
 

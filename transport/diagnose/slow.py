@@ -20,15 +20,17 @@ from transport.diagnose.windows import Windows
 Array = NDArray[Any]
 
 LATE_SHARE = 0.06  # of an iteration: a rank that comes later than this is late
-LOST_SHARE = 0.03  # of an iteration: slow messages that cost less do not matter
-LOSSES_MIN = 8  # segments
+LOST_SHARE = 0.03  # a slow place must cost the job at least this share of an iteration
+LOSSES_MIN = 8  # a place is lossy if it lost at least so many segments
 LOSS_RATE_MIN = 1e-3
-HOST_LOSS_RATE = 0.01  # hosts lose less by full sockets, if not at once
-LOSS_CONTRAST = 10.0  # how much more a place loses than all others
-QUEUED_RATIO = 1.5  # losses on paths with such round-trip times are those of full queues
-GROWN_RATIO = 3.0  # the same, compared with earlier round-trip times of the same paths
-QUEUED_LATER = 2  # windows after those in which losses were seen
-SHARE_MIN, PURITY_MIN = 0.25, 0.5  # a place that explains less is none
+HOST_LOSS_RATE = 0.01  # hosts lose a smaller share by full sockets, except in short bursts
+LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times that of other paths
+QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
+# Queues are full if a path's round-trip time is this many times its own earlier one.
+GROWN_RATIO = 3.0
+QUEUED_LATER = 2  # windows after a loss whose round-trip times count, too
+# Least share of the delays that a place explains, and of its pairs that are slow.
+SHARE_MIN, PURITY_MIN = 0.25, 0.5
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 
 DELAY_QUERY = (
@@ -58,7 +60,7 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What the rules look at: the measures of all windows, and the window that is judged."""
+    """What the rules look at: the facts and measures of all windows."""
 
     facts: Facts
     windows: Windows
@@ -68,7 +70,7 @@ class Seen:
 
     @cached_property
     def places_of_paths(self) -> places.Candidates:
-        """NICs, links and pairs as places of paths."""
+        """Candidates whose observations are paths: NICs, links and pairs."""
         assert self.paths is not None
         source, target = self.paths.ends[:, 0], self.paths.ends[:, 1]
         crossed = self.paths.crossings
@@ -119,7 +121,7 @@ def straggler(seen: Seen, at: int, rule: Rule) -> Finding | None:
 
 
 def _confidence(times_the_limit: float) -> float:
-    """Grows from 0.7 at a limit to 0.99."""
+    """Confidence: 0.7 at the limit, up to 0.99 far above it."""
     return float(round(min(0.99, 1 - 0.3 / max(times_the_limit, 1.0) ** 1.5), 2))
 
 
@@ -167,7 +169,7 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
 
 
 def _links_of_pairs(paths: Paths, pairs: Array, span: slice) -> list[places.Candidate]:
-    """Links as places of pairs. A weight is the share of the pair's segments that cross a link."""
+    """Candidates for links, observed by pairs. Weight: the part of a pair's segments on a link."""
     if not len(pairs):
         return []
     sent = paths.sent[span].sum(axis=0)
@@ -205,11 +207,11 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     often = ((paths.lost[span] + paths.timeouts[span])[:, mine] > 0).any(axis=1).sum()
     begin, end = seen.windows.span(span.start, at)
     down = float(downs[mine].sum())
-    # A host whose socket overflows loses many packets at once, and seldom. Without routes, that
-    # cannot be told from a link by its place.
+    # A host whose socket overflows also loses many packets at once, but seldom. Without routes,
+    # only losses in every window tell a lossy link from it.
     steady = bool(paths.names) or (rate >= HOST_LOSS_RATE and often == span.stop - span.start)
-    # Full queues also lose packets, for a moment, above all at the start. Later, paths that become
-    # unusable are direct evidence.
+    # Full queues also lose packets for a moment, above all when a job starts, so losses must
+    # repeat; after the start, paths that became unusable are evidence enough.
     if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
         return None
     text = (
@@ -257,7 +259,7 @@ def _most_lossy(
 
 
 def _lossy_somewhere(lost: Array, sent: Array) -> tuple[Place, float, float, Array] | None:
-    """Losses on paths that have no place in common, as far as is known: routes would tell.
+    """Losses on paths for which no common place is known; routes might show one.
 
     Hosts also lose packets, if their sockets' buffers are full, so this is only a suspicion.
     """
@@ -273,7 +275,7 @@ def _rate(lost: Array, sent: Array) -> Array:
 
 
 def _log_likelihood(lost: Array, sent: Array) -> Array:
-    """Of so many losses, if all segments are lost equally often."""
+    """Log-likelihood of losing `lost` of `sent` segments, if all are equally likely to be lost."""
     total = np.maximum(sent, 1.0)
     rate = np.clip(lost / total, 1e-9, 1 - 1e-9)
     return np.asarray(lost * np.log(rate) + (total - lost) * np.log(1 - rate))
@@ -282,8 +284,8 @@ def _log_likelihood(lost: Array, sent: Array) -> Array:
 def _queued(paths: Paths, span: slice, mine: Array, lossy: Array) -> bool | None:
     """Whether lossy paths of a place had much longer round-trip times than others, or than before.
 
-    Others are paths of the same pair or, if none is left, paths that cross as many links. None: the
-    round-trip times of the lossy paths are not known.
+    The others are paths of the same pair or, if there are none, paths that cross as many links.
+    None: the round-trip times of the lossy paths are not known.
     """
     rtt = _longest_rtt(paths, span)
     seen = np.flatnonzero(mine & lossy & ~np.isnan(rtt))
@@ -309,10 +311,10 @@ def _queued(paths: Paths, span: slice, mine: Array, lossy: Array) -> bool | None
 
 
 def _longest_rtt(paths: Paths, span: slice) -> Array:
-    """[path]: the longest round-trip time in some windows and the next ones; NaN: not known.
+    """[path]: the longest round-trip time in `span` and the windows after it; NaN: not known.
 
-    Packets that are lost have no round-trip time, so a full queue is seen in those that come later.
-    The next sample after them counts as well: real processes write one a second.
+    A lost packet has no round-trip time, so a full queue shows in packets that come later. The
+    next sample after these windows counts as well: real processes write one a second.
     """
     stop = span.stop + QUEUED_LATER
     with warnings.catch_warnings():

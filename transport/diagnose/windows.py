@@ -13,7 +13,7 @@ from transport.diagnose.facts import Facts
 Array = NDArray[Any]
 
 PERIOD_MAX = 512  # operations of an iteration, at most
-MESSAGES_MIN = 16  # calls of a window, if the program has no collectives
+MESSAGES_MIN = 16  # calls of a window, at least, if the program has no collectives
 LIKE = 0.9  # an iteration is the shortest period that repeats nearly as well as the best one
 
 
@@ -37,7 +37,7 @@ class Windows:
         return np.maximum(np.searchsorted(self.starts_ns, times_ns, side="right") - 1, 0)
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Begin and end of some windows."""
+        """Begin of window `first` and end of window `last`."""
         end = self.starts_ns[last + 1] if last + 1 < self.count else self.end_ns
         return int(self.starts_ns[first]), int(end)
 
@@ -76,7 +76,7 @@ def windows_of(facts: Facts) -> Windows:
     mine = np.flatnonzero(calls["process"] == busiest)
     period = period_of(kinds_of(calls)[mine])
     if not (calls["kind"] == "collective").any():
-        # Messages repeat long before an iteration does.
+        # Messages repeat many times within an iteration, so a window holds several repetitions.
         period *= -(-MESSAGES_MIN // period)
     times = moments(calls)[mine][::period]
     return Windows(np.unique(np.maximum.accumulate(times)), facts.end_ns, period)

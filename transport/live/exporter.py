@@ -95,7 +95,7 @@ class Exporter:
         self._scraped = True
 
     def _fitting(self, reading: Reading, pages: list[Page]) -> tuple[Samples, int]:
-        """The samples, with as many labels as the bound allows; number of endpoints left out."""
+        """The samples, with as many labels as fit into series_max; number of endpoints left out."""
         least = 0 if self.paths else 1
         level = max(self._level, least)
         if level > least and len(self._made(reading, pages, level - 1)) <= self._relaxed_max():

@@ -23,7 +23,7 @@ PATHS_MAX = 256
 DRAWS = 32  # random assignments, from which the expectation of ECMP is estimated
 _Key = tuple[str, str, int, int]  # sender, receiver, engine of each
 MOVES_MAX = 20_000
-SLOTS_SMALL = 256  # with so few paths, the search starts from every draw
+SLOTS_SMALL = 256  # with at most so many paths, the search starts from every random assignment
 
 
 class AssignError(InvalidArgumentError):
@@ -47,9 +47,10 @@ class PairPlan:
 
 @dataclass(frozen=True, eq=False)
 class Assigned:
-    """busiest_bytes: on the busiest link of those that a plan can choose. bound_bytes: no plan is
+    """Loads in bytes. busiest_bytes: of the busiest link that a plan can choose.
 
-    better. ecmp_bytes: what random choice gives on average, and ecmp_most_bytes in its worst draw.
+    bound_bytes: no plan makes busiest_bytes less. ecmp_bytes: its average if paths are chosen at
+    random, as by ECMP; ecmp_most_bytes: its most.
     """
 
     pairs: tuple[PairPlan, ...]
@@ -69,7 +70,8 @@ class Problem:
     ways: pair -> its ways. room: way -> how many paths of the routes take it.
     """
 
-    pairs: list[tuple[str, str]]  # with several engines: once for each engine here and there
+    # With several engines: once for each pair of an engine of the sender and one of the receiver.
+    pairs: list[tuple[str, str]]
     sent: Array  # bytes of each pair
     spare: int
     links: Array
@@ -88,19 +90,19 @@ def assign(
     avoid: Sequence[str] = (),
     base: Mapping[str, float] | None = None,
 ) -> Assigned:
-    """Chooses `paths` paths for each pair that sends, and for its acknowledgments.
+    """Chooses `paths` paths for each pair that sends, and for the acknowledgments that return.
 
     engines: engines of a process, which share the ports of the routes equally; each pair of
-    engines gets `paths` paths.
-    avoid: links, in one or both directions, that are used only where there is no other way.
-    base: bytes that other jobs send over links.
+    engines gets `paths` paths. avoid: links, in one or both directions, that are used only where
+    there is no other way. base: bytes that other jobs send over links.
     """
     if not 1 <= paths <= PATHS_MAX:
         raise AssignError(f"{paths} paths: expected 1 to {PATHS_MAX}")
     if not demand:
         raise AssignError("nothing is sent between hosts: there is nothing to plan")
     ends = {pair[:2] for pair in routes.of}
-    answers = {(b, a): paths * engines**2 for a, b in demand if (b, a) in ends}  # a byte a path
+    # One byte for each path.
+    answers = {(b, a): paths * engines**2 for a, b in demand if (b, a) in ends}
     problem, notes = _problem(
         routes, answers | dict(demand), (paths, engines), {*avoid, *routes.sick}
     )
@@ -130,7 +132,8 @@ def _search(problem: Problem, before: Array, drawn: list[Array], bound: float) -
     free = _free_links(problem)
     peaks = [_peak(problem, one, before, free) for one in drawn]
     chosen = _improve(problem, _greedy(problem, before), before)
-    # Moves end where no single one helps. Starts at random choices may end elsewhere.
+    # _improve() ends where no single move helps. From a random start it may end at a better
+    # choice.
     small = chosen.size <= SLOTS_SMALL
     for start in drawn if small else [drawn[int(np.argmin(peaks))]]:
         peak = _peak(problem, chosen, before, free)
@@ -145,7 +148,7 @@ def _search(problem: Problem, before: Array, drawn: list[Array], bound: float) -
 def _problem(
     routes: Routes, demand: Mapping[tuple[str, str], int], shape: tuple[int, int], avoid: set[str]
 ) -> tuple[Problem, list[str]]:
-    """shape: the number of paths, and of engines."""
+    """The problem, and notes for the user. shape: the number of paths, and of engines."""
     by_pair: dict[_Key, dict[tuple[int, ...], list[int]]] = defaultdict(dict)
     engines_of = _engines_of(routes, shape[1])
     known = np.array([UNKNOWN not in link for link in routes.links] or [True])
@@ -192,12 +195,12 @@ def _problem(
 
 
 def _engines_of(routes: Routes, engines: int) -> Callable[[str, str, int], tuple[int, int]]:
-    """The engine here and the engine there that have the ports of a path."""
+    """A function of a path: the engines of sender and receiver that own the path's ports."""
     if engines == 1:
         return lambda *_: (0, 0)
     every = {port for pair in routes.ports.values() for port in pair}
     if not every:
-        raise AssignError("the routes have no ports, so they cannot be shared among engines")
+        raise AssignError("the routes have no ports to share among engines: plan for one engine")
     count = max(every) - min(every) + 1
     if count % engines != 0:
         raise AssignError(
@@ -309,7 +312,8 @@ def _best_move(
         old = problem.links[chosen[pair, slot]]
         links = problem.links[ways]
         added = load[links] + each[pair] * ~np.isin(links, old)
-        added[np.isin(links, old)] = -1.0  # a link of both ways stays as loaded as it is
+        # A link that both ways cross carries the path before and after the move.
+        added[np.isin(links, old)] = -1.0
         peaks = np.where(used < problem.room[ways], added.max(axis=1), np.inf)
         peaks[(links == busiest).any(axis=1)] = np.inf
         at = int(peaks.argmin())
@@ -319,9 +323,10 @@ def _best_move(
 
 
 def _bound(problem: Problem, before: Array, free: Array) -> float:
-    """What some link must carry: sets of links of which each way of some pairs crosses one.
+    """A lower bound of the busiest link's load, whatever the plan.
 
-    And a path is on one way: its link carries the whole path.
+    If every way of some pairs crosses a link of a set, these links together carry all bytes of the
+    pairs. And some way of a pair carries at least one whole path.
     """
     sets: dict[frozenset[int], float] = defaultdict(float)
     most = float(before[free].max(initial=0.0))

@@ -1,4 +1,4 @@
-"""Gives the weights that `weft plan watch` writes to the live connections of this process.
+"""Applies the weights that `weft plan watch` computed to the open connections of this process.
 
 Use it as the step of a control loop: ControlLoop(endpoint, Follower(file), pace_s=0.05). The
 endpoint needs a path policy with weights: path_policy="weighted".
@@ -18,7 +18,7 @@ from transport.plan.watch import WeightsError, read
 class Follower:
     """A step that sets the weights of each connection when the file changes.
 
-    A file that is missing or wrong changes nothing; on_error hears of it once.
+    A missing or wrong file changes nothing; on_error is called once with what is wrong in it.
     """
 
     def __init__(self, file: Path | str, on_error: Callable[[str], None] | None = None) -> None:
@@ -31,7 +31,7 @@ class Follower:
         try:
             status = self._file.stat()
         except OSError:
-            return None  # no watch has begun
+            return None  # weft plan watch has not written the file yet
         version = status.st_mtime_ns, status.st_ino, len(telemetry.connections)
         if version == self._version:
             return None
@@ -47,7 +47,8 @@ class Follower:
             peer = seen.connection.peer_address.partition(" port ")[0]
             rows = list(mine.get(peer, {}).values())
             if len(rows) != 1:
-                continue  # with several engines, a connection's paths have weights of their own
+                # Several engines have different weights, but a connection takes only one set.
+                continue
             weight = rows[0]
             try:
                 seen.connection.set_params("path", weight=weight)

@@ -1,4 +1,4 @@
-"""Makes routes of what probes heard: names routers, joins hops to links, finds lossy links."""
+"""Makes routes from answers to probes: names routers, joins hops to links, finds lossy links."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import numpy as np
 from transport.plan.probe import End, Heard, ProbeError
 from transport.plan.routes import UNKNOWN, Routes
 
-SICK_SHARE = 0.05  # a link is sick if probes over it are lost this much more often than before it
-SICK_PROBES = 20  # ... and so many probes crossed it
-DEVIATIONS = 4.0  # ... and the difference is so many standard deviations
+SICK_SHARE = 0.05  # a link is sick if it loses this share of its probes beyond what is usual
+SICK_PROBES = 20  # a link counts as sick only if so many probes crossed it
+DEVIATIONS = 4.0  # a sick link's excess loss is at least so many standard deviations
 
 
 @dataclass(frozen=True)
 class Loss:
-    """share: of the probes that crossed a link. deviation: standard deviation of the share."""
+    """share: of a link's probes, lost beyond what is usual. deviation: its standard deviation."""
 
     share: float
     probes: int
@@ -35,7 +35,7 @@ class Loss:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What probing found. loss: link -> what was lost on it. unknown: flows with unknown hops."""
+    """What probing found. loss: link -> its loss. unknown: number of flows with an unknown hop."""
 
     routes: Routes
     notes: tuple[str, ...]
@@ -44,12 +44,13 @@ class Found:
 
 
 class Aliases:
-    """Sets of addresses of one router."""
+    """Groups the addresses of each router, and gives it a name."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
         self._of: dict[str, str] = {}
-        self._name_of: dict[str, str] = {}  # root -> name, made when first asked for
+        # First address of a router -> its name, once it was needed.
+        self._name_of: dict[str, str] = {}
 
     def root(self, address: str) -> str:
         while (above := self._of.get(address, address)) != address:
@@ -57,7 +58,7 @@ class Aliases:
         return address
 
     def join(self, addresses: Sequence[str]) -> None:
-        """Addresses of one router; those with names of their own stay as they are named."""
+        """Notes that one router has these addresses. An address in `names` keeps its own name."""
         plain = sorted({self.root(one) for one in addresses}, key=order)
         for one in plain[1:]:
             self._of[one] = plain[0]
@@ -141,8 +142,8 @@ def found(ends: Sequence[End], heard: Heard, names: Mapping[str, str]) -> Found:
 def _lengths(heard: Heard) -> dict[tuple[int, int], int]:
     """For each pair of ends the TTL that reaches the target.
 
-    If the target never answered: the one behind the last router, if larger TTLs were tried; else
-    one more, for a hop that is not known.
+    If the target never answered, it is guessed: one more than the last router's if larger TTLs
+    were tried; else two more, for one unknown hop.
     """
     last: dict[tuple[int, int], int] = defaultdict(int)
     tried: dict[tuple[int, int], int] = defaultdict(int)
@@ -164,7 +165,8 @@ def _aliases(
     length: Mapping[tuple[int, int], int],
     names: Mapping[str, str],
 ) -> Aliases:
-    """A NIC has one cable, so all first routers from it, and all last ones to it, are one."""
+    """Joins the addresses of a router: a NIC's cable leads to one router, so all first routers
+    from the NIC are the same router, and so are all last ones to it."""
     next_to: dict[int, set[str]] = defaultdict(set)
     for (at, ttl), seen in heard.of.items():
         flow = heard.flows[at]
@@ -195,7 +197,8 @@ def _way(
     for ttl in range(1, last + 1):
         here = _names_at(heard, aliases, at, ttl)
         if not here and ttl in (1, last):
-            # There is one first and one last router, and other flows may have got its answer.
+            # All flows pass the same first router, and the same last one: take its name from flows
+            # that got an answer.
             here = only[(flow.source, -1) if ttl == 1 != last else pair]
         steady = steady and len(here) < 2
         nodes.append(next(iter(here)) if len(here) == 1 else f"{UNKNOWN}{ttl}")
@@ -223,10 +226,10 @@ def _names_at(heard: Heard, aliases: Aliases, at: int, ttl: int) -> set[str]:
 
 
 def _losses(heard: Heard, ways: Sequence[Sequence[str]]) -> dict[str, Loss]:
-    """For each link the share of probes lost on it, beyond that of other links as far away.
+    """For each link the share of probes lost on it, beyond the median of other links as far away.
 
-    A probe with a larger TTL crosses the link too, so a router that answers few probes does not
-    make the link to it look lossy. And what was lost before the link does not count.
+    Probes with a larger TTL cross the link, too, so a router that answers few probes does not make
+    the link to it look lossy. Losses before the link are subtracted.
     """
     sent: dict[tuple[str, int], int] = defaultdict(int)
     answered: dict[tuple[str, int], int] = defaultdict(int)

@@ -22,7 +22,7 @@ FILE = "plan.json"
 VERSION = 1
 BYTES_MAX = 1 << 28
 STEP_S = 0.05
-PAIR_PATHS_MAX = PATHS_MAX * 64  # eight engines at each end
+PAIR_PATHS_MAX = PATHS_MAX * 64  # 64 pairs of engines: eight engines at each end
 
 
 class PlanError(InvalidArgumentError):
@@ -31,7 +31,7 @@ class PlanError(InvalidArgumentError):
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """fabric: what tells the fabric from others. jobs: name -> the paths of its pairs of NICs."""
+    """fabric: identifies the fabric. jobs: name -> the paths of its pairs of NICs."""
 
     fabric: str
     jobs: dict[str, tuple[PairPlan, ...]] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Plan:
         return replace(self, jobs=jobs | ({name: tuple(pairs)} if pairs else {}))
 
     def load(self, *, without: str = "") -> dict[str, float]:
-        """Link -> bytes that all jobs but one send over it."""
+        """Link -> bytes that all jobs except `without` send over it."""
         carried: dict[str, float] = defaultdict(float)
         for name, pairs in self.jobs.items():
             for pair in pairs if name != without else ():

@@ -1,7 +1,7 @@
-"""Sends UDP datagrams whose TTL ends on the way, and notes which routers say so.
+"""Sends UDP datagrams whose TTL expires at a router, and notes which routers report that.
 
-A datagram has the ports of the flow that it stands for, so routers send it where they send the
-flow. Routers answer with ICMP time exceeded, which the kernel hands to the socket (IP_RECVERR).
+A probe has the addresses and ports of a flow, so routers send it where they send the flow. Routers
+answer with ICMP time exceeded, which the kernel hands to the socket (IP_RECVERR).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MARK = struct.Struct("!4sII")  # payload: magic, number of the round, TTL
 MAGIC, ECHO = b"weft", b"echo"
 TTL_MAX = 255
 BURST = 16  # probes sent before answers are read
-STALE_S = 2.5  # a TTL is done if for so long no more flows got an answer
+STALE_S = 2.5  # retries at a TTL end if no further flow got an answer for so long
 SILENT_MAX = 3  # after so many TTLs without any answer, probing ends
 
 
@@ -35,7 +35,10 @@ class ProbeError(InvalidArgumentError):
 
 @dataclass(frozen=True)
 class End:
-    """A NIC that is probed from or to. enter: opens a socket in the network of the NIC's host."""
+    """A NIC that is probed from or to.
+
+    open_socket: opens a UDP socket in the network of the NIC's host; None: in this one.
+    """
 
     name: str
     address: str
@@ -44,7 +47,7 @@ class End:
 
 @dataclass(frozen=True)
 class Flow:
-    """One 5-tuple; source and target are numbers of ends."""
+    """One 5-tuple; source and target are indexes of ends."""
 
     source: int
     target: int
@@ -69,7 +72,7 @@ class Limits:
 
 @dataclass
 class Seen:
-    """What the probes of one flow and TTL told."""
+    """The answers to the probes of one flow and TTL."""
 
     sent: int = 0
     answered: int = 0
@@ -79,7 +82,7 @@ class Seen:
 
 @dataclass
 class Heard:
-    """What all probes told. of: (flow, TTL) -> what was seen. hops: ends -> TTL that reaches."""
+    """The answers to all probes, by (flow, TTL). hops: pair of ends -> TTL to reach the target."""
 
     flows: list[Flow]
     of: dict[tuple[int, int], Seen] = field(default_factory=dict)
@@ -184,7 +187,7 @@ class Prober:
         self.heard.of.clear()
 
     def _under_way(self, ttl: int) -> list[int]:
-        """The flows whose targets are further away."""
+        """The flows whose targets are more than `ttl` hops away, as far as known."""
         return [one for one in range(len(self.heard.flows)) if not self._is_behind(one, ttl)]
 
     def _is_behind(self, flow: int, ttl: int) -> bool:
@@ -200,7 +203,7 @@ class Prober:
             waiting = self._open(ttl, flows)
             tries += 1
             answered = sum(bool(self.heard.of[one, ttl].answered) for one in flows)
-            # Routers answer so many probes a second: goes on while more flows become known.
+            # Routers limit their answers per second: retry as long as further flows get an answer.
             if answered == 0 and tries >= self._limits.tries:
                 break
             if answered > known:
@@ -215,7 +218,10 @@ class Prober:
             self._send_all(ttl, again)
 
     def _open(self, ttl: int, flows: list[int]) -> list[int]:
-        """The flows that need another probe. One answer is enough for the first and last router."""
+        """The flows that need another probe.
+
+        One answer is enough for the first router from a NIC, and for the last one to a NIC.
+        """
         answered = [one for one in flows if self.heard.of[one, ttl].answered]
         sources = {self.heard.flows[one].source for one in answered} if ttl == 1 else set()
         last = {
@@ -253,7 +259,7 @@ class Prober:
 
     def _pace(self) -> None:
         now_s = time.monotonic()
-        if self._next_s > now_s + 0.002:  # sleeping for less would take longer than asked for
+        if self._next_s > now_s + 0.002:  # a shorter sleep would last longer than requested
             time.sleep(self._next_s - now_s)
         self._next_s = max(self._next_s, now_s - 0.01) + 1 / self._limits.rate_per_s
         self.heard.sent += 1
@@ -267,7 +273,7 @@ class Prober:
                 opened.sendto(payload, to)
                 return
             except OSError:
-                continue  # an earlier ICMP error of the socket is reported here; sends again
+                continue  # sendto() reported an earlier ICMP error of the socket: send again
 
     def _read(self, wait_s: float, ttl: int, payload: bytes, left: set[int]) -> None:
         for descriptor, ready in self._poll.poll(max(int(wait_s * 1_000), 1) if wait_s else 0):
@@ -314,7 +320,7 @@ class Prober:
         self.heard.hops[ends] = min(ttl, self.heard.hops.get(ends, ttl))
 
     def _note(self, flow: int, ttl: int, data: bytes) -> bool:
-        """Notes an answer. False if it says nothing of the way."""
+        """Notes an answer. False if it answers no open probe of this flow and TTL."""
         if len(data) < ERROR.size:
             return False
         _, origin, kind, _, _, _, _, number = ERROR.unpack_from(data)

@@ -26,10 +26,10 @@ class Routes:
     """links: the name of each link in one direction, as leaf0>spine1.
 
     of: (host, host, path) -> numbers of the links in the order in which a packet crosses them.
-    ports: (host, host, path) -> the UDP source and destination port that take this way.
-    addresses: host -> its IP address. sick: names of links that lost many probes.
-    fabric: what tells this fabric from others; empty: it follows from the hosts and the links.
-    A host with several NICs has one name for each, host/side; sides do not reach each other.
+    ports: (host, host, path) -> the UDP source and destination port that take this way. addresses:
+    host -> its IP address. sick: names of links that lost many probes. fabric: identifies the
+    fabric; empty: fingerprint() makes it from the hosts and links. A host with several NICs has
+    one name for each, host/side; sides do not reach each other.
     """
 
     links: tuple[str, ...]
@@ -56,7 +56,7 @@ class Routes:
         file.write_text(json.dumps(made, separators=(",", ":")) + "\n")
 
     def fingerprint(self) -> str:
-        """What tells this fabric from others: given, or made from its hosts and known links."""
+        """Identifies the fabric: `fabric` if given, else a hash of its hosts and known links."""
         if self.fabric:
             return self.fabric
         known = {undirected(link) for link in self.links if UNKNOWN not in link}
@@ -94,7 +94,7 @@ def _checked(found: Any, file: Path) -> Routes:
     for source, target, path, passed in found["routes"]:
         numbers = tuple(int(one) for one in passed)
         if any(not 0 <= one < len(links) for one in numbers):
-            raise RoutesError(f"{file}: a route names link {max(numbers)} of {len(links)}")
+            raise RoutesError(f"{file}: a route names link {max(numbers)} of {len(links)} links")
         of[str(source), str(target), int(path)] = numbers
     ports = {}
     for source, target, path, *pair in found.get("ports", []):
@@ -131,7 +131,7 @@ def merged(parts: Sequence[Routes]) -> Routes:
 
 
 def side(end: str) -> str:
-    """The side of a NIC, as left in host0/left; empty if hosts have one NIC."""
+    """The side in the name of a NIC: "left" for host0/left; empty if the host has one NIC."""
     return end.partition("/")[2]
 
 

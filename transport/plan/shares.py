@@ -1,7 +1,7 @@
 """Judges the paths to one peer by their counters, and says which share each should carry.
 
 A path that is not usable gets nothing. A path whose loss or round trip is far above the others'
-loses half of its share at each step. Shares come back step by step when the path is well again.
+loses half of its share at each step. A path that is well again regains its share step by step.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 SLOW_FACTOR = 3.0  # a round trip so many times the median of the usable paths is slow
-SLOW_NS = 500_000  # ... if it is also so much longer
-LOSSY_SHARE = 0.02  # a path is lossy if it loses this share
-LOSSY_FACTOR = 4.0  # ... and so many times what the median path loses
-SEGMENTS_MIN = 20  # segments sent in a step, below which its loss says nothing
-LEAST = 1 / 16  # a slow path keeps this part of its share, so that it is measured
+SLOW_NS = 500_000  # a slow path's round trip exceeds the median by this, too
+LOSSY_SHARE = 0.02  # a path is lossy only if it loses this share of its segments
+LOSSY_FACTOR = 4.0  # a path is lossy only if it loses this many times what the median path loses
+SEGMENTS_MIN = 20  # with fewer segments sent in a step, a path's loss is not judged
+# A slow or lossy path keeps this part of its share, so that it can still be measured.
+LEAST = 1 / 16
 BACK = 1.5  # a well path's share grows by this factor in each step
 
 
@@ -60,7 +61,7 @@ class Judge:
         return weights / most if most > 0 else np.ones(len(weights))
 
     def step(self, seen: Seen) -> list[Change]:
-        """Takes the counters of now; returns the paths whose state changed."""
+        """Takes the current counters; returns the paths whose state changed."""
         states = self._judged(seen)
         self._before = seen
         for path, state in enumerate(states):

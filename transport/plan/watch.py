@@ -45,7 +45,7 @@ class Moved:
 
 
 def write(weights: Weights, file: Path) -> None:
-    """Replaces the file at once."""
+    """Replaces the file atomically, so that a reader sees the old or the new one."""
     new = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         new.write_text(json.dumps({"weft_weights": VERSION, "processes": weights}) + "\n")
@@ -58,7 +58,7 @@ def write(weights: Weights, file: Path) -> None:
 
 
 def read(file: Path) -> Weights:
-    """WeightsError in one line if the file is wrong."""
+    """Reads a file of weights; WeightsError in one line if it is wrong."""
     try:
         if file.stat().st_size > BYTES_MAX:
             raise WeightsError(f"{file} is larger than 16 MB: it is no file of weights")
@@ -109,7 +109,7 @@ def same_network(pid: int) -> bool:
 
 
 class Watch:
-    """One judge for each peer of each engine of each process on this host that the plan names."""
+    """Judges the paths to each peer in the plan, for each engine of each process on this host."""
 
     def __init__(self, plan: Plan, *, where: Path | None = None) -> None:
         self._where = where
@@ -165,7 +165,8 @@ class Watch:
                     yield page
 
     def _links(self, page: Page, address: str, path: int) -> tuple[str, ...]:
-        """Known for processes with one engine: with several, the plan's ports are shared."""
+        """The links of a path; unknown for processes with several engines, which share the
+        plan's ports."""
         pair = self._pairs[address]
         if len(page.engines) != 1 or path >= len(pair.links):
             return ()

@@ -125,7 +125,7 @@ def _rows(ports: Array, at_ns: int, **values: Any) -> Array:
 
 
 def with_collisions(network: Network, faults: Sequence[Keys]) -> Network:
-    """The network with switches that use only the links of a collision where they have a choice."""
+    """The network whose switches, where they have a choice, use only the links of a collision."""
     route = network.route
     sets = [network.set_of(at) for at in range(len(network.set_begin) - 1)]
     for number, one in enumerate(faults):
@@ -237,5 +237,7 @@ def _calls(changed: _Changed, one: Keys, path: tuple[str | int, ...]) -> None:
         return
     other = one["calls"] or operation.function
     if other == operation.function and one["size_bytes"] == operation.size_bytes:
-        raise BadKeyError((*path, "size_bytes"), "the call is right: give another size or `calls`")
+        raise BadKeyError(
+            (*path, "size_bytes"), "the call is right, no fault: give another size or `calls`"
+        )
     changed.wrong[at, rank] = (other, one["size_bytes"])

@@ -189,8 +189,8 @@ class _Builder:
     def _launch(self, index: int, one: Operation, begin: Array) -> None:
         """A host launches operations one by one; an operation begins no earlier than its launch.
 
-        If launches take no time, only those exist for which a host waits for its GPU first. The
-        operations after such a launch begin no earlier than it.
+        If launches take no time, launch events exist only where a host first waits for its GPU.
+        Later operations of the host begin no earlier than its latest launch event.
         """
         latest = self.step[one.ranks]
         waiting = (latest >= 0) & (latest < one.step) & self.program.sync
@@ -223,9 +223,10 @@ class _Builder:
         self.found["ll"].append(made)
 
     def _sync(self, index: int, step: int, ranks: Array) -> None:
-        """The launches of operation `index` at these ranks wait for all operations of the step.
+        """The launches of operation `index` at these ranks wait for all operations of `step`.
 
-        This is the latest step before; the ranks have waited for the operations of earlier ones.
+        `step` is the latest step that the ranks have begun; before it they waited for the earlier
+        steps.
         """
         launch = np.full(self.program.ranks, -1)  # [rank]: its launch if it waits; -1: not
         launch[ranks] = self.launched[ranks]
@@ -285,7 +286,7 @@ class _Builder:
         return numbers
 
     def unmatched(self) -> list[tuple[int, int]]:
-        """The sends and receives that have no other end, each as operation and member."""
+        """The sends without a receive and the receives without a send, as (operation, member)."""
         left = [*self.sends.values(), *self.receives.values()]
         return sorted(one for waiting in left for one in waiting)
 
@@ -328,9 +329,9 @@ def _made(one: Operation) -> Job:
 
 
 def build(program: Program) -> tuple[Job, list[tuple[int, int]]]:
-    """The job of a program, and its sends and receives without another end.
+    """The job of a program, and its sends without a receive and receives without a send.
 
-    Each of these is the index of an operation, and that of one of its members.
+    Each of these is an index of an operation and an index of one of its members.
     """
     builder = _Builder(program)
     for index, one in enumerate(program.operations):

@@ -75,7 +75,7 @@ def _noisy(made: Program, keys: Mapping[str, Any], chance: np.random.Generator |
 
 
 def _without_other_end(steps: Program, unmatched: Sequence[tuple[int, int]]) -> str:
-    """Says which send or receive has no other end; `unmatched` is as from `build`."""
+    """Says which send has no receive, or which receive no send; `unmatched` is as from `build`."""
     index, member = unmatched[0]
     one = steps.operations[index]
     assert one.peers is not None

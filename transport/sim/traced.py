@@ -15,8 +15,8 @@ class Traced:
     """What the hosts of a run recorded; fields as in native/sim/fabric/fabric_trace.h."""
 
     transfers: Array
-    paths: Array  # by host and time
-    events: Array  # by host and time
+    paths: Array  # records of paths, sorted by host and time
+    events: Array  # events, sorted by host and time
     route_ends: Array  # [row, 3]: sender, receiver and path, of all hosts that communicate
     route_ports: Array  # [row, 8]: the ports that the path passes, -1 after the last one
 

@@ -73,7 +73,8 @@ class Job:
     received_turn: Array | None = None
     local: Array = field(default_factory=lambda: np.zeros(0, LOCAL))
     notes: tuple[str, ...] = ()  # what a reader of the results must know
-    hidden: bool = False  # whether traces leave the job out, as a job that nobody traces
+    # True: traces leave the job out, as they do a second job that disturbs the traced one.
+    hidden: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,7 +73,8 @@ def number(identity: Mapping[str, str], *names: str) -> int | None:
 
 
 def scan(folder: Path) -> tuple[list[ProcessFiles], list[str]]:
-    """The processes with traces below the folder, by job, attempt and rank; the files not read."""
+    """The processes with traces below the folder, sorted by job, attempt and rank; and a line
+    for each file that was not read."""
     found: dict[tuple[str, ...], ProcessFiles] = {}
     problems: list[str] = []
     for path in _files(folder, problems):
@@ -102,7 +103,8 @@ def scan(folder: Path) -> tuple[list[ProcessFiles], list[str]]:
 
 
 def _files(folder: Path, problems: list[str]) -> list[Path]:
-    """The files below the folder that are named like traces; adds folders that cannot be read."""
+    """The files below the folder that are named like traces; `problems` gets a line for each
+    folder that cannot be read."""
 
     def failed(error: OSError) -> None:
         where = Path(error.filename).relative_to(folder)

@@ -62,7 +62,8 @@ class _Reader:
             except RecursionError:
                 raise JsonError("its JSON is nested too deeply") from None
             except ValueError as error:
-                # The beginning of a value is invalid, too: read more before this counts as damage.
+                # A value that is not complete yet is invalid, too: read more before this counts as
+                # damage.
                 near_end = self._near_end(error)
                 if not self._more(double=True):
                     raise JsonError(str(error), near_end) from None

@@ -60,7 +60,7 @@ WHERE operations.algorithm = '' AND operations.kind = 'collective'
   AND k.sequence = operations.sequence AND k.function = operations.function
   AND k.bytes = operations.bytes
 """
-# Collectives of unknown algorithm; sends and receives have none.
+# Collectives whose algorithm was not logged; sends and receives have no algorithm.
 _VAGUE_ONES = """
 algorithm = '' AND function IN ('AllReduce', 'AllGather', 'ReduceScatter', 'Broadcast', 'Reduce')
 """

@@ -76,7 +76,7 @@ def _imported(query: Query) -> Iterator[str]:
 
 
 def _network(query: Query) -> Iterator[str]:
-    """Under another network than weft's, NCCL's channels are measured and nothing else is."""
+    """A note if NCCL used another network than weft's: then only NCCL's channels were recorded."""
     sql = "SELECT EXISTS (FROM channels WHERE end_ns IS NOT NULL), EXISTS (FROM connections)"
     ((channels, connections),) = query(sql)
     if channels and not connections:

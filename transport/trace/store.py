@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 INSTALL = "pip install 'weft[trace]'"
 ROWS_AT_ONCE = 10_000
-ERRNO = re.compile(r'"errno":"(\d{1,6})"')  # in DuckDB's messages
+ERRNO = re.compile(r'"errno":"(\d{1,6})"')  # an error number in a message of DuckDB
 
 
 class TraceExtraError(WeftError, ImportError):
@@ -44,7 +44,7 @@ class Store:
         self._confined = False
 
     def confine(self) -> None:
-        """Keeps all later SQL from every file but those of the store's own tables."""
+        """Forbids all later SQL to read files other than those of the store's own tables."""
         if self._confined:
             return
         files = (self.where / f"{table}.parquet" for table in TABLES)
@@ -72,9 +72,9 @@ class Store:
             raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
 
     def batches(self, sql: str, *values: Any) -> Iterator[list[dict[str, Any]]]:
-        """The rows of a query by column, some thousand at a time, for large results.
+        """The rows of a query as dictionaries by column name, some thousand at a time.
 
-        The next query of the store ends it.
+        The next query of the store discards the rows that were not read yet.
         """
         import duckdb
 

@@ -48,7 +48,7 @@ class Action:
     _running: list[_Run] = field(default_factory=list)
 
     def tell(self, event: Event) -> list[str]:
-        """Runs the command for a finding, at most once for each incident. Returns lines to say."""
+        """Runs the command for a finding, once for each incident. Returns lines for the user."""
         number = event.incident.number
         if event.what != "finding" or number in self._done:
             return []
@@ -62,7 +62,7 @@ class Action:
 
     def _start(self, number: int, document: dict[str, Any]) -> list[str]:
         values = {name: _at(document, path) for name, path in VARIABLES.items()}
-        # A file, so that a command that does not read it blocks nobody.
+        # Standard input is a file, not a pipe: a command that does not read it blocks nobody.
         with tempfile.TemporaryFile() as given:
             given.write(json.dumps(document).encode() + b"\n")
             given.seek(0)
@@ -94,7 +94,7 @@ class Action:
         return lines
 
     def close(self, patience_s: float = 0.0) -> list[str]:
-        """Waits a while for commands that still run, then kills them."""
+        """Waits up to patience_s for commands that still run, then kills them."""
         lines = self.poll()
         until_s = time.monotonic() + patience_s
         while self._running and time.monotonic() < until_s:
@@ -106,7 +106,7 @@ class Action:
         return lines
 
     def _kill(self, one: _Run) -> None:
-        """Ends the command's own process group."""
+        """Kills the command and all processes of its group."""
         with contextlib.suppress(ProcessLookupError):  # it may have ended just now
             os.killpg(one.process.pid, signal.SIGKILL)
         one.process.wait()

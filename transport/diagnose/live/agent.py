@@ -14,24 +14,24 @@ from transport.diagnose.live.summary import Summary
 from transport.trace.folder import number
 from transport.trace.gather import missing
 
-PROCESSES_MAX = 4_096  # traces of a host that are followed
+PROCESSES_MAX = 4_096  # at most so many traces of a host are followed
 GONE_NS = 600_000_000_000  # a process that is gone for so long is forgotten
 
 
 class Evidence(Protocol):
-    """Looks at processes and devices of the host, beside their traces."""
+    """Where an agent gets evidence on processes and devices other than their traces."""
 
     def look(self, processes: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
-        """What it sees, and lines about what it cannot see, each one said once.
+        """The evidence, and lines that say what cannot be observed, each line once.
 
-        It also writes the state of each process into the process.
+        Also sets `state` in the mapping of each process.
         """
         ...
 
 
 @dataclass
 class Agent:
-    """The traces of a host. host: its name in the share; spent_ns: CPU time of all steps."""
+    """Summarizes the traces of a host. host: its name in the summary; spent_ns: CPU time used."""
 
     follower: Follower
     summary: Summary
@@ -43,7 +43,7 @@ class Agent:
     _numbers: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def step(self) -> HostFile:
-        """Reads what is new; returns the host's summary."""
+        """Reads what was added to the traces; returns the host's summary."""
         began_ns = time.process_time_ns()
         self.follower.step()
         read_ns = self._now_ns()
@@ -82,7 +82,7 @@ class Agent:
         return {number: self.follower.traces[key] for key, number in self._numbers.items()}
 
     def _forget(self, now_ns: int) -> None:
-        """Forgets processes whose traces ended long ago, and those that are gone for long."""
+        """Forgets processes whose traces ended long ago, and those that died long ago."""
         gone = set()
         for key, trace in list(self.follower.traces.items()):
             last_ns = trace.last_ns + trace.ahead_ns
@@ -95,7 +95,7 @@ class Agent:
 
 
 def _idle_ns(one: dict[str, Any], tables: dict[str, Table], now_ns: int) -> int:
-    """For how long a process has neither called nor finished anything; 0: a call is open."""
+    """For how long a process has neither begun nor finished an operation; 0: one is still open."""
     calls, messages = tables["calls"], tables["messages"]
     mine, other = calls["process"] == one["number"], messages["process"] == one["number"]
     if (calls["end_ns"][mine] < 0).any():
@@ -106,7 +106,7 @@ def _idle_ns(one: dict[str, Any], tables: dict[str, Table], now_ns: int) -> int:
 
 
 def _described(at: int, key: tuple[str, ...], trace: Trace) -> dict[str, Any]:
-    """A process as JSON. state: as ps shows it; "": it is gone, "?": unknown; None: not looked."""
+    """A process as JSON. state: as ps shows it; "": it has ended, "?": unknown; None: not read."""
     files, identity, seen = trace.files, trace.files.identity, trace.first_ns is not None
     return {
         "number": at,

@@ -13,7 +13,7 @@ PATIENCE_S = 2.0
 
 @dataclass
 class Apart:
-    """A source that may hang or fail. name: how lines call it; patience_s: how long to wait."""
+    """A source that may hang or fail. name: in messages; patience_s: how long look() waits."""
 
     name: str
     source: Source
@@ -23,7 +23,7 @@ class Apart:
     _failed: bool = False
 
     def look(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> Found:
-        """What the source sees now, or has seen since it was asked last."""
+        """What the source found in this call, or in an earlier one that answered too late."""
         if self._failed:
             return [], []
         if self._thread is None or not self._thread.is_alive():

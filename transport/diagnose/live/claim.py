@@ -1,4 +1,4 @@
-"""Lets one collector of a share act: only it appends verdicts and runs commands."""
+"""Elects one collector of a share: only that one appends verdicts and runs commands."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def _start_ticks(pid: int) -> int:
 
 @dataclass
 class Claim:
-    """The file in the share that names the collector that acts. It renews it in each interval.
+    """The file in the share that names the elected collector, which rewrites it in each interval.
 
-    stale_s: a claim that was not renewed for so long counts no more. holds: whether this is the
-    collector that acts.
+    stale_s: a claim that was not rewritten for so long is void. holds: whether this collector is
+    elected.
     """
 
     folder: Path
@@ -51,7 +51,7 @@ class Claim:
         return self.folder / NAME
 
     def step(self) -> list[str]:
-        """Takes, renews or leaves the claim; lines about what changed."""
+        """Takes or renews the claim unless another collector holds it; returns lines to print."""
         try:
             line = self._step()
         except OSError as error:
@@ -76,7 +76,7 @@ class Claim:
             self._write()
             return ""
         if time.monotonic() - self._changed_s > self.stale_s or self._is_dead(holder):
-            self._write()  # the next interval shows whether another one did the same
+            self._write()  # if two collectors write at once, the next interval shows who holds it
             return ""
         name = f"process {holder[1]} on {holder[0]}" if holder else f"the claim in {NAME}"
         return (f"another collector judges this share ({name}): this one prints verdicts, runs no "
@@ -106,13 +106,13 @@ class Claim:
         write_at_once(self.file, self._text())
 
     def _is_dead(self, holder: list[Any]) -> bool:
-        """Whether it was a process of this host that is gone."""
+        """Whether the holder was a process of this host that has ended."""
         if not holder or holder[0] != self.host or not holder[2]:
             return False
         return alive.state_of(holder[1], holder[2]) in ("", "Z", "X")
 
     def close(self) -> None:
-        """Gives the claim back."""
+        """Removes the file if this collector holds the claim."""
         if self.holds:
             with contextlib.suppress(OSError):
                 if _holder(self._read() or b"") == self._me:
@@ -120,7 +120,7 @@ class Claim:
 
 
 def _holder(data: bytes) -> list[Any]:
-    """Host, process and its start of the collector that acts; empty: the file is damaged."""
+    """Host, process id and start time of the claim's holder; empty: the file is damaged."""
     try:
         host, pid, ticks = json.loads(data)["weft_collector"]
         return [str(host), int(pid), int(ticks)]

@@ -1,4 +1,4 @@
-"""Judges the summaries of all hosts at intervals, and remembers which faults it has told."""
+"""Judges the summaries of all hosts at intervals, and remembers which faults it has reported."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from transport.diagnose.live.share import HostFile
 from transport.diagnose.windows import windows_of
 from transport.trace.store import TraceExtraError
 
-VERSION = 1  # of the lines of verdicts
-UNTAUGHT_NS = 300_000_000_000  # a pause of a job that has taught nothing proves no hang before
+VERSION = 1  # format version of the lines in verdicts.jsonl
+# Before a job's pauses are known, only a longer pause than this proves a hang.
+UNTAUGHT_NS = 300_000_000_000
 FOREVER_NS = 1 << 62
 LINE_MAX = 200
 UNSEEN = 3  # a fault that was not seen in so many intervals has ended
@@ -38,10 +39,10 @@ HANGS = ("communication_hang", "non_communication_hang", "crash", "mismatch")
 
 @dataclass
 class Incident:
-    """A fault from the first interval that shows it to the last one. certain: ever was.
+    """A fault from the first interval that shows it to the last one. certain: in any interval.
 
-    seen: number of the last interval that showed it. first: number of the first one.
-    window_ns: begin of the job's last iteration at that time.
+    seen: number of the last interval that showed it. first: number of the first one. window_ns:
+    begin of the job's last iteration in that first interval.
     """
 
     number: int
@@ -55,7 +56,7 @@ class Incident:
 
 @dataclass(frozen=True)
 class Event:
-    """What is told: a suspicion, a finding, or the end of either."""
+    """A change to report: a new suspicion, a finding, or the end of either."""
 
     what: str
     incident: Incident
@@ -72,9 +73,9 @@ class Event:
 
 @dataclass
 class Collector:
-    """Judges in each interval. pauses: what the job has taught of its pauses.
+    """Judges the summaries at intervals. pauses: how long the job pauses without a fault.
 
-    latest: what the last interval showed. spent_ns: CPU time of all intervals.
+    latest: the diagnosis of the last interval. spent_ns: CPU time of all intervals.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -84,14 +85,14 @@ class Collector:
     latest: Diagnosis | None = None
     notes: list[str] = field(default_factory=list)
     intervals: int = 0
-    found: int = 0  # incidents that were certain
+    found: int = 0  # number of incidents that became certain
     spent_ns: int = 0
     _told: set[str] = field(default_factory=set)
     _judged_ns: int = 0
     _told_count: int = 0
 
     def step(self, hosts: Sequence[HostFile]) -> list[Event]:
-        """Judges the hosts; `notes` are lines that were not told before."""
+        """Judges the hosts' summaries; sets `notes` to lines that were not reported before."""
         began_ns = time.process_time_ns()
         self.intervals += 1
         self.notes = self._new([f"{host.host}: {line}" for host in hosts for line in host.notes])
@@ -99,7 +100,8 @@ class Collector:
             return self._step(hosts)
         except TraceExtraError:
             raise
-        # What a host says may be wrong in ways that nobody thought of: the next interval is judged.
+        # A damaged summary can raise any exception: report it, and judge again in the next
+        # interval.
         except Exception as error:
             what = " ".join(f"{type(error).__name__}: {error}".split())[:LINE_MAX]
             self.notes += self._new([f"an interval could not be judged ({what})"])
@@ -111,7 +113,7 @@ class Collector:
         job = merged(hosts, self.job) if hosts else None
         if job is None:
             self.latest = None
-            # Nobody sees the job, so no fault has ended.
+            # Without any summary the job is not observed, so no fault counts as ended.
             return self._told_of(()) if hosts else []
         self.latest = self._judged(job)
         findings = [one for one in refined(job, self.latest.findings) if self._matters(one)]
@@ -123,7 +125,7 @@ class Collector:
         return self._told_of(findings)
 
     def _new(self, lines: Sequence[str]) -> list[str]:
-        """The lines that were not told before, whatever numbers they have."""
+        """The lines that were not reported before; a change of numbers makes no new line."""
         made = []
         for line in lines:
             key = NUMBER.sub("#", line)
@@ -143,13 +145,13 @@ class Collector:
         return judged(job.facts, job.dead, settings, job.notes)
 
     def _matters(self, one: Finding) -> bool:
-        """Whether a finding is more than a pause that the job is known to make."""
+        """Whether a finding is certain, or its pause longer than any known healthy pause."""
         return one.certain or self.pauses.is_strange(int(one.more.get("paused_ns", FOREVER_NS)))
 
     def _confirmed(self, known: Incident, one: Finding) -> bool:
-        """Whether the job has gone on since the fault was first seen; hangs need not be confirmed.
+        """Whether a new iteration began since the fault was first seen; hangs need not wait.
 
-        The first timeouts of a process that stops look like losses, until the job stands still.
+        When a process stops, its first timeouts look like packet loss until the job stands still.
         """
         if one.kind in HANGS:
             return True
@@ -158,7 +160,7 @@ class Collector:
         return is_later if has_windows else self.intervals > known.first
 
     def _told_of(self, findings: Sequence[Finding]) -> list[Event]:
-        """What to tell of the findings of this interval."""
+        """The events to report for the findings of this interval."""
         events = []
         for one in findings:
             key = (one.kind, one.place.kind, one.place.name)
@@ -189,7 +191,7 @@ class Collector:
 
 
 def append(folder: Path, events: Sequence[Event]) -> None:
-    """Appends lines to the file of verdicts; a full file is kept once, beside the new one."""
+    """Appends events to the file of verdicts; a full file is first renamed to *.before."""
     if not events:
         return
     file = folder / VERDICTS

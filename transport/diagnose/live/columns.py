@@ -18,7 +18,7 @@ Array = NDArray[Any]
 Table = dict[str, Array]
 MAGIC = b"weftcols"
 HEAD = struct.Struct("<8sQQQ")  # magic, bytes of the JSON, bytes after the head, CRC-32 of these
-NAME_BYTES_MAX = 200  # of a text in a column
+NAME_BYTES_MAX = 200  # at most so many characters of a text in a column are kept
 
 
 class ColumnsError(Exception):
@@ -58,7 +58,7 @@ def _filled(column: Any) -> Array:
 def pack(meta: Mapping[str, Any], tables: Mapping[str, Table]) -> bytes:
     """The tables as a file: its head, a text in JSON that lists the columns, and the columns.
 
-    Texts become numbers, and are in the JSON.
+    A column of texts is stored as indexes into a list of texts in the JSON.
     """
     texts: dict[str, list[str]] = {}
     parts: list[bytes] = []
@@ -79,14 +79,14 @@ def pack(meta: Mapping[str, Any], tables: Mapping[str, Table]) -> bytes:
 
 
 def unpack(data: bytes, bytes_max: int) -> tuple[dict[str, Any], dict[str, Table]]:
-    """What pack() was given. ColumnsError if the file is damaged, or larger than bytes_max."""
+    """The inverse of pack(). ColumnsError if the file is damaged, or larger than bytes_max."""
     if len(data) > bytes_max:
         raise ColumnsError(f"{len(data)} bytes are too many")
     if len(data) < HEAD.size:
         raise ColumnsError("damaged or incomplete")
     magic, text_bytes, body_bytes, check = HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise ColumnsError("no file of weft diagnose")
+        raise ColumnsError("it is not a file of weft diagnose")
     body = memoryview(data)[HEAD.size :]
     if len(body) != body_bytes or text_bytes > body_bytes or zlib.crc32(body) != check:
         raise ColumnsError("damaged or incomplete")
@@ -96,11 +96,11 @@ def unpack(data: bytes, bytes_max: int) -> tuple[dict[str, Any], dict[str, Table
         for key, kind, count in meta["columns"]:
             dtype = np.dtype(kind)
             if dtype.kind not in "iufb":
-                raise ColumnsError(f"column {key} has no numbers")
+                raise ColumnsError(f"column {key} does not hold numbers")
             arrays[key] = np.frombuffer(data, dtype, count, at)
             at += arrays[key].nbytes
         return meta, _tables(arrays, meta["texts"])
-    # A right sum does not mean that weft wrote it.
+    # Even with a correct checksum, the JSON may have another structure.
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ColumnsError(f"damaged or incomplete ({type(error).__name__})") from None
 
@@ -112,7 +112,7 @@ def _tables(arrays: Mapping[str, Array], texts: Mapping[str, list[str]]) -> dict
         if key in texts:
             names = np.array([*texts[key], ""], object)[:-1]
             if len(column) and not 0 <= int(column.min()) <= int(column.max()) < len(names):
-                raise ColumnsError(f"column {key} names a text that is not there")
+                raise ColumnsError(f"column {key} refers to a text that the file lacks")
             column = names[column]
         tables.setdefault(table, {})[name] = column
     for table, columns in tables.items():

@@ -17,17 +17,17 @@ BLOCK_BYTES = 32  # the header of a block
 BLOCK_MAGIC = 0x6B6C6277
 READ_BYTES_MAX = 256 << 20  # read in one step; the rest is read in the next one
 CHUNK_BYTES = 16 << 20
-FILES_MAX = 100_000  # files of traces that are looked at
-SAID_MAX = 1_000  # files about which a line is remembered
+FILES_MAX = 100_000  # at most so many trace files are followed
+SAID_MAX = 1_000  # at most so many different lines are reported
 
 
 @dataclass
 class Trace:
     """The trace of one process, as far as it was read.
 
-    fresh: records that were read in the last step, by kind. standing: communicators and
-    connections, and their ends. first_ns, last_ns, closed_ns: times on the process's clock.
-    ahead_ns: add it to them to get nanoseconds since 1970.
+    fresh: records, by kind, that take() has not returned yet. standing: communicators and
+    connections, and the records of their ends. first_ns, last_ns, closed_ns: times on the
+    process's clock. ahead_ns: add it to them to get nanoseconds since 1970.
     """
 
     files: ProcessFiles
@@ -52,7 +52,7 @@ class Trace:
         return ProcessRecords(self.ahead_ns, {**rows, **self.standing}, self.texts)
 
     def take(self) -> dict[str, Rows]:
-        """The records since the last call."""
+        """The records that were read since the last call."""
         found = {
             kind: np.concatenate([one for one in parts if one.dtype == parts[0].dtype])
             for kind, parts in self.fresh.items()
@@ -63,7 +63,7 @@ class Trace:
 
 @dataclass
 class _File:
-    """A file that is followed. `at`: where the next block begins. dead: it cannot be read on."""
+    """A file that is followed. `at`: where the next block begins. dead: no more is read from it."""
 
     path: Path
     head: bytes
@@ -79,10 +79,11 @@ KEPT_STANDING_MAX = 100_000
 class Follower:
     """All traces below a folder.
 
-    window_ns: files that are older than the newest one by more are not read. host: only traces
-    of this host; "": of all. problems: lines since the last step about what cannot be read, each
-    one said once. ahead_ns: by the name of a clock, how far it is ahead of CLOCK_MONOTONIC. The
-    first trace says it, so that setting the clock moves no times.
+    window_ns: a file that was last written longer than this before the newest one is not read.
+    host: follow only traces of this host; "": of all hosts. problems: lines of the last step about
+    what cannot be read, each line once. ahead_ns: name of a clock -> how far the time of day is
+    ahead of CLOCK_MONOTONIC; the first trace with this clock decides, so that setting the clock
+    later moves no times.
     """
 
     def __init__(self, folder: Path, window_ns: int, host: str = "") -> None:
@@ -98,14 +99,15 @@ class Follower:
         self._said: set[str] = set()
 
     def step(self) -> None:
-        """Reads what is new."""
+        """Reads what was appended to the traces."""
         self.problems = []
         there = self._listed()
         for path in [one for one in self._files if one not in there]:
             del self._files[path]
         self._foreign &= there.keys()
         left = READ_BYTES_MAX
-        # Relative to the newest file, so that a job that has hung for long is read, too.
+        # The age of a file counts from the newest file, not from now, so that a job that has hung
+        # for long is still read.
         newest_s = max((written_s for _, written_s in there.values()), default=0.0)
         for path, (size, written_s) in sorted(there.items()):
             file = self._files.get(path)
@@ -137,7 +139,7 @@ class Follower:
             self._say(f"{error.filename} cannot be listed: {error.strerror}")
 
     def _begun(self, path: Path, age_s: float) -> _File | None:
-        """Begins to follow a file; None if it is old, not complete yet, or no trace."""
+        """Begins to follow a file; None if it is old, incomplete, of another host, or no trace."""
         if path in self._foreign or age_s > self.window_ns / 1e9:
             return None
         try:
@@ -232,7 +234,7 @@ class Follower:
 
 
 def blocks(data: bytes) -> tuple[int, bool]:
-    """The bytes of the whole blocks at the start, and whether what follows can be a block."""
+    """Bytes of the whole blocks at the start, and whether the rest can be an incomplete block."""
     at = 0
     while at + BLOCK_BYTES <= len(data):
         magic = int.from_bytes(data[at : at + 4], "little")

@@ -15,9 +15,9 @@ from transport.live import ProcessRates, rates
 from transport.live import read as read_pages
 from transport.live.text import duration
 
-EVENTS_S = 900.0  # what happened to a device is told for so long
+EVENTS_S = 900.0  # events of devices are reported for so long
 EVENTS_MAX = 32
-WAIT_NS = 1_000_000_000  # shorter waits are not told
+WAIT_NS = 1_000_000_000  # shorter waits are not reported
 STATES = {
     "T": "the process is stopped (state T)",
     "t": "the process is stopped by a debugger (state t)",
@@ -26,9 +26,10 @@ STATES = {
 
 @dataclass
 class Host:
-    """Looks at the processes of traces. sources: optional ones, asked after /proc and pages.
+    """Observes the traced processes of this host.
 
-    pages: the directory of telemetry pages; None: the usual one.
+    sources: optional ones, asked after /proc and telemetry pages. pages: the directory of
+    telemetry pages; None: the default one.
     """
 
     sources: list[Source] = field(default_factory=list)
@@ -68,13 +69,13 @@ class Host:
         return made, fresh
 
     def _recent(self) -> list[dict[str, Any]]:
-        """What happened to devices lately, such as an XID: the job may hang much later."""
+        """Recent events of devices, such as an XID, with their age: a job may hang long after."""
         now = time.monotonic()
         self._events = [each for each in self._events if now - each[0] < EVENTS_S]
         return [{**one, "text": f"{one['text']} {now - at:.0f} s ago"} for at, one in self._events]
 
     def _state(self, one: dict[str, Any], lines: list[str]) -> dict[str, Any] | None:
-        """What /proc says; that a process is gone counts only if it was seen before."""
+        """Evidence from /proc; a process counts as gone only if an earlier call saw it."""
         key = (int(one["pid"]), str(one["start_ticks"]))
         ticks = int(key[1]) if key[1].isdecimal() else None
         one["state"] = alive.state_of(key[0], ticks)
@@ -95,7 +96,7 @@ class Host:
         seen: dict[str, Any],
         kept: dict[tuple[int, str], tuple[int, int]],
     ) -> dict[str, int]:
-        """Since when this was seen, and in how many readings."""
+        """Since when the process has been in this state, and how many readings showed it."""
         key = (int(one["number"]), str(seen["kind"]))
         since_ns, count = self._since.get(key, (time.time_ns(), 0))
         kept[key] = (since_ns, count + 1)
@@ -104,7 +105,7 @@ class Host:
     def _waits(
         self, processes: list[dict[str, Any]], lines: list[str]
     ) -> dict[int, list[dict[str, Any]]]:
-        """What telemetry pages say, by number of the process."""
+        """Evidence from telemetry pages, by number of the process."""
         try:
             reading = read_pages(self.pages, [int(one["pid"]) for one in processes])
         except telemetry.PageError as error:
@@ -135,7 +136,7 @@ class Host:
 
 
 def said_of(one: ProcessRates, longest_ns: int) -> list[dict[str, Any]]:
-    """What the page of a process says. longest_ns: how long another process waits for a receive."""
+    """Evidence from a process's page. longest_ns: the longest wait for a receive on this host."""
     wait = one.wait
     if wait.reason == "engine":
         return [{"kind": "engine", "text": wait.text, "ns": wait.ns}]
@@ -149,7 +150,7 @@ def said_of(one: ProcessRates, longest_ns: int) -> list[dict[str, Any]]:
 
 
 def told_of(pid: int, state: str) -> dict[str, Any] | None:
-    """What to tell of a process with this state, as ps shows it; None: it runs, or sleeps."""
+    """The evidence that a process is in this state, as ps shows it; None: it runs, or sleeps."""
     if not state:
         return {"kind": "gone", "text": f"there is no process {pid} any more"}
     if state in "ZX":

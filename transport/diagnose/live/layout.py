@@ -43,7 +43,7 @@ CLOCKED = {
 
 
 def typed(tables: Mapping[str, Table]) -> dict[str, Table]:
-    """The tables with these columns only, in these types; a table that is absent is empty."""
+    """The tables with exactly the columns and types of TABLES; an absent table becomes empty."""
     return {
         table: {
             name: np.asarray(tables.get(table, {}).get(name, ())).astype(kind, copy=False)

@@ -28,17 +28,17 @@ APART_NS = 60_000_000_000  # summaries that differ by more in their times have d
 FOREVER_NS = 1 << 62
 ENDED = ("Z", "X")  # states of processes that do not run any more
 SURE = 2  # readings of a host that must show that a process is stopped or gone
-FAR_NS = 1_000_000_000  # clocks that differ by more are named
-# Notes on traces that are always true of a running job.
+FAR_NS = 1_000_000_000  # clocks that differ by more are reported
+# Beginnings of notes that are true of every running job, and are therefore not reported.
 USUAL = ("no end: ", "nothing is recorded of weft", "no messages tell how far")
 
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """The job as all hosts see it. dead: as hang.dead() says it.
+    """The job as all hosts see it. dead: as hang.dead() returns it.
 
-    processes: what hosts say of each process, in the order of facts.processes; evidence: the same
-    for what hosts see of them. devices: what hosts see of themselves.
+    processes: the agents' description of each process, in the order of facts.processes. evidence:
+    by process, what its host observed of it. devices: what hosts observed of their devices.
     """
 
     facts: Facts
@@ -87,7 +87,8 @@ def _of_job(hosts: Sequence[HostFile], job: str | None) -> list[tuple[int, dict[
     mine = [each for each in found if each[1]["job"] == job]
     last = max((int(each[1].get("attempt") or 0) for each in mine), default=0)
     mine = [each for each in mine if int(each[1].get("attempt") or 0) == last]
-    # Launchers that tell no attempt start a rank again: the later process counts.
+    # Some launchers restart a rank without counting attempts: of the processes of a rank, the one
+    # that began last counts.
     begun: dict[int, int] = {}
     for _, one in mine:
         if one["rank"] is not None:
@@ -97,17 +98,17 @@ def _of_job(hosts: Sequence[HostFile], job: str | None) -> list[tuple[int, dict[
         for each in mine
         if each[1]["rank"] is None or int(each[1]["first_ns"]) == begun[each[1]["rank"]]
     ]
-    # Facts have processes in this order, those without a rank last.
+    # Facts.processes has the same order: by rank, those without a rank last.
     return sorted(mine, key=lambda each: (each[1]["rank"] is None, each[1]["rank"] or 0))
 
 
 def _of_all(hosts: Sequence[HostFile], name: str, number_of: dict[tuple[int, int], int]) -> Table:
-    """A table of all hosts."""
+    """One table with the rows of all hosts."""
     return joined(*(_renumbered(host.tables[name], at, number_of) for at, host in enumerate(hosts)))
 
 
 def _renumbered(table: Table, host: int, number_of: dict[tuple[int, int], int]) -> Table:
-    """The rows of processes of the job, with the job's numbers of processes."""
+    """The rows of the job's processes; the host's numbers of processes become those of the job."""
     own = table["process"]
     known, inverse = np.unique(own, return_inverse=True)
     new = np.array([number_of.get((host, one), -1) for one in known.tolist()] or [-1], np.int64)
@@ -204,10 +205,10 @@ def _large(
 def _seen_until(
     hosts: Sequence[HostFile], processes: Sequence[dict[str, Any]], offsets: dict[str, int]
 ) -> int:
-    """The time up to which all hosts have read the traces.
+    """The time up to which all hosts have read the traces; later records are left out.
 
-    Without this, what a host has read later looks as if the others stood still meanwhile. Hosts
-    whose clock is far off, and not known, do not count.
+    Otherwise, what one host has read later than others looks as if those stood still. Hosts that
+    read more than APART_NS before the last one do not count: their clocks differ.
     """
     reads = [host.read_ns + _offset_of(host, processes, offsets) for host in hosts]
     return min(one for one in reads if one > max(reads) - APART_NS) - LATE_NS
@@ -222,7 +223,7 @@ def _calls_until(calls: Table, edges: Table, until_ns: int) -> tuple[Table, Tabl
 
 
 def _cut(processes: Sequence[dict[str, Any]], tables: dict[str, Table], until_ns: int) -> None:
-    """Leaves out what was recorded after a time."""
+    """Leaves out messages, events, samples and sent segments after a time."""
     for name in ("messages", "events", "samples", "sent"):
         times = tables[name]["end_ns" if name == "messages" else "time_ns"]
         if (times > until_ns).any():
@@ -234,9 +235,9 @@ def _cut(processes: Sequence[dict[str, Any]], tables: dict[str, Table], until_ns
 def _states(
     processes: Sequence[dict[str, Any]], evidence: dict[int, list[dict[str, Any]]]
 ) -> dict[int, str]:
-    """The state of each process that its host knows, as ps shows it.
+    """The state of each process, as ps shows it, if its host knows it.
 
-    That it is stopped counts from the second reading on: debuggers and py-spy stop it for a moment.
+    Stopped counts from the second reading on, as debuggers and py-spy stop processes for a moment.
     """
     found = {}
     for at, one in enumerate(processes):
@@ -251,9 +252,9 @@ def _states(
 
 
 def _common(calls: Table) -> Table:
-    """The calls without those before the first one that all ranks of their communicator have.
+    """Drops calls before the first one that all ranks of their communicator still have.
 
-    Hosts cut their calls at different moments, and rules compare the calls of ranks one by one.
+    Hosts drop old calls at different times, and the rules compare the n-th calls of all ranks.
     """
     if not rows_of(calls):
         return calls
@@ -298,7 +299,7 @@ def _in_time(table: Table) -> Table:
 def _fill(
     store: Store, processes: Sequence[dict[str, Any]], tables: dict[str, Table], messages: bool
 ) -> None:
-    """Puts what is small into the tables of the store, and messages if there are no operations."""
+    """Inserts processes, communicators, connections, events and, if asked for, messages."""
     names = ("trace", "host", "pid", "job", "attempt", "rank", "world_size", "first_ns", "last_ns",
              "dropped", "damage", "ended", "closed_ns")  # fmt: skip
     marks = ", ".join("?" * (len(names) + 5))
@@ -321,7 +322,7 @@ def _fill(
 
 
 def _nulled(rows: Table) -> Columns:
-    """The rows with NULL for -1 in times and in what names a connection."""
+    """The rows with NULL instead of -1 in columns of times and of connections."""
     return {
         name: np.ma.masked_equal(column, -1)
         if name.endswith("_ns") or name == "connection"

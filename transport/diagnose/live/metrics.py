@@ -1,4 +1,4 @@
-"""Verdicts as a bounded number of Prometheus' series."""
+"""Exports verdicts as a bounded number of Prometheus series."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ METRICS = {
 
 
 class Verdicts:
-    """A collector of Prometheus' client."""
+    """Yields the metrics of a collector to prometheus_client."""
 
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics at this moment: at most 4 for each finding, and one for each class and 8."""
+        """At most 2 samples for each of FINDINGS_MAX incidents, one for each class, and 7 more."""
         from prometheus_client import Metric
 
         made = {name: Metric(name, text, "gauge") for name, text in METRICS.items()}

@@ -13,10 +13,10 @@ from transport.diagnose.facts import Facts
 
 Array = NDArray[Any]
 
-TAUGHT_ITERATIONS = 5  # a pause teaches if it is longer than so many iterations
-TAUGHT_NS = 1_000_000_000  # and than this
-TAUGHT_PAUSES = 2  # so many such pauses must have been seen
-TIMES = 2.0  # a pause is too long if it is longer than so many times the longest one
+TAUGHT_ITERATIONS = 5  # a pause counts as long if it exceeds so many iterations
+TAUGHT_NS = 1_000_000_000  # a pause counts as long only if it exceeds this time, too
+TAUGHT_PAUSES = 2  # so many long pauses must have been seen before longest_ns is trusted
+TIMES = 2.0  # a pause longer than this times the longest known one proves a hang
 PAUSE_NS_MIN = 500_000_000  # no shorter pause is a hang: records come to the files with a delay
 FAULTS_MAX = 64
 
@@ -25,7 +25,7 @@ FAULTS_MAX = 64
 class Pauses:
     """longest_ns: the longest pause that the job has made and ended. taught: how many long ones.
 
-    untaught_ns: until enough pauses were seen, no shorter one proves a hang.
+    untaught_ns: until enough long pauses were seen, only a pause longer than this proves a hang.
     """
 
     untaught_ns: int
@@ -36,7 +36,7 @@ class Pauses:
     _faults: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=FAULTS_MAX))
 
     def patience_ns(self) -> int:
-        """No shorter pause proves a hang."""
+        """A pause must be longer than this to prove a hang."""
         known_ns = int(TIMES * max(self.longest_ns, PAUSE_NS_MIN))
         return known_ns if self.taught >= TAUGHT_PAUSES else max(known_ns, self.untaught_ns)
 
@@ -45,15 +45,16 @@ class Pauses:
         return pause_ns > max(self.longest_ns, PAUSE_NS_MIN)
 
     def fault(self, from_ns: int, to_ns: int) -> None:
-        """A fault made the job pause in this time: that teaches nothing."""
+        """Notes that a fault made the job pause in this time, so that learn() ignores it."""
         if self._faults and self._faults[-1][0] == from_ns:
             self._faults.pop()
         self._faults.append((from_ns, to_ns))
 
     def learn(self, facts: Facts, usual_ns: int) -> None:
-        """Takes note of the pauses that have ended."""
+        """Learns from the pauses that have ended."""
         begins, ends = self._pauses(facts)
-        # A pause goes on until the first progress after a fault.
+        # A pause that a fault caused ends with the first progress after the fault, so every pause
+        # that overlaps a fault is left out.
         good = np.ones(len(begins), bool)
         for from_ns, to_ns in self._faults:
             good &= (ends < from_ns) | (begins > to_ns)
@@ -65,14 +66,15 @@ class Pauses:
         long = lengths > max(TAUGHT_ITERATIONS * usual_ns, TAUGHT_NS)
         for begin_ns, end_ns in sorted(zip(begins[long].tolist(), ends[long].tolist(),
                                            strict=True)):  # fmt: skip
-            # The pauses of ranks that overlap are one.
+            # Pauses of several ranks that overlap count once.
             self.taught += self._until_ns - begin_ns < (end_ns - begin_ns) // 2
             self._until_ns = max(self._until_ns, end_ns)
 
     def _pauses(self, facts: Facts) -> tuple[Array, Array]:
-        """Begin and end of the longest pauses of each process, the last ones seen before included.
+        """Begin and end of each time without progress of a process.
 
-        Progress is what transport.diagnose.hang takes for it.
+        The first one begins with the last progress of the previous call. Progress is defined as in
+        transport.diagnose.hang.standstill_of.
         """
         calls, edges = facts.calls, facts.edges
         process = np.concatenate([*[calls["process"]] * 3, edges["source"], edges["target"]])

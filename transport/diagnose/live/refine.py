@@ -1,4 +1,4 @@
-"""Adds what hosts see of processes and devices to findings, and makes findings of it."""
+"""Adds the hosts' evidence on processes and devices to findings, and derives findings from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from transport.diagnose.live.merge import SURE, Job
 Seen = dict[str, Any]
 
 STUCK_NS = 5_000_000_000  # an engine that has not run for so long is worth a suspicion
-IDLE_NS = 5_000_000_000  # the same for peers that wait for an application that has posted nothing
+# If an application posts nothing while a peer waits for so long, it is suspected.
+IDLE_NS = 5_000_000_000
 NAMED_MAX = 4
 STATUS_QUERY = "SELECT process, peer, status, end_ns FROM connections ORDER BY end_ns"
 
@@ -27,7 +28,8 @@ def refined(job: Job, findings: Sequence[Finding]) -> list[Finding]:
         known = one.kind in ("crash", "non_communication_hang") and (
             one.place.name in names or (one.place.ranks in explained and -1 not in one.place.ranks)
         )
-        # While a process is stopped or dead, its peers wait: what rules say of them follows.
+        # A stopped or dead process makes its peers wait, so a hang that the rules found is its
+        # effect.
         follows = names and one.kind in ("communication_hang", "non_communication_hang")
         if not known and not follows:
             made.append(_with_evidence(job, one))
@@ -49,7 +51,7 @@ def _of_states(job: Job) -> list[Finding]:
             if kind == "stopped":
                 made.append(_stopped(job, at, seen, sure))
             elif kind in ("gone", "zombie") and process.ended is not True and sure:
-                # In the first reading, the end of its trace may not have been read yet.
+                # Not in the first reading: the end of its trace may not have been read yet.
                 made.append(_gone(job, at, seen, bool(alive)))
     return made
 
@@ -93,7 +95,7 @@ def _has(job: Job, at: int, *kinds: str) -> bool:
 
 
 def _more(job: Job, at: int, without: tuple[str, ...]) -> str:
-    """The other things that the host sees of a process, and of its devices."""
+    """Other evidence on a process and its host's devices. without: kinds that are left out."""
     texts = [one["text"] for one in job.evidence.get(at, ()) if one.get("kind") not in without]
     host = job.processes[at].get("host")
     texts += [f"{one['text']} (on {one['host']})" for one in job.devices if one["host"] == host]
@@ -101,14 +103,14 @@ def _more(job: Job, at: int, without: tuple[str, ...]) -> str:
 
 
 def _waiting(job: Job, at: int) -> str:
-    """How many other processes wait, as their pages say."""
+    """How many other processes wait, according to their telemetry pages."""
     others = [one for one in job.evidence if one != at and _has(job, one, "waits")]
     many = len(others)
     return f" {many} other process{'es wait' if many > 1 else ' waits'}." if many else ""
 
 
 def _with_evidence(job: Job, one: Finding) -> Finding:
-    """The finding with what the hosts of its ranks see."""
+    """The finding, completed with the evidence of its ranks' hosts."""
     known = {process.rank: at for at, process in enumerate(job.facts.processes)}
     mine = [known[rank] for rank in one.place.ranks if rank in known and rank >= 0]
     mine += [at for at in range(len(job.facts.processes)) if job.facts.name(at) == one.place.name]

@@ -1,4 +1,4 @@
-"""The files through which hosts meet: one summary for each host, in a shared folder."""
+"""The shared folder of summaries: each agent writes one file, and the collector reads them all."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ STACK_MAX = 10_000
 
 @dataclass
 class HostFile:
-    """What one host says. read_ns: its clock when it read its traces.
+    """The summary of one host. read_ns: its clock when it read its traces.
 
-    processes: a mapping for each, as the agent describes it. evidence: what the host sees of its
-    processes and devices. notes: lines about what it could not read.
+    processes: one mapping for each, as agent._described() makes it. evidence: what the host
+    observed of its processes and devices. notes: lines about what it could not read.
     """
 
     host: str
@@ -63,10 +63,10 @@ def write(folder: Path, said: HostFile) -> int:
 
 
 def parse(data: bytes) -> HostFile:
-    """ColumnsError if the file is damaged or of another version."""
+    """The summary in a file's bytes. ColumnsError if they are damaged or of another version."""
     meta, tables = unpack(data, FILE_BYTES_MAX)
     if not isinstance(meta, dict) or "weft_summary" not in meta:
-        raise ColumnsError("no summary of weft diagnose")
+        raise ColumnsError("it is not a summary of weft diagnose")
     if meta["weft_summary"] != VERSION:
         raise ColumnsError(
             f"its version is {meta['weft_summary']!r}, and this weft reads {VERSION}: run the same "
@@ -96,7 +96,7 @@ def parse(data: bytes) -> HostFile:
 
 
 def _process(said: Mapping[str, Any]) -> dict[str, Any]:
-    """A process with values of the right types; KeyError, TypeError or ValueError if it has not."""
+    """Converts the values to their types; KeyError, TypeError or ValueError if one is wrong."""
     ended = said["ended"]
     made: dict[str, Any] = {name: str(said.get(name, ""))[:TEXT_MAX] for name in (
         "trace", "host", "job", "start_ticks", "clock_name", "damage")}  # fmt: skip
@@ -130,7 +130,7 @@ class _Seen:
 
 @dataclass
 class Share:
-    """The folder with the files of all hosts. stale_s: a file that did not change for so long."""
+    """The folder with all summaries. stale_s: files that did not change for so long are ignored."""
 
     folder: Path
     stale_s: float
@@ -140,7 +140,7 @@ class Share:
     _said: str = ""
 
     def read(self) -> tuple[list[HostFile], list[str]]:
-        """The files of hosts that are up to date, and a line for each that begins to be wrong."""
+        """The summaries that are up to date, and lines about files that became bad or good."""
         lines, good = [], []
         there = set(self._files())
         if self._problem and self._problem != self._said:

@@ -1,6 +1,6 @@
 """Optional sources of evidence: NVML, counters of network interfaces, ethtool, py-spy.
 
-Each one says once that it is absent, and then says nothing.
+A source that is not installed reports this once, and finds nothing.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ETHTOOL_WANTED = re.compile(r"pfc|pause|discard|symbol_err|fcs|crc|out_of_buffer
 INTERFACES_MAX = 32
 TIMEOUT_S = 5.0
 STACK_BYTES_MAX = 8_000
-STACKS_MAX = 2  # dumps of one step
-DUMP_EVERY_S = 60.0  # between two dumps of a process
+STACKS_MAX = 2  # at most so many dumps in one step
+DUMP_EVERY_S = 60.0  # seconds between two dumps of a process
 XID_SEEN_MAX = 16
-# Cause -> the ends of names of NVML's constants.
+# Cause -> suffixes of NVML's constants nvmlClocksThrottleReason...
 THROTTLED = {
     "heat": ("HwThermalSlowdown", "SwThermalSlowdown"),
     "the power supply": ("HwPowerBrakeSlowdown",),
@@ -37,13 +37,13 @@ THROTTLED = {
 
 
 class Source(Protocol):
-    """Looks at the host once an interval. before: what other sources have seen."""
+    """Looks at the host once an interval. before: evidence found so far in this interval."""
 
     def look(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> Found: ...
 
 
 def device(kind: str, text: str, **more: Any) -> dict[str, Any]:
-    """Evidence on the host itself."""
+    """Evidence on the host and its devices, not on one process."""
     return {"process": None, "kind": kind, "text": text, **more}
 
 
@@ -102,7 +102,7 @@ class Interfaces:
 
 @dataclass
 class Gpus:
-    """ECC errors, clocks that are held down, and XIDs, through NVML."""
+    """ECC errors, throttled clocks, and XIDs, through NVML."""
 
     _nvml: Any = None
     _tried: bool = False
@@ -161,7 +161,7 @@ class Gpus:
                 )
             self._before[index] = count
         except nvml.NVMLError:
-            pass  # this GPU counts none
+            pass  # this GPU does not count ECC errors
         try:
             reasons = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
             for cause, names in THROTTLED.items():
@@ -169,7 +169,7 @@ class Gpus:
                 if any(reasons & one for one in bits):
                     made.append(device("gpu", f"{cause} slows down the clocks of GPU {index}"))
         except nvml.NVMLError:
-            pass  # this GPU does not tell
+            pass  # this GPU does not report why its clocks are throttled
         return made
 
     def _xids(self, nvml: Any) -> list[dict[str, Any]]:
@@ -178,7 +178,7 @@ class Gpus:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
             except nvml.NVMLError:
-                break  # there are no more
+                break  # no more events
             index = nvml.nvmlDeviceGetIndex(event.device)
             made.append(device("gpu", f"GPU {index} reported XID {int(event.eventData)}", event=1))
         return made
@@ -186,7 +186,7 @@ class Gpus:
 
 @dataclass
 class Stacks:
-    """The Python stack of processes that have called nothing for long, by py-spy.
+    """The Python stacks, by py-spy, of processes that have called nothing for long.
 
     A process that waits for another one, as its calls or its telemetry page say, is left out.
     """
@@ -211,7 +211,7 @@ class Stacks:
             if (one["number"] in idle or int(one["idle_ns"]) > self.idle_ns)
             and one["number"] not in others and not one["ended"]
         ]  # fmt: skip
-        # A stack is shown until the process goes on.
+        # A stack is shown until its process makes progress.
         pids = {int(one["pid"]) for one in quiet}
         self._kept = {pid: one for pid, one in self._kept.items() if pid in pids}
         for one in quiet:
@@ -240,7 +240,7 @@ def innermost(stack: str) -> str:
 
 
 def output_of(command: list[str]) -> tuple[str, str]:
-    """The first part of a command's output, and what is wrong with it, if anything is."""
+    """The first bytes of a command's output, and what went wrong; empty: it succeeded."""
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=TIMEOUT_S, check=False, stdin=subprocess.DEVNULL

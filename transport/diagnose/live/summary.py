@@ -29,12 +29,12 @@ LATE_NS = 1_000_000_000  # records of different threads come to files with such 
 WINDOWS = 30  # iterations that a summary keeps
 CALLS_MAX = 500  # calls of a process that a summary keeps, or messages of a program without NCCL
 PENDING_MAX = 400_000  # records of one kind and process that wait for the end of their operations
-ROWS_MAX = 6_000  # of events, samples and sent each
-BUCKET_NS = 20_000_000  # at first; doubled while there would be too many rows
+ROWS_MAX = 6_000  # at most so many rows in each of events, samples and sent
+BUCKET_NS = 20_000_000  # rounds times in `sent`; doubled while `sent` has too many rows
 BUCKET_NS_MAX = 2_000_000_000
 OPERATIONS = ("operation", "operation_end", "channel", "channel_end")
 WAITING = ("message", "stripe")
-# Table -> further kinds of records that make rows in it.
+# Table -> kinds of records that make rows in it, besides the kind that the table is named after.
 KINDS = {
     "comms": ("communicator", "communicator_end"),
     "connections": ("connection_end",),
@@ -100,9 +100,10 @@ class Pending:
 
 @dataclass
 class Summary:
-    """The history of this host. `bucket_ns`: times of sent segments and of samples are rounded.
+    """The recent history of this host's processes.
 
-    now: the history together with the operations that still run, cut to the last iterations.
+    bucket_ns: times of sent segments and of samples are rounded down to multiples of it. now: the
+    history together with the operations that still run, cut to the last iterations.
     """
 
     windows: int = WINDOWS
@@ -116,7 +117,7 @@ class Summary:
     turns: Turns = field(default_factory=Turns)
 
     def step(self, traces: dict[int, Trace]) -> None:
-        """Takes the new records of each process, by its number."""
+        """Adds the new records of each process; `traces`: by number of the process."""
         finals: dict[int, Array] = {}
         before_ns: dict[int, int] = {}
         made = _asked(traces, self.pending, self.bucket_ns)
@@ -173,7 +174,7 @@ class Summary:
                 self.history[name] = chosen(table, np.sort(kept))
 
     def _oldest_ns(self, calls: Table) -> int:
-        """The begin of the window. While the job stands still, its last calls stay inside."""
+        """Records before this time are dropped; it does not move while the job stands still."""
         times = [calls[name].max(initial=0) for name in ("begin_ns", "arrival_ns", "end_ns")]
         last_ns = int(max(times)) or self.latest_ns
         return min(last_ns, self.latest_ns) - self.window_ns
@@ -218,7 +219,7 @@ def _places_from_the_end(process: Array, begin: Array) -> Array:
 
 
 def _first_ns(calls: Table, windows: int) -> int:
-    """When the last iterations began, by the process that called most; else the smallest time."""
+    """When the last `windows` iterations began at the process with most calls; 0: keep all."""
     if not rows_of(calls):
         return 0
     busiest = int(np.bincount(calls["process"]).argmax())
@@ -233,7 +234,7 @@ def _first_ns(calls: Table, windows: int) -> int:
 
 
 def _of(values: dict[int, int], process: Array) -> Array:
-    """The value of each row's process."""
+    """For each row, the value of its process; -1: it has none."""
     numbers, inverse = np.unique(process, return_inverse=True)
     found = np.array([values.get(one, -1) for one in numbers.tolist()] or [-1], np.int64)
     return found[inverse] if len(process) else np.zeros(0, np.int64)
@@ -251,7 +252,7 @@ def _final(process: Array, operation: Array, finals: dict[int, Array]) -> Array:
 def _asked(
     traces: dict[int, Trace], pending: dict[int, Pending], bucket_ns: int
 ) -> dict[str, Table]:
-    """The tables of new records, and the calls and edges of all operations that are known.
+    """The tables of new records, and the calls and edges of all operations that have not settled.
 
     Afterwards `pending` holds all records of operations, new ones included.
     """
@@ -296,7 +297,7 @@ def _add(inserter: Inserter, table: str, process: int, of: ProcessRecords) -> No
 
 
 def _together(old: dict[str, Rows], new: dict[str, Rows]) -> dict[str, Rows]:
-    """The records of operations, old ones first."""
+    """The records of operations from both, old ones first."""
     made = {}
     for kind in (*OPERATIONS, *WAITING):
         parts = [one[kind] for one in (old, new) if kind in one]
@@ -342,7 +343,7 @@ def _ended(rows: dict[str, Rows], kind: str, before_ns: int) -> Array:
 
 
 def _keep_waiting(rows: dict[str, Rows], channels: Array, before_ns: int) -> None:
-    """Keeps messages and stripes of these channels, and those that are new."""
+    """Keeps only messages and stripes of `channels`, and those since before_ns."""
     if "message" in rows:
         found = rows["message"]
         recent = found["time_ns"] >= before_ns
@@ -361,7 +362,7 @@ def _message_keys(rows: Rows) -> Array:
 
 
 def coarser(table: Table, bucket_ns: int) -> Table:
-    """Sums the sent segments of each process, pair, path and longer span of time."""
+    """Sums the sent segments of each process, pair and path over spans of bucket_ns."""
     times = table["time_ns"] // bucket_ns * bucket_ns
     keys = np.stack([table["process"].astype(np.int64), table["pair"].astype(np.uint64).view(
         np.int64), table["path"].astype(np.int64), times])  # fmt: skip

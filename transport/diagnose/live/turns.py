@@ -1,7 +1,7 @@
 """Numbers the sends and receives of NCCL, so that those that belong together have one number.
 
 NCCL does not number them: the n-th send of a rank to another one belongs to the n-th receive of
-that one. A summary has only the last ones, so each host counts from the begin of its traces.
+that one. A summary has only the last calls, so each host counts from the begin of its traces.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Turns:
         return made
 
     def settle(self, done: Table) -> None:
-        """These calls will not be seen again."""
+        """Forgets the numbers of calls that have ended and will not be passed to of() again."""
         rows = np.flatnonzero(done["kind"] == "p2p")
         for end in zip(done["process"][rows].tolist(), done["id"][rows].tolist(), strict=True):
             self._open.pop((int(end[0]), int(end[1])), None)
@@ -54,10 +54,10 @@ class Turns:
 
 
 def aligned(calls: Table, whole: Array) -> Array:
-    """The turns of calls of all hosts, so that those of both ends of a stream agree.
+    """The turns of all hosts' calls, shifted so that both ends of a stream number them alike.
 
-    whole: [process] whether its calls were counted from its begin. If those of an end were not, its
-    numbers are moved so that receives end when the sends of the same number do.
+    whole: [process] whether its calls were counted from its start. If those of an end were not,
+    its receives are renumbered so that each ends when the send of the same number does.
     """
     turn = calls["turn"].copy()
     rows = np.flatnonzero(calls["kind"] == "p2p")
@@ -77,7 +77,7 @@ def aligned(calls: Table, whole: Array) -> Array:
 
 
 def _shift(calls: Table, sends: Array, receives: Array) -> int:
-    """What to add to the numbers of receives. Both are in order of their numbers."""
+    """What to add to the numbers of receives. sends, receives: rows in order of number."""
     turn, end_ns = calls["turn"], calls["end_ns"]
     sent, got = sends[end_ns[sends] >= 0], receives[end_ns[receives] >= 0]
     if not len(sent) or not len(got):
