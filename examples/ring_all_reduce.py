@@ -48,10 +48,18 @@ class Arrays:
 
 
 def all_reduce(
-    endpoint: Endpoint, before: Connection, after: Connection, me: int, parts: list[Any], two: Any
+    endpoint: Endpoint,
+    before: Connection,
+    after: Connection,
+    me: int,
+    parts: list[Any],
+    buffers: Any,
 ) -> None:
-    """Sums the `parts` of all ranks in place; `two`: (Arrays, receive buffer, send buffer)."""
-    arrays, incoming, outgoing = two
+    """Sums the `parts` of all ranks in place.
+
+    buffers: the Arrays that made them (NumPy or CuPy), a receive buffer and a send buffer.
+    """
+    arrays, incoming, outgoing = buffers
     ranks = len(parts)
     if ranks == 1:
         return
@@ -78,7 +86,7 @@ def rank_main(pipe: Pipe, library: str, me: int, ranks: int, elements: int, roun
         pipe.send(listener.handle)
         after = endpoint.connect(pipe.recv())
         before = listener.accept(timeout_s=PATIENCE_S)
-        two = (
+        buffers = (
             arrays,
             arrays.make(np.zeros(count, np.int32)),
             arrays.make(np.zeros(count, np.int32)),
@@ -91,7 +99,7 @@ def rank_main(pipe: Pipe, library: str, me: int, ranks: int, elements: int, roun
             pipe.send("ready")
             pipe.recv()
             begin = time.perf_counter()
-            all_reduce(endpoint, before, after, me, parts, two)
+            all_reduce(endpoint, before, after, me, parts, buffers)
             best_s = min(best_s, time.perf_counter() - begin)
             expected = numbers * (ranks * (ranks + 1) // 2) + ranks * round_
             wrong += int((arrays.host(whole) != expected).sum())

@@ -1,4 +1,4 @@
-"""Tests profiles. The expected numbers are computed in the tests, as nccl-tests defines them."""
+"""Tests `weft trace profile`. The tests compute the expected rates as nccl-tests defines them."""
 
 from pathlib import Path
 

@@ -312,7 +312,9 @@ def _edges(
 def _with_ends(
     found: dict[str, Array], members: dict[tuple[int, int], int], calls: dict[str, Array]
 ) -> dict[str, Array]:
-    """The edges with columns for sender, receiver and operation; drops rows that lack one."""
+    """Adds the columns source, target and instance (the operation) to EDGES' rows, the messages of
+    an operation from one rank to another; drops rows that lack one of the three.
+    """
     peers = zip(found["comm_id"].tolist(), found["peer"].tolist(), strict=True)
     found["target"] = np.array([members.get((int(c), int(p)), -1) for c, p in peers], np.int64)
     found["source"] = found.pop("process")

@@ -132,7 +132,7 @@ Wait = tuple[int, dict[int, int]]
 
 
 def job_of(schedule: Schedule, ns_per_calc: float = 1.0) -> Job:
-    """Turns every send and its recv into a transfer, and calcs into delays between transfers.
+    """Turns every send and its recv into a transfer, and calc operations (computation) into delays.
 
     A recv ends when its message has arrived and the operations that it requires have ended; a send
     ends when the receiver has the message. A calc after a rank's last message has no effect.
