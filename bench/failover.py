@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 INTERVAL_S = 0.01
-IN_FLIGHT = 16  # few messages, because arrivals are counted per message
+IN_FLIGHT = 16  # messages; short and few, because the bench sees only whole messages arrive
 BACK = 0.9  # a flow has recovered when its rate is this share of its rate before the cut
 SILENCE_NS = 3_000_000_000  # WEFT_PEER_DEAD_NS of the run in which all paths are cut for good
 LOOK_S = 0.2  # time before a cut in which the busiest link is determined

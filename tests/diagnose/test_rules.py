@@ -84,7 +84,7 @@ def test_late__a_rank_that_relays_is_compared_with_itself(
 ) -> None:
     own_ns, ends_ns = usual()
     own_ns[from_step:, 0] += 100_000
-    # Rank 0 always receives before the others are ready, so it sends what it has received.
+    # In every step a message to rank 0 starts before rank 0 sends, as at an inner rank of a tree.
     steps = np.arange(STEPS)
     edges = steps, np.zeros(STEPS, np.int64), steps * STEP_NS
     late = late_of(facts_of_steps(own_ns, ends_ns, relays=relays, edges=edges)).own

@@ -17,7 +17,7 @@ _EXACT = 1 << 53
 
 
 class Tally:
-    """Sets `left` once interpreted and compiled results may differ."""
+    """`left`: whether a value left the range in which interpreted and compiled results agree."""
 
     left = False
 

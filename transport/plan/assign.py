@@ -148,7 +148,7 @@ def _search(problem: Problem, before: Array, drawn: list[Array], bound: float) -
 def _problem(
     routes: Routes, demand: Mapping[tuple[str, str], int], shape: tuple[int, int], avoid: set[str]
 ) -> tuple[Problem, list[str]]:
-    """The problem, and notes for the user. shape: the number of paths, and of engines."""
+    """What assign() searches, and notes for the user. shape: number of paths, and of engines."""
     by_pair: dict[_Key, dict[tuple[int, ...], list[int]]] = defaultdict(dict)
     engines_of = _engines_of(routes, shape[1])
     known = np.array([UNKNOWN not in link for link in routes.links] or [True])

@@ -30,8 +30,8 @@ struct Ibv {
   struct ibv_mr* (*reg_mr_iova2)(struct ibv_pd*, void*, std::size_t, std::uint64_t, unsigned int) = nullptr;
   struct ibv_mr* (*reg_dmabuf_mr)(struct ibv_pd*, std::uint64_t, std::size_t, std::uint64_t, int, int) = nullptr;
   int (*query_port)(struct ibv_context*, std::uint8_t, struct ibv_port_attr*) = nullptr;
-  // What a software provider (a library that exports weft_software_provider, with devices that are not in sysfs) says of
-  // itself, for messages. Empty: the library is libibverbs.
+  // What a software provider (a library that exports weft_software_provider, with devices that are not in sysfs) says
+  // of itself, for messages. Empty: the library is libibverbs.
   std::string software;
 };
 

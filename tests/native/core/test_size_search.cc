@@ -214,7 +214,7 @@ TEST(size_search__silent_paths_do_not_put_off_the_next_raise) {
   CHECK(bench.pair.now_ns < back_ns + 60'000 * kMs);
 }
 
-// All paths are late at once, and one of them carries only short datagrams: the others must keep the size.
+// A pause of all paths must not shrink the size, although one of them carries only short datagrams.
 TEST(size_search__a_pause_beside_a_narrow_path_leaves_the_size) {
   Bench bench;
   bench.narrow = [](const Wired& packet) { return packet.path == 3; };
