@@ -112,6 +112,12 @@ def test_run__becomes_the_command() -> None:
 
 @needs_native
 @needs_plugin
+def test_run__itself_writes_no_trace(tmp_path: Path) -> None:
+    done = weft("run", "--", "true", WEFT_TRACE=str(tmp_path / "t"))
+    assert done.returncode == 0
+    assert not (tmp_path / "t").exists()
+
+
 def test_run__a_policy_that_is_not_there_is_wrong_usage() -> None:
     for policy in ("nope.py", "nope.so", "nope", "path/reps"):
         done = weft("run", "--", "true", WEFT_WINDOW_POLICY=policy)
