@@ -168,8 +168,10 @@ class Live:
         many = self.collector.found
         what = "healthy" if not many else f"{many} finding" + ("s" if many > 1 else "")
         latest = self.collector.latest
-        looked = "no traces" if latest is None else report.looked_at(latest)
-        self.say(f"{what}: {looked}")
+        if latest is None:
+            self.say("nothing was judged: there were no traces")
+        else:
+            self.say(f"{what}: {report.looked_at(latest)}")
 
     def step(self) -> None:
         """One interval: reads traces, writes the summary, judges all summaries, reports changes."""

@@ -64,7 +64,7 @@ class OutputFolder(click.Path):
         return super().convert(value, param, ctx)
 
 
-CSV, HTML, JSON = (".csv", ".txt"), (".html", ".htm"), (".json", ".txt")
+CSV, HTML, JSON = (".csv", ".txt"), (".html", ".htm"), (".json", ".jsonl", ".txt")
 
 
 def output_file(*suffixes: str) -> OutputFile:

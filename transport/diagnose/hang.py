@@ -65,7 +65,8 @@ def crashes(facts: Facts, dead: Sequence[tuple[int, int, int]]) -> list[Finding]
             "crash", Place("rank", facts.name(one), (facts.processes[one].rank,)),
             when, facts.end_ns, 0.99, True,
             f"The process of {facts.name(one)} on {facts.processes[one].host} died: "
-            f"{peers} peers lost their connections to it, and its trace has no end.",
+            f"{'1 peer' if peers == 1 else f'{peers} peers'} lost the connection to it, and its "
+            "trace has no end.",
             DEAD_QUERY, "Look for the reason on its host (out of memory, a signal, a failed GPU), "
             "and restart the job without that host if it repeats.",
         )
@@ -240,6 +241,7 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
             continue
         function, number = calls["function"][here[0]], int(calls["sequence"][here[0]])
         names = ", ".join(facts.name(one) for one in absent[:4])
+        first = facts.processes[absent[0]]
         ranks = tuple(facts.processes[one].rank for one in absent)
         return Finding(
             "non_communication_hang", Place("rank", names, ranks), stand.since_ns, facts.end_ns,
@@ -247,7 +249,8 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
             f"{len(there)} of {len(expected)} ranks wait in {function} number "
             f"{number}, and {names} did not call it, although it waits in no other operation. "
             f"Nothing has happened for {paused_ns / 1e6:.1f} ms.",
-            OPEN_QUERY, f"See what {names} does: py-spy dump --pid PID shows its stack.",
+            OPEN_QUERY, f"See what {facts.name(absent[0])} does: py-spy dump --pid {first.pid} on "
+            f"{first.host} shows its stack.",
             more={"paused_ns": paused_ns},
         )  # fmt: skip
     return None

@@ -70,6 +70,10 @@ class Store:
             return self.database.execute(sql, list(values))
         except duckdb.Error as error:
             raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
+        except RuntimeError as error:  # DuckDB takes Ctrl-C while a query runs
+            if "interrupted" not in str(error):
+                raise
+            raise KeyboardInterrupt from None
 
     def batches(self, sql: str, *values: Any) -> Iterator[list[dict[str, Any]]]:
         """The rows of a query as dictionaries by column name, some thousand at a time.

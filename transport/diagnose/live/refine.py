@@ -129,13 +129,14 @@ def _suspicions(job: Job) -> list[Finding]:
     for at in job.evidence:
         for seen in job.evidence[at]:
             ns = int(seen.get("ns", 0))
-            name = job.facts.name(at)
+            name, process = job.facts.name(at), job.facts.processes[at]
+            dump = f"--pid {process.pid} on {process.host}"
             if seen.get("kind") == "engine" and ns >= STUCK_NS:
                 text = f"{name}: {seen['text']}: its thread hangs, or gets no CPU."
-                advice = "See what takes its cores (top -H), and py-spy dump --native --pid PID."
+                advice = f"See what takes its cores (top -H), and py-spy dump --native {dump}."
             elif seen.get("kind") == "idle" and ns >= IDLE_NS:
                 text = f"{name} has posted nothing: {seen['text']}."
-                advice = f"See what {name} does: py-spy dump --pid PID shows its stack."
+                advice = f"See what {name} does: py-spy dump {dump} shows its stack."
             else:
                 continue
             made.append(
