@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transport.diagnose.facts import Facts, Process
-from transport.diagnose.measures import Lateness, lateness_of
+from transport.diagnose.measures import Lateness, _excess_of_kind, lateness_of
 from transport.diagnose.paths import Paths, hosts_of
 from transport.diagnose.slow import _queued
 from transport.diagnose.windows import windows_of
@@ -128,3 +128,27 @@ def test_hosts__of_routes_are_known_by_their_addresses() -> None:
     routes = Routes((), {}, addresses={"node7": "10.0.1.1", "node8": "10.9.9.9"})
     # The trace names the hosts of ranks 0 and 2 to 7, and the routes that of rank 1.
     assert hosts_of(facts, routes)[:3] == ["host0", "node7", "host2"]
+
+
+def times_of(pairs: int, slow: list[int], windows: int = 80) -> np.ndarray:
+    """[window, pair]: logarithms of the times of messages; from window 10 on, some are 30 times as
+    long."""
+    times = np.log(np.random.default_rng(2).uniform(95, 105, (windows, pairs)))
+    times[10:, slow] += np.log(30)
+    return times
+
+
+def test_slow__half_of_few_pairs() -> None:
+    """In a ring of four ranks a slow NIC slows two of four pairs."""
+    excess, slow = _excess_of_kind(times_of(4, [0, 1]))
+    assert slow[12:, :2].all()
+    assert not slow[:, 2:].any()
+    assert np.exp(excess[12:, :2]).min() > 20
+
+
+def test_slow__a_fault_that_lasts_does_not_become_usual() -> None:
+    times = times_of(16, [])
+    times[10:, 5] += np.log(1.9)  # too little to be seen beside other pairs
+    slow = _excess_of_kind(times)[1]
+    assert slow[12:, 5].all()
+    assert not np.delete(slow, 5, axis=1).any()

@@ -20,6 +20,7 @@ SLOW = float(np.log(1.5))
 SLOW_ALONE = float(np.log(2.5))
 DEVIATIONS = 6.0  # in both cases the excess must be more than so many usual deviations
 RELAYS_MIN = 8  # calls that a relaying rank needs before its usual time is known
+FEW_PAIRS = 8
 RECENT = 3  # the usual time leaves out the latest windows, to notice a fault that lasts
 HISTORY_MIN, HISTORY_MAX = 2, 50  # fewest and most windows whose median is the usual time
 
@@ -209,21 +210,36 @@ def _excess_of_kind(table: Array) -> tuple[Array, Array]:
     """The excess of each window and pair over the usual time, and whether it is clear."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # windows and pairs without messages
-        against = table - np.nanmedian(table, axis=1, keepdims=True)
+        against = table - _common(table)
         spread = 1.4826 * np.nanmedian(np.abs(against), axis=1, keepdims=True)
     excess, slow = np.zeros(table.shape), np.zeros(table.shape, bool)
+    # A pair's history without its slow windows: a fault that lasts must not become usual.
+    history = against.copy()
+    usual, known = np.zeros(table.shape[1]), np.zeros(table.shape[1], bool)
     for at in range(len(table)):
         alone = against[at] > np.maximum(SLOW_ALONE, DEVIATIONS * spread[at])
-        before = against[max(at - RECENT - HISTORY_MAX, 0) : max(at - RECENT + 1, 0)]
-        known = (~np.isnan(before)).sum(axis=0) >= HISTORY_MIN
-        usual = np.zeros(table.shape[1])
-        if known.any():
-            usual[known] = np.nanmedian(before[:, known], axis=0)
+        before = history[max(at - RECENT - HISTORY_MAX, 0) : max(at - RECENT + 1, 0)]
+        enough = (~np.isnan(before)).sum(axis=0) >= HISTORY_MIN
+        if enough.any():
+            usual[enough] = np.nanmedian(before[:, enough], axis=0)
+        known |= enough
         change = against[at] - usual
-        doubt = np.maximum(SLOW, DEVIATIONS * _noise(before, usual, known))
+        doubt = np.maximum(SLOW, DEVIATIONS * _noise(before, usual, enough))
         slow[at] = np.where(known, (change > doubt) | alone, alone)
         excess[at] = np.where(known & ~alone, change, against[at])
+        history[at, slow[at]] = np.nan
     return np.maximum(np.nan_to_num(excess), 0), slow
+
+
+def _common(table: Array) -> Array:
+    """[window, 1]: what the times of all pairs have in common.
+
+    That is their median. Of few pairs, as in a ring of four ranks, a slow NIC slows half; there it
+    is the lower quartile.
+    """
+    if table.shape[1] >= FEW_PAIRS:
+        return np.asarray(np.nanmedian(table, axis=1, keepdims=True))
+    return np.asarray(np.nanquantile(table, 0.25, axis=1, keepdims=True, method="lower"))
 
 
 def _noise(before: Array, usual: Array, known: Array) -> float:

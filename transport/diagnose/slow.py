@@ -207,9 +207,10 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     often = ((paths.lost[span] + paths.timeouts[span])[:, mine] > 0).any(axis=1).sum()
     begin, end = seen.windows.span(span.start, at)
     down = float(downs[mine].sum())
-    # A host whose socket overflows also loses many packets at once, but seldom. Without routes,
-    # only losses in every window tell a lossy link from it.
-    steady = bool(paths.names) or (rate >= HOST_LOSS_RATE and often == span.stop - span.start)
+    # A host whose socket overflows also loses many packets at once, but seldom. Only losses in
+    # every window tell a lossy NIC from it.
+    steady = paths.simulated or place.kind == "link"
+    steady = steady or (rate >= HOST_LOSS_RATE and often == span.stop - span.start)
     # Full queues also lose packets for a moment, above all when a job starts, so losses must
     # repeat; after the start, paths that became unusable are evidence enough.
     if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
