@@ -31,6 +31,7 @@ BENCHES = {
     "p2p": "Throughput of one connection against TCP.",
     "permutation": "Every host sends to another one.",
     "plan": "A ring over several spines of a lab, with planned ports and without.",
+    "plan_c4p": "C4P's four experiments in the simulator: ECMP, planned paths, several paths.",
     "policy": "The cost of a policy call, against the same policy in C.",
     "ring": "Ring all-reduce over the Python API, integers checked exactly.",
     "starved": "Two processes and their spinning threads on two cores, weft and TCP.",

@@ -61,6 +61,9 @@ from transport._native_fabric import (
     DEPENDENCY_PLAN as DEPENDENCY_PLAN,
 )
 from transport._native_fabric import (
+    PATH_CHOICE as PATH_CHOICE,
+)
+from transport._native_fabric import (
     PORT_CHANGE as PORT_CHANGE,
 )
 from transport._native_fabric import (

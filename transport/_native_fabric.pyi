@@ -6,10 +6,11 @@ import numpy as np
 
 # native/bind/fabric.cc
 
-# Structured types with the fields of PortPlan, PortChange, TransferPlan and DependencyPlan in
-# native/sim/fabric/fabric_plan.h, in order.
+# Structured types with the fields of PortPlan, PortChange, PathChoice, TransferPlan and
+# DependencyPlan in native/sim/fabric/fabric_plan.h, in order.
 PORT_PLAN: np.dtype[Any]
 PORT_CHANGE: np.dtype[Any]
+PATH_CHOICE: np.dtype[Any]
 TRANSFER_PLAN: np.dtype[Any]
 DEPENDENCY_PLAN: np.dtype[Any]
 
@@ -59,6 +60,8 @@ class FabricPlan:
         set_ports: np.ndarray[Any, Any],
     ) -> None: ...
     def set_changes(self, changes: np.ndarray[Any, Any]) -> None: ...
+    def set_choices(self, choices: np.ndarray[Any, Any]) -> None: ...
+    def routes(self, ends: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]: ...
     def set_work(
         self, transfers: np.ndarray[Any, Any], dependencies: np.ndarray[Any, Any]
     ) -> None: ...

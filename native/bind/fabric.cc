@@ -64,6 +64,11 @@ void set_network(BoundFabricPlan& plan, u32 hosts, u32 switches, const py::array
   plan.set_ports = rows<u32>("set_ports", set_ports);
 }
 
+void set_work(BoundFabricPlan& plan, const py::array& transfers, const py::array& dependencies) {
+  plan.transfers = rows<sim::TransferPlan>("transfers", transfers);
+  plan.dependencies = rows<sim::DependencyPlan>("dependencies", dependencies);
+}
+
 // A fabric and its plan. The plan must live as long as the fabric, which refers to it.
 struct BoundFabric {
   explicit BoundFabric(std::shared_ptr<BoundFabricPlan> given) : plan(std::move(given)) {
@@ -74,6 +79,35 @@ struct BoundFabric {
   std::shared_ptr<BoundFabricPlan> plan;
   std::unique_ptr<sim::Fabric> fabric;
 };
+
+using Ends = py::array_t<u32, py::array::c_style | py::array::forcecast>;
+
+// Returns the ports that each path passes: one row per path, and -1 after its last port.
+py::array routes_of(const sim::FabricNet& net, u32 hosts, const Ends& ends) {
+  if (ends.ndim() != 2 || ends.shape(1) != 3) throw py::value_error("ends need three columns: from, to, path");
+  const auto rows = ends.unchecked<2>();
+  constexpr std::size_t width = sim::FabricNet::kHopsMax;
+  std::vector<i64> made(static_cast<std::size_t>(rows.shape(0)) * width, -1);
+  for (py::ssize_t i = 0; i < rows.shape(0); ++i) {
+    if (rows(i, 0) >= hosts || rows(i, 1) >= hosts || rows(i, 2) > 255) {
+      throw py::value_error("a row names a host or a path that does not exist");
+    }
+    u32 ports[width];
+    const std::size_t count = net.ports_of(rows(i, 0), rows(i, 1), static_cast<core::u8>(rows(i, 2)), ports);
+    std::copy_n(ports, count, made.begin() + i * static_cast<py::ssize_t>(width));
+  }
+  return table_of(made, width);
+}
+
+// The same before a run, of a valid plan.
+py::array planned_routes_of(const BoundFabricPlan& self, const Ends& ends) {
+  const std::string complaint = sim::complaint(self);
+  if (!complaint.empty()) throw py::value_error("the plan needs " + complaint);
+  const sim::FabricRules rules;
+  sim::FabricNet net;
+  net.open(self, &rules);
+  return routes_of(net, self.hosts, ends);
+}
 
 void bind_fabric_plan(py::module_& module) {
   using P = BoundFabricPlan;
@@ -120,12 +154,11 @@ void bind_fabric_plan(py::module_& module) {
           [](P& self, const py::array& changes) { self.changes = rows<sim::PortChange>("changes", changes); },
           "Changes of ports, by time.", py::arg("changes"))
       .def(
-          "set_work",
-          [](P& self, const py::array& transfers, const py::array& dependencies) {
-            self.transfers = rows<sim::TransferPlan>("transfers", transfers);
-            self.dependencies = rows<sim::DependencyPlan>("dependencies", dependencies);
-          },
-          "Transfers, and their dependencies.", py::arg("transfers"), py::arg("dependencies"))
+          "set_choices",
+          [](P& self, const py::array& choices) { self.choices = rows<sim::PathChoice>("choices", choices); },
+          "Paths that take the links of others.", py::arg("choices"))
+      .def("set_work", &set_work, "Transfers, and their dependencies.", py::arg("transfers"), py::arg("dependencies"))
+      .def("routes", &planned_routes_of, "The ports that paths pass, as Fabric.routes returns them.", py::arg("ends"))
       .def("choose", &choose<P>, "Sets one policy by its name or path; ValueError if there is none.", py::arg("family"),
            py::arg("name"), py::arg("directories") = std::vector<std::string>{}, py::arg("params") = py::bytes())
       .def("choose_text", &choose_text<P>, "The same by text with parameters, as in a knob; returns the policy's name.",
@@ -183,30 +216,13 @@ py::array streams_of(BoundFabric& self) {
   return py::array(columns, static_cast<py::ssize_t>(streams.size()), streams.data());
 }
 
-// Returns the ports that each path passes: one row per path, and -1 after its last port.
-py::array routes_of(BoundFabric& self, const py::array_t<u32, py::array::c_style | py::array::forcecast>& ends) {
-  if (ends.ndim() != 2 || ends.shape(1) != 3) throw py::value_error("ends need three columns: from, to, path");
-  const auto rows = ends.unchecked<2>();
-  const sim::FabricNet& net = self.fabric->net();
-  constexpr std::size_t width = sim::FabricNet::kHopsMax;
-  std::vector<i64> made(static_cast<std::size_t>(rows.shape(0)) * width, -1);
-  for (py::ssize_t i = 0; i < rows.shape(0); ++i) {
-    if (rows(i, 0) >= self.plan->hosts || rows(i, 1) >= self.plan->hosts || rows(i, 2) > 255) {
-      throw py::value_error("a row names a host or a path that does not exist");
-    }
-    u32 ports[width];
-    const std::size_t count = net.ports_of(rows(i, 0), rows(i, 1), static_cast<core::u8>(rows(i, 2)), ports);
-    std::copy_n(ports, count, made.begin() + i * static_cast<py::ssize_t>(width));
-  }
-  return table_of(made, width);
-}
-
 }  // namespace
 
 void bind_fabric(py::module_& module) {
   PYBIND11_NUMPY_DTYPE(sim::PortPlan, from, to, bytes_per_s, delay_ns, queue_bytes_max, mark_from_bytes,
                        mark_full_bytes, loss, bit_error_rate, burst_bytes);
   PYBIND11_NUMPY_DTYPE(sim::PortChange, at_ns, port, up, bytes_per_s, loss);
+  PYBIND11_NUMPY_DTYPE(sim::PathChoice, at_ns, from, to, path, takes);
   PYBIND11_NUMPY_DTYPE(sim::TransferPlan, from, to, bytes, start_ns, stream, job);
   PYBIND11_NUMPY_DTYPE(sim::DependencyPlan, before, after, delay_ns);
   PYBIND11_NUMPY_DTYPE(sim::TransferReport, ready_ns, received_ns, sent_ns);
@@ -218,6 +234,7 @@ void bind_fabric(py::module_& module) {
                        busy_ns, queue_bytes_p50, queue_bytes_p95, queue_bytes_p99, queue_bytes_max);
   module.attr("PORT_PLAN") = py::dtype::of<sim::PortPlan>();
   module.attr("PORT_CHANGE") = py::dtype::of<sim::PortChange>();
+  module.attr("PATH_CHOICE") = py::dtype::of<sim::PathChoice>();
   module.attr("TRANSFER_PLAN") = py::dtype::of<sim::TransferPlan>();
   module.attr("DEPENDENCY_PLAN") = py::dtype::of<sim::DependencyPlan>();
   bind_fabric_plan(module);
@@ -248,7 +265,10 @@ void bind_fabric(py::module_& module) {
       .def(
           "traced_events", [](BoundFabric& self) { return array_of(self.fabric->traced_events()); },
           "Events of paths, flows and peers, by host and time.")
-      .def("routes", &routes_of, "The ports that paths pass, as rows of eight, -1 after the last.", py::arg("ends"))
+      .def(
+          "routes",
+          [](BoundFabric& self, const Ends& ends) { return routes_of(self.fabric->net(), self.plan->hosts, ends); },
+          "The ports that paths pass at first, as rows of eight, -1 after the last.", py::arg("ends"))
       .def_static(
           "event_name", [](u32 kind) { return sim::event_name(kind); },
           "The name of an event's `kind`; None: there is no such event.", py::arg("kind"));

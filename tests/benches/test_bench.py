@@ -300,3 +300,25 @@ def test_nccl_hosts__a_rank_needs_a_host_of_its_own() -> None:
         nccl_hosts.hosts(file, 3),
     ):
         pytest.fail("three ranks were accepted on two hosts")
+
+
+def test_bench__plan_c4p_shows_that_plans_beat_hashes() -> None:
+    pytest.importorskip("numba")
+    found = bench("plan_c4p", "--tiny", "--seeds", "2")
+    rows = {(row["experiment"], row["way"]): row for row in found["rows"]}
+    assert len(rows) == 4 * 6
+    assert all(row["unfinished"] == 0 for row in rows.values())
+    planned = rows["eight jobs, 1:1", "plan, single paths"]
+    hashed = rows["eight jobs, 1:1", "ECMP, single paths"]
+    assert planned["median"] > 1.1 * hashed["median"]
+    assert planned["max_to_mean"] < 1.05 < hashed["max_to_mean"]
+
+
+def test_bench__plan_c4p_loses_a_link() -> None:
+    pytest.importorskip("numba")
+    found = bench("plan_c4p", "--tiny", "--loss", "--seeds", "1")
+    rows = {row["way"]: row for row in found["rows"]}
+    both = rows["plan, 16 paths, round_robin"]
+    assert both["least"] < both["after"]
+    assert both["after"] > 0.7 * both["before"]
+    assert both["assign_s"] > 0

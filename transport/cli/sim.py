@@ -24,6 +24,7 @@ from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
 from transport.cli.options import CSV, HTML, SEED, OutputFolder, output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
+from transport.cli.sim_routes import write_routes
 from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyRefusedError
@@ -341,6 +342,8 @@ def show_sweep(
 @click.option("--limit", type=TimeType(), help='Virtual time at which a run ends, as "5 ms".')
 @click.option("--check", is_flag=True, help="Check the protocol's invariants; runs slower.")
 @click.option("--estimate", is_flag=True, help="Print how much memory the run needs, and stop.")
+@click.option("--routes", type=output_file(), metavar="FILE",
+              help="Write the routes and the demand for weft plan assign, and stop.")  # fmt: skip
 @click.option("--list", "listed", is_flag=True, help="List the scenarios shipped with weft.")
 @json_option
 @click.option("--csv", "csv_path", type=output_file(*CSV),
@@ -402,6 +405,9 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     )  # fmt: skip
     if given["estimate"]:
         say_estimate(simulation)
+        return 0
+    if given["routes"] is not None:
+        write_routes(simulation, given["routes"])
         return 0
     check_memory(simulation.estimated_bytes)
     folder = trace_folder(given["trace_folder"])

@@ -16,7 +16,8 @@ from transport import native
 from transport.arena import choose
 from transport.errors import InvalidArgumentError, OutOfMemoryError
 from transport.policy_choice import PolicyName, resolve, split
-from transport.sim.errors import ScenarioError
+from transport.sim import planned
+from transport.sim.errors import BadKeyError, ScenarioError
 from transport.sim.ideal import base_rtt_ns
 from transport.sim.network import Array
 from transport.sim.result import Result
@@ -77,6 +78,7 @@ class Simulation:
         wrong = self.plan.complaint()
         if wrong:
             raise ScenarioError(f"{scenario.file}: {wrong}")
+        self._plans()
         self._fabric: native.Fabric | None = None
         self._over = False
 
@@ -176,6 +178,16 @@ class Simulation:
         )
         self.plan.seed = self.scenario.seed
         self.plan.limit_ns = self.scenario.keys["limit_ns"]
+
+    def _plans(self) -> None:
+        own = self.scenario
+        if not own.plans:
+            return
+        try:
+            found = planned.choices(own.plans, own.network, self.plan)
+        except BadKeyError as error:
+            raise own.problem(error) from None
+        self.plan.set_choices(as_native(found, native.PATH_CHOICE))
 
     def _hosts(self) -> None:
         for name, value in self.scenario.keys["hosts"].items():

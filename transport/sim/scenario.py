@@ -27,6 +27,7 @@ from transport.sim import (
     faults,
     goal,
     graph,
+    planned,
     replayed,
     schema,
     shapes,
@@ -106,6 +107,15 @@ class Scenario:
             raise self.problem(error) from None
 
     @cached_property
+    def plans(self) -> list[planned.Planned]:
+        """The links that plans want paths to take."""
+        tables, paths = self.keys["plans"], self.keys["hosts"]["paths"]
+        try:
+            return planned.read(tables, self.network, self.work, paths, self.folder)
+        except BadKeyError as error:
+            raise self.problem(error) from None
+
+    @cached_property
     def faulty_hosts(self) -> Array:
         """The host of each rank of the job whose ranks [[faults]] name."""
         return self.work.hosts[_with_steps(self.keys)]
@@ -126,7 +136,7 @@ class Scenario:
 
     def check(self) -> Scenario:
         """Builds all parts of the scenario, so that it raises errors before a run; returns self."""
-        _ = self.network, self.work, self.changes, self.sampled_ports()
+        _ = self.network, self.work, self.changes, self.plans, self.sampled_ports()
         try:
             _reachable(self.network, self.work)
             _roomy(self.keys, self.network)
@@ -157,8 +167,9 @@ class Scenario:
     def content(self) -> str:
         """The scenario as canonical text, for the fingerprint: its keys and its files' digests."""
         kept = {k: v for k, v in self.keys.items() if k not in ("about", "name")}
-        if not kept["faults"]:
-            del kept["faults"]
+        for name in ("faults", "plans"):  # so that older fingerprints hold
+            if not kept[name]:
+                del kept[name]
         kept["files"] = {
             name: hashlib.sha256((self.folder / name).read_bytes()).hexdigest()
             for name in sorted(self._files())
@@ -170,7 +181,8 @@ class Scenario:
         for one in self.keys["workload"]:
             if one["pattern"] == "trace" and one["file"] is not None:
                 found |= replayed.files(self.folder, one["file"])
-        return {str(one) for one in found | {self.keys["network"]["lab"]} if one is not None}
+        found |= {self.keys["network"]["lab"], *(one["file"] for one in self.keys["plans"])}
+        return {str(one) for one in found if one is not None}
 
 
 def _put(tables: Any, parts: list[str], value: Any, done: tuple[str, ...]) -> None:
@@ -223,7 +235,8 @@ def _keys(tables: Tables) -> Tables:
         if not isinstance(text, str):
             raise BadKeyError(("policies", family), f'{text!r}: expected text, as "swift"')
     for name, columns in (("events", schema.EVENTS), ("nodes", schema.NODES),
-                          ("links", schema.LINKS), ("faults", schema.FAULTS)):  # fmt: skip
+                          ("links", schema.LINKS), ("faults", schema.FAULTS),
+                          ("plans", schema.PLANS)):  # fmt: skip
         keys[name] = [
             schema.checked(one, columns, (name, number), f"[[{name}]]")
             for number, one in enumerate(_array(keys, name))

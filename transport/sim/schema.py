@@ -142,6 +142,7 @@ TOP: Table = {
     "workload": Key("tables", (), "one [[workload]] for each job"),
     "events": Key("tables", (), "one [[events]] for each change of links"),
     "faults": Key("tables", (), "one [[faults]] for each fault (docs/DIAGNOSIS.md)"),
+    "plans": Key("tables", (), "one [[plans]] for each plan of paths (docs/PLANNING.md)"),
     "samples": Key("table", {}, "values to sample over time"),
     "nodes": Key("tables", (), 'one [[nodes]] for each node, with topology = "file"'),
     "links": Key("tables", (), 'one [[links]] for each link, with topology = "file"'),
@@ -387,6 +388,13 @@ FAULTS: Table = {
     "repeats": _int(100, "second_job: messages of each host", 1, 1 << 20),
 }  # fmt: skip
 
+PLANS: Table = {
+    "file": Key("text", None, "a plan of weft plan assign, relative to this file: the links that "
+                "each path takes"),
+    "job": Key("text", None, "job of the plan; default: all jobs"),
+    "at_ns": _ns(0, "time from which on paths take these links"),
+}  # fmt: skip
+
 SAMPLES: Table = {
     "every_ns": _ns(0, "time between samples; 0: no samples"),
     "links": Key("words", (), "links whose queues are sampled; named as in [[events]]"),
@@ -425,6 +433,7 @@ def all_tables() -> dict[str, Table]:
     return tables | {
         "[[events]]": EVENTS,
         "[[faults]]": FAULTS,
+        "[[plans]]": PLANS,
         "[samples]": SAMPLES,
         "[[nodes]]": NODES,
         "[[links]]": LINKS,

@@ -9,6 +9,7 @@ import numpy as np
 from transport import native
 from transport.plan.routes import Routes
 from transport.sim.network import Array, Network
+from transport.sim.planned import fabric_of
 from transport.sim.traced import Traced
 from transport.trace.write import TraceFile
 
@@ -74,4 +75,4 @@ def routes_of(traced: Traced, network: Network) -> Routes:
     rows = zip(traced.route_ends.tolist(), traced.route_ports.tolist(), strict=True)
     for (source, target, path), ports in rows:
         of[names[source], names[target], path] = tuple(port for port in ports if port >= 0)
-    return Routes(links, of)
+    return Routes(links, of, fabric=fabric_of(network))

@@ -181,8 +181,9 @@ void FabricHost::send_out(FabricShared* shared, i64 now_ps) {
   const core::TxBurst& burst = *shared->burst;
   const u32 to = peers_[burst.peer];
   if (shared->checks != nullptr) shared->checks->on_burst(index_, stack_, to, burst);
-  const u32 hash = shared->net->hash_of(index_, to, burst.path);
-  const u32 port = shared->net->host_port(index_, burst.path);
+  const u8 taken = shared->net->taken(index_, to, burst.path, now_ps);
+  const u32 hash = shared->net->hash_of(index_, to, taken);
+  const u32 port = shared->net->host_port(index_, taken);
   for (std::size_t i = 0; i < burst.count; ++i) {
     FabricPacket* packet = shared->packets->take();
     const u8* header = burst.header(i);

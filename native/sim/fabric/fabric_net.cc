@@ -2,7 +2,9 @@
 // route has several ports, a hash selects one.
 #include "native/sim/fabric/fabric_net.h"
 
+#include <algorithm>
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace weft::sim {
@@ -22,6 +24,7 @@ void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
   route_ = plan.route;
   set_begin_ = plan.set_begin;
   set_ports_ = plan.set_ports;
+  choose(plan.choices);
   const u32 nodes = plan.hosts + plan.switches;
   const auto count = static_cast<u32>(plan.ports.size());
   ports.resize(count);
@@ -54,6 +57,41 @@ void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
   }
 }
 
+// A choice of some paths at a time leaves the others as they were.
+void FabricNet::choose(const std::vector<PathChoice>& given) {
+  constexpr std::size_t paths = core::kMaxPaths;
+  const auto ends_of = [](const PathChoice& one) { return u64{one.from} << 32 | one.to; };
+  std::vector<PathChoice> sorted = given;
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const PathChoice& a, const PathChoice& b) {
+    return std::pair(ends_of(a), a.at_ns) < std::pair(ends_of(b), b.at_ns);
+  });
+  choices_.clear();
+  takes_.clear();
+  for (const PathChoice& one : sorted) {
+    const bool known = !choices_.empty() && choices_.back().ends == ends_of(one);
+    if (!known || choices_.back().at_ps != one.at_ns * 1000) {
+      choices_.push_back({ends_of(one), one.at_ns * 1000, takes_.size()});
+      takes_.resize(takes_.size() + paths);
+      const auto row = takes_.end() - paths;
+      if (known) {
+        std::copy(row - paths, row, row);
+      } else {
+        std::iota(row, takes_.end(), u8{0});
+      }
+    }
+    takes_[choices_.back().row + one.path] = static_cast<u8>(one.takes);
+  }
+}
+
+u8 FabricNet::chosen(u32 from, u32 to, u8 path, i64 at_ps) const noexcept {
+  const std::pair key(u64{from} << 32 | to, at_ps);
+  const auto after = std::upper_bound(choices_.begin(), choices_.end(), key, [](const auto& wanted, const Choice& one) {
+    return wanted < std::pair(one.ends, one.at_ps);
+  });
+  if (after == choices_.begin() || (after - 1)->ends != key.first) return path;
+  return takes_[(after - 1)->row + path];
+}
+
 u32 FabricNet::hash_of(u32 from, u32 to, u8 path) const noexcept {
   if (even_) return path;
   return static_cast<u32>(mixed(seed_ + path, u64{from} << 32 | to) >> 32);
@@ -61,6 +99,7 @@ u32 FabricNet::hash_of(u32 from, u32 to, u8 path) const noexcept {
 
 std::size_t FabricNet::ports_of(u32 from, u32 to, u8 path, u32* out) const noexcept {
   FabricPacket packet{};
+  path = taken(from, to, path, 0);
   packet.to = to;
   packet.hash = hash_of(from, to, path);
   std::size_t count = 0;

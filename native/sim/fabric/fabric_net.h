@@ -13,14 +13,18 @@ class FabricNet {
 
   // The port of switch `node` that leads to the packet's destination; kNone: there is no route.
   u32 route(u32 node, FabricPacket* packet) const noexcept;
-  // The port through which a host sends packets of a path.
+  // The path whose links packets of a path take at this time: the path itself, unless the plan chooses another one.
+  u8 taken(u32 from, u32 to, u8 path, i64 at_ps) const noexcept {
+    return choices_.empty() ? path : chosen(from, to, path, at_ps);
+  }
+  // The port through which a host sends packets that take the links of a path.
   u32 host_port(u32 host, u8 path) const noexcept {
     return first_port[host] + path % (first_port[host + 1] - first_port[host]);
   }
-  // The value that switches hash to select a port, for a path between two hosts.
+  // The value that switches hash to select a port, for packets that take the links of a path between two hosts.
   u32 hash_of(u32 from, u32 to, u8 path) const noexcept;
-  // Writes the ports that packets of a path pass, in order, to `out`; returns their number. It is 0 if there is no
-  // route of at most kHopsMax ports.
+  // Writes the ports that packets of a path pass at the beginning, in order, to `out`; returns their number. It is 0 if
+  // there is no route of at most kHopsMax ports.
   static constexpr std::size_t kHopsMax = 8;
   std::size_t ports_of(u32 from, u32 to, u8 path, u32* out) const noexcept;
 
@@ -29,6 +33,9 @@ class FabricNet {
   std::vector<u32> opposite;    // the port for the other direction of the same link, or kNone
 
  private:
+  void choose(const std::vector<PathChoice>& given);
+  u8 chosen(u32 from, u32 to, u8 path, i64 at_ps) const noexcept;
+
   u32 hosts_ = 0, groups_ = 0;
   u64 seed_ = 0;
   bool even_ = false;
@@ -40,6 +47,13 @@ class FabricNet {
   };
   std::vector<u32> attached_begin_;  // per host: where its entries in attached_ begin
   std::vector<Attached> attached_;
+  struct Choice {
+    u64 ends;         // the two hosts
+    i64 at_ps;        // from this time on
+    std::size_t row;  // where its element for path 0 is in takes_
+  };
+  std::vector<Choice> choices_;  // by hosts, then by time
+  std::vector<u8> takes_;        // for every choice and path: the path whose links are taken
 };
 
 }  // namespace weft::sim

@@ -75,6 +75,12 @@ std::string route_complaint(const FabricPlan& plan) {
     if (change.bytes_per_s == 0 || change.bytes_per_s > kRateMax || change.loss > 1)
       return at("change", i) + "a rate above 0 and a loss up to 1";
   }
+  for (std::size_t i = 0; i < plan.choices.size(); ++i) {
+    const PathChoice& choice = plan.choices[i];
+    if (choice.at_ns < 0 || choice.at_ns > kFar || choice.from >= plan.hosts || choice.to >= plan.hosts)
+      return at("choice", i) + "a time and hosts that exist";
+    if (choice.path >= core::kMaxPaths || choice.takes >= core::kMaxPaths) return at("choice", i) + "paths up to 255";
+  }
   return "";
 }
 

@@ -60,6 +60,14 @@ struct DependencyPlan {
   i64 delay_ns = 0;
 };
 
+// From at_ns on, packets that `from` sends to `to` on path `path` take the links of path number `takes`, as if the path
+// used that path's pair of UDP ports. The path's number in packets stays.
+struct PathChoice {
+  i64 at_ns = 0;
+  u32 from = 0, to = 0;  // host numbers
+  u32 path = 0, takes = 0;
+};
+
 enum class Ecmp : u8 {
   hashed,  // by a hash of hosts, path number and switch, like real routers
   // By path number: path p takes route p. Each switch selects a port by one digit of p, so two paths share a route only
@@ -83,6 +91,7 @@ struct FabricPlan {
   std::vector<u32> set_begin;
   std::vector<u32> set_ports;
   std::vector<PortChange> changes;  // sorted by time
+  std::vector<PathChoice> choices;  // in any order; of two for the same path and time, the later one in the list counts
   Ecmp ecmp = Ecmp::hashed;
   // Trim a segment if a queue is full: the switch cuts off its payload and forwards its header.
   bool trim = false;
