@@ -21,6 +21,7 @@ SLOW_ALONE = float(np.log(2.5))
 DEVIATIONS = 6.0  # in both cases the excess must be more than so many usual deviations
 RELAYS_MIN = 8  # calls that a relaying rank needs before its usual time is known
 FEW_PAIRS = 8
+LASTING = 6  # a pair that is slow in all but one of so many windows has a fault
 RECENT = 3  # the usual time leaves out the latest windows, to notice a fault that lasts
 HISTORY_MIN, HISTORY_MAX = 2, 50  # fewest and most windows whose median is the usual time
 
@@ -213,7 +214,7 @@ def _excess_of_kind(table: Array) -> tuple[Array, Array]:
         against = table - _common(table)
         spread = 1.4826 * np.nanmedian(np.abs(against), axis=1, keepdims=True)
     excess, slow = np.zeros(table.shape), np.zeros(table.shape, bool)
-    # A pair's history without its slow windows: a fault that lasts must not become usual.
+    # A pair's history without windows of a fault: one that lasts must not become usual.
     history = against.copy()
     usual, known = np.zeros(table.shape[1]), np.zeros(table.shape[1], bool)
     for at in range(len(table)):
@@ -227,7 +228,9 @@ def _excess_of_kind(table: Array) -> tuple[Array, Array]:
         doubt = np.maximum(SLOW, DEVIATIONS * _noise(before, usual, enough))
         slow[at] = np.where(known, (change > doubt) | alone, alone)
         excess[at] = np.where(known & ~alone, change, against[at])
-        history[at, slow[at]] = np.nan
+        recent = slice(max(at + 1 - LASTING, 0), at + 1)
+        lasting = slow[recent].sum(axis=0) >= LASTING - 1
+        history[recent] = np.where(slow[recent] & lasting, np.nan, history[recent])
     return np.maximum(np.nan_to_num(excess), 0), slow
 
 
