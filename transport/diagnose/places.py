@@ -74,7 +74,6 @@ class Explanation:
     place: Place
     share: float
     purity: float
-    excess: float
 
 
 def _groups(key: Array) -> dict[int, Array]:
@@ -199,6 +198,4 @@ def explain(candidates: Candidates, excess: Array, bad: Array) -> Explanation | 
     )
     mine = every[at].at
     place = Place(chosen.kind, chosen.name, chosen.ranks, chosen.side, tuple(others))
-    worst = excess[mine][bad[mine]]
-    excess_mean = float(worst.mean()) if len(worst) else 0.0
-    return Explanation(place, float(shares[at]), float(bad[mine].mean()), excess_mean)
+    return Explanation(place, float(shares[at]), float(bad[mine].mean()))
