@@ -462,6 +462,9 @@ TEST(trace__a_forked_child_records_nothing_and_may_open_its_own) {
   Folder folder, other;
   auto writer = opened(folder);
   put_messages(*writer, 5);
+  // The writing thread sleeps after this. AddressSanitizer's allocator has locks that a fork copies as they are: if the
+  // writing thread held one, the child would wait for it for ever.
+  CHECK(writer->flush(kPatienceNs));
   const pid_t child = ::fork();
   if (child == 0) {
     put_messages(*writer, 5);
