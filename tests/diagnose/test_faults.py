@@ -121,3 +121,39 @@ def test_fault__a_lost_trace_does_not_hide_the_others(tmp_path: Path) -> None:
     found = judged(folder)
     assert found.findings[0].kind == "non_communication_slow"
     assert any("no trace of rank" in note for note in found.notes)
+
+
+def pipeline(folder: Path, *faults: dict[str, Any]) -> Path:
+    """Four stages of one rank each pass two microbatches on, and sum a norm at the end."""
+    operations: list[dict[str, Any]] = []
+    for number in range(2):
+        message = {"size_bytes": 500_000, "shift": 1}
+        operations += [
+            {"name": f"receive {number}", "collective": "receive", "stream": "in", **message},
+            {"name": f"forward {number}", "compute_ns": 300_000, "after": f"receive {number}"},
+            {"name": f"send {number}", "collective": "send", "stream": "out",
+             "after": f"forward {number}", **message},
+        ]  # fmt: skip
+    operations += [
+        {"name": "norm", "collective": "all_reduce_ring", "size_bytes": 64},
+        {"name": "optimizer", "compute_ns": 100_000, "after": "norm"},
+    ]
+    work = {"name": "training", "pattern": "steps", "repeats": 9, "launch_ns": 2_000, "noise": 0.02,
+            "operations": operations}  # fmt: skip
+    network = {"hosts": 4, "hosts_per_leaf": 2, "spines": 2, "queue_bytes": "1 MB"}
+    return traced(folder, *faults, network=network, workload=[work])
+
+
+def test_pipeline__a_stage_of_one_rank_is_compared_with_its_own_past(tmp_path: Path) -> None:
+    fault = {"kind": "straggler", "rank": 2, "at_step": 5, "compute_factor": 1.5}
+    first = judged(pipeline(tmp_path, fault)).findings[0]
+    assert (first.kind, first.place.name, first.certain) == (
+        "non_communication_slow",
+        "rank 2",
+        True,
+    )
+
+
+def test_pipeline__without_a_fault_is_healthy(tmp_path: Path) -> None:
+    found = judged(pipeline(tmp_path))
+    assert (found.findings, found.iterations) == ((), 9)

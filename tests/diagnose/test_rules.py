@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from transport.diagnose.alone import grown
 from transport.diagnose.facts import Facts, Process
+from transport.diagnose.hang import standstill_of
 from transport.diagnose.measures import Lateness, _excess_of_kind, lateness_of
 from transport.diagnose.paths import Paths, hosts_of
 from transport.diagnose.slow import _queued
@@ -90,6 +93,38 @@ def test_late__a_rank_that_relays_is_compared_with_itself(
     late = late_of(facts_of_steps(own_ns, ends_ns, relays=relays, edges=edges)).own
     assert (late[-3:, 0] > 90_000).all() == is_late
     assert (late[:, 1:] == 0).all()
+
+
+@pytest.mark.parametrize(("from_step", "late_steps"), [(5, 15), (18, 2), (STEPS, 0)])
+def test_late__a_rank_without_peers_is_compared_with_earlier_iterations(
+    from_step: int, late_steps: int
+) -> None:
+    rng = np.random.default_rng(2)
+    # Three calls in each of 20 windows; the last window has only one call.
+    window = np.repeat(np.arange(STEPS), 3)[: 3 * STEPS - 2]
+    kinds = np.tile([7, 7, 9], STEPS)[: len(window)]
+    own_ns = np.tile([300_000, 100_000, 50_000], STEPS)[: len(window)]
+    own_ns = own_ns + rng.integers(-1000, 1000, len(window))
+    own_ns[(window >= from_step) & (kinds == 7)] += 100_000
+    own_ns[window == 10] += 40_000  # a single slow iteration, as for a checkpoint
+    late = grown(window, kinds, own_ns, STEPS)
+    assert (late[max(from_step, 11) :] > 95_000).sum() == late_steps - max(11 - from_step, 0)
+    assert (np.delete(late[:from_step], slice(10, 11)) == 0).all()
+
+
+def test_standstill__a_pause_of_the_first_iteration_is_no_measure() -> None:
+    own_ns, ends_ns = usual()
+    facts = facts_of_steps(own_ns, ends_ns)
+    # The connections of the first iteration take 900 ms: all that comes after it is so much later.
+    for name in ("begin_ns", "arrival_ns", "end_ns"):
+        facts.calls[name][facts.calls[name] > STEP_NS] += 900_000_000
+    nothing = np.zeros(0, np.int64)
+    facts.edges.update(source=nothing, target=nothing, end_ns=nothing)
+    facts.calls["end_ns"][-1] = -1  # the last call never ends
+    later = replace(facts, end_ns=facts.end_ns + 920_000_000)
+    stand = standstill_of(later, windows_of(later))
+    assert stand is not None
+    assert stand.longest_ns < 2 * STEP_NS
 
 
 def paths_with(rtt_ns: list[list[float]]) -> Paths:

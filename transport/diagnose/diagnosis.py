@@ -72,7 +72,7 @@ def judged(
     """Diagnoses a job. dead: number of each dead process, when it died, how many peers saw it."""
     windows = windows_of(facts)
     found = hang.crashes(facts, dead) + calls.mismatches(facts)
-    stand = hang.standstill_of(facts, windows.usual_ns)
+    stand = hang.standstill_of(facts, windows)
     if stand is not None and not found:
         patience_ns = int(
             max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.longest_ns)

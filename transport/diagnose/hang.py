@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from transport.diagnose import alive
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
+from transport.diagnose.windows import Windows
 from transport.trace.store import Store
 
 Array = NDArray[Any]
@@ -20,6 +21,7 @@ Array = NDArray[Any]
 QUIET_PAUSES = 2.0
 QUIET_SHARE = 0.5  # a silent process has recorded nothing for this share of the standstill, too
 ALL_PATHS = 0.8  # a peer counts as cut off if this share of the paths to it failed
+STARTED = 3  # a job with so many iterations has left its first one behind
 PEER_DEAD = 5  # a status of connections, as in native/core/status.h
 DEAD_QUERY = "SELECT process, peer, end_ns FROM connections WHERE status = 5"
 OPEN_QUERY = (
@@ -74,9 +76,10 @@ def crashes(facts: Facts, dead: Sequence[tuple[int, int, int]]) -> list[Finding]
     ]  # fmt: skip
 
 
-def standstill_of(facts: Facts, usual_ns: int) -> Standstill | None:
-    """The standstill, if a process made no progress for longer than `usual_ns`; else None.
+def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
+    """The standstill, if a process made no progress for longer than an iteration; else None.
 
+    The first iteration opens connections, so its pauses are no measure of later ones.
     If all processes of a program without NCCL were killed, its trace has no open call. Then a
     process must have fallen silent before the others.
     """
@@ -90,8 +93,10 @@ def standstill_of(facts: Facts, usual_ns: int) -> Standstill | None:
     process, times = process[order], times[order]
     if not times.size:
         return None
-    same = process[1:] == process[:-1]
-    longest_ns = max(int(np.diff(times)[same].max(initial=0)), usual_ns)
+    usual_ns = windows.usual_ns
+    begun_ns = int(windows.starts_ns[1]) if windows.count >= STARTED else 0
+    counts = (process[1:] == process[:-1]) & (times[:-1] >= begun_ns)
+    longest_ns = max(int(np.diff(times)[counts].max(initial=0)), usual_ns)
     last = np.full(len(facts.processes), -1, np.int64)
     np.maximum.at(last, process, times)
     open_ = np.flatnonzero(calls["end_ns"] < 0)

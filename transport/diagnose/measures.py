@@ -9,6 +9,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose.alone import (
+    DEVIATIONS,
+    FEW_PEERS,
+    HISTORY_MAX,
+    HISTORY_MIN,
+    LASTING,
+    RECENT,
+    grown,
+)
 from transport.diagnose.facts import Facts, ordinals
 from transport.diagnose.windows import Windows, begun_ns, kinds_of, medians, moments
 
@@ -18,12 +27,8 @@ Array = NDArray[Any]
 SLOW = float(np.log(1.5))
 # A pair is also slow if its messages take more than 2.5 times as long as those of other pairs.
 SLOW_ALONE = float(np.log(2.5))
-DEVIATIONS = 6.0  # in both cases the excess must be more than so many usual deviations
 RELAYS_MIN = 8  # calls that a relaying rank needs before its usual time is known
 FEW_PAIRS = 8
-LASTING = 6  # a pair that is slow in all but one of so many windows has a fault
-RECENT = 3  # the usual time leaves out the latest windows, to notice a fault that lasts
-HISTORY_MIN, HISTORY_MAX = 2, 50  # fewest and most windows whose median is the usual time
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +102,15 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     totals, in_gpu = np.zeros(shape), np.zeros(shape)
     np.add.at(totals, (window, process), excess)
     np.add.at(in_gpu, (window, process), gpu)
+    alone = known & ~relaying & alone_of(process, kinds)
+    spent = np.where(calls["kind"] == "collective", np.clip(after_peers, 0, own), own)
+    for one in np.unique(process[alone]).tolist():
+        mine = alone & (process == one)
+        totals[:, one] = grown(window[mine], kinds[mine], spent[mine], shape[0])
+        began = (arrival - calls["begin_ns"])[mine]
+        in_gpu[:, one] = np.minimum(
+            grown(window[mine], kinds[mine], began, shape[0]), totals[:, one]
+        )
     return Lateness(totals, in_gpu)
 
 
@@ -146,6 +160,14 @@ def roles_of(process: Array, kinds: Array) -> Array:
         mine = tuple(np.unique(kinds[process == one]).tolist())
         role[one] = known.setdefault(mine, len(known))
     return role[process]
+
+
+def alone_of(process: Array, kinds: Array) -> Array:
+    """Which calls are those of processes that have fewer than FEW_PEERS ranks in their role."""
+    role = roles_of(process, kinds)
+    ends = np.unique(np.stack([role, process], axis=1), axis=0)
+    few: Array = np.bincount(ends[:, 0], minlength=1)[role] < FEW_PEERS
+    return few
 
 
 @dataclass(frozen=True, eq=False)
