@@ -147,6 +147,16 @@ def test_hang__the_time_of_a_stopped_process_teaches_nothing() -> None:
     assert collector.pauses.longest_ns < SECOND_NS
 
 
+def test_hang__iterations_of_a_stopped_process_are_not_judged_as_slow() -> None:
+    collector = Collector(pauses=Pauses(untaught_ns=0))
+    told(collector, hosts(1))
+    stopped = seen(waiting(2, 13, 30), 13, kind="stopped", text="it is stopped")
+    stopped[1].processes[5]["state"] = "T"
+    told(collector, stopped)
+    assert told(collector, hosts(2, slow_rank=9)) == []  # iterations from before it went on
+    assert told(collector, hosts(60, slow_rank=9))[0][1:] == ("non_communication_slow", "rank 9")
+
+
 def test_hang__a_remote_process_that_is_stopped_needs_no_evidence_but_its_state() -> None:
     """Host 1's state of its process, T, is enough for the rules that judge folders of traces."""
     said = seen(waiting(2, 13, 2), 13, kind="stopped", text="it is stopped")
@@ -223,6 +233,44 @@ def test_evidence__engines_and_idle_programs_are_suspicions() -> None:
         (event,) = Collector().step(said)
         assert event.what == "suspicion"
         assert words in event.incident.finding.evidence
+
+
+def starved(said: list[HostFile], *ranks: int) -> list[HostFile]:
+    for rank in ranks:
+        host, number = divmod(rank, 8)
+        said[host].evidence.append(
+            {"process": number, "kind": "starved", "text": "a thread had no core", "share": 0.4}
+        )
+    return said
+
+
+def test_overload__a_host_whose_ranks_are_late_in_turn_is_one_incident() -> None:
+    collector = Collector()
+    told(collector, hosts(1))
+    said = [told(collector, starved(hosts(2 + at, slow_rank=rank), 8, 9, 10))
+            for at, rank in enumerate((9, 9, 10, 8, 9))]  # fmt: skip
+    slow = "non_communication_slow", "host node1"
+    assert said == [[("suspicion", *slow)], [("finding", *slow)], [], [], []]
+    (incident,) = collector.incidents.values()
+    assert incident.finding.place.ranks == (8, 9, 10)
+    assert "3 of 8 processes on node1" in incident.finding.evidence
+    assert "for up to 40% of the time. It slows rank " in incident.finding.evidence
+
+
+def test_overload__a_single_rank_without_a_core_is_named_itself() -> None:
+    collector = Collector()
+    told(collector, hosts(1))
+    told(collector, starved(hosts(2, slow_rank=9), 9))
+    (event,) = collector.step(starved(hosts(3, slow_rank=9), 9))
+    assert (event.what, event.incident.finding.place.name) == ("finding", "rank 9")
+    assert "A thread had no core." in event.incident.finding.evidence
+
+
+def test_overload__of_another_host_explains_nothing() -> None:
+    collector = Collector()
+    told(collector, hosts(1))
+    said = told(collector, starved(hosts(2, slow_rank=9), 16, 17))
+    assert said == [("suspicion", "non_communication_slow", "rank 9")]
 
 
 def test_restart__the_later_process_of_a_rank_counts() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +14,7 @@ from typing import Any
 import pytest
 
 from transport.diagnose.live.apart import Apart
+from transport.diagnose.live.cores import REMEMBERED, Cores
 from transport.diagnose.live.host import Host, told_of
 from transport.diagnose.live.sources import Found, Gpus, Interfaces, Stacks, innermost
 
@@ -180,3 +184,54 @@ def test_apart__a_source_that_fails_is_said_once() -> None:
     apart = Apart("NVML", Fails())
     assert apart.look([], []) == ([], ["NVML fails (RuntimeError: no such symbol)"])
     assert apart.look([], []) == ([], [])
+
+
+def spin(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pass
+
+
+def test_cores__threads_that_share_a_core_wait_for_it() -> None:
+    """Three processes on one core: each waits for two thirds of the time, or longer."""
+    core = min(os.sched_getaffinity(0))
+    context = multiprocessing.get_context("fork")
+    ones = [context.Process(target=spin, args=(30.0,)) for _ in range(3)]
+    try:
+        for one in ones:
+            one.start()
+            os.sched_setaffinity(one.pid or 0, {core})
+        pids = [one.pid or 0 for one in ones]
+        cores = Cores()
+        assert cores.read(pids) == {}
+        time.sleep(1.0)
+        found = cores.read(pids)
+        assert sorted(found) == sorted(pids)
+        assert sum(found.values()) > 1.0
+        assert all(share <= 1.0 for share in found.values())
+    finally:
+        for one in ones:
+            one.kill()
+            one.join()
+    time.sleep(0.1)
+    assert cores.read(pids) == {}
+
+
+def test_cores__a_kernel_that_counts_nothing_is_no_error(tmp_path: Path) -> None:
+    task = tmp_path / "7" / "task" / "7"
+    task.mkdir(parents=True)
+    for text in ("", "1 x 3", "12"):
+        (task / "schedstat").write_text(text)
+        cores = Cores(tmp_path)
+        assert (cores.read([7]), cores.read([7])) == ({}, {})
+
+
+def test_cores__the_largest_share_of_the_last_readings_counts(tmp_path: Path) -> None:
+    task = tmp_path / "7" / "task" / "7"
+    task.mkdir(parents=True)
+    cores = Cores(tmp_path)
+    found = []
+    for waited_ns in (0, 10**12, *[10**12] * REMEMBERED):
+        (task / "schedstat").write_text(f"5 {waited_ns} 1\n")
+        found.append(cores.read([7]).get(7))
+    assert found == [None, *[1.0] * REMEMBERED, 0.0]

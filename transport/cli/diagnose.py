@@ -132,12 +132,12 @@ def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
 
     looked = report.looked_at(found)
     certain = [one for one in found.findings if one.certain]
-    if not certain:
+    if not found.findings:
         click.echo(f"healthy: {looked}")
     for one in found.findings:
         click.echo("\n".join(report.lines_of(one, str(folder))))
-    if certain:
-        click.echo(f"looked at: {looked}")
+    if found.findings:
+        click.echo(f"looked at: {looked}{'' if certain else '; nothing is certain'}")
     if not with_links:
         click.echo("note: without --routes no link can be named, only NICs and pairs of ranks")
     shared.show_notes(found.notes)

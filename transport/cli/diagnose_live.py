@@ -166,12 +166,12 @@ class Live:
         if self.collector is None:
             return
         many = self.collector.found
-        what = "healthy" if not many else f"{many} finding" + ("s" if many > 1 else "")
+        what = "no findings" if not many else f"{many} finding" + ("s" if many > 1 else "")
         latest = self.collector.latest
         if latest is None:
             self.say("nothing was judged: there were no traces")
         else:
-            self.say(f"{what}: {report.looked_at(latest)}")
+            self.say(f"{what}: {report.looked_at(latest, live=True)}")
 
     def step(self) -> None:
         """One interval: reads traces, writes the summary, judges all summaries, reports changes."""

@@ -21,7 +21,7 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a fault is. `kind`: rank, nic, link, pair or network; `name`: as reports show it.
+    """Where a fault is. `kind`: rank, nic, link, pair, network or host; `name`: as reports show it.
 
     ranks: the ranks that it concerns. side: send, receive, or empty for both or neither.
     candidates: names of other places that explain the evidence equally well.

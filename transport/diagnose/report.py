@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,26 @@ from transport.diagnose.diagnosis import Diagnosis
 from transport.diagnose.finding import Finding
 from transport.sim.units import time_text
 
+SIMULATED_NS_MAX = 10**17  # later times are times of day, after 1973
 
-def looked_at(found: Diagnosis) -> str:
-    """One line that says how many ranks and iterations were judged."""
-    return f"{found.ranks} ranks, {found.iterations} iterations of {time_text(found.iteration_ns)}"
+
+def looked_at(found: Diagnosis, live: bool = False) -> str:
+    """One line that says how many ranks and iterations were judged; live: the last ones only."""
+    last = "the last " if live and found.iterations > 1 else ""
+    return (
+        f"{found.ranks} rank{'s' * (found.ranks != 1)}, {last}{found.iterations} "
+        f"iteration{'s' * (found.iterations != 1)} of {time_text(found.iteration_ns)}"
+    )
+
+
+def when(from_ns: int, to_ns: int) -> str:
+    """A span of time: of a simulation as times after its begin, else as times of day."""
+    lasted = f"({time_text(to_ns - from_ns)})"
+    if from_ns < SIMULATED_NS_MAX:
+        return f"{time_text(from_ns)} to {time_text(to_ns)} {lasted}"
+    begin, end = (datetime.fromtimestamp(ns / 1e9).astimezone() for ns in (from_ns, to_ns))
+    other_day = "" if begin.date() == end.date() else f"{end:%Y-%m-%d} "
+    return f"{begin:%Y-%m-%d %H:%M:%S} to {other_day}{end:%H:%M:%S %Z} {lasted}"
 
 
 def lines_of(one: Finding, folder: str) -> list[str]:
@@ -28,7 +45,7 @@ def lines_of(one: Finding, folder: str) -> list[str]:
         *lines,
         f"  what:     {one.meaning}",
         f"  evidence: {one.evidence}",
-        f"  for:      {time_text(one.to_ns - one.from_ns)}, until {one.to_ns} ns",
+        f"  when:     {when(one.from_ns, one.to_ns)}",
         f"  query:    weft trace query {folder} {one.query!r}",
         f"  do:       {one.advice}",
     ]

@@ -140,6 +140,10 @@ class Collector:
         if windows.count:
             new = int(np.searchsorted(windows.starts_ns, self._judged_ns)) - self.settings.rule.of
             first = max(min(new, windows.count - JUDGED_WINDOWS), 0)
+            if self.pauses.fault_ns >= 0:
+                # While a process was stopped, its peers were late as well.
+                after = int(windows.of(np.array([self.pauses.fault_ns]))[0]) + 1
+                first = max(first, after + self.settings.rule.of - 1)
             self._judged_ns = int(windows.starts_ns[-1])
         settings = replace(self.settings, from_window=first, patience_ns=self.pauses.patience_ns())
         return judged(job.facts, job.dead, settings, job.notes)

@@ -10,6 +10,7 @@ from typing import Any
 
 from transport import telemetry
 from transport.diagnose import alive
+from transport.diagnose.live.cores import Cores
 from transport.diagnose.live.sources import Source
 from transport.live import ProcessRates, rates
 from transport.live import read as read_pages
@@ -18,6 +19,7 @@ from transport.live.text import duration
 EVENTS_S = 900.0  # events of devices are reported for so long
 EVENTS_MAX = 32
 WAIT_NS = 1_000_000_000  # shorter waits are not reported
+STARVED = 0.1  # threads that wait for a core for a smaller share of the time are not reported
 STATES = {
     "T": "the process is stopped (state T)",
     "t": "the process is stopped by a debugger (state t)",
@@ -35,6 +37,7 @@ class Host:
     sources: list[Source] = field(default_factory=list)
     pages: Path | None = None
     name: str = field(default_factory=socket.gethostname)
+    cores: Cores = field(default_factory=Cores)
     _alive: set[tuple[int, str]] = field(default_factory=set)
     _since: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     _said: set[str] = field(default_factory=set)
@@ -46,6 +49,7 @@ class Host:
         lines: list[str] = []
         processes = [one for one in processes if one["host"] == self.name]
         waits = self._waits(processes, lines)
+        starved = self.cores.read(int(one["pid"]) for one in processes if not one["ended"])
         kept: dict[tuple[int, str], tuple[int, int]] = {}
         for one in processes:
             if one["ended"]:
@@ -54,6 +58,13 @@ class Host:
             if seen is not None:
                 made.append({"process": one["number"], **seen, **self._counted(one, seen, kept)})
             made += waits.get(int(one["number"]), [])
+            share = starved.get(int(one["pid"]), 0.0) if one["state"] != "?" else 0.0
+            if share >= STARVED:
+                text = (
+                    f"a thread of it was ready to run and had no core for {share:.0%} of the time"
+                )
+                made.append({"process": one["number"], "kind": "starved", "text": text,
+                             "share": share})  # fmt: skip
         self._since = kept
         for source in self.sources:
             found, more = source.look(processes, made)

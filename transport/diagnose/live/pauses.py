@@ -50,6 +50,11 @@ class Pauses:
             self._faults.pop()
         self._faults.append((from_ns, to_ns))
 
+    @property
+    def fault_ns(self) -> int:
+        """When the last such fault was last seen; -1: there was none."""
+        return max((to_ns for _, to_ns in self._faults), default=-1)
+
     def learn(self, facts: Facts, usual_ns: int) -> None:
         """Learns from the pauses that have ended."""
         begins, ends = self._pauses(facts)

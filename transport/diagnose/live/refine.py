@@ -15,6 +15,8 @@ STUCK_NS = 5_000_000_000  # an engine that has not run for so long is worth a su
 # If an application posts nothing while a peer waits for so long, it is suspected.
 IDLE_NS = 5_000_000_000
 NAMED_MAX = 4
+SLOW = ("non_communication_slow", "communication_slow")
+STARVED_MIN = 2  # so many ranks of a host that lack cores are a fault of the host
 STATUS_QUERY = "SELECT process, peer, status, end_ns FROM connections ORDER BY end_ns"
 
 
@@ -33,6 +35,7 @@ def refined(job: Job, findings: Sequence[Finding]) -> list[Finding]:
         follows = names and one.kind in ("communication_hang", "non_communication_hang")
         if not known and not follows:
             made.append(_with_evidence(job, one))
+    made = _overloaded(job, made)
     if not any(one.certain for one in made):
         made += _suspicions(job)
     return sorted(made, key=lambda one: (not one.certain, -one.confidence, one.from_ns))
@@ -121,6 +124,48 @@ def _with_evidence(job: Job, one: Finding) -> Finding:
     }  # fmt: skip
     more = {**one.more, "stacks": stacks} if stacks else one.more
     return replace(one, evidence=one.evidence + text, more=more)
+
+
+def _overloaded(job: Job, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; those that slow ranks of a host without enough cores become one of the host.
+
+    Its ranks come late, and their messages take long, in turn.
+    """
+    host_of = {one.rank: one.host for one in job.facts.processes}
+    starved: dict[str, list[int]] = {}
+    for at in sorted(job.evidence):
+        if _has(job, at, "starved"):
+            starved.setdefault(job.facts.processes[at].host, []).append(at)
+    made, of_hosts = [], dict[str, list[Finding]]()
+    for one in findings:
+        hosts = sorted({host_of[rank] for rank in one.place.ranks if rank in host_of})
+        hosts = [each for each in hosts if len(starved.get(each, ())) >= STARVED_MIN]
+        if one.kind in SLOW and hosts:
+            of_hosts.setdefault(hosts[0], []).append(one)
+        else:
+            made.append(one)
+    return made + [_host(job, host, starved[host], of) for host, of in of_hosts.items()]
+
+
+def _host(job: Job, host: str, starved: list[int], of: list[Finding]) -> Finding:
+    """The finding of a host whose cores do not suffice. of: what it makes slow."""
+    worst = max(of, key=lambda one: (one.certain, one.confidence))
+    share = max(
+        float(seen.get("share", 0.0))
+        for at in starved for seen in job.evidence[at] if seen.get("kind") == "starved"
+    )  # fmt: skip
+    many = sum(one.host == host for one in job.facts.processes)
+    slowed = ", ".join(dict.fromkeys(one.place.name for one in of))
+    ranks = tuple(job.facts.processes[at].rank for at in starved)
+    return replace(
+        worst, kind="non_communication_slow", place=Place("host", f"host {host}", ranks),
+        from_ns=min(one.from_ns for one in of), to_ns=max(one.to_ns for one in of),
+        certain=any(one.certain for one in of),
+        evidence=f"{len(starved)} of {many} processes on {host} had threads that were ready to run "
+        f"and had no core, for up to {share:.0%} of the time. It slows {slowed}: {worst.evidence}",
+        advice="See what takes its cores (top -H; limits of the cgroup), and give the job more: "
+        "fewer processes a host, fewer engines (WEFT_ENGINES), or other load elsewhere.",
+    )  # fmt: skip
 
 
 def _suspicions(job: Job) -> list[Finding]:
