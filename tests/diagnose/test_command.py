@@ -75,6 +75,27 @@ def test_diagnose__wrong_routes_are_one_line(tmp_path: Path, text: str, said: st
     assert done.output.count("\n") == 1 or "Usage" in done.output
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ('kind = "lossy_lin"', "faults.0.kind: 'lossy_lin': choose one of slow_nic"),
+        ('kind = "slow_nic"', "faults.0.rank: missing: slow_nic is a fault of a rank"),
+        ('kind = "slow_nic"\nrank = 999', "faults.0.rank: 999: ranks are 0 to 31"),
+        ('kind = "link_down"\nlink = "x"', "faults.0.link: 'x': no such link"),
+        ('kind = "straggler"\nrank = 3\nat_step = 99', "faults.0.at_step: 99: rank 3 computes"),
+    ],
+)  # fmt: skip
+def test_faults__wrong_ones_are_one_line_that_names_the_file(
+    tmp_path: Path, fault: str, said: str
+) -> None:
+    file = tmp_path / "faults.toml"
+    file.write_text(f"[[faults]]\n{fault}\n")
+    scenario = Path(__file__).parents[2] / "examples" / "slow_nic.toml"
+    done = run("sim", scenario, "--faults", file, "--trace", tmp_path / "t")
+    assert done.exit_code == 2
+    assert f"{file}: {said}" in done.output.splitlines()[-1]
+
+
 RING = """
 import os, sys, time
 from transport import Endpoint

@@ -453,11 +453,10 @@ def with_faults(scenario: Scenario, file: Path | None) -> Scenario:
     if tables or not isinstance(found, list) or not found:
         other = f", and it has {', '.join(tables)}" if tables else ""
         raise click.UsageError(f"--faults: {file} must have [[faults]] tables only{other}")
-    known = list(scenario.tables.get("faults", []))
     try:
-        return scenario.changed({"faults": [*known, *found]})
+        return scenario.with_faults(found, str(file))
     except ScenarioError as error:
-        raise click.UsageError(f"--faults: {file}: {error}") from None
+        raise click.UsageError(f"--faults: {error}") from None
 
 
 def trace_folder(folder: Path | None) -> Path | None:

@@ -190,7 +190,7 @@ def in_program(program: Program, faults: Sequence[Keys]) -> Program:
             text = f"{one['kind']} needs a job with launch_ns: set it, as launch_ns = 1_000"
             raise BadKeyError((*path, "kind"), text)
         if one["kind"] == "straggler":
-            _slow(changed, one)
+            _slow(changed, one, path)
         else:
             _calls(changed, one, path)
     return replace(program, operations=changed.operations, held=changed.held, wrong=changed.wrong)
@@ -201,8 +201,9 @@ def _steps_of(one: Keys) -> tuple[int, float]:
     return one["at_step"], float("inf") if one["until_step"] is None else one["until_step"]
 
 
-def _slow(changed: _Changed, one: Keys) -> None:
+def _slow(changed: _Changed, one: Keys, path: tuple[str | int, ...]) -> None:
     first, end = _steps_of(one)
+    slowed = False
     for at, operation in enumerate(changed.operations):
         here = np.flatnonzero(operation.ranks == one["rank"])
         if operation.compute_ns is None or not first <= operation.step < end or not here.size:
@@ -210,6 +211,10 @@ def _slow(changed: _Changed, one: Keys) -> None:
         spent = operation.compute_ns.copy()
         spent[here] = np.round(spent[here] * one["compute_factor"]).astype(np.int64)
         changed.operations[at] = replace(operation, compute_ns=spent)
+        slowed = True
+    if not slowed:
+        text = f"{first}: rank {one['rank']} computes in no such step"
+        raise BadKeyError((*path, "at_step"), text)
 
 
 def _calls(changed: _Changed, one: Keys, path: tuple[str | int, ...]) -> None:

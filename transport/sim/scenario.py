@@ -44,13 +44,17 @@ Tables = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One experiment. `tables`: the content of the file; `keys`: the same, plus all defaults."""
+    """One experiment. `tables`: the content of the file; `keys`: the same, plus all defaults.
+
+    added: the file that further [[faults]] come from, and the number of the first of them.
+    """
 
     tables: Tables
     keys: Tables
     file: str
     folder: Path
     text: str = ""
+    added: tuple[str, int] | None = None
 
     def __getstate__(self) -> Tables:
         """Pickles without the cached arrays; the receiving process computes them again."""
@@ -68,12 +72,21 @@ class Scenario:
         """A ScenarioError in one line: file, line, key, what is wrong and what to do."""
         said, meant = (_at(one, error.path) for one in (tomllib.loads(self.text), self.tables))
         if self.text and repr(said) != repr(meant):  # repr, because nan != nan
-            # No line number, because this value is not from the file.
-            told = f"{dotted(error.path)}: {error.text}"
-            return ScenarioError(f"{told} (set for this run, not in {self.file})")
+            return self._changed_problem(error)
         line = line_of(lines_of(self.text), error.path)
         where = f"{self.file}:{line}" if self.text else self.file
         return ScenarioError(f"{where}: {dotted(error.path)}: {error.text}")
+
+    def _changed_problem(self, error: BadKeyError) -> ScenarioError:
+        """A ScenarioError without line number, as the value is not from the scenario's file."""
+        if self.added is not None and error.path[0] == "faults":
+            file, first = self.added
+            number = int(error.path[1]) - first
+            if number >= 0:
+                where = dotted(("faults", number, *error.path[2:]))
+                return ScenarioError(f"{file}: {where}: {error.text}")
+        told = f"{dotted(error.path)}: {error.text}"
+        return ScenarioError(f"{told} (set for this run, not in {self.file})")
 
     @cached_property
     def network(self) -> Network:
@@ -157,12 +170,16 @@ class Scenario:
                 raise ScenarioError(
                     f"{key}: {error.text} (set for this run, not in {self.file})"
                 ) from None
+        bare = replace(self, tables=tables, keys={})
         try:
-            return Scenario(tables, _keys(tables), self.file, self.folder, self.text)
+            return replace(bare, keys=_keys(tables))
         except BadKeyError as error:
-            # No line number, because this value is not from the file.
-            told = f"{dotted(error.path)}: {error.text}"
-            raise ScenarioError(f"{told} (set for this run, not in {self.file})") from None
+            raise bare._changed_problem(error) from None
+
+    def with_faults(self, more: list[Tables], file: str) -> Scenario:
+        """A scenario with further [[faults]] after its own ones. file: for errors in them."""
+        known = list(self.tables.get("faults", []))
+        return replace(self, added=(file, len(known))).changed({"faults": [*known, *more]})
 
     def content(self) -> str:
         """The scenario as canonical text, for the fingerprint: its keys and its files' digests."""
