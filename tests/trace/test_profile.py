@@ -10,7 +10,7 @@ from transport.trace.profile import Operations, Profile, profile_of
 from transport.trace.sizes import bus_factor, whole_bytes
 from transport.trace.store import open_store
 
-from .writer import channel, communicator, operation, rank_of
+from .writer import channel, communicator, message, operation, rank_of
 
 
 def made(folder: Path) -> Profile:
@@ -98,6 +98,17 @@ def test_profile__an_operation_without_its_communicator_counts(tmp_path: Path) -
     process.write()
     found = only(tmp_path)
     assert (found.count, found.bytes, found.bytes_max, found.sizes) == (1, None, None, {})
+
+
+def test_profile__without_operations_says_what_there_is(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    for number in range(3):
+        message(process, 7, number, 100, 10, 20, sends=1)
+    process.write()
+    assert made(tmp_path).notes == (
+        "no operations of NCCL are recorded; 3 messages with 300 bytes were sent: see weft trace "
+        "matrix",
+    )
 
 
 def test_profile__communicators(tmp_path: Path) -> None:

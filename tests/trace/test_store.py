@@ -99,7 +99,7 @@ def test_store__files_missing_between_others_are_named(tmp_path: Path) -> None:
         assert one(store, "SELECT removed FROM processes") == 1
         assert store.notes() == [
             "1 older files of 1 processes were removed: the start is missing",
-            "process 100 of node0: file 2 is missing; files 4 to 5 are missing",
+            "rank 0 (process 100 of node0): file 2 is missing; files 4 to 5 are missing",
         ]
 
 
@@ -198,7 +198,7 @@ def test_store__damage_and_losses_are_said(tmp_path: Path) -> None:
         assert "weft-other.trace is left out: not a trace" in said
         assert "is left out: it is a copy of" in said
         assert "1 processes dropped 9 records" in said
-        assert "process 100 of node0: " in said
+        assert "(process 100 of node0): " in said
         assert "the last block is cut off" in said
 
 
@@ -212,7 +212,9 @@ def test_store__a_trace_without_end_is_said(tmp_path: Path) -> None:
         # None: an older weft wrote no end records.
         assert store.rows(sql) == [(True,), (False,), (None,)]
         (note,) = store.notes()
-        assert note.startswith("no end: process 101 of node0: each was killed, still runs, or its")
+        assert note.startswith(
+            "no end: rank 1 (process 101 of node0): each was killed, still runs, or its"
+        )
         store.to_parquet(tmp_path / "tables")
         files = tmp_path / "tables" / "processes.parquet", tmp_path / "old.parquet"
         store.rows(f"COPY (SELECT * EXCLUDE ended FROM '{files[0]}') TO '{files[1]}'")

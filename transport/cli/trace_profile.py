@@ -43,7 +43,8 @@ def command(folder: Path, job: str | None, json_path: str | None) -> None:
         return
     heads = ["function", "algorithm", "protocol", "datatype", "calls", "bytes", "p50", "p95", "max"]
     heads += ["sizes", "time", "share", "algbw", "busbw", "timed by"]
-    print_table(heads, map(operation_cells, found.operations))
+    if found.operations:
+        print_table(heads, map(operation_cells, found.operations))
     if found.communicators:
         click.echo()
         heads = ["communicator", "name", "ranks", "nodes", "of the job", "calls", "bytes", "time"]

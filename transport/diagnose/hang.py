@@ -24,6 +24,7 @@ ALL_PATHS = 0.8  # a peer counts as cut off if this share of the paths to it fai
 STARTED = 3  # a job with so many iterations has left its first one behind
 PEER_DEAD = 5  # a status of connections, as in native/core/status.h
 DEAD_QUERY = "SELECT process, peer, end_ns FROM connections WHERE status = 5"
+LAST_QUERY = "SELECT rank, host, pid, last_ns FROM processes ORDER BY last_ns"
 OPEN_QUERY = (
     "SELECT o.process, o.function, o.sequence, o.begin_ns FROM operations o LEFT JOIN channels c "
     "ON c.process = o.process AND c.operation = o.id GROUP BY ALL "
@@ -170,7 +171,7 @@ def _stopped(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> 
         "non_communication_hang", Place("rank", name, (process.rank,)),
         max(process.last_ns, stand.since_ns), facts.end_ns, 0.99, True,
         f"The process of {name} (pid {process.pid}) is stopped (state T), and others wait for it.",
-        OPEN_QUERY, f"Let it go on: kill -CONT {process.pid}; or end the debugger that stopped it.",
+        LAST_QUERY, f"Let it go on: kill -CONT {process.pid}; or end the debugger that stopped it.",
     )  # fmt: skip
 
 

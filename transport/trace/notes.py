@@ -121,21 +121,27 @@ def _losses(query: Query) -> Iterator[str]:
             yield f"{removed} older files of {count} processes were removed: the start is missing"
 
 
+def _named(rank: int | None, pid: int, host: str) -> str:
+    if rank is None or rank < 0:
+        return f"process {pid} of {host}"
+    return f"rank {rank} (process {pid} of {host})"
+
+
 def _damage(query: Query) -> Iterator[str]:
-    sql = "SELECT host, pid, damage FROM processes WHERE damage <> '' ORDER BY process"
+    sql = "SELECT rank, pid, host, damage FROM processes WHERE damage <> '' ORDER BY process"
     found = query(sql)
-    for host, pid, damage in found[:NAMED_MAX]:
-        yield f"process {pid} of {host}: {damage}"
+    for *one, damage in found[:NAMED_MAX]:
+        yield f"{_named(*one)}: {damage}"
     if found[NAMED_MAX:]:
         yield f"{len(found) - NAMED_MAX} more processes have damaged files"
 
 
 def _ends(query: Query) -> Iterator[str]:
-    sql = "SELECT pid, host, count(*) OVER () FROM processes WHERE NOT ended ORDER BY process"
+    sql = "SELECT rank, pid, host, count(*) OVER () FROM processes WHERE NOT ended ORDER BY process"
     found = query(f"{sql} LIMIT {NAMED_MAX}")
     if found:
-        count = found[0][2]
-        named = ", ".join(f"process {pid} of {host}" for pid, host, _ in found)
+        count = found[0][3]
+        named = ", ".join(_named(*one[:3]) for one in found)
         more = f" and {count - len(found)} more" if count > len(found) else ""
         yield (
             f"no end: {named}{more}: each was killed, still runs, or its disk was full, so its "

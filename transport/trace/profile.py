@@ -185,6 +185,10 @@ def _communicators(store: Store) -> list[Communicator]:
 
 def _notes(store: Store, operations: tuple[Operations, ...]) -> list[str]:
     notes = []
+    if not operations:
+        ((count, size),) = store.rows("SELECT count(*), sum(bytes) FROM messages WHERE sends")
+        sent = f"; {count} messages with {size} bytes were sent: see weft trace matrix"
+        notes.append(f"no operations of NCCL are recorded{sent if count else ''}")
     if any("enqueue" in one.timed_by for one in operations):
         notes.append(
             "times of operations without channels or kernels are those of the call that enqueued "

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from transport.diagnose.finding import Finding, Place
+from transport.diagnose.hang import LAST_QUERY
 from transport.diagnose.live.merge import SURE, Job
 
 Seen = dict[str, Any]
@@ -70,7 +71,7 @@ def _stopped(job: Job, at: int, seen: Seen, sure: bool) -> Finding:
         max(job.facts.end_ns, int(seen["since_ns"])),
         0.99 if sure else 0.7, sure,
         f"{name} does not run: {seen['text']}." + _more(job, at, ("stopped",)) + _waiting(job, at),
-        STATUS_QUERY,
+        LAST_QUERY,
         f"Find who stopped it (a debugger, a scheduler, a shell), and continue it: kill -CONT "
         f"{job.facts.processes[at].pid} on {job.facts.processes[at].host}.",
         more={"state": "stopped"},
