@@ -13,7 +13,9 @@ bool find_udp(const Settings& settings, std::int64_t, Found* out, std::string* e
   out->summary = "udp";
   const std::string plan = settings.text("plan");
   std::string problem;
-  if (!plan.empty() && !PortPlan().read(plan, &problem)) {
+  if (!plan.empty() && PortPlan().read(plan, &problem)) {
+    out->summary += " with the ports of " + plan;
+  } else if (!plan.empty()) {
     out->warning = "the plan " + plan + " is not used: " + problem + " (WEFT_PLAN)";
   }
   return find_interfaces(settings, &out->devices, error);

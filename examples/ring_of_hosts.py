@@ -1,0 +1,70 @@
+"""Sends as fast as it can to the next host of a ring, and receives from the host before.
+
+Run it on each host, as in docs/PLANNING.md: python -m examples.ring_of_hosts 10.1.0.2 --seconds 5
+"""
+
+import threading
+import time
+
+import click
+
+from transport import Connection, Endpoint, Listener, WeftError
+from transport.errors import RefusedError
+
+MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
+
+
+def receive(listener: Listener) -> None:
+    """Takes messages of one connection until the sender closes it."""
+    with listener.accept(timeout_s=60) as before:
+        buffers = [bytearray(MESSAGE_BYTES) for _ in range(IN_FLIGHT)]
+        handles = [before.irecv_into(buffer) for buffer in buffers]
+        try:
+            while True:
+                for at, buffer in enumerate(buffers):
+                    handles[at].wait(60)
+                    handles[at] = before.irecv_into(buffer)
+        except WeftError:  # the sender has closed the connection
+            return
+
+
+def send(after: Connection, seconds: float) -> float:
+    """Keeps messages in flight for this time; returns the rate in bytes per second."""
+    message, sent = bytes(MESSAGE_BYTES), 0
+    handles = [after.isend(message) for _ in range(IN_FLIGHT)]
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + seconds:
+        handles[sent % IN_FLIGHT].wait(60)
+        handles[sent % IN_FLIGHT] = after.isend(message)
+        sent += 1
+    return sent * MESSAGE_BYTES / (time.monotonic() - began_s)
+
+
+def connect(endpoint: Endpoint, to: str, port: int) -> Connection:
+    """Connects to a host, on which the program may not have started yet."""
+    until_s = time.monotonic() + 30
+    while True:
+        try:
+            return endpoint.connect(to, port, timeout_s=60)
+        except RefusedError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.1)
+
+
+@click.command()
+@click.argument("to")
+@click.option("--port", default=7000, help="Port that the hosts listen on.")
+@click.option("--seconds", default=5.0, help="How long to send.")
+def main(to: str, port: int, seconds: float) -> None:
+    with Endpoint() as endpoint, endpoint.listen(port=port) as listener:
+        thread = threading.Thread(target=receive, args=(listener,))
+        thread.start()
+        with connect(endpoint, to, port) as after:
+            rate = send(after, seconds)
+        print(f"sent {rate / 1e6:.2f} MB/s to {to}: {endpoint.summary()}", flush=True)
+        thread.join()
+
+
+if __name__ == "__main__":
+    main()
