@@ -264,6 +264,13 @@ def test_examples__ring_all_reduce() -> None:
     assert "0 elements wrong" in done.stdout
 
 
+def test_examples__ring_of_hosts() -> None:
+    """A ring of one host, which sends to itself."""
+    done = run("examples.ring_of_hosts", "127.0.0.1", "--seconds", "0.3", "--port", "7411")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert " MB/s to 127.0.0.1: udp, " in done.stdout
+
+
 def test_gpu__says_what_is_missing() -> None:
     if importlib.util.find_spec("cupy") is not None or Path("/dev/nvidiactl").exists():
         pytest.skip("CuPy or a GPU is here: tests/device runs this on a GPU")
