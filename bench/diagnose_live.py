@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from bench.lib.common import Config, document, emit, interruptible, json_option
+from bench.lib.diagnosis_cost import loss_of_ranks
 from bench.lib.diagnosis_hosts import Shape, host_file
 from bench.lib.diagnosis_jobs import Job
 from transport.diagnose.live.agent import Agent
@@ -27,6 +28,7 @@ from transport.trace.store import new_store
 COLUMNS = (
     *("what", "ranks", "intervals", "records", "files_bytes", "cpu_ms", "wall_ms"),
     *("cpu_us_per_record", "memory_bytes", "series", "findings"),
+    *("records_per_s", "ratio", "upper", "cores"),
 )
 FOREVER_NS = 1 << 61
 SLOW_RANK = 5
@@ -112,14 +114,23 @@ def agent(steps: int, idle: int) -> Config:
               help="Iterations that each host's file has.")  # fmt: skip
 @click.option("--steps", default=20, show_default=True, type=click.IntRange(2, 1_000),
               help="Steps of the job that the agent reads.")  # fmt: skip
+@click.option("--pairs", default=0, type=click.IntRange(0, 1_000),
+              help="Also measure what ranks lose, in so many pairs of times.")  # fmt: skip
+@click.option("--seconds", default=4.0, show_default=True, help="Length of such a time.")
+@click.option("--message-bytes", default=1 << 20, show_default=True, help="What the ranks send.")
 @json_option
 def command(
-    sizes: tuple[int, ...], intervals: int, iterations: int, steps: int, json_path: str | None
-) -> None:
+    sizes: tuple[int, ...], intervals: int, iterations: int, steps: int, pairs: int, seconds: float,
+    message_bytes: int, json_path: str | None,
+) -> None:  # fmt: skip
     """Measures what an interval costs the judge of all hosts, and the agent of one."""
     rows: list[Config] = []
     with interruptible() as cut:
         rows.append(agent(steps, intervals))
         rows.extend(judge(ranks, intervals, iterations) for ranks in sizes)
+        if pairs:
+            rows.append(loss_of_ranks(pairs, seconds, message_bytes))
     notes = ["memory: the most of this process so far; cpu of the judge: the median interval"]
+    if pairs:
+        notes.append("ratio: messages of the ranks while they are not followed / while they are")
     emit(document("diagnose_live", rows), json_path, COLUMNS, notes, cut)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import click
 
 from bench.lib.common import Config, document, emit, interruptible, json_option, rounds
 from bench.lib.nccl_hosts import Hosts
+from bench.lib.stats import upper_of_median
 from bench.nccl import driver, run, weft
 from transport import native
 from transport.trace import read_segment
@@ -19,17 +19,6 @@ from transport.trace import read_segment
 # Bytes of the all-reduces -> calls in one timing.
 CALLS = {8: 2_000, 128 << 20: 20}
 COLUMNS = ("size_bytes", "pairs", "off_us", "on_us", "ratio", "upper", "spread")
-
-
-def upper_of_median(values: Sequence[float], confidence: float = 0.95) -> float:
-    """One-sided upper confidence bound of the median, by order statistics (sign test)."""
-    ordered, n = sorted(values), len(values)
-    below = 0.0
-    for rank in range(n):
-        below += math.comb(n, rank) / 2**n
-        if below >= confidence:
-            return ordered[min(rank + 1, n - 1)]
-    return ordered[-1]
 
 
 def contents(folder: Path) -> Config:

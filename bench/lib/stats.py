@@ -5,6 +5,7 @@ No run is left out.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -88,3 +89,14 @@ def summarised(
                     row["worst"] = "never"
         made.append(row | {"runs": len(mine)})
     return made
+
+
+def upper_of_median(values: Sequence[float], confidence: float = 0.95) -> float:
+    """One-sided upper confidence bound of the median, by order statistics (sign test)."""
+    ordered, n = sorted(values), len(values)
+    below = 0.0
+    for rank in range(n):
+        below += math.comb(n, rank) / 2**n
+        if below >= confidence:
+            return ordered[min(rank + 1, n - 1)]
+    return ordered[-1]
