@@ -307,9 +307,14 @@ class Connection(AsyncCloses):
         if status != OK:
             raise error_for(status, f"set_policy {family}", error)
 
-    def set_params(self, family: str, **params: Parameter) -> None:
-        """Changes parameters of this connection's policy; its state is kept."""
-        status, error = self._checked.change_policy(family, params_text(params), True)
+    def set_params(self, family: str, engine: int | None = None, /, **params: Parameter) -> None:
+        """Changes parameters of this connection's policy; its state is kept.
+
+        engine: only on this engine (0, 1, ...), whose paths are other ones than those of other
+        engines. Nothing changes if the connection has no flow there.
+        """
+        only = -1 if engine is None else engine
+        status, error = self._checked.change_policy(family, params_text(params), True, only)
         if status != OK:
             raise error_for(status, f"set_params {family}", error)
 

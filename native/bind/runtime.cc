@@ -398,13 +398,16 @@ void bind_connections(py::module_& module) {
       .def("peer_address", [](const C& self) { return self.open()->peer_address(); })
       .def(
           "change_policy",
-          [](const C& self, const std::string& family, const std::string& text, bool params) -> py::tuple {
+          [](const C& self, const std::string& family, const std::string& text, bool params,
+             std::int64_t engine) -> py::tuple {
             const std::shared_ptr<message::Connection> connection = self.open();
             if (self.forked()) return py::make_tuple(code(Status::forked_child), "");
             return change(family, text, params,
-                          [&](const auto&... given) { return connection->change_policy(given...); });
+                          [&](const auto& name, const auto& words, auto what, std::string* error) {
+                            return connection->change_policy(name, words, what, engine, error);
+                          });
           },
-          "(status, error).", py::arg("family"), py::arg("text"), py::arg("params"))
+          "(status, error).", py::arg("family"), py::arg("text"), py::arg("params"), py::arg("engine") = -1)
       .def("policies",
            [](const C& self) {
              const std::shared_ptr<message::Connection> connection = self.open();

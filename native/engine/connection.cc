@@ -318,4 +318,12 @@ ConnectionCounters ConnectionCore::counters() const {
   return total;
 }
 
+std::vector<FlowRef> ConnectionCore::flows_on(std::int64_t engine) const {
+  std::vector<FlowRef> found;
+  for (const FlowRef& flow : flows_) {
+    if (engine == kEveryEngine || engine == flow.engine->id()) found.push_back(flow);
+  }
+  return found;
+}
+
 }  // namespace weft::engine

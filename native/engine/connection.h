@@ -75,6 +75,9 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   ConnectionCounters counters() const;
   std::uint64_t id() const noexcept { return id_; }
   const std::vector<FlowRef>& flows() const noexcept { return flows_; }
+  // The flows on one engine; on all engines if `engine` is kEveryEngine.
+  static constexpr std::int64_t kEveryEngine = -1;
+  std::vector<FlowRef> flows_on(std::int64_t engine) const;
   const ConnectionTrace& trace() const noexcept { return trace_; }
 
   // Aborts every flow. When the last flow has released its buffers, outstanding requests fail. Only the first call has

@@ -54,9 +54,10 @@ void ConnectionHandle::quiesce(DeviceMessage* message) noexcept {
 }
 
 Status ConnectionHandle::change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
-                                       std::string* error) noexcept {
+                                       std::int64_t engine, std::string* error) noexcept {
   try {
-    return services_.board->change(family, text, what, &core_->flows(), core_->id(), error);
+    const std::vector<engine::FlowRef> flows = core_->flows_on(engine);
+    return flows.empty() ? Status::ok : services_.board->change(family, text, what, &flows, core_->id(), error);
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
   }

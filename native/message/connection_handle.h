@@ -11,6 +11,7 @@
 #include "native/message/backlog_thread.h"
 #include "native/message/device_message.h"
 #include "native/message/host_message.h"
+#include "native/message/path_weights.h"
 #include "native/message/runtime.h"
 #include "native/message/unfinished.h"
 
@@ -22,6 +23,7 @@ struct ConnectionServices {
   BacklogThread* backlog_thread = nullptr;
   engine::Notifier* notifier = nullptr;
   std::size_t posts_max = 0;
+  PathWeights* weights = nullptr;  // null: no file of weights is followed
 };
 
 class ConnectionHandle final : public Connection {
@@ -31,7 +33,9 @@ class ConnectionHandle final : public Connection {
       : services_(services),
         runtime_(std::move(runtime)),
         core_(std::move(core)),
-        backlog_(std::make_shared<Backlog>(services.backlog_thread, services.posts_max)) {}
+        backlog_(std::make_shared<Backlog>(services.backlog_thread, services.posts_max)) {
+    if (services.weights != nullptr) services.weights->add(core_);
+  }
   ~ConnectionHandle() override { close(); }
   Status post_send(const void* data, std::size_t bytes, std::uint32_t memory, engine::Request** out,
                    std::uint32_t channel) noexcept override {
@@ -67,7 +71,7 @@ class ConnectionHandle final : public Connection {
   std::string peer_address() const override { return core_->peer_address(); }
   ConnectionCounters counters() const override { return core_->counters(); }
   Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
-                       std::string* error) noexcept override;
+                       std::int64_t engine, std::string* error) noexcept override;
   std::vector<engine::PolicyInfo> policies() const override;
 
  private:

@@ -196,7 +196,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
                              engine::PolicySet policies);
   engine::EngineConfig engine_config(std::int64_t engine_count) const;
   ConnectionServices services() noexcept {
-    return {&board_, &backlog_thread_, &notifier_, static_cast<std::size_t>(knobs_.posts_max)};
+    return {&board_, &backlog_thread_, &notifier_, static_cast<std::size_t>(knobs_.posts_max), weights_.get()};
   }
   // Whether WEFT_PAYLOAD_CRC has turned the payload check off, on a datapath that has no check of its own.
   bool payload_unchecked() const noexcept {
@@ -214,6 +214,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::vector<std::unique_ptr<engine::Engine>> engines_;
   engine::MemoryTable memories_{&engines_};
   mutable engine::PolicyBoard board_;
+  std::unique_ptr<PathWeights> weights_;  // null: no file of weights is followed
   BacklogThread backlog_thread_{&notifier_};
   std::unique_ptr<DeviceBoard> gpus_;
   std::unique_ptr<control::ControlPlane> control_;
@@ -300,6 +301,10 @@ Status RuntimeImpl::start(std::string* error) {
       return engine::is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::system_error;
     }
   }
+  if (!knobs_.weights.empty()) {
+    weights_ = std::make_unique<PathWeights>(knobs_.weights, &board_);
+    if (weights_->start() != Status::ok) return Status::system_error;
+  }
   if (!knobs_.record_file.empty()) {
     const Status status = start_recording(knobs_.record_file, nullptr, error);
     if (status != Status::ok) return status;
@@ -325,6 +330,7 @@ RuntimeImpl::~RuntimeImpl() {
   };
   while (open_flows() != 0 && engine::now_ns() < until_ns) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (control_ != nullptr) control_->stop();
+  weights_.reset();  // uses the engines
   std::string unused;
   static_cast<void>(stop_recording(nullptr, &unused));
   for (const auto& engine : engines_) engine->stop();

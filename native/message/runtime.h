@@ -88,8 +88,9 @@ class Connection {
   // Counters of this connection: bytes and segments by path, losses, retransmissions, round-trip times.
   virtual ConnectionCounters counters() const = 0;
   // Changes a policy of this connection from now on. A path policy is shared by all connections to the same peer.
+  // engine: only of the flows on this engine; -1: of all.
   virtual Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
-                               std::string* error) noexcept = 0;
+                               std::int64_t engine, std::string* error) noexcept = 0;
   virtual std::vector<engine::PolicyInfo> policies() const = 0;
 };
 

@@ -115,7 +115,8 @@ with Endpoint(path_policy="weighted") as endpoint:
                 while connection.recv(1 << 20):
                     pass
     else:
-        follower = Follower(weights, on_error=print)
+        follower = Follower(weights, on_error=print) if weights != "-" else lambda _: None
+        seen = set()
         with endpoint.connect(far, 7000, timeout_s=30) as connection:
             with ControlLoop(endpoint, follower, pace_s=0.05):
                 print("ready", flush=True)
@@ -123,9 +124,10 @@ with Endpoint(path_policy="weighted") as endpoint:
                 threading.Thread(target=lambda: (sys.stdin.readline(), stop.set())).start()
                 while not stop.is_set():
                     connection.send(bytes(1 << 18), timeout_s=30)
+                    seen.add(tuple(connection.policies["path"].params["weight"][:8]))
                     time.sleep(0.001)
                 connection.send(b"", timeout_s=30)
-                print(follower.changes, flush=True)
+                print(len(seen), flush=True)
 """
 
 
@@ -139,7 +141,8 @@ def until(true: Callable[[], bool]) -> float:
 
 
 @pytest.mark.namespaces
-def test_watch__shares_leave_a_cut_link_and_come_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["a control loop", "WEFT_WEIGHTS"])
+def test_watch__shares_leave_a_cut_link_and_come_back(tmp_path: Path, by: str) -> None:
     if reason := reason_to_skip():
         pytest.skip(reason)
     with Lab(LabModel(), name=unique("watch")) as lab:
@@ -152,7 +155,7 @@ def test_watch__shares_leave_a_cut_link_and_come_back(tmp_path: Path) -> None:
                 env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
             )  # fmt: skip
             assert run.returncode == 0, run.stderr
-        watch_a_cut(lab, tmp_path)
+        watch_a_cut(lab, tmp_path, by == "WEFT_WEIGHTS")
 
 
 def command(*words: str) -> list[str]:
@@ -160,12 +163,15 @@ def command(*words: str) -> list[str]:
     return [sys.executable, "-c", script, *words]
 
 
-def watch_a_cut(lab: Lab, folder: Path) -> None:
+def watch_a_cut(lab: Lab, folder: Path, by_itself: bool) -> None:
+    """by_itself: the job follows the weights without a control loop."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     clean |= {"WEFT_INTERFACES": "eth0", "WEFT_ENGINES": "1", "WEFT_PATHS": "8"}
     clean |= {"WEFT_PLAN": str(folder / "plan.json"), "WEFT_PORT_BASE": "20000"}
     clean |= {"PYTHONPATH": str(ROOT), "WEFT_TELEMETRY": str(folder)}
     weights = folder / "weights.json"
+    if by_itself:
+        clean["WEFT_WEIGHTS"] = str(weights)
     started = []
 
     def start(host: str, words: list[str]) -> "subprocess.Popen[str]":
@@ -182,8 +188,8 @@ def watch_a_cut(lab: Lab, folder: Path) -> None:
 
     try:
         start("host1", [sys.executable, "-c", JOB, "server", "-", "-"])
-        far = lab.address("host1")
-        client = start("host0", [sys.executable, "-c", JOB, "client", far, str(weights)])
+        far, loop = lab.address("host1"), "-" if by_itself else str(weights)
+        client = start("host0", [sys.executable, "-c", JOB, "client", far, loop])
         watcher = start("host0", command("plan", "watch", "--telemetry", str(folder)))
         until(lambda: row() == [1.0] * 8)
         plan = planfile.read(folder / "plan.json").jobs["job"]

@@ -45,14 +45,10 @@ class Follower:
             return None
         for seen in telemetry.connections:
             peer = seen.connection.peer_address.partition(" port ")[0]
-            rows = list(mine.get(peer, {}).values())
-            if len(rows) != 1:
-                # Several engines have different weights, but a connection takes only one set.
-                continue
-            weight = rows[0]
-            try:
-                seen.connection.set_params("path", weight=weight)
-            except WeftError:
-                continue  # the connection has ended
-            self.changes += 1
+            for engine, weight in mine.get(peer, {}).items():
+                try:
+                    seen.connection.set_params("path", int(engine), weight=weight)
+                except WeftError:
+                    continue  # the connection has ended
+                self.changes += 1
         return None

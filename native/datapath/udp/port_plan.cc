@@ -1,35 +1,14 @@
 // Reads the ports of a plan file. docs/PLANNING.md describes the format, transport/plan/planfile.py writes it.
 #include "native/datapath/udp/port_plan.h"
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <memory>
-
-#include "native/datapath/udp/json_cursor.h"
+#include "native/datapath/json_cursor.h"
+#include "native/datapath/text_file.h"
 
 namespace weft::datapath {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
-constexpr std::size_t kBytesMax = std::size_t{256} << 20;
-
-bool read_file(const std::string& file, std::string* out, std::string* error) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(std::fopen(file.c_str(), "rbe"), &std::fclose);
-  char buffer[65'536];
-  if (opened != nullptr) {
-    for (std::size_t got; (got = std::fread(buffer, 1, sizeof buffer, opened.get())) != 0;) {
-      out->append(buffer, got);
-      if (out->size() > kBytesMax) {
-        *error = "it is larger than 256 MB";
-        return false;
-      }
-    }
-    if (std::ferror(opened.get()) == 0) return true;
-  }
-  *error = std::strerror(errno);
-  return false;
-}
+constexpr std::size_t kMegabytesMax = 256;
 
 struct Row {
   std::string from, to;
@@ -65,7 +44,7 @@ bool read_row(JsonCursor* json, Row* row) {
 bool PortPlan::read(const std::string& file, std::string* error) {
   pairs_.clear();
   std::string text;
-  if (!read_file(file, &text, error)) return false;
+  if (!read_text_file(file, kMegabytesMax, &text, error)) return false;
   std::int64_t version = 0;
   JsonCursor json(text);
   const bool whole = json.object([&](const std::string& key) {

@@ -42,6 +42,25 @@ class JsonCursor {
     return true;
   }
 
+  // A number without sign and exponent, such as 0.25.
+  bool decimal(double* out) {
+    skip_space();
+    const std::size_t length = std::min(at_.find_first_not_of("0123456789."), at_.size());
+    double value = 0, place = 0;
+    for (const char digit : at_.substr(0, length)) {
+      if (digit == '.') {
+        if (place != 0) return false;
+        place = 1;
+        continue;
+      }
+      if (place != 0) place /= 10;
+      value = place == 0 ? value * 10 + (digit - '0') : value + place * (digit - '0');
+    }
+    at_.remove_prefix(length);
+    *out = value;
+    return length > 0 && (at_.empty() || at_.front() == ',' || at_.front() == ']' || at_.front() == '}' || is_space());
+  }
+
   // Calls on_key(key) for each key, with the cursor before the key's value. on_key must read or skip the value.
   template <typename OnKey>
   bool object(OnKey on_key) {
@@ -81,6 +100,7 @@ class JsonCursor {
  private:
   static constexpr int kDepthMax = 32;
 
+  bool is_space() const { return std::string_view(" \t\r\n").find(at_.front()) != std::string_view::npos; }
   void skip_space() { at_.remove_prefix(std::min(at_.find_first_not_of(" \t\r\n"), at_.size())); }
 
   bool take(char wanted) {
