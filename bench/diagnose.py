@@ -120,10 +120,11 @@ def _asked(row: Config, scenario: Scenario) -> Config:
     return row
 
 
-def one_healthy(seed: int, ranks: int, steps: int) -> Config:
+def one_healthy(seed: int, ranks: int, steps: int, shape: str | None = None) -> Config:
     """A healthy job with checkpoints, evaluations, uneven microbatches: every finding is false."""
     chance = random.Random(f"healthy {seed}")
-    job = Job(chance.choice(tuple(SHAPES)), ranks, chance.randrange(1 << 31))
+    drawn = chance.choice(tuple(SHAPES))
+    job = Job(shape or drawn, ranks, chance.randrange(1 << 31))
     tables = with_phases(job.tables(steps))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "trace"
@@ -197,12 +198,13 @@ def confusion(rows: Sequence[Config], rule: str) -> dict[str, dict[str, int]]:
 )  # fmt: skip
 @click.option("--ranks", default=128, show_default=True, type=click.IntRange(128, 4096))
 @click.option("--healthy", default=0, show_default=True, help="Healthy jobs.")
+@click.option("--shape", type=click.Choice(tuple(SHAPES)), help="Of healthy jobs; else any.")
 @click.option("--steps", default=50, show_default=True, help="Steps of a healthy job.")
 @click.option("-j", "--jobs", default=1, show_default=True, type=click.IntRange(1), help="At once.")
 @json_option
 def command(
-    faults: int, first: int, cases: Path | None, ranks: int, healthy: int, steps: int, jobs: int,
-    json_path: str | None,
+    faults: int, first: int, cases: Path | None, ranks: int, healthy: int, shape: str | None,
+    steps: int, jobs: int, json_path: str | None,
 ) -> None:  # fmt: skip
     """Scores diagnosis on simulated faults and healthy jobs."""
     rows: list[Config] = []
@@ -212,7 +214,8 @@ def command(
     with interruptible() as cut:
         work, more = (one_fault, ranks) if cases is None else (one_case, cases)
         rows.extend(_many(work, [(first + at, more) for at in range(faults)], jobs))
-        calm.extend(_many(one_healthy, [(first + at, ranks, steps) for at in range(healthy)], jobs))
+        healthies = [(first + at, ranks, steps, shape) for at in range(healthy)]
+        calm.extend(_many(one_healthy, healthies, jobs))
     found = document("diagnose", scores(rows), cases=rows, healthy=calm)
     emit(found, json_path, COLUMNS, list(notes(rows, calm)), cut)
 

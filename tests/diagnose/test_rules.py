@@ -49,6 +49,7 @@ def facts_of_steps(own_ns: np.ndarray, ends_ns: np.ndarray, **more: Any) -> Fact
     nothing: dict[str, Any] = {}
     received = more.get("edges", (np.zeros(0, np.int64),) * 3)
     edges = dict(zip(("instance", "target", "first_ns"), received, strict=True))
+    edges["source"] = edges["target"] + 1
     processes = tuple(Process(one, f"host{one}", one, None, 0, 0) for one in range(RANKS))
     return Facts(
         processes, calls, edges, nothing, nothing, nothing, nothing, STEPS * STEP_NS, {}, {}
@@ -110,6 +111,56 @@ def test_late__a_rank_without_peers_is_compared_with_earlier_iterations(
     late = grown(window, kinds, own_ns, STEPS)
     assert (late[max(from_step, 11) :] > 95_000).sum() == late_steps - max(11 - from_step, 0)
     assert (np.delete(late[:from_step], slice(10, 11)) == 0).all()
+
+
+def sends_of_stages(begun_ns: np.ndarray, sent_ns: np.ndarray) -> Facts:
+    """Two stages of four ranks; in each step a rank receives, and sends to the next stage.
+
+    begun_ns, sent_ns: [step, rank of the first stage] when what it received last had arrived, and
+    when it began to send. Ranks of the second stage do the same half a step later.
+    """
+    step, rank = np.divmod(np.arange(STEPS * RANKS), RANKS)
+    later = step * STEP_NS + (rank >= 4) * STEP_NS // 2
+    came, sent = later + begun_ns[step, rank % 4], later + sent_ns[step, rank % 4]
+    count = len(step)
+    columns = {
+        "process": np.tile(rank, 2), "id": np.arange(2 * count), "comm_id": np.ones(2 * count),
+        "rank": np.tile(rank, 2), "ranks": np.full(2 * count, RANKS + 4),
+        "function": np.repeat(["Recv", "Send"], count), "kind": np.full(2 * count, "p2p"),
+        "sequence": np.tile(step, 2), "count": np.full(2 * count, 1000),
+        "datatype": np.full(2 * count, "Float32"),
+        "root": np.concatenate([rank - 4, rank + 4]), "begin_ns": np.concatenate([later, later]),
+        "arrival_ns": np.concatenate([np.full(count, -1), sent]),
+        "end_ns": np.concatenate([came, sent + RUN_NS]), "relays": np.zeros(2 * count, bool),
+        "instance": np.concatenate([np.arange(count), count + np.arange(count)]),
+    }  # fmt: skip
+    order = np.lexsort((columns["begin_ns"], columns["process"]))
+    calls = {name: np.asarray(column)[order] for name, column in columns.items()}
+    # The first stage's sends arrive at the second stage.
+    first = np.flatnonzero(rank < 4)
+    edges = {"instance": count + first, "source": rank[first], "target": rank[first] + 4,
+             "first_ns": sent[first]}  # fmt: skip
+    nothing: dict[str, Any] = {}
+    processes = tuple(Process(one, f"host{one}", one, None, 0, 0) for one in range(RANKS))
+    return Facts(
+        processes, calls, edges, nothing, nothing, nothing, nothing, STEPS * STEP_NS, {}, {}
+    )
+
+
+def test_late__a_send_is_late_if_it_comes_after_those_of_its_stage() -> None:
+    noise = np.random.default_rng(3).integers(-1000, 1000, (STEPS, 4))
+    begun_ns, sent_ns = np.full((STEPS, 4), 50_000), 350_000 + noise
+    sent_ns[10:, 2] += 100_000
+    late = late_of(sends_of_stages(begun_ns, sent_ns)).own
+    assert (late[11:, [2, 6]] > 90_000).all()
+    assert (np.delete(late, [2, 6], axis=1) == 0).all()
+
+
+def test_late__a_send_whose_input_came_early_is_not_late() -> None:
+    noise = np.random.default_rng(3).integers(-1000, 1000, (STEPS, 4))
+    begun_ns, sent_ns = np.full((STEPS, 4), 150_000), 350_000 + noise
+    begun_ns[10:, 2] -= 100_000  # it spends longer on its own, and sends when the others do
+    assert late_of(sends_of_stages(begun_ns, sent_ns)).own.max() < 5_000
 
 
 def test_standstill__a_pause_of_the_first_iteration_is_no_measure() -> None:

@@ -29,6 +29,7 @@ SLOW = float(np.log(1.5))
 SLOW_ALONE = float(np.log(2.5))
 RELAYS_MIN = 8  # calls that a relaying rank needs before its usual time is known
 FEW_PAIRS = 8
+STAGES_MAX = 64  # a longer chain of sends is no pipeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +80,8 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     process = calls["process"]
     kinds = _directed(calls)
     relaying = relaying_of(facts, kinds)
-    alike = np.stack([kinds, ordinals(process, kinds), roles_of(process, kinds)], axis=1)
+    role = roles_of(process, kinds, stages_of(facts))
+    alike = np.stack([kinds, ordinals(process, kinds), role], axis=1)
     alike[relaying] = np.stack([-1 - kinds, process, process], axis=1)[relaying]
     _, group = np.unique(alike, axis=0, return_inverse=True)
     group = group.ravel()
@@ -89,10 +91,13 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     excess, gpu = np.zeros(len(own)), np.zeros(len(own))
     excess[known] = beyond_doubt(group[known], own[known])
     # A rank whose input came early also spends time on its own, but it is late only if its peers
-    # were there before.
+    # were there before: those of the operation or, of a send, the ranks with the same role.
     arrival = calls["arrival_ns"]
     after_peers = arrival - medians(calls["instance"], begun_ns(calls))
-    excess = np.where(calls["kind"] == "collective", np.minimum(excess, after_peers), excess)
+    sends = known & (calls["kind"] != "collective") & ~relaying
+    after_peers[sends] = (arrival[sends] - medians(group[sends], arrival[sends])).astype(np.int64)
+    excess = np.where(relaying & (calls["kind"] != "collective"), excess,
+                      np.minimum(excess, after_peers))  # fmt: skip
     excess = np.maximum(excess, 0)
     waited = (calls["arrival_ns"] - calls["begin_ns"])[known]
     waited = waited - medians(group[known], waited)
@@ -102,7 +107,7 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     totals, in_gpu = np.zeros(shape), np.zeros(shape)
     np.add.at(totals, (window, process), excess)
     np.add.at(in_gpu, (window, process), gpu)
-    alone = known & ~relaying & alone_of(process, kinds)
+    alone = known & ~relaying & alone_of(process, role)
     spent = np.where(calls["kind"] == "collective", np.clip(after_peers, 0, own), own)
     for one in np.unique(process[alone]).tolist():
         mine = alone & (process == one)
@@ -152,19 +157,45 @@ def beyond_doubt(groups: Array, values: Array) -> Array:
     return np.where(above > DEVIATIONS * usual, above, 0.0)
 
 
-def roles_of(process: Array, kinds: Array) -> Array:
-    """Numbers the roles of processes: those that call the same kinds of operations have one."""
+def stages_of(facts: Facts) -> Array:
+    """[process]: its stage, counted along the sends to later ranks; all 0 if there is no pipeline.
+
+    In a pipeline, ranks of different stages call the same operations at different times.
+    """
+    calls, edges = facts.calls, facts.edges
+    none = np.zeros(len(facts.processes), np.int64)
+    alone = np.zeros(facts.instances, bool)
+    alone[calls["instance"]] = calls["kind"] != "collective"
+    forward = alone[edges["instance"]] & (edges["source"] < edges["target"])
+    pairs = np.unique(np.stack([edges["source"], edges["target"]])[:, forward], axis=1)
+    stage = none.copy()
+    for _ in range(STAGES_MAX if pairs.size else 0):
+        before = stage.copy()
+        np.maximum.at(stage, pairs[1], stage[pairs[0]] + 1)
+        if (stage == before).all():
+            return stage
+    return none
+
+
+def roles_of(process: Array, kinds: Array, stage: Array) -> Array:
+    """Numbers the roles of processes: those that call the same kinds of operations have one.
+
+    Stages divide a role if each of them has enough ranks to be compared with each other.
+    """
     known: dict[tuple[int, ...], int] = {}
     role = np.zeros(int(process.max(initial=0)) + 1, np.int64)
-    for one in np.unique(process).tolist():
+    ones = np.unique(process)
+    for one in ones.tolist():
         mine = tuple(np.unique(kinds[process == one]).tolist())
         role[one] = known.setdefault(mine, len(known))
+    ends, apart = np.unique(np.stack([role[ones], stage[ones]]), axis=1, return_inverse=True)
+    if (np.bincount(apart.ravel(), minlength=ends.shape[1]) >= FEW_PEERS).all():
+        role[ones] = apart.ravel()
     return role[process]
 
 
-def alone_of(process: Array, kinds: Array) -> Array:
+def alone_of(process: Array, role: Array) -> Array:
     """Which calls are those of processes that have fewer than FEW_PEERS ranks in their role."""
-    role = roles_of(process, kinds)
     ends = np.unique(np.stack([role, process], axis=1), axis=0)
     few: Array = np.bincount(ends[:, 0], minlength=1)[role] < FEW_PEERS
     return few

@@ -31,6 +31,7 @@ GROWN_RATIO = 3.0
 QUEUED_LATER = 2  # windows after a loss whose round-trip times count, too
 # Least share of the delays that a place explains, and of its pairs that are slow.
 SHARE_MIN, PURITY_MIN = 0.25, 0.5
+PAIR_SHARE_MIN = 0.5  # a single pair that explains less is only suspected
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 
 DELAY_QUERY = (
@@ -164,7 +165,8 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         else "Spread the flows over more links (weft plan), or move the other job."
     )
     confidence = round(min(_confidence(times / float(np.exp(SLOW))), 0.4 + 0.6 * found.share), 2)
-    return Finding(kind, found.place, begin, end, confidence, True, text, DELAY_QUERY, advice,
+    certain = found.place.kind != "pair" or found.share >= PAIR_SHARE_MIN
+    return Finding(kind, found.place, begin, end, confidence, certain, text, DELAY_QUERY, advice,
                    weight=float(excess[bad].sum()), more={"share": found.share})  # fmt: skip
 
 
