@@ -70,7 +70,7 @@ test-native: build ## Run native tests, and build the host program of the plugin
 
 # Tests in virtual time or of files. They run first, so that a mistake in them is found within two minutes.
 COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/golden tests/core tests/sim tests/swarm \
-  tests/trace tests/diagnose
+  tests/trace tests/diagnose tests/estimate
 
 # Tests that load the machine, or whose network does: each runs alone.
 ALONE := tests/lab tests/plan tests/processes tests/benches tests/live

@@ -16,6 +16,7 @@ INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 # Subcommand -> one line of help. Module transport.cli.NAME defines `command` or `NAME`.
 COMMANDS = {
     "diagnose": "Say which rank, NIC or path of a traced job is slow or hung.",
+    "estimate": "Estimate how long communication takes, and what a faster network buys.",
     "doctor": "Check what this host supports, and say how to fix what it lacks.",
     "counters": "List every counter: scope, unit, kind, meaning.",
     "metrics": "Serve counters of running processes to Prometheus.",

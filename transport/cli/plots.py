@@ -10,7 +10,7 @@ import click
 from transport.cli.output import unwritten
 
 
-def prepared(out: Path) -> Any:
+def prepared(out: Path, option: str = "--plot") -> Any:
     """Imports matplotlib.pyplot without a display and checks that it can write the file type."""
     try:
         import matplotlib as mpl
@@ -18,11 +18,11 @@ def prepared(out: Path) -> Any:
         mpl.use("Agg")
         from matplotlib import backend_bases, pyplot
     except ImportError:
-        raise click.UsageError("--plot needs matplotlib: pip install matplotlib") from None
+        raise click.UsageError(f"{option} needs matplotlib: pip install matplotlib") from None
     types = backend_bases.FigureCanvasBase.get_supported_filetypes()
     if out.suffix.removeprefix(".").lower() not in types:
         known = ", ".join(f".{one}" for one in sorted(types))
-        raise click.UsageError(f"--plot {out}: give a name that ends in one of {known}")
+        raise click.UsageError(f"{option} {out}: give a name that ends in one of {known}")
     return pyplot
 
 

@@ -1,0 +1,1 @@
+"""Tests of estimates: collectives, training steps, profiles of networks."""

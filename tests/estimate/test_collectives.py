@@ -1,0 +1,111 @@
+"""Tests the models of collectives against counts by hand, and published figures."""
+
+import pytest
+
+from transport.estimate.collectives import (
+    ALGORITHMS,
+    ShapeError,
+    algorithm_bytes_per_s,
+    bus_factor,
+    estimate,
+    terms,
+)
+from transport.estimate.networks import Link, Network, Protocol, of_links
+
+GB = 10**9
+
+
+def flat(step_ns: float = 1_000, rate: float = GB) -> Network:
+    """Every GPU is a node; one protocol."""
+    return Network("flat", "test", Link(rate, (Protocol("only", 500, step_ns, 1.0),)))
+
+
+@pytest.mark.parametrize(
+    ("operation", "algorithm", "ranks", "steps", "moved"),
+    [
+        ("all_reduce", "ring", 4, 6, 1.5),
+        ("all_reduce", "tree", 8, 6, 2.0),
+        ("all_reduce", "tree", 5, 6, 2.0),
+        ("all_gather", "ring", 8, 7, 7 / 8),
+        ("all_gather", "pat", 8, 3, 7 / 8),
+        ("reduce_scatter", "pat", 5, 3, 4 / 5),
+        ("broadcast", "ring", 5, 4, 1.0),
+        ("reduce", "ring", 5, 4, 1.0),
+        ("all_to_all", "pairs", 8, 1, 7 / 8),
+        ("send", "pairs", 2, 1, 1.0),
+    ],
+)
+def test_terms__one_gpu_a_node(
+    operation: str, algorithm: str, ranks: int, steps: int, moved: float
+) -> None:
+    found = terms(operation, algorithm, ranks, ranks, 1_000_000)
+    assert (found.inside_steps, found.inside_bytes) == (0, 0)
+    assert (found.between_steps, found.between_bytes) == (steps, pytest.approx(moved * 1_000_000))
+    time_ns = estimate(flat(), operation, 1_000_000, ranks, algorithm=algorithm).time_ns
+    assert time_ns == pytest.approx(500 + 1_000 * steps + moved * 1_000_000)
+
+
+@pytest.mark.parametrize(("operation", "factor"), [("all_reduce", 2), ("all_gather", 1)])
+def test_terms__a_nodes_gpus_share_what_enters_it(operation: str, factor: int) -> None:
+    """16 GPUs on 2 nodes: a ring goes through all, and 8 NICs carry what crosses."""
+    found = terms(operation, "ring", 16, 2, 1_600)
+    assert found.inside_bytes == pytest.approx(factor * 1_500)
+    assert found.between_bytes == pytest.approx(factor * 1_500 / 8)
+    assert found.inside_steps + found.between_steps == pytest.approx(factor * 15)
+
+
+def test_terms__on_one_node_nothing_is_between_nodes() -> None:
+    for operation, algorithms in ALGORITHMS.items():
+        for algorithm in algorithms:
+            ranks = 2 if operation == "send" else 8
+            found = terms(operation, algorithm, ranks, 1, 1_000)
+            assert (found.between_steps, found.between_bytes) == (0, 0)
+            assert found.inside_bytes > 0
+
+
+def test_terms__one_rank_needs_nothing() -> None:
+    found = terms("all_reduce", "ring", 1, 1, 1_000)
+    assert (found.inside_steps, found.inside_bytes, found.between_steps) == (0, 0, 0)
+
+
+def test_estimate__the_better_algorithm_and_protocol_win() -> None:
+    quick, full = Protocol("quick", 0, 1_000, 0.5), Protocol("full", 0, 10_000, 1.0)
+    network = Network("two", "test", Link(GB, (quick, full)))
+    small, large = (estimate(network, "all_reduce", size, 64) for size in (8, 10**9))
+    assert (small.algorithm, small.protocol, small.limited_by) == ("tree", "quick", "latency")
+    assert (large.algorithm, large.protocol, large.limited_by) == ("ring", "full", "between")
+
+
+def test_estimate__a_published_figure() -> None:
+    """7 billion gradients in bf16, 64 GPUs at 50 GB/s each: 0.55 s."""
+    found = estimate(flat(rate=50 * GB), "all_reduce", 14e9, 64, algorithm="ring")
+    assert found.time_ns / 1e9 == pytest.approx(0.55, rel=0.01)
+    assert bus_factor("all_reduce", 64) * algorithm_bytes_per_s(found) == pytest.approx(
+        50 * GB, rel=0.01
+    )
+
+
+def test_estimate__more_ranks_bytes_or_latency_never_help() -> None:
+    network = of_links("ethernet-400", "nvlink4")
+    for operation in ("all_reduce", "all_gather", "all_to_all"):
+        times = [estimate(network, operation, size, 64).time_ns for size in (8, 10**6, 10**9)]
+        assert times == sorted(times)
+        wider = [estimate(network, operation, 10**6, ranks).time_ns for ranks in (16, 64, 512)]
+        assert wider == sorted(wider)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("all_redce", None, 8, 1), "no operation all_redce: known are all_reduce"),
+        (("all_gather", "tree", 8, 1), "no all_gather by tree: known are all_reduce (ring, tree)"),
+        (("all_reduce", "ring", 4, 8), "4 ranks on 8 nodes: a node has at least one rank"),
+    ],
+)
+def test_estimate__wrong_questions_are_one_line(
+    words: tuple[str, str | None, int, int], said: str
+) -> None:
+    operation, algorithm, ranks, nodes = words
+    with pytest.raises(ShapeError) as caught:
+        estimate(flat(), operation, 1, ranks, algorithm=algorithm, nodes=nodes)
+    assert str(caught.value).startswith(said)

@@ -1,0 +1,84 @@
+"""Tests `weft estimate` as users call it."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from transport.cli import weft
+
+LLAMA = ("train", "llama3-8b", "--data", "64", "--zero", "3", "--inside", "nvlink4")
+
+
+def run(*words: str | Path) -> Result:
+    return CliRunner().invoke(weft, ["estimate", *map(str, words)])
+
+
+def test_collective__prints_a_row_for_each_size_and_number_of_ranks() -> None:
+    done = run("collective", "all_reduce", "--ranks", "8", "--ranks", "64", "--size", "1 MB")
+    assert done.exit_code == 0
+    assert [line.split()[:3] for line in done.output.splitlines()[1:3]] == [
+        ["8", "1", "MB"],
+        ["64", "1", "MB"],
+    ]
+    assert "note: not calibrated" in done.output
+
+
+def test_collective__json_has_the_terms() -> None:
+    found = json.loads(run("collective", "send", "--size", "8", "--json", "-").output)
+    (one,) = found["estimates"]
+    assert one["terms"]["between_bytes"] == 8
+    assert found["network"]["name"] == "ethernet-400"
+
+
+def test_train__says_what_is_exposed_and_what_would_help() -> None:
+    done = run(*LLAMA, "--between", "ethernet-10")
+    assert done.exit_code == 0
+    said = (
+        "exposed communication", "twice the bandwidth between nodes", "64 GPUs, ",
+        "bottleneck: communication of parameters (between)", "half of the GPU's peak",
+        "note: not checked against measurements: zero",
+    )  # fmt: skip
+    for words in said:
+        assert words in done.output
+
+
+def test_train__json_and_picture(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    done = run(*LLAMA, "--gantt", tmp_path / "g.png", "--json", tmp_path / "s.json")
+    assert done.exit_code == 0
+    assert (tmp_path / "g.png").stat().st_size > 5_000
+    found = json.loads((tmp_path / "s.json").read_text())
+    assert found["plan"]["zero"] == 3
+    assert {row["kind"] for row in found["operations"]} == {"gradients", "parameters"}
+    assert found["step_ns"] == pytest.approx(
+        found["compute_ns"] + found["bubble_ns"] + found["exposed_ns"]
+    )
+
+
+def test_train__sizes_of_ones_own() -> None:
+    sizes = ("--layers", "12", "--hidden", "768", "--heads", "12", "--ffn", "3072",
+             "--vocabulary", "50257", "--sequence", "1024")  # fmt: skip
+    assert run("train", "custom", *sizes).exit_code == 0
+    done = run("train", "custom", *sizes[2:])
+    assert (done.exit_code, "custom needs --layers" in done.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("train", "llama9"), "no model llama9: known are gpt2"),
+        (("train", "gpt2", "--gpu", "h300"), "no GPU h300: known are a100-40"),
+        (("train", "gpt2", "--tensor", "5"), "must divide the 12 heads"),
+        (("train", "gpt2", "--bucket", "lots"), "--bucket: 'lots': expected bytes"),
+        (("train", "gpt2", "--between", "string"), "no link string: known are nvlink3"),
+        (("train", "gpt2", "--gantt", "x.doc"), "--gantt x.doc: give a name that ends in one of"),
+        (("collective", "all_reduce", "--size", "9 pounds"), "--size: '9 pounds': expected bytes"),
+        (("collective", "gossip"), "no operation gossip: known are all_reduce"),
+    ],
+)
+def test_estimate__mistakes_are_one_line(words: tuple[str, ...], said: str) -> None:
+    done = run(*words)
+    assert done.exit_code == 2
+    assert said in done.output.splitlines()[-1]

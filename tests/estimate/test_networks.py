@@ -1,0 +1,76 @@
+"""Tests profiles of networks: the shipped links, and files with mistakes."""
+
+from pathlib import Path
+
+import pytest
+
+from transport.estimate.gpus import GpuError, gpu, names
+from transport.estimate.networks import NetworkError, about_links, links, load, of_links
+
+GOOD = """
+name = "mine"
+source = "measured"
+[between]
+bytes_per_s = 1e9
+[[between.protocols]]
+name = "only"
+step_ns = 1_000
+"""
+
+
+def test_links__rates_are_below_the_line_rate() -> None:
+    for name, one in links().items():
+        kind, _, gigabits = name.partition("-")
+        if kind in ("ethernet", "infiniband"):
+            assert 0.97 < one.bytes_per_s / (int(gigabits) * 1e9 / 8) < 1.0
+        assert max(each.share for each in one.protocols) == 1.0
+    assert set(about_links()) == set(links())
+
+
+def test_links__nics_of_a_node_are_shared() -> None:
+    own, shared = (of_links("ethernet-400", "nvlink4", 8, nics) for nics in (None, 2))
+    assert shared.between.bytes_per_s == pytest.approx(own.between.bytes_per_s / 4)
+    assert (own.nodes(8), own.nodes(9), of_links("ethernet-400").nodes(9)) == (1, 2, 9)
+
+
+def test_load__a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(GOOD)
+    found = load(file)
+    assert (found.name, found.gpus_per_node, found.inside, found.calibrated) == (
+        "mine", 1, None, None,
+    )  # fmt: skip
+    assert found.between.protocols[0].base_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name = 3", "name: missing: give a text"),
+        ("{", "is not TOML"),
+        (GOOD.replace("1e9", "0"), "between.bytes_per_s: 0: must be 1 to 1e+18"),
+        (GOOD.replace("1e9", '"1 GB"'), "between.bytes_per_s: expected a number, not '1 GB'"),
+        (GOOD.replace("step_ns = 1_000", ""), "between.protocols.0.step_ns: expected a number"),
+        (GOOD.replace("step_ns", "share = 2\nstep_ns"), "share: 2: must be 1e-09 to 1"),
+        (GOOD.replace("1e9", "nan"), "between.bytes_per_s: nan: must be"),
+        (GOOD.split("[[")[0], "between.protocols: missing"),
+        (GOOD.split("[between]")[0], "between: missing: give a [between] table"),
+        ("speed = 3\n" + GOOD, "unknown key speed"),
+        ("calibrated = 3\n" + GOOD, "calibrated: expected a table"),
+    ],
+)
+def test_load__mistakes_are_one_line(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(NetworkError) as caught:
+        load(file)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_gpus__have_what_is_needed() -> None:
+    for name in names():
+        assert gpu(name).ns(gpu(name).flops) == pytest.approx(2e9)
+    for name, efficiency in (("h300", 0.5), ("h200", 0.0), ("h200", 1.5)):
+        with pytest.raises(GpuError):
+            gpu(name, efficiency)

@@ -1,0 +1,180 @@
+"""Tests steps of training: schedules by hand, pipelines' bubbles, models' published sizes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transport.estimate.gpus import Gpu
+from transport.estimate.memory import memory_of
+from transport.estimate.models import PRESETS, Model
+from transport.estimate.networks import Link, Network, Protocol
+from transport.estimate.plan import Plan, PlanError
+from transport.estimate.schedule import COMPUTE, ScheduleError, Task, exposed_ns, run
+from transport.estimate.step import Step, order
+from transport.estimate.training import train
+
+SMALL = Model("small", 8, 1_024, 16, 4_096, 1_000, 512)
+GPU = Gpu("test", 1e12, 80e9, 1e15, 1.0)
+
+
+def network(rate: float = 1e9, step_ns: float = 0.0) -> Network:
+    return Network("test", "test", Link(rate, (Protocol("only", 0.0, step_ns, 1.0),)))
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [
+        ("gpt2-xl", 1.56), ("bert-large", 0.34), ("megatron-18b", 18.4),
+        ("megatron-145b", 145.6), ("megatron-1t", 1008.0), ("gpt3-175b", 174.6),
+        ("llama2-7b", 6.74), ("llama2-70b", 69.0), ("llama3-8b", 8.03), ("llama3-405b", 405.9),
+        ("mixtral-8x7b", 46.7),
+    ],
+)  # fmt: skip
+def test_models__have_the_published_number_of_parameters(name: str, billions: float) -> None:
+    assert PRESETS[name].parameters / 1e9 == pytest.approx(billions, rel=0.03)
+
+
+def test_models__operations_are_those_of_narayanan() -> None:
+    """96 B s l h^2 (1 + s / 6h + V / 16 l h), with recomputation (SC 2021, equation 3)."""
+    model = PRESETS["gpt3-175b"]
+    batch, s, h, layers = 1_536, model.sequence, model.hidden, model.layers
+    flops = 96 * batch * s * layers * h**2
+    flops *= 1 + s / (6 * h) + model.vocabulary / (16 * layers * h)
+    assert model.step_flops(batch * s, recomputes=True) == pytest.approx(flops, rel=1e-9)
+
+
+def test_schedule__streams_overlap_and_wait() -> None:
+    tasks = [
+        Task("a", 0, "main", COMPUTE, 10),
+        Task("sum a", 0, "data", "gradients", 30, ("a",)),
+        Task("b", 0, "main", COMPUTE, 10),
+        Task("sum b", 0, "data", "gradients", 5, ("b",)),
+        Task("end", 0, "main", COMPUTE, 1, ("sum a", "sum b")),
+    ]
+    found = run(tasks)
+    assert found.begins_ns == (0, 10, 10, 40, 45)
+    assert found.length_ns == 46
+    assert exposed_ns(tasks) == {"gradients": 25}
+
+
+def test_schedule__a_circle_is_an_error() -> None:
+    tasks = [Task("a", 0, "x", COMPUTE, 1, ("b",)), Task("b", 0, "y", COMPUTE, 1, ("a",))]
+    with pytest.raises(ScheduleError, match="a can never begin"):
+        run(tasks)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), min_size=1, max_size=20))
+def test_schedule__buckets_begin_when_they_are_ready_and_the_one_before_has_ended(
+    layers: list[tuple[float, float]],
+) -> None:
+    tasks = []
+    ready = end = 0.0
+    for number, (compute, bucket) in enumerate(layers):
+        tasks.append(Task(f"layer {number}", 0, "main", COMPUTE, compute))
+        tasks.append(Task(f"sum {number}", 0, "data", "sum", bucket, (f"layer {number}",)))
+        ready += compute
+        end = max(ready, end) + bucket
+    assert run(tasks).length_ns == pytest.approx(max(end, ready))
+    assert sum(exposed_ns(tasks).values()) == pytest.approx(max(end - ready, 0), abs=1e-6)
+
+
+@pytest.mark.parametrize(("stages", "batches"), [(1, 1), (4, 4), (4, 16), (8, 8), (2, 7)])
+def test_pipeline__the_bubble_is_that_of_one_forward_one_backward(
+    stages: int, batches: int
+) -> None:
+    """(p - 1) forward and backward passes of a stage, whatever the number of microbatches."""
+    model = Model("equal", 8, 1_024, 16, 4_096, 1, 512, tied=True)
+    plan = Plan(pipeline=stages, global_batch=batches)
+    found = train(model, plan, GPU, network(1e18))
+    one_ns = 3 * model.layers / stages * GPU.ns(model.layer_flops(512))
+    assert found.compute_ns == pytest.approx(batches * one_ns, rel=1e-3)
+    assert found.bubble_ns == pytest.approx((stages - 1) * one_ns, rel=1e-3)
+
+
+@pytest.mark.parametrize("chunks", [2, 4])
+def test_pipeline__interleaving_divides_the_bubble(chunks: int) -> None:
+    """By the number of chunks (Narayanan et al., SC 2021, section 2.2.2)."""
+    model = Model("equal", 16, 1_024, 16, 4_096, 1, 512, tied=True)
+    plan = Plan(pipeline=4, interleave=chunks, global_batch=16)
+    found = train(model, plan, GPU, network(1e18))
+    one_ns = 3 * model.layers / 4 * GPU.ns(model.layer_flops(512))
+    assert found.bubble_ns == pytest.approx(3 * one_ns / chunks, rel=1e-3)
+
+
+@given(
+    st.integers(1, 6), st.integers(1, 4), st.integers(1, 5),
+)  # fmt: skip
+def test_pipeline__every_pass_happens_once_and_nothing_waits_for_ever(
+    stages: int, chunks: int, rounds: int
+) -> None:
+    model = Model("deep", 24, 64, 4, 256, 100, 16)
+    plan = Plan(pipeline=stages, interleave=chunks, global_batch=stages * rounds)
+    for stage in range(stages):
+        passes = list(order(plan, stage))
+        assert len(set(passes)) == len(passes) == 2 * chunks * stages * rounds
+        assert {chunk % stages for _, chunk, _ in passes} == {stage}
+    run(Step(model, plan, GPU, network()).build())
+
+
+def test_data__gradients_hide_behind_backward_but_for_the_last_bucket() -> None:
+    model = Model("flat", 8, 1_024, 16, 4_096, 1, 512, tied=True)
+    layer_bytes = model.layer_parameters * 2
+    plan = Plan(data=2, global_batch=2, bucket_bytes=layer_bytes)
+    backward_ns = 2 * GPU.ns(model.layer_flops(512))
+    quick, slow = (network(layer_bytes / (share * backward_ns) * 1e9) for share in (0.5, 2.0))
+    found = train(model, plan, GPU, quick)
+    # With two ranks each rank sends as many bytes as the bucket has.
+    assert found.exposed_ns == pytest.approx(0.5 * backward_ns, rel=1e-3)
+    found = train(model, plan, GPU, slow)
+    assert found.exposed_ns == pytest.approx((8 * 2 - 7) * backward_ns, rel=1e-3)
+    (row,) = found.rows
+    assert (row.kind, row.operation, row.count) == ("gradients", "all_reduce", 8)
+    assert found.bottleneck == "communication of gradients (between)"
+
+
+def test_sharded__moves_half_as_much_again_as_data_parallelism() -> None:
+    """Rajbhandari et al., "ZeRO" (2020), section 7: 1.5 times the bytes, with one microbatch."""
+    moved = []
+    for zero in (0, 3):
+        step = Step(SMALL, Plan(data=4, global_batch=4, zero=zero, bucket_bytes=1), GPU, network())
+        step.build()
+        moved.append(sum(
+            found.each.terms.between_bytes * count
+            for kind, (found, count) in step.used.items()
+        ))  # fmt: skip
+    assert moved[1] / moved[0] == pytest.approx(1.5, rel=0.15)  # embeddings are not gathered
+
+
+def test_memory__of_mixed_precision_is_sixteen_bytes_a_parameter() -> None:
+    for zero, expected in ((0, 16), (1, 4 + 12 / 4), (2, 2 + 14 / 4), (3, 4)):
+        found = memory_of(SMALL, Plan(data=4, global_batch=4, zero=zero))
+        states = found.parameters + found.gradients + found.optimizer
+        assert states / SMALL.parameters == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        (Plan(data=4, global_batch=6), "must be a multiple of data x micro_batch, 4"),
+        (Plan(pipeline=9, global_batch=9), "9 chunks of 8 layers"),
+        (Plan(tensor=3), "must divide the 16 heads"),
+        (Plan(data=2, expert=2, global_batch=2), "must divide the 1 experts"),
+        (Plan(pipeline=2, interleave=2, global_batch=3), "must be a multiple of the 2 stages"),
+        (Plan(zero=4), "zero: 4: must be 0 to 3"),
+        (Plan(zero=3, pipeline=2, global_batch=2), "use 0 to 2 with pipeline stages"),
+        (Plan(data=0), "data: 0: must be at least 1"),
+    ],
+)
+def test_plan__what_does_not_fit_is_one_line(plan: Plan, said: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        train(SMALL, plan, GPU, network())
+    assert said in str(caught.value)
+
+
+def test_train__gains_say_what_would_help() -> None:
+    slow = train(SMALL, Plan(data=8, global_batch=8), GPU, network(1e6))
+    assert slow.gains["twice the bandwidth between nodes"] == pytest.approx(0.5, abs=0.05)
+    assert slow.gains["half the latency"] == pytest.approx(1.0)
+    late = train(SMALL, Plan(data=8, global_batch=8), GPU, network(1e15, step_ns=1e9))
+    assert late.gains["half the latency"] == pytest.approx(0.5, abs=0.05)
+    assert late.gains["buckets of twice the size"] < 0.95

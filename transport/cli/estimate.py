@@ -1,0 +1,15 @@
+"""`weft estimate`: how long communication takes, and how much of it hides behind computation."""
+
+import click
+
+from transport.cli.estimate_collective import command as collective
+from transport.cli.estimate_train import command as train
+
+
+@click.group("estimate")
+def command() -> None:
+    """Estimate how long communication takes, and what a faster network buys."""
+
+
+for one in (collective, train):
+    command.add_command(one)

@@ -1,0 +1,65 @@
+"""`weft estimate collective`: the time of one operation for several sizes and numbers of ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from transport.cli.estimate_options import network_of, network_options, usage_errors
+from transport.cli.output import json_option, print_table, write_json
+from transport.sim.units import bytes_of, bytes_text, time_text
+
+SIZES = ("8", "64 kB", "1 MB", "16 MB", "128 MB", "1 GB")
+
+
+@click.command("collective")
+@click.argument("operation")
+@click.option("--ranks", "ranks", multiple=True, type=click.IntRange(2, 1 << 20), default=(8,),
+              show_default=True, help="GPUs; may be given several times.")  # fmt: skip
+@click.option("--size", "sizes", metavar="SIZE", multiple=True, default=SIZES, show_default=True,
+              help="Bytes of the buffer, as nccl-tests count them, such as 64 MB.")  # fmt: skip
+@click.option("--algorithm", help="ring, tree, pat or pairs; by default the fastest.")
+@network_options
+@json_option
+def command(
+    operation: str, ranks: tuple[int, ...], sizes: tuple[str, ...], algorithm: str | None,
+    json_path: str | None, **given: Any,
+) -> None:  # fmt: skip
+    """Estimate the time of OPERATION: all_reduce, all_gather, reduce_scatter, broadcast, reduce,
+    all_to_all or send.
+
+    Example: weft estimate collective all_reduce --ranks 64 --inside nvlink4 --between ethernet-400
+    """
+    from dataclasses import asdict
+
+    from transport.estimate.collectives import algorithm_bytes_per_s, bus_factor, estimate
+
+    network = network_of(given)
+    with usage_errors():
+        made = [estimate(network, operation, _bytes(size), count, algorithm=algorithm)
+                for count in ranks for size in sizes]  # fmt: skip
+    if json_path is not None:
+        write_json({"network": asdict(network), "estimates": [asdict(one) for one in made]},
+                   json_path)  # fmt: skip
+        return
+    heads = ["ranks", "size", "algorithm", "protocol", "time", "latency", "algbw", "busbw",
+             "limited by"]  # fmt: skip
+    rows = []
+    for one in made:
+        rate = algorithm_bytes_per_s(one)
+        bus = rate * bus_factor(operation, one.ranks)
+        rows.append([str(one.ranks), bytes_text(one.size_bytes), one.algorithm, one.protocol,
+                     time_text(one.time_ns), time_text(one.latency_ns), f"{bytes_text(rate)}/s",
+                     f"{bytes_text(bus)}/s", one.limited_by])  # fmt: skip
+    print_table(heads, rows)
+    click.echo(f"network: {network.name}; numbers of {network.source}")
+    if network.calibrated is None:
+        click.echo("note: not calibrated: rates are those of data sheets and of NCCL's own model")
+
+
+def _bytes(text: str) -> float:
+    try:
+        return float(bytes_of(text))
+    except ValueError as error:
+        raise click.UsageError(f"--size: {error}") from None

@@ -1,0 +1,60 @@
+"""Options that the commands of `weft estimate` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transport.estimate.networks import Network
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def network_options(command: Command) -> Command:
+    """Adds the options that describe a network."""
+    for option in reversed((
+        click.option("--between", metavar="LINK", default="ethernet-400", show_default=True,
+                     help="Link of a GPU to other nodes, such as infiniband-400."),
+        click.option("--inside", metavar="LINK",
+                     help="Link of a GPU to others of its node, such as nvlink4; without it every "
+                     "GPU is a node."),
+        click.option("--gpus-per-node", default=8, show_default=True, type=click.IntRange(1),
+                     help="GPUs of a node; needs --inside."),
+        click.option("--nics-per-node", type=click.IntRange(1), help="NICs of a node: one a GPU."),
+        click.option("--network", "network_file", metavar="FILE",
+                     type=click.Path(path_type=Path, exists=True, dir_okay=False),
+                     help="A measured network instead of these."),
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
+def network_of(given: dict[str, Any]) -> Network:
+    """The network that the options describe; takes them out of `given`."""
+    from transport.estimate.networks import load, of_links
+
+    between, inside, file = (given.pop(name) for name in ("between", "inside", "network_file"))
+    gpus, nics = given.pop("gpus_per_node"), given.pop("nics_per_node")
+    with usage_errors():
+        return load(file) if file is not None else of_links(between, inside, gpus, nics)
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turns errors of estimates into wrong usage."""
+    from transport.estimate.collectives import ShapeError
+    from transport.estimate.gpus import GpuError
+    from transport.estimate.networks import NetworkError
+    from transport.estimate.plan import PlanError
+
+    try:
+        yield
+    except (GpuError, NetworkError, PlanError, ShapeError) as error:
+        raise click.UsageError(str(error)) from None

@@ -1,0 +1,1 @@
+"""Estimates: how long communication takes, and how much of it computation hides."""

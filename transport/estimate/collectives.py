@@ -1,0 +1,193 @@
+"""How long a collective operation takes: latency of its steps, and bytes over its busiest link.
+
+The models are those of the literature: ring and recursive algorithms in Thakur, Rabenseifner and
+Gropp, "Optimization of Collective Communication Operations in MPICH" (2005); double binary trees in
+Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"
+(2009); the split into latency, protocols and two levels as in NCCL's tuning.cc. PAT: Jeaugey, "PAT:
+a new algorithm for all-gather and reduce-scatter operations at scale" (arXiv 2506.20252).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from transport.estimate.networks import Link, Network, Protocol
+
+# Operation -> algorithms that can run it.
+ALGORITHMS = {
+    "all_reduce": ("ring", "tree"),
+    "all_gather": ("ring", "pat"),
+    "reduce_scatter": ("ring", "pat"),
+    "broadcast": ("ring",),
+    "reduce": ("ring",),
+    "all_to_all": ("pairs",),
+    "send": ("pairs",),
+}
+
+
+class ShapeError(ValueError):
+    """An operation that the models do not know, or a wrong number of ranks."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one operation needs, for each of the two links.
+
+    inside_steps, between_steps: messages that wait for each other. inside_bytes, between_bytes:
+    bytes that the busiest link of a GPU carries in one direction.
+    """
+
+    inside_steps: float
+    between_steps: float
+    inside_bytes: float
+    between_bytes: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The time of an operation, and its parts. latency_ns and bytes_ns add up to time_ns.
+
+    limited_by: inside, between (the link whose bytes take longest) or latency.
+    """
+
+    operation: str
+    algorithm: str
+    protocol: str
+    size_bytes: float
+    ranks: int
+    time_ns: float
+    latency_ns: float
+    bytes_ns: float
+    terms: Terms
+    limited_by: str
+
+
+def terms(operation: str, algorithm: str, ranks: int, nodes: int, size_bytes: float) -> Terms:
+    """The steps and bytes of an operation of `ranks` ranks, spread evenly over `nodes` nodes.
+
+    size_bytes: of the whole buffer, as nccl-tests count it: what a rank of an AllReduce, Broadcast
+    or Reduce has; what all ranks together have of an AllGather or ReduceScatter; what one rank
+    sends to all in an AllToAll; the message of a send.
+    """
+    if algorithm not in ALGORITHMS.get(operation, ()):
+        known = ", ".join(f"{one} ({', '.join(each)})" for one, each in ALGORITHMS.items())
+        raise ShapeError(f"no {operation} by {algorithm}: known are {known}")
+    if not 1 <= nodes <= ranks:
+        raise ShapeError(f"{ranks} ranks on {nodes} nodes: a node has at least one rank")
+    if ranks == 1:
+        return Terms(0, 0, 0, 0)
+    if algorithm == "pairs":
+        return _pairs(operation, ranks, nodes, size_bytes)
+    if algorithm == "tree":
+        return _tree(ranks, nodes, size_bytes)
+    return _ring(operation, algorithm, ranks, nodes, size_bytes)
+
+
+def _ring(operation: str, algorithm: str, ranks: int, nodes: int, size_bytes: float) -> Terms:
+    """Rings, and PAT, which moves the same bytes in fewer steps.
+
+    A ring enters and leaves each node once for each of its channels. The channels of a node's GPUs
+    use their NICs, so that a GPU's NIC carries its part of what enters the node.
+    """
+    around = 2 if operation == "all_reduce" else 1
+    rooted = operation in ("broadcast", "reduce")
+    moved = size_bytes if rooted else around * size_bytes * (ranks - 1) / ranks
+    steps = around * (ranks - 1)
+    between = around * (nodes - 1) if rooted else around * nodes * (ranks - 1) / ranks
+    between = 0 if nodes == 1 else between
+    if algorithm == "pat":
+        between = math.ceil(math.log2(nodes)) if nodes > 1 else 0
+        steps = between + (ranks // nodes - 1)
+    per_node = ranks / nodes
+    return Terms(
+        inside_steps=max(steps - between, 0), between_steps=between,
+        inside_bytes=moved if per_node > 1 else 0.0,
+        between_bytes=moved / per_node if nodes > 1 else 0.0,
+    )  # fmt: skip
+
+
+def _tree(ranks: int, nodes: int, size_bytes: float) -> Terms:
+    """Two binary trees over the nodes, each for half of the data, and a chain inside each node.
+
+    In one tree a node is inner and passes on what two children send; in the other it is a leaf.
+    Together a node sends and receives twice the data.
+    """
+    per_node = ranks / nodes
+    depth = math.ceil(math.log2(nodes)) if nodes > 1 else 0
+    return Terms(
+        inside_steps=2 * (math.ceil(per_node) - 1), between_steps=2 * depth,
+        inside_bytes=2 * size_bytes * (per_node - 1) / per_node if per_node > 1 else 0.0,
+        between_bytes=2 * size_bytes / per_node if nodes > 1 else 0.0,
+    )  # fmt: skip
+
+
+def _pairs(operation: str, ranks: int, nodes: int, size_bytes: float) -> Terms:
+    """Every rank sends to every other one at the same time; a send is one message between nodes."""
+    per_node = ranks / nodes
+    if operation == "send":
+        away = nodes > 1
+        return Terms(0 if away else 1, 1 if away else 0, 0.0 if away else size_bytes,
+                     size_bytes if away else 0.0)  # fmt: skip
+    part = size_bytes / ranks
+    return Terms(
+        inside_steps=1 if nodes == 1 else 0, between_steps=1 if nodes > 1 else 0,
+        inside_bytes=part * (per_node - 1), between_bytes=part * (ranks - per_node),
+    )  # fmt: skip
+
+
+def estimate(
+    network: Network, operation: str, size_bytes: float, ranks: int, *,
+    algorithm: str | None = None, nodes: int | None = None,
+) -> Estimate:  # fmt: skip
+    """The time of an operation on a network, by its best protocol and algorithm, or a given one.
+
+    nodes: over how many nodes the ranks are spread; None: over as few as they fit into.
+    """
+    nodes = network.nodes(ranks) if nodes is None else nodes
+    algorithms = ALGORITHMS.get(operation, ()) if algorithm is None else (algorithm,)
+    if not algorithms:
+        raise ShapeError(f"no operation {operation}: known are {', '.join(ALGORITHMS)}")
+    made = [
+        _timed(network, operation, one, size_bytes, ranks, nodes, protocol)
+        for one in algorithms
+        for protocol in network.of_nodes(nodes).protocols
+    ]
+    return min(made, key=lambda one: one.time_ns)
+
+
+def _timed(
+    network: Network, operation: str, algorithm: str, size_bytes: float, ranks: int, nodes: int,
+    protocol: Protocol,
+) -> Estimate:  # fmt: skip
+    need = terms(operation, algorithm, ranks, nodes, size_bytes)
+    inside = network.inside or network.between
+    within = inside.protocol(protocol.name) or inside.protocols[-1]
+    between = network.between.protocol(protocol.name) or network.between.protocols[-1]
+    latency_ns = protocol.base_ns
+    latency_ns += need.inside_steps * within.step_ns + need.between_steps * between.step_ns
+    inside_ns = _bytes_ns(inside, within, need.inside_bytes)
+    between_ns = _bytes_ns(network.between, between, need.between_bytes)
+    bytes_ns = max(inside_ns, between_ns)
+    slowest = "inside" if inside_ns > between_ns else "between"
+    return Estimate(
+        operation, algorithm, protocol.name, size_bytes, ranks, latency_ns + bytes_ns, latency_ns,
+        bytes_ns, need, "latency" if latency_ns > bytes_ns else slowest,
+    )  # fmt: skip
+
+
+def _bytes_ns(link: Link, protocol: Protocol, count: float) -> float:
+    return count / (link.bytes_per_s * protocol.share) * 1e9
+
+
+def algorithm_bytes_per_s(one: Estimate) -> float:
+    return one.size_bytes / one.time_ns * 1e9 if one.time_ns > 0 else 0.0
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """What bus bandwidth is in algorithm bandwidth (nccl-tests, PERFORMANCE.md)."""
+    if operation == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if operation in ("all_gather", "reduce_scatter", "all_to_all"):
+        return (ranks - 1) / ranks
+    return 1.0

@@ -1,0 +1,62 @@
+"""Memory of a GPU in training: parameters, gradients, the optimizer's state, activations.
+
+Activations follow Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+Models" (2022), equations 1 to 4, without the attention matrix, which flash attention does not keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transport.estimate.models import Model
+from transport.estimate.plan import Plan
+
+ADAM_BYTES = 12  # of a parameter: a master copy and two moments, in 4 bytes each
+LAYER_VALUES = 34  # bytes of a layer's activations for each token and hidden value, in 2 bytes
+SPLIT_VALUES = 24  # the part of them that tensor parallelism splits without sequence parallelism
+INPUT_VALUES = 2  # the input of a layer, which is all that recomputation keeps
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on the GPU that needs most, of the first pipeline stage."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+
+def memory_of(model: Model, plan: Plan) -> Memory:
+    layers = -(-model.layers // plan.pipeline)
+    experts = model.experts * model.expert_parameters / plan.expert
+    held = layers * (model.attention_parameters + experts) + model.vocabulary * model.hidden
+    if plan.pipeline == 1 and not model.tied:
+        held += model.vocabulary * model.hidden
+    held /= plan.tensor
+    parts = {"optimizer": plan.zero >= 1, "gradients": plan.zero >= 2, "parameters": plan.zero == 3}
+    share = {name: 1 / plan.data if split else 1.0 for name, split in parts.items()}
+    return Memory(
+        parameters=held * plan.value_bytes * share["parameters"],
+        gradients=held * plan.gradient_bytes * share["gradients"],
+        optimizer=held * ADAM_BYTES * share["optimizer"],
+        activations=_activations(model, plan, layers),
+    )
+
+
+def _activations(model: Model, plan: Plan, layers: int) -> float:
+    values = plan.micro_batch * model.sequence / plan.context * model.hidden * plan.value_bytes / 2
+    if plan.sequence:
+        layer = values * LAYER_VALUES / plan.tensor
+    else:
+        layer = values * (LAYER_VALUES - SPLIT_VALUES + SPLIT_VALUES / plan.tensor)
+    in_flight = float(min(plan.microbatches, plan.pipeline))
+    if plan.interleave > 1:
+        in_flight *= 1 + (plan.pipeline - 1) / (plan.pipeline * plan.interleave)
+    if plan.recompute:
+        return in_flight * layers * values * INPUT_VALUES + layer
+    return in_flight * layers * layer

@@ -1,0 +1,207 @@
+"""Networks as estimates see them: links inside a node and between nodes, with rates and latencies.
+
+A link has protocols, as NCCL's LL, LL128 and Simple: one is quick for small messages, another has
+the full rate. The time of an operation is that of the best protocol. links.toml has common links
+with their sources; `weft estimate calibrate` writes profiles of measured networks.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+LINKS = Path(__file__).parent / "links.toml"
+
+
+class NetworkError(ValueError):
+    """A profile is missing or wrong."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """base_ns: latency of a call. step_ns: of a step. share: part of the rate that payload gets."""
+
+    name: str
+    base_ns: float
+    step_ns: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Link:
+    """bytes_per_s: the rate of one GPU's link in one direction."""
+
+    bytes_per_s: float
+    protocols: tuple[Protocol, ...]
+
+    def protocol(self, name: str) -> Protocol | None:
+        return next((one for one in self.protocols if one.name == name), None)
+
+
+@dataclass(frozen=True)
+class Range:
+    """What a profile was fitted to: outside of it estimates are extrapolated."""
+
+    sizes_bytes: tuple[int, int]
+    ranks: tuple[int, int]
+    median_error: float
+    p95_error: float
+
+
+@dataclass(frozen=True)
+class Network:
+    """inside: the link of a GPU to others of its node; None: all GPUs use `between`.
+
+    calibrated: the range of the measurements behind it; None: the numbers are those of links.toml.
+    """
+
+    name: str
+    source: str
+    between: Link
+    gpus_per_node: int = 1
+    inside: Link | None = None
+    calibrated: Range | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def of_nodes(self, nodes: int) -> Link:
+        """The link that decides the protocol: between nodes, if there are several."""
+        return self.between if nodes > 1 or self.inside is None else self.inside
+
+    def nodes(self, ranks: int) -> int:
+        """Over how many nodes so many ranks are spread, if nodes are filled one by one."""
+        return -(-ranks // self.gpus_per_node)
+
+
+@cache
+def links() -> dict[str, Link]:
+    """The shipped links by name."""
+    tables = tomllib.loads(LINKS.read_text(encoding="utf-8"))
+    return {
+        one["name"]: Link(
+            float(one["bytes_per_s"]),
+            tuple(Protocol(**each) for each in tables["latencies"][one["latency"]]),
+        )
+        for one in tables["links"]
+    }  # fmt: skip
+
+
+def about_links() -> dict[str, str]:
+    """What each shipped link is."""
+    tables = tomllib.loads(LINKS.read_text(encoding="utf-8"))
+    return {one["name"]: one["about"] for one in tables["links"]}
+
+
+def link(name: str) -> Link:
+    if name not in links():
+        raise NetworkError(f"no link {name}: known are {', '.join(links())}")
+    return links()[name]
+
+
+def of_links(
+    between: str,
+    inside: str | None = None,
+    gpus_per_node: int = 8,
+    nics_per_node: int | None = None,
+) -> Network:
+    """A network of shipped links. nics_per_node: NICs of a node; None: one for each GPU."""
+    far, near = link(between), None if inside is None else link(inside)
+    count = gpus_per_node if near is not None else 1
+    share = 1.0 if nics_per_node is None else nics_per_node / count
+    far = replace(far, bytes_per_s=far.bytes_per_s * share)
+    name = between if near is None else f"{inside} and {between}"
+    return Network(name, "links.toml", far, count, near)
+
+
+def load(file: Path) -> Network:
+    """A profile of `weft estimate calibrate`. NetworkError says what is wrong in one line."""
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NetworkError(f"cannot read {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise NetworkError(f"{file} is not TOML: {error}") from None
+    try:
+        return parsed(tables)
+    except NetworkError as error:
+        raise NetworkError(f"{file}: {error}") from None
+
+
+def parsed(tables: Mapping[str, Any]) -> Network:
+    """The network of a profile's tables."""
+    known = {"name", "source", "gpus_per_node", "inside", "between", "calibrated",
+             "notes"}  # fmt: skip
+    if strange := sorted(set(tables) - known):
+        raise NetworkError(f"unknown key {strange[0]}")
+    calibrated = tables.get("calibrated")
+    inside = tables.get("inside")
+    return Network(
+        name=_text(tables, "name"), source=_text(tables, "source"),
+        between=_link(tables, "between"),
+        gpus_per_node=int(_number(tables, "gpus_per_node", 1, 1)),
+        inside=None if inside is None else _link(tables, "inside"),
+        calibrated=None if calibrated is None else _range(calibrated),
+        notes=tuple(str(one) for one in tables.get("notes", ())),
+    )  # fmt: skip
+
+
+def _link(tables: Mapping[str, Any], key: str) -> Link:
+    table = _table(tables, key)
+    protocols = table.get("protocols")
+    if not isinstance(protocols, list) or not protocols:
+        raise NetworkError(f"{key}.protocols: missing: give [[{key}.protocols]] tables")
+    made = []
+    for number, one in enumerate(protocols):
+        where = f"{key}.protocols.{number}."
+        if not isinstance(one, Mapping):
+            raise NetworkError(f"{where[:-1]}: expected a table")
+        made.append(
+            Protocol(
+                _text(one, "name", where),
+                _number(one, "base_ns", 0.0, where=where),
+                _number(one, "step_ns", None, where=where),
+                _number(one, "share", 1.0, 1e-9, 1.0, where),
+            )
+        )
+    return Link(_number(table, "bytes_per_s", None, 1, where=f"{key}."), tuple(made))
+
+
+def _range(table: Any) -> Range:
+    if not isinstance(table, Mapping):
+        raise NetworkError("calibrated: expected a table")
+    try:
+        sizes, ranks = (tuple(int(one) for one in table[key]) for key in ("sizes_bytes", "ranks"))
+        (low, high), (few, many) = sizes, ranks
+        return Range((low, high), (few, many), float(table["median_error"]),
+                     float(table["p95_error"]))  # fmt: skip
+    except (KeyError, TypeError, ValueError):
+        raise NetworkError("calibrated: weft estimate calibrate writes it") from None
+
+
+def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = tables.get(key)
+    if not isinstance(found, Mapping):
+        raise NetworkError(f"{key}: missing: give a [{key}] table")
+    return found
+
+
+def _text(table: Mapping[str, Any], key: str, where: str = "") -> str:
+    found = table.get(key)
+    if not isinstance(found, str) or not found:
+        raise NetworkError(f"{where}{key}: missing: give a text")
+    return found
+
+
+def _number(
+    table: Mapping[str, Any], key: str, default: float | None, least: float = 0.0,
+    most: float = 1e18, where: str = "",
+) -> float:  # fmt: skip
+    found = table.get(key, default)
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise NetworkError(f"{where}{key}: expected a number, not {found!r}")
+    if not least <= found <= most:
+        raise NetworkError(f"{where}{key}: {found}: must be {least:g} to {most:g}")
+    return float(found)

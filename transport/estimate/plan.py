@@ -1,0 +1,110 @@
+"""How a model is spread over GPUs, and which GPUs talk to each other.
+
+Ranks are numbered as in Megatron-LM: tensor, context and data parallel ranks are next to each
+other in this order, pipeline stages are farthest apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transport.estimate.models import Model
+
+
+class PlanError(ValueError):
+    """A plan that does not fit its model or its number of GPUs."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A communicator: `ranks` GPUs, `stride` apart."""
+
+    ranks: int
+    stride: int
+
+    def nodes(self, gpus_per_node: int) -> int:
+        """Over how many nodes the group is spread."""
+        on_a_node = max(min(gpus_per_node // self.stride, self.ranks), 1)
+        return -(-self.ranks // on_a_node)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Degrees of parallelism, and what decides the bytes.
+
+    zero: 0: gradients are summed (DDP). 1, 2: the optimizer's state, and gradients, are split: they
+    are scattered and parameters gathered. 3: parameters too (FSDP): they are gathered for each
+    pass. interleave: model chunks of a pipeline stage. bucket_bytes: gradients of an operation.
+    value_bytes: of parameters and activations; gradient_bytes: of gradients as they are sent.
+    recompute: the forward pass runs again in backward. sequence: activations between tensor
+    parallel parts are split, too (Korthikanti et al., "Reducing Activation Recomputation", 2022).
+    """
+
+    data: int = 1
+    tensor: int = 1
+    pipeline: int = 1
+    interleave: int = 1
+    expert: int = 1
+    context: int = 1
+    zero: int = 0
+    micro_batch: int = 1
+    global_batch: int = 1
+    bucket_bytes: int = 25 << 20
+    value_bytes: int = 2
+    gradient_bytes: int = 2
+    recompute: bool = False
+    sequence: bool = False
+
+    @property
+    def gpus(self) -> int:
+        return self.data * self.tensor * self.pipeline * self.context
+
+    @property
+    def microbatches(self) -> int:
+        """Of a step, for each data parallel replica."""
+        return self.global_batch // (self.data * self.micro_batch)
+
+    def group(self, name: str) -> Group:
+        """The communicator of tensor, context, data, expert or pipeline parallelism."""
+        strides = {"tensor": 1, "context": self.tensor, "data": self.tensor * self.context,
+                   "expert": self.tensor * self.context,
+                   "pipeline": self.tensor * self.context * self.data}  # fmt: skip
+        return Group(getattr(self, name), strides[name])
+
+    def check(self, model: Model) -> None:
+        """Raises PlanError, with what to change, if the plan does not fit."""
+        for name in ("data", "tensor", "pipeline", "interleave", "expert", "context",
+                     "micro_batch", "global_batch", "bucket_bytes"):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise PlanError(f"{name}: {getattr(self, name)}: must be at least 1")
+        if self.zero not in (0, 1, 2, 3):
+            raise PlanError(f"zero: {self.zero}: must be 0 to 3")
+        if self.global_batch % (self.data * self.micro_batch):
+            raise PlanError(
+                f"global_batch: {self.global_batch}: must be a multiple of data x micro_batch, "
+                f"{self.data * self.micro_batch}"
+            )
+        chunks = self.pipeline * self.interleave
+        if chunks > model.layers:
+            raise PlanError(f"pipeline: {chunks} chunks of {model.layers} layers: at most one each")
+        if self.interleave > 1 and self.microbatches % self.pipeline:
+            raise PlanError(
+                f"interleave: {self.microbatches} microbatches must be a multiple of the "
+                f"{self.pipeline} stages"
+            )
+        if model.heads % self.tensor:
+            raise PlanError(f"tensor: {self.tensor}: must divide the {model.heads} heads")
+        if model.experts % self.expert or self.data % self.expert:
+            raise PlanError(
+                f"expert: {self.expert}: must divide the {model.experts} experts and data, "
+                f"{self.data}"
+            )
+        if self.zero == 3 and self.pipeline > 1:
+            raise PlanError("zero: 3 gathers parameters for every microbatch: use 0 to 2 with "
+                            "pipeline stages")  # fmt: skip
+
+    def unchecked(self) -> list[str]:
+        """The kinds of parallelism whose estimates no measurement has confirmed."""
+        found = [name for name in ("tensor", "pipeline", "expert", "context")
+                 if getattr(self, name) > 1]  # fmt: skip
+        return found + (["zero"] if self.zero else [])

@@ -1,0 +1,259 @@
+"""The tasks of a training step: computation and communication of one GPU of each pipeline stage.
+
+Pipelines run one forward, one backward (1F1B), interleaved as in Narayanan et al. (SC 2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from transport.estimate.collectives import Estimate, estimate
+from transport.estimate.gpus import Gpu
+from transport.estimate.models import Model
+from transport.estimate.networks import Network
+from transport.estimate.plan import Group, Plan
+from transport.estimate.schedule import COMPUTE, Task
+
+MAIN = "main"  # the stream that computes, and waits for what it cannot overlap
+BACKWARD = 2.0  # a backward pass has twice the operations of a forward pass
+# Bytes that Adam in mixed precision reads and writes for a parameter: gradient, master copy and two
+# moments in 4 bytes, read and written, and the parameter written in 2.
+STATE_BYTES_MOVED = 4 + 2 * (4 + 4 + 4) + 2
+
+
+@dataclass(frozen=True)
+class Message:
+    """One kind of communication of a GPU: each operation's bytes and time. kind: for what."""
+
+    kind: str
+    operation: str
+    group: Group
+    size_bytes: float
+    each: Estimate
+
+
+@dataclass
+class Step:
+    """Builds the tasks. used: every kind of communication -> its operation, and how often."""
+
+    model: Model
+    plan: Plan
+    gpu: Gpu
+    network: Network
+    tasks: list[Task] = field(default_factory=list)
+    used: dict[str, tuple[Message, int]] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a microbatch on one GPU."""
+        return self.plan.micro_batch * self.model.sequence / self.plan.context
+
+    @property
+    def last_chunk(self) -> int:
+        return self.plan.pipeline * self.plan.interleave - 1
+
+    def layers_of(self, chunk: int) -> int:
+        """Layers of a chunk; the first chunks have one more if they cannot be equal."""
+        chunks = self.last_chunk + 1
+        return self.model.layers // chunks + (chunk < self.model.layers % chunks)
+
+    def layer_ns(self) -> float:
+        """Computation of a layer's forward pass of one microbatch."""
+        return self.gpu.ns(self.model.layer_flops(self.tokens) / self.plan.tensor)
+
+    def head_ns(self) -> float:
+        return self.gpu.ns(self.model.head_flops(self.tokens) / self.plan.tensor)
+
+    def message(self, kind: str, operation: str, group: Group, size_bytes: float) -> float:
+        """Counts an operation; returns its time. Nothing if the group has one rank."""
+        if group.ranks < 2:
+            return 0.0
+        ranks, nodes = group.ranks, group.nodes(self.network.gpus_per_node)
+        if operation == "send":
+            ranks, nodes = 2, min(nodes, 2)
+        each = estimate(self.network, operation, size_bytes, ranks, nodes=nodes)
+        found, count = self.used.get(kind, (Message(kind, operation, group, size_bytes, each), 0))
+        self.used[kind] = found, count + 1
+        return each.time_ns
+
+    def add(
+        self, name: str, stage: int, stream: str, kind: str, ns: float, after: Sequence[str] = ()
+    ) -> str:
+        self.tasks.append(Task(name, stage, stream, kind, ns, tuple(after)))
+        return name
+
+    def build(self) -> list[Task]:
+        """All tasks of the step."""
+        for stage in range(self.plan.pipeline):
+            reduced: list[str] = []
+            for forward, chunk, batch in order(self.plan, stage):
+                if forward:
+                    self._forward(stage, chunk, batch)
+                else:
+                    reduced += self._backward(stage, chunk, batch)
+            self._optimizer(stage, reduced)
+        return self.tasks
+
+    def _forward(self, stage: int, chunk: int, batch: int) -> None:
+        name = f"forward {chunk}.{batch}"
+        after = [f"{name} from {chunk - 1}"] if chunk else []
+        done = self._layers(name, stage, chunk, 1.0, after)
+        if chunk == self.last_chunk:
+            self.add(name, stage, MAIN, COMPUTE, self.head_ns(), done)
+            return
+        self.add(name, stage, MAIN, COMPUTE, 0.0, done)
+        self._send(f"forward {chunk + 1}.{batch} from {chunk}", stage, "forward", name)
+
+    def _backward(self, stage: int, chunk: int, batch: int) -> list[str]:
+        """Returns the names of the tasks that reduce gradients."""
+        name = f"backward {chunk}.{batch}"
+        after = [f"forward {chunk}.{batch}"]
+        if chunk < self.last_chunk:
+            after.append(f"{name} from {chunk + 1}")
+        else:
+            after = [
+                self.add(f"{name} head", stage, MAIN, COMPUTE, BACKWARD * self.head_ns(), after)
+            ]
+        again = 1.0 if self.plan.recompute else 0.0
+        reduces = self.plan.zero == 3 or batch == self.plan.microbatches - 1
+        reduced: list[str] = []
+        done = self._layers(
+            name, stage, chunk, BACKWARD + again, after, reduced if reduces else None
+        )
+        self.add(name, stage, MAIN, COMPUTE, 0.0, done)
+        if chunk:
+            self._send(f"backward {chunk - 1}.{batch} from {chunk}", stage, "backward", name)
+        return reduced
+
+    def _layers(
+        self, name: str, stage: int, chunk: int, passes: float, after: list[str],
+        reduced: list[str] | None = None,
+    ) -> list[str]:  # fmt: skip
+        """The layers of a chunk, one after the other; returns what must have ended after them.
+
+        passes: how often a layer computes what its forward pass does. reduced: takes the names of
+        the tasks that reduce gradients; None: gradients stay here.
+        """
+        count = self.layers_of(chunk)
+        sums = 2 if passes < 2 else 2 * round(passes - BACKWARD + 1)
+        bucket_bytes, buckets = 0.0, 0
+        for layer in range(count):
+            wait = after if layer == 0 else []
+            if self.plan.zero == 3:
+                wait = [
+                    *wait,
+                    self._gather(f"{name} parameters {layer}", stage, name, layer, after),
+                ]
+            one = self.add(
+                f"{name} layer {layer}", stage, MAIN, COMPUTE, passes * self.layer_ns(), wait
+            )
+            self._between_parts(one, stage, sums, passes)
+            if reduced is None:
+                continue
+            bucket_bytes += self._gradient_bytes(chunk, layer == count - 1)
+            if bucket_bytes >= self.plan.bucket_bytes or layer == count - 1 or self.plan.zero == 3:
+                reduced.append(
+                    self._reduce(f"{name} gradients {buckets}", stage, bucket_bytes, one)
+                )
+                bucket_bytes, buckets = 0.0, buckets + 1
+        return []
+
+    def _between_parts(self, layer: str, stage: int, sums: int, passes: float) -> None:
+        """What the parts of a layer exchange before the next layer can begin."""
+        values = self.tokens * self.model.hidden * self.plan.value_bytes
+        plan, model = self.plan, self.model
+        ns = sum(self.message("tensor", "all_reduce", plan.group("tensor"), values)
+                 for _ in range(sums))  # fmt: skip
+        if ns:
+            self.add(f"{layer} tensor", stage, MAIN, "tensor", ns)
+        if model.experts > 1:
+            routed = values * model.active
+            ns = sum(self.message("expert", "all_to_all", plan.group("expert"), routed)
+                     for _ in range(sums))  # fmt: skip
+            if ns:
+                self.add(f"{layer} experts", stage, MAIN, "expert", ns)
+        if plan.context > 1:
+            # Keys and values go around the ring while attention computes; here they are exposed.
+            kv = 2 * self.tokens * (model.kv_heads or model.heads) * model.head_size
+            size = kv * plan.value_bytes / plan.tensor
+            ns = (
+                (plan.context - 1)
+                * passes
+                * self.message("context", "send", plan.group("context"), size)
+            )
+            self.add(f"{layer} context", stage, MAIN, "context", ns)
+
+    def _gather(self, name: str, stage: int, owner: str, layer: int, after: list[str]) -> str:
+        """FSDP: the parameters of a layer. One layer is gathered ahead of the one that computes."""
+        size = self.model.layer_parameters / self.plan.tensor * self.plan.value_bytes
+        ns = self.message("parameters", "all_gather", self.plan.group("data"), size)
+        wait = [f"{owner} layer {layer - 2}"] if layer >= 2 else after
+        return self.add(name, stage, "gather", "parameters", ns, wait)
+
+    def _gradient_bytes(self, chunk: int, is_last: bool) -> float:
+        """Gradients of a layer on one GPU; with the last one come those of the embedding."""
+        plan, model = self.plan, self.model
+        experts = model.experts * model.expert_parameters / plan.expert
+        count = model.attention_parameters + experts
+        if is_last and chunk == 0:
+            count += model.vocabulary * model.hidden
+        if is_last and chunk == self.last_chunk and not model.tied:
+            count += model.vocabulary * model.hidden
+        return count / plan.tensor * plan.gradient_bytes
+
+    def _reduce(self, name: str, stage: int, size_bytes: float, after: str) -> str:
+        operation = "all_reduce" if self.plan.zero == 0 else "reduce_scatter"
+        ns = self.message("gradients", operation, self.plan.group("data"), size_bytes)
+        return self.add(name, stage, "data", "gradients", ns, [after])
+
+    def _send(self, name: str, stage: int, way: str, after: str) -> None:
+        """Activations, or their gradients, go to the next stage."""
+        size = self.tokens * self.model.hidden * self.plan.value_bytes
+        size /= self.plan.tensor if self.plan.sequence else 1
+        ns = self.message("pipeline", "send", self.plan.group("pipeline"), size)
+        self.add(name, stage, f"send {way}", "pipeline", ns, [after])
+
+    def _optimizer(self, stage: int, reduced: list[str]) -> None:
+        """Reads and writes the state of its part of the parameters; ZeRO then gathers them."""
+        plan = self.plan
+        chunks = range(stage, self.last_chunk + 1, plan.pipeline)
+        held = (
+            sum(self.layers_of(one) for one in chunks) * self.model.layer_parameters / plan.tensor
+        )
+        mine = held / (plan.data if plan.zero else 1)
+        ns = mine * STATE_BYTES_MOVED / self.gpu.memory_bytes_per_s * 1e9
+        done = self.add(f"optimizer {stage}", stage, MAIN, COMPUTE, ns, reduced)
+        if plan.zero in (1, 2):
+            size = held * plan.value_bytes
+            ns = self.message("parameters", "all_gather", plan.group("data"), size)
+            self.add(f"parameters {stage}", stage, "data", "parameters", ns, [done])
+
+
+def order(plan: Plan, stage: int) -> Iterator[tuple[bool, int, int]]:
+    """What a stage does, in order: whether it is a forward pass, its chunk, and its microbatch.
+
+    Chunk c is on stage c modulo the number of stages.
+    """
+    stages, total = plan.pipeline, plan.microbatches * plan.interleave
+    if plan.interleave == 1:
+        ahead = min(stages - stage - 1, total)
+    else:
+        ahead = min(2 * (stages - stage - 1) + (plan.interleave - 1) * stages, total)
+
+    def turn(number: int, forward: bool) -> tuple[bool, int, int]:
+        round_, inside = divmod(number, stages * plan.interleave)
+        part = inside // stages
+        if not forward:
+            part = plan.interleave - 1 - part
+        if plan.interleave == 1:
+            return forward, stage, number
+        return forward, part * stages + stage, round_ * stages + inside % stages
+
+    for number in range(ahead):
+        yield turn(number, True)
+    for number in range(ahead, total):
+        yield turn(number, True)
+        yield turn(number - ahead, False)
+    for number in range(total - ahead, total):
+        yield turn(number, False)

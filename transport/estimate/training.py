@@ -1,0 +1,160 @@
+"""A training step as a whole: its time, what is exposed of it, memory, and what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from transport.estimate.gpus import Gpu
+from transport.estimate.memory import Memory, memory_of
+from transport.estimate.models import Model
+from transport.estimate.networks import Link, Network
+from transport.estimate.plan import Plan
+from transport.estimate.schedule import COMPUTE, Task, Timed, exposed_ns, run
+from transport.estimate.step import Step
+
+
+@dataclass(frozen=True)
+class Row:
+    """One kind of communication of a GPU in a step. bytes: of the operation, as nccl-tests count.
+
+    count: operations of all stages together, by their number. exposed_ns: by how much the step
+    would be shorter without it.
+    """
+
+    kind: str
+    operation: str
+    algorithm: str
+    protocol: str
+    ranks: int
+    nodes: int
+    count: float
+    bytes: float
+    each_ns: float
+    total_ns: float
+    exposed_ns: float
+    limited_by: str
+
+
+@dataclass(frozen=True)
+class Training:
+    """The estimate of a step. compute_ns: what the busiest stage computes.
+
+    bubble_ns: what it waits for other stages even if communication took no time. exposed_ns: what
+    communication adds. gains: change -> the step's time with it, over its time without.
+    """
+
+    step_ns: float
+    compute_ns: float
+    bubble_ns: float
+    exposed_ns: float
+    communication_ns: float
+    flops_per_gpu: float
+    tokens_per_s: float
+    rows: tuple[Row, ...]
+    memory: Memory
+    fits: bool
+    bottleneck: str
+    gains: dict[str, float]
+    unchecked: tuple[str, ...]
+    tasks: tuple[Task, ...]
+    timed: Timed
+
+
+def train(model: Model, plan: Plan, gpu: Gpu, network: Network) -> Training:
+    """Estimates a step. PlanError if the plan does not fit the model."""
+    plan.check(model)
+    step = Step(model, plan, gpu, network)
+    tasks = step.build()
+    timed = run(tasks)
+    kinds = frozenset(task.kind for task in tasks) - {COMPUTE}
+    alone_ns = run(tasks, kinds).length_ns
+    busy_ns = max(_busy_ns(tasks, stage) for stage in range(plan.pipeline))
+    rows = tuple(_rows(step, tasks))
+    memory = memory_of(model, plan)
+    tokens = plan.global_batch * model.sequence
+    return Training(
+        step_ns=timed.length_ns, compute_ns=busy_ns, bubble_ns=alone_ns - busy_ns,
+        exposed_ns=timed.length_ns - alone_ns,
+        communication_ns=sum(row.total_ns for row in rows) / plan.pipeline,
+        flops_per_gpu=model.step_flops(tokens, plan.recompute) / timed.length_ns * 1e9 / plan.gpus,
+        tokens_per_s=tokens / timed.length_ns * 1e9, rows=rows, memory=memory,
+        fits=memory.total <= gpu.memory_bytes,
+        bottleneck=_bottleneck(timed.length_ns, alone_ns, busy_ns, rows),
+        gains=_gains(model, plan, gpu, network, timed.length_ns),
+        unchecked=tuple(plan.unchecked()), tasks=tuple(tasks), timed=timed,
+    )  # fmt: skip
+
+
+def _busy_ns(tasks: list[Task], stage: int) -> float:
+    return sum(task.ns for task in tasks if task.stage == stage and task.kind == COMPUTE)
+
+
+def _rows(step: Step, tasks: list[Task]) -> list[Row]:
+    exposed = exposed_ns(tasks)
+    made = []
+    for kind, (message, count) in sorted(step.used.items()):
+        total_ns = sum(task.ns for task in tasks if task.kind == kind)
+        made.append(
+            Row(kind, message.operation, message.each.algorithm, message.each.protocol,
+                message.group.ranks, message.group.nodes(step.network.gpus_per_node), count,
+                message.size_bytes, message.each.time_ns, total_ns, exposed.get(kind, 0.0),
+                message.each.limited_by)
+        )  # fmt: skip
+    return made
+
+
+def _bottleneck(step_ns: float, alone_ns: float, busy_ns: float, rows: tuple[Row, ...]) -> str:
+    """What takes most of the time that is not computation; computation, if that is little."""
+    parts = {f"communication of {row.kind} ({row.limited_by})": row.exposed_ns for row in rows}
+    parts["waiting for other pipeline stages"] = alone_ns - busy_ns
+    worst = max(parts, key=lambda one: parts[one])
+    return worst if parts[worst] > 0.05 * step_ns else "computation"
+
+
+def _gains(
+    model: Model, plan: Plan, gpu: Gpu, network: Network, step_ns: float
+) -> dict[str, float]:
+    changes: dict[str, Callable[[], tuple[Plan, Network]]] = {
+        "twice the bandwidth between nodes": lambda: (plan, faster(network, 2.0)),
+        "half the bandwidth between nodes": lambda: (plan, faster(network, 0.5)),
+        "half the latency": lambda: (plan, quicker(network, 0.5)),
+        "buckets of twice the size": lambda: (
+            replace(plan, bucket_bytes=2 * plan.bucket_bytes), network),
+        "buckets of half the size": lambda: (
+            replace(plan, bucket_bytes=max(plan.bucket_bytes // 2, 1)), network),
+    }  # fmt: skip
+    made = {}
+    for name, change in changes.items():
+        other, net = change()
+        made[name] = run(Step(model, other, gpu, net).build()).length_ns / step_ns
+    return made
+
+
+def faster(network: Network, factor: float) -> Network:
+    """The network with another rate between nodes."""
+    far = network.between
+    return replace(network, between=replace(far, bytes_per_s=far.bytes_per_s * factor))
+
+
+def quicker(network: Network, factor: float) -> Network:
+    """The network with other latencies, of calls and of steps."""
+
+    def changed(one: Link) -> Link:
+        return replace(one, protocols=tuple(
+            replace(each, base_ns=each.base_ns * factor, step_ns=each.step_ns * factor)
+            for each in one.protocols))  # fmt: skip
+
+    inside = None if network.inside is None else changed(network.inside)
+    return replace(network, between=changed(network.between), inside=inside)
+
+
+def as_json(found: Training) -> dict[str, Any]:
+    """The estimate as JSON, without its tasks."""
+    made = {name: getattr(found, name) for name in (
+        "step_ns", "compute_ns", "bubble_ns", "exposed_ns", "communication_ns", "flops_per_gpu",
+        "tokens_per_s", "fits", "bottleneck", "gains", "unchecked")}  # fmt: skip
+    made["operations"] = [vars(row) for row in found.rows]
+    made["memory_bytes"] = vars(found.memory) | {"total": found.memory.total}
+    return made
