@@ -37,6 +37,7 @@ PYTHON_ROOMS = {
     "transport/lab": {"transport", "pyroute2"},
     "transport/live": {"transport", "rich", "prometheus_client"},
     "transport/lab/model": set(),
+    "transport/estimate": {"transport", "numpy", "scipy"},
     "transport/plan": {"transport", "numpy"},
     "transport/rdma": {"transport", "pyverbs"},
     "transport/sim": {"transport", "congestion", "numpy", "distributed"},

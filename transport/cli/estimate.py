@@ -2,6 +2,7 @@
 
 import click
 
+from transport.cli.estimate_calibrate import command as calibrate
 from transport.cli.estimate_collective import command as collective
 from transport.cli.estimate_train import command as train
 
@@ -11,5 +12,5 @@ def command() -> None:
     """Estimate how long communication takes, and what a faster network buys."""
 
 
-for one in (collective, train):
+for one in (calibrate, collective, train):
     command.add_command(one)

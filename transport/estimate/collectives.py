@@ -151,7 +151,7 @@ def estimate(
     made = [
         _timed(network, operation, one, size_bytes, ranks, nodes, protocol)
         for one in algorithms
-        for protocol in network.of_nodes(nodes).protocols
+        for protocol in network.decides(nodes, one).protocols
     ]
     return min(made, key=lambda one: one.time_ns)
 
@@ -161,13 +161,14 @@ def _timed(
     protocol: Protocol,
 ) -> Estimate:  # fmt: skip
     need = terms(operation, algorithm, ranks, nodes, size_bytes)
-    inside = network.inside or network.between
+    far = network.far(algorithm)
+    inside = network.inside or far
     within = inside.protocol(protocol.name) or inside.protocols[-1]
-    between = network.between.protocol(protocol.name) or network.between.protocols[-1]
+    between = far.protocol(protocol.name) or far.protocols[-1]
     latency_ns = protocol.base_ns
     latency_ns += need.inside_steps * within.step_ns + need.between_steps * between.step_ns
     inside_ns = _bytes_ns(inside, within, need.inside_bytes)
-    between_ns = _bytes_ns(network.between, between, need.between_bytes)
+    between_ns = _bytes_ns(far, between, need.between_bytes)
     bytes_ns = max(inside_ns, between_ns)
     slowest = "inside" if inside_ns > between_ns else "between"
     return Estimate(

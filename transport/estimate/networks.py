@@ -56,7 +56,8 @@ class Range:
 class Network:
     """inside: the link of a GPU to others of its node; None: all GPUs use `between`.
 
-    calibrated: the range of the measurements behind it; None: the numbers are those of links.toml.
+    pairs: the link as AllToAll and sends use it; None: as collectives do. calibrated: the range of
+    the measurements behind it; None: the numbers are those of links.toml.
     """
 
     name: str
@@ -64,12 +65,17 @@ class Network:
     between: Link
     gpus_per_node: int = 1
     inside: Link | None = None
+    pairs: Link | None = None
     calibrated: Range | None = None
     notes: tuple[str, ...] = field(default=())
 
-    def of_nodes(self, nodes: int) -> Link:
-        """The link that decides the protocol: between nodes, if there are several."""
-        return self.between if nodes > 1 or self.inside is None else self.inside
+    def far(self, algorithm: str) -> Link:
+        """The link between nodes, as an algorithm uses it."""
+        return self.pairs if self.pairs is not None and algorithm == "pairs" else self.between
+
+    def decides(self, nodes: int, algorithm: str) -> Link:
+        """The link whose protocols an operation chooses from: between nodes, if there are any."""
+        return self.far(algorithm) if nodes > 1 or self.inside is None else self.inside
 
     def nodes(self, ranks: int) -> int:
         """Over how many nodes so many ranks are spread, if nodes are filled one by one."""
@@ -132,7 +138,7 @@ def load(file: Path) -> Network:
 
 def parsed(tables: Mapping[str, Any]) -> Network:
     """The network of a profile's tables."""
-    known = {"name", "source", "gpus_per_node", "inside", "between", "calibrated",
+    known = {"name", "source", "gpus_per_node", "inside", "between", "pairs", "calibrated",
              "notes"}  # fmt: skip
     if strange := sorted(set(tables) - known):
         raise NetworkError(f"unknown key {strange[0]}")
@@ -143,6 +149,7 @@ def parsed(tables: Mapping[str, Any]) -> Network:
         between=_link(tables, "between"),
         gpus_per_node=int(_number(tables, "gpus_per_node", 1, 1)),
         inside=None if inside is None else _link(tables, "inside"),
+        pairs=_link(tables, "pairs") if "pairs" in tables else None,
         calibrated=None if calibrated is None else _range(calibrated),
         notes=tuple(str(one) for one in tables.get("notes", ())),
     )  # fmt: skip

@@ -1,0 +1,93 @@
+"""`weft estimate calibrate`: fits latencies and rates of a network to measured operations."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from transport.cli.output import json_option, print_table, unwritten, write_json
+from transport.sim.units import bytes_text, time_text
+
+if TYPE_CHECKING:
+    from transport.estimate.calibrate import Fit, Number
+    from transport.estimate.samples import Sample
+
+
+@click.command("calibrate")
+@click.argument("sources", nargs=-1, required=True,
+                type=click.Path(path_type=Path, exists=True))  # fmt: skip
+@click.option("--contender", default="weft", show_default=True,
+              help="Whose rows to take from results of bench nccl.")  # fmt: skip
+@click.option("--name", default="calibrated", show_default=True, help="Name of the network.")
+@click.option("-o", "--output", metavar="FILE", required=True,
+              type=click.Path(path_type=Path, dir_okay=False),
+              help="The profile, for --network of the other commands.")  # fmt: skip
+@json_option
+def command(
+    sources: tuple[Path, ...], contender: str, name: str, output: Path, json_path: str | None
+) -> None:
+    """Fit a network to SOURCES: results of `python -m bench nccl`, folders of traces.
+
+    A trace may come from `weft sim --trace`. Operations must differ much in size, and best in the
+    number of ranks, too.
+
+    Example: weft estimate calibrate traces-8 traces-64 --name mine -o mine.toml
+    """
+    from transport.estimate.calibrate import FitError, fit
+    from transport.estimate.profile import text_of
+    from transport.estimate.samples import SamplesError
+
+    try:
+        measured = [one for source in sources for one in samples_of(source, contender)]
+        found = fit(measured, name, ", ".join(source.name for source in sources))
+    except (FitError, SamplesError) as error:
+        raise click.UsageError(str(error)) from None
+    except ImportError:
+        raise click.ClickException("calibrate needs SciPy: pip install 'weft[estimate]'") from None
+    try:
+        output.write_text(text_of(found.network), encoding="utf-8")
+    except OSError as error:
+        raise unwritten(output, error) from None
+    if json_path is not None:
+        write_json(asdict(found), json_path)
+        return
+    show(found)
+    click.echo(f"wrote {output}", err=True)
+
+
+def samples_of(source: Path, contender: str) -> list[Sample]:
+    from transport.cli import trace_open as shared
+    from transport.estimate.samples import of_bench, of_trace
+
+    if not source.is_dir():
+        return of_bench(source, contender)
+    with shared.opened(source, None) as store, shared.reporting_errors():
+        return of_trace(store, source)
+
+
+def show(found: Fit) -> None:
+    print_table(["number", "value", "95 % from", "to"],
+                [[one.name, *(_shown(one, each) for each in (one.value, one.low, one.high))]
+                 for one in found.numbers])  # fmt: skip
+    click.echo()
+    rows = [
+        [one.operation, str(one.ranks), bytes_text(one.size_bytes), time_text(one.time_ns),
+         f"{spread:.1%}", f"{error:+.1%}"]
+        for one, error, spread in zip(found.samples, found.errors, found.spreads, strict=True)
+    ]  # fmt: skip
+    print_table(["operation", "ranks", "size", "measured", "spread", "error"], rows)
+    fitted = found.network.calibrated
+    assert fitted is not None
+    click.echo(
+        f"\n{len(rows)} operations and sizes; error of the fit: median {fitted.median_error:.1%}, "
+        f"95 % below {fitted.p95_error:.1%}"
+    )
+    for note in found.notes:
+        click.echo(f"note: {note}")
+
+
+def _shown(one: Number, value: float) -> str:
+    return time_text(value) if one.unit == "ns" else f"{bytes_text(value)}/s"

@@ -1,0 +1,116 @@
+"""Measured times of operations: from results of `bench nccl`, and from traces of jobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transport.estimate.collectives import ALGORITHMS
+
+if TYPE_CHECKING:
+    from transport.trace.store import Store
+
+# NCCL's functions -> operations of estimates.
+FUNCTIONS = {
+    "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter",
+    "Broadcast": "broadcast", "Reduce": "reduce", "AlltoAll": "all_to_all",
+}  # fmt: skip
+# An operation has begun when its last rank uses the network, and has ended when no rank does.
+TIMES = """
+WITH uses AS (
+  SELECT o.process, c.comm_id, o.function, o.sequence, any_value(o.count) AS count,
+    any_value(o.datatype) AS datatype, any_value(lower(o.algorithm)) AS algorithm,
+    any_value(c.ranks) AS ranks, any_value(p.host) AS host,
+    min(h.begin_ns) AS begin_ns, max(h.end_ns) AS end_ns, bool_and(h.end_ns IS NOT NULL) AS ended
+  FROM operations o JOIN comms c ON c.process = o.process AND c.id = o.comm
+  JOIN channels h ON h.process = o.process AND h.operation = o.id
+  JOIN processes p ON p.process = o.process GROUP BY ALL
+)
+SELECT function, any_value(algorithm), any_value(count), any_value(datatype), any_value(ranks),
+  count(DISTINCT host), max(end_ns) - max(begin_ns)
+FROM uses GROUP BY comm_id, function, sequence
+HAVING bool_and(ended) AND count(*) = any_value(ranks) AND any_value(ranks) > 1
+"""
+
+
+class SamplesError(ValueError):
+    """A file has no usable times."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The time of one operation. size_bytes: as nccl-tests count. algorithm: None: not known."""
+
+    operation: str
+    ranks: int
+    nodes: int
+    size_bytes: float
+    time_ns: float
+    algorithm: str | None = None
+
+
+def of_bench(file: Path, contender: str) -> list[Sample]:
+    """The rows of one contender in a result of `python -m bench nccl`."""
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        rows, ranks = document["rows"], int(document["gpus"])
+        known = sorted({str(row["contender"]) for row in rows})
+        made = [
+            Sample(str(row["operation"]), ranks, ranks, float(row["size_bytes"]),
+                   float(row["time_us"]) * 1e3)
+            for row in rows if row["contender"] == contender
+        ]  # fmt: skip
+    except OSError as error:
+        raise SamplesError(f"cannot read {file}: {error.strerror}") from None
+    except (ValueError, TypeError, KeyError):
+        raise SamplesError(f"{file} is no result of python -m bench nccl") from None
+    if not made:
+        raise SamplesError(f"{file} has no rows of {contender}, but of {', '.join(known)}")
+    return _usable(made, str(file))
+
+
+def of_trace(store: Store, folder: Path) -> list[Sample]:
+    """The operations of a trace that all their ranks have ended."""
+    from transport.trace.sizes import ELEMENT_BYTES, whole_bytes
+
+    made = []
+    for function, algorithm, count, datatype, ranks, nodes, time_ns in store.rows(TIMES):
+        width = ELEMENT_BYTES.get(datatype, 0)
+        operation = FUNCTIONS.get(function, "")
+        known = ALGORITHMS.get(operation, ())
+        # NVLS, CollNet and others have no model.
+        is_modelled = not algorithm or algorithm in known or known == ("pairs",)
+        if known and width and is_modelled:
+            size = whole_bytes(function, int(count) * width, int(ranks))
+            made.append(Sample(operation, int(ranks), int(nodes), float(size), float(time_ns),
+                               algorithm if algorithm in known else None))  # fmt: skip
+    if not made:
+        raise SamplesError(f"{folder} has no operation that all its ranks have ended")
+    return _usable(made, str(folder))
+
+
+def _usable(samples: Sequence[Sample], where: str) -> list[Sample]:
+    kept = [one for one in samples if one.time_ns > 0 and one.size_bytes > 0 and one.ranks > 1]
+    if not kept:
+        raise SamplesError(f"{where} has no operation that took any time")
+    return kept
+
+
+def medians(samples: Sequence[Sample]) -> Iterator[tuple[Sample, float]]:
+    """One sample for each operation, shape and size, with the median time; and its spread.
+
+    The spread is the range of the middle half of the times over the median; 0: one sample.
+    """
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for one in samples:
+        key = (one.operation, one.ranks, one.nodes, one.size_bytes, one.algorithm or "")
+        groups.setdefault(key, []).append(one.time_ns)
+    for (operation, ranks, nodes, size, algorithm), times in sorted(groups.items()):
+        times.sort()
+        count = len(times)
+        median = (times[(count - 1) // 2] + times[count // 2]) / 2
+        spread = (times[(3 * count - 1) // 4] - times[count // 4]) / median if count > 1 else 0.0
+        yield Sample(operation, ranks, nodes, size, median, algorithm or None), spread
