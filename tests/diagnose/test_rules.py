@@ -108,7 +108,8 @@ def test_late__a_rank_without_peers_is_compared_with_earlier_iterations(
     own_ns = own_ns + rng.integers(-1000, 1000, len(window))
     own_ns[(window >= from_step) & (kinds == 7)] += 100_000
     own_ns[window == 10] += 40_000  # a single slow iteration, as for a checkpoint
-    late = grown(window, kinds, own_ns, STEPS)
+    alone = np.full(len(window), 2)
+    late = grown(window, alone, kinds, own_ns, (STEPS, 4))[:, 2]
     assert (late[max(from_step, 11) :] > 95_000).sum() == late_steps - max(11 - from_step, 0)
     assert (np.delete(late[:from_step], slice(10, 11)) == 0).all()
 

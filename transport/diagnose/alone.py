@@ -1,6 +1,6 @@
-"""Compares ranks that have too few peers in their role with their own earlier iterations.
+"""Compares ranks with their own earlier iterations, where no other rank does the same.
 
-In a pipeline with one rank a stage, no other rank does the same work.
+Such are the only rank of a pipeline stage, and a rank that sends what it has received in a tree.
 """
 
 from __future__ import annotations
@@ -22,31 +22,45 @@ RECENT = 3  # the usual time leaves out the latest windows, to notice a fault th
 HISTORY_MIN, HISTORY_MAX = 2, 50  # fewest and most windows whose median is the usual time
 
 
-def grown(window: Array, kinds: Array, values: Array, count: int) -> Array:
-    """[window]: by how much a rank needed more time for its calls than in earlier windows.
+def grown(
+    window: Array, process: Array, kinds: Array, values: Array, shape: tuple[int, int]
+) -> Array:
+    """[window, process]: by how much a process needed more time for its calls than it did before.
 
-    window, kinds, values: of each call, its window, its kind, and the time that the rank spent on
-    its own before it. The n-th call of a kind in a window is compared with the n-th call of that
-    kind in other windows. 0 where the rank needed no more than usual, beyond doubt.
+    window, process, kinds, values: of each call, its window, its process, its kind, and the time
+    that the process spent on its own before it. shape: numbers of windows and of processes. The
+    n-th call of a kind in a window is compared with the n-th call of that kind in other windows. 0
+    where a process needed no more than usual, beyond doubt.
     """
-    keys = np.stack([kinds, ordinals(kinds, window)], axis=1)
-    _, column = np.unique(keys, axis=0, return_inverse=True)
-    column = column.ravel()
-    table = np.full((count, int(column.max(initial=-1)) + 1), np.nan)
-    table[window, column] = values
-    late, made = np.zeros(count, bool), np.zeros(count)
+    late, made = np.zeros(shape, bool), np.zeros(shape)
+    if not len(window):
+        return made
+    keys = np.stack([process, kinds, ordinals(process, kinds, window)], axis=1)
+    columns, column = np.unique(keys, axis=0, return_inverse=True)
+    owner = columns[:, 0]
+    table = np.full((shape[0], len(owner)), np.nan)
+    table[window, column.ravel()] = values
+
+    def summed(changes: Array) -> Array:
+        """[..., process]: the sum over its calls."""
+        total = np.zeros((len(changes), shape[1]))
+        np.add.at(total.T, owner, np.nan_to_num(changes).T)
+        return total
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # calls that no earlier window has
-        for at in range(count):
+        for at in range(shape[0]):
             # Windows of a fault that lasts must not become usual.
             recent = slice(max(at - LASTING, 0), at)
-            if late[recent].sum() >= LASTING - 1:
-                table[recent][late[recent]] = np.nan
+            lasting = late[recent].sum(axis=0) >= LASTING - 1
+            if lasting.any():
+                table[recent] = np.where((late[recent] & lasting)[:, owner], np.nan, table[recent])
             before = table[max(at + 1 - RECENT - HISTORY_MAX, 0) : max(at + 1 - RECENT, 0)]
-            if (~np.isnan(before)).any(axis=1).sum() < HISTORY_MIN:
+            if len(before) < HISTORY_MIN:
                 continue
-            usual = np.nanmedian(before, axis=0)
-            noise = 1.4826 * float(np.median(np.abs(np.nansum(before - usual, axis=1))))
-            made[at] = np.nansum(table[at] - usual)
+            enough = (~np.isnan(before)).sum(axis=0) >= HISTORY_MIN
+            usual = np.where(enough, np.nanmedian(before, axis=0), np.nan)
+            noise = 1.4826 * np.median(np.abs(summed(before - usual)), axis=0)
+            made[at] = summed((table[at] - usual)[None])[0]
             late[at] = made[at] > DEVIATIONS * noise
     return np.where(late, made, 0.0)

@@ -113,10 +113,11 @@ def _judged(seen: slow.Seen, at: int, rule: slow.Rule) -> Finding | None:
 
 
 def _merge(merged: list[Finding], found: Finding) -> None:
-    """Adds a finding. Of findings of one class that overlap in time, the weightier one stays."""
+    """Adds a finding. Of findings of one class that overlap in time, one stays: a certain one if
+    there is one, and of these the weightiest."""
     for at, one in enumerate(merged):
         if one.kind == found.kind and found.from_ns <= one.to_ns:
-            kept = found if found.weight > one.weight else one
+            kept = max(one, found, key=lambda each: (each.certain, each.weight))
             merged[at] = replace(
                 kept, from_ns=min(one.from_ns, found.from_ns), to_ns=max(one.to_ns, found.to_ns)
             )

@@ -27,7 +27,6 @@ Array = NDArray[Any]
 SLOW = float(np.log(1.5))
 # A pair is also slow if its messages take more than 2.5 times as long as those of other pairs.
 SLOW_ALONE = float(np.log(2.5))
-RELAYS_MIN = 8  # calls that a relaying rank needs before its usual time is known
 FEW_PAIRS = 8
 STAGES_MAX = 64  # a longer chain of sends is no pipeline
 
@@ -77,29 +76,26 @@ def _latest(times: Array, when: Array, side: Literal["left", "right"]) -> Array:
 
 def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     calls = facts.calls
-    process = calls["process"]
+    process, arrival = calls["process"], calls["arrival_ns"]
     kinds = _directed(calls)
     relaying = relaying_of(facts, kinds)
     role = roles_of(process, kinds, stages_of(facts))
-    alike = np.stack([kinds, ordinals(process, kinds), role], axis=1)
-    alike[relaying] = np.stack([-1 - kinds, process, process], axis=1)[relaying]
-    _, group = np.unique(alike, axis=0, return_inverse=True)
+    _, group = np.unique(np.stack([kinds, ordinals(process, kinds), role], axis=1), axis=0,
+                         return_inverse=True)  # fmt: skip
     group = group.ravel()
     own = own_ns(calls)
-    own[relaying & (np.bincount(group, minlength=1)[group] < RELAYS_MIN)] = -1
-    known = own >= 0
+    came = input_ns(facts)
+    own[relaying] = np.minimum(own, arrival - came)[relaying]
+    known = (own >= 0) & ~relaying
     excess, gpu = np.zeros(len(own)), np.zeros(len(own))
     excess[known] = beyond_doubt(group[known], own[known])
     # A rank whose input came early also spends time on its own, but it is late only if its peers
     # were there before: those of the operation or, of a send, the ranks with the same role.
-    arrival = calls["arrival_ns"]
     after_peers = arrival - medians(calls["instance"], begun_ns(calls))
-    sends = known & (calls["kind"] != "collective") & ~relaying
+    sends = known & (calls["kind"] != "collective")
     after_peers[sends] = (arrival[sends] - medians(group[sends], arrival[sends])).astype(np.int64)
-    excess = np.where(relaying & (calls["kind"] != "collective"), excess,
-                      np.minimum(excess, after_peers))  # fmt: skip
-    excess = np.maximum(excess, 0)
-    waited = (calls["arrival_ns"] - calls["begin_ns"])[known]
+    excess = np.maximum(np.minimum(excess, after_peers), 0)
+    waited = (arrival - calls["begin_ns"])[known]
     waited = waited - medians(group[known], waited)
     gpu[known] = np.clip(waited, 0, np.maximum(excess[known], 0))
     window = windows.of(moments(calls))
@@ -107,16 +103,29 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     totals, in_gpu = np.zeros(shape), np.zeros(shape)
     np.add.at(totals, (window, process), excess)
     np.add.at(in_gpu, (window, process), gpu)
-    alone = known & ~relaying & alone_of(process, role)
-    spent = np.where(calls["kind"] == "collective", np.clip(after_peers, 0, own), own)
-    for one in np.unique(process[alone]).tolist():
-        mine = alone & (process == one)
-        totals[:, one] = grown(window[mine], kinds[mine], spent[mine], shape[0])
-        began = (arrival - calls["begin_ns"])[mine]
-        in_gpu[:, one] = np.minimum(
-            grown(window[mine], kinds[mine], began, shape[0]), totals[:, one]
-        )
-    return Lateness(totals, in_gpu)
+    mine = (own >= 0) & (relaying | alone_of(process, role))
+    own = np.where((calls["kind"] == "collective") & ~relaying, np.clip(after_peers, 0, own), own)
+    more = grown(window[mine], process[mine], kinds[mine], own[mine], shape)
+    began = grown(
+        window[mine], process[mine], kinds[mine], (arrival - calls["begin_ns"])[mine], shape
+    )
+    return Lateness(totals + more, in_gpu + np.minimum(began, more))
+
+
+def input_ns(facts: Facts) -> Array:
+    """For each call, when the last thing began to come that it may have waited for; 0: nothing."""
+    calls, edges = facts.calls, facts.edges
+    ranks = len(facts.processes)
+    ends = edges["instance"] * ranks + edges["target"]
+    first_ns = edges["first_ns"].astype(np.int64)
+    mine = calls["instance"] * ranks + calls["process"]
+    sent = np.full(facts.instances * ranks, -1, np.int64)
+    sent[mine] = calls["arrival_ns"]
+    before = first_ns <= sent[ends]
+    came = np.zeros(facts.instances * ranks, np.int64)
+    np.maximum.at(came, ends[before], first_ns[before])
+    found: Array = came[mine]
+    return found
 
 
 def _directed(calls: dict[str, Array]) -> Array:

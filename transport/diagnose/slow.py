@@ -16,18 +16,21 @@ from transport.diagnose.finding import Finding, Place
 from transport.diagnose.measures import SLOW, Delays, Lateness
 from transport.diagnose.paths import Paths
 from transport.diagnose.windows import Windows
+from transport.plan.routes import undirected
 
 Array = NDArray[Any]
 
 LATE_SHARE = 0.06  # of an iteration: a rank that comes later than this is late
 LOST_SHARE = 0.03  # a slow place must cost the job at least this share of an iteration
 LOSSES_MIN = 8  # a place is lossy if it lost at least so many segments
+LOSSES_WINDOW_MIN = 4  # of them in one window, for it to count as a lossy one
 LOSS_RATE_MIN = 1e-3
 HOST_LOSS_RATE = 0.01  # hosts lose a smaller share by full sockets, except in short bursts
 LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times that of other paths
 QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
 # Queues are full if a path's round-trip time is this many times its own earlier one.
 GROWN_RATIO = 3.0
+LOADED_RATIO = 1.5  # a link that carries so many times what links beside it do has full queues
 QUEUED_LATER = 2  # windows after a loss whose round-trip times count, too
 # Least share of the delays that a place explains, and of its pairs that are slow.
 SHARE_MIN, PURITY_MIN = 0.25, 0.5
@@ -204,15 +207,17 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         return None
     place, rate, other_rate, mine = found
     queued = _queued(paths, span, mine, lost > 0)
-    if queued:
+    if queued or (place.kind == "link" and _loaded(paths, span, place.name)):
         return None
-    often = ((paths.lost[span] + paths.timeouts[span])[:, mine] > 0).any(axis=1).sum()
+    often = _lossy_windows(paths, span, mine)
     begin, end = seen.windows.span(span.start, at)
     down = float(downs[mine].sum())
     # A host whose socket overflows also loses many packets at once, but seldom. Only losses in
     # every window tell a lossy NIC from it.
     steady = paths.simulated or place.kind == "link"
     steady = steady or (rate >= HOST_LOSS_RATE and often == span.stop - span.start)
+    # If routes are known, a pair alone has no link or NIC that would lose its packets.
+    has_place = place.kind != "network" and not (place.kind == "pair" and paths.names)
     # Full queues also lose packets for a moment, above all when a job starts, so losses must
     # repeat; after the start, paths that became unusable are evidence enough.
     if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
@@ -230,7 +235,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     return Finding(
         "network_loss", place, begin, end,
         _confidence(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)),
-        place.kind != "network" and (queued is False or down >= LOSSES_MIN) and steady, text,
+        has_place and (queued is False or down >= LOSSES_MIN) and steady, text,
         LOSS_QUERY, "Check the cable, the optics and the error counters at both ends of this link.",
         weight=float(lost[mine].sum()),
     )  # fmt: skip
@@ -259,6 +264,34 @@ def _most_lossy(
     mask = np.zeros(len(lost), bool)
     mask[candidates.every[at].at] = True
     return place, float(rate[at]), float(other[at]), mask
+
+
+def _lossy_windows(paths: Paths, span: slice, mine: Array) -> int:
+    """In how many windows these paths clearly lose more than others; bursts do so in one."""
+    lost = paths.lost[span] + paths.timeouts[span]
+    sent = np.maximum(paths.sent[span], lost)
+    here = lost[:, mine].sum(axis=1), sent[:, mine].sum(axis=1)
+    rest = lost.sum(axis=1) - here[0], sent.sum(axis=1) - here[1]
+    clear = _rate(*here) >= LOSS_CONTRAST * _rate(*rest)
+    return int((clear & (here[0] >= LOSSES_WINDOW_MIN)).sum())
+
+
+def _loaded(paths: Paths, span: slice, name: str) -> bool:
+    """Whether a link carries much more than those beside it, from or to the same switches."""
+    crossed, count = paths.crossings, len(paths.names)
+    sent, lost = paths.sent[span].sum(axis=0), paths.lost[span].sum(axis=0)
+    load = np.bincount(crossed.link, weights=sent[crossed.path], minlength=count)
+    losses = np.bincount(crossed.link, weights=lost[crossed.path], minlength=count)
+    one = max((at for at in range(count) if undirected(paths.names[at]) == name),
+              key=lambda at: losses[at])  # fmt: skip
+    ends = [each.partition(">")[::2] for each in paths.names]
+    ratios = []
+    for side in (0, 1):
+        beside = [load[at] for at in range(count)
+                  if ends[at][side] == ends[one][side] and at != one and load[at] > 0]  # fmt: skip
+        if beside:
+            ratios.append(load[one] / float(np.median(beside)))
+    return bool(ratios) and min(ratios) >= LOADED_RATIO
 
 
 def _lossy_somewhere(lost: Array, sent: Array) -> tuple[Place, float, float, Array] | None:

@@ -68,11 +68,17 @@ def period_of(kinds: Array) -> int:
 
 
 def windows_of(facts: Facts) -> Windows:
-    """The windows of a job, from the operations of the process that called most."""
+    """The windows of a job, from the operations of the process that called most.
+
+    Of several, the one that was last to call is taken: groups that never meet may be ahead.
+    """
     calls = facts.calls
     if not len(calls["process"]):
         return Windows(np.zeros(0, np.int64), facts.end_ns, 1)
-    busiest = int(np.bincount(calls["process"]).argmax())
+    counts = np.bincount(calls["process"])
+    latest = np.zeros(len(counts), np.int64)
+    np.maximum.at(latest, calls["process"], begun_ns(calls).astype(np.int64))
+    busiest = int(np.where(counts == counts.max(), latest, -1).argmax())
     mine = np.flatnonzero(calls["process"] == busiest)
     period = period_of(kinds_of(calls)[mine])
     if not (calls["kind"] == "collective").any():
