@@ -131,11 +131,14 @@ def measure(lab: Lab, case: Case, healthy_s: float, faulty_s: float) -> Config:
             found = diagnose(store, Settings(routes=routes, now_ns=now_ns))
     certain = [one for one in found.findings if one.certain]
     said = of_finding(certain[0]) if certain else ("healthy", "", -1)
-    right = said[0] == case.verdict and said[2] in (case.rank, case.place or case.rank)
+    # Between two leaves, the links of a spine have the same paths and cannot be told apart.
+    places = {said[2], *(certain[0].place.candidates if certain else ())}
+    right = said[0] == case.verdict and bool(places & {case.rank, case.place or case.rank})
     right = right or said[0] == case.verdict == "healthy"
     return {
         "fault": case.name, "place": case.where, "verdict": case.verdict,
         "said": " ".join(map(str, said)) if certain else "healthy", "right": int(right),
+        "or": ", ".join(map(str, places - {said[2]})),
         "windows": found.iterations, "evidence": certain[0].evidence if certain else "",
     }  # fmt: skip
 

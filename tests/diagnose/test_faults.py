@@ -7,6 +7,11 @@ import pytest
 
 from tests.diagnose.support import traced
 from transport.diagnose import Diagnosis, Settings, diagnose
+from transport.diagnose.facts import facts_of
+from transport.diagnose.measures import delays_of, lateness_of
+from transport.diagnose.paths import paths_of
+from transport.diagnose.slow import Seen, dead_link
+from transport.diagnose.windows import windows_of
 from transport.plan import routes
 from transport.trace import open_store
 
@@ -103,6 +108,19 @@ def test_fault__a_pause_that_may_be_a_checkpoint_is_a_suspicion(tmp_path: Path) 
     assert found.healthy
     assert [one.certain for one in found.findings] == [False]
     assert found.findings[0].place.name == "rank 21"
+
+
+@pytest.mark.parametrize(("fault", "where"), [("link down", "leaf1-spine2"), ("lossy link", None),
+                                              ("lossy NIC", None)])  # fmt: skip
+def test_dead__a_link_whose_paths_all_failed(tmp_path: Path, fault: str, where: str | None) -> None:
+    folder = traced(tmp_path, SLOW[fault][0])
+    with open_store(folder) as store:
+        facts = facts_of(store)
+    windows = windows_of(facts)
+    paths = paths_of(facts, windows, routes.read(folder / routes.FILE))
+    found = dead_link(Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows),
+                           paths))  # fmt: skip
+    assert (found.place.name if found is not None else None) == where
 
 
 def test_fault__without_routes_names_pairs_of_ranks(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from transport.diagnose.alone import grown
 from transport.diagnose.facts import Facts, Process
-from transport.diagnose.hang import standstill_of
+from transport.diagnose.hang import Standstill, hangs, standstill_of
 from transport.diagnose.measures import Lateness, _excess_of_kind, lateness_of
 from transport.diagnose.paths import Paths, hosts_of
 from transport.diagnose.slow import _queued
@@ -51,9 +51,8 @@ def facts_of_steps(own_ns: np.ndarray, ends_ns: np.ndarray, **more: Any) -> Fact
     edges = dict(zip(("instance", "target", "first_ns"), received, strict=True))
     edges["source"] = edges["target"] + 1
     processes = tuple(Process(one, f"host{one}", one, None, 0, 0) for one in range(RANKS))
-    return Facts(
-        processes, calls, edges, nothing, nothing, nothing, nothing, STEPS * STEP_NS, {}, {}
-    )
+    downs = {name: np.zeros(0) for name in ("source", "target", "path", "what", "time_ns")}
+    return Facts(processes, calls, edges, downs, nothing, nothing, downs, STEPS * STEP_NS, {}, {})
 
 
 def late_of(facts: Facts) -> Lateness:
@@ -112,6 +111,21 @@ def test_late__a_rank_without_peers_is_compared_with_earlier_iterations(
     late = grown(window, alone, kinds, own_ns, (STEPS, 4))[:, 2]
     assert (late[max(from_step, 11) :] > 95_000).sum() == late_steps - max(11 - from_step, 0)
     assert (np.delete(late[:from_step], slice(10, 11)) == 0).all()
+
+
+@pytest.mark.parametrize("absent", [None, 0, 2])
+def test_behind__a_rank_that_neither_sends_nor_receives_is_named(absent: int | None) -> None:
+    """A ring of four ranks; the connections of the absent one are a message behind."""
+    source = np.arange(4)
+    target = (source + 1) % 4
+    touched = (source == absent) | (target == absent)
+    edges = {"source": source, "target": target, "messages": np.where(touched, 480, 481)}
+    own_ns, ends_ns = usual()
+    facts = replace(facts_of_steps(own_ns, ends_ns), edges=edges)
+    stand = Standstill(0, np.zeros(0, np.int64), STEP_NS, STEP_NS)
+    found = hangs(facts, stand, STEP_NS)
+    assert [one.place.name for one in found] == ([] if absent is None else [f"rank {absent}"])
+    assert all(one.certain and one.kind == "non_communication_hang" for one in found)
 
 
 def sends_of_stages(begun_ns: np.ndarray, sent_ns: np.ndarray) -> Facts:
@@ -176,7 +190,7 @@ def test_standstill__a_pause_of_the_first_iteration_is_no_measure() -> None:
     later = replace(facts, end_ns=facts.end_ns + 920_000_000)
     stand = standstill_of(later, windows_of(later))
     assert stand is not None
-    assert stand.longest_ns < 2 * STEP_NS
+    assert stand.later_ns < 2 * STEP_NS < stand.longest_ns
 
 
 def paths_with(rtt_ns: list[list[float]]) -> Paths:

@@ -75,7 +75,7 @@ def judged(
     stand = hang.standstill_of(facts, windows)
     if stand is not None and not found:
         patience_ns = int(
-            max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.longest_ns)
+            max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.later_ns)
         )
         found += hang.hangs(facts, stand, max(patience_ns, settings.patience_ns))
     if not found or (settings.also_slow and not any(one.certain for one in found)):
@@ -98,6 +98,9 @@ def _slow(facts: Facts, settings: Settings) -> list[Finding]:
             found = _judged(seen, at, settings.rule)
             if found is not None:
                 _merge(merged, found)
+        dead = slow.dead_link(seen)
+        if dead is not None:
+            _merge(merged, dead)
     return sorted(merged, key=lambda one: (not one.certain, -one.confidence, one.from_ns))
 
 

@@ -22,6 +22,7 @@ QUIET_PAUSES = 2.0
 QUIET_SHARE = 0.5  # a silent process has recorded nothing for this share of the standstill, too
 ALL_PATHS = 0.8  # a peer counts as cut off if this share of the paths to it failed
 STARTED = 3  # a job with so many iterations has left its first one behind
+PAIRS_MIN = 3  # with fewer connections, both ends of one could be behind
 PEER_DEAD = 5  # a status of connections, as in native/core/status.h
 DEAD_QUERY = "SELECT process, peer, end_ns FROM connections WHERE status = 5"
 LAST_QUERY = "SELECT rank, host, pid, last_ns FROM processes ORDER BY last_ns"
@@ -40,12 +41,14 @@ class Standstill:
     """Processes that make no progress at the end of a trace, although they are in operations.
 
     since_ns: when the first of them last made progress. open: their calls that have not ended, as
-    rows of `calls`. longest_ns: the longest pause that a process of this job is known to have made.
+    rows of `calls`. longest_ns: the longest pause that a process of this job is known to have made;
+    later_ns: the same without its first iteration, which opens connections.
     """
 
     since_ns: int
     open: Array
     longest_ns: int
+    later_ns: int
 
 
 def dead(store: Store, numbers: dict[int, int]) -> list[tuple[int, int, int]]:
@@ -80,7 +83,6 @@ def crashes(facts: Facts, dead: Sequence[tuple[int, int, int]]) -> list[Finding]
 def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
     """The standstill, if a process made no progress for longer than an iteration; else None.
 
-    The first iteration opens connections, so its pauses are no measure of later ones.
     If all processes of a program without NCCL were killed, its trace has no open call. Then a
     process must have fallen silent before the others.
     """
@@ -96,18 +98,21 @@ def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
         return None
     usual_ns = windows.usual_ns
     begun_ns = int(windows.starts_ns[1]) if windows.count >= STARTED else 0
-    counts = (process[1:] == process[:-1]) & (times[:-1] >= begun_ns)
-    longest_ns = max(int(np.diff(times)[counts].max(initial=0)), usual_ns)
+    same = process[1:] == process[:-1]
+    later = same & (times[:-1] >= begun_ns)
+    longest_ns, later_ns = (
+        max(int(np.diff(times)[each].max(initial=0)), usual_ns) for each in (same, later)
+    )
     last = np.full(len(facts.processes), -1, np.int64)
     np.maximum.at(last, process, times)
     open_ = np.flatnonzero(calls["end_ns"] < 0)
     open_ = open_[facts.end_ns - last[calls["process"][open_]] > usual_ns]
     stopped = [one for one, state in facts.states.items() if state in alive.STOPPED]
     if stopped:  # the kernel says so: no minimum pause is needed
-        return Standstill(int(last[stopped].min()), open_, longest_ns)
+        return Standstill(int(last[stopped].min()), open_, longest_ns, later_ns)
     if open_.size:
-        return Standstill(int(last[calls["process"][open_]].min()), open_, longest_ns)
-    found = Standstill(int(times.max()), open_, longest_ns)
+        return Standstill(int(last[calls["process"][open_]].min()), open_, longest_ns, later_ns)
+    found = Standstill(int(times.max()), open_, longest_ns, later_ns)
     return found if _quiet(facts, found) else None
 
 
@@ -154,7 +159,7 @@ def hangs(facts: Facts, stand: Standstill, patience_ns: int) -> list[Finding]:
     """The finding that explains the standstill. patience_ns: a shorter pause proves no hang."""
     paused_ns = facts.end_ns - stand.since_ns
     certain = paused_ns > patience_ns
-    for find in (_stopped, _silent, _frozen, _absent, _stuck):
+    for find in (_stopped, _silent, _frozen, _absent, _stuck, _behind):
         found = find(facts, stand, certain, paused_ns)
         if found is not None:
             return [found]
@@ -306,4 +311,36 @@ def _stuck(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Fi
         f"for {paused_ns / 1e6:.1f} ms.{behind}",
         OPEN_QUERY, "Check the link and the NICs between these ranks.",
         more={"paused_ns": paused_ns},
+    )  # fmt: skip
+
+
+def _behind(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
+    """Without NCCL: the rank whose messages, to it and from it, are behind those of all others.
+
+    A rank that neither sends nor receives makes its neighbours wait, and theirs one step later.
+    """
+    if stand.open.size:
+        return None
+    edges = facts.edges
+    pairs, which = np.unique(np.stack([edges["source"], edges["target"]]), axis=1,
+                             return_inverse=True)  # fmt: skip
+    count = np.bincount(which.ravel(), weights=edges["messages"])
+    if len(count) < PAIRS_MIN or count.min() == count.max():
+        return None
+    behind = count == count.min()
+    found = [
+        at for at in range(len(facts.processes))
+        if (behind == ((pairs[0] == at) | (pairs[1] == at))).all()
+    ]  # fmt: skip
+    if len(found) != 1:
+        return None
+    name, process = facts.name(found[0]), facts.processes[found[0]]
+    return Finding(
+        "non_communication_hang", Place("rank", name, (process.rank,)), stand.since_ns,
+        facts.end_ns, 0.9 if certain else 0.6, certain,
+        f"Nothing has happened for {paused_ns / 1e6:.1f} ms. Before, {int(count.min())} messages "
+        f"had gone over each connection of {name}, and {int(count[~behind].min())} or more over "
+        "all others: they wait for it.",
+        LAST_QUERY, f"See what {name} does: py-spy dump --pid {process.pid} on {process.host} "
+        "shows its stack.", more={"paused_ns": paused_ns},
     )  # fmt: skip

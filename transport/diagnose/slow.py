@@ -26,6 +26,11 @@ LOSSES_MIN = 8  # a place is lossy if it lost at least so many segments
 LOSSES_WINDOW_MIN = 4  # of them in one window, for it to count as a lossy one
 LOSS_RATE_MIN = 1e-3
 HOST_LOSS_RATE = 0.01  # hosts lose a smaller share by full sockets, except in short bursts
+DEAD_MIN = 2  # a dead link has at least so many paths
+DEAD_SHARE = 0.9  # part of its used paths that must be dead
+DEAD_COVERED = 0.8  # part of all dead paths that must cross it
+DEAD_WINDOWS = 2.0
+DEAD_WEIGHT = 1e9  # paths that stay unusable tell more than lost segments
 LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times that of other paths
 QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
 # Queues are full if a path's round-trip time is this many times its own earlier one.
@@ -239,6 +244,55 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         LOSS_QUERY, "Check the cable, the optics and the error counters at both ends of this link.",
         weight=float(lost[mine].sum()),
     )  # fmt: skip
+
+
+def dead_link(seen: Seen) -> Finding | None:
+    """A link all of whose paths have become unusable, while others carry on."""
+    paths = seen.paths
+    if paths is None or not paths.names:
+        return None
+    since = _dead_since(seen.facts)
+    ends = [since.get((int(a), int(b), int(c)), -1) for a, b, c in paths.ends]
+    since_ns = np.array(ends, np.int64)
+    # A path that was given up by mistake is usable again after some milliseconds.
+    dead = (since_ns >= 0) & (seen.facts.end_ns - since_ns > DEAD_WINDOWS * seen.windows.usual_ns)
+    if dead.sum() < DEAD_MIN:
+        return None
+    candidates = seen.places_of_paths
+    count = candidates.summed(dead.astype(np.float64))
+    used = candidates.summed((dead | (paths.sent.sum(axis=0) > 0)).astype(np.float64))
+    good = (count >= DEAD_MIN) & (count >= DEAD_SHARE * used) & (count >= DEAD_COVERED * dead.sum())
+    links = [at for at in np.flatnonzero(good).tolist()
+             if candidates.every[at].place.kind == "link"]  # fmt: skip
+    if not links or used.max() <= dead.sum():
+        return None
+    best = min(links, key=lambda at: (-count[at], candidates.every[at].rank))
+    place = candidates.every[best].place
+    alike = [at for at in links if count[at] == count[best]]
+    names = dict.fromkeys(candidates.every[at].place.name for at in alike)
+    names.pop(place.name)
+    place = Place("link", place.name, (), "", tuple(names))
+    alive = int((~dead & (paths.sent.sum(axis=0) > 0)).sum())
+    return Finding(
+        "network_loss", place, int(since_ns[dead].min()), seen.facts.end_ns, 0.95, True,
+        f"All {int(count[best])} paths in use that cross {place.name} became unusable and stayed "
+        f"so; {alive} other paths carry on.",
+        LOSS_QUERY, "Check the cable, the optics and the error counters at both ends of this link.",
+        weight=DEAD_WEIGHT,
+    )  # fmt: skip
+
+
+def _dead_since(facts: Facts) -> dict[tuple[int, int, int], int]:
+    """Sender, receiver and path -> since when it is unusable, for those that still are."""
+    downs = facts.downs
+    found: dict[tuple[int, int, int], int] = {}
+    columns = (downs[name].tolist() for name in ("source", "target", "path", "what", "time_ns"))
+    for source, target, path, what, time_ns in zip(*columns, strict=True):
+        if what == "path_up":
+            found.pop((source, target, path), None)
+        elif what == "path_down":
+            found.setdefault((source, target, path), int(time_ns))
+    return found
 
 
 def _most_lossy(
