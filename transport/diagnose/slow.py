@@ -260,11 +260,12 @@ def dead_link(seen: Seen) -> Finding | None:
         return None
     candidates = seen.places_of_paths
     count = candidates.summed(dead.astype(np.float64))
-    used = candidates.summed((dead | (paths.sent.sum(axis=0) > 0)).astype(np.float64))
+    alive = ~dead & (paths.sent.sum(axis=0) > 0)
+    used = count + candidates.summed(alive.astype(np.float64))
     good = (count >= DEAD_MIN) & (count >= DEAD_SHARE * used) & (count >= DEAD_COVERED * dead.sum())
     links = [at for at in np.flatnonzero(good).tolist()
              if candidates.every[at].place.kind == "link"]  # fmt: skip
-    if not links or used.max() <= dead.sum():
+    if not links or not alive.any():
         return None
     best = min(links, key=lambda at: (-count[at], candidates.every[at].rank))
     place = candidates.every[best].place
@@ -272,11 +273,10 @@ def dead_link(seen: Seen) -> Finding | None:
     names = dict.fromkeys(candidates.every[at].place.name for at in alike)
     names.pop(place.name)
     place = Place("link", place.name, (), "", tuple(names))
-    alive = int((~dead & (paths.sent.sum(axis=0) > 0)).sum())
     return Finding(
         "network_loss", place, int(since_ns[dead].min()), seen.facts.end_ns, 0.95, True,
         f"All {int(count[best])} paths in use that cross {place.name} became unusable and stayed "
-        f"so; {alive} other paths carry on.",
+        f"so; {int(alive.sum())} other paths carry on.",
         LOSS_QUERY, "Check the cable, the optics and the error counters at both ends of this link.",
         weight=DEAD_WEIGHT,
     )  # fmt: skip
