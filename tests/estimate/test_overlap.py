@@ -1,0 +1,107 @@
+"""Tests the overlap of computation and communication against sums by hand."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from transport.cli import weft
+from transport.estimate.overlap import length, overlap_of, shared, union
+from transport.trace.layout import TraceError
+
+
+def kernel(name: str, begin_us: float, took_us: float, **more: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": "kernel", "name": name, "ts": begin_us, "dur": took_us, **more}
+
+
+STEP = [
+    kernel("gemm", 0, 100),
+    kernel("gemm", 100, 50),
+    kernel(
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 80, 100, args={"Collective name": "allreduce"}
+    ),
+    kernel("ncclDevKernel_AllGather_RING_LL", 190, 10),
+    kernel("gemm", 195, 15),
+    {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD", "ts": 205, "dur": 15},
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 999},
+    {"ph": "i", "name": "marker", "ts": 5},
+    kernel("bad", float("nan"), 3),
+]
+
+
+def written(folder: Path, events: list[dict[str, Any]], zipped: bool = False) -> Path:
+    text = json.dumps({"traceEvents": events, "baseTimeNanoseconds": 5}).replace("NaN", '"x"')
+    file = folder / ("t.json.gz" if zipped else "t.json")
+    file.write_bytes(gzip.compress(text.encode()) if zipped else text.encode())
+    return file
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_overlap__of_a_step(tmp_path: Path, zipped: bool) -> None:
+    found = overlap_of(written(tmp_path, STEP, zipped))
+    us = 1_000
+    assert (found.span_ns, found.compute_ns) == (220 * us, 165 * us)
+    assert (found.communication_ns, found.both_ns) == (110 * us, 75 * us)
+    assert (found.exposed_ns, found.memory_ns, found.idle_ns) == (35 * us, 10 * us, 10 * us)
+    assert found.overlap == pytest.approx(75 / 110)
+    assert [(one.name, one.kernels, one.ns, one.exposed_ns) for one in found.parts] == [
+        ("allreduce", 1, 100 * us, 30 * us),
+        ("AllGather", 1, 10 * us, 5 * us),
+    ]
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=12)
+
+
+@given(SPANS, SPANS)
+def test_union__lengths_are_those_of_sets(
+    one: list[tuple[int, int]], other: list[tuple[int, int]]
+) -> None:
+    sets = [{at for begin, took in spans for at in range(begin, begin + took)}
+            for spans in (one, other)]  # fmt: skip
+    unions = [union([(begin, begin + took) for begin, took in spans]) for spans in (one, other)]
+    assert [length(each) for each in unions] == [len(each) for each in sets]
+    assert shared(*unions) == len(sets[0] & sets[1])
+
+
+def test_overlap__a_file_that_ends_early_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    file = written(tmp_path, STEP)
+    whole = file.read_text()
+    file.write_text(whole[: whole.index("AllGather")])
+    found = overlap_of(file)
+    assert found.notes == ("the file ends early: what is missing counts as idle",)
+    assert found.compute_ns == 150_000
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[]", "is no trace of PyTorch's profiler"),
+        ("{}", "it has no traceEvents"),
+        ('{"traceEvents": [{"ph": "i"}]}', "has no GPU kernels: record with ProfilerActivity.CUDA"),
+        ('{"traceEvents": 3}', "its traceEvents is not a list"),
+    ],
+)
+def test_overlap__other_files_are_one_line(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(text)
+    with pytest.raises(TraceError) as caught:
+        overlap_of(file)
+    assert said in str(caught.value)
+
+
+def test_command__prints_what_is_exposed(tmp_path: Path) -> None:
+    written(tmp_path, STEP)
+    done = CliRunner().invoke(weft, ["estimate", "overlap", str(tmp_path)])
+    assert done.exit_code == 0
+    assert "computation hides 68.2% of the communication" in done.output
+    done = CliRunner().invoke(weft, ["estimate", "overlap", str(tmp_path), "--json", "-"])
+    assert json.loads(done.output)[0]["exposed_ns"] == 35_000
+    (tmp_path / "empty").mkdir()
+    done = CliRunner().invoke(weft, ["estimate", "overlap", str(tmp_path / "empty")])
+    assert (done.exit_code, "has no .json" in done.output) == (2, True)
