@@ -46,6 +46,12 @@ def bench(*arguments: str) -> dict[str, Any]:
     return found
 
 
+def test_bench__estimate_published() -> None:
+    (row,) = bench("estimate_published", "--only", "megatron-1.7b")["rows"]
+    assert row["error"] == pytest.approx(row["estimated"] / 137 - 1)
+    assert abs(row["error"]) < 0.25
+
+
 def test_bench__diagnose_live() -> None:
     pytest.importorskip("duckdb")
     found = bench("diagnose_live", "--ranks", "64", "--intervals", "2", "--steps", "2")
