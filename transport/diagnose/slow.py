@@ -32,6 +32,9 @@ DEAD_COVERED = 0.8  # part of all dead paths that must cross it
 DEAD_WINDOWS = 2.0
 DEAD_WEIGHT = 1e9  # paths that stay unusable tell more than lost segments
 LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times that of other paths
+# Queues of switches with little memory also lose much in one place. A place is certainly lossy if
+# it loses more than that, or if nothing else loses anything to speak of.
+CLEAR_RATE, CLEAR_CONTRAST = 0.05, 100.0
 QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
 # Queues are full if a path's round-trip time is this many times its own earlier one.
 GROWN_RATIO = 3.0
@@ -221,6 +224,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     # every window tell a lossy NIC from it.
     steady = paths.simulated or place.kind == "link"
     steady = steady or (rate >= HOST_LOSS_RATE and often == span.stop - span.start)
+    clear = rate >= min(CLEAR_RATE, CLEAR_CONTRAST * other_rate) or down >= LOSSES_MIN
     # If routes are known, a pair alone has no link or NIC that would lose its packets.
     has_place = place.kind != "network" and not (place.kind == "pair" and paths.names)
     # Full queues also lose packets for a moment, above all when a job starts, so losses must
@@ -240,7 +244,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     return Finding(
         "network_loss", place, begin, end,
         _confidence(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)),
-        has_place and (queued is False or down >= LOSSES_MIN) and steady, text,
+        has_place and clear and (queued is False or down >= LOSSES_MIN) and steady, text,
         LOSS_QUERY, "Check the cable, the optics and the error counters at both ends of this link.",
         weight=float(lost[mine].sum()),
     )  # fmt: skip
