@@ -75,10 +75,42 @@ def test_diagnose__wrong_routes_are_one_line(tmp_path: Path, text: str, said: st
     assert done.output.count("\n") == 1 or "Usage" in done.output
 
 
+def test_diagnose__a_pipe_among_traces_is_left_out(tmp_path: Path) -> None:
+    traced(tmp_path)
+    os.mkfifo(tmp_path / "weft-x.trace")
+    done = run("diagnose", tmp_path)
+    assert done.exit_code == 0
+    assert "weft-x.trace is left out: it is not a file" in done.output
+
+
+def test_diagnose__control_characters_are_escaped(tmp_path: Path) -> None:
+    wrong = {"kind": "wrong_call", "rank": 2, "at_step": 3, "calls": "Foo\n\x1b[31mcrash"}
+    done = run("diagnose", traced(tmp_path, wrong, limit_ns=10_000_000))
+    assert done.exit_code == 1
+    assert "\x1b" not in done.output
+    assert "called Foo\\n\\x1b[31mcrash of" in done.output
+
+
+def test_diagnose__errors_end_with_2_and_options_of_live_are_refused(tmp_path: Path) -> None:
+    traced(tmp_path)
+    assert run("diagnose", tmp_path, "--json", "/dev/full").exit_code == 2
+    done = run("diagnose", tmp_path, "--interval", "3")
+    assert (done.exit_code, "--interval needs --live: add it" in done.output) == (2, True)
+
+
+def test_diagnose__iterations_that_became_longer_are_noted(tmp_path: Path) -> None:
+    """All ranks compute twice as long from step 3 on, so no rank is slower than others."""
+    slow = [{"kind": "straggler", "rank": rank, "at_step": 4, "compute_factor": 3}
+            for rank in range(32)]  # fmt: skip
+    done = run("diagnose", traced(tmp_path, *slow))
+    assert "times as long as the first ones, and no rank, NIC or link explains it" in done.output
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
         ('kind = "lossy_lin"', "faults.0.kind: 'lossy_lin': choose one of slow_nic"),
+        ('kind = "slow_nic"\nrank = 3\nat_step = 7', "faults.0.at_step: slow_nic has no such key"),
         ('kind = "slow_nic"', "faults.0.rank: missing: slow_nic is a fault of a rank"),
         ('kind = "slow_nic"\nrank = 999', "faults.0.rank: 999: ranks are 0 to 31"),
         ('kind = "link_down"\nlink = "x"', "faults.0.link: 'x': no such link"),
@@ -182,7 +214,10 @@ def test_sim__takes_faults_from_a_file(tmp_path: Path) -> None:
         ("[[faults]]\nkind = 'lossy_link'\nlink = 'leaf9-spine9'\n", "no such link"),
         ("[[faults]]\nkind = 'second_job'\nhosts = '0-99'\n", "hosts are 0 to 7"),
         ("[[faults]]\nkind = 'wrong_call'\nrank = 1\nsize_bytes = 100_000\n", "the call is right"),
-        ("[[faults]]\nkind = 'crash'\nrank = 1\nat_ns = 9\nuntil_ns = 9\n", "must be later"),
+        (
+            "[[faults]]\nkind = 'flapping'\nlink = 'leaf0-spine0'\nat_ns = 9\nuntil_ns = 9\n",
+            "must be later",
+        ),
         ("seed = 4\n", "must have [[faults]] tables only"),
         ("[[faults]\n", "is not TOML"),
     ],

@@ -131,6 +131,27 @@ def test_share__strange_heads_are_refused_or_ignored(tmp_path: Path, what: str) 
         Collector().step(hosts)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("pid", 10**30), ("number", 2**31), ("rank", -(10**12)), ("first_ns", 2**63),
+     ("attempt", 1e300), ("world_size", True)],
+)  # fmt: skip
+def test_share__a_number_out_of_range_leaves_out_its_host_only(
+    tmp_path: Path, name: str, value: float
+) -> None:
+    (file, *_) = written(tmp_path)
+    meta, tables = columns.unpack(file.read_bytes(), 1 << 30)
+    processes = [dict(meta["processes"][0], **{name: value}), *meta["processes"][1:]]
+    for changes in ({"processes": processes}, {"notes": "text"}):
+        file.write_bytes(columns.pack({**meta, **changes}, tables))
+        hosts, lines = Share(tmp_path, STALE_S).read()
+        assert (len(hosts), len(lines)) == (3, 1)
+        assert "its head is damaged" in lines[0]
+        made = Collector()
+        made.step(hosts)
+        assert made.latest is not None
+
+
 def test_share__a_file_that_is_huge_is_not_loaded(tmp_path: Path) -> None:
     data = columns.pack({"weft_summary": 1}, {"calls": {"process": np.zeros(100_000)}})
     with pytest.raises(columns.ColumnsError, match="are too many"):

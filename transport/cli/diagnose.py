@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from transport.cli import trace_open as shared
 from transport.cli.options import FiniteRange
@@ -15,6 +18,10 @@ from transport.cli.output import json_option, write_json
 if TYPE_CHECKING:
     from transport.diagnose import Diagnosis
     from transport.plan.routes import Routes
+
+
+# Parameters that mean something without --live.
+ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live")
 
 
 @click.command("diagnose")
@@ -62,7 +69,7 @@ def command(
     """Say which rank, NIC or path of a job is slow or hung, and why.
 
     DIR is a folder of traces (WEFT_TRACE), also of a job that still runs. Exit status: 0 if nothing
-    is wrong, 1 if something is found. A suspicion is printed and does not count.
+    is wrong, 1 if something is found, 2 for an error. A suspicion is printed and does not count.
 
     With --live, DIR is where the processes of this host write their traces; the default is
     WEFT_TRACE. With --json, each verdict is a line of JSON.
@@ -73,21 +80,40 @@ def command(
       weft diagnose --live /scratch/job-17
       weft diagnose --live /scratch/job-17 --share /shared/job-17 --collect
     """
-    if live:
-        from transport.cli import diagnose_live
+    with failing_with_2():
+        if live:
+            from transport.cli import diagnose_live
 
-        named = {**given, "job": job, "routes_file": routes_file, "plan_file": plan_file}
-        sys.exit(diagnose_live.run(folder, json_path, named))
-    refuse_live_options(given)
-    if folder is None:
-        raise click.UsageError("Missing argument 'DIR'.")
-    sys.exit(once(folder, job, known_routes(folder, routes_file, plan_file), json_path))
+            named = {**given, "job": job, "routes_file": routes_file, "plan_file": plan_file}
+            sys.exit(diagnose_live.run(folder, json_path, named))
+        refuse_live_options()
+        if folder is None:
+            raise click.UsageError("Missing argument 'DIR'.")
+        sys.exit(once(folder, job, known_routes(folder, routes_file, plan_file), json_path))
 
 
-def refuse_live_options(given: dict[str, Any]) -> None:
-    for name in ("share", "collect", "count", "on_finding", "act", "listen"):
-        if given[name]:
-            raise click.UsageError(f"--{name.replace('_', '-')} needs --live: add it")
+class Failure(click.ClickException):
+    exit_code = 2
+
+
+@contextmanager
+def failing_with_2() -> Iterator[None]:
+    """Every error ends with status 2, as 1 says that something was found."""
+    try:
+        yield
+    except click.UsageError:
+        raise
+    except click.ClickException as error:
+        raise Failure(error.format_message()) from None
+
+
+def refuse_live_options() -> None:
+    """Refuses options that were given and mean something with --live only."""
+    context = click.get_current_context()
+    for one in context.command.params:
+        given = context.get_parameter_source(one.name or "") == ParameterSource.COMMANDLINE
+        if given and one.name not in ONCE:
+            raise click.UsageError(f"{one.opts[0]} needs --live: add it")
 
 
 def once(folder: Path, job: str | None, routes: Routes | None, json_path: str | None) -> int:

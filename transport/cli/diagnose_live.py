@@ -261,7 +261,7 @@ class Live:
 
     def say(self, line: str) -> None:
         """Says a line on stderr."""
-        click.echo("weft: " + " ".join(line.split()), err=True)
+        click.echo("weft: " + report.printable(" ".join(line.split())), err=True)
 
     @contextlib.contextmanager
     def _served(self) -> Iterator[None]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from transport.trace.matrix import Filters
     from transport.trace.store import Store
 
+NOTES_MAX = 20  # limit of printed notes
+
 folder_argument = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 job_option = click.option("--job", metavar="NAME", help="Only this job, if DIR has several.")
 comm_option = click.option("--comm", metavar="NAME|ID", help="Only this communicator.")
@@ -100,8 +102,15 @@ def _ns(seconds: float | None) -> int | None:
 
 
 def show_notes(notes: Sequence[str]) -> None:
-    for note in notes:
-        click.echo(f"note: {note}")
+    for note in notes[:NOTES_MAX]:
+        click.echo(f"note: {printable(note)}")
+    if notes[NOTES_MAX:]:
+        click.echo(f"note: {len(notes) - NOTES_MAX} more notes: --json has them all")
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped: names in traces may have any."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def write_text(text: str, out: Path) -> None:

@@ -6,17 +6,21 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from transport.diagnose import calls, hang, slow
 from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.finding import Finding
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
-from transport.diagnose.windows import windows_of
+from transport.diagnose.windows import Windows, windows_of
 from transport.plan.routes import Routes
 from transport.trace.store import Store
 
 # A pause that is shorter than this many iterations proves no hang.
 PATIENCE_ITERATIONS = 2.0
+# Iterations have become longer if the last ones take this many times what the first ones took.
+GROWN, GROWN_WINDOWS = 1.5, 3
 PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlier one proves no hang
 
 
@@ -80,9 +84,28 @@ def judged(
         found += hang.hangs(facts, stand, max(patience_ns, settings.patience_ns))
     if not found or (settings.also_slow and not any(one.certain for one in found)):
         found += _slow(facts, settings)
+    notes = list(notes)
+    if not any(one.certain for one in found):
+        notes += grown(windows)
     return Diagnosis(
         tuple(found), windows.count, windows.usual_ns, len(facts.processes), tuple(notes)
     )
+
+
+def grown(windows: Windows) -> list[str]:
+    """A note if the iterations became longer and stayed so, which no finding explains."""
+    lengths_ns = np.diff(windows.starts_ns)
+    if len(lengths_ns) < 2 * GROWN_WINDOWS:
+        return []
+    before_ns, after_ns = (
+        float(np.median(part)) for part in (lengths_ns[:GROWN_WINDOWS], lengths_ns[-GROWN_WINDOWS:])
+    )
+    if float(lengths_ns[-GROWN_WINDOWS:].min()) < GROWN * before_ns:
+        return []
+    return [
+        f"the last iterations took {after_ns / before_ns:.1f} times as long as the first ones, and "
+        "no rank, NIC or link explains it"
+    ]
 
 
 def _slow(facts: Facts, settings: Settings) -> list[Finding]:

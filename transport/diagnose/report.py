@@ -41,7 +41,7 @@ def lines_of(one: Finding, folder: str) -> list[str]:
     lines = [f"{head}{one.kind}: {one.place.name}{side}, confidence {one.confidence:.0%}"]
     if one.place.candidates:
         lines.append(f"  cannot be told from: {', '.join(one.place.candidates)}")
-    return [
+    lines = [
         *lines,
         f"  what:     {one.meaning}",
         f"  evidence: {one.evidence}",
@@ -49,6 +49,12 @@ def lines_of(one: Finding, folder: str) -> list[str]:
         f"  query:    weft trace query {folder} {one.query!r}",
         f"  do:       {one.advice}",
     ]
+    return [printable(line) for line in lines]
+
+
+def printable(text: str) -> str:
+    """The text with control characters escaped: names in traces and summaries may have any."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def as_json(found: Diagnosis) -> dict[str, Any]:

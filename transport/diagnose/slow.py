@@ -232,7 +232,8 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
         return None
     text = (
-        f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
+        f"{place.name} lost {lost[mine].sum():.0f} of about "
+        f"{np.maximum(sent, lost)[mine].sum():.0f} segments "
         f"({rate:.2%}), all other paths {other_rate:.4%}, "
     )
     if queued is None:

@@ -26,13 +26,39 @@ OF_LINKS = ("lossy_link", "link_down", "flapping", "collision")
 Keys = Mapping[str, Any]
 
 
-def check(faults: Sequence[Keys]) -> None:
-    """Raises BadKeyError for a fault without its place, or with keys that do not belong to it."""
-    for number, one in enumerate(faults):
+TIMES, STEPS = {"at_ns", "until_ns"}, {"at_step", "until_step"}
+# Kind of fault -> the keys that it has.
+KEYS_OF = {
+    "slow_nic": {"rank", "side", "rate_factor"} | TIMES,
+    "lossy_link": {"link", "loss"} | TIMES,
+    "link_down": {"link"} | TIMES,
+    "flapping": {"link", "flap_ns"} | TIMES,
+    "crash": {"rank", "at_ns"},
+    "stopped_process": {"rank"} | TIMES,
+    "straggler": {"rank", "compute_factor"} | STEPS,
+    "late_calls": {"rank", "delay_ns"} | STEPS,
+    "absent_rank": {"rank", "operation"} | STEPS,
+    "wrong_call": {"rank", "operation", "calls", "size_bytes"} | STEPS,
+    "collision": {"link"},
+    "second_job": {"hosts", "size_bytes", "repeats", "at_ns"},
+}
+
+
+def check(faults: Sequence[Keys], given: Sequence[Keys]) -> None:
+    """Raises BadKeyError for a fault without its place, or with keys that do not belong to it.
+
+    given: the faults without defaults.
+    """
+    for number, (one, said) in enumerate(zip(faults, given, strict=True)):
         path: tuple[str | int, ...] = ("faults", number)
         kind = one["kind"]
         if kind is None:
             raise BadKeyError((*path, "kind"), f"missing: choose one of {', '.join(FAULT_KINDS)}")
+        known = KEYS_OF[kind]
+        for key in said:
+            if key not in known and key != "kind":
+                text = f"{kind} has no such key: it has {', '.join(sorted(known))}"
+                raise BadKeyError((*path, key), text)
         if kind in OF_RANKS and one["rank"] is None:
             raise BadKeyError((*path, "rank"), f"missing: {kind} is a fault of a rank")
         if kind in OF_LINKS and one["link"] is None:

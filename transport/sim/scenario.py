@@ -262,7 +262,7 @@ def _keys(tables: Tables) -> Tables:
                         enumerate(_array(keys, "workload"))]  # fmt: skip
     if not keys["workload"]:
         raise BadKeyError(("workload",), 'missing: give a [[workload]], as pattern = "permutation"')
-    faults.check(keys["faults"])
+    faults.check(keys["faults"], tables.get("faults", ()))
     _agree(keys)
     return keys
 

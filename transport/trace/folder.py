@@ -117,6 +117,8 @@ def _files(folder: Path, problems: list[str]) -> list[Path]:
 
 
 def _header(path: Path) -> Header:
+    if not path.is_file():  # opening a named pipe would wait for its writer
+        raise TraceError("it is not a file")
     try:
         with path.open("rb") as file:
             start = file.read(HEADER.size)

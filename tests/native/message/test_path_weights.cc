@@ -1,4 +1,5 @@
 // Tests that connections follow a file of weights, engine by engine, and that a wrong file changes nothing.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -99,6 +100,10 @@ TEST(path_weights__wrong_files_are_refused_in_one_line) {
     CHECK(found.empty());
   }
   std::string error;
+  CHECK_EQUAL(::unlink(file.path.c_str()), 0);
+  CHECK_EQUAL(::mkfifo(file.path.c_str(), 0600), 0);  // nobody writes into it
+  CHECK(!read_weights(file.path, ::getpid(), &found, &error));
+  CHECK_EQUAL(error, std::string("it is not a file"));
   file.write(R"({"weft_weights":9,"processes":{}})");
   CHECK(!read_weights(file.path, ::getpid(), &found, &error));
   CHECK_EQUAL(error, std::string("it has version 9, and this weft reads 1"));

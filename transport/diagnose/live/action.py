@@ -23,6 +23,7 @@ VARIABLES = {
     "WEFT_FINDING_INCIDENT": ("incident",),
     "WEFT_FINDING_FROM_NS": ("from_ns",),
 }
+STDERR = 2  # commands print there, because verdicts may go to standard output
 RUNNING_MAX = 8  # commands at once; for further incidents none is run
 
 
@@ -68,8 +69,8 @@ class Action:
             given.seek(0)
             try:
                 process = subprocess.Popen(
-                    ["/bin/sh", "-c", self.command], stdin=given, start_new_session=True,
-                    env=os.environ | values,
+                    ["/bin/sh", "-c", self.command], stdin=given, stdout=STDERR,
+                    start_new_session=True, env=os.environ | values,
                 )  # fmt: skip
             except OSError as error:
                 return [f"incident {number}: cannot run {self.command}: {error.strerror}"]

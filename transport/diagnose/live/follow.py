@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -131,7 +132,8 @@ class Follower:
                     status = os.stat(os.path.join(place, name))
                 except OSError:
                     continue  # it was removed meanwhile
-                found[Path(place, name)] = (status.st_size, status.st_mtime)
+                if stat.S_ISREG(status.st_mode):
+                    found[Path(place, name)] = (status.st_size, status.st_mtime)
         return found
 
     def _cannot_list(self, error: OSError) -> None:

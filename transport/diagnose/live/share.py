@@ -20,6 +20,8 @@ FILE_BYTES_MAX = 32 << 20
 FILES_MAX = 4_096
 TEXT_MAX = 1_000  # characters of a text
 STACK_MAX = 10_000
+INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
+TIME_NS_MAX = 1 << 62  # differences of times must fit as well
 
 
 @dataclass
@@ -82,11 +84,13 @@ def parse(data: bytes) -> HostFile:
     try:
         processes = [_process(one) for one in meta["processes"]]
         evidence = [_evidence(one) for one in meta["evidence"]]
+        if not isinstance(meta["notes"], list):
+            raise TypeError
         notes = [str(one)[:TEXT_MAX] for one in meta["notes"]]
-        made = HostFile(str(meta["host"]), int(meta["sequence"]), int(meta["read_ns"]),
+        made = HostFile(str(meta["host"]), _whole(meta["sequence"]), _whole(meta["read_ns"]),
                         processes, evidence, notes, tables)  # fmt: skip
         numbers = {one["number"] for one in processes}
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         raise ColumnsError("its head is damaged") from None
     for name in TABLES:
         strange = {int(one) for one in set(tables[name]["process"].tolist())} - numbers
@@ -101,23 +105,35 @@ def _process(said: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {name: str(said.get(name, ""))[:TEXT_MAX] for name in (
         "trace", "host", "job", "start_ticks", "clock_name", "damage")}  # fmt: skip
     state = said.get("state")
-    for name in ("number", "pid", "attempt", "dropped"):
-        made[name] = int(said[name])
-    for name in ("rank", "world_size", "first_ns", "last_ns", "closed_ns"):
-        made[name] = None if said[name] is None else int(said[name])
+    for name, most in (("number", INT32_MAX), ("pid", INT32_MAX), ("attempt", INT32_MAX),
+                       ("dropped", INT64_MAX)):  # fmt: skip
+        made[name] = _whole(said[name], most)
+    for name, most in (("rank", INT32_MAX), ("world_size", INT32_MAX), ("first_ns", TIME_NS_MAX),
+                       ("last_ns", TIME_NS_MAX), ("closed_ns", TIME_NS_MAX)):  # fmt: skip
+        made[name] = None if said[name] is None else _whole(said[name], most)
     made["state"] = None if state is None else str(state)[:1]
     return made | {"ended": None if ended is None else bool(ended), "whole": bool(said["whole"])}
+
+
+def _whole(value: Any, most: int = (1 << 63) - 1) -> int:
+    """A whole number of at most `most`, also below 0; ValueError if it is none."""
+    number = int(value)
+    if isinstance(value, bool) or not -most <= number <= most:
+        raise ValueError
+    return number
 
 
 def _evidence(said: Mapping[str, Any]) -> dict[str, Any]:
     number = said.get("process")
     made = {
-        "process": None if number is None else int(number),
+        "process": None if number is None else _whole(number, INT32_MAX),
         "kind": str(said["kind"]),
         "text": str(said["text"])[:TEXT_MAX],
         "stack": str(said.get("stack", ""))[:STACK_MAX],
     }
-    return made | {name: int(said.get(name, 0)) for name in ("since_ns", "readings", "ns")}
+    made |= {name: _whole(said.get(name, 0)) for name in ("since_ns", "readings", "ns")}
+    share = float(said.get("share", 0.0))
+    return made | {"share": share if 0.0 <= share <= 1.0 else 0.0}
 
 
 @dataclass
