@@ -204,13 +204,12 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if paths is None or not len(paths.ends):
         return None
     span = seen.recent(at, rule)
-    lost, sent = paths.lost[span].sum(axis=0), paths.sent[span].sum(axis=0)
     downs = paths.downs[span].sum(axis=0)
-    timeouts = paths.timeouts[span].sum(axis=0)
-    lost = lost + timeouts
+    lost = (paths.lost[span] + paths.timeouts[span]).sum(axis=0)
+    sent = np.maximum(paths.sent[span].sum(axis=0), lost)
     if lost.sum() < LOSSES_MIN:
         return None
-    found = _most_lossy(seen, paths, lost, np.maximum(sent, lost)) or _lossy_somewhere(lost, sent)
+    found = _most_lossy(seen, paths, lost, sent) or _lossy_somewhere(lost, sent)
     if found is None:
         return None
     place, rate, other_rate, mine = found
@@ -232,8 +231,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
         return None
     text = (
-        f"{place.name} lost {lost[mine].sum():.0f} of about "
-        f"{np.maximum(sent, lost)[mine].sum():.0f} segments "
+        f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
         f"({rate:.2%}), all other paths {other_rate:.4%}, "
     )
     if queued is None:
@@ -358,7 +356,7 @@ def _lossy_somewhere(lost: Array, sent: Array) -> tuple[Place, float, float, Arr
 
     Hosts also lose packets, if their sockets' buffers are full, so this is only a suspicion.
     """
-    mine, sent = lost > 0, np.maximum(sent, lost)
+    mine = lost > 0
     if _rate(lost.sum(), sent.sum()) < LOSS_RATE_MIN or mine.sum() < 2:
         return None
     place = Place("network", f"{int(mine.sum())} paths of several ranks")
