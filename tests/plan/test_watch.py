@@ -92,8 +92,16 @@ def test_weights__survive_a_file_and_wrong_ones_are_one_line(tmp_path: Path) -> 
             watch.read(file)
 
 
-def test_cli__a_plan_of_other_hosts_is_one_line(tmp_path: Path) -> None:
-    routes = replace(clos(2, 1, 2, 8), addresses={"host0": "198.51.100.7", "host1": "198.51.100.8"})
+def test_cli__probing_a_name_twice_is_one_line() -> None:
+    run = weft("plan", "probe", "--from", "a=127.0.0.1", "a=127.0.0.2")
+    assert run.returncode == 2
+    assert "the name a is given to several addresses" in run.stderr
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_cli__a_plan_of_other_hosts_is_one_line(tmp_path: Path, known: bool) -> None:
+    addresses = {"host0": "198.51.100.7", "host1": "198.51.100.8"} if known else {}
+    routes = replace(clos(2, 1, 2, 8), addresses=addresses)
     pairs = assign(routes, {("host0", "host1"): 1_000}, paths=2).pairs
     planfile.write(planfile.Plan("x", {"job": pairs}), tmp_path / "plan.json")
     run = weft("plan", "watch", "--plan", str(tmp_path / "plan.json"), "--seconds", "1")

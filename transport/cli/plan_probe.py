@@ -177,7 +177,11 @@ def chosen(
         raise click.UsageError("give the addresses to probe, or --lab")
     targets = [End(*end_of(word)) for word in to]
     near = end_of(from_) if from_ is not None else (local_address(targets[0].address),) * 2
-    return [End(*near), *(one for one in targets if one.address != near[1])], 1, {}
+    ends = [End(*near), *(one for one in targets if one.address != near[1])]
+    twice = [name for name, count in Counter(one.name for one in ends).items() if count > 1]
+    if twice:
+        raise click.UsageError(f"the name {twice[0]} is given to several addresses")
+    return ends, 1, {}
 
 
 def by_way(routes: Routes) -> dict[tuple[str, str, str], list[tuple[int, int]]]:

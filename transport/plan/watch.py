@@ -113,7 +113,8 @@ class Watch:
 
     def __init__(self, plan: Plan, *, where: Path | None = None) -> None:
         self._where = where
-        pairs = [pair for job in plan.jobs.values() for pair in job]
+        # Plans from routes of the simulator have no addresses.
+        pairs = [pair for job in plan.jobs.values() for pair in job if pair.source_address]
         local = {one: is_local(one) for one in {pair.source_address for pair in pairs}}
         self._pairs: dict[str, PairPlan] = {
             pair.target_address: pair for pair in pairs if local[pair.source_address]
