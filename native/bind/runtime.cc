@@ -404,7 +404,7 @@ void bind_connections(py::module_& module) {
             if (self.forked()) return py::make_tuple(code(Status::forked_child), "");
             return change(family, text, params,
                           [&](const auto& name, const auto& words, auto what, std::string* error) {
-                            return connection->change_policy(name, words, what, engine, error);
+                            return connection->change_policy(name, words, what, error, engine);
                           });
           },
           "(status, error).", py::arg("family"), py::arg("text"), py::arg("params"), py::arg("engine") = -1)

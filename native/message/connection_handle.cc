@@ -54,7 +54,7 @@ void ConnectionHandle::quiesce(DeviceMessage* message) noexcept {
 }
 
 Status ConnectionHandle::change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
-                                       std::int64_t engine, std::string* error) noexcept {
+                                       std::string* error, std::int64_t engine) noexcept {
   try {
     const std::vector<engine::FlowRef> flows = core_->flows_on(engine);
     return flows.empty() ? Status::ok : services_.board->change(family, text, what, &flows, core_->id(), error);

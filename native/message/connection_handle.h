@@ -71,7 +71,7 @@ class ConnectionHandle final : public Connection {
   std::string peer_address() const override { return core_->peer_address(); }
   ConnectionCounters counters() const override { return core_->counters(); }
   Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
-                       std::int64_t engine, std::string* error) noexcept override;
+                       std::string* error, std::int64_t engine) noexcept override;
   std::vector<engine::PolicyInfo> policies() const override;
 
  private:

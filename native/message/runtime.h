@@ -90,7 +90,7 @@ class Connection {
   // Changes a policy of this connection from now on. A path policy is shared by all connections to the same peer.
   // engine: only of the flows on this engine; -1: of all.
   virtual Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
-                               std::int64_t engine, std::string* error) noexcept = 0;
+                               std::string* error, std::int64_t engine = -1) noexcept = 0;
   virtual std::vector<engine::PolicyInfo> policies() const = 0;
 };
 

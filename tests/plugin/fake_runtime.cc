@@ -129,7 +129,8 @@ class FakeConnection final : public Connection {
     return wire_->closed ? Status::connection_closed : Status::ok;
   }
   std::string peer_address() const override { return "fake"; }
-  Status change_policy(const std::string&, const std::string&, engine::PolicyChange, std::string*) noexcept override {
+  Status change_policy(const std::string&, const std::string&, engine::PolicyChange, std::string*,
+                       std::int64_t) noexcept override {
     return Status::internal_error;
   }
   std::vector<engine::PolicyInfo> policies() const override { return {}; }

@@ -165,7 +165,7 @@ TEST(policy_board__changes_reach_live_flows_and_own_choices_stay) {
   CHECK_EQUAL(pair.runtime->change_policy("window", "swift", PolicyChange::policy, &error), Status::ok);
   CHECK_EQUAL(pair.name(*pair.here, "window"), "swift");
   CHECK_EQUAL(pair.name(*pair.there, "window"), "swift");
-  CHECK_EQUAL(pair.here->change_policy("window", "fixed", PolicyChange::policy, -1, &error), Status::ok);
+  CHECK_EQUAL(pair.here->change_policy("window", "fixed", PolicyChange::policy, &error), Status::ok);
   CHECK_EQUAL(pair.runtime->change_policy("window", "swift", PolicyChange::policy, &error), Status::ok);
   CHECK_EQUAL(pair.name(*pair.here, "window"), "fixed");
   for (const auto& [family, policy, params] :
@@ -176,7 +176,7 @@ TEST(policy_board__changes_reach_live_flows_and_own_choices_stay) {
     CHECK_EQUAL(pair.name(*pair.there, family), policy);
   }
   CHECK_EQUAL(pair.runtime->change_policy("credit", "none", PolicyChange::policy, &error), Status::ok);
-  CHECK_EQUAL(pair.here->change_policy("window", "teleport", PolicyChange::policy, -1, &error), Status::invalid_argument);
+  CHECK_EQUAL(pair.here->change_policy("window", "teleport", PolicyChange::policy, &error), Status::invalid_argument);
   CHECK_EQUAL(pair.here->change_policy("credit", "x=1", PolicyChange::params, &error), Status::invalid_argument);
   CHECK_EQUAL(error, "no credit policy is in use, so it has no parameters to change: choose a policy first");
   pair.exchange(1 << 20);
@@ -235,10 +235,10 @@ TEST(policy_board__a_replaced_library_is_unmapped_after_the_quiet_point) {
   };
   Pair pair{Knobs{}};
   std::string error;
-  CHECK_EQUAL(pair.here->change_policy("window", copy, PolicyChange::policy, -1, &error), Status::ok);
+  CHECK_EQUAL(pair.here->change_policy("window", copy, PolicyChange::policy, &error), Status::ok);
   pair.exchange(100'000);
   CHECK(mapped());
-  CHECK_EQUAL(pair.here->change_policy("window", "fixed", PolicyChange::policy, -1, &error), Status::ok);
+  CHECK_EQUAL(pair.here->change_policy("window", "fixed", PolicyChange::policy, &error), Status::ok);
   pair.exchange(100'000);
   CHECK(!mapped());
   std::filesystem::remove_all(folder);

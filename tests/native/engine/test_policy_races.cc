@@ -98,7 +98,7 @@ TEST(policy_races__a_change_unloads_nothing_that_a_dial_has_just_opened) {
     for (; now_ns() < until || changes < 32; ++changes) {
       const auto& [family, text] = change_of(changes);
       std::string error;
-      CHECK_EQUAL(pair.here->change_policy(family, text, PolicyChange::policy, -1, &error), Status::ok);
+      CHECK_EQUAL(pair.here->change_policy(family, text, PolicyChange::policy, &error), Status::ok);
       CHECK_EQUAL(pair.b->change_policy(family, text, PolicyChange::policy, &error), Status::ok);
       std::this_thread::sleep_for(std::chrono::microseconds(50));  // gives dials a chance to lock the policy board
     }
@@ -110,7 +110,7 @@ TEST(policy_races__a_change_unloads_nothing_that_a_dial_has_just_opened) {
     for (int i = 0; now_ns() < until || i < 32; ++i, ++dials) {
       const Ends ends = dial_with(*listener, *pair.b, own_policies(i));
       const auto& [family, text] = change_of(i);
-      CHECK_EQUAL(ends.here->change_policy(family, text, PolicyChange::policy, -1, &error), Status::ok);
+      CHECK_EQUAL(ends.here->change_policy(family, text, PolicyChange::policy, &error), Status::ok);
       exchange(*ends.there, *ends.here, 50'000);
     }
   });
@@ -135,6 +135,6 @@ TEST(policy_races__a_dial_gets_its_path_policy_where_memory_is_used_again) {
     }
     CHECK_EQUAL(name, "weighted");
     // Change the policy, so that the dial's policy is freed and its memory is used again.
-    CHECK_EQUAL(ends.here->change_policy("path", "reps", PolicyChange::policy, -1, &error), Status::ok);
+    CHECK_EQUAL(ends.here->change_policy("path", "reps", PolicyChange::policy, &error), Status::ok);
   }
 }
