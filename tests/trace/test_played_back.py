@@ -313,7 +313,7 @@ def test_command__says_what_the_trace_lacks(original: tuple[Result, Path], tmp_p
     assert "note: 8 operations are left out: the trace lacks their begin, " in done.stderr
     assert "note: 16 operations are left out: the trace does not tell their size" in done.stderr
     assert "note: 2 operations of 0 bytes are played back with 1 byte" in done.stderr
-    assert "note: no end: process" in done.stderr
+    assert "note: no end: rank" in done.stderr
     assert json.loads(done.stdout)["notes"]
     done = weft_sim(*words, "--set", "network.hosts=8,9", "-j", "1")
     assert "note: 16 operations are left out" in done.stderr
