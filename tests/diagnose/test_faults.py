@@ -156,14 +156,14 @@ def pipeline(folder: Path, *faults: dict[str, Any]) -> Path:
         {"name": "norm", "collective": "all_reduce_ring", "size_bytes": 64},
         {"name": "optimizer", "compute_ns": 100_000, "after": "norm"},
     ]
-    work = {"name": "training", "pattern": "steps", "repeats": 9, "launch_ns": 2_000, "noise": 0.02,
+    work = {"name": "training", "pattern": "steps", "repeats": 12, "launch_ns": 2_000, "noise": 0.02,
             "operations": operations}  # fmt: skip
     network = {"hosts": 4, "hosts_per_leaf": 2, "spines": 2, "queue_bytes": "1 MB"}
     return traced(folder, *faults, network=network, workload=[work])
 
 
 def test_pipeline__a_stage_of_one_rank_is_compared_with_its_own_past(tmp_path: Path) -> None:
-    fault = {"kind": "straggler", "rank": 2, "at_step": 5, "compute_factor": 1.5}
+    fault = {"kind": "straggler", "rank": 2, "at_step": 7, "compute_factor": 1.5}
     first = judged(pipeline(tmp_path, fault)).findings[0]
     assert (first.kind, first.place.name, first.certain) == (
         "non_communication_slow",
@@ -174,4 +174,4 @@ def test_pipeline__a_stage_of_one_rank_is_compared_with_its_own_past(tmp_path: P
 
 def test_pipeline__without_a_fault_is_healthy(tmp_path: Path) -> None:
     found = judged(pipeline(tmp_path))
-    assert (found.findings, found.iterations) == ((), 9)
+    assert (found.findings, found.iterations) == ((), 12)

@@ -159,7 +159,9 @@ def test_live__a_share_that_goes_away_is_one_line(tmp_path: Path) -> None:
     assert err.count(f"{share} is gone: no host is judged until it is back") == 1
     assert "Traceback" not in err
     assert ": 2 ranks, " in err
-    assert sorted(one.name.partition("-")[0] for one in share.iterdir()) == ["weft"]
+    # A busy machine may make a rank late, which is a verdict.
+    names = {one.name.partition("-")[0] for one in share.iterdir()}
+    assert names - {"verdicts.jsonl"} == {"weft"}
 
 
 def test_live__a_share_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

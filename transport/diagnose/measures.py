@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from transport.diagnose.alone import (
     DEVIATIONS,
     FEW_PEERS,
-    HISTORY_MAX,
-    HISTORY_MIN,
     LASTING,
     RECENT,
     grown,
@@ -28,6 +26,7 @@ SLOW = float(np.log(1.5))
 # A pair is also slow if its messages take more than 2.5 times as long as those of other pairs.
 SLOW_ALONE = float(np.log(2.5))
 FEW_PAIRS = 8
+HISTORY_MIN, HISTORY_MAX = 2, 50  # fewest and most windows whose median is the usual time
 STAGES_MAX = 64  # a longer chain of sends is no pipeline
 
 
