@@ -156,7 +156,8 @@ def pipeline(folder: Path, *faults: dict[str, Any]) -> Path:
         {"name": "norm", "collective": "all_reduce_ring", "size_bytes": 64},
         {"name": "optimizer", "compute_ns": 100_000, "after": "norm"},
     ]
-    work = {"name": "training", "pattern": "steps", "repeats": 12, "launch_ns": 2_000, "noise": 0.02,
+    work = {"name": "training", "pattern": "steps", "repeats": 12, "launch_ns": 2_000,
+            "noise": 0.02,
             "operations": operations}  # fmt: skip
     network = {"hosts": 4, "hosts_per_leaf": 2, "spines": 2, "queue_bytes": "1 MB"}
     return traced(folder, *faults, network=network, workload=[work])
