@@ -303,7 +303,10 @@ Status RuntimeImpl::start(std::string* error) {
   }
   if (!knobs_.weights.empty()) {
     weights_ = std::make_unique<PathWeights>(knobs_.weights, &board_);
-    if (weights_->start() != Status::ok) return Status::system_error;
+    if (weights_->start() != Status::ok) {
+      *error = "cannot start the thread that follows WEFT_WEIGHTS";
+      return Status::system_error;
+    }
   }
   if (!knobs_.record_file.empty()) {
     const Status status = start_recording(knobs_.record_file, nullptr, error);

@@ -86,6 +86,7 @@ def test_weights__survive_a_file_and_wrong_ones_are_one_line(tmp_path: Path) -> 
         ("", "is no file of weights"),
         ('{"weft_weights":9}', "is version 9 of weights; this weft reads 1"),
         ('{"weft_weights":1,"processes":{"1":{"a":{"0":[2.0]}}}}', "is no file of weights"),
+        ('{"weft_weights":1,"processes":{"1":{"a":{"x":[1.0]}}}}', "is no file of weights"),
     ):
         file.write_text(text)
         with pytest.raises(watch.WeightsError, match=said):

@@ -36,6 +36,7 @@ from transport.diagnose.live.summary import Summary
 from transport.live.signals import Signals
 from transport.plan.routes import Routes
 from transport.trace.store import TraceExtraError
+from transport.trace.text import printable
 
 STALE_INTERVALS = 4  # a host's file that did not change for so many intervals is stale
 STALE_S_MIN = 10.0
@@ -261,7 +262,7 @@ class Live:
 
     def say(self, line: str) -> None:
         """Says a line on stderr."""
-        click.echo("weft: " + report.printable(" ".join(line.split())), err=True)
+        click.echo("weft: " + printable(" ".join(line.split())), err=True)
 
     @contextlib.contextmanager
     def _served(self) -> Iterator[None]:

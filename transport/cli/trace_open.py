@@ -11,6 +11,7 @@ import click
 
 from transport.cli.check import progress_on_a_terminal
 from transport.cli.output import unwritten
+from transport.trace.text import printable
 
 if TYPE_CHECKING:
     from transport.trace.matrix import Filters
@@ -106,11 +107,6 @@ def show_notes(notes: Sequence[str]) -> None:
         click.echo(f"note: {printable(note)}")
     if notes[NOTES_MAX:]:
         click.echo(f"note: {len(notes) - NOTES_MAX} more notes: --json has them all")
-
-
-def printable(text: str) -> str:
-    """The text with control characters escaped: names in traces may have any."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def write_text(text: str, out: Path) -> None:

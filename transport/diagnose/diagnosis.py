@@ -86,13 +86,13 @@ def judged(
         found += _slow(facts, settings)
     notes = list(notes)
     if not any(one.certain for one in found):
-        notes += grown(windows)
+        notes += note_of_longer(windows)
     return Diagnosis(
         tuple(found), windows.count, windows.usual_ns, len(facts.processes), tuple(notes)
     )
 
 
-def grown(windows: Windows) -> list[str]:
+def note_of_longer(windows: Windows) -> list[str]:
     """A note if the iterations became longer and stayed so, which no finding explains."""
     lengths_ns = np.diff(windows.starts_ns)
     if len(lengths_ns) < 2 * GROWN_WINDOWS:

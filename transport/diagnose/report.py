@@ -11,6 +11,7 @@ import numpy as np
 from transport.diagnose.diagnosis import Diagnosis
 from transport.diagnose.finding import Finding
 from transport.sim.units import time_text
+from transport.trace.text import printable
 
 SIMULATED_NS_MAX = 10**17  # later times are times of day, after 1973
 
@@ -50,11 +51,6 @@ def lines_of(one: Finding, folder: str) -> list[str]:
         f"  do:       {one.advice}",
     ]
     return [printable(line) for line in lines]
-
-
-def printable(text: str) -> str:
-    """The text with control characters escaped: names in traces and summaries may have any."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def as_json(found: Diagnosis) -> dict[str, Any]:

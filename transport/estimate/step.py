@@ -98,11 +98,11 @@ class Step:
     def _forward(self, stage: int, chunk: int, batch: int) -> None:
         name = f"forward {chunk}.{batch}"
         after = [f"{name} from {chunk - 1}"] if chunk else []
-        done = self._layers(name, stage, chunk, 1.0, after)
+        self._layers(name, stage, chunk, 1.0, after)
         if chunk == self.last_chunk:
-            self.add(name, stage, MAIN, COMPUTE, self.head_ns(), done)
+            self.add(name, stage, MAIN, COMPUTE, self.head_ns())
             return
-        self.add(name, stage, MAIN, COMPUTE, 0.0, done)
+        self.add(name, stage, MAIN, COMPUTE, 0.0)
         self._send(f"forward {chunk + 1}.{batch} from {chunk}", stage, "forward", name)
 
     def _backward(self, stage: int, chunk: int, batch: int) -> list[str]:
@@ -118,10 +118,8 @@ class Step:
         again = 1.0 if self.plan.recompute else 0.0
         reduces = self.plan.zero == 3 or batch == self.plan.microbatches - 1
         reduced: list[str] = []
-        done = self._layers(
-            name, stage, chunk, BACKWARD + again, after, reduced if reduces else None
-        )
-        self.add(name, stage, MAIN, COMPUTE, 0.0, done)
+        self._layers(name, stage, chunk, BACKWARD + again, after, reduced if reduces else None)
+        self.add(name, stage, MAIN, COMPUTE, 0.0)
         if chunk:
             self._send(f"backward {chunk - 1}.{batch} from {chunk}", stage, "backward", name)
         return reduced
@@ -129,8 +127,8 @@ class Step:
     def _layers(
         self, name: str, stage: int, chunk: int, passes: float, after: list[str],
         reduced: list[str] | None = None,
-    ) -> list[str]:  # fmt: skip
-        """The layers of a chunk, one after the other; returns what must have ended after them.
+    ) -> None:  # fmt: skip
+        """The layers of a chunk, one after the other on the stage's main stream.
 
         passes: how often a layer computes what its forward pass does. reduced: takes the names of
         the tasks that reduce gradients; None: gradients stay here.
@@ -157,7 +155,6 @@ class Step:
                     self._reduce(f"{name} gradients {buckets}", stage, bucket_bytes, one)
                 )
                 bucket_bytes, buckets = 0.0, buckets + 1
-        return []
 
     def _between_parts(self, layer: str, stage: int, sums: int, passes: float) -> None:
         """What the parts of a layer exchange before the next layer can begin."""

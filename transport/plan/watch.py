@@ -69,7 +69,7 @@ def read(file: Path) -> Weights:
             )
         return {
             str(pid): {
-                str(peer): {str(engine): _weights(row) for engine, row in engines.items()}
+                str(peer): {str(int(engine)): _weights(row) for engine, row in engines.items()}
                 for peer, engines in peers.items()
             }
             for pid, peers in found["processes"].items()
