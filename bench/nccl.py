@@ -1,4 +1,4 @@
-"""Measures NCCL over weft and over its Socket transport on this host: collectives and DDP.
+"""Measures NCCL over weft and over its Socket transport on this host: collectives and training.
 
 A run over weft counts only if NCCL's own log says `via NET/weft`.
 """
@@ -35,6 +35,7 @@ from bench.lib.nccl_hosts import Hosts, hosts, newly, shares
 from transport import native
 
 RUN_S_MAX = 240.0
+OPERATIONS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter")
 SIZES = (8, 1_024, 65_536, 1 << 20, 16 << 20, 128 << 20, 512 << 20)
 # NVLink multicast would bypass the transport for reductions.
 UNICAST = {"NCCL_NVLS_ENABLE": "0", "NCCL_MNNVL_ENABLE": "0", "NCCL_COLLNET_ENABLE": "0"}
@@ -43,7 +44,7 @@ SOCKET = NET_ONLY | {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
 CTAS = {"NCCL_MIN_CTAS": "4", "NCCL_MAX_CTAS": "4"}
 FIXED = {**CTAS, "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 COLUMNS = ("contender", "operation", "size_bytes", "time_us", "algbw", "busbw", "worst", "wrong")
-DDP_COLUMNS = ("contender", "steps", "step_ms", "first_loss_bits", "last_loss_bits")
+TRAIN_COLUMNS = ("contender", "steps", "step_ms", "first_loss_bits", "last_loss_bits")
 
 
 def threads(count: int, each: int) -> dict[str, str]:
@@ -63,6 +64,7 @@ def contenders() -> dict[str, dict[str, str]]:
     """Contender -> its environment. NVLink and SHM are included for reference."""
     return {
         "weft": weft(),
+        "weft grant": weft() | {"WEFT_CREDIT_POLICY": "grant"},
         "Socket": SOCKET,
         "Socket 2x1": threads(2, 1),
         "Socket 2x2": threads(2, 2),
@@ -180,7 +182,7 @@ class Measured:
 
 
 def measure(
-    gpus: int, repeats: int, sizes: list[int], names: list[str], where: Hosts, found: Measured
+    gpus: int, repeats: int, task: Config, names: list[str], where: Hosts, found: Measured
 ) -> None:
     """Measures run by run into `found`, so that an interrupt keeps the finished runs."""
     known = contenders()
@@ -188,7 +190,7 @@ def measure(
         before, dropped = where.carried(), where.dropped()
         said: Config = {"contender": name, "round": round_}
         try:
-            (result,) = run(name, known[name], gpus, {"ddp": False, "sizes": sizes}, where)
+            (result,) = run(name, known[name], gpus, task, where)
         except click.ClickException as error:
             found.failed.append(said | {"failed": error.message})
             continue
@@ -217,26 +219,26 @@ def ratios(summary: list[Config]) -> list[Config]:
     """weft's speed / speed of NCCL's Socket transport, with its defaults and its best settings."""
     found = []
     for row in summary:
-        if row["contender"] != "weft":
+        if not row["contender"].startswith("weft"):
             continue
         same = [r for r in summary if all(r[c] == row[c] for c in ("operation", "size_bytes"))]
         rivals = {r["contender"]: r["busbw"] for r in same if r["contender"].startswith("Socket")}
         if not rivals:
             continue
         best = max(rivals, key=lambda name: rivals[name])
-        line = {"operation": row["operation"], "size_bytes": row["size_bytes"], "best": best}
+        line = {column: row[column] for column in COLUMNS[:3]} | {"best": best}
         line["over_best"] = row["busbw"] / rivals[best]
         line["over_default"] = row["busbw"] / rivals["Socket"] if "Socket" in rivals else None
         found.append(line)
     return found
 
 
-def compare_ddp(gpus: int, json_path: str | None) -> None:
-    """Runs DDP over each network; training losses must be equal bit for bit."""
+def compare_training(kind: str, gpus: int, json_path: str | None) -> None:
+    """Trains over each network; losses must be equal bit for bit."""
     rows, losses, facts = [], {}, {}
     for _, name in rounds(1, ("weft", "Socket")):
         variables = (weft() if name == "weft" else SOCKET) | FIXED
-        results = run(name, variables, gpus, {"ddp": True, "sizes": []})
+        results = run(name, variables, gpus, {"train": kind, "sizes": []})
         facts = results[0]["facts"]
         losses[name] = sorted(result["found"]["loss_bits"] for result in results)
         bits = losses[name][0]
@@ -246,8 +248,9 @@ def compare_ddp(gpus: int, json_path: str | None) -> None:
         )
     same = losses["weft"] == losses["Socket"]
     words = "equal" if same else "DIFFERENT"
-    found = document("nccl-ddp", rows, equal=same, losses=losses, driver=driver(), **facts)
-    emit(found, json_path, DDP_COLUMNS, [f"losses of all ranks and steps: {words} bit for bit"])
+    more = {"gpus": gpus, "equal": same, "losses": losses, "driver": driver()}
+    found = document(f"nccl-{kind}", rows, **more, **facts)
+    emit(found, json_path, TRAIN_COLUMNS, [f"losses of all ranks and steps: {words} bit for bit"])
     verdict(same)
 
 
@@ -262,7 +265,16 @@ def compare_ddp(gpus: int, json_path: str | None) -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="A lab file: each rank runs on its own host, across the lab's paths; needs root.",
 )
-@click.option("--ddp", is_flag=True, help="Compare the losses of DDP steps over weft and Socket.")
+@click.option(
+    "--operation",
+    "operations",
+    multiple=True,
+    type=click.Choice(OPERATIONS),
+    default=OPERATIONS[:2],
+    show_default=True,
+)
+@click.option("--ddp", "kind", flag_value="ddp", help="Compare losses of DDP, weft and Socket.")
+@click.option("--fsdp", "kind", flag_value="fsdp", help="Compare losses of FSDP likewise.")
 @json_option
 def command(
     gpus: int,
@@ -270,16 +282,17 @@ def command(
     sizes: tuple[int, ...],
     only: tuple[str, ...],
     lab_file: Path | None,
-    ddp: bool,
+    operations: tuple[str, ...],
+    kind: str | None,
     json_path: str | None,
 ) -> None:
     """Measures NCCL collectives over weft and Socket, without P2P and SHM; checks every result."""
     if not native.PLUGIN_PATH.exists():
         raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
-    if ddp:
+    if kind is not None:
         if lab_file is not None:
-            raise click.UsageError("--ddp compares sums, not networks: leave --lab out")
-        compare_ddp(gpus, json_path)
+            raise click.UsageError(f"--{kind} compares sums, not networks: leave --lab out")
+        compare_training(kind, gpus, json_path)
         return
     known = contenders()
     unknown = [name for name in only if name not in known]
@@ -288,14 +301,16 @@ def command(
     names = [n for n in known if not only or n in only]
     measured = Measured()
     with interruptible() as cut, hosts(lab_file, gpus) as where:
-        measure(gpus, repeats, list(sizes), names, where, measured)
+        task = {"train": "", "sizes": list(sizes), "operations": list(operations)}
+        measure(gpus, repeats, task, names, where, measured)
     facts = measured.facts
     if lab_file is not None:
         facts |= {"lab": tomllib.loads(lab_file.read_text())}
     summary = medians(measured.rows)
     found_ratios = ratios(summary)
     notes = [
-        f"{r['operation']} {r['size_bytes']} B: {r['over_best']:.2f}x Socket's best ({r['best']})"
+        f"{r['contender']}, {r['operation']} {r['size_bytes']} B: "
+        f"{r['over_best']:.2f}x Socket's best ({r['best']})"
         + (f", {r['over_default']:.2f}x its default" if r["over_default"] else "")
         for r in found_ratios
     ]

@@ -67,7 +67,7 @@ def command(gpus: int, repeats: int, json_path: str | None) -> None:
     """Measures all-reduces over weft without and with a trace, in pairs; checks every sum."""
     if not native.PLUGIN_PATH.exists():
         raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
-    task = {"ddp": False, "sizes": list(CALLS), "calls": CALLS, "operations": ["all_reduce"]}
+    task = {"train": "", "sizes": list(CALLS), "calls": CALLS, "operations": ["all_reduce"]}
     rows: list[Config] = []
     facts: Config = {}
     with interruptible() as cut:

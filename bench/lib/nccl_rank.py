@@ -1,4 +1,4 @@
-"""Runs one rank of `bench nccl`: timed collectives with exact results, or a few DDP steps.
+"""Runs one rank of `bench nccl`: timed collectives with exact results, or steps of training.
 
 The environment, which the parent sets, selects the network.
 """
@@ -12,8 +12,8 @@ import sys
 import time
 from typing import Any
 
-DDP_STEPS = 200
-DDP_BATCH, DDP_WIDTH = 64, 512
+STEPS = 200
+BATCH, WIDTH = 64, 512
 
 
 def check_all_reduce(torch: Any, device: Any, dist: Any, count: int) -> int:
@@ -34,6 +34,27 @@ def check_all_to_all(torch: Any, device: Any, dist: Any, count: int) -> int:
     out = torch.empty_like(data)
     dist.all_to_all_single(out, data)
     want = torch.cat([place + (of * ranks + rank) * 1_000_003 for of in range(ranks)])
+    return int((out != want).sum())
+
+
+def check_all_gather(torch: Any, device: Any, dist: Any, count: int) -> int:
+    """Number of wrong elements of an all-gather; part i holds i and the index."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    place = torch.arange(count // ranks, dtype=torch.int32, device=device) % 1_000_003
+    out = torch.empty(count, dtype=torch.int32, device=device)
+    dist.all_gather_into_tensor(out, place + rank * 1_000_003)
+    want = torch.cat([place + of * 1_000_003 for of in range(ranks)])
+    return int((out != want).sum())
+
+
+def check_reduce_scatter(torch: Any, device: Any, dist: Any, count: int) -> int:
+    """Number of wrong elements of a reduce-scatter in which every element differs."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    each = count // ranks
+    index = torch.arange(count, dtype=torch.int32, device=device) % 1_000_003
+    out = torch.empty(each, dtype=torch.int32, device=device)
+    dist.reduce_scatter_tensor(out, index * (rank + 1))
+    want = index[rank * each : (rank + 1) * each] * (ranks * (ranks + 1) // 2)
     return int((out != want).sum())
 
 
@@ -59,54 +80,69 @@ def timed(torch: Any, call: Any, iterations: int) -> tuple[float, dict[str, floa
     return took / iterations, cost
 
 
+def calls(torch: Any, dist: Any, device: Any, count: int) -> dict[str, tuple[Any, Any]]:
+    """Operation -> its call, on buffers of its own, and its check."""
+    data = torch.ones(count, dtype=torch.int32, device=device)
+    out = torch.empty_like(data)
+    part = torch.ones(count // dist.get_world_size(), dtype=torch.int32, device=device)
+    return {
+        "all_reduce": (lambda: dist.all_reduce(data), check_all_reduce),
+        "all_to_all": (lambda: dist.all_to_all_single(out, data), check_all_to_all),
+        "all_gather": (lambda: dist.all_gather_into_tensor(out, part), check_all_gather),
+        "reduce_scatter": (lambda: dist.reduce_scatter_tensor(part, data), check_reduce_scatter),
+    }
+
+
 def collectives(torch: Any, dist: Any, device: Any, task: dict[str, Any]) -> list[dict[str, Any]]:
     """A row for each operation and size; sizes are of the whole buffer, as in nccl-tests.
 
-    The task may choose `operations` and, by size, the number of `calls`.
+    The task chooses `operations` and may choose, by size, the number of `calls`.
     """
     ranks = dist.get_world_size()
     rows = []
     for size in task["sizes"]:
         count = max(size // 4 // ranks, 1) * ranks
-        data = torch.ones(count, dtype=torch.int32, device=device)
-        out = torch.empty_like(data)
         usual = max(3, min(50, (256 << 20) // (count * 4)))
         iterations = task.get("calls", {}).get(str(size), usual)
-        calls = {
-            "all_reduce": (lambda data=data: dist.all_reduce(data), check_all_reduce),
-            "all_to_all": (
-                lambda out=out, data=data: dist.all_to_all_single(out, data),
-                check_all_to_all,
-            ),
-        }
-        for name in task.get("operations", calls):
-            call, check = calls[name]
+        known = calls(torch, dist, device, count)
+        for name in task["operations"]:
+            call, check = known[name]
             wrong = check(torch, device, dist, count)
             took, cost = timed(torch, call, iterations)
             wrong += check(torch, device, dist, count)
-            factor = 2 * (ranks - 1) / ranks if name == "all_reduce" else (ranks - 1) / ranks
+            factor = (ranks - 1) / ranks * (2 if name == "all_reduce" else 1)
             algbw = count * 4 / took / 1e9
             row = {"operation": name, "size_bytes": count * 4, "time_us": took * 1e6}
             rows.append(row | {"algbw": algbw, "busbw": algbw * factor, "wrong": wrong} | cost)
     return rows
 
 
-def ddp(torch: Any, device: Any) -> dict[str, Any]:
+def wrapped(torch: Any, device: Any, module: Any, kind: str) -> Any:
+    """The module, data parallel (ddp) or sharded (fsdp)."""
+    if kind == "ddp":
+        return torch.nn.parallel.DistributedDataParallel(module, device_ids=[device])
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    for at, layer in enumerate(module):
+        if isinstance(layer, torch.nn.Linear):
+            module[at] = FullyShardedDataParallel(layer, device_id=device)
+    return FullyShardedDataParallel(module, device_id=device)
+
+
+def train(torch: Any, device: Any, kind: str) -> dict[str, Any]:
     """Trains a small model; returns its losses as bits of float32, and the time of a step."""
     torch.use_deterministic_algorithms(True)
     torch.manual_seed(1)
-    layers = [torch.nn.Linear(DDP_WIDTH, DDP_WIDTH), torch.nn.GELU()] * 1
-    for _ in range(3):
-        layers += [torch.nn.Linear(DDP_WIDTH, DDP_WIDTH), torch.nn.GELU()]
-    model = torch.nn.parallel.DistributedDataParallel(
-        torch.nn.Sequential(*layers, torch.nn.Linear(DDP_WIDTH, 1)).to(device),
-        device_ids=[device],
-    )
+    layers = []
+    for _ in range(4):
+        layers += [torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU()]
+    module = torch.nn.Sequential(*layers, torch.nn.Linear(WIDTH, 1)).to(device)
+    model = wrapped(torch, device, module, kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     source = torch.Generator(device="cpu").manual_seed(100 + torch.distributed.get_rank())
     bits, times = [], []
-    for _ in range(DDP_STEPS):
-        batch = torch.randn(DDP_BATCH, DDP_WIDTH, generator=source).to(device)
+    for _ in range(STEPS):
+        batch = torch.randn(BATCH, WIDTH, generator=source).to(device)
         begin = time.perf_counter()
         loss = (model(batch) - batch.mean(dim=1, keepdim=True)).square().mean()
         optimizer.zero_grad()
@@ -126,14 +162,14 @@ def main() -> None:
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
-    if task["ddp"]:
-        found: Any = ddp(torch, device)
+    if task["train"]:
+        found: Any = train(torch, device, task["train"])
     else:
         found = collectives(torch, dist, device, task)
     version = ".".join(map(str, torch.cuda.nccl.version()))
     facts = {"torch": torch.__version__, "nccl": version, "gpu": torch.cuda.get_device_name(device)}
     dist.destroy_process_group()
-    if rank == 0 or task["ddp"]:
+    if rank == 0 or task["train"]:
         print("RESULT " + json.dumps({"found": found, "facts": facts}), flush=True)
 
 

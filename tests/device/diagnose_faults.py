@@ -1,7 +1,8 @@
-"""Diagnoses real training with faults: PyTorch DDP, FSDP and a pipeline on two GPUs over weft.
+"""Diagnoses real training with faults: PyTorch DDP, FSDP and a pipeline over weft.
 
 Usage: python -m tests.device.diagnose_faults JSON [TRACES [CASE...]]. TRACES: a folder for archives
-of traces whose verdict was wrong. CASE: only these, as ddp-absent. Needs DuckDB.
+of traces whose verdict was wrong. CASE: only these, as ddp-absent. Needs DuckDB. There are four
+ranks, or as many as GPUs, if CHECK_GPUS says that there are more than the default of two.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from transport.cli.output import write_json
 from transport.diagnose import Settings, diagnose, settled_ns
 from transport.trace import open_store
 
-RANKS = 4
+GPUS = int(os.environ.get("CHECK_GPUS", "2"))
+RANKS = max(4, GPUS)
 HEALTHY = 60  # iterations before a fault
 FAULTY_S = 4.0
 ARCHIVES_MAX = 6
@@ -70,7 +72,7 @@ def start(case: Case, folder: Path, stack: ExitStack) -> list[subprocess.Popen[s
     }  # fmt: skip
     processes = []
     for rank in range(RANKS):
-        mine = {"RANK": str(rank), "CHECK_GPU": str(rank % 2), "NCCL_HOSTID": f"host{rank}"}
+        mine = {"RANK": str(rank), "CHECK_GPU": str(rank % GPUS), "NCCL_HOSTID": f"host{rank}"}
         one = subprocess.Popen(
             [sys.executable, "-m", "tests.device.diagnose_rank", case.job, "60"],
             env=base | mine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -1,6 +1,7 @@
-"""Compares traces of a stock NCCL with arithmetic and with PyTorch's own profiler, on two GPUs.
+"""Compares traces of a stock NCCL with arithmetic and with PyTorch's own profiler.
 
-Usage: python -m tests.device.trace_checks [JSON]. Without JSON, prints the findings only.
+Usage: python -m tests.device.trace_checks [JSON [GPUS]]. Without JSON, prints the findings only.
+With two GPUs, the default, all checks; with more, only the volumes of a rank on each GPU.
 """
 
 from __future__ import annotations
@@ -136,21 +137,20 @@ def check_volumes(name: str, ranks: int, algorithm: str, trace: Trace) -> list[d
     return rows
 
 
-def volumes() -> list[dict[str, Any]]:
+def volumes(gpus: int) -> list[dict[str, Any]]:
     rows = []
-    runs: list[tuple[str, int, str, dict[str, str]]] = [
-        ("2 ranks, ring", 2, "Ring", {}),
-        ("2 ranks, tree", 2, "Tree", {}),
-        ("4 ranks on 2 GPUs, ring", 4, "Ring", {}),
-        ("4 ranks on 2 GPUs, tree", 4, "Tree", {}),
+    runs = [
+        (f"{ranks} ranks on {gpus} GPUs, {algorithm.lower()}", ranks, algorithm)
+        for ranks in ((2, 4) if gpus == 2 else (gpus,))
+        for algorithm in ("Ring", "Tree")
     ]
-    for name, ranks, algorithm, more in runs:
+    for name, ranks, algorithm in runs:
         with tempfile.TemporaryDirectory() as text:
             # NCCL_ALGO can set an algorithm for one function; all other functions use the ring.
             algo = "ring;allreduce:tree" if algorithm == "Tree" else "ring"
-            variables = weft() | {"NCCL_ALGO": algo, "NCCL_PROTO": "Simple"} | more
+            variables = weft() | {"NCCL_ALGO": algo, "NCCL_PROTO": "Simple"}
             try:
-                results = launch("collectives", ranks, 2, Path(text), variables)
+                results = launch("collectives", ranks, gpus, Path(text), variables)
             except (RuntimeError, subprocess.TimeoutExpired) as error:
                 rows.append(
                     {"run": name, "function": "failed: " + str(error)[-300:], "equal": False}
@@ -160,7 +160,30 @@ def volumes() -> list[dict[str, Any]]:
             trace = Trace(Path(text))
             print(name, dict(trace.counts[0]), trace.algorithms, "dropped", trace.dropped)
             checked = check_volumes(name, ranks, algorithm, trace)
+            checked += check_matrix(name, Path(text), trace)
             rows += [row | {"wrong_elements": wrong} for row in checked]
+    return rows
+
+
+def matrix(folder: Path, function: str) -> Edges:
+    """What `weft trace matrix` says: edge (sender, receiver) -> bytes."""
+    words = [sys.executable, "-m", "transport", "trace", "matrix", str(folder), "--json", "-"]
+    done = subprocess.run([*words, "--op", function], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(f"weft trace matrix: {done.stderr[-500:]}")
+    cells = json.loads(done.stdout)["cells"]
+    return {(int(c["from"]), int(c["to"])): c["value"] for c in cells if c["state"] == "measured"}
+
+
+def check_matrix(name: str, folder: Path, trace: Trace) -> list[dict[str, Any]]:
+    """Compares the command's matrices with the segments, whose volumes are checked themselves."""
+    rows = []
+    for function, edges in sorted((k, v) for k, v in trace.sent.items() if k != "?"):
+        said = {edge: count for edge, count in matrix(folder, function).items() if count}
+        rows.append({"run": name, "function": f"weft trace matrix --op {function}",
+                     "edges": len(said), "measured_bytes": sum(said.values()),
+                     "expected_bytes": sum(edges.values()),
+                     "equal": said == {edge: n for edge, n in edges.items() if n}})  # fmt: skip
     return rows
 
 
@@ -201,7 +224,8 @@ def nvlink() -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    rows = volumes() + nvlink() + profiles()
+    gpus = int(sys.argv[2]) if len(sys.argv) > 2 else 2
+    rows = volumes(gpus) + (nvlink() + profiles() if gpus == 2 else [])
     for row in rows:
         print(json.dumps(row))
     import torch

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Checks weft with as many ranks as GPUs, four or more: collectives on loopback, matrices, diagnosis, FSDP.
+# Needs PyTorch with NCCL, numba, DuckDB, cmake, ninja and pybind11, and installs none of them.
+#   usage: tests/device/many_gpus.sh FOLDER GPUS      JSON goes to FOLDER; about 7 minutes
+set -uo pipefail
+cd "$(dirname "$0")/../.."
+out=$(realpath "$1") gpus=$2
+python3 -c 'import transport._native' 2> /dev/null ||
+  python3 -m pip install --quiet --no-build-isolation --no-deps --editable . > "$out/build.log" 2>&1 ||
+  { tail -50 "$out/build.log"; exit 1; }
+export CHECK_GPUS=$gpus
+status=0
+step() {  # NAME COMMAND...: runs all steps, whatever fails
+  local began=$SECONDS name=$1
+  shift
+  timeout 400 "$@" || { status=1; echo "failed: $name"; }
+  echo "$name: $((SECONDS - began)) s"
+}
+step fsdp python3 -m bench nccl --gpus "$gpus" --fsdp --json "$out/nccl-fsdp.json"
+step volumes python3 -m tests.device.trace_checks "$out/trace-checks.json" "$gpus"
+step diagnosis python3 -m tests.device.diagnose_faults "$out/diagnose.json" "$out" ddp-straggler ddp-stopped ddp-killed
+step collectives python3 -m bench nccl --gpus "$gpus" --repeats 1 --only weft --only Socket --only 'Socket 4x4 4 CTAs' \
+  --json "$out/nccl-sizes.json"
+exit "$status"
