@@ -47,6 +47,7 @@ def host_file(shape: Shape, host: int, interval: int, slow_rank: int = -1) -> Ho
     end_ns = begin_ns + gap_ns // 2 + chance.integers(0, 100_000, len(number))
     calls: Table = {
         "process": process, "id": turn + 1, "turn": np.zeros_like(turn),
+        "gpu_wait_ns": np.zeros_like(turn),
         "relays": np.zeros(len(number), bool),
         "comm_id": (1_000 + process).astype(np.uint64),
         "rank": np.full(len(number), host), "ranks": np.full(len(number), shape.hosts),

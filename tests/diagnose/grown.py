@@ -26,7 +26,9 @@ OPERATIONS = ("communicator", "communicator_end", "operation", "operation_end", 
 
 def agent(folder: Path, windows: int = 1000) -> Agent:
     """An agent of all hosts of a simulated job, whose iterations take about a millisecond."""
-    summary = Summary(windows=windows, window_ns=FOREVER_NS, bucket_ns=100_000, late_ns=2_000_000)
+    summary = Summary(
+        windows=windows, kept_ns=0, window_ns=FOREVER_NS, bucket_ns=100_000, late_ns=2_000_000
+    )
     return Agent(Follower(folder, FOREVER_NS), summary, host="all")
 
 

@@ -42,6 +42,7 @@ def facts_of_steps(own_ns: np.ndarray, ends_ns: np.ndarray, **more: Any) -> Fact
         "arrival_ns": np.concatenate([np.full(count, -1), arrival]),
         "end_ns": np.concatenate([begin, arrival + RUN_NS]),
         "relays": np.repeat([False, True], count) & more.get("relays", False),
+        "gpu_wait_ns": np.zeros(2 * count, np.int64),
         "instance": np.concatenate([STEPS + np.arange(count), step]),
     }  # fmt: skip
     order = np.lexsort((columns["begin_ns"], columns["process"]))
@@ -147,6 +148,7 @@ def sends_of_stages(begun_ns: np.ndarray, sent_ns: np.ndarray) -> Facts:
         "root": np.concatenate([rank - 4, rank + 4]), "begin_ns": np.concatenate([later, later]),
         "arrival_ns": np.concatenate([np.full(count, -1), sent]),
         "end_ns": np.concatenate([came, sent + RUN_NS]), "relays": np.zeros(2 * count, bool),
+        "gpu_wait_ns": np.zeros(2 * count, np.int64),
         "instance": np.concatenate([np.arange(count), count + np.arange(count)]),
     }  # fmt: skip
     order = np.lexsort((columns["begin_ns"], columns["process"]))

@@ -13,7 +13,7 @@ from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.finding import Finding
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
-from transport.diagnose.windows import Windows, windows_of
+from transport.diagnose.windows import Windows, judged_windows_of, windows_of
 from transport.plan.routes import Routes
 from transport.trace.store import Store
 
@@ -29,10 +29,10 @@ class Settings:
     """Options of a diagnosis. rule: in how many windows a fault must be seen.
 
     use_paths: False: judges only ranks and pairs of ranks, without weft's records of paths.
-    routes: the links that each path crosses. from_window: windows before this one are not judged.
-    now_ns: the time of day; a job that still runs on this host is judged up to then, any other one
-    up to the end of its trace. patience_ns: a shorter pause never proves a hang, whatever pauses
-    the trace shows. also_slow: looks for what slows the job even if a hang is suspected.
+    routes: the links that each path crosses. from_window: no window before it is judged for
+    slowness. now_ns: the time of day; a job that still runs on this host is judged up to then, any
+    other one up to the end of its trace. patience_ns: a shorter pause never proves a hang, whatever
+    pauses the trace shows.
     """
 
     rule: slow.Rule = field(default_factory=slow.Rule)
@@ -41,7 +41,6 @@ class Settings:
     from_window: int = 0
     now_ns: int | None = None
     patience_ns: int = 0
-    also_slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,12 +76,15 @@ def judged(
     windows = windows_of(facts)
     found = hang.crashes(facts, dead) + calls.mismatches(facts)
     stand = hang.standstill_of(facts, windows)
+    brief = False  # whether the job stands still, but not for long enough to say anything
     if stand is not None and not found:
         patience_ns = int(
             max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.later_ns)
         )
-        found += hang.hangs(facts, stand, max(patience_ns, settings.patience_ns))
-    if not found or (settings.also_slow and not any(one.certain for one in found)):
+        patience_ns = max(patience_ns, settings.patience_ns)
+        found += hang.hangs(facts, stand, patience_ns)
+        brief = facts.end_ns - stand.since_ns < patience_ns
+    if not found or (brief and not any(one.certain for one in found)):
         found += _slow(facts, settings)
     notes = list(notes)
     if not any(one.certain for one in found):
@@ -109,7 +111,7 @@ def note_of_longer(windows: Windows) -> list[str]:
 
 
 def _slow(facts: Facts, settings: Settings) -> list[Finding]:
-    windows = windows_of(facts)
+    windows = judged_windows_of(facts)
     if windows.count == 0:
         return []
     paths = paths_of(facts, windows, settings.routes) if settings.use_paths else None

@@ -17,6 +17,8 @@ from transport.trace.store import Store
 
 Array = NDArray[Any]
 
+SIMULATED_NS_MAX = 10**17  # later times are times of day, after 1973
+
 CALLS = """
 WITH sent AS (
   SELECT process, channel_id, min(posted_ns) AS first_ns FROM messages
@@ -24,7 +26,8 @@ WITH sent AS (
 part AS (
   SELECT c.process, c.operation, min(s.first_ns) FILTER (WHERE c.sends) AS arrival_ns,
     coalesce(max(c.end_ns) FILTER (WHERE NOT c.sends), max(c.end_ns)) AS end_ns,
-    count(*) FILTER (WHERE c.end_ns IS NULL) AS open
+    count(*) FILTER (WHERE c.end_ns IS NULL) AS open,
+    max(c.gpu_wait_ns // greatest(c.steps, 1)) FILTER (WHERE NOT c.sends) AS gpu_wait_ns
   FROM channels c LEFT JOIN sent s ON s.process = c.process AND s.channel_id = c.id
   WHERE c.operation IS NOT NULL GROUP BY ALL)
 SELECT o.process, o.id, m.comm_id, m.rank, m.ranks, coalesce(o.function, '') AS function, o.kind,
@@ -32,7 +35,8 @@ SELECT o.process, o.id, m.comm_id, m.rank, m.ranks, coalesce(o.function, '') AS 
   coalesce(o.root, -1) AS root, coalesce(o.begin_ns, -1) AS begin_ns,
   coalesce(p.arrival_ns, -1) AS arrival_ns,
   CASE WHEN p.open > 0 THEN -1 ELSE coalesce(p.end_ns, o.end_ns, -1) END AS end_ns,
-  coalesce(o.algorithm, '') ILIKE '%tree%' OR o.function IN ('Broadcast', 'Reduce') AS relays
+  coalesce(o.algorithm, '') ILIKE '%tree%' OR o.function IN ('Broadcast', 'Reduce') AS relays,
+  coalesce(p.gpu_wait_ns, 0)::BIGINT AS gpu_wait_ns
 FROM operations o JOIN comms m ON m.process = o.process AND m.id = o.comm
 LEFT JOIN part p ON p.process = o.process AND p.operation = o.id
 ORDER BY o.process, o.begin_ns, o.id
@@ -61,7 +65,8 @@ SELECT g.process, row_number() OVER () AS id, c.pair AS comm_id, 0 AS rank, 2 AS
   coalesce(g.bytes, 0) AS count, '' AS datatype, -1 AS root, coalesce(g.posted_ns, -1) AS begin_ns,
   CASE WHEN g.sends THEN coalesce(g.posted_ns, -1) ELSE -1 END AS arrival_ns,
   CASE WHEN g.status = 0 THEN coalesce(g.end_ns, -1) ELSE -1 END AS end_ns,
-  CASE WHEN g.sends THEN g.process ELSE d.process END AS sender, false AS relays
+  CASE WHEN g.sends THEN g.process ELSE d.process END AS sender, false AS relays,
+  0 AS gpu_wait_ns
 FROM messages g JOIN connections c ON c.process = g.process AND c.id = g.connection
 JOIN connections d ON d.pair = c.pair AND (d.process <> c.process OR d.id <> c.id)
 ORDER BY g.process, g.posted_ns
@@ -116,6 +121,11 @@ class Facts:
     states: dict[int, str]
     # Process -> the addresses at which its peers reach it.
     addresses: dict[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether times are those of a simulation: they begin at 0, not in 1970."""
+        return self.end_ns < SIMULATED_NS_MAX
 
     @cached_property
     def instances(self) -> int:

@@ -67,6 +67,22 @@ def own_ns(calls: dict[str, Array]) -> Array:
     return made
 
 
+def received_ns(calls: dict[str, Array]) -> Array:
+    """For each Recv that has ended, how long its data waited for the GPU of its rank; else -1.
+
+    Only the time since another operation of the rank ended counts: before, the GPU was in that one.
+    """
+    process, end_ns = calls["process"], calls["end_ns"]
+    receives = (calls["function"] == "Recv") & (calls["arrival_ns"] < 0) & (end_ns >= 0)
+    made = np.full(len(process), -1, np.int64)
+    for one in np.unique(process):
+        mine = np.flatnonzero((process == one) & (end_ns >= 0))
+        mine = mine[np.argsort(end_ns[mine], kind="stable")]
+        made[mine] = np.diff(end_ns[mine], prepend=end_ns[mine[:1]])
+    waited: Array = np.where(receives, np.minimum(calls["gpu_wait_ns"], made), -1)
+    return waited
+
+
 def _latest(times: Array, when: Array, side: Literal["left", "right"]) -> Array:
     """For each moment, the latest of the sorted times before it; -1: none."""
     at = np.searchsorted(times, when, side=side)
@@ -102,12 +118,13 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     totals, in_gpu = np.zeros(shape), np.zeros(shape)
     np.add.at(totals, (window, process), excess)
     np.add.at(in_gpu, (window, process), gpu)
-    mine = (own >= 0) & (relaying | alone_of(process, role))
     own = np.where((calls["kind"] == "collective") & ~relaying, np.clip(after_peers, 0, own), own)
+    received = received_ns(calls)
+    begun = np.where(received >= 0, received, arrival - calls["begin_ns"])
+    own = np.where(received >= 0, received, own)
+    mine = (own >= 0) & (relaying | alone_of(process, role))
     more = grown(window[mine], process[mine], kinds[mine], own[mine], shape)
-    began = grown(
-        window[mine], process[mine], kinds[mine], (arrival - calls["begin_ns"])[mine], shape
-    )
+    began = grown(window[mine], process[mine], kinds[mine], begun[mine], shape)
     return Lateness(totals + more, in_gpu + np.minimum(began, more))
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from transport.diagnose.diagnosis import Diagnosis
+from transport.diagnose.facts import SIMULATED_NS_MAX
 from transport.diagnose.finding import Finding
 from transport.sim.units import time_text
 from transport.trace.text import printable
-
-SIMULATED_NS_MAX = 10**17  # later times are times of day, after 1973
 
 
 def looked_at(found: Diagnosis, live: bool = False) -> str:

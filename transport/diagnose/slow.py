@@ -42,7 +42,7 @@ LOADED_RATIO = 1.5  # a link that carries so many times what links beside it do 
 QUEUED_LATER = 2  # windows after a loss whose round-trip times count, too
 # Least share of the delays that a place explains, and of its pairs that are slow.
 SHARE_MIN, PURITY_MIN = 0.25, 0.5
-PAIR_SHARE_MIN = 0.5  # a single pair that explains less is only suspected
+CERTAIN_SHARE = 0.5  # a NIC or a pair that explains less is only suspected: links may be shared
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 
 DELAY_QUERY = (
@@ -124,9 +124,9 @@ def straggler(seen: Seen, at: int, rule: Rule) -> Finding | None:
     return Finding(
         "non_communication_slow", Place("rank", seen.facts.name(one), (rank,)), begin, end,
         _confidence(lost_ns / limit_ns), True,
-        f"{seen.facts.name(one)} took {lost_ns / 1e6:.3f} ms an iteration "
-        f"longer between operations than other ranks ({share:.0%} of it), in {int(often[one])} of "
-        f"{own.shape[0]} iterations; {what}.",
+        f"{seen.facts.name(one)} took {lost_ns / 1e6 / seen.windows.iterations:.3f} ms an "
+        f"iteration longer between operations than other ranks ({share:.0%} of it), in "
+        f"{int(often[one])} of {seen.windows.text_of(own.shape[0])}; {what}.",
         LATE_QUERY, advice, lost_ns=int(lost_ns * own.shape[0]), weight=lost_ns,
         more={"gpu": in_gpu},
     )  # fmt: skip
@@ -176,7 +176,7 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         else "Spread the flows over more links (weft plan), or move the other job."
     )
     confidence = round(min(_confidence(times / float(np.exp(SLOW))), 0.4 + 0.6 * found.share), 2)
-    certain = found.place.kind != "pair" or found.share >= PAIR_SHARE_MIN
+    certain = found.place.kind == "link" or found.share >= CERTAIN_SHARE
     return Finding(kind, found.place, begin, end, confidence, certain, text, DELAY_QUERY, advice,
                    weight=float(excess[bad].sum()), more={"share": found.share})  # fmt: skip
 

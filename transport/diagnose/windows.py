@@ -14,6 +14,9 @@ Array = NDArray[Any]
 
 PERIOD_MAX = 512  # operations of an iteration, at most
 MESSAGES_MIN = 16  # calls of a window, at least, if the program has no collectives
+# A window of a real job lasts at least so long: schedulers of hosts and GPUs delay a rank for up to
+# tens of ms, now and then, which says nothing about the rank.
+WINDOW_MIN_NS = 250_000_000
 LIKE = 0.9  # an iteration is the shortest period that repeats nearly as well as the best one
 
 
@@ -21,12 +24,13 @@ LIKE = 0.9  # an iteration is the shortest period that repeats nearly as well as
 class Windows:
     """Window w is from starts_ns[w] until starts_ns[w + 1]; the last one ends with the trace.
 
-    operations: number of the operations of an iteration.
+    operations: number of the operations of an iteration. iterations: of each window but the last.
     """
 
     starts_ns: Array
     end_ns: int
     operations: int
+    iterations: int = 1
 
     @property
     def count(self) -> int:
@@ -41,12 +45,27 @@ class Windows:
         end = self.starts_ns[last + 1] if last + 1 < self.count else self.end_ns
         return int(self.starts_ns[first]), int(end)
 
+    def text_of(self, count: int) -> str:
+        """A number of windows in words, as "3 iterations"."""
+        if self.iterations == 1:
+            return f"{count} iterations"
+        return f"{count} windows of {self.iterations} iterations"
+
     @property
     def usual_ns(self) -> int:
         """The median length of the windows, without the last one, which the trace may cut off."""
         if self.count < 2:
             return max(self.end_ns - int(self.starts_ns[0]), 1) if self.count else 1
         return max(int(np.median(np.diff(self.starts_ns))), 1)
+
+
+def judged_windows_of(facts: Facts) -> Windows:
+    """The windows in which slowness is judged: so many iterations that none is too short."""
+    each = windows_of(facts)
+    if facts.simulated:
+        return each
+    several = -(-WINDOW_MIN_NS // each.usual_ns)
+    return Windows(each.starts_ns[::several], each.end_ns, each.operations, several)
 
 
 def kinds_of(calls: dict[str, Array]) -> Array:
@@ -84,13 +103,26 @@ def windows_of(facts: Facts) -> Windows:
     if not (calls["kind"] == "collective").any():
         # Messages repeat many times within an iteration, so a window holds several repetitions.
         period *= -(-MESSAGES_MIN // period)
-    times = moments(calls)[mine][::period]
+    # A collective of most ranks begins an iteration, as it divides the calls of all of them.
+    divides = np.where(calls["kind"] == "collective", calls["ranks"], 0)
+    first = int(divides[mine[:period]].argmax())
+    times = moments(calls)[mine][first::period]
     return Windows(np.unique(np.maximum.accumulate(times)), facts.end_ns, period)
 
 
 def moments(calls: dict[str, Array]) -> Array:
-    """The moment of each call's operation: the median of when its ranks began it."""
-    return medians(calls["instance"], begun_ns(calls)).astype(np.int64)
+    """The moment of each call's operation: the median of when its ranks began it.
+
+    Ranks that send nothing, as those that receive, may have called it long before.
+    """
+    instance, sends = calls["instance"], calls["arrival_ns"] >= 0
+    sent = np.zeros(int(instance.max(initial=-1)) + 1, bool)
+    sent[instance[sends]] = True
+    counted = sends | ~sent[instance]
+    made = np.zeros(len(sent), np.int64)
+    made[instance[counted]] = medians(instance[counted], begun_ns(calls)[counted])
+    found: Array = made[instance]
+    return found
 
 
 def medians(groups: Array, values: Array) -> Array:

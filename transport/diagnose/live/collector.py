@@ -19,7 +19,7 @@ from transport.diagnose.live.merge import Job, merged
 from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.refine import refined
 from transport.diagnose.live.share import HostFile
-from transport.diagnose.windows import windows_of
+from transport.diagnose.windows import judged_windows_of
 from transport.trace.store import TraceExtraError
 
 VERSION = 1  # format version of the lines in verdicts.jsonl
@@ -135,7 +135,7 @@ class Collector:
         return made
 
     def _judged(self, job: Job) -> Diagnosis:
-        windows = windows_of(job.facts)
+        windows = judged_windows_of(job.facts)
         first = 0
         if windows.count:
             new = int(np.searchsorted(windows.starts_ns, self._judged_ns)) - self.settings.rule.of

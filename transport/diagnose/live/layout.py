@@ -10,7 +10,7 @@ from transport.diagnose.live.columns import Table
 
 _INT, _ID, _REAL, _TEXT, _FLAG = "i8", "u8", "f8", "O", "?"
 _CALLS = ("process", "id", "rank", "ranks", "sequence", "count", "root", "begin_ns", "arrival_ns",
-          "end_ns", "turn")  # fmt: skip
+          "end_ns", "turn", "gpu_wait_ns")  # fmt: skip
 _MESSAGES = ("process", "connection", "message", "bytes", "status", "posted_ns", "end_ns",
              "first_ns", "segments", "resent")  # fmt: skip
 

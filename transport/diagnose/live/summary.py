@@ -17,7 +17,7 @@ from transport.diagnose.live.columns import Table, chosen, joined, plain, rows_o
 from transport.diagnose.live.follow import Trace
 from transport.diagnose.live.layout import typed
 from transport.diagnose.live.turns import Turns
-from transport.diagnose.windows import kinds_of, period_of
+from transport.diagnose.windows import WINDOW_MIN_NS, kinds_of, period_of
 from transport.trace.gather import GATHERED, ProcessRecords
 from transport.trace.load import Inserter
 from transport.trace.segment import Rows
@@ -27,7 +27,8 @@ Array = NDArray[Any]
 
 LATE_NS = 1_000_000_000  # records of different threads come to files with such a delay
 WINDOWS = 30  # iterations that a summary keeps
-CALLS_MAX = 500  # calls of a process that a summary keeps, or messages of a program without NCCL
+KEPT_NS = 8 * WINDOW_MIN_NS  # short iterations are kept for so long
+CALLS_MAX = 2_000  # calls of a process that a summary keeps, or messages of a program without NCCL
 PENDING_MAX = 400_000  # records of one kind and process that wait for the end of their operations
 ROWS_MAX = 6_000  # at most so many rows in each of events, samples and sent
 BUCKET_NS = 20_000_000  # rounds times in `sent`; doubled while `sent` has too many rows
@@ -103,10 +104,12 @@ class Summary:
     """The recent history of this host's processes.
 
     bucket_ns: times of sent segments and of samples are rounded down to multiples of it. now: the
-    history together with the operations that still run, cut to the last iterations.
+    history together with the operations that still run, cut to the last iterations: `windows` of
+    them or, if those are short, as many as begin within kept_ns.
     """
 
     windows: int = WINDOWS
+    kept_ns: int = KEPT_NS
     window_ns: int = 60_000_000_000
     bucket_ns: int = BUCKET_NS
     late_ns: int = LATE_NS
@@ -184,7 +187,7 @@ class Summary:
         calls = self.now["calls"]
         begin = np.maximum(calls["begin_ns"], calls["arrival_ns"])
         kept = (begin >= self._oldest_ns(calls)) | (calls["end_ns"] < 0)
-        kept &= begin >= _first_ns(calls, self.windows)
+        kept &= begin >= _first_ns(calls, self.windows, self.kept_ns)
         back = _places_from_the_end(calls["process"], begin)
         kept &= back < CALLS_MAX
         self.now["calls"] = chosen(calls, kept)
@@ -218,7 +221,7 @@ def _places_from_the_end(process: Array, begin: Array) -> Array:
     return made
 
 
-def _first_ns(calls: Table, windows: int) -> int:
+def _first_ns(calls: Table, windows: int, kept_ns: int) -> int:
     """When the last `windows` iterations began at the process with most calls; 0: keep all."""
     if not rows_of(calls):
         return 0
@@ -226,7 +229,9 @@ def _first_ns(calls: Table, windows: int) -> int:
     mine = np.flatnonzero(calls["process"] == busiest)
     mine = mine[np.argsort(calls["begin_ns"][mine], kind="stable")]
     period = period_of(kinds_of(calls)[mine])
-    kept = period * windows
+    begins_ns = calls["begin_ns"][mine]
+    iteration_ns = max(int(begins_ns[-1] - begins_ns[0]) * period // max(len(mine), 1), 1)
+    kept = period * max(windows, -(-kept_ns // iteration_ns))
     if len(mine) <= kept:
         return 0
     # Other ranks may have begun a little earlier: half of the iteration before is kept, too.
