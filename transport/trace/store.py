@@ -138,9 +138,11 @@ class Store:
         self.close()
 
 
-def new_store() -> Store:
-    """A store in memory whose tables are empty."""
+def new_store(threads: int | None = None) -> Store:
+    """A store in memory whose tables are empty. threads: that queries use; None: one a core."""
     database = _connect(None)
+    if threads is not None:
+        database.execute(f"SET threads = {threads:d}")
     for table in TABLES:
         database.execute(create(table))
     return Store(database, Path(), ())

@@ -65,7 +65,7 @@ def merged(hosts: Sequence[HostFile], job: str | None) -> Job | None:
     large = _large(processes, tables)
     large = None if large is None else _calls_until(*large, until_ns)
     _cut(processes, tables, until_ns)
-    with new_store() as store:
+    with new_store(threads=1) as store:
         _fill(store, processes, tables, large is None)
         calls, edges = (None, None) if large is None else large
         sent = _sent(tables["sent"], tables["connections"])

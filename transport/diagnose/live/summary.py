@@ -261,7 +261,7 @@ def _asked(
 
     Afterwards `pending` holds all records of operations, new ones included.
     """
-    with new_store() as store:
+    with new_store(threads=1) as store:
         before = {number: pending.setdefault(number, Pending()).rows for number in traces}
         inserter = Inserter(store.database)
         for number, trace in traces.items():
