@@ -19,6 +19,7 @@ BENCHES = {
     "diagnose": "The diagnosis of simulated faults, beside C4D's rule: right verdicts, alarms.",
     "diagnose_live": "What live diagnosis costs the judge of all hosts, and the agent of one.",
     "fabric": "The simulator beside published figures, and its cost by size.",
+    "estimate_measured": "Estimates of operations against measurements of NCCL.",
     "estimate_published": "Estimates of training steps against published runs.",
     "failover": "A flow while paths of a lab are cut and restored: time to move and to return.",
     "fairness": "Jain's index of n flows: weft beside weft, weft beside TCP.",

@@ -1,14 +1,17 @@
 """Compares estimates of training steps with published runs; the same assumptions for all of them.
 
-The runs are those of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU
-Clusters Using Megatron-LM" (SC 2021), table 1: A100 of 80 GB, eight 200 Gb/s InfiniBand NICs a
-node, recomputation. The table has no sizes of microbatches; those here are assumed.
+Sources: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
+Megatron-LM" (SC 2021), table 1; Grattafiori et al., "The Llama 3 Herd of Models" (2024), table 4;
+Jiang et al., "MegaScale" (NSDI 2024), section 6; DeepSeek-AI, "DeepSeek-V3 Technical Report"
+(2024), table 1: 180,000 GPU hours for 10^12 tokens. What they do not say is assumed, and named
+here: sizes of microbatches, and chunks of a pipeline stage.
 """
 
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import click
 
@@ -20,65 +23,110 @@ from transport.estimate.plan import Plan
 from transport.estimate.schedule import run
 from transport.estimate.step import Step
 
-COLUMNS = ("model", "gpus", "tensor", "pipeline", "batch", "published", "estimated", "error")
+COLUMNS = ("run", "gpus", "tensor", "pipeline", "batch", "unit", "published", "estimated", "error")
 
 
 @dataclass(frozen=True)
 class Published:
-    """A run. tflops: what each GPU reached."""
+    """A run. value: Tflop/s that each GPU reached or, if `tokens`, tokens/s of each GPU.
 
+    counted: of the operations that Narayanan et al. count, the part that the source counts. more:
+    fields of the plan.
+    """
+
+    run: str
     model: str
     gpus: int
     tensor: int
     pipeline: int
     batch: int
     micro_batch: int
-    tflops: float
+    value: float
+    gpu: str = "a100-80"
+    inside: str = "nvlink3"
+    between: str = "infiniband-200"
+    sequence: int = 0  # tokens; 0: of the preset
+    flops_times: float = 1.0  # of the GPU's peak in bf16
+    tokens: bool = False
+    more: dict[str, Any] = field(default_factory=dict)
 
 
+def megatron(
+    size: str, gpus: int, tensor: int, pipeline: int, batch: int, micro_batch: int, tflops: float
+) -> Published:
+    name = f"megatron-{size}"
+    return Published(name, name, gpus, tensor, pipeline, batch, micro_batch, tflops,
+                     more={"recompute": True, "flash": False})  # fmt: skip
+
+
+# Interleaved as far as layers allow; batches of the paper's 16 million tokens.
+LLAMA: dict[str, Any] = {"gpu": "h100", "inside": "nvlink4", "between": "ethernet-400"}
+LLAMA_PLAN = {"zero": 2, "sequence": True, "interleave": 7}
+MEGASCALE = {"interleave": 6, "sequence": True, "zero": 2}
 RUNS = (
-    Published("megatron-1.7b", 32, 1, 1, 512, 16, 137),
-    Published("megatron-3.6b", 64, 2, 1, 512, 16, 138),
-    Published("megatron-7.5b", 128, 4, 1, 512, 16, 142),
-    Published("megatron-18b", 256, 8, 1, 1_024, 8, 135),
-    Published("megatron-39b", 512, 8, 2, 1_536, 4, 138),
-    Published("megatron-76b", 1_024, 8, 4, 1_792, 2, 140),
-    Published("megatron-145b", 1_536, 8, 8, 2_304, 2, 148),
-    Published("megatron-310b", 1_920, 8, 16, 2_160, 1, 155),
-    Published("megatron-530b", 2_520, 8, 35, 2_520, 1, 163),
-    Published("megatron-1t", 3_072, 8, 64, 3_072, 1, 163),
-)
+    megatron("1.7b", 32, 1, 1, 512, 16, 137),
+    megatron("3.6b", 64, 2, 1, 512, 16, 138),
+    megatron("7.5b", 128, 4, 1, 512, 16, 142),
+    megatron("18b", 256, 8, 1, 1_024, 8, 135),
+    megatron("39b", 512, 8, 2, 1_536, 4, 138),
+    megatron("76b", 1_024, 8, 4, 1_792, 2, 140),
+    megatron("145b", 1_536, 8, 8, 2_304, 2, 148),
+    megatron("310b", 1_920, 8, 16, 2_160, 1, 155),
+    megatron("530b", 2_520, 8, 35, 2_520, 1, 163),
+    megatron("1t", 3_072, 8, 64, 3_072, 1, 163),
+    Published("llama3-405b, 8K", "llama3-405b", 8_192, 8, 16, 2_048, 1, 430, **LLAMA,
+              more=LLAMA_PLAN),
+    Published("llama3-405b, 16K", "llama3-405b", 16_384, 8, 16, 2_048, 1, 400, **LLAMA,
+              more=LLAMA_PLAN),
+    Published("llama3-405b, long", "llama3-405b", 16_384, 8, 16, 128, 1, 380, **LLAMA,
+              sequence=131_072, more=LLAMA_PLAN | {"context": 16}),
+    Published("megascale: Megatron-LM", "gpt3-175b", 12_288, 8, 8, 6_144, 1, 0.412 * 312,
+              more=MEGASCALE),
+    Published("megascale", "gpt3-175b", 12_288, 8, 8, 6_144, 1, 0.552 * 312, more=MEGASCALE),
+    Published("deepseek-v3", "deepseek-v3", 2_048, 1, 16, 15_360, 1, 1e12 / 180e3 / 3600,
+              gpu="h800", inside="nvlink3", between="infiniband-400", flops_times=2.0,
+              tokens=True, more={"expert": 64, "zero": 1}),
+)  # fmt: skip
 
 
 def estimated(one: Published, efficiency: float) -> Config:
     model = PRESETS[one.model]
+    if one.sequence:
+        model = replace(model, sequence=one.sequence)
+    ranks = one.tensor * one.pipeline * int(one.more.get("context", 1))
     plan = Plan(
-        data=one.gpus // (one.tensor * one.pipeline), tensor=one.tensor, pipeline=one.pipeline,
-        micro_batch=one.micro_batch, global_batch=one.batch, gradient_bytes=4, recompute=True,
+        data=one.gpus // ranks, tensor=one.tensor, pipeline=one.pipeline,
+        micro_batch=one.micro_batch, global_batch=one.batch, gradient_bytes=4, **one.more,
     )  # fmt: skip
     plan.check(model)
-    network = of_links("infiniband-200", "nvlink3", 8)
-    step_ns = run(Step(model, plan, gpu("a100-80", efficiency), network).build()).length_ns
-    flops = model.step_flops(one.batch * model.sequence, recomputes=True)
-    tflops = flops / step_ns / one.gpus / 1e3
+    network = of_links(one.between, one.inside, 8)
+    known = gpu(one.gpu, efficiency)
+    known = replace(known, flops=known.flops * one.flops_times)
+    step_ns = run(Step(model, plan, known, network).build()).length_ns
+    tokens = one.batch * model.sequence
+    if one.tokens:
+        found = tokens / step_ns * 1e9 / one.gpus
+    else:
+        found = model.step_flops(tokens, recomputes=plan.recompute) / step_ns / one.gpus / 1e3
     return {
-        "model": one.model, "gpus": one.gpus, "tensor": one.tensor, "pipeline": one.pipeline,
-        "batch": one.batch, "published": one.tflops, "estimated": tflops,
-        "error": tflops / one.tflops - 1,
+        "run": one.run, "model": one.model, "gpus": one.gpus, "tensor": one.tensor,
+        "pipeline": one.pipeline, "batch": one.batch,
+        "unit": "tokens/s" if one.tokens else "Tflop/s", "published": one.value,
+        "estimated": found, "error": found / one.value - 1,
     }  # fmt: skip
 
 
 @click.command("estimate_published")
 @click.option("--efficiency", default=EFFICIENCY, show_default=True,
-              help="Part of the GPU's peak that kernels reach, the same for all.")  # fmt: skip
-@click.option("--only", help="Only this model.")
+              help="Part of the peak that matrix products reach, the same for all.")  # fmt: skip
+@click.option("--only", help="Only this run.")
 @json_option
 def command(efficiency: float, only: str | None, json_path: str | None) -> None:
-    """Compares estimated Tflop/s a GPU with those of published runs."""
+    """Compares estimated speeds of a GPU with those of published runs."""
     with interruptible() as cut:
-        rows = [estimated(one, efficiency) for one in RUNS if only in (None, one.model)]
+        rows = [estimated(one, efficiency) for one in RUNS if only in (None, one.run)]
     if not rows:
-        raise click.UsageError(f"no run of {only}: there are {', '.join(r.model for r in RUNS)}")
+        raise click.UsageError(f"no run {only!r}: there are {', '.join(r.run for r in RUNS)}")
     middle = statistics.median(abs(row["error"]) for row in rows)
     notes = [f"median error {middle:.1%}, with an efficiency of {efficiency} for all"]
     emit(document("estimate_published", rows), json_path, COLUMNS, notes, cut)

@@ -49,7 +49,15 @@ def bench(*arguments: str) -> dict[str, Any]:
 def test_bench__estimate_published() -> None:
     (row,) = bench("estimate_published", "--only", "megatron-1.7b")["rows"]
     assert row["error"] == pytest.approx(row["estimated"] / 137 - 1)
-    assert abs(row["error"]) < 0.25
+    assert abs(row["error"]) < 0.1
+
+
+def test_bench__estimate_measured() -> None:
+    pytest.importorskip("scipy")
+    file = "bench/results/2026-11-26-nccl-times-lab-2xH100.json"
+    every, large = bench("estimate_measured", "--fitted", file)["rows"]
+    assert (every["rows"], large["rows"], every["in_sample"]) == (48, 16, True)
+    assert every["median"] < 0.06
 
 
 def test_bench__diagnose_live() -> None:

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from tests.trace.writer import channel, communicator, operation, rank_of
 from transport.cli import weft
 from transport.estimate.calibrate import FitError, fit
+from transport.estimate.check import compared, summary_of
 from transport.estimate.collectives import estimate
-from transport.estimate.networks import Link, Network, Protocol, load
+from transport.estimate.networks import Link, Network, Protocol, Range, load
 from transport.estimate.profile import text_of
 from transport.estimate.samples import Sample, SamplesError, of_bench, of_trace
 from transport.trace.store import open_store
@@ -173,3 +174,32 @@ def simulated(folder: Path, ranks: int) -> Path:
     done = CliRunner().invoke(weft, ["sim", str(scenario), "--trace", str(folder / f"t{ranks}")])
     assert done.exit_code == 0, done.output
     return folder / f"t{ranks}"
+
+
+def test_fit__small_operations_that_a_launch_limits() -> None:
+    full = Protocol("full", 3_000, 500, 1.0)
+    network = Network("known", "test", Link(100e9, (full,), launch_ns=25_000))
+    found = fit(measured(network, (2, 4, 8), 0.02, 3), "again", "test").network
+    assert found.between.launch_ns == pytest.approx(25_000, rel=0.05)
+    assert estimate(found, "all_reduce", 8, 8).limited_by == "launch"
+    assert estimate(found, "all_reduce", 1 << 30, 8).limited_by == "between"
+
+
+def test_bench__each_round_is_a_sample(tmp_path: Path) -> None:
+    file = tmp_path / "b.json"
+    again = [rows(time_us=time)["rows"][0] for time in (2.0, 3.0, 4.0)]
+    file.write_text(json.dumps(rows() | {"rounds": again}))
+    assert [one.time_ns for one in of_bench(file, "weft")] == [2_000, 3_000, 4_000]
+
+
+def test_check__errors_count_beside_the_spread_of_repeats() -> None:
+    network = Network("known", "test", Link(1e9, (Protocol("full", 0, 0, 1.0),)),
+                      calibrated=Range((8, 1_000), (2, 2), 0.0, 0.0))  # fmt: skip
+    # An AllReduce of two ranks sends its bytes once.
+    times = ("send", 1_000, (900, 1_000, 1_100)), ("send", 2_000, (1_000, 2_600, 2_500))
+    samples = [Sample(name, 2, 2, size, float(ns)) for name, size, each in times for ns in each]
+    small, large = compared(network, samples)
+    assert (small.error, small.extrapolated, small.within(0.05)) == (0.0, False, True)
+    assert large.error == pytest.approx(2_000 / 2_500 - 1)
+    assert (large.extrapolated, large.within(0.05)) == (True, True), "repeats differ by more"
+    assert summary_of([small, large]).within_15 == 1.0

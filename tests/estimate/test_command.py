@@ -37,7 +37,7 @@ def test_train__says_what_is_exposed_and_what_would_help() -> None:
     assert done.exit_code == 0
     said = (
         "exposed communication", "twice the bandwidth between nodes", "64 GPUs, ",
-        "bottleneck: communication of parameters (between)", "half of the GPU's peak",
+        "bottleneck: communication of parameters (between)", "67% of the GPU's peak",
         "note: not checked against measurements: zero",
     )  # fmt: skip
     for words in said:
@@ -82,3 +82,23 @@ def test_estimate__mistakes_are_one_line(words: tuple[str, ...], said: str) -> N
     done = run(*words)
     assert done.exit_code == 2
     assert said in done.output.splitlines()[-1]
+
+
+def test_check__marks_what_is_extrapolated(tmp_path: Path) -> None:
+    rows = [
+        {"contender": "weft", "operation": "all_reduce", "size_bytes": size, "time_us": size / 1e3}
+        for size in (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+    ]
+    two, four = tmp_path / "two.json", tmp_path / "four.json"
+    two.write_text(json.dumps({"gpus": 2, "rows": rows}))
+    four.write_text(json.dumps({"gpus": 4, "rows": rows}))
+    profile = tmp_path / "p.toml"
+    assert run("calibrate", two, "-o", profile).exit_code == 0
+    same, other = (run("check", file, "--network", profile) for file in (two, four))
+    assert "100% are within" in same.output
+    assert "extrapolated" not in same.output
+    assert "note: * extrapolated: the network was fitted to 1 kB to 10 MB, 2 ranks" in other.output
+    collective = run("collective", "all_reduce", "--ranks", "4", "--network", profile)
+    assert "note: * extrapolated" in collective.output
+    found = json.loads(run("check", four, "--network", profile, "--json", "-").output)
+    assert {row["extrapolated"] for row in found["rows"]} == {True}

@@ -70,7 +70,7 @@ def test_load__mistakes_are_one_line(tmp_path: Path, text: str, said: str) -> No
 
 def test_gpus__have_what_is_needed() -> None:
     for name in names():
-        assert gpu(name).ns(gpu(name).flops) == pytest.approx(2e9)
+        assert gpu(name, 0.5).ns(gpu(name).flops) == pytest.approx(2e9)
     for name, efficiency in (("h300", 0.5), ("h200", 0.0), ("h200", 1.5)):
         with pytest.raises(GpuError):
             gpu(name, efficiency)

@@ -6,7 +6,13 @@ from typing import Any
 
 import click
 
-from transport.cli.estimate_options import network_of, network_options, usage_errors
+from transport.cli.estimate_options import (
+    MARK,
+    network_of,
+    network_options,
+    notes_of,
+    usage_errors,
+)
 from transport.cli.output import json_option, print_table, write_json
 from transport.sim.units import bytes_of, bytes_text, time_text
 
@@ -40,22 +46,25 @@ def command(
         made = [estimate(network, operation, _bytes(size), count, algorithm=algorithm)
                 for count in ranks for size in sizes]  # fmt: skip
     if json_path is not None:
-        write_json({"network": asdict(network), "estimates": [asdict(one) for one in made]},
-                   json_path)  # fmt: skip
+        said = [asdict(one) | {"extrapolated": network.extrapolates(one.size_bytes, one.ranks)}
+                for one in made]  # fmt: skip
+        write_json({"network": asdict(network), "estimates": said}, json_path)
         return
     heads = ["ranks", "size", "algorithm", "protocol", "time", "latency", "algbw", "busbw",
              "limited by"]  # fmt: skip
-    rows = []
+    rows, marked = [], False
     for one in made:
+        beyond = network.extrapolates(one.size_bytes, one.ranks)
+        marked |= beyond
         rate = algorithm_bytes_per_s(one)
         bus = rate * bus_factor(operation, one.ranks)
         rows.append([str(one.ranks), bytes_text(one.size_bytes), one.algorithm, one.protocol,
-                     time_text(one.time_ns), time_text(one.latency_ns), f"{bytes_text(rate)}/s",
-                     f"{bytes_text(bus)}/s", one.limited_by])  # fmt: skip
+                     time_text(one.time_ns) + MARK * beyond, time_text(one.latency_ns),
+                     f"{bytes_text(rate)}/s", f"{bytes_text(bus)}/s", one.limited_by])  # fmt: skip
     print_table(heads, rows)
     click.echo(f"network: {network.name}; numbers of {network.source}")
-    if network.calibrated is None:
-        click.echo("note: not calibrated: rates are those of data sheets and of NCCL's own model")
+    for note in notes_of(network, marked):
+        click.echo(f"note: {note}")
 
 
 def _bytes(text: str) -> float:

@@ -58,3 +58,15 @@ def usage_errors() -> Iterator[None]:
         yield
     except (GpuError, NetworkError, PlanError, ShapeError) as error:
         raise click.UsageError(str(error)) from None
+
+
+MARK = "*"  # after times outside of a network's range
+
+
+def notes_of(network: Network, marked: bool) -> list[str]:
+    """What the reader must know of the network's numbers. marked: some times are extrapolated."""
+    if network.calibrated is None:
+        return ["not calibrated: rates are those of data sheets and of NCCL's own model"]
+    if not marked:
+        return []
+    return [f"{MARK} extrapolated: the network was fitted to {network.calibrated}"]

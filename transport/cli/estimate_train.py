@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from transport.cli.estimate_options import network_of, network_options, usage_errors
+from transport.cli.estimate_options import (
+    MARK,
+    network_of,
+    network_options,
+    notes_of,
+    usage_errors,
+)
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.plots import prepared, save
 from transport.sim.units import bytes_text, time_text
@@ -53,7 +59,7 @@ def number_options(command: Any) -> Any:
     "--efficiency",
     default=None,
     type=click.FloatRange(0, 1, min_open=True),
-    help="Part of the GPU's peak that kernels reach; measure it on one GPU. Default: 0.5.",
+    help="Part of the GPU's peak that matrix products reach; measure it on one GPU. Default: 0.67.",
 )
 @click.option("--batch", default=None, type=click.IntRange(1), help="Sequences of a step.")
 @click.option("--micro-batch", default=1, show_default=True, type=click.IntRange(1),
@@ -67,6 +73,8 @@ def number_options(command: Any) -> Any:
 )
 @click.option("--bucket", default="25 MiB", show_default=True, help="Gradients of an operation.")
 @click.option("--recompute", is_flag=True, help="Backward runs the forward pass again.")
+@click.option("--flash/--no-flash", default=True, show_default=True,
+              help="FlashAttention: the attention matrix stays out of memory.")  # fmt: skip
 @click.option("--sequence-parallel", "split_sequence", is_flag=True,
               help="Split activations between tensor parallel parts, too.")  # fmt: skip
 @click.option("--value-bytes", default=2, show_default=True, type=click.IntRange(1, 8),
@@ -105,9 +113,12 @@ def command(model: str, gpu_name: str, efficiency: float | None, gantt: Path | N
         return
     show(found, plan)
     if efficiency is None:
-        click.echo("note: kernels are assumed to reach half of the GPU's peak: --efficiency")
-    if network.calibrated is None:
-        click.echo("note: the network is not calibrated: its numbers are those of links.toml")
+        click.echo(
+            f"note: matrix products are assumed to reach {EFFICIENCY:.0%} of the GPU's peak: "
+            "--efficiency"
+        )
+    for note in notes_of(network, any(row.extrapolated for row in found.rows)):
+        click.echo(f"note: {note}")
 
 
 def model_of(name: str, given: dict[str, Any]) -> Model:
@@ -152,7 +163,8 @@ def show(found: Training, plan: Plan) -> None:
              "in all", "exposed", "limited by"]  # fmt: skip
     print_table(heads, [
         [row.kind, row.operation, row.algorithm, row.protocol, str(row.ranks), str(row.nodes),
-         bytes_text(row.bytes), time_text(row.each_ns), time_text(row.total_ns / plan.pipeline),
+         bytes_text(row.bytes), time_text(row.each_ns) + MARK * row.extrapolated,
+         time_text(row.total_ns / plan.pipeline),
          time_text(row.exposed_ns), row.limited_by] for row in found.rows])  # fmt: skip
     click.echo()
     print_table(

@@ -1,9 +1,9 @@
 """Fits a network's latencies and rates to measured times of operations.
 
-The model is that of collectives.py, with one protocol or several. The fit minimizes the squared
-logarithm of estimate over measurement, so that small and large operations count alike; the number
-of protocols is the one with the least BIC (Schwarz 1978). Intervals come from fits to resampled
-measurements (Efron 1979).
+The model is that of collectives.py, with one protocol or several, and with a time that a launch
+takes or without. The fit minimizes the squared logarithm of estimate over measurement, so that
+small and large operations count alike; of these models the one with the least BIC is taken (Schwarz
+1978). Intervals come from fits to resampled measurements (Efron 1979).
 """
 
 from __future__ import annotations
@@ -108,13 +108,15 @@ def _fitted(
     one_count = np.unique(np.where(np.isinf(steps), -1, steps), axis=0).shape[0] == 1
     best, least = np.zeros(0), np.inf
     for count in range(1, PROTOCOLS_MAX + 1):
-        if len(samples) < 3 * count + 1:
-            break
-        found, cost = _least(steps, moved, times, _starts(steps, moved, times, count), one_count)
-        error = max(cost / len(samples), 1e-12)
-        bic = len(samples) * np.log(error) + 3 * count * np.log(len(samples))
-        if bic < least:
-            best, least = found, bic
+        for launches in (False, True):
+            if len(samples) < 3 * count + launches + 1:
+                continue
+            starts = _starts(steps, moved, times, count, launches)
+            found, cost = _least(steps, moved, times, starts, one_count)
+            error = max(cost / len(samples), 1e-12)
+            bic = len(samples) * np.log(error) + len(found) * np.log(len(samples))
+            if bic < least:
+                best, least = found, bic
     resampled = []
     for _ in range(RESAMPLED):
         rows = rng.integers(0, len(samples), len(samples))
@@ -138,14 +140,24 @@ def _features(samples: Sequence[Sample]) -> tuple[Array, Array, Array]:
 
 
 def _model(logs: Array, steps: Array, moved: Array) -> Array:
-    """Times for the logarithms of base_ns, step_ns and ns a byte of each protocol."""
-    base, step, byte = np.exp(logs).reshape(-1, 3).T
+    """Times for the logarithms of base_ns, step_ns and ns a byte of each protocol.
+
+    One more logarithm is that of the time of a launch.
+    """
+    protocols, launch = _split(np.exp(logs))
+    base, step, byte = protocols.T
     each = base + steps[:, :, None] * step + moved[:, :, None] * byte
-    found: Array = each.min(axis=(1, 2))
+    found: Array = np.maximum(each.min(axis=(1, 2)), launch)
     return found
 
 
-def _starts(steps: Array, moved: Array, times: Array, count: int) -> list[Array]:
+def _split(numbers: Array) -> tuple[Array, float]:
+    """[protocol, 3] numbers of the protocols, and the time of a launch; 0: none."""
+    count = len(numbers) // 3 * 3
+    return numbers[:count].reshape(-1, 3), float(numbers[count:].sum())
+
+
+def _starts(steps: Array, moved: Array, times: Array, count: int, launches: bool) -> list[Array]:
     """Where to start: rates and latencies of the smallest and of the largest operations."""
     order = np.argsort(moved.min(axis=1))
     small, large = order[0], order[-1]
@@ -160,7 +172,8 @@ def _starts(steps: Array, moved: Array, times: Array, count: int) -> list[Array]
                  byte * slower ** (count - 1 - at)]
                 for at in range(count)
             ]  # fmt: skip
-            made.append(np.log(np.maximum(np.array(rows).ravel(), 1e-6)))
+            numbers = [*np.array(rows).ravel(), *([times.min()] if launches else [])]
+            made.append(np.log(np.maximum(numbers, 1e-6)))
     return made
 
 
@@ -181,7 +194,7 @@ def _least(
 
     upper = np.full(starts[0].shape, HIGH)
     if one_count:
-        upper[::3] = LOW + 1e-3
+        upper[: len(upper) // 3 * 3 : 3] = LOW + 1e-3
     made: list[Any] = [
         least_squares(residuals, np.clip(start, LOW + 1e-4, upper - 1e-4), bounds=(LOW, upper),
                       max_nfev=400)
@@ -192,13 +205,13 @@ def _least(
 
 
 def _link(logs: Array) -> Link:
-    rows = np.exp(logs).reshape(-1, 3)
+    rows, launch_ns = _split(np.exp(logs))
     fastest = float(rows[:, 2].min())
     protocols = [
         Protocol(f"fitted {at + 1}", _latency(base), _latency(step), fastest / float(byte))
         for at, (base, step, byte) in enumerate(rows[np.argsort(-rows[:, 2])].tolist())
     ]
-    return Link(1e9 / fastest, tuple(protocols))
+    return Link(1e9 / fastest, tuple(protocols), launch_ns)
 
 
 def _latency(ns: float) -> float:
@@ -208,7 +221,9 @@ def _latency(ns: float) -> float:
 def _numbers(kind: str, best: Array, resampled: Array, one_count: bool) -> list[Number]:
     low, high = np.quantile(resampled, [0.025, 0.975], axis=0)
     made = []
-    rows = best.reshape(-1, 3)
+    rows, launch_ns = _split(best)
+    if launch_ns:
+        made.append(Number(f"{kind}: launch", "ns", launch_ns, float(low[-1]), float(high[-1])))
     for number, at in enumerate(np.argsort(-rows[:, 2]).tolist(), start=1):
         for column, (what, unit) in enumerate(
             (("latency of a call", "ns"), ("latency of a step", "ns"), ("rate", "B/s"))

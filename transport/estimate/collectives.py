@@ -48,7 +48,8 @@ class Terms:
 class Estimate:
     """The time of an operation, and its parts. latency_ns and bytes_ns add up to time_ns.
 
-    limited_by: inside, between (the link whose bytes take longest) or latency.
+    limited_by: inside, between (the link whose bytes take longest), latency, or launch: the host
+    needs longer to launch an operation; what it needs more is part of latency_ns.
     """
 
     operation: str
@@ -171,9 +172,13 @@ def _timed(
     between_ns = _bytes_ns(far, between, need.between_bytes)
     bytes_ns = max(inside_ns, between_ns)
     slowest = "inside" if inside_ns > between_ns else "between"
+    slowest = "latency" if latency_ns > bytes_ns else slowest
+    launch_ns = network.decides(nodes, algorithm).launch_ns
+    if ranks > 1 and launch_ns > latency_ns + bytes_ns:
+        latency_ns, slowest = launch_ns - bytes_ns, "launch"
     return Estimate(
         operation, algorithm, protocol.name, size_bytes, ranks, latency_ns + bytes_ns, latency_ns,
-        bytes_ns, need, "latency" if latency_ns > bytes_ns else slowest,
+        bytes_ns, need, slowest,
     )  # fmt: skip
 
 

@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 
 GPUS = Path(__file__).parent / "gpus.toml"
-# The part of its peak that a GPU reaches in a transformer's kernels, if nothing else is given: an
-# assumption. Measure a step on one GPU, and give --efficiency.
-EFFICIENCY = 0.5
+# The part of its peak that a GPU reaches in a transformer's matrix products, if nothing else is
+# given: fitted to ten runs of Megatron-LM (bench estimate_published). Measure a step on one GPU,
+# and give --efficiency.
+EFFICIENCY = 0.67
 
 
 class GpuError(ValueError):
@@ -27,8 +28,10 @@ class Gpu:
     memory_bytes_per_s: float
     efficiency: float
 
-    def ns(self, flops: float) -> float:
-        return flops / (self.flops * self.efficiency) * 1e9
+    def ns(self, flops: float, moved_bytes: float = 0.0) -> float:
+        """The time of matrix products, and of the kernels between them, which memory limits."""
+        computing_ns = flops / (self.flops * self.efficiency) * 1e9
+        return computing_ns + moved_bytes / self.memory_bytes_per_s * 1e9
 
 
 @cache

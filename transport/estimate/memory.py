@@ -1,7 +1,7 @@
 """Memory of a GPU in training: parameters, gradients, the optimizer's state, activations.
 
 Activations follow Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
-Models" (2022), equations 1 to 4, without the attention matrix, which flash attention does not keep.
+Models" (2022), equations 1 to 4; flash attention does not keep the attention matrix.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from transport.estimate.plan import Plan
 ADAM_BYTES = 12  # of a parameter: a master copy and two moments, in 4 bytes each
 LAYER_VALUES = 34  # bytes of a layer's activations for each token and hidden value, in 2 bytes
 SPLIT_VALUES = 24  # the part of them that tensor parallelism splits without sequence parallelism
+MATRIX_VALUES = 5  # bytes for each pair of tokens and head: attention's weights, dropout, its mask
 INPUT_VALUES = 2  # the input of a layer, which is all that recomputation keeps
 
 
@@ -48,15 +49,27 @@ def memory_of(model: Model, plan: Plan) -> Memory:
     )
 
 
-def _activations(model: Model, plan: Plan, layers: int) -> float:
-    values = plan.micro_batch * model.sequence / plan.context * model.hidden * plan.value_bytes / 2
+def layer_activations(model: Model, plan: Plan) -> float:
+    """Bytes of the activations of a layer, of one microbatch on one GPU."""
+    tokens = plan.micro_batch * model.sequence / plan.context
+    width = plan.value_bytes / 2
+    values = tokens * model.hidden * width
     if plan.sequence:
         layer = values * LAYER_VALUES / plan.tensor
     else:
         layer = values * (LAYER_VALUES - SPLIT_VALUES + SPLIT_VALUES / plan.tensor)
+    if not plan.flash:
+        layer += MATRIX_VALUES * width * model.heads / plan.tensor * tokens * model.sequence
+    return layer
+
+
+def _activations(model: Model, plan: Plan, layers: int) -> float:
+    layer = layer_activations(model, plan)
     in_flight = float(min(plan.microbatches, plan.pipeline))
     if plan.interleave > 1:
         in_flight *= 1 + (plan.pipeline - 1) / (plan.pipeline * plan.interleave)
     if plan.recompute:
-        return in_flight * layers * values * INPUT_VALUES + layer
+        tokens = plan.micro_batch * model.sequence / plan.context
+        kept = tokens * model.hidden * plan.value_bytes / 2 * INPUT_VALUES
+        return in_flight * layers * kept + layer
     return in_flight * layers * layer

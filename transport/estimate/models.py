@@ -2,7 +2,8 @@
 
 Presets are the published models: GPT-3 (Brown et al. 2020), the models of Narayanan et al.,
 "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (SC 2021),
-Llama 2 (Touvron et al. 2023) and Llama 3 (Grattafiori et al. 2024), Mixtral (Jiang et al. 2024).
+Llama 2 (Touvron et al. 2023) and Llama 3 (Grattafiori et al. 2024), Mixtral (Jiang et al. 2024),
+DeepSeek-V3 (DeepSeek-AI 2024).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ class Model:
     """A decoder of equal layers. ffn: hidden size of the MLP, of each expert if there are several.
 
     gated: the MLP has three matrices (SwiGLU) instead of two. kv_heads: heads of keys and values.
-    experts, active: experts of a layer, and how many of them each token uses.
+    experts, active: experts of a layer, and how many of them each token uses. attention: parameters
+    of a layer's attention; 0: those of its heads.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Model:
     experts: int = 1
     active: int = 1
     tied: bool = False
+    attention: int = 0
 
     @property
     def head_size(self) -> int:
@@ -38,6 +41,8 @@ class Model:
     @property
     def attention_parameters(self) -> int:
         """Of one layer: queries and outputs, keys and values."""
+        if self.attention:
+            return self.attention
         kv = (self.kv_heads or self.heads) * self.head_size
         return 2 * self.hidden * self.hidden + 2 * self.hidden * kv
 
@@ -107,5 +112,21 @@ PRESETS = {
         Model("llama3-70b", 80, 8_192, 64, 28_672, 128_256, 8_192, 8, gated=True),
         Model("llama3-405b", 126, 16_384, 128, 53_248, 128_256, 8_192, 8, gated=True),
         Model("mixtral-8x7b", 32, 4_096, 32, 14_336, 32_000, 4_096, 8, True, 8, 2),
+        # The ninth active expert is the shared one; the first three layers have no experts in fact.
+        # Attention is latent: 187 million parameters a layer.
+        Model(
+            "deepseek-v3",
+            61,
+            7_168,
+            128,
+            2_048,
+            129_280,
+            4_096,
+            128,
+            True,
+            256,
+            9,
+            attention=187_107_328,
+        ),
     )
 }

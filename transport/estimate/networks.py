@@ -14,6 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from transport.sim.units import bytes_text
+
 LINKS = Path(__file__).parent / "links.toml"
 
 
@@ -33,10 +35,15 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Link:
-    """bytes_per_s: the rate of one GPU's link in one direction."""
+    """bytes_per_s: the rate of one GPU's link in one direction.
+
+    launch_ns: the least time between operations that follow each other, which the host needs to
+    launch one.
+    """
 
     bytes_per_s: float
     protocols: tuple[Protocol, ...]
+    launch_ns: float = 0.0
 
     def protocol(self, name: str) -> Protocol | None:
         return next((one for one in self.protocols if one.name == name), None)
@@ -50,6 +57,16 @@ class Range:
     ranks: tuple[int, int]
     median_error: float
     p95_error: float
+
+    def holds(self, size_bytes: float, ranks: int) -> bool:
+        (low, high), (few, many) = self.sizes_bytes, self.ranks
+        return low <= size_bytes <= high and few <= ranks <= many
+
+    def __str__(self) -> str:
+        """The range in words."""
+        (low, high), (few, many) = self.sizes_bytes, self.ranks
+        counts = f"{few}" if few == many else f"{few} to {many}"
+        return f"{bytes_text(low)} to {bytes_text(high)}, {counts} ranks"
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,10 @@ class Network:
     pairs: Link | None = None
     calibrated: Range | None = None
     notes: tuple[str, ...] = field(default=())
+
+    def extrapolates(self, size_bytes: float, ranks: int) -> bool:
+        """Whether an estimate is outside of the range of the measurements behind the network."""
+        return self.calibrated is not None and not self.calibrated.holds(size_bytes, ranks)
 
     def far(self, algorithm: str) -> Link:
         """The link between nodes, as an algorithm uses it."""
@@ -173,7 +194,9 @@ def _link(tables: Mapping[str, Any], key: str) -> Link:
                 _number(one, "share", 1.0, 1e-9, 1.0, where),
             )
         )
-    return Link(_number(table, "bytes_per_s", None, 1, where=f"{key}."), tuple(made))
+    where = f"{key}."
+    return Link(_number(table, "bytes_per_s", None, 1, where=where), tuple(made),
+                _number(table, "launch_ns", 0.0, where=where))  # fmt: skip
 
 
 def _range(table: Any) -> Range:

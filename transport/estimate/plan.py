@@ -36,7 +36,8 @@ class Plan:
     are scattered and parameters gathered. 3: parameters too (FSDP): they are gathered for each
     pass. interleave: model chunks of a pipeline stage. bucket_bytes: gradients of an operation.
     value_bytes: of parameters and activations; gradient_bytes: of gradients as they are sent.
-    recompute: the forward pass runs again in backward. sequence: activations between tensor
+    recompute: the forward pass runs again in backward. flash: the attention matrix stays on the
+    chip (FlashAttention) instead of going through memory. sequence: activations between tensor
     parallel parts are split, too (Korthikanti et al., "Reducing Activation Recomputation", 2022).
     """
 
@@ -53,6 +54,7 @@ class Plan:
     value_bytes: int = 2
     gradient_bytes: int = 2
     recompute: bool = False
+    flash: bool = True
     sequence: bool = False
 
     @property

@@ -29,6 +29,8 @@ def text_of(network: Network) -> str:
 
 def _link(key: str, link: Link) -> list[str]:
     lines = [f"[{key}]", f"bytes_per_s = {link.bytes_per_s:.6g}"]
+    if link.launch_ns:
+        lines.append(f"launch_ns = {link.launch_ns:.6g}")
     for one in link.protocols:
         lines += ["", f"[[{key}.protocols]]", f"name = {_text(one.name)}",
                   f"base_ns = {one.base_ns:.6g}", f"step_ns = {one.step_ns:.6g}",

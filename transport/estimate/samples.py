@@ -53,10 +53,10 @@ class Sample:
 
 
 def of_bench(file: Path, contender: str) -> list[Sample]:
-    """The rows of one contender in a result of `python -m bench nccl`."""
+    """The times of one contender in a result of `python -m bench nccl`, those of each round."""
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-        rows, ranks = document["rows"], int(document["gpus"])
+        rows, ranks = document.get("rounds") or document["rows"], int(document["gpus"])
         known = sorted({str(row["contender"]) for row in rows})
         made = [
             Sample(str(row["operation"]), ranks, ranks, float(row["size_bytes"]),
@@ -65,7 +65,7 @@ def of_bench(file: Path, contender: str) -> list[Sample]:
         ]  # fmt: skip
     except OSError as error:
         raise SamplesError(f"cannot read {file}: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise SamplesError(f"{file} is no result of python -m bench nccl") from None
     if not made:
         raise SamplesError(f"{file} has no rows of {contender}, but of {', '.join(known)}")

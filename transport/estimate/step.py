@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from transport.estimate.collectives import Estimate, estimate
 from transport.estimate.gpus import Gpu
+from transport.estimate.memory import layer_activations
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
 from transport.estimate.plan import Group, Plan
@@ -17,6 +18,7 @@ from transport.estimate.schedule import COMPUTE, Task
 
 MAIN = "main"  # the stream that computes, and waits for what it cannot overlap
 BACKWARD = 2.0  # a backward pass has twice the operations of a forward pass
+MOVED = 2.0  # each activation is written once and read once
 # Bytes that Adam in mixed precision reads and writes for a parameter: gradient, master copy and two
 # moments in 4 bytes, read and written, and the parameter written in 2.
 STATE_BYTES_MOVED = 4 + 2 * (4 + 4 + 4) + 2
@@ -60,7 +62,8 @@ class Step:
 
     def layer_ns(self) -> float:
         """Computation of a layer's forward pass of one microbatch."""
-        return self.gpu.ns(self.model.layer_flops(self.tokens) / self.plan.tensor)
+        moved = MOVED * layer_activations(self.model, self.plan)
+        return self.gpu.ns(self.model.layer_flops(self.tokens) / self.plan.tensor, moved)
 
     def head_ns(self) -> float:
         return self.gpu.ns(self.model.head_flops(self.tokens) / self.plan.tensor)

@@ -20,7 +20,7 @@ class Row:
     """One kind of communication of a GPU in a step. bytes: of the operation, as nccl-tests count.
 
     count: operations of all stages together, by their number. exposed_ns: by how much the step
-    would be shorter without it.
+    would be shorter without it. extrapolated: outside of the range that the network was fitted to.
     """
 
     kind: str
@@ -35,6 +35,7 @@ class Row:
     total_ns: float
     exposed_ns: float
     limited_by: str
+    extrapolated: bool
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ def _rows(step: Step, tasks: list[Task]) -> list[Row]:
             Row(kind, message.operation, message.each.algorithm, message.each.protocol,
                 message.group.ranks, message.group.nodes(step.network.gpus_per_node), count,
                 message.size_bytes, message.each.time_ns, total_ns, exposed.get(kind, 0.0),
-                message.each.limited_by)
+                message.each.limited_by,
+                step.network.extrapolates(message.size_bytes, message.group.ranks))
         )  # fmt: skip
     return made
 
