@@ -20,17 +20,20 @@ def flat(step_ns: float = 1_000, rate: float = GB) -> Network:
     return Network("flat", "test", Link(rate, (Protocol("only", 500, step_ns, 1.0),)))
 
 
+CHUNK = 131_072 / 1_000_000  # which trees and chains wait for at first, once a step
+
+
 @pytest.mark.parametrize(
     ("operation", "algorithm", "ranks", "steps", "moved"),
     [
         ("all_reduce", "ring", 4, 6, 1.5),
-        ("all_reduce", "tree", 8, 6, 2.0),
-        ("all_reduce", "tree", 5, 6, 2.0),
+        ("all_reduce", "tree", 8, 6, 2.0 + 5 * CHUNK),
+        ("all_reduce", "tree", 5, 6, 2.0 + 5 * CHUNK),
         ("all_gather", "ring", 8, 7, 7 / 8),
         ("all_gather", "pat", 8, 3, 7 / 8),
         ("reduce_scatter", "pat", 5, 3, 4 / 5),
-        ("broadcast", "ring", 5, 4, 1.0),
-        ("reduce", "ring", 5, 4, 1.0),
+        ("broadcast", "ring", 5, 4, 1.0 + 3 * CHUNK),
+        ("reduce", "ring", 5, 4, 1.0 + 3 * CHUNK),
         ("all_to_all", "pairs", 8, 1, 7 / 8),
         ("send", "pairs", 2, 1, 1.0),
     ],

@@ -6,6 +6,7 @@ from transport.cli.estimate_calibrate import command as calibrate
 from transport.cli.estimate_check import command as check
 from transport.cli.estimate_collective import command as collective
 from transport.cli.estimate_overlap import command as overlap
+from transport.cli.estimate_simulate import command as simulate
 from transport.cli.estimate_train import command as train
 
 
@@ -14,5 +15,5 @@ def command() -> None:
     """Estimate how long communication takes, and what a faster network buys."""
 
 
-for one in (calibrate, check, collective, overlap, train):
+for one in (calibrate, check, collective, overlap, simulate, train):
     command.add_command(one)

@@ -52,37 +52,39 @@ def number_options(command: Any) -> Any:
     return command
 
 
+def step_options(command: Any) -> Any:
+    """Adds the model, the GPU, the plan and the network: all that decides a step."""
+    for option in reversed((
+        click.argument("model"),
+        click.option("--gpu", "gpu_name", default="h200", show_default=True, help="GPU."),
+        click.option("--efficiency", default=None, type=click.FloatRange(0, 1, min_open=True),
+                     help="Part of the GPU's peak that matrix products reach; measure it on one "
+                     "GPU. Default: 0.67."),
+        click.option("--batch", default=None, type=click.IntRange(1), help="Sequences of a step."),
+        click.option("--micro-batch", default=1, show_default=True, type=click.IntRange(1),
+                     help="Sequences of a microbatch."),
+        click.option("--zero", default=0, show_default=True, type=click.IntRange(0, 3),
+                     help="ZeRO: 0: DDP, 1 and 2: optimizer and gradients are split, 3: FSDP."),
+        click.option("--bucket", default="25 MiB", show_default=True,
+                     help="Gradients of an operation."),
+        click.option("--recompute", is_flag=True, help="Backward runs the forward pass again."),
+        click.option("--flash/--no-flash", default=True, show_default=True,
+                     help="FlashAttention: the attention matrix stays out of memory."),
+        click.option("--sequence-parallel", "split_sequence", is_flag=True,
+                     help="Split activations between tensor parallel parts, too."),
+        click.option("--value-bytes", default=2, show_default=True, type=click.IntRange(1, 8),
+                     help="Bytes of a parameter and of an activation."),
+        click.option("--gradient-bytes", default=2, show_default=True, type=click.IntRange(1, 8),
+                     help="Bytes of a gradient as it is sent."),
+        number_options,
+        network_options,
+    )):  # fmt: skip
+        command = option(command)
+    return command
+
+
 @click.command("train")
-@click.argument("model")
-@click.option("--gpu", "gpu_name", default="h200", show_default=True, help="GPU.")
-@click.option(
-    "--efficiency",
-    default=None,
-    type=click.FloatRange(0, 1, min_open=True),
-    help="Part of the GPU's peak that matrix products reach; measure it on one GPU. Default: 0.67.",
-)
-@click.option("--batch", default=None, type=click.IntRange(1), help="Sequences of a step.")
-@click.option("--micro-batch", default=1, show_default=True, type=click.IntRange(1),
-              help="Sequences of a microbatch.")  # fmt: skip
-@click.option(
-    "--zero",
-    default=0,
-    show_default=True,
-    type=click.IntRange(0, 3),
-    help="ZeRO: 0: DDP, 1 and 2: optimizer and gradients are split, 3: FSDP.",
-)
-@click.option("--bucket", default="25 MiB", show_default=True, help="Gradients of an operation.")
-@click.option("--recompute", is_flag=True, help="Backward runs the forward pass again.")
-@click.option("--flash/--no-flash", default=True, show_default=True,
-              help="FlashAttention: the attention matrix stays out of memory.")  # fmt: skip
-@click.option("--sequence-parallel", "split_sequence", is_flag=True,
-              help="Split activations between tensor parallel parts, too.")  # fmt: skip
-@click.option("--value-bytes", default=2, show_default=True, type=click.IntRange(1, 8),
-              help="Bytes of a parameter and of an activation.")  # fmt: skip
-@click.option("--gradient-bytes", default=2, show_default=True, type=click.IntRange(1, 8),
-              help="Bytes of a gradient as it is sent.")  # fmt: skip
-@number_options
-@network_options
+@step_options
 @click.option("--gantt", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
               help="Draw when each stream of each stage is busy, as .png or .svg.")  # fmt: skip
 @json_option

@@ -26,6 +26,11 @@ ALGORITHMS = {
 }
 
 
+# Trees and chains pass data on in chunks, so the last rank gets its first one after as many chunks
+# as there are steps. NCCL's are 512 KiB at most, and smaller where that fills its pipeline.
+CHUNK_BYTES = 128 << 10
+
+
 class ShapeError(ValueError):
     """An operation that the models do not know, or a wrong number of ranks."""
 
@@ -35,7 +40,8 @@ class Terms:
     """What one operation needs, for each of the two links.
 
     inside_steps, between_steps: messages that wait for each other. inside_bytes, between_bytes:
-    bytes that the busiest link of a GPU carries in one direction.
+    bytes that the busiest link of a GPU carries in one direction, and those of the chunks that it
+    waits for at first.
     """
 
     inside_steps: float
@@ -93,7 +99,9 @@ def _ring(operation: str, algorithm: str, ranks: int, nodes: int, size_bytes: fl
     """
     around = 2 if operation == "all_reduce" else 1
     rooted = operation in ("broadcast", "reduce")
-    moved = size_bytes if rooted else around * size_bytes * (ranks - 1) / ranks
+    moved = around * size_bytes * (ranks - 1) / ranks
+    if rooted:
+        moved = size_bytes + (ranks - 2) * min(CHUNK_BYTES, size_bytes)
     steps = around * (ranks - 1)
     between = around * (nodes - 1) if rooted else around * nodes * (ranks - 1) / ranks
     between = 0 if nodes == 1 else between
@@ -116,10 +124,11 @@ def _tree(ranks: int, nodes: int, size_bytes: float) -> Terms:
     """
     per_node = ranks / nodes
     depth = math.ceil(math.log2(nodes)) if nodes > 1 else 0
+    fill = max(2 * depth - 1, 0) * min(CHUNK_BYTES, size_bytes / per_node / 2)
     return Terms(
         inside_steps=2 * (math.ceil(per_node) - 1), between_steps=2 * depth,
         inside_bytes=2 * size_bytes * (per_node - 1) / per_node if per_node > 1 else 0.0,
-        between_bytes=2 * size_bytes / per_node if nodes > 1 else 0.0,
+        between_bytes=2 * size_bytes / per_node + fill if nodes > 1 else 0.0,
     )  # fmt: skip
 
 

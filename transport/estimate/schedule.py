@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from transport.estimate.collectives import Estimate
+
 COMPUTE = "compute"
 
 
@@ -17,7 +19,8 @@ class Task:
     """A piece of work of one pipeline stage. kind: COMPUTE, or the kind of communication.
 
     name: of this task only. stream: tasks of one stage and stream run one after the other, in the
-    order of the list. after: names of the tasks that must have ended before.
+    order of the list. after: names of the tasks that must have ended before. sent: the operation of
+    a task that communicates.
     """
 
     name: str
@@ -26,6 +29,7 @@ class Task:
     kind: str
     ns: float
     after: tuple[str, ...] = ()
+    sent: Estimate | None = None
 
 
 @dataclass(frozen=True)

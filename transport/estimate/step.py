@@ -68,22 +68,32 @@ class Step:
     def head_ns(self) -> float:
         return self.gpu.ns(self.model.head_flops(self.tokens) / self.plan.tensor)
 
-    def message(self, kind: str, operation: str, group: Group, size_bytes: float) -> float:
-        """Counts an operation; returns its time. Nothing if the group has one rank."""
+    def message(
+        self, kind: str, operation: str, group: Group, size_bytes: float
+    ) -> Estimate | None:
+        """Counts an operation, and estimates it. None: the group has one rank."""
         if group.ranks < 2:
-            return 0.0
+            return None
         ranks, nodes = group.ranks, group.nodes(self.network.gpus_per_node)
         if operation == "send":
             ranks, nodes = 2, min(nodes, 2)
         each = estimate(self.network, operation, size_bytes, ranks, nodes=nodes)
         found, count = self.used.get(kind, (Message(kind, operation, group, size_bytes, each), 0))
         self.used[kind] = found, count + 1
-        return each.time_ns
+        return each
 
     def add(
         self, name: str, stage: int, stream: str, kind: str, ns: float, after: Sequence[str] = ()
     ) -> str:
         self.tasks.append(Task(name, stage, stream, kind, ns, tuple(after)))
+        return name
+
+    def send(
+        self, name: str, stage: int, stream: str, kind: str, sent: Estimate | None,
+        after: Sequence[str],
+    ) -> str:  # fmt: skip
+        """Adds a task that communicates."""
+        self.tasks.append(Task(name, stage, stream, kind, ns_of(sent), tuple(after), sent))
         return name
 
     def build(self) -> list[Task]:
@@ -139,13 +149,16 @@ class Step:
         count = self.layers_of(chunk)
         sums = 2 if passes < 2 else 2 * round(passes - BACKWARD + 1)
         bucket_bytes, buckets = 0.0, 0
+        gathered: list[str] = []
         for layer in range(count):
-            wait = after if layer == 0 else []
+            wait = list(after) if layer == 0 else []
             if self.plan.zero == 3:
-                wait = [
-                    *wait,
-                    self._gather(f"{name} parameters {layer}", stage, name, layer, after),
-                ]
+                # The next layer is gathered before this one computes, and so before its gradients
+                # are scattered: a communicator runs its operations in the order of their calls.
+                for ahead in range(len(gathered), min(layer + 2, count)):
+                    part = f"{name} parameters {ahead}"
+                    gathered.append(self._gather(part, stage, name, ahead, after))
+                wait.append(gathered[layer])
             one = self.add(
                 f"{name} layer {layer}", stage, MAIN, COMPUTE, passes * self.layer_ns(), wait
             )
@@ -163,13 +176,13 @@ class Step:
         """What the parts of a layer exchange before the next layer can begin."""
         values = self.tokens * self.model.hidden * self.plan.value_bytes
         plan, model = self.plan, self.model
-        ns = sum(self.message("tensor", "all_reduce", plan.group("tensor"), values)
+        ns = sum(ns_of(self.message("tensor", "all_reduce", plan.group("tensor"), values))
                  for _ in range(sums))  # fmt: skip
         if ns:
             self.add(f"{layer} tensor", stage, MAIN, "tensor", ns)
         if model.experts > 1:
             routed = values * model.active
-            ns = sum(self.message("expert", "all_to_all", plan.group("expert"), routed)
+            ns = sum(ns_of(self.message("expert", "all_to_all", plan.group("expert"), routed))
                      for _ in range(sums))  # fmt: skip
             if ns:
                 self.add(f"{layer} experts", stage, MAIN, "expert", ns)
@@ -177,19 +190,16 @@ class Step:
             # Keys and values go around the ring while attention computes; here they are exposed.
             kv = 2 * self.tokens * (model.kv_heads or model.heads) * model.head_size
             size = kv * plan.value_bytes / plan.tensor
-            ns = (
-                (plan.context - 1)
-                * passes
-                * self.message("context", "send", plan.group("context"), size)
-            )
+            sent = self.message("context", "send", plan.group("context"), size)
+            ns = (plan.context - 1) * passes * ns_of(sent)
             self.add(f"{layer} context", stage, MAIN, "context", ns)
 
     def _gather(self, name: str, stage: int, owner: str, layer: int, after: list[str]) -> str:
         """FSDP: the parameters of a layer. One layer is gathered ahead of the one that computes."""
         size = self.model.layer_parameters / self.plan.tensor * self.plan.value_bytes
-        ns = self.message("parameters", "all_gather", self.plan.group("data"), size)
+        sent = self.message("parameters", "all_gather", self.plan.group("data"), size)
         wait = [f"{owner} layer {layer - 2}"] if layer >= 2 else after
-        return self.add(name, stage, "gather", "parameters", ns, wait)
+        return self.send(name, stage, "data", "parameters", sent, wait)
 
     def _gradient_bytes(self, chunk: int, is_last: bool) -> float:
         """Gradients of a layer on one GPU; with the last one come those of the embedding."""
@@ -204,15 +214,15 @@ class Step:
 
     def _reduce(self, name: str, stage: int, size_bytes: float, after: str) -> str:
         operation = "all_reduce" if self.plan.zero == 0 else "reduce_scatter"
-        ns = self.message("gradients", operation, self.plan.group("data"), size_bytes)
-        return self.add(name, stage, "data", "gradients", ns, [after])
+        sent = self.message("gradients", operation, self.plan.group("data"), size_bytes)
+        return self.send(name, stage, "data", "gradients", sent, [after])
 
     def _send(self, name: str, stage: int, way: str, after: str) -> None:
         """Activations, or their gradients, go to the next stage."""
         size = self.tokens * self.model.hidden * self.plan.value_bytes
         size /= self.plan.tensor if self.plan.sequence else 1
-        ns = self.message("pipeline", "send", self.plan.group("pipeline"), size)
-        self.add(name, stage, f"send {way}", "pipeline", ns, [after])
+        sent = self.message("pipeline", "send", self.plan.group("pipeline"), size)
+        self.send(name, stage, f"send {way}", "pipeline", sent, [after])
 
     def _optimizer(self, stage: int, reduced: list[str]) -> None:
         """Reads and writes the state of its part of the parameters; ZeRO then gathers them."""
@@ -226,8 +236,12 @@ class Step:
         done = self.add(f"optimizer {stage}", stage, MAIN, COMPUTE, ns, reduced)
         if plan.zero in (1, 2):
             size = held * plan.value_bytes
-            ns = self.message("parameters", "all_gather", plan.group("data"), size)
-            self.add(f"parameters {stage}", stage, "data", "parameters", ns, [done])
+            sent = self.message("parameters", "all_gather", plan.group("data"), size)
+            self.send(f"parameters {stage}", stage, "data", "parameters", sent, [done])
+
+
+def ns_of(sent: Estimate | None) -> float:
+    return 0.0 if sent is None else sent.time_ns
 
 
 def order(plan: Plan, stage: int) -> Iterator[tuple[bool, int, int]]:

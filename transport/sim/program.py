@@ -45,6 +45,7 @@ MAKERS: dict[str, dict[str, Callable[..., Job]]] = {
 }
 ROOTED = ("Broadcast", "Reduce")  # functions with a root
 CHANNELS_MAX = 64
+SLICES = 8
 FOREVER_NS = 10**15  # longer than any run
 
 
@@ -76,6 +77,7 @@ class Operation:
     peers: Array | None = None  # for Send and Recv: the rank at the other end
     root: int = 0  # of functions with a root: a member, by its place in `ranks`
     channels: int = 1
+    slices: int = SLICES  # pieces that are pipelined along a tree or a chain
     communicator: int = 0  # operations with equal numbers share connections, in program order
     step: int = 0  # number of the training step, for reports
 
@@ -321,7 +323,7 @@ def _made(one: Operation) -> Job:
         "repeats": 1,
         "gap_ns": 0,
         "channels": min(max(one.channels, 1), CHANNELS_MAX),
-        "slices": 8,
+        "slices": one.slices,
         "window": 4,
         "root": one.root,
     }

@@ -347,6 +347,7 @@ OPERATION: Table = {
     "across": Key("bool", False, "its communicators are of the ranks at the same place of each "
                   "such group"),
     "channels": _int(1, "channels of a ring", 1, 64),
+    "slices": _int(8, "pieces that are pipelined along trees and chains", 1, 4_096),
     "root": _int(0, "root, as a rank of the communicator", 0),
     "shift": _int(1, "send: to the rank this much higher; receive: from the rank this much lower"),
 }  # fmt: skip

@@ -179,7 +179,7 @@ def _operation(
     function, algorithm = COLLECTIVES[name]
     return Operation(
         ranks=group, function=function, algorithm=algorithm, size_bytes=keys["size_bytes"],
-        channels=keys["channels"], root=keys["root"], **common,
+        channels=keys["channels"], slices=keys["slices"], root=keys["root"], **common,
     )  # fmt: skip
 
 

@@ -1,0 +1,120 @@
+"""`weft estimate simulate`: the same training step in the packet simulator."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from transport.cli.estimate_options import network_of, notes_of, usage_errors
+from transport.cli.estimate_train import model_of, plan_of, step_options
+from transport.cli.output import json_option, print_table, write_json
+from transport.sim.units import bytes_of, time_text
+
+if TYPE_CHECKING:
+    from transport.estimate.simulated import Simulated
+    from transport.estimate.training import Training
+    from transport.sim.result import Result
+
+SEGMENTS_MAX = 50e6
+INTERRUPTED = 130
+
+
+@click.command("simulate")
+@step_options
+@click.option("--segment", default="32 KiB", show_default=True,
+              help="Bytes of a simulated packet: larger ones are faster to simulate.")  # fmt: skip
+@click.option("--seed", default=1, show_default=True, type=click.IntRange(0))
+@click.option("--long", "is_long", is_flag=True,
+              help=f"Even if more than {SEGMENTS_MAX / 1e6:.0f} million packets are sent."
+              )  # fmt: skip
+@json_option
+def command(
+    model: str, gpu_name: str, efficiency: float | None, segment: str, seed: int, is_long: bool,
+    json_path: str | None, **given: Any,
+) -> None:  # fmt: skip
+    """Simulate a training step of MODEL, packet by packet, and compare it with the estimate.
+
+    Simulated is what data parallelism (DDP, ZeRO) sends between nodes, over one rail of a fabric
+    with as many uplinks as hosts. Computation and tensor parallelism take the estimated time.
+
+    Example: weft estimate simulate gpt2-xl --data 64 --inside nvlink4 --between ethernet-100
+    """
+    from transport.estimate.gpus import EFFICIENCY, gpu
+    from transport.estimate.simulated import scenario_of
+    from transport.estimate.step import Step
+    from transport.estimate.training import train
+
+    network = network_of(given)
+    try:
+        segment_bytes = int(bytes_of(segment))
+    except ValueError as error:
+        raise click.UsageError(f"--segment: {error}") from None
+    with usage_errors():
+        shape, plan = model_of(model, given), plan_of(given)
+        known = gpu(gpu_name, efficiency or EFFICIENCY)
+        estimated = train(shape, plan, known, network)
+        step = Step(shape, plan, known, network)
+        made = scenario_of(step, step.build(), estimated.step_ns, segment_bytes, seed)
+    if made.segments > SEGMENTS_MAX and not is_long:
+        raise click.UsageError(
+            f"{made.segments / 1e6:.0f} million packets would be sent: take --layers with fewer, a "
+            "larger --segment, or --long"
+        )
+    result = _run(made)
+    show(estimated, result, made, json_path)
+    if json_path is None:
+        for note in notes_of(network, any(row.extrapolated for row in estimated.rows)):
+            click.echo(f"note: {note}")
+
+
+def _run(made: Simulated) -> Result:
+    from transport.sim.errors import ScenarioError
+    from transport.sim.run import Simulation
+    from transport.sim.scenario import from_tables
+
+    try:
+        simulation = Simulation(from_tables(made.tables, file="estimate"))
+    except ScenarioError as error:
+        raise click.UsageError(str(error)) from None
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
+               TimeElapsedColumn())  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        total = len(simulation.scenario.work.transfers)
+        bar = progress.add_task("simulating", total=total)
+        try:
+            while simulation.step():
+                progress.update(bar, completed=int(simulation.totals["transfers_done"]))
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(INTERRUPTED) from None
+    return simulation.result()
+
+
+def show(estimated: Training, result: Result, made: Simulated, json_path: str | None) -> None:
+    (row,) = result.steps
+    if not row["finished"]:
+        raise click.ClickException(
+            f"not finished after {time_text(made.tables['limit_ns'])} of simulated time"
+        )
+    simulated_ns, ratio = row["step_ns"], row["step_ns"] / estimated.step_ns
+    if json_path is not None:
+        write_json(
+            {"estimated_ns": estimated.step_ns, "simulated_ns": simulated_ns, "ratio": ratio,
+             "hosts": made.hosts, "packets_dropped": int(result.ports["dropped"].sum()),
+             "scenario": made.tables, "operations": [asdict(one) for one in estimated.rows]},
+            json_path,
+        )  # fmt: skip
+        return
+    print_table(
+        ["step", "time"],
+        [["estimated", time_text(estimated.step_ns)], ["simulated", time_text(simulated_ns)]],
+    )
+    click.echo(f"\nthe simulated step takes {ratio:.3f} times the estimate; {made.hosts} hosts, "
+               f"each a node's NIC of one GPU")  # fmt: skip
+    for one in estimated.rows:
+        click.echo(
+            f"recommended for {one.kind}: NCCL_ALGO={one.algorithm} NCCL_PROTO={one.protocol}"
+        )
