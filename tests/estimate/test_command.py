@@ -7,6 +7,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from transport.cli import weft
+from transport.estimate.curves import curves
+from transport.estimate.gpus import gpu
+from transport.estimate.models import PRESETS
+from transport.estimate.networks import of_links
+from transport.estimate.plan import Plan
+from transport.estimate.training import train
 
 LLAMA = ("train", "llama3-8b", "--data", "64", "--zero", "3", "--inside", "nvlink4")
 
@@ -133,3 +139,54 @@ def test_simulate__mistakes_are_one_line(words: tuple[str, ...], said: str) -> N
     done = run("simulate", "gpt2-xl", *words)
     assert done.exit_code == 2
     assert said in done.output.splitlines()[-1]
+
+
+def test_train__one_page_and_curves(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    page, curves = tmp_path / "p.html", tmp_path / "c.svg"
+    assert run(*LLAMA, "--html", page, "--curves", curves).exit_code == 0
+    text = page.read_text()
+    for words in (
+        "A step of llama3-8b",
+        "exposed communication",
+        "bottleneck: ",
+        "GPUs, each with",
+    ):
+        assert words in text
+    assert text.count("data:image/svg+xml") == 2
+    assert "<script" not in text
+    assert "http" not in text
+    assert curves.read_text().lstrip().startswith("<?xml")
+    for option in ("--curves", "--gantt"):
+        done = run(*LLAMA, option, tmp_path / "c.xyz")
+        assert f"{option} {tmp_path / 'c.xyz'}: give a name that ends in" in done.output
+    done = run(*LLAMA, "--html", tmp_path / "none" / "p.html")
+    assert done.exit_code == 2
+    assert "cannot write" in done.output
+
+
+def test_curves__more_bandwidth_never_costs_time() -> None:
+    network = of_links("ethernet-100", "nvlink4", 8)
+    plan = Plan(data=64, global_batch=64, zero=3)
+    gpus, rates, latencies = curves(PRESETS["llama2-7b"], plan, gpu("h200"), network)
+    assert [point.step_ns for point in rates.points] == sorted(
+        (point.step_ns for point in rates.points), reverse=True
+    )
+    assert [point.x for point in gpus.points][:4] == [1, 2, 4, 8]
+    assert gpus.points[0].exposed_ns == 0
+    times = [point.step_ns for point in latencies.points]
+    assert times == sorted(times)
+    (given,) = [point for point in rates.points if point.x == rates.given]
+    assert given.step_ns == pytest.approx(
+        train(PRESETS["llama2-7b"], plan, gpu("h200"), network).step_ns
+    )
+
+
+def test_train__compares_links() -> None:
+    done = run(*LLAMA, "--between", "ethernet-100", "--compare", "ethernet-400")
+    (slow,), (fast,) = (
+        [line.split() for line in done.output.splitlines() if line.startswith(f"ethernet-{rate} ")]
+        for rate in (100, 400)
+    )
+    assert float(slow[-1].rstrip("%")) > float(fast[-1].rstrip("%"))
+    assert "no link x" in run(*LLAMA, "--compare", "x").output

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,13 @@ from transport.cli.estimate_options import (
 )
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.plots import prepared, save
+from transport.estimate.gpus import EFFICIENCY, gpu
 from transport.sim.units import bytes_text, time_text
 
 if TYPE_CHECKING:
+    from transport.estimate.curves import Curve
     from transport.estimate.models import Model
+    from transport.estimate.networks import Network
     from transport.estimate.plan import Plan
     from transport.estimate.training import Training
 
@@ -85,10 +89,17 @@ def step_options(command: Any) -> Any:
 
 @click.command("train")
 @step_options
+@click.option("--compare", "others", metavar="LINK", multiple=True,
+              help="Also estimate the step with this link between nodes.")  # fmt: skip
 @click.option("--gantt", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
               help="Draw when each stream of each stage is busy, as .png or .svg.")  # fmt: skip
+@click.option("--curves", "curves_file", metavar="FILE",
+              type=click.Path(path_type=Path, dir_okay=False),
+              help="Draw the step against GPUs, bandwidth and latency.")  # fmt: skip
+@click.option("--html", "page", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+              help="Write one page with all tables and pictures.")  # fmt: skip
 @json_option
-def command(model: str, gpu_name: str, efficiency: float | None, gantt: Path | None,
+def command(model: str, gpu_name: str, efficiency: float | None, others: tuple[str, ...],
             json_path: str | None, **given: Any) -> None:  # fmt: skip
     """Estimate a training step of MODEL: a preset, such as llama3-8b, or `custom` with all sizes.
 
@@ -98,29 +109,73 @@ def command(model: str, gpu_name: str, efficiency: float | None, gantt: Path | N
       weft estimate train gpt3-175b --data 16 --tensor 8 --pipeline 8 --batch 1536 --recompute \\
           --gpu a100-80 --inside nvlink3 --between infiniband-200
     """
-    from transport.estimate.gpus import EFFICIENCY, gpu
     from transport.estimate.training import as_json, train
 
-    pyplot = None if gantt is None else prepared(gantt, "--gantt")
+    files = Files(*(given.pop(name) for name in ("gantt", "curves_file", "page")))
+    files.prepare()
+    if others and given["network_file"] is not None:
+        raise click.UsageError("--compare: links are compared, and --network is no link")
+    links = {link: network_of(given | {"between": link}) for link in (given["between"], *others)}
     network = network_of(given)
     with usage_errors():
         shape, plan = model_of(model, given), plan_of(given)
-        found = train(shape, plan, gpu(gpu_name, efficiency or EFFICIENCY), network)
-    if gantt is not None:
-        save(drawn(found, pyplot), f"A step of {shape.name}", gantt)
+        known = gpu(gpu_name, efficiency or EFFICIENCY)
+        found = train(shape, plan, known, network)
+        compared = {link: train(shape, plan, known, one) for link, one in links.items()}
+        said = report(found, plan, network, assumed=efficiency is None)
+        if others:
+            said.tables.append(compared_table(compared))
+        draw(files, said, found, lambda: curves_of(shape, plan, known, network))
     if json_path is not None:
         inputs = {"model": vars(shape), "plan": vars(plan), "gpu": gpu_name,
-                  "efficiency": efficiency or EFFICIENCY, "network": network.name}  # fmt: skip
-        write_json(inputs | as_json(found), json_path)
+                  "efficiency": known.efficiency, "network": network.name}  # fmt: skip
+        more = {"compared": {link: as_json(one) for link, one in compared.items()}}
+        write_json(inputs | as_json(found) | (more if others else {}), json_path)
         return
-    show(found, plan)
-    if efficiency is None:
-        click.echo(
-            f"note: matrix products are assumed to reach {EFFICIENCY:.0%} of the GPU's peak: "
-            "--efficiency"
-        )
-    for note in notes_of(network, any(row.extrapolated for row in found.rows)):
-        click.echo(f"note: {note}")
+    for heads, rows in said.tables:
+        print_table(heads, rows)
+        click.echo()
+    for line in said.lines:
+        click.echo(line)
+
+
+@dataclass(frozen=True)
+class Files:
+    """The pictures and the page to write; None: not asked for."""
+
+    gantt: Path | None
+    curves: Path | None
+    page: Path | None
+
+    def prepare(self) -> None:
+        """Fails before the work if a picture cannot be drawn."""
+        for option, file in (("--gantt", self.gantt), ("--curves", self.curves)):
+            if file is not None:
+                prepared(file, option)
+        if self.page is not None:
+            prepared(Path("page.svg"), "--html")
+
+
+def curves_of(*inputs: Any) -> list[Curve]:
+    from transport.estimate.curves import curves
+
+    return curves(*inputs)
+
+
+def draw(files: Files, said: Report, found: Training, computed: Callable[[], list[Curve]]) -> None:
+    """Writes the files that were asked for."""
+    from transport.cli import estimate_page as pages
+
+    title = f"A step of {found.model}"
+    if files.gantt is not None:
+        save(pages.gantt(found), title, files.gantt)
+    if files.curves is None and files.page is None:
+        return
+    made = computed()
+    if files.curves is not None:
+        save(pages.curves_figure(made), title, files.curves)
+    if files.page is not None:
+        pages.write_page(files.page, title, said, found, made)
 
 
 def model_of(name: str, given: dict[str, Any]) -> Model:
@@ -153,56 +208,63 @@ def plan_of(given: dict[str, Any]) -> Plan:
     return Plan(**given, global_batch=batch, bucket_bytes=bucket_bytes, sequence=split)
 
 
-def show(found: Training, plan: Plan) -> None:
+@dataclass(frozen=True)
+class Report:
+    """What is said of a step: tables, each with its heads and rows, and lines."""
+
+    tables: list[tuple[list[str], list[list[str]]]]
+    lines: list[str]
+
+
+def report(found: Training, plan: Plan, network: Network, assumed: bool) -> Report:
+    """assumed: whether the efficiency is the default."""
     parts = [("computation", found.compute_ns), ("waiting for other stages", found.bubble_ns),
              ("exposed communication", found.exposed_ns), ("step", found.step_ns)]  # fmt: skip
-    print_table(
-        ["part", "time", "share"],
-        [[name, time_text(ns), f"{ns / found.step_ns:.1%}"] for name, ns in parts],
-    )
-    click.echo()
     heads = ["for", "operation", "algorithm", "protocol", "ranks", "nodes", "size", "each",
              "in all", "exposed", "limited by"]  # fmt: skip
-    print_table(heads, [
+    operations = [
         [row.kind, row.operation, row.algorithm, row.protocol, str(row.ranks), str(row.nodes),
          bytes_text(row.bytes), time_text(row.each_ns) + MARK * row.extrapolated,
          time_text(row.total_ns / plan.pipeline),
-         time_text(row.exposed_ns), row.limited_by] for row in found.rows])  # fmt: skip
-    click.echo()
-    print_table(
-        ["change", "step"], [[name, f"{ratio - 1:+.1%}"] for name, ratio in found.gains.items()]
-    )
+         time_text(row.exposed_ns), row.limited_by] for row in found.rows]  # fmt: skip
+    tables = [
+        (["part", "time", "share"],
+         [[name, time_text(ns), f"{ns / found.step_ns:.1%}"] for name, ns in parts]),
+        (heads, operations),
+        (["change", "step"],
+         [[name, f"{ratio - 1:+.1%}"] for name, ratio in found.gains.items()]),
+    ]  # fmt: skip
+    return Report(tables, [*_facts(found, plan), *_notes(found, network, assumed)])
+
+
+def compared_table(found: dict[str, Training]) -> tuple[list[str], list[list[str]]]:
+    """The step for each link between nodes."""
+    rows = [
+        [link, time_text(one.step_ns), time_text(one.exposed_ns),
+         f"{one.exposed_ns / one.step_ns:.1%}"] for link, one in found.items()
+    ]  # fmt: skip
+    return ["between nodes", "step", "exposed communication", "share"], rows
+
+
+def _facts(found: Training, plan: Plan) -> list[str]:
     memory = found.memory
-    click.echo(
-        f"\n{plan.gpus} GPUs, {found.tokens_per_s:,.0f} tokens/s, "
-        f"{found.flops_per_gpu / 1e12:.1f} Tflop/s a GPU\n"
+    return [
+        f"{plan.gpus} GPUs, {found.tokens_per_s:,.0f} tokens/s, "
+        f"{found.flops_per_gpu / 1e12:.1f} Tflop/s a GPU",
         f"memory of a GPU: {bytes_text(memory.total)} (parameters {bytes_text(memory.parameters)}, "
         f"gradients {bytes_text(memory.gradients)}, optimizer {bytes_text(memory.optimizer)}, "
         f"activations {bytes_text(memory.activations)})"
-        f"{'' if found.fits else ': more than it has'}\n"
-        f"bottleneck: {found.bottleneck}"
-    )
+        f"{'' if found.fits else ': more than it has'}",
+        f"bottleneck: {found.bottleneck}",
+    ]
+
+
+def _notes(found: Training, network: Network, assumed: bool) -> list[str]:
+    made = []
     if found.unchecked:
-        click.echo(f"note: not checked against measurements: {', '.join(found.unchecked)}")
-
-
-def drawn(found: Training, pyplot: Any) -> Any:
-    """A Gantt chart of the step: a row for each stream of each stage."""
-    streams = list(dict.fromkeys((task.stage, task.stream) for task in found.tasks))
-    colors = {kind: f"C{at}" for at, kind in enumerate(dict.fromkeys(
-        task.kind for task in found.tasks))}  # fmt: skip
-    figure, axes = pyplot.subplots(figsize=(10.0, 1.5 + 0.3 * len(streams)))
-    times = list(zip(found.tasks, found.timed.begins_ns, found.timed.ends_ns, strict=True))
-    for kind, color in colors.items():
-        for row, stream in enumerate(streams):
-            bars = [
-                (begin / 1e6, (end - begin) / 1e6) for task, begin, end in times
-                if task.kind == kind and (task.stage, task.stream) == stream and end > begin
-            ]  # fmt: skip
-            axes.broken_barh(bars, (row - 0.4, 0.8), color=color)
-        axes.plot([], [], color=color, linewidth=6, label=kind)
-    axes.set_yticks(range(len(streams)), [f"stage {stage}: {name}" for stage, name in streams])
-    axes.invert_yaxis()
-    axes.set_xlabel("ms")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncol=len(colors), frameon=False)
-    return figure
+        made.append(f"not checked against measurements: {', '.join(found.unchecked)}")
+    if assumed:
+        made.append(f"matrix products are assumed to reach {EFFICIENCY:.0%} of the GPU's peak: "
+                    "--efficiency")  # fmt: skip
+    made += notes_of(network, any(row.extrapolated for row in found.rows))
+    return [f"note: {one}" for one in made]

@@ -40,12 +40,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Training:
-    """The estimate of a step. compute_ns: what the busiest stage computes.
+    """The estimate of a step. model: its name. compute_ns: what the busiest stage computes.
 
     bubble_ns: what it waits for other stages even if communication took no time. exposed_ns: what
     communication adds. gains: change -> the step's time with it, over its time without.
     """
 
+    model: str
     step_ns: float
     compute_ns: float
     bubble_ns: float
@@ -76,7 +77,7 @@ def train(model: Model, plan: Plan, gpu: Gpu, network: Network) -> Training:
     memory = memory_of(model, plan)
     tokens = plan.global_batch * model.sequence
     return Training(
-        step_ns=timed.length_ns, compute_ns=busy_ns, bubble_ns=alone_ns - busy_ns,
+        model=model.name, step_ns=timed.length_ns, compute_ns=busy_ns, bubble_ns=alone_ns - busy_ns,
         exposed_ns=timed.length_ns - alone_ns,
         communication_ns=sum(row.total_ns for row in rows) / plan.pipeline,
         flops_per_gpu=model.step_flops(tokens, plan.recompute) / timed.length_ns * 1e9 / plan.gpus,

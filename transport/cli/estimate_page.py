@@ -1,0 +1,106 @@
+"""Draws an estimated step: a Gantt chart, curves, and one HTML page with both and all tables."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from base64 import b64encode
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from transport.cli.output import unwritten
+from transport.sim.html import PAGE, STYLE, table
+from transport.sim.units import bytes_text, time_text
+
+if TYPE_CHECKING:
+    from transport.cli.estimate_train import Report
+    from transport.estimate.curves import Curve
+    from transport.estimate.training import Training
+
+
+def gantt(found: Training) -> Any:
+    """A row for each stream of each stage."""
+    from matplotlib import pyplot
+
+    streams = list(dict.fromkeys((task.stage, task.stream) for task in found.tasks))
+    colors = {kind: f"C{at}" for at, kind in enumerate(dict.fromkeys(
+        task.kind for task in found.tasks))}  # fmt: skip
+    figure, axes = pyplot.subplots(figsize=(10.0, 1.5 + 0.3 * len(streams)))
+    times = list(zip(found.tasks, found.timed.begins_ns, found.timed.ends_ns, strict=True))
+    for kind, color in colors.items():
+        for row, stream in enumerate(streams):
+            bars = [
+                (begin / 1e6, (end - begin) / 1e6) for task, begin, end in times
+                if task.kind == kind and (task.stage, task.stream) == stream and end > begin
+            ]  # fmt: skip
+            axes.broken_barh(bars, (row - 0.4, 0.8), color=color)
+        axes.plot([], [], color=color, linewidth=6, label=kind)
+    axes.set_yticks(range(len(streams)), [f"stage {stage}: {name}" for stage, name in streams])
+    axes.invert_yaxis()
+    axes.set_xlabel("ms")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncol=len(colors), frameon=False)
+    return figure
+
+
+def curves_figure(found: Sequence[Curve]) -> Any:
+    """Step and exposed communication, a panel for each curve."""
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(found), figsize=(4.0 * len(found), 3.2))
+    for axes, one in zip(panels, found, strict=True):
+        xs = [point.x for point in one.points]
+        axes.plot(xs, [point.step_ns / 1e6 for point in one.points], "o-", label="step")
+        axes.plot(xs, [point.exposed_ns / 1e6 for point in one.points], "s--",
+                  label="exposed communication")  # fmt: skip
+        axes.axvline(one.given, color="0.7", linewidth=1)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(xs, [_x_text(one, x) for x in xs], rotation=45, fontsize=8)
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel(one.name)
+        axes.set_ylabel("ms")
+    panels[0].legend(fontsize=8)
+    return figure
+
+
+def _x_text(one: Curve, x: float) -> str:
+    return f"{bytes_text(x)}/s" if one.unit == "B/s" else f"{x:g}"
+
+
+def write_page(
+    out: Path, title: str, said: Report, found: Training, curves: Sequence[Curve]
+) -> None:
+    """One self-contained page."""
+    rows = [
+        [one.name, _x_text(one, point.x), time_text(point.step_ns), time_text(point.exposed_ns)]
+        for one in curves for point in one.points
+    ]  # fmt: skip
+    body = "\n".join([
+        *(table(heads, each) for heads, each in said.tables),
+        *(f"<p>{escape(line)}</p>" for line in said.lines),
+        "<h2>The step</h2>", _inline(gantt(found)),
+        "<h2>What changes it</h2>", _inline(curves_figure(curves)),
+        table(["against", "", "step", "exposed communication"], rows),
+    ])  # fmt: skip
+    command = shlex.join(["weft", *sys.argv[1:]])
+    page = PAGE.substitute(title=escape(title), style=STYLE, warning="", command=escape(command),
+                           body=body)  # fmt: skip
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise unwritten(out, error) from None
+    click.echo(f"wrote {out}", err=True)
+
+
+def _inline(figure: Any) -> str:
+    from matplotlib import pyplot
+
+    from transport.sim.plots import svg
+
+    data = b64encode(svg(figure).encode()).decode()
+    pyplot.close(figure)
+    return f'<img alt="plot" src="data:image/svg+xml;base64,{data}">'

@@ -1,0 +1,68 @@
+"""How a step changes with the number of GPUs, with the network's rate, and with its latency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from transport.estimate.gpus import Gpu
+from transport.estimate.models import Model
+from transport.estimate.networks import Network
+from transport.estimate.plan import Plan
+from transport.estimate.schedule import COMPUTE, run
+from transport.estimate.step import Step
+from transport.estimate.training import faster, quicker
+
+FACTORS = tuple(2.0**power for power in range(-3, 4))
+GPUS_MAX = 1 << 14
+
+
+@dataclass(frozen=True)
+class Point:
+    """x: in the curve's unit. exposed_ns: what communication adds to the step."""
+
+    x: float
+    step_ns: float
+    exposed_ns: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The step, as one thing changes. given: x of the step that was asked for."""
+
+    name: str
+    unit: str
+    given: float
+    points: tuple[Point, ...]
+
+
+def curves(model: Model, plan: Plan, gpu: Gpu, network: Network) -> list[Curve]:
+    """Against GPUs, each with the same batch; against the rate between nodes; against latencies."""
+    by_gpus = []
+    for data in _replicas(plan):
+        batch = plan.global_batch // plan.data * data
+        other = replace(plan, data=data, global_batch=batch)
+        by_gpus.append(_point(other.gpus, model, other, gpu, network))
+    rate = network.between.bytes_per_s
+    by_rate = [_point(rate * one, model, plan, gpu, faster(network, one)) for one in FACTORS]
+    by_latency = [_point(one, model, plan, gpu, quicker(network, one)) for one in FACTORS]
+    return [
+        Curve("GPUs, each with the same batch", "", plan.gpus, tuple(by_gpus)),
+        Curve("rate of a GPU between nodes", "B/s", rate, tuple(by_rate)),
+        Curve("latencies, relative to those given", "", 1.0, tuple(by_latency)),
+    ]
+
+
+def _replicas(plan: Plan) -> list[int]:
+    """Numbers of data parallel replicas: powers of two times what spreads experts evenly."""
+    found, data = {plan.data}, plan.expert
+    while data * plan.gpus // plan.data <= GPUS_MAX:
+        found.add(data)
+        data *= 2
+    return sorted(found)
+
+
+def _point(x: float, model: Model, plan: Plan, gpu: Gpu, network: Network) -> Point:
+    tasks = Step(model, plan, gpu, network).build()
+    whole_ns = run(tasks).length_ns
+    kinds = frozenset(task.kind for task in tasks) - {COMPUTE}
+    return Point(x, whole_ns, whole_ns - run(tasks, kinds).length_ns)
