@@ -105,3 +105,57 @@ def test_command__prints_what_is_exposed(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = CliRunner().invoke(weft, ["estimate", "overlap", str(tmp_path / "empty")])
     assert (done.exit_code, "has no .json" in done.output) == (2, True)
+
+
+def ddp(
+    buckets: list[int], backward_us: int, byte_us: float, steps: int = 3
+) -> list[dict[str, Any]]:
+    """Steps of DDP whose gradients become ready at an even rate; buckets: elements of 4 bytes."""
+    events, begin, whole = [], 0.0, sum(buckets)
+    for _ in range(steps):
+        rate, end, ready = whole / backward_us, 0.0, 0
+        for count in buckets:
+            ready += count
+            at = max(begin + ready / rate, end)
+            end = at + 20 + count * 4 * byte_us
+            args = {"Collective name": "allreduce", "In msg nelems": count, "dtype": "Float"}
+            events.append(kernel("ncclDevKernel_AllReduce", at, end - at, args=args))
+        events.append(kernel("gemm", begin, backward_us))
+        begin = end + 100
+    return events
+
+
+def test_buckets__that_would_hide_more(tmp_path: Path) -> None:
+    # One large bucket at the end is sent when nothing computes any more.
+    events = ddp([1 << 18, 100 << 18], 100_000, 0.5e-3)
+    found = overlap_of(written(tmp_path, events)).buckets
+    assert found is not None
+    assert (found.steps, found.buckets, found.step_bytes) == (3, 2, 101 << 20)
+    assert found.latency_ns == pytest.approx(20_000, rel=0.01)
+    assert found.bytes_per_s == pytest.approx(2e9, rel=0.01)
+    assert found.exposed_ns == pytest.approx((20 + (100 << 20) * 0.5e-3) * 1e3, rel=0.02)
+    size, exposed_ns = found.best
+    assert size <= 4 << 20
+    assert exposed_ns < 0.1 * found.exposed_ns
+    said = CliRunner().invoke(weft, ["estimate", "overlap", str(tmp_path)]).output
+    assert f"DistributedDataParallel(bucket_cap_mb={size >> 20})" in said
+
+
+def test_buckets__latency_asks_for_larger_ones(tmp_path: Path) -> None:
+    found = overlap_of(written(tmp_path, ddp([1 << 16] + [1 << 18] * 63, 1_000, 0.01e-3))).buckets
+    assert found is not None
+    assert found.best[0] > 4 << 20
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        ddp([1 << 18], 1_000, 1e-3),  # one bucket a step
+        ddp([1 << 18, 2 << 18], 1_000, 1e-3, steps=1),
+        [kernel("ncclDevKernel_AllReduce", at, 5, args={"In msg nelems": at, "dtype": "Float"})
+         for at in range(1, 9)],
+        [*ddp([1 << 18, 2 << 18], 1_000, 1e-3)[:2], kernel("gemm", 0, 1)],
+    ],
+)  # fmt: skip
+def test_buckets__without_steps_nothing_is_said(tmp_path: Path, events: list[Any]) -> None:
+    assert overlap_of(written(tmp_path, events)).buckets is None

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from transport.cli.output import json_option, print_table, write_json
-from transport.sim.units import time_text
+from transport.sim.units import bytes_text, time_text
 
 if TYPE_CHECKING:
+    from transport.estimate.buckets import Buckets
     from transport.estimate.overlap import Overlap
 
 
@@ -78,6 +79,29 @@ def show(one: Overlap) -> None:
                 for part in one.parts
             ],
         )
+    if one.buckets is not None:
+        show_buckets(one.buckets)
     for note in one.notes:
         click.echo(f"note: {note}")
     click.echo()
+
+
+def show_buckets(found: Buckets) -> None:
+    """What buckets of other sizes would expose; lines about DDP's AllReduces."""
+    size, exposed_ns = found.best
+    click.echo(
+        f"\n{found.buckets} buckets of gradients a step, {bytes_text(found.step_bytes)}; an "
+        f"AllReduce takes {time_text(found.latency_ns)} and {bytes_text(found.bytes_per_s)}/s"
+    )
+    print_table(
+        ["bucket size", "exposed a step"],
+        [["as in the trace", time_text(found.exposed_ns)],
+         *([f"{each >> 20} MB", time_text(ns)] for each, ns in found.by_size)],
+    )  # fmt: skip
+    gain_ns = found.exposed_ns - exposed_ns
+    if gain_ns > 0.01 * found.backward_ns:
+        click.echo(f"buckets of {size >> 20} MB would hide {time_text(gain_ns)} more of a step: "
+                   f"DistributedDataParallel(bucket_cap_mb={size >> 20})")  # fmt: skip
+    else:
+        click.echo("no other size of buckets would hide more")
+    click.echo("note: gradients are taken to become ready at an even rate")

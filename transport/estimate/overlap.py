@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.estimate.buckets import Buckets, Sum, buckets_of
 from transport.trace.json_stream import JsonError, read_object
 from transport.trace.layout import TraceError
+from transport.trace.sizes import ELEMENT_BYTES
+from transport.trace.torch_names import function_of, nccl_type
 
 Array = NDArray[np.float64]
 
@@ -44,6 +47,7 @@ class Overlap:
 
     compute_ns, communication_ns, both_ns: while the GPU computes, communicates, does both.
     memory_ns: while it copies and does neither. parts: by operation, the most exposed first.
+    buckets: of DDP; None: the trace has no steps of it.
     """
 
     file: str
@@ -53,6 +57,7 @@ class Overlap:
     both_ns: float
     memory_ns: float
     parts: tuple[Part, ...]
+    buckets: Buckets | None
     notes: tuple[str, ...]
 
     @property
@@ -75,8 +80,12 @@ def overlap_of(file: Path) -> Overlap:
     spans: dict[str, list[tuple[float, float]]] = {"compute": [], "memory": []}
     named: dict[str, list[tuple[float, float]]] = {}
     notes: list[str] = []
-    for kind, name, span in _kernels(file, notes):
-        (named.setdefault(name, []) if kind == "nccl" else spans[kind]).append(span)
+    sums: list[Sum] = []
+    for kernel in _kernels(file, notes):
+        is_nccl = kernel.kind == "nccl"
+        (named.setdefault(kernel.name, []) if is_nccl else spans[kernel.kind]).append(kernel.span)
+        if kernel.size_bytes > 0 and function_of(kernel.name) == "AllReduce":
+            sums.append(Sum(kernel.size_bytes, *kernel.span))
     compute, memory = (union(spans[kind]) for kind in ("compute", "memory"))
     communication = union([span for each in named.values() for span in each])
     if not len(compute) and not len(communication):
@@ -93,12 +102,26 @@ def overlap_of(file: Path) -> Overlap:
         str(file), float(every[:, 1].max() - every[:, 0].min()), length(compute),
         length(communication), shared(communication, compute),
         length(memory) - shared(memory, busy),
-        tuple(sorted(parts, key=lambda one: -one.exposed_ns)), tuple(notes),
+        tuple(sorted(parts, key=lambda one: -one.exposed_ns)), buckets_of(sums, compute),
+        tuple(notes),
     )  # fmt: skip
 
 
-def _kernels(file: Path, notes: list[str]) -> Iterator[tuple[str, str, tuple[float, float]]]:
-    """Kind, name of the operation, and span in ns of each kernel and copy."""
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel or a copy. kind: nccl, compute or memory. name, size_bytes: of NCCL's operation.
+
+    span: its begin and end, in ns. size_bytes: what a rank gives; 0: not known.
+    """
+
+    kind: str
+    span: tuple[float, float]
+    name: str = ""
+    size_bytes: float = 0.0
+
+
+def _kernels(file: Path, notes: list[str]) -> Iterator[Kernel]:
+    """Each kernel and copy."""
     seen, has_events = 0, False
     try:
         for key, event in read_object(file, "traceEvents"):
@@ -119,7 +142,7 @@ def _kernels(file: Path, notes: list[str]) -> Iterator[tuple[str, str, tuple[flo
         raise TraceError(f"{file} is no trace of PyTorch's profiler: it has no traceEvents")
 
 
-def _kernel(event: Any) -> tuple[str, str, tuple[float, float]] | None:
+def _kernel(event: Any) -> Kernel | None:
     if not isinstance(event, dict) or event.get("ph") != "X":
         return None
     name, category, args = event.get("name"), event.get("cat"), event.get("args")
@@ -130,12 +153,17 @@ def _kernel(event: Any) -> tuple[str, str, tuple[float, float]] | None:
         return None
     span = begin * 1e3, (begin + max(took, 0.0)) * 1e3
     if category in MEMORY:
-        return "memory", "", span
+        return Kernel("memory", span)
     match = NCCL.match(name)
     if match is None:
-        return "compute", "", span
-    told = args.get(NAME) if isinstance(args, dict) else None
-    return "nccl", told if isinstance(told, str) and told else match[1] or name, span
+        return Kernel("compute", span)
+    known = args if isinstance(args, dict) else {}
+    told = known.get(NAME)
+    said = told if isinstance(told, str) and told else match[1] or name
+    width = ELEMENT_BYTES.get(nccl_type(str(known.get("dtype"))) or "", 0)
+    count = _number(known.get("In msg nelems"))
+    size = count * width if math.isfinite(count) else 0.0
+    return Kernel("nccl", span, said, size)
 
 
 def _number(value: Any) -> float:
