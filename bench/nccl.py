@@ -43,6 +43,11 @@ NET_ONLY = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", **UNICAST}
 SOCKET = NET_ONLY | {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
 CTAS = {"NCCL_MIN_CTAS": "4", "NCCL_MAX_CTAS": "4"}
 FIXED = {**CTAS, "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+CHOICES = (
+    ("Ring", "LL", 0), ("Ring", "LL", 1), ("Ring", "LL", 4), ("Tree", "LL", 0),
+    ("Ring", "Simple", 1), ("Ring", "Simple", 2), ("Ring", "Simple", 4), ("Ring", "Simple", 8),
+    ("Tree", "Simple", 0),
+)  # fmt: skip
 COLUMNS = ("contender", "operation", "size_bytes", "time_us", "algbw", "busbw", "worst", "wrong")
 TRAIN_COLUMNS = ("contender", "steps", "step_ms", "first_loss_bits", "last_loss_bits")
 
@@ -60,6 +65,19 @@ def weft() -> dict[str, str]:
     }
 
 
+def choices() -> dict[str, dict[str, str]]:
+    """weft with a fixed algorithm, protocol and number of channels (0: NCCL's)."""
+    made = {}
+    for algorithm, protocol, channels in CHOICES:
+        # Only an AllReduce can use a tree; other operations then use a ring.
+        algorithms = "ring" if algorithm == "Ring" else "ring;allreduce:tree"
+        fixed = {"NCCL_ALGO": algorithms, "NCCL_PROTO": protocol}
+        if channels:
+            fixed |= {"NCCL_MIN_CTAS": str(channels), "NCCL_MAX_CTAS": str(channels)}
+        made[f"weft {algorithm} {protocol} {channels}"] = weft() | fixed
+    return made
+
+
 def contenders() -> dict[str, dict[str, str]]:
     """Contender -> its environment. NVLink and SHM are included for reference."""
     return {
@@ -73,7 +91,7 @@ def contenders() -> dict[str, dict[str, str]]:
         "Socket 8x8": threads(8, 8),
         "SHM": {"NCCL_P2P_DISABLE": "1", **UNICAST},
         "NVLink": UNICAST,
-    }
+    } | choices()
 
 
 def driver() -> str:
@@ -258,7 +276,10 @@ def compare_training(kind: str, gpus: int, json_path: str | None) -> None:
 @click.option("--gpus", default=2, show_default=True, help="Ranks, one per GPU.")
 @click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
 @click.option("--size", "sizes", multiple=True, type=int, default=SIZES, help="Bytes of a buffer.")
-@click.option("--only", multiple=True, help="Contenders by name; all by default.")
+@click.option("--only", multiple=True, help="Contenders by name; by default all but choices.")
+@click.option("--choices", "fixed", is_flag=True,
+              help="weft, and weft with fixed algorithms, protocols and channels (estimate tune)."
+              )  # fmt: skip
 @click.option(
     "--lab",
     "lab_file",
@@ -281,6 +302,7 @@ def command(
     repeats: int,
     sizes: tuple[int, ...],
     only: tuple[str, ...],
+    fixed: bool,
     lab_file: Path | None,
     operations: tuple[str, ...],
     kind: str | None,
@@ -298,7 +320,8 @@ def command(
     unknown = [name for name in only if name not in known]
     if unknown:
         raise click.UsageError(f"no contender {unknown[0]!r}; choose from {', '.join(known)}")
-    names = [n for n in known if not only or n in only]
+    wanted = only or (["weft", *choices()] if fixed else [n for n in known if n not in choices()])
+    names = [n for n in known if n in wanted]
     measured = Measured()
     with interruptible() as cut, hosts(lab_file, gpus) as where:
         task = {"train": "", "sizes": list(sizes), "operations": list(operations)}

@@ -77,6 +77,9 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   TEXT(weights, "", "",                                                                                               \
     "File in which weft plan watch writes the weights of paths, which connections then follow; needs "                \
     "WEFT_PATH_POLICY=weighted; empty: none")                                                                         \
+  TEXT(tune, "", "",                                                                                                  \
+    "File of weft estimate tune, which chooses NCCL's algorithm, protocol and channels; the same at every rank; "     \
+    "empty: NCCL chooses")                                                                                            \
   INTEGER(segment_bytes, "bytes", 0, 576, 65472, true, "576,1472,4096,65472",                                         \
     "Datagram payload, our header included; 0: path MTU less IP and UDP headers, at most 65472")                       \
   INTEGER(eager_bytes, "bytes", core::defaults::kEagerBytes, 0, 65536, false, "0,1,65536",                                                   \

@@ -8,6 +8,7 @@ from transport.cli.estimate_collective import command as collective
 from transport.cli.estimate_overlap import command as overlap
 from transport.cli.estimate_simulate import command as simulate
 from transport.cli.estimate_train import command as train
+from transport.cli.estimate_tune import command as tune
 
 
 @click.group("estimate")
@@ -15,5 +16,5 @@ def command() -> None:
     """Estimate how long communication takes, and what a faster network buys."""
 
 
-for one in (calibrate, check, collective, overlap, simulate, train):
+for one in (calibrate, check, collective, overlap, simulate, train, tune):
     command.add_command(one)

@@ -1,0 +1,116 @@
+"""Tests the tuner interface, versions 5 and 6, as NCCL calls it."""
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import PATIENCE_S
+
+ALL_GATHER, ALL_REDUCE = 2, 4
+TREE, RING, LL, LL128, SIMPLE = 0, 1, 0, 1, 2
+ALGORITHMS, PROTOCOLS = 7, 3
+INVALID_USAGE = 5
+FILE = """weft_tune 1
+all_reduce 2 0 0 1000 tree ll 3
+all_reduce 2 0 1001 2000 ring simple 0
+all_gather 4 0 0 1000 ring ll 0
+"""
+
+
+class Tuner(ctypes.Structure):
+    Init = ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint64, ctypes.c_size_t,
+        ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+    )  # fmt: skip
+    Choose = ctypes.CFUNCTYPE(
+        ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_int,
+        ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_int),
+    )  # fmt: skip
+    Finalize = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+    _fields_ = (("name", ctypes.c_char_p), ("init", Init), ("choose", Choose),
+                ("finalize", Finalize), ("chunk_size", ctypes.c_void_p))  # fmt: skip
+
+
+def chosen(library: str, version: str, calls: list[list[int]]) -> dict[str, Any]:
+    """What a tuner of two ranks answers; each call has a function, bytes, and ignored costs.
+
+    Runs in a process of its own, which reads WEFT_TUNE.
+    """
+    tuner = Tuner.in_dll(ctypes.CDLL(library), f"ncclTunerPlugin_v{version}")
+    context, answers = ctypes.c_void_p(1), []
+    status = tuner.init(ctypes.byref(context), 1, 2, 2, None, None, None)
+    for function, size, *ignored in calls if status == 0 else []:
+        costs = (ctypes.c_float * (ALGORITHMS * PROTOCOLS))(*[5.0] * ALGORITHMS * PROTOCOLS)
+        for at in ignored:
+            costs[at] = -1.0
+        channels = ctypes.c_int(0)
+        assert (
+            tuner.choose(
+                context, function, size, 1, costs, ALGORITHMS, PROTOCOLS, 0, ctypes.byref(channels)
+            )
+            == 0
+        )
+        answers.append([[at for at, cost in enumerate(costs) if cost == 0.0], channels.value])
+    assert tuner.finalize(context) == 0
+    return {"name": tuner.name.decode(), "status": status, "answers": answers}
+
+
+def run(plugin: Path, version: int, calls: list[list[int]], **variables: str) -> dict[str, Any]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    words = [sys.executable, "-m", "tests.plugin.test_tuner", str(plugin), str(version)]
+    done = subprocess.run(
+        [*words, json.dumps(calls)], env=clean | variables, timeout=PATIENCE_S, check=True,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def cell(algorithm: int, protocol: int) -> int:
+    return algorithm * PROTOCOLS + protocol
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_tuner__without_a_file_leaves_the_choice_to_nccl(plugin: Path, version: int) -> None:
+    found = run(plugin, version, [[ALL_REDUCE, 8]])
+    assert found == {"name": "weft", "status": 0, "answers": [[[], 0]]}
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_tuner__takes_the_rule_for_its_ranks_and_size(
+    plugin: Path, version: int, tmp_path: Path
+) -> None:
+    file = tmp_path / "tune.txt"
+    file.write_text(FILE)
+    calls = [[ALL_REDUCE, 1_000], [ALL_REDUCE, 1_001], [ALL_REDUCE, 2_001], [ALL_GATHER, 8]]
+    found = run(plugin, version, calls, WEFT_TUNE=str(file))
+    assert found["answers"] == [
+        [[cell(TREE, LL)], 3], [[cell(RING, SIMPLE)], 0], [[], 0], [[], 0],
+    ]  # fmt: skip
+
+
+def test_tuner__never_chooses_what_nccl_cannot_use(plugin: Path, tmp_path: Path) -> None:
+    file = tmp_path / "tune.txt"
+    file.write_text(FILE)
+    found = run(plugin, 5, [[ALL_REDUCE, 8, cell(TREE, LL)]], WEFT_TUNE=str(file))
+    assert found["answers"] == [[[], 0]]
+
+
+@pytest.mark.parametrize("text", ["weft_tune 1\nall_reduce 2 0 0 9 ring ll128 0\n", None])
+def test_tuner__a_rank_that_cannot_read_the_file_fails_to_initialize(
+    plugin: Path, tmp_path: Path, text: str | None
+) -> None:
+    file = tmp_path / "tune.txt"
+    if text is not None:
+        file.write_text(text)
+    assert run(plugin, 5, [], WEFT_TUNE=str(file))["status"] == INVALID_USAGE
+
+
+if __name__ == "__main__":
+    print(json.dumps(chosen(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))))

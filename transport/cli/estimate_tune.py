@@ -1,0 +1,49 @@
+"""`weft estimate tune`: writes the file with which the plugin chooses for NCCL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from transport.cli.output import print_table, unwritten
+from transport.sim.units import bytes_text
+
+
+@click.command("tune")
+@click.argument("results", nargs=-1, required=True,
+                type=click.Path(path_type=Path, exists=True, dir_okay=False))  # fmt: skip
+@click.option("-o", "--output", metavar="FILE", required=True,
+              type=click.Path(path_type=Path, dir_okay=False),
+              help="The file for WEFT_TUNE.")  # fmt: skip
+def command(results: tuple[Path, ...], output: Path) -> None:
+    """Write the choices of algorithm, protocol and channels that RESULTS show to be faster.
+
+    RESULTS are of `python -m bench nccl --choices`, which measures NCCL's own choice and others. A
+    choice is taken only where each of its rounds was more than 2 % faster than every round of
+    NCCL's own. All ranks of a job must have the same file: WEFT_TUNE=FILE.
+
+    Example: weft estimate tune choices.json -o tune.txt
+    """
+    from transport.estimate.samples import SamplesError
+    from transport.estimate.tuning import rules_of, text_of
+
+    try:
+        rules = rules_of(results)
+    except SamplesError as error:
+        raise click.UsageError(str(error)) from None
+    try:
+        output.write_text(
+            text_of(rules, ", ".join(file.name for file in results)), encoding="utf-8"
+        )
+    except OSError as error:
+        raise unwritten(output, error) from None
+    print_table(
+        ["operation", "ranks", "from", "to", "algorithm", "protocol", "channels", "faster by"],
+        [[one.operation, str(one.ranks), bytes_text(one.bytes_min), bytes_text(one.bytes_max),
+          one.choice.algorithm, one.choice.protocol, str(one.choice.channels or "NCCL's"),
+          f"{one.gain:.0%}"] for one in rules],
+    )  # fmt: skip
+    if not rules:
+        click.echo("NCCL's own choice is as fast everywhere")
+    click.echo(f"wrote {output}", err=True)
