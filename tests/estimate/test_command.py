@@ -57,7 +57,9 @@ def test_train__json_and_picture(tmp_path: Path) -> None:
     assert (tmp_path / "g.png").stat().st_size > 5_000
     found = json.loads((tmp_path / "s.json").read_text())
     assert found["plan"]["zero"] == 3
-    assert {row["kind"] for row in found["operations"]} == {"gradients", "parameters"}
+    assert {row["kind"] for row in found["operations"]} == {
+        *("gradients", "parameters", "embeddings"),
+    }
     assert found["step_ns"] == pytest.approx(
         found["compute_ns"] + found["bubble_ns"] + found["exposed_ns"]
     )

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from transport.estimate.networks import Network
 
+# Fields of a plan -> the options that set them, where names differ.
+OPTIONS = {"global_batch": "batch", "bucket_bytes": "bucket"}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -56,7 +58,11 @@ def usage_errors() -> Iterator[None]:
 
     try:
         yield
-    except (GpuError, NetworkError, PlanError, ShapeError) as error:
+    except PlanError as error:
+        name, colon, rest = str(error).partition(": ")
+        option = f"--{OPTIONS.get(name, name).replace('_', '-')}"
+        raise click.UsageError(f"{option}{colon}{rest}") from None
+    except (GpuError, NetworkError, ShapeError) as error:
         raise click.UsageError(str(error)) from None
 
 

@@ -61,7 +61,7 @@ def show(one: Overlap) -> None:
              ("copies alone", one.memory_ns), ("idle", one.idle_ns)]  # fmt: skip
     print_table(
         ["part", "time", "share"],
-        [[name, time_text(ns), f"{ns / one.span_ns:.1%}"] for name, ns in parts],
+        [[name, time_text(ns), f"{ns / max(one.span_ns, 1.0):.1%}"] for name, ns in parts],
     )
     click.echo(f"computation hides {one.overlap:.1%} of the communication")
     if one.parts:
@@ -96,11 +96,11 @@ def show_buckets(found: Buckets) -> None:
     print_table(
         ["bucket size", "exposed a step"],
         [["as in the trace", time_text(found.exposed_ns)],
-         *([f"{each >> 20} MB", time_text(ns)] for each, ns in found.by_size)],
+         *([f"{each >> 20} MiB", time_text(ns)] for each, ns in found.by_size)],
     )  # fmt: skip
     gain_ns = found.exposed_ns - exposed_ns
     if gain_ns > 0.01 * found.backward_ns:
-        click.echo(f"buckets of {size >> 20} MB would hide {time_text(gain_ns)} more of a step: "
+        click.echo(f"buckets of {size >> 20} MiB would hide {time_text(gain_ns)} more of a step: "
                    f"DistributedDataParallel(bucket_cap_mb={size >> 20})")  # fmt: skip
     else:
         click.echo("no other size of buckets would hide more")

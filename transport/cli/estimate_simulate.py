@@ -53,6 +53,8 @@ def command(
         segment_bytes = int(bytes_of(segment))
     except ValueError as error:
         raise click.UsageError(f"--segment: {error}") from None
+    if segment_bytes < 1:
+        raise click.UsageError(f"--segment: {segment}: must be at least 1 byte")
     with usage_errors():
         shape, plan = model_of(model, given), plan_of(given)
         known = gpu(gpu_name, efficiency or EFFICIENCY)
@@ -94,6 +96,8 @@ def _run(made: Simulated) -> Result:
 
 
 def show(estimated: Training, result: Result, made: Simulated, json_path: str | None) -> None:
+    from transport.estimate.simulated import SIMULATED
+
     (row,) = result.steps
     if not row["finished"]:
         raise click.ClickException(
@@ -113,8 +117,9 @@ def show(estimated: Training, result: Result, made: Simulated, json_path: str | 
         [["estimated", time_text(estimated.step_ns)], ["simulated", time_text(simulated_ns)]],
     )
     click.echo(f"\nthe simulated step takes {ratio:.3f} times the estimate; {made.hosts} hosts, "
-               f"each a node's NIC of one GPU")  # fmt: skip
-    for one in estimated.rows:
-        click.echo(
-            f"recommended for {one.kind}: NCCL_ALGO={one.algorithm} NCCL_PROTO={one.protocol}"
-        )
+               "one for each node, with the NIC of one of its GPUs")  # fmt: skip
+    algorithms = {one.operation.replace("_", ""): one.algorithm for one in estimated.rows
+                  if one.kind in SIMULATED and one.nodes == one.ranks}  # fmt: skip
+    if algorithms:
+        value = ";".join(f"{name}:{algorithm}" for name, algorithm in sorted(algorithms.items()))
+        click.echo(f"recommended, if NCCL does not choose it: NCCL_ALGO='{value}'")

@@ -114,14 +114,16 @@ def command(model: str, gpu_name: str, efficiency: float | None, others: tuple[s
     files = Files(*(given.pop(name) for name in ("gantt", "curves_file", "page")))
     files.prepare()
     if others and given["network_file"] is not None:
-        raise click.UsageError("--compare: links are compared, and --network is no link")
-    links = {link: network_of(given | {"between": link}) for link in (given["between"], *others)}
+        raise click.UsageError("--compare: give links with --between, not --network")
+    between = given["between"]
+    links = {link: network_of(given | {"between": link}) for link in others}
     network = network_of(given)
     with usage_errors():
         shape, plan = model_of(model, given), plan_of(given)
         known = gpu(gpu_name, efficiency or EFFICIENCY)
         found = train(shape, plan, known, network)
-        compared = {link: train(shape, plan, known, one) for link, one in links.items()}
+        compared = {between: found}
+        compared |= {link: train(shape, plan, known, one) for link, one in links.items()}
         said = report(found, plan, network, assumed=efficiency is None)
         if others:
             said.tables.append(compared_table(compared))

@@ -13,7 +13,12 @@ from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.finding import Finding
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
-from transport.diagnose.windows import Windows, judged_windows_of, windows_of
+from transport.diagnose.windows import (
+    WINDOW_MIN_NS,
+    Windows,
+    judged_windows_of,
+    windows_of,
+)
 from transport.plan.routes import Routes
 from transport.trace.store import Store
 
@@ -86,12 +91,20 @@ def judged(
         brief = facts.end_ns - stand.since_ns < patience_ns
     if not found or (brief and not any(one.certain for one in found)):
         found += _slow(facts, settings)
-    notes = list(notes)
+    notes = [*notes, *note_of_short(facts, settings.rule)]
     if not any(one.certain for one in found):
         notes += note_of_longer(windows)
     return Diagnosis(
         tuple(found), windows.count, windows.usual_ns, len(facts.processes), tuple(notes)
     )
+
+
+def note_of_short(facts: Facts, rule: slow.Rule) -> list[str]:
+    """A note if a real job's trace is too short to judge slowness."""
+    judged = judged_windows_of(facts)
+    if not judged.count or facts.simulated or judged.count >= rule.seen:
+        return []
+    return [f"slowness was not judged: that takes {rule.seen} windows of {WINDOW_MIN_NS / 1e9:g} s"]
 
 
 def note_of_longer(windows: Windows) -> list[str]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 SIZES = tuple(1 << power for power in range(20, 31))  # 1 MiB to 1 GiB
-ALIKE = 0.99  # part of a sequence of sizes that must repeat
+SMALL = 1e-3  # of the largest: smaller AllReduces are no buckets, as those of a loss
 BUCKETS_MIN = 2
 STEPS_MIN = 2
 
@@ -57,7 +57,8 @@ def buckets_of(sums: Sequence[Sum], compute: Array) -> Buckets | None:
 
     Steps are found by the sizes of their AllReduces, which repeat.
     """
-    ordered = sorted(sums, key=lambda one: one.begin_ns)
+    least = SMALL * max((one.size_bytes for one in sums), default=0.0)
+    ordered = sorted((one for one in sums if one.size_bytes >= least), key=lambda one: one.begin_ns)
     count = period_of([one.size_bytes for one in ordered])
     steps = len(ordered) // count if count else 0
     if count < BUCKETS_MIN or steps < STEPS_MIN:
@@ -83,7 +84,7 @@ def period_of(sizes: Sequence[float]) -> int:
     """The number of AllReduces after which their sizes repeat; 0: they do not."""
     values = np.array(sizes)
     for period in range(1, len(values) // STEPS_MIN + 1):
-        if np.mean(values[period:] == values[:-period]) >= ALIKE:
+        if np.array_equal(values[period:], values[:-period]):
             return period
     return 0
 

@@ -156,6 +156,8 @@ def estimate(
     """
     nodes = network.nodes(ranks) if nodes is None else nodes
     algorithms = ALGORITHMS.get(operation, ()) if algorithm is None else (algorithm,)
+    if algorithm is None and nodes != ranks:  # NCCL takes PAT only with one GPU a node
+        algorithms = tuple(one for one in algorithms if one != "pat")
     if not algorithms:
         raise ShapeError(f"no operation {operation}: known are {', '.join(ALGORITHMS)}")
     made = [

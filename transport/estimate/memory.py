@@ -34,17 +34,18 @@ class Memory:
 
 def memory_of(model: Model, plan: Plan) -> Memory:
     layers = -(-model.layers // plan.pipeline)
-    experts = model.experts * model.expert_parameters / plan.expert
-    held = layers * (model.attention_parameters + experts) + model.vocabulary * model.hidden
+    experts = layers * model.experts * model.expert_parameters / plan.expert / plan.tensor
+    others: float = layers * model.attention_parameters + model.vocabulary * model.hidden
     if plan.pipeline == 1 and not model.tied:
-        held += model.vocabulary * model.hidden
-    held /= plan.tensor
-    parts = {"optimizer": plan.zero >= 1, "gradients": plan.zero >= 2, "parameters": plan.zero == 3}
-    share = {name: 1 / plan.data if split else 1.0 for name, split in parts.items()}
+        others += model.vocabulary * model.hidden
+    others /= plan.tensor
+    whole = experts + others
+    # Experts are shared only with the data parallel ranks that have the same ones.
+    split = experts / (plan.data / plan.expert) + others / plan.data
     return Memory(
-        parameters=held * plan.value_bytes * share["parameters"],
-        gradients=held * plan.gradient_bytes * share["gradients"],
-        optimizer=held * ADAM_BYTES * share["optimizer"],
+        parameters=(split if plan.zero == 3 else whole) * plan.value_bytes,
+        gradients=(split if plan.zero >= 2 else whole) * plan.gradient_bytes,
+        optimizer=(split if plan.zero >= 1 else whole) * ADAM_BYTES,
         activations=_activations(model, plan, layers),
     )
 

@@ -137,6 +137,11 @@ def of_links(
     """A network of shipped links. nics_per_node: NICs of a node; None: one for each GPU."""
     far, near = link(between), None if inside is None else link(inside)
     count = gpus_per_node if near is not None else 1
+    if nics_per_node is not None and not 1 <= nics_per_node <= count:
+        raise NetworkError(
+            f"{nics_per_node} NICs a node: a node has {count} GPU{'s' * (count > 1)} here, and at "
+            "most a NIC for each; nodes of several GPUs need a link inside"
+        )
     share = 1.0 if nics_per_node is None else nics_per_node / count
     far = replace(far, bytes_per_s=far.bytes_per_s * share)
     name = between if near is None else f"{inside} and {between}"

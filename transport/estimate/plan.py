@@ -96,6 +96,8 @@ class Plan:
             )
         if model.heads % self.tensor:
             raise PlanError(f"tensor: {self.tensor}: must divide the {model.heads} heads")
+        if self.expert > 1 and model.experts == 1:
+            raise PlanError(f"expert: {self.expert}: {model.name} has no experts")
         if model.experts % self.expert or self.data % self.expert:
             raise PlanError(
                 f"expert: {self.expert}: must divide the {model.experts} experts and data, "

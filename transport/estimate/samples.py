@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FUNCTIONS = {
     "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter",
     "Broadcast": "broadcast", "Reduce": "reduce", "AlltoAll": "all_to_all",
+    "AllToAll": "all_to_all",
 }  # fmt: skip
 # An operation has begun when its last rank uses the network, and has ended when no rank does.
 TIMES = """
@@ -88,7 +89,8 @@ def of_trace(store: Store, folder: Path) -> list[Sample]:
             made.append(Sample(operation, int(ranks), int(nodes), float(size), float(time_ns),
                                algorithm if algorithm in known else None))  # fmt: skip
     if not made:
-        raise SamplesError(f"{folder} has no operation that all its ranks have ended")
+        names = ", ".join(sorted(FUNCTIONS))
+        raise SamplesError(f"{folder} has no operation that all its ranks have ended: {names}")
     return _usable(made, str(folder))
 
 

@@ -20,7 +20,7 @@ COLLECTIVES = {
     ("all_gather", "ring"): "all_gather", ("all_gather", "pat"): "all_gather_pat",
     ("reduce_scatter", "ring"): "reduce_scatter", ("reduce_scatter", "pat"): "reduce_scatter_pat",
 }  # fmt: skip
-SIMULATED = ("gradients", "parameters")  # kinds of communication of data parallelism
+SIMULATED = ("gradients", "parameters", "embeddings")  # kinds of communication of data parallelism
 HOSTS_PER_LEAF = 16
 STEPS = 2
 QUEUE_BYTES_MIN = 1_000_000  # of a port

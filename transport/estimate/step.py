@@ -18,6 +18,7 @@ from transport.estimate.schedule import COMPUTE, Task
 
 MAIN = "main"  # the stream that computes, and waits for what it cannot overlap
 BACKWARD = 2.0  # a backward pass has twice the operations of a forward pass
+PARTS_MAX = 16  # of a layer's gradients
 MOVED = 2.0  # each activation is written once and read once
 # Bytes that Adam in mixed precision reads and writes for a parameter: gradient, master copy and two
 # moments in 4 bytes, read and written, and the parameter written in 2.
@@ -148,29 +149,56 @@ class Step:
         """
         count = self.layers_of(chunk)
         sums = 2 if passes < 2 else 2 * round(passes - BACKWARD + 1)
-        bucket_bytes, buckets = 0.0, 0
+        self._gather_ends(name, stage, chunk, passes, after)
         gathered: list[str] = []
+        # The gradients of the logits' parameters are ready before those of any layer.
+        bucket_bytes, buckets = self.ends_parameters(chunk)[1] * self.plan.gradient_bytes, 0
         for layer in range(count):
             wait = list(after) if layer == 0 else []
             if self.plan.zero == 3:
                 # The next layer is gathered before this one computes, and so before its gradients
                 # are scattered: a communicator runs its operations in the order of their calls.
                 for ahead in range(len(gathered), min(layer + 2, count)):
-                    part = f"{name} parameters {ahead}"
-                    gathered.append(self._gather(part, stage, name, ahead, after))
+                    each = f"{name} parameters {ahead}"
+                    gathered.append(self._gather(each, stage, name, ahead, after))
                 wait.append(gathered[layer])
-            one = self.add(
-                f"{name} layer {layer}", stage, MAIN, COMPUTE, passes * self.layer_ns(), wait
+            whole = f"{name} layer {layer}"
+            made = self.layer_parameters * self.plan.gradient_bytes
+            parts = 1 if reduced is None else self._parts_of(made)
+            for part in range(parts):
+                one = whole if part == parts - 1 else f"{whole} part {part}"
+                ns = passes * self.layer_ns() / parts
+                self.add(one, stage, MAIN, COMPUTE, ns, wait if part == 0 else [])
+                if reduced is None:
+                    continue
+                bucket_bytes += made / parts
+                ends = layer == count - 1 and part == parts - 1
+                if ends:
+                    bucket_bytes += self.ends_parameters(chunk)[0] * self.plan.gradient_bytes
+                full = self.plan.zero != 3 and bucket_bytes >= self.plan.bucket_bytes
+                if full or ends or (self.plan.zero == 3 and part == parts - 1):
+                    reduced.append(
+                        self._reduce(f"{name} gradients {buckets}", stage, bucket_bytes, one)
+                    )
+                    bucket_bytes, buckets = 0.0, buckets + 1
+            self._between_parts(whole, stage, sums, passes)
+
+    def _parts_of(self, gradient_bytes: float) -> int:
+        """In how many parts a layer's gradients become ready, as buckets may be smaller."""
+        if self.plan.zero == 3:
+            return 1
+        return min(max(round(gradient_bytes / self.plan.bucket_bytes), 1), PARTS_MAX)
+
+    def _gather_ends(
+        self, name: str, stage: int, chunk: int, passes: float, after: list[str]
+    ) -> None:
+        """FSDP: gathers the parameters of the embedding and of the logits, once a step."""
+        count = sum(self.ends_parameters(chunk))
+        if self.plan.zero == 3 and passes < BACKWARD and count:
+            sent = self.message(
+                "embeddings", "all_gather", self.plan.group("data"), count * self.plan.value_bytes
             )
-            self._between_parts(one, stage, sums, passes)
-            if reduced is None:
-                continue
-            bucket_bytes += self._gradient_bytes(chunk, layer == count - 1)
-            if bucket_bytes >= self.plan.bucket_bytes or layer == count - 1 or self.plan.zero == 3:
-                reduced.append(
-                    self._reduce(f"{name} gradients {buckets}", stage, bucket_bytes, one)
-                )
-                bucket_bytes, buckets = 0.0, buckets + 1
+            self.send(f"{name} embeddings", stage, "data", "embeddings", sent, after)
 
     def _between_parts(self, layer: str, stage: int, sums: int, passes: float) -> None:
         """What the parts of a layer exchange before the next layer can begin."""
@@ -196,21 +224,24 @@ class Step:
 
     def _gather(self, name: str, stage: int, owner: str, layer: int, after: list[str]) -> str:
         """FSDP: the parameters of a layer. One layer is gathered ahead of the one that computes."""
-        size = self.model.layer_parameters / self.plan.tensor * self.plan.value_bytes
+        size = self.layer_parameters * self.plan.value_bytes
         sent = self.message("parameters", "all_gather", self.plan.group("data"), size)
         wait = [f"{owner} layer {layer - 2}"] if layer >= 2 else after
         return self.send(name, stage, "data", "parameters", sent, wait)
 
-    def _gradient_bytes(self, chunk: int, is_last: bool) -> float:
-        """Gradients of a layer on one GPU; with the last one come those of the embedding."""
-        plan, model = self.plan, self.model
+    @property
+    def layer_parameters(self) -> float:
+        """Parameters of a layer that a GPU has, if data parallel ranks do not split them."""
+        model, plan = self.model, self.plan
         experts = model.experts * model.expert_parameters / plan.expert
-        count = model.attention_parameters + experts
-        if is_last and chunk == 0:
-            count += model.vocabulary * model.hidden
-        if is_last and chunk == self.last_chunk and not model.tied:
-            count += model.vocabulary * model.hidden
-        return count / plan.tensor * plan.gradient_bytes
+        return (model.attention_parameters + experts) / plan.tensor
+
+    def ends_parameters(self, chunk: int) -> tuple[float, float]:
+        """Parameters of the embedding and of the logits that a GPU with the chunk has."""
+        model, plan = self.model, self.plan
+        each = model.vocabulary * model.hidden / plan.tensor
+        is_last = chunk == self.last_chunk and not (model.tied and chunk == 0)
+        return each * (chunk == 0), each * is_last
 
     def _reduce(self, name: str, stage: int, size_bytes: float, after: str) -> str:
         operation = "all_reduce" if self.plan.zero == 0 else "reduce_scatter"
@@ -228,9 +259,8 @@ class Step:
         """Reads and writes the state of its part of the parameters; ZeRO then gathers them."""
         plan = self.plan
         chunks = range(stage, self.last_chunk + 1, plan.pipeline)
-        held = (
-            sum(self.layers_of(one) for one in chunks) * self.model.layer_parameters / plan.tensor
-        )
+        held = sum(self.layers_of(one) * self.layer_parameters + sum(self.ends_parameters(one))
+                   for one in chunks)  # fmt: skip
         mine = held / (plan.data if plan.zero else 1)
         ns = mine * STATE_BYTES_MOVED / self.gpu.memory_bytes_per_s * 1e9
         done = self.add(f"optimizer {stage}", stage, MAIN, COMPUTE, ns, reduced)

@@ -137,8 +137,12 @@ def _gains(
 
 def faster(network: Network, factor: float) -> Network:
     """The network with another rate between nodes."""
-    far = network.between
-    return replace(network, between=replace(far, bytes_per_s=far.bytes_per_s * factor))
+
+    def changed(one: Link) -> Link:
+        return replace(one, bytes_per_s=one.bytes_per_s * factor)
+
+    pairs = None if network.pairs is None else changed(network.pairs)
+    return replace(network, between=changed(network.between), pairs=pairs)
 
 
 def quicker(network: Network, factor: float) -> Network:
@@ -150,7 +154,8 @@ def quicker(network: Network, factor: float) -> Network:
             for each in one.protocols))  # fmt: skip
 
     inside = None if network.inside is None else changed(network.inside)
-    return replace(network, between=changed(network.between), inside=inside)
+    pairs = None if network.pairs is None else changed(network.pairs)
+    return replace(network, between=changed(network.between), inside=inside, pairs=pairs)
 
 
 def as_json(found: Training) -> dict[str, Any]:

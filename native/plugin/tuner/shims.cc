@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "native/datapath/text_file.h"
 #include "native/engine/knobs.h"
 #include "native/plugin/fork_check.h"
 #include "native/plugin/plugin.h"
@@ -15,15 +14,12 @@
 namespace weft::nccl {
 namespace {
 
-constexpr std::size_t kMegabytesMax = 4;
-
 // The rules for one communicator.
 using Rules = std::vector<Rule>;
 
 bool rules_of(const std::string& file, std::size_t ranks, std::size_t nodes, Rules* out, std::string* error) {
-  std::string text;
   Rules every;
-  if (!datapath::read_text_file(file, kMegabytesMax, &text, error) || !read_rules(text, &every, error)) return false;
+  if (!read_rules_file(file, &every, error)) return false;
   for (const Rule& one : every) {
     if ((one.ranks == 0 || one.ranks == ranks) && (one.nodes == 0 || one.nodes == nodes)) out->push_back(one);
   }

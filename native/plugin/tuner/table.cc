@@ -1,7 +1,9 @@
+// Reads the rules of a tuning file, and finds the one for a collective.
 #include "native/plugin/tuner/table.h"
 
 #include <array>
 #include <charconv>
+#include <fstream>
 #include <string_view>
 #include <system_error>
 
@@ -13,6 +15,7 @@ namespace {
 constexpr std::string_view kHead = "weft_tune 1";
 constexpr std::size_t kFields = 8;
 constexpr std::size_t kRulesMax = 10'000;
+constexpr std::streamsize kFileBytesMax = 4'000'000;
 constexpr std::uint64_t kChannelsMax = 64;
 
 struct Name {
@@ -117,6 +120,23 @@ bool read_rules(const std::string& text, std::vector<Rule>* out, std::string* er
   out->clear();
   *error = problem;
   return false;
+}
+
+bool read_rules_file(const std::string& file, std::vector<Rule>* out, std::string* error) {
+  out->clear();
+  std::ifstream in(file, std::ios::binary);
+  std::string text(static_cast<std::size_t>(kFileBytesMax) + 1, '\0');
+  if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad() || (!in && in.gcount() == 0 && !in.eof())) {
+    *error = "it cannot be read";
+    return false;
+  }
+  if (in.gcount() > kFileBytesMax) {
+    *error = "it is larger than 4 MB";
+    return false;
+  }
+  text.resize(static_cast<std::size_t>(in.gcount()));
+  return read_rules(text, out, error);
 }
 
 const Rule* find_rule(const std::vector<Rule>& rules, int function, std::uint64_t bytes) noexcept {

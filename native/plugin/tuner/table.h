@@ -19,6 +19,9 @@ struct Rule {
 // Reads the text of a file. False, with the line and the reason in `error`, if it has a mistake; `out` is then empty.
 bool read_rules(const std::string& text, std::vector<Rule>* out, std::string* error);
 
+// Reads a file.
+bool read_rules_file(const std::string& file, std::vector<Rule>* out, std::string* error);
+
 // The first rule for a collective; null: none.
 const Rule* find_rule(const std::vector<Rule>& rules, int function, std::uint64_t bytes) noexcept;
 
