@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -18,6 +19,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
+    # Hypothesis measures the time of each example by default; a busy machine exceeds its limit.
+    settings.register_profile("weft", deadline=None)
+    settings.load_profile("weft")
     # Restore SIGINT: background processes ignore it, and children of the tests would inherit this.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

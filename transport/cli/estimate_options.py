@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from transport.estimate.networks import Network
 
 # Fields of a plan -> the options that set them, where names differ.
+LINK_OPTIONS = ("between", "inside", "gpus_per_node", "nics_per_node")
 OPTIONS = {"global_batch": "batch", "bucket_bytes": "bucket"}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -44,8 +46,20 @@ def network_of(given: dict[str, Any]) -> Network:
 
     between, inside, file = (given.pop(name) for name in ("between", "inside", "network_file"))
     gpus, nics = given.pop("gpus_per_node"), given.pop("nics_per_node")
+    source = click.get_current_context().get_parameter_source
+    said = [name for name in LINK_OPTIONS if source(name) is ParameterSource.COMMANDLINE]
+    if file is not None and said:
+        raise click.UsageError(
+            f"--network describes the whole network: leave out {_option(said[0])}"
+        )
+    if inside is None and "gpus_per_node" in said:
+        raise click.UsageError("--gpus-per-node: nodes of several GPUs need a link --inside")
     with usage_errors():
         return load(file) if file is not None else of_links(between, inside, gpus, nics)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 @contextmanager
@@ -60,8 +74,7 @@ def usage_errors() -> Iterator[None]:
         yield
     except PlanError as error:
         name, colon, rest = str(error).partition(": ")
-        option = f"--{OPTIONS.get(name, name).replace('_', '-')}"
-        raise click.UsageError(f"{option}{colon}{rest}") from None
+        raise click.UsageError(f"{_option(OPTIONS.get(name, name))}{colon}{rest}") from None
     except (GpuError, NetworkError, ShapeError) as error:
         raise click.UsageError(str(error)) from None
 

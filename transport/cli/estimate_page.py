@@ -42,7 +42,7 @@ def gantt(found: Training) -> Any:
     axes.set_yticks(range(len(streams)), [f"stage {stage}: {name}" for stage, name in streams])
     axes.invert_yaxis()
     axes.set_xlabel("ms")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.25), ncol=len(colors), frameon=False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.35), ncol=len(colors), frameon=False)
     return figure
 
 

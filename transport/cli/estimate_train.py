@@ -63,7 +63,7 @@ def step_options(command: Any) -> Any:
         click.option("--gpu", "gpu_name", default="h200", show_default=True, help="GPU."),
         click.option("--efficiency", default=None, type=click.FloatRange(0, 1, min_open=True),
                      help="Part of the GPU's peak that matrix products reach; measure it on one "
-                     "GPU. Default: 0.67."),
+                     f"GPU. Default: {EFFICIENCY}."),
         click.option("--batch", default=None, type=click.IntRange(1), help="Sequences of a step."),
         click.option("--micro-batch", default=1, show_default=True, type=click.IntRange(1),
                      help="Sequences of a microbatch."),

@@ -96,6 +96,7 @@ class Plan:
             )
         if model.heads % self.tensor:
             raise PlanError(f"tensor: {self.tensor}: must divide the {model.heads} heads")
+        self._check_sizes(model)
         if self.expert > 1 and model.experts == 1:
             raise PlanError(f"expert: {self.expert}: {model.name} has no experts")
         if model.experts % self.expert or self.data % self.expert:
@@ -106,6 +107,17 @@ class Plan:
         if self.zero == 3 and self.pipeline > 1:
             raise PlanError("zero: 3 gathers parameters for every microbatch: use 0 to 2 with "
                             "pipeline stages")  # fmt: skip
+
+    def _check_sizes(self, model: Model) -> None:
+        """Raises PlanError if the model's own sizes do not fit each other, or the plan."""
+        if model.hidden % model.heads:
+            raise PlanError(f"heads: {model.heads}: must divide the hidden size, {model.hidden}")
+        if model.heads % (model.kv_heads or model.heads):
+            raise PlanError(f"kv_heads: {model.kv_heads}: must divide the {model.heads} heads")
+        if model.active > model.experts:
+            raise PlanError(f"active: {model.active}: at most the {model.experts} experts")
+        if model.sequence % self.context:
+            raise PlanError(f"context: {self.context}: must divide the sequence, {model.sequence}")
 
     def unchecked(self) -> list[str]:
         """The kinds of parallelism whose estimates no measurement has confirmed."""
