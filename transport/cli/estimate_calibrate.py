@@ -40,6 +40,8 @@ def command(
     from transport.estimate.profile import text_of
     from transport.estimate.samples import SamplesError
 
+    if not name:
+        raise click.UsageError("--name: give a name")
     try:
         measured = [one for source in sources for one in samples_of(source, contender)]
         found = fit(measured, name, ", ".join(source.name for source in sources))

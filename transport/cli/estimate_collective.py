@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from transport.cli.estimate_options import (
 )
 from transport.cli.output import json_option, print_table, write_json
 from transport.sim.units import bytes_of, bytes_text, time_text
+
+if TYPE_CHECKING:
+    from transport.estimate.collectives import Estimate
 
 SIZES = ("8", "64 kB", "1 MB", "16 MB", "128 MB", "1 GB")
 
@@ -42,24 +45,32 @@ def command(
     from transport.estimate.collectives import algorithm_bytes_per_s, bus_factor, estimate
 
     network = network_of(given)
+    each = network.gpus_per_node
+    for count in ranks:
+        if count > each and count % each:
+            raise click.UsageError(
+                f"--ranks {count}: a multiple of the {each} GPUs of a node, or fewer"
+            )
     with usage_errors():
         made = [estimate(network, operation, _bytes(size), count, algorithm=algorithm)
                 for count in ranks for size in sizes]  # fmt: skip
+
+    def beyond(one: Estimate) -> bool:
+        return network.extrapolates(one.operation, one.size_bytes, one.ranks)
+
     if json_path is not None:
-        said = [asdict(one) | {"extrapolated": network.extrapolates(one.size_bytes, one.ranks)}
-                for one in made]  # fmt: skip
+        said = [asdict(one) | {"extrapolated": beyond(one)} for one in made]
         write_json({"network": asdict(network), "estimates": said}, json_path)
         return
     heads = ["ranks", "size", "algorithm", "protocol", "time", "latency", "algbw", "busbw",
              "limited by"]  # fmt: skip
     rows, marked = [], False
     for one in made:
-        beyond = network.extrapolates(one.size_bytes, one.ranks)
-        marked |= beyond
+        marked |= beyond(one)
         rate = algorithm_bytes_per_s(one)
         bus = rate * bus_factor(operation, one.ranks)
         rows.append([str(one.ranks), bytes_text(one.size_bytes), one.algorithm, one.protocol,
-                     time_text(one.time_ns) + MARK * beyond, time_text(one.latency_ns),
+                     time_text(one.time_ns) + MARK * beyond(one), time_text(one.latency_ns),
                      f"{bytes_text(rate)}/s", f"{bytes_text(bus)}/s", one.limited_by])  # fmt: skip
     print_table(heads, rows)
     click.echo(f"network: {network.name}; numbers of {network.source}")

@@ -86,6 +86,7 @@ def notes_of(network: Network, marked: bool) -> list[str]:
     """What the reader must know of the network's numbers. marked: some times are extrapolated."""
     if network.calibrated is None:
         return ["not calibrated: rates are those of data sheets and of NCCL's own model"]
+    notes = list(network.notes)
     if not marked:
-        return []
-    return [f"{MARK} extrapolated: the network was fitted to {network.calibrated}"]
+        return notes
+    return [*notes, f"{MARK} extrapolated: the network was fitted to {network.calibrated}"]

@@ -10,6 +10,7 @@ import click
 
 from transport.cli.output import json_option, print_table, write_json
 from transport.sim.units import bytes_text, time_text
+from transport.trace.text import printable
 
 if TYPE_CHECKING:
     from transport.estimate.buckets import Buckets
@@ -55,7 +56,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def show(one: Overlap) -> None:
-    click.echo(f"{one.file}: {time_text(one.span_ns)}")
+    click.echo(f"{printable(one.file)}: {time_text(one.span_ns)}")
     parts = [("computation", one.compute_ns), ("communication", one.communication_ns),
              ("both at once", one.both_ns), ("exposed communication", one.exposed_ns),
              ("copies alone", one.memory_ns), ("idle", one.idle_ns)]  # fmt: skip
@@ -70,7 +71,7 @@ def show(one: Overlap) -> None:
             ["operation", "kernels", "time", "exposed", "hidden"],
             [
                 [
-                    part.name,
+                    printable(part.name),
                     str(part.kernels),
                     time_text(part.ns),
                     time_text(part.exposed_ns),
@@ -104,4 +105,5 @@ def show_buckets(found: Buckets) -> None:
                    f"DistributedDataParallel(bucket_cap_mb={size >> 20})")  # fmt: skip
     else:
         click.echo("no other size of buckets would hide more")
-    click.echo("note: gradients are taken to become ready at an even rate")
+    click.echo("note: gradients are taken to become ready at an even rate, and the trace to begin "
+               "between two steps")  # fmt: skip

@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 SIZES = tuple(1 << power for power in range(20, 31))  # 1 MiB to 1 GiB
 SMALL = 1e-3  # of the largest: smaller AllReduces are no buckets, as those of a loss
-BUCKETS_MIN = 2
+BUCKETS_MIN, BUCKETS_MAX = 2, 1_000  # of a step
 STEPS_MIN = 2
 
 
@@ -55,7 +55,7 @@ class Buckets:
 def buckets_of(sums: Sequence[Sum], compute: Array) -> Buckets | None:
     """compute: [interval, 2], when the GPU computes. None: the trace has no steps of DDP.
 
-    Steps are found by the sizes of their AllReduces, which repeat.
+    Steps are found by the sizes of their AllReduces, which repeat; the trace begins with a step.
     """
     least = SMALL * max((one.size_bytes for one in sums), default=0.0)
     ordered = sorted((one for one in sums if one.size_bytes >= least), key=lambda one: one.begin_ns)
@@ -65,10 +65,10 @@ def buckets_of(sums: Sequence[Sum], compute: Array) -> Buckets | None:
         return None
     each = [ordered[at * count : (at + 1) * count] for at in range(steps)]
     sizes = np.array([one.size_bytes for one in each[0]])
-    took = np.median([[one.end_ns - one.begin_ns for one in step] for step in each], axis=0)
+    took: Array = np.median([[one.end_ns - one.begin_ns for one in step] for step in each], axis=0)
     latency_ns, byte_ns = _fit(sizes, took)
     backward_ns = float(np.median([_ready_ns(step, compute) for step in each]))
-    if backward_ns <= 0:
+    if backward_ns <= 0 or byte_ns <= 0:
         return None
     whole = float(sizes.sum())
     rate = (whole - sizes[0]) / backward_ns  # bytes that become ready in a ns
@@ -83,7 +83,7 @@ def buckets_of(sums: Sequence[Sum], compute: Array) -> Buckets | None:
 def period_of(sizes: Sequence[float]) -> int:
     """The number of AllReduces after which their sizes repeat; 0: they do not."""
     values = np.array(sizes)
-    for period in range(1, len(values) // STEPS_MIN + 1):
+    for period in range(1, min(len(values) // STEPS_MIN, BUCKETS_MAX) + 1):
         if np.array_equal(values[period:], values[:-period]):
             return period
     return 0

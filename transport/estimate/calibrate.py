@@ -88,11 +88,13 @@ def fit(measured: Sequence[Sample], name: str, source: str, seed: int = 1) -> Fi
     ranks = [one.ranks for one in kept]
     size = np.abs(errors)
     calibrated = Range((int(min(sizes)), int(max(sizes))), (min(ranks), max(ranks)),
-                       float(np.median(size)), float(np.quantile(size, 0.95)))  # fmt: skip
-    network = Network(name, source, between, pairs=fitted["pairs"], calibrated=calibrated)
+                       float(np.median(size)), float(np.quantile(size, 0.95)),
+                       tuple(sorted({one.operation for one in kept})))  # fmt: skip
     spreads = [spread for one, spread in rows if one in kept]
     is_known = any(one.name.endswith("of a call") for one in numbers)
     notes = () if is_known else (ONE_RANK_COUNT,)
+    network = Network(name, source, between, pairs=fitted["pairs"], calibrated=calibrated,
+                      notes=notes)  # fmt: skip
     return Fit(network, tuple(numbers), tuple(kept), tuple(errors), tuple(spreads), notes)
 
 

@@ -48,7 +48,7 @@ def compared(network: Network, measured: Sequence[Sample]) -> list[Compared]:
                          algorithm=one.algorithm)  # fmt: skip
         made.append(
             Compared(one, spread, found.time_ns, found.time_ns / one.time_ns - 1,
-                     network.extrapolates(one.size_bytes, one.ranks))
+                     network.extrapolates(one.operation, one.size_bytes, one.ranks))
         )  # fmt: skip
     return made
 

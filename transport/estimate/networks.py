@@ -51,22 +51,28 @@ class Link:
 
 @dataclass(frozen=True)
 class Range:
-    """What a profile was fitted to: outside of it estimates are extrapolated."""
+    """What a profile was fitted to: outside of it estimates are extrapolated.
+
+    operations: those that were measured; empty: not known.
+    """
 
     sizes_bytes: tuple[int, int]
     ranks: tuple[int, int]
     median_error: float
     p95_error: float
+    operations: tuple[str, ...] = ()
 
-    def holds(self, size_bytes: float, ranks: int) -> bool:
+    def holds(self, operation: str, size_bytes: float, ranks: int) -> bool:
         (low, high), (few, many) = self.sizes_bytes, self.ranks
-        return low <= size_bytes <= high and few <= ranks <= many
+        known = not self.operations or operation in self.operations
+        return known and low <= size_bytes <= high and few <= ranks <= many
 
     def __str__(self) -> str:
         """The range in words."""
         (low, high), (few, many) = self.sizes_bytes, self.ranks
         counts = f"{few}" if few == many else f"{few} to {many}"
-        return f"{bytes_text(low)} to {bytes_text(high)}, {counts} ranks"
+        of = f" of {', '.join(self.operations)}" if self.operations else ""
+        return f"{bytes_text(low)} to {bytes_text(high)}, {counts} ranks{of}"
 
 
 @dataclass(frozen=True)
@@ -86,9 +92,10 @@ class Network:
     calibrated: Range | None = None
     notes: tuple[str, ...] = field(default=())
 
-    def extrapolates(self, size_bytes: float, ranks: int) -> bool:
+    def extrapolates(self, operation: str, size_bytes: float, ranks: int) -> bool:
         """Whether an estimate is outside of the range of the measurements behind the network."""
-        return self.calibrated is not None and not self.calibrated.holds(size_bytes, ranks)
+        found = self.calibrated
+        return found is not None and not found.holds(operation, size_bytes, ranks)
 
     def far(self, algorithm: str) -> Link:
         """The link between nodes, as an algorithm uses it."""
@@ -154,6 +161,8 @@ def load(file: Path) -> Network:
         tables = tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise NetworkError(f"cannot read {file}: {error.strerror}") from None
+    except RecursionError:
+        raise NetworkError(f"{file} is nested too deeply") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise NetworkError(f"{file} is not TOML: {error}") from None
     try:
@@ -177,12 +186,13 @@ def parsed(tables: Mapping[str, Any]) -> Network:
         inside=None if inside is None else _link(tables, "inside"),
         pairs=_link(tables, "pairs") if "pairs" in tables else None,
         calibrated=None if calibrated is None else _range(calibrated),
-        notes=tuple(str(one) for one in tables.get("notes", ())),
+        notes=_notes(tables.get("notes", [])),
     )  # fmt: skip
 
 
 def _link(tables: Mapping[str, Any], key: str) -> Link:
     table = _table(tables, key)
+    _known_keys(table, {"bytes_per_s", "launch_ns", "protocols"}, f"{key}.")
     protocols = table.get("protocols")
     if not isinstance(protocols, list) or not protocols:
         raise NetworkError(f"{key}.protocols: missing: give [[{key}.protocols]] tables")
@@ -191,6 +201,7 @@ def _link(tables: Mapping[str, Any], key: str) -> Link:
         where = f"{key}.protocols.{number}."
         if not isinstance(one, Mapping):
             raise NetworkError(f"{where[:-1]}: expected a table")
+        _known_keys(one, {"name", "base_ns", "step_ns", "share"}, where)
         made.append(
             Protocol(
                 _text(one, "name", where),
@@ -204,15 +215,30 @@ def _link(tables: Mapping[str, Any], key: str) -> Link:
                 _number(table, "launch_ns", 0.0, where=where))  # fmt: skip
 
 
+def _notes(found: Any) -> tuple[str, ...]:
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise NetworkError("notes: expected a list of texts")
+    return tuple(found)
+
+
+def _known_keys(table: Mapping[str, Any], keys: set[str], where: str) -> None:
+    if strange := sorted(set(table) - keys):
+        raise NetworkError(f"unknown key {where}{strange[0]}")
+
+
 def _range(table: Any) -> Range:
     if not isinstance(table, Mapping):
         raise NetworkError("calibrated: expected a table")
     try:
         sizes, ranks = (tuple(int(one) for one in table[key]) for key in ("sizes_bytes", "ranks"))
         (low, high), (few, many) = sizes, ranks
-        return Range((low, high), (few, many), float(table["median_error"]),
-                     float(table["p95_error"]))  # fmt: skip
-    except (KeyError, TypeError, ValueError):
+        if not (0 < low <= high and 0 < few <= many):
+            raise ValueError("an empty range")
+        errors = float(table["median_error"]), float(table["p95_error"])
+        return Range(
+            (low, high), (few, many), *errors, tuple(map(str, table.get("operations", ())))
+        )
+    except (KeyError, TypeError, ValueError, OverflowError):
         raise NetworkError("calibrated: weft estimate calibrate writes it") from None
 
 

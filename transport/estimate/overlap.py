@@ -29,6 +29,7 @@ NCCL = re.compile(r"nccl(?:Dev)?Kernel_?([A-Za-z]*)")
 NAME = "Collective name"
 MEMORY = ("gpu_memcpy", "gpu_memset")
 EVENTS_MAX = 20_000_000
+NUMBER_MAX = 1 << 60  # larger times and counts are no numbers
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,9 @@ def _kernel(event: Any) -> Kernel | None:
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
+    if not isinstance(value, int | float) or not -NUMBER_MAX < value < NUMBER_MAX:
+        return math.nan
+    return float(value)
 
 
 def union(spans: list[Any]) -> Array:

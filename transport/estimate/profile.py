@@ -23,6 +23,7 @@ def text_of(network: Network) -> str:
             "", "[calibrated]", f"sizes_bytes = {list(found.sizes_bytes)}",
             f"ranks = {list(found.ranks)}", f"median_error = {found.median_error:.4g}",
             f"p95_error = {found.p95_error:.4g}",
+            f"operations = [{', '.join(map(_text, found.operations))}]",
         ]  # fmt: skip
     return "\n".join(lines) + "\n"
 

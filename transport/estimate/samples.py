@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +25,14 @@ TIMES = """
 WITH uses AS (
   SELECT o.process, c.comm_id, o.function, o.sequence, any_value(o.count) AS count,
     any_value(o.datatype) AS datatype, any_value(lower(o.algorithm)) AS algorithm,
-    any_value(c.ranks) AS ranks, any_value(p.host) AS host,
+    any_value(c.ranks) AS ranks,
     min(h.begin_ns) AS begin_ns, max(h.end_ns) AS end_ns, bool_and(h.end_ns IS NOT NULL) AS ended
   FROM operations o JOIN comms c ON c.process = o.process AND c.id = o.comm
   JOIN channels h ON h.process = o.process AND h.operation = o.id
-  JOIN processes p ON p.process = o.process GROUP BY ALL
+  GROUP BY ALL
 )
 SELECT function, any_value(algorithm), any_value(count), any_value(datatype), any_value(ranks),
-  count(DISTINCT host), max(end_ns) - max(begin_ns)
+  max(end_ns) - max(begin_ns)
 FROM uses GROUP BY comm_id, function, sequence
 HAVING bool_and(ended) AND count(*) = any_value(ranks) AND any_value(ranks) > 1
 """
@@ -62,14 +63,17 @@ def of_bench(file: Path, contender: str) -> list[Sample]:
         made = [
             Sample(str(row["operation"]), ranks, ranks, float(row["size_bytes"]),
                    float(row["time_us"]) * 1e3)
-            for row in rows if row["contender"] == contender
+            for row in rows
+            if row["contender"] == contender and row["operation"] in ALGORITHMS
+            and not row.get("wrong")
         ]  # fmt: skip
     except OSError as error:
         raise SamplesError(f"cannot read {file}: {error.strerror}") from None
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         raise SamplesError(f"{file} is no result of python -m bench nccl") from None
     if not made:
-        raise SamplesError(f"{file} has no rows of {contender}, but of {', '.join(known)}")
+        others = f"but of {', '.join(known)}" if known else "nor of any other contender"
+        raise SamplesError(f"{file} has no rows of {contender}, {others}")
     return _usable(made, str(file))
 
 
@@ -78,7 +82,7 @@ def of_trace(store: Store, folder: Path) -> list[Sample]:
     from transport.trace.sizes import ELEMENT_BYTES, whole_bytes
 
     made = []
-    for function, algorithm, count, datatype, ranks, nodes, time_ns in store.rows(TIMES):
+    for function, algorithm, count, datatype, ranks, time_ns in store.rows(TIMES):
         width = ELEMENT_BYTES.get(datatype, 0)
         operation = FUNCTIONS.get(function, "")
         known = ALGORITHMS.get(operation, ())
@@ -86,7 +90,8 @@ def of_trace(store: Store, folder: Path) -> list[Sample]:
         is_modelled = not algorithm or algorithm in known or known == ("pairs",)
         if known and width and is_modelled:
             size = whole_bytes(function, int(count) * width, int(ranks))
-            made.append(Sample(operation, int(ranks), int(nodes), float(size), float(time_ns),
+            # Links inside a node are not told apart: every rank counts as a node.
+            made.append(Sample(operation, int(ranks), int(ranks), float(size), float(time_ns),
                                algorithm if algorithm in known else None))  # fmt: skip
     if not made:
         names = ", ".join(sorted(FUNCTIONS))
@@ -95,7 +100,10 @@ def of_trace(store: Store, folder: Path) -> list[Sample]:
 
 
 def _usable(samples: Sequence[Sample], where: str) -> list[Sample]:
-    kept = [one for one in samples if one.time_ns > 0 and one.size_bytes > 0 and one.ranks > 1]
+    kept = [
+        one for one in samples
+        if 0 < one.time_ns < math.inf and 0 < one.size_bytes < math.inf and one.ranks > 1
+    ]  # fmt: skip
     if not kept:
         raise SamplesError(f"{where} has no operation that took any time")
     return kept

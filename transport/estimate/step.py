@@ -13,11 +13,12 @@ from transport.estimate.gpus import Gpu
 from transport.estimate.memory import layer_activations
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
-from transport.estimate.plan import Group, Plan
+from transport.estimate.plan import Group, Plan, PlanError
 from transport.estimate.schedule import COMPUTE, Task
 
 MAIN = "main"  # the stream that computes, and waits for what it cannot overlap
 BACKWARD = 2.0  # a backward pass has twice the operations of a forward pass
+PASSES_MAX = 200_000  # of layers, forward and backward, in a step
 PARTS_MAX = 16  # of a layer's gradients
 MOVED = 2.0  # each activation is written once and read once
 # Bytes that Adam in mixed precision reads and writes for a parameter: gradient, master copy and two
@@ -38,7 +39,10 @@ class Message:
 
 @dataclass
 class Step:
-    """Builds the tasks. used: every kind of communication -> its operation, and how often."""
+    """Builds the tasks. used: every kind of communication -> its first operation, and how often.
+
+    known: the estimates so far. beyond: kinds that are partly outside of the network's range.
+    """
 
     model: Model
     plan: Plan
@@ -46,6 +50,8 @@ class Step:
     network: Network
     tasks: list[Task] = field(default_factory=list)
     used: dict[str, tuple[Message, int]] = field(default_factory=dict)
+    known: dict[tuple[str, float, int, int], Estimate] = field(default_factory=dict)
+    beyond: set[str] = field(default_factory=set)
 
     @property
     def tokens(self) -> float:
@@ -78,7 +84,12 @@ class Step:
         ranks, nodes = group.ranks, group.nodes(self.network.gpus_per_node)
         if operation == "send":
             ranks, nodes = 2, min(nodes, 2)
-        each = estimate(self.network, operation, size_bytes, ranks, nodes=nodes)
+        key = operation, size_bytes, ranks, nodes
+        if key not in self.known:
+            self.known[key] = estimate(self.network, operation, size_bytes, ranks, nodes=nodes)
+        each = self.known[key]
+        if self.network.extrapolates(operation, size_bytes, ranks):
+            self.beyond.add(kind)
         found, count = self.used.get(kind, (Message(kind, operation, group, size_bytes, each), 0))
         self.used[kind] = found, count + 1
         return each
@@ -98,7 +109,13 @@ class Step:
         return name
 
     def build(self) -> list[Task]:
-        """All tasks of the step."""
+        """All tasks of the step. PlanError if there are too many."""
+        passes = 2 * self.plan.microbatches * self.model.layers
+        if passes > PASSES_MAX:
+            raise PlanError(
+                f"global_batch: {self.plan.microbatches} microbatches of {self.model.layers} "
+                f"layers: at most {PASSES_MAX:,} passes of a layer are scheduled"
+            )
         for stage in range(self.plan.pipeline):
             reduced: list[str] = []
             for forward, chunk, batch in order(self.plan, stage):

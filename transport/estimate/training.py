@@ -103,7 +103,7 @@ def _rows(step: Step, tasks: list[Task]) -> list[Row]:
                 message.group.ranks, message.group.nodes(step.network.gpus_per_node), count,
                 message.size_bytes, message.each.time_ns, total_ns, exposed.get(kind, 0.0),
                 message.each.limited_by,
-                step.network.extrapolates(message.size_bytes, message.group.ranks))
+                kind in step.beyond)
         )  # fmt: skip
     return made
 
