@@ -169,8 +169,10 @@ def test_plugin__exports_the_tables_and_nothing_else(
     request: pytest.FixtureRequest, kind: str
 ) -> None:
     library: Path = request.getfixturevalue(kind)
-    nets = {f"ncclNetPlugin_v{version}" for version in VERSIONS}
-    assert exported(library) == nets | {f"ncclProfiler_v{version}" for version in range(1, 8)}
+    tables = {f"ncclNetPlugin_v{version}" for version in VERSIONS}
+    tables |= {f"ncclProfiler_v{version}" for version in range(1, 8)}
+    tables |= {f"ncclTunerPlugin_v{version}" for version in (5, 6)}
+    assert exported(library) == tables
 
 
 def test_plugin__needs_the_c_library_alone(plugin: Path) -> None:
