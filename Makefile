@@ -124,6 +124,8 @@ swarm: build ## Find planted mistakes, then run 10,000 random simulator scenario
 	@$(VENV)/bin/weft swarm --seeds 1-10000 --jobs $(JOBS) --out $(BUILD)/swarm-findings
 
 schedules: build ## Run a thousand random process schedules, and find planted mistakes (root, an hour)
+	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
+	@SCHEDULES=full $(PY) -m pytest --build-tree $(BUILD)/release tests/schedules/test_defects.py
 	@PROCESS_SCHEDULES=1000 $(PY) -m pytest --build-tree $(BUILD)/release tests/processes
 
 fuzz: build ## Fuzz the control plane and the imports of traces (half an hour)
