@@ -11,17 +11,18 @@ from transport.estimate.samples import SamplesError
 from transport.estimate.tuning import Choice, choice_of, rules_of, text_of
 
 SIZES = (1_000, 16_000, 256_000, 4_096_000)
+FACTORS = (1.0, 1.01, 1.0)
 OWN_US = (30.0, 40.0, 100.0, 900.0)
 
 
-def result(folder: Path, **contenders: tuple[float, ...]) -> Path:
-    """A result with two rounds of AllReduce; contenders: their times at SIZES."""
+def result(folder: Path, rounds: int = 3, **contenders: tuple[float, ...]) -> Path:
+    """A result with three rounds of AllReduce; contenders: their times at SIZES."""
     rows = [
         {"contender": name.replace("_", " "), "operation": "all_reduce", "size_bytes": size,
          "time_us": time * factor}
         for name, times in contenders.items()
         for size, time in zip(SIZES, times, strict=True)
-        for factor in (1.0, 1.01)
+        for factor in FACTORS[:rounds]
     ]  # fmt: skip
     file = folder / "r.json"
     file.write_text(json.dumps({"gpus": 2, "rows": [], "rounds": rows}))
@@ -60,7 +61,13 @@ def test_rules__only_where_a_choice_is_clearly_faster(tmp_path: Path) -> None:
     )
 
 
-def test_rules__need_rows_of_ncclss_own_choice(tmp_path: Path) -> None:
+def test_rules__need_three_rounds(tmp_path: Path) -> None:
+    fast = (20.0, 30.0, 120.0, 950.0)
+    assert rules_of([result(tmp_path, weft=OWN_US, weft_Tree_LL_0=fast)])
+    assert not rules_of([result(tmp_path, 2, weft=OWN_US, weft_Tree_LL_0=fast)])
+
+
+def test_rules__need_rows_of_nccls_own_choice(tmp_path: Path) -> None:
     with pytest.raises(SamplesError, match="has to have rows of weft and of fixed choices"):
         rules_of([result(tmp_path, weft=OWN_US)])
     file = tmp_path / "r.json"

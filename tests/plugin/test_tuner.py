@@ -112,5 +112,11 @@ def test_tuner__a_rank_that_cannot_read_the_file_fails_to_initialize(
     assert run(plugin, 5, [], WEFT_TUNE=str(file))["status"] == INVALID_USAGE
 
 
+def test_tuner__folders_and_pipes_are_no_files(plugin: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for file in (tmp_path, tmp_path / "pipe"):
+        assert run(plugin, 5, [], WEFT_TUNE=str(file))["status"] == INVALID_USAGE
+
+
 if __name__ == "__main__":
     print(json.dumps(chosen(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))))

@@ -47,7 +47,7 @@ ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live")
 @click.option("--window", "window_s", metavar="SECONDS", type=FiniteRange(1, 86_400),
               default=60.0, show_default=True, help="How far back it looks.")  # fmt: skip
 @click.option("--iterations", metavar="N", type=click.IntRange(4, 1_000), default=30,
-              show_default=True, help="And how many iterations back; at least 2 s.")  # fmt: skip
+              show_default=True, help="Iterations it looks back, or 2 s if longer.")  # fmt: skip
 @click.option("--patience", "patience_s", metavar="SECONDS", type=FiniteRange(0, 86_400),
               default=300.0, show_default=True,
               help="While the job has not yet paused twice, as for checkpoints: how long a pause "

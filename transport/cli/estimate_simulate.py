@@ -63,7 +63,7 @@ def command(
         made = scenario_of(step, step.build(), estimated.step_ns, segment_bytes, seed)
     if made.segments > SEGMENTS_MAX and not is_long:
         raise click.UsageError(
-            f"{made.segments / 1e6:.0f} million packets would be sent: take --layers with fewer, a "
+            f"{made.segments / 1e6:.0f} million packets would be sent: use fewer --layers, a "
             "larger --segment, or --long"
         )
     result = _run(made)

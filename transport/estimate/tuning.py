@@ -20,7 +20,7 @@ OWN = "weft"  # the contender that leaves the choice to NCCL
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 ALGORITHMS, PROTOCOLS = ("ring", "tree", "pat"), ("ll", "simple")
 CHANNELS_MAX = 64
-BYTES_MAX = (1 << 64) - 1
+ROUNDS_MIN = 3  # fewer rounds do not show how much repeats differ
 MARGIN = 0.02  # a choice must be faster by more than this, and than repeats differ
 HEAD = "weft_tune 1"
 
@@ -104,13 +104,14 @@ def _times(file: Path) -> tuple[int, dict[tuple[str, int, str], list[float]]]:
 def _best(
     times: dict[tuple[str, int, str], list[float]], operation: str, size: int
 ) -> tuple[Choice, float] | None:
-    """The fastest choice and its gain; None: NCCL's own is as fast."""
-    own = times.get((operation, size, OWN))
-    if not own:
+    """The fastest choice and its gain; None: NCCL's own is as fast, or there are too few rounds."""
+    own = times.get((operation, size, OWN), [])
+    if len(own) < ROUNDS_MIN:
         return None
     rivals = [
         (statistics.median(each), name) for (which, bytes_, name), each in times.items()
         if (which, bytes_) == (operation, size) and _fits(choice_of(name), operation)
+        and len(each) >= ROUNDS_MIN
     ]  # fmt: skip
     if not rivals:
         return None

@@ -1,6 +1,8 @@
 // Reads the rules of a tuning file, and finds the one for a collective.
 #include "native/plugin/tuner/table.h"
 
+#include <sys/stat.h>
+
 #include <array>
 #include <charconv>
 #include <fstream>
@@ -124,6 +126,11 @@ bool read_rules(const std::string& text, std::vector<Rule>* out, std::string* er
 
 bool read_rules_file(const std::string& file, std::vector<Rule>* out, std::string* error) {
   out->clear();
+  struct stat found{};
+  if (::stat(file.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) {  // opening a pipe would wait for its writer
+    *error = "it is not a regular file";
+    return false;
+  }
   std::ifstream in(file, std::ios::binary);
   std::string text(static_cast<std::size_t>(kFileBytesMax) + 1, '\0');
   if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));

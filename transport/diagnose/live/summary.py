@@ -27,7 +27,7 @@ Array = NDArray[Any]
 
 LATE_NS = 1_000_000_000  # records of different threads come to files with such a delay
 WINDOWS = 30  # iterations that a summary keeps
-KEPT_NS = 8 * WINDOW_MIN_NS  # short iterations are kept for so long
+KEPT_NS = 8 * WINDOW_MIN_NS  # more iterations are kept if WINDOWS of them are shorter than this
 CALLS_MAX = 2_000  # calls of a process that a summary keeps, or messages of a program without NCCL
 PENDING_MAX = 400_000  # records of one kind and process that wait for the end of their operations
 ROWS_MAX = 6_000  # at most so many rows in each of events, samples and sent
