@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from bench.lib.common import Config, document, emit, interruptible, json_option
+from transport.estimate.computation import of_gpu
 from transport.estimate.gpus import EFFICIENCY, gpu
 from transport.estimate.models import PRESETS
 from transport.estimate.networks import of_links
@@ -102,7 +103,7 @@ def estimated(one: Published, efficiency: float) -> Config:
     network = of_links(one.between, one.inside, 8)
     known = gpu(one.gpu, efficiency)
     known = replace(known, flops=known.flops * one.flops_times)
-    step_ns = run(Step(model, plan, known, network).build()).length_ns
+    step_ns = run(Step(model, plan, of_gpu(model, plan, known), network).build()).length_ns
     tokens = one.batch * model.sequence
     if one.tokens:
         found = tokens / step_ns * 1e9 / one.gpus

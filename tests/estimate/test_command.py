@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from transport.cli import weft
+from transport.estimate.computation import of_gpu
 from transport.estimate.curves import curves
 from transport.estimate.gpus import gpu
 from transport.estimate.models import PRESETS
@@ -170,7 +171,8 @@ def test_train__one_page_and_curves(tmp_path: Path) -> None:
 def test_curves__more_bandwidth_never_costs_time() -> None:
     network = of_links("ethernet-100", "nvlink4", 8)
     plan = Plan(data=64, global_batch=64, zero=3)
-    gpus, rates, latencies = curves(PRESETS["llama2-7b"], plan, gpu("h200"), network)
+    model = PRESETS["llama2-7b"]
+    gpus, rates, latencies = curves(model, plan, of_gpu(model, plan, gpu("h200")), network)
     assert [point.step_ns for point in rates.points] == sorted(
         (point.step_ns for point in rates.points), reverse=True
     )
@@ -179,9 +181,7 @@ def test_curves__more_bandwidth_never_costs_time() -> None:
     times = [point.step_ns for point in latencies.points]
     assert times == sorted(times)
     (given,) = [point for point in rates.points if point.x == rates.given]
-    assert given.step_ns == pytest.approx(
-        train(PRESETS["llama2-7b"], plan, gpu("h200"), network).step_ns
-    )
+    assert given.step_ns == pytest.approx(train(model, plan, gpu("h200"), network).step_ns)
 
 
 def test_train__compares_links() -> None:

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transport.estimate.computation import of_gpu
 from transport.estimate.gpus import Gpu
 from transport.estimate.memory import memory_of
 from transport.estimate.models import PRESETS, Model
@@ -113,7 +114,7 @@ def test_pipeline__every_pass_happens_once_and_nothing_waits_for_ever(
         passes = list(order(plan, stage))
         assert len(set(passes)) == len(passes) == 2 * chunks * stages * rounds
         assert {chunk % stages for _, chunk, _ in passes} == {stage}
-    run(Step(model, plan, GPU, network()).build())
+    run(Step(model, plan, of_gpu(model, plan, GPU), network()).build())
 
 
 def test_data__gradients_hide_behind_backward_but_for_the_last_bucket() -> None:
@@ -136,7 +137,8 @@ def test_sharded__moves_half_as_much_again_as_data_parallelism() -> None:
     """Rajbhandari et al., "ZeRO" (2020), section 7: 1.5 times the bytes, with one microbatch."""
     moved = []
     for zero in (0, 3):
-        step = Step(SMALL, Plan(data=4, global_batch=4, zero=zero, bucket_bytes=1), GPU, network())
+        plan = Plan(data=4, global_batch=4, zero=zero, bucket_bytes=1)
+        step = Step(SMALL, plan, of_gpu(SMALL, plan, GPU), network())
         step.build()
         moved.append(sum(task.sent.terms.between_bytes for task in step.tasks if task.sent))
     assert moved[1] / moved[0] == pytest.approx(1.5, rel=0.1)  # embeddings are gathered once

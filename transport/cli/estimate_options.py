@@ -66,6 +66,7 @@ def _option(name: str) -> str:
 def usage_errors() -> Iterator[None]:
     """Turns errors of estimates into wrong usage."""
     from transport.estimate.collectives import ShapeError
+    from transport.estimate.computation import ComputationError
     from transport.estimate.gpus import GpuError
     from transport.estimate.networks import NetworkError
     from transport.estimate.plan import PlanError
@@ -75,7 +76,7 @@ def usage_errors() -> Iterator[None]:
     except PlanError as error:
         name, colon, rest = str(error).partition(": ")
         raise click.UsageError(f"{_option(OPTIONS.get(name, name))}{colon}{rest}") from None
-    except (GpuError, NetworkError, ShapeError) as error:
+    except (ComputationError, GpuError, NetworkError, ShapeError) as error:
         raise click.UsageError(str(error)) from None
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from transport.cli.estimate_options import network_of, notes_of, usage_errors
-from transport.cli.estimate_train import model_of, plan_of, step_options
+from transport.cli.estimate_train import Computing, model_of, plan_of, step_options
 from transport.cli.output import json_option, print_table, write_json
 from transport.sim.units import bytes_of, time_text
 
@@ -33,8 +33,7 @@ INTERRUPTED = 130
               )  # fmt: skip
 @json_option
 def command(
-    model: str, gpu_name: str, efficiency: float | None, segment: str, seed: int, is_long: bool,
-    json_path: str | None, **given: Any,
+    model: str, segment: str, seed: int, is_long: bool, json_path: str | None, **given: Any,
 ) -> None:  # fmt: skip
     """Simulate a training step of MODEL, packet by packet, and compare it with the estimate.
 
@@ -43,7 +42,6 @@ def command(
 
     Example: weft estimate simulate gpt2-xl --data 64 --inside nvlink4 --between ethernet-100
     """
-    from transport.estimate.gpus import EFFICIENCY, gpu
     from transport.estimate.simulated import scenario_of
     from transport.estimate.step import Step
     from transport.estimate.training import train
@@ -56,10 +54,12 @@ def command(
     if segment_bytes < 1:
         raise click.UsageError(f"--segment: {segment}: must be at least 1 byte")
     with usage_errors():
-        shape, plan = model_of(model, given), plan_of(given)
-        known = gpu(gpu_name, efficiency or EFFICIENCY)
-        estimated = train(shape, plan, known, network)
-        step = Step(shape, plan, known, network)
+        shape = model_of(model, given)
+        computing = Computing.taken(given)
+        plan = plan_of(given)
+        computation = computing.of(shape, plan)
+        estimated = train(shape, plan, computing.gpu, network, computation)
+        step = Step(shape, plan, computation, network)
         made = scenario_of(step, step.build(), estimated.step_ns, segment_bytes, seed)
     if made.segments > SEGMENTS_MAX and not is_long:
         raise click.UsageError(

@@ -22,7 +22,9 @@ from transport.estimate.gpus import EFFICIENCY, gpu
 from transport.sim.units import bytes_text, time_text
 
 if TYPE_CHECKING:
+    from transport.estimate.computation import Computation
     from transport.estimate.curves import Curve
+    from transport.estimate.gpus import Gpu
     from transport.estimate.models import Model
     from transport.estimate.networks import Network
     from transport.estimate.plan import Plan
@@ -64,6 +66,9 @@ def step_options(command: Any) -> Any:
         click.option("--efficiency", default=None, type=click.FloatRange(0, 1, min_open=True),
                      help="Part of the GPU's peak that matrix products reach; measure it on one "
                      f"GPU. Default: {EFFICIENCY}."),
+        click.option("--computation", metavar="FILE",
+                     type=click.Path(path_type=Path, exists=True, dir_okay=False),
+                     help="Take the computation that `python -m bench step` measured on one GPU."),
         click.option("--batch", default=None, type=click.IntRange(1), help="Sequences of a step."),
         click.option("--micro-batch", default=1, show_default=True, type=click.IntRange(1),
                      help="Sequences of a microbatch."),
@@ -99,8 +104,7 @@ def step_options(command: Any) -> Any:
 @click.option("--html", "page", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
               help="Write one page with all tables and pictures.")  # fmt: skip
 @json_option
-def command(model: str, gpu_name: str, efficiency: float | None, others: tuple[str, ...],
-            json_path: str | None, **given: Any) -> None:  # fmt: skip
+def command(model: str, others: tuple[str, ...], json_path: str | None, **given: Any) -> None:
     """Estimate a training step of MODEL: a preset, such as llama3-8b, or `custom` with all sizes.
 
     \b
@@ -119,18 +123,22 @@ def command(model: str, gpu_name: str, efficiency: float | None, others: tuple[s
     links = {link: network_of(given | {"between": link}) for link in others}
     network = network_of(given)
     with usage_errors():
-        shape, plan = model_of(model, given), plan_of(given)
-        known = gpu(gpu_name, efficiency or EFFICIENCY)
-        found = train(shape, plan, known, network)
+        shape = model_of(model, given)
+        computing = Computing.taken(given)
+        plan = plan_of(given)
+        computation = computing.of(shape, plan)
+        found = train(shape, plan, computing.gpu, network, computation)
         compared = {between: found}
-        compared |= {link: train(shape, plan, known, one) for link, one in links.items()}
-        said = report(found, plan, network, assumed=efficiency is None)
+        compared |= {link: train(shape, plan, computing.gpu, one, computation)
+                     for link, one in links.items()}  # fmt: skip
+        said = report(found, plan, network, computing)
         if others:
             said.tables.append(compared_table(compared))
-        draw(files, said, found, lambda: curves_of(shape, plan, known, network))
+        draw(files, said, found, lambda: curves_of(shape, plan, computation, network))
     if json_path is not None:
-        inputs = {"model": vars(shape), "plan": vars(plan), "gpu": gpu_name,
-                  "efficiency": known.efficiency, "network": network.name}  # fmt: skip
+        inputs = {"model": vars(shape), "plan": vars(plan), "gpu": computing.gpu.name,
+                  "efficiency": None if computing.file else computing.gpu.efficiency,
+                  "computation": vars(computation), "network": network.name}  # fmt: skip
         more = {"compared": {link: as_json(one) for link, one in compared.items()}}
         write_json(inputs | as_json(found) | (more if others else {}), json_path)
         return
@@ -156,6 +164,34 @@ class Files:
                 prepared(file, option)
         if self.page is not None:
             prepared(Path("page.svg"), "--html")
+
+
+@dataclass(frozen=True)
+class Computing:
+    """How the computation of a step is found. file: a measurement; None: from the GPU's peak.
+
+    assumed: whether the efficiency is the default.
+    """
+
+    gpu: Gpu
+    file: Path | None
+    assumed: bool
+
+    @classmethod
+    def taken(cls, given: dict[str, Any]) -> Computing:
+        """From the options, which it takes out of `given`."""
+        name, efficiency, file = (given.pop(key) for key in ("gpu_name", "efficiency",
+                                                             "computation"))  # fmt: skip
+        if file is not None and efficiency is not None:
+            raise click.UsageError("--computation is measured: leave out --efficiency")
+        return cls(gpu(name, efficiency or EFFICIENCY), file, efficiency is None)
+
+    def of(self, model: Model, plan: Plan) -> Computation:
+        from transport.estimate.computation import measured, of_gpu
+
+        if self.file is None:
+            return of_gpu(model, plan, self.gpu)
+        return measured(self.file, model, plan)
 
 
 def curves_of(*inputs: Any) -> list[Curve]:
@@ -218,8 +254,7 @@ class Report:
     lines: list[str]
 
 
-def report(found: Training, plan: Plan, network: Network, assumed: bool) -> Report:
-    """assumed: whether the efficiency is the default."""
+def report(found: Training, plan: Plan, network: Network, computing: Computing) -> Report:
     parts = [("computation", found.compute_ns), ("waiting for other stages", found.bubble_ns),
              ("exposed communication", found.exposed_ns), ("step", found.step_ns)]  # fmt: skip
     heads = ["for", "operation", "algorithm", "protocol", "ranks", "nodes", "size", "each",
@@ -236,7 +271,7 @@ def report(found: Training, plan: Plan, network: Network, assumed: bool) -> Repo
         (["change", "step"],
          [[name, f"{ratio - 1:+.1%}"] for name, ratio in found.gains.items()]),
     ]  # fmt: skip
-    return Report(tables, [*_facts(found, plan), *_notes(found, network, assumed)])
+    return Report(tables, [*_facts(found, plan), *_notes(found, network, computing)])
 
 
 def compared_table(found: dict[str, Training]) -> tuple[list[str], list[list[str]]]:
@@ -261,11 +296,13 @@ def _facts(found: Training, plan: Plan) -> list[str]:
     ]
 
 
-def _notes(found: Training, network: Network, assumed: bool) -> list[str]:
+def _notes(found: Training, network: Network, computing: Computing) -> list[str]:
     made = []
     if found.unchecked:
         made.append(f"not checked against measurements: {', '.join(found.unchecked)}")
-    if assumed:
+    if computing.file is not None:
+        made.append(f"computation as measured on one GPU: {computing.file.name}")
+    elif computing.assumed:
         made.append(f"matrix products are assumed to reach {EFFICIENCY:.0%} of the GPU's peak: "
                     "--efficiency")  # fmt: skip
     made += notes_of(network, any(row.extrapolated for row in found.rows))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from transport.estimate.gpus import Gpu
+from transport.estimate.computation import Computation
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
 from transport.estimate.plan import Plan
@@ -35,16 +35,18 @@ class Curve:
     points: tuple[Point, ...]
 
 
-def curves(model: Model, plan: Plan, gpu: Gpu, network: Network) -> list[Curve]:
+def curves(model: Model, plan: Plan, computation: Computation, network: Network) -> list[Curve]:
     """Against GPUs, each with the same batch; against the rate between nodes; against latencies."""
     by_gpus = []
     for data in _replicas(plan):
         batch = plan.global_batch // plan.data * data
         other = replace(plan, data=data, global_batch=batch)
-        by_gpus.append(_point(other.gpus, model, other, gpu, network))
+        by_gpus.append(_point(other.gpus, model, other, computation, network))
     rate = network.between.bytes_per_s
-    by_rate = [_point(rate * one, model, plan, gpu, faster(network, one)) for one in FACTORS]
-    by_latency = [_point(one, model, plan, gpu, quicker(network, one)) for one in FACTORS]
+    by_rate = [
+        _point(rate * one, model, plan, computation, faster(network, one)) for one in FACTORS
+    ]
+    by_latency = [_point(one, model, plan, computation, quicker(network, one)) for one in FACTORS]
     return [
         Curve("GPUs, each with the same batch", "", plan.gpus, tuple(by_gpus)),
         Curve("rate of a GPU between nodes", "B/s", rate, tuple(by_rate)),
@@ -61,8 +63,8 @@ def _replicas(plan: Plan) -> list[int]:
     return sorted(found)
 
 
-def _point(x: float, model: Model, plan: Plan, gpu: Gpu, network: Network) -> Point:
-    tasks = Step(model, plan, gpu, network).build()
+def _point(x: float, model: Model, plan: Plan, computation: Computation, network: Network) -> Point:
+    tasks = Step(model, plan, computation, network).build()
     whole_ns = run(tasks).length_ns
     kinds = frozenset(task.kind for task in tasks) - {COMPUTE}
     return Point(x, whole_ns, whole_ns - run(tasks, kinds).length_ns)

@@ -9,21 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from transport.estimate.collectives import Estimate, estimate
-from transport.estimate.gpus import Gpu
-from transport.estimate.memory import layer_activations
+from transport.estimate.computation import BACKWARD, Computation
 from transport.estimate.models import Model
 from transport.estimate.networks import Network
 from transport.estimate.plan import Group, Plan, PlanError
 from transport.estimate.schedule import COMPUTE, Task
 
 MAIN = "main"  # the stream that computes, and waits for what it cannot overlap
-BACKWARD = 2.0  # a backward pass has twice the operations of a forward pass
 PASSES_MAX = 200_000  # of layers, forward and backward, in a step
 PARTS_MAX = 16  # of a layer's gradients
-MOVED = 2.0  # each activation is written once and read once
-# Bytes that Adam in mixed precision reads and writes for a parameter: gradient, master copy and two
-# moments in 4 bytes, read and written, and the parameter written in 2.
-STATE_BYTES_MOVED = 4 + 2 * (4 + 4 + 4) + 2
 
 
 @dataclass(frozen=True)
@@ -46,7 +40,7 @@ class Step:
 
     model: Model
     plan: Plan
-    gpu: Gpu
+    computation: Computation
     network: Network
     tasks: list[Task] = field(default_factory=list)
     used: dict[str, tuple[Message, int]] = field(default_factory=dict)
@@ -66,14 +60,6 @@ class Step:
         """Layers of a chunk; the first chunks have one more if they cannot be equal."""
         chunks = self.last_chunk + 1
         return self.model.layers // chunks + (chunk < self.model.layers % chunks)
-
-    def layer_ns(self) -> float:
-        """Computation of a layer's forward pass of one microbatch."""
-        moved = MOVED * layer_activations(self.model, self.plan)
-        return self.gpu.ns(self.model.layer_flops(self.tokens) / self.plan.tensor, moved)
-
-    def head_ns(self) -> float:
-        return self.gpu.ns(self.model.head_flops(self.tokens) / self.plan.tensor)
 
     def message(
         self, kind: str, operation: str, group: Group, size_bytes: float
@@ -131,7 +117,7 @@ class Step:
         after = [f"{name} from {chunk - 1}"] if chunk else []
         self._layers(name, stage, chunk, 1.0, after)
         if chunk == self.last_chunk:
-            self.add(name, stage, MAIN, COMPUTE, self.head_ns())
+            self.add(name, stage, MAIN, COMPUTE, self.computation.head_forward_ns)
             return
         self.add(name, stage, MAIN, COMPUTE, 0.0)
         self._send(f"forward {chunk + 1}.{batch} from {chunk}", stage, "forward", name)
@@ -143,9 +129,8 @@ class Step:
         if chunk < self.last_chunk:
             after.append(f"{name} from {chunk + 1}")
         else:
-            after = [
-                self.add(f"{name} head", stage, MAIN, COMPUTE, BACKWARD * self.head_ns(), after)
-            ]
+            head_ns = self.computation.head_backward_ns
+            after = [self.add(f"{name} head", stage, MAIN, COMPUTE, head_ns, after)]
         again = 1.0 if self.plan.recompute else 0.0
         reduces = self.plan.zero == 3 or batch == self.plan.microbatches - 1
         reduced: list[str] = []
@@ -184,7 +169,7 @@ class Step:
             parts = 1 if reduced is None else self._parts_of(made)
             for part in range(parts):
                 one = whole if part == parts - 1 else f"{whole} part {part}"
-                ns = passes * self.layer_ns() / parts
+                ns = self._layer_ns(chunk, layer, passes) / parts
                 self.add(one, stage, MAIN, COMPUTE, ns, wait if part == 0 else [])
                 if reduced is None:
                     continue
@@ -199,6 +184,16 @@ class Step:
                     )
                     bucket_bytes, buckets = 0.0, buckets + 1
             self._between_parts(whole, stage, sums, passes)
+
+    def _layer_ns(self, chunk: int, layer: int, passes: float) -> float:
+        """Of a layer; with the embedding before the first one, and after the last in backward."""
+        computed = self.computation
+        ns = computed.layer_ns(passes)
+        if chunk == 0 and passes < BACKWARD and layer == 0:
+            ns += computed.embedding_forward_ns
+        if chunk == 0 and passes >= BACKWARD and layer == self.layers_of(0) - 1:
+            ns += computed.embedding_backward_ns
+        return ns
 
     def _parts_of(self, gradient_bytes: float) -> int:
         """In how many parts a layer's gradients become ready, as buckets may be smaller."""
@@ -279,7 +274,7 @@ class Step:
         held = sum(self.layers_of(one) * self.layer_parameters + sum(self.ends_parameters(one))
                    for one in chunks)  # fmt: skip
         mine = held / (plan.data if plan.zero else 1)
-        ns = mine * STATE_BYTES_MOVED / self.gpu.memory_bytes_per_s * 1e9
+        ns = mine * self.computation.update_ns
         done = self.add(f"optimizer {stage}", stage, MAIN, COMPUTE, ns, reduced)
         if plan.zero in (1, 2):
             size = held * plan.value_bytes

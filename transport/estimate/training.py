@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from transport.estimate.computation import Computation, of_gpu
 from transport.estimate.gpus import Gpu
 from transport.estimate.memory import Memory, memory_of
 from transport.estimate.models import Model
@@ -64,10 +65,16 @@ class Training:
     timed: Timed
 
 
-def train(model: Model, plan: Plan, gpu: Gpu, network: Network) -> Training:
-    """Estimates a step. PlanError if the plan does not fit the model."""
+def train(
+    model: Model, plan: Plan, gpu: Gpu, network: Network, computation: Computation | None = None
+) -> Training:
+    """Estimates a step. PlanError if the plan does not fit the model.
+
+    computation: as measured on one GPU; None: from the GPU's peak.
+    """
     plan.check(model)
-    step = Step(model, plan, gpu, network)
+    computation = computation or of_gpu(model, plan, gpu)
+    step = Step(model, plan, computation, network)
     tasks = step.build()
     timed = run(tasks)
     kinds = frozenset(task.kind for task in tasks) - {COMPUTE}
@@ -84,7 +91,7 @@ def train(model: Model, plan: Plan, gpu: Gpu, network: Network) -> Training:
         tokens_per_s=tokens / timed.length_ns * 1e9, rows=rows, memory=memory,
         fits=memory.total <= gpu.memory_bytes,
         bottleneck=_bottleneck(timed.length_ns, alone_ns, busy_ns, rows),
-        gains=_gains(model, plan, gpu, network, timed.length_ns),
+        gains=_gains(model, plan, computation, network, timed.length_ns),
         unchecked=tuple(plan.unchecked()), tasks=tuple(tasks), timed=timed,
     )  # fmt: skip
 
@@ -117,7 +124,7 @@ def _bottleneck(step_ns: float, alone_ns: float, busy_ns: float, rows: tuple[Row
 
 
 def _gains(
-    model: Model, plan: Plan, gpu: Gpu, network: Network, step_ns: float
+    model: Model, plan: Plan, computation: Computation, network: Network, step_ns: float
 ) -> dict[str, float]:
     changes: dict[str, Callable[[], tuple[Plan, Network]]] = {
         "twice the bandwidth between nodes": lambda: (plan, faster(network, 2.0)),
@@ -131,7 +138,7 @@ def _gains(
     made = {}
     for name, change in changes.items():
         other, net = change()
-        made[name] = run(Step(model, other, gpu, net).build()).length_ns / step_ns
+        made[name] = run(Step(model, other, computation, net).build()).length_ns / step_ns
     return made
 
 

@@ -1,0 +1,166 @@
+"""Runs one rank of `bench step`: steps of training of GPT-2 models, alone or with other ranks.
+
+The environment, which the parent sets, selects the network. Prints rows as JSON.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bench.lib.step_model import Marks, gpt, marked_step
+
+WARM_UP = 5
+SETS = 3  # of steps, each timed as a whole
+SET_S = 1.0
+STEPS_MIN, STEPS_MAX = 3, 50
+MARKED_STEPS = 15
+LEARNING_RATE = 1e-4
+
+Row = dict[str, Any]
+
+
+class Trainer:
+    """A model with its optimizer and data. wrap: makes it data parallel; None: this GPU alone."""
+
+    def __init__(self, torch: Any, device: Any, sizes: Row, micro_batch: int, wrap: Any) -> None:
+        torch.manual_seed(1)
+        with torch.device(device):
+            self.model = gpt(torch, sizes).to(torch.bfloat16)
+        self.called = self.model if wrap is None else wrap(self.model)
+        self.optimizer = torch.optim.AdamW(self.called.parameters(), LEARNING_RATE, fused=True)
+        shape = micro_batch, sizes["sequence"] + 1
+        ids = torch.randint(sizes["vocabulary"], shape, device=device)
+        self.tokens, self.targets = ids[:, :-1], ids[:, 1:].contiguous()
+        self.loss: Any = None
+
+    def forward(self) -> Any:
+        self.loss = self.called(self.tokens, self.targets)
+        return self.loss
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def step(self) -> None:
+        self.forward().backward()
+        self.update()
+
+
+def wrapper(torch: Any, device: Any, parallel: str, bucket_mb: int) -> Any:
+    """What makes a model data parallel (ddp) or sharded (fsdp)."""
+    if parallel == "alone":
+        return None
+    if parallel == "ddp":
+        ddp = torch.nn.parallel.DistributedDataParallel
+        return lambda model: ddp(
+            model, device_ids=[device], bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True
+        )
+    from torch.distributed.fsdp import fully_shard
+
+    def shard(model: Any) -> Any:
+        for block in model.blocks:
+            fully_shard(block)
+        return fully_shard(model)
+
+    return shard
+
+
+def timed(torch: Any, step: Callable[[], None], ready: Callable[[], None]) -> list[float]:
+    """Mean time of a step in ns, of each set. ready: waits for the other ranks."""
+    for _ in range(WARM_UP):
+        step()
+    times = []
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    count = torch.tensor(SET_S / (time.perf_counter() - begin), device="cuda")
+    if torch.distributed.is_initialized():
+        torch.distributed.all_reduce(count, torch.distributed.ReduceOp.MIN)  # the same everywhere
+    steps = min(max(int(count), STEPS_MIN), STEPS_MAX)
+    for _ in range(SETS):
+        ready()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            step()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - begin) / steps * 1e9)
+    return times
+
+
+def parts_of(torch: Any, trainer: Trainer) -> dict[str, float]:
+    """The median time of each part of a step."""
+    marks = Marks(torch, trainer.model)
+    rows = [
+        marked_step(torch, marks, trainer.forward, trainer.update)
+        for _ in range(WARM_UP + MARKED_STEPS)
+    ]
+    return {key: statistics.median(row[key] for row in rows[WARM_UP:]) for key in rows[0]}
+
+
+def measured(torch: Any, device: Any, sizes: Row, task: Row, parallel: str) -> Row:
+    """A row for a model. parallel: alone, ddp or fsdp."""
+    wrap = wrapper(torch, device, parallel, task["bucket_mb"])
+    trainer = Trainer(torch, device, sizes, task["micro_batch"], wrap)
+    dist = torch.distributed
+
+    def ready() -> None:
+        torch.cuda.synchronize()
+        if dist.is_initialized():
+            dist.barrier()
+
+    times = timed(torch, trainer.step, ready)
+    row: Row = {"parallel": parallel, "step_ns": statistics.median(times), "times_ns": times}
+    row["memory_bytes"] = torch.cuda.max_memory_allocated()
+    row["loss"] = float(trainer.loss.detach())
+    count = sum(one.numel() for one in trainer.model.parameters())
+    if parallel == "alone" and not dist.is_initialized():
+        parts = parts_of(torch, trainer)
+        row |= parts | {"update_ns": parts["optimizer_ns"] / count, "parameters": count}
+    if parallel == "ddp":
+        row["same"] = same_everywhere(torch, trainer.model)
+    return sizes | {"micro_batch": task["micro_batch"]} | row
+
+
+def same_everywhere(torch: Any, model: Any) -> bool:
+    """Whether the parameters of all ranks are equal, by the sum of their bits."""
+    bits = sum(one.detach().view(torch.int16).long().sum() for one in model.parameters())
+    least, most = bits.clone(), bits.clone()
+    torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN)
+    torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX)
+    return bool(least == most)
+
+
+def main() -> None:
+    import torch
+
+    task = json.loads(sys.argv[1])
+    rank = int(os.environ.get("RANK", "0"))
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    if task["gpus"] > 1:
+        torch.distributed.init_process_group("nccl", device_id=device)
+    rows = []
+    for sizes in task["models"]:
+        for parallel in task["parallel"]:
+            torch.cuda.reset_peak_memory_stats()
+            rows.append(measured(torch, device, sizes, task, parallel))
+            gc.collect()
+            torch.cuda.empty_cache()
+    version = ".".join(map(str, torch.cuda.nccl.version()))
+    facts = {"torch": torch.__version__, "nccl": version, "gpu": torch.cuda.get_device_name(device)}
+    if task["gpus"] > 1:
+        torch.distributed.destroy_process_group()
+    if rank == 0:
+        print("RESULT " + json.dumps({"found": rows, "facts": facts}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

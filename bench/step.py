@@ -1,0 +1,125 @@
+"""Times training steps of GPT-2 models on GPUs: what one GPU computes, and steps over networks.
+
+What one GPU computes is for `weft estimate train --computation`; steps over networks are what such
+an estimate is compared with (`python -m bench estimate_steps`).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+
+from bench.lib.common import (
+    Config,
+    document,
+    emit,
+    interruptible,
+    json_option,
+    median,
+    rounds,
+    verdict,
+)
+from bench.nccl import contenders, driver, run
+from transport import native
+from transport.estimate.models import PRESETS, Model
+
+MODELS = ("gpt2", "gpt2-medium", "gpt2-xl")
+PARALLEL = ("ddp", "fsdp")
+SIZES = ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence")
+RANK = "bench.lib.step_rank"
+ALONE_COLUMNS = ("model", "step_ns", "forward_ns", "backward_ns", "head_forward_ns",
+                 "head_backward_ns", "optimizer_ns")  # fmt: skip
+COLUMNS = ("contender", "model", "parallel", "step_ms", "spread", "alone_ms", "exposed_ms", "share")
+
+
+def sizes_of(name: str) -> Config:
+    """The sizes of a model that the benchmark can build."""
+    model = PRESETS.get(name)
+    if model is None or not buildable(model):
+        fit = [one.name for one in PRESETS.values() if buildable(one)]
+        raise click.UsageError(f"--model {name}: choose from {', '.join(fit)}")
+    return {"model": name} | {size: getattr(model, size) for size in SIZES}
+
+
+def buildable(model: Model) -> bool:
+    """Whether it is a GPT-2: other kinds of layers have other times."""
+    kv_heads = model.kv_heads or model.heads
+    return model.tied and not model.gated and model.experts == 1 and kv_heads == model.heads
+
+
+def over_networks(rows: list[Config]) -> list[Config]:
+    """One row per contender, model and kind of parallelism: medians of the rounds.
+
+    exposed_ms: by how much the step is longer than that of the same GPUs at the same time without
+    communication.
+    """
+    groups: dict[tuple[Any, ...], list[Config]] = {}
+    for row in rows:
+        groups.setdefault((row["contender"], row["model"], row["parallel"]), []).append(row)
+    found = []
+    for (contender, model, parallel), mine in groups.items():
+        if parallel == "alone":
+            continue
+        alone_ns = median(groups[contender, model, "alone"], "step_ns")
+        step_ns = median(mine, "step_ns")
+        times = [row["step_ns"] for row in mine]
+        found.append(
+            {key: mine[0][key] for key in (*SIZES, "micro_batch")}
+            | {"contender": contender, "model": model, "parallel": parallel}
+            | {"step_ms": step_ns / 1e6, "spread": (max(times) - min(times)) / step_ns}
+            | {"alone_ms": alone_ns / 1e6, "exposed_ms": (step_ns - alone_ns) / 1e6}
+            | {"share": (step_ns - alone_ns) / step_ns}
+        )
+    return found
+
+
+@click.command("step")
+@click.option("--gpus", default=1, show_default=True, type=click.IntRange(1),
+              help="Ranks, one per GPU. 1: what a GPU computes.")  # fmt: skip
+@click.option("--model", "models", multiple=True, default=MODELS, show_default=True,
+              help="A preset of `weft estimate train`.")  # fmt: skip
+@click.option("--micro-batch", default=8, show_default=True, type=click.IntRange(1),
+              help="Sequences of a step and GPU.")  # fmt: skip
+@click.option("--parallel", multiple=True, type=click.Choice(PARALLEL), default=PARALLEL,
+              show_default=True)  # fmt: skip
+@click.option("--bucket-mb", default=25, show_default=True, type=click.IntRange(1),
+              help="DDP: MiB of gradients in an AllReduce.")  # fmt: skip
+@click.option("--only", multiple=True, default=("weft", "NVLink"), show_default=True,
+              help="Networks, as contenders of bench nccl.")  # fmt: skip
+@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1),
+              help="Interleaved rounds over networks.")  # fmt: skip
+@json_option
+def command(
+    gpus: int, models: tuple[str, ...], micro_batch: int, parallel: tuple[str, ...],
+    bucket_mb: int, only: tuple[str, ...], repeats: int, json_path: str | None,
+) -> None:  # fmt: skip
+    """Times training steps: what one GPU computes or, with --gpus 2 and more, over networks."""
+    task = {"gpus": gpus, "models": [sizes_of(name) for name in models], "parallel": ["alone"],
+            "micro_batch": micro_batch, "bucket_mb": bucket_mb}  # fmt: skip
+    if gpus == 1:
+        (result,) = run("alone", {}, 1, task, module=RANK)
+        facts = result["facts"] | {"driver": driver(), "gpus": 1}
+        notes = ["of a layer: forward_ns, backward_ns; --json has all parts"]
+        emit(document("step", result["found"], **facts), json_path, ALONE_COLUMNS, notes)
+        return
+    if not native.PLUGIN_PATH.exists():
+        raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
+    known = contenders()
+    if unknown := [name for name in only if name not in known]:
+        raise click.UsageError(f"no contender {unknown[0]!r}; choose from {', '.join(known)}")
+    task["parallel"] = ["alone", *parallel]
+    rows: list[Config] = []
+    facts = {}
+    with interruptible() as cut:
+        for round_, name in rounds(repeats, only):
+            (result,) = run(name, known[name], gpus, task, module=RANK)
+            facts = result["facts"]
+            rows += [{"contender": name, "round": round_} | row for row in result["found"]]
+    more = {"gpus": gpus, "repeats": repeats, "bucket_mb": bucket_mb, "driver": driver()}
+    found = document("step", over_networks(rows), **more, **facts, host_cores=os.cpu_count())
+    found["rounds"] = rows
+    notes = ["spread: of the rounds, over their median; alone: the same GPUs without communication"]
+    emit(found, json_path, COLUMNS, notes, cut)
+    verdict(all(row.get("same", True) for row in rows))

@@ -1,0 +1,130 @@
+"""Tests computation that was measured on one GPU: where it is used, and files that do not fit."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bench.estimate_steps import command as estimate_steps
+from bench.step import sizes_of
+from transport.cli.estimate import command as estimate
+from transport.estimate.computation import Computation, ComputationError, measured, of_gpu
+from transport.estimate.gpus import gpu
+from transport.estimate.models import PRESETS
+from transport.estimate.networks import Link, Network, Protocol
+from transport.estimate.plan import Plan, PlanError
+from transport.estimate.training import train
+
+MODEL = PRESETS["gpt2"]
+FAST = Network("fast", "test", Link(1e18, (Protocol("only", 0.0, 0.0, 1.0),)))
+TIMES = {
+    "forward_ns": 1e6, "backward_ns": 2.5e6, "head_forward_ns": 3e6, "head_backward_ns": 5e6,
+    "embedding_forward_ns": 1e5, "embedding_backward_ns": 4e5, "update_ns": 0.01,
+}  # fmt: skip
+STEP_NS = 12 * 3.5e6 + 8e6 + 5e5 + 0.01 * MODEL.parameters
+
+
+def result(folder: Path, **changed: Any) -> Path:
+    file = folder / "alone.json"
+    row = sizes_of("gpt2") | {"micro_batch": 8} | TIMES | changed
+    file.write_text(json.dumps({"bench": "step", "rows": [row]}))
+    return file
+
+
+def test_measured__the_step_of_one_gpu_is_the_sum_of_its_parts(tmp_path: Path) -> None:
+    plan = Plan(micro_batch=8, global_batch=8)
+    computed = measured(result(tmp_path), MODEL, plan)
+    assert train(MODEL, plan, gpu("h200"), FAST, computed).step_ns == pytest.approx(STEP_NS)
+
+
+def test_measured__recomputation_is_one_forward_pass_of_each_layer_more(tmp_path: Path) -> None:
+    plan = Plan(micro_batch=8, global_batch=8, recompute=True)
+    computed = measured(result(tmp_path), MODEL, plan)
+    step_ns = train(MODEL, plan, gpu("h200"), FAST, computed).step_ns
+    assert step_ns == pytest.approx(STEP_NS + 12 * 1e6)
+
+
+def test_measured__sharded_ranks_update_their_part_of_the_parameters(tmp_path: Path) -> None:
+    plan = Plan(data=4, zero=3, micro_batch=8, global_batch=32)
+    computed = measured(result(tmp_path), MODEL, plan)
+    step_ns = train(MODEL, plan, gpu("h200"), FAST, computed).step_ns
+    assert step_ns == pytest.approx(STEP_NS - 0.75 * 0.01 * MODEL.parameters, rel=1e-6)
+
+
+def test_measured__other_microbatches_and_models_are_not_in_the_file(tmp_path: Path) -> None:
+    file = result(tmp_path)
+    for model, micro in ((MODEL, 4), (replace(MODEL, hidden=1_536), 8)):
+        with pytest.raises(ComputationError, match="only of gpt2 with 8 sequences"):
+            measured(file, model, Plan(micro_batch=micro))
+    deeper = replace(MODEL, layers=24)  # layers are alike
+    assert measured(file, deeper, Plan(micro_batch=8)).forward_ns == 1e6
+
+
+@pytest.mark.parametrize("plan", [Plan(tensor=2), Plan(context=2)])
+def test_measured__a_gpu_that_computes_parts_of_layers_was_not_measured(
+    tmp_path: Path, plan: Plan
+) -> None:
+    with pytest.raises(PlanError, match="2: the measured GPU computed whole layers"):
+        measured(result(tmp_path), MODEL, plan)
+
+
+@pytest.mark.parametrize("value", [None, "1", True, -1, float("nan"), float("inf")])
+def test_measured__a_time_that_is_none_is_named(tmp_path: Path, value: object) -> None:
+    with pytest.raises(ComputationError, match="backward_ns"):
+        measured(result(tmp_path, backward_ns=value), MODEL, Plan(micro_batch=8))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"rows": 1}', '{"rows": [1]}', "\0", "[" * 9999])
+def test_measured__any_other_file_is_an_error(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(text)
+    with pytest.raises(ComputationError, match="is not a result of python -m bench step"):
+        measured(file, MODEL, Plan())
+
+
+def test_peak__a_backward_pass_takes_twice_a_forward_pass() -> None:
+    found = of_gpu(MODEL, Plan(), gpu("h200"))
+    assert found == Computation(
+        found.forward_ns, 2 * found.forward_ns, found.head_forward_ns, 2 * found.head_forward_ns,
+        found.update_ns,
+    )  # fmt: skip
+
+
+def test_command__takes_the_measured_computation_and_says_so(tmp_path: Path) -> None:
+    words = ["train", "gpt2", "--micro-batch", "8", "--computation",
+             str(result(tmp_path))]  # fmt: skip
+    done = CliRunner().invoke(estimate, words)
+    assert done.exit_code == 0, done.output
+    assert "computation as measured on one GPU: alone.json" in done.output
+    assert "are assumed" not in done.output
+    done = CliRunner().invoke(estimate, [*words, "--efficiency", "0.5"])
+    assert done.exit_code == 2
+    assert "leave out --efficiency" in done.output
+
+
+def test_steps__estimates_are_compared_with_what_was_measured_later(tmp_path: Path) -> None:
+    network = tmp_path / "weft.toml"
+    network.write_text(
+        'name = "n"\nsource = "s"\n[between]\nbytes_per_s = 1e10\n'
+        '[[between.protocols]]\nname = "p"\nstep_ns = 1000\n'
+    )
+    predicted, steps = tmp_path / "predicted.json", tmp_path / "steps.json"
+    words = ["--computation", result(tmp_path), "--network", f"weft={network}", "--json", predicted]
+    done = CliRunner().invoke(estimate_steps, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    rows = json.loads(predicted.read_text())["rows"]
+    assert [row["parallel"] for row in rows] == ["ddp", "fsdp"]
+    slower = [sizes_of("gpt2") | row | {"step_ms": 1.25 * row["step_ms"], "spread": 0.0}
+              for row in rows]  # fmt: skip
+    steps.write_text(json.dumps({"bench": "step", "rows": slower}))
+    done = CliRunner().invoke(
+        estimate_steps, ["--predicted", str(predicted), "--measured", str(steps)]
+    )
+    assert done.exit_code == 0, done.output
+    assert "error 20.0% in the median, 20.0% at most; 0 of 2 within 5 %" in done.output
+    done = CliRunner().invoke(estimate_steps, ["--predicted", str(predicted)])
+    assert done.exit_code == 2
+    assert "give --computation and --network, or" in done.output

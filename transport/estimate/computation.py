@@ -1,0 +1,101 @@
+"""What a GPU computes in a step of training: from its peak, or as measured on one GPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from transport.estimate.gpus import Gpu
+from transport.estimate.memory import layer_activations
+from transport.estimate.models import Model
+from transport.estimate.plan import Plan, PlanError
+
+BACKWARD = 2.0  # a backward pass has twice the operations of a forward pass
+MOVED = 2.0  # each activation is written once and read once
+# Bytes that Adam in mixed precision reads and writes for a parameter: gradient, master copy and two
+# moments in 4 bytes, read and written, and the parameter written in 2.
+STATE_BYTES_MOVED = 4 + 2 * (4 + 4 + 4) + 2
+# What decides the time of a layer; other sizes of the model may differ.
+SIZES = ("hidden", "heads", "ffn", "vocabulary", "sequence")
+
+
+class ComputationError(ValueError):
+    """A file that has no measured computation for the model."""
+
+
+@dataclass(frozen=True)
+class Computation:
+    """Times of one microbatch on one GPU.
+
+    forward_ns, backward_ns: of a layer. embedding_*: before the first layer. head_*: logits and
+    loss. update_ns: of the optimizer, for each parameter that it updates.
+    """
+
+    forward_ns: float
+    backward_ns: float
+    head_forward_ns: float
+    head_backward_ns: float
+    update_ns: float
+    embedding_forward_ns: float = 0.0
+    embedding_backward_ns: float = 0.0
+
+    def layer_ns(self, passes: float) -> float:
+        """Of a layer. passes: 1: forward; BACKWARD: backward; more: and forward again."""
+        if passes < BACKWARD:
+            return passes * self.forward_ns
+        return self.backward_ns + (passes - BACKWARD) * self.forward_ns
+
+
+def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
+    """From the GPU's peak, its efficiency, and the rate of its memory."""
+    tokens = plan.micro_batch * model.sequence / plan.context
+    moved = MOVED * layer_activations(model, plan)
+    layer_ns = gpu.ns(model.layer_flops(tokens) / plan.tensor, moved)
+    head_ns = gpu.ns(model.head_flops(tokens) / plan.tensor)
+    update_ns = STATE_BYTES_MOVED / gpu.memory_bytes_per_s * 1e9
+    return Computation(layer_ns, BACKWARD * layer_ns, head_ns, BACKWARD * head_ns, update_ns)
+
+
+def measured(file: Path, model: Model, plan: Plan) -> Computation:
+    """The computation of a result of `python -m bench step`, if it has the model's.
+
+    ComputationError says what is wrong; PlanError: the plan splits what was measured as a whole.
+    """
+    for name in ("tensor", "context"):
+        if getattr(plan, name) > 1:
+            raise PlanError(
+                f"{name}: {getattr(plan, name)}: the measured GPU computed whole layers"
+            )
+    rows = _rows(file)
+    wanted = {size: getattr(model, size) for size in SIZES} | {"micro_batch": plan.micro_batch}
+    for row in rows:
+        if all(row.get(key) == value for key, value in wanted.items()):
+            return Computation(**{one.name: _time(row, one.name) for one in fields(Computation)})
+    known = sorted({f"{row.get('model')} with {row.get('micro_batch')} sequences" for row in rows})
+    raise ComputationError(
+        f"{file} has no computation of {model.name} with microbatches of {plan.micro_batch}, only "
+        f"of {', '.join(known) or 'nothing'}: python -m bench step measures it"
+    )
+
+
+def _rows(file: Path) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        rows = [row for row in found["rows"] if "forward_ns" in row]
+    except OSError as error:
+        raise ComputationError(f"cannot read {file}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ComputationError(f"{file} is not a result of python -m bench step") from None
+    return rows
+
+
+def _time(row: dict[str, Any], key: str) -> float:
+    value = row.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ComputationError(f"{key}: expected a number, not {value!r}")
+    if not (isfinite(value) and value >= 0):
+        raise ComputationError(f"{key}: {value}: must be at least 0")
+    return float(value)
