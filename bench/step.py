@@ -25,22 +25,28 @@ from bench.nccl import contenders, driver, run
 from transport import native
 from transport.estimate.models import PRESETS, Model
 
-MODELS = ("gpt2", "gpt2-medium", "gpt2-xl")
+MODELS = ("gpt2-medium", "gpt2-xl", "megatron-3.6b")
+# Tokens x hidden size of a step, at most: a host needs some 1 ms to launch a layer's kernels, and a
+# GPU must have work for longer if it, and not the host, is to be measured.
+WORK = 1 << 25
 PARALLEL = ("ddp", "fsdp")
 SIZES = ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence")
 RANK = "bench.lib.step_rank"
+PARTS_MAX = 1.03  # marks between the parts cost the host time, and the GPU none
 ALONE_COLUMNS = ("model", "step_ns", "forward_ns", "backward_ns", "head_forward_ns",
-                 "head_backward_ns", "optimizer_ns")  # fmt: skip
+                 "head_backward_ns", "optimizer_ns", "parts")  # fmt: skip
 COLUMNS = ("contender", "model", "parallel", "step_ms", "spread", "alone_ms", "exposed_ms", "share")
 
 
-def sizes_of(name: str) -> Config:
-    """The sizes of a model that the benchmark can build."""
+def sizes_of(name: str, micro_batch: int | None = None) -> Config:
+    """The sizes of a model that the benchmark can build, and the sequences of a step."""
     model = PRESETS.get(name)
     if model is None or not buildable(model):
         fit = [one.name for one in PRESETS.values() if buildable(one)]
         raise click.UsageError(f"--model {name}: choose from {', '.join(fit)}")
-    return {"model": name} | {size: getattr(model, size) for size in SIZES}
+    found = {"model": name} | {size: getattr(model, size) for size in SIZES}
+    most = WORK // (model.hidden * model.sequence)
+    return found | {"micro_batch": micro_batch or 1 << max(most.bit_length() - 1, 0)}
 
 
 def buildable(model: Model) -> bool:
@@ -75,13 +81,22 @@ def over_networks(rows: list[Config]) -> list[Config]:
     return found
 
 
+def notes_of_parts(rows: list[Config]) -> list[str]:
+    notes = ["forward_ns, backward_ns: of a layer; parts: their sum, as a part of the step"]
+    return notes + [
+        f"{row['model']}: the host launches kernels more slowly than the GPU runs them, so these "
+        "are not times of the GPU: take a larger --micro-batch"
+        for row in rows if row["parts"] > PARTS_MAX
+    ]  # fmt: skip
+
+
 @click.command("step")
 @click.option("--gpus", default=1, show_default=True, type=click.IntRange(1),
               help="Ranks, one per GPU. 1: what a GPU computes.")  # fmt: skip
 @click.option("--model", "models", multiple=True, default=MODELS, show_default=True,
               help="A preset of `weft estimate train`.")  # fmt: skip
-@click.option("--micro-batch", default=8, show_default=True, type=click.IntRange(1),
-              help="Sequences of a step and GPU.")  # fmt: skip
+@click.option("--micro-batch", type=click.IntRange(1),
+              help="Sequences of a step and GPU; else enough to keep the GPU busy.")  # fmt: skip
 @click.option("--parallel", multiple=True, type=click.Choice(PARALLEL), default=PARALLEL,
               show_default=True)  # fmt: skip
 @click.option("--bucket-mb", default=25, show_default=True, type=click.IntRange(1),
@@ -96,13 +111,13 @@ def command(
     bucket_mb: int, only: tuple[str, ...], repeats: int, json_path: str | None,
 ) -> None:  # fmt: skip
     """Times training steps: what one GPU computes or, with --gpus 2 and more, over networks."""
-    task = {"gpus": gpus, "models": [sizes_of(name) for name in models], "parallel": ["alone"],
-            "micro_batch": micro_batch, "bucket_mb": bucket_mb}  # fmt: skip
+    task = {"gpus": gpus, "models": [sizes_of(name, micro_batch) for name in models],
+            "parallel": ["alone"], "bucket_mb": bucket_mb}  # fmt: skip
     if gpus == 1:
         (result,) = run("alone", {}, 1, task, module=RANK)
         facts = result["facts"] | {"driver": driver(), "gpus": 1}
-        notes = ["of a layer: forward_ns, backward_ns; --json has all parts"]
-        emit(document("step", result["found"], **facts), json_path, ALONE_COLUMNS, notes)
+        found = document("step", result["found"], **facts)
+        emit(found, json_path, ALONE_COLUMNS, notes_of_parts(found["rows"]))
         return
     if not native.PLUGIN_PATH.exists():
         raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")

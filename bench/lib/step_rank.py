@@ -29,13 +29,13 @@ Row = dict[str, Any]
 class Trainer:
     """A model with its optimizer and data. wrap: makes it data parallel; None: this GPU alone."""
 
-    def __init__(self, torch: Any, device: Any, sizes: Row, micro_batch: int, wrap: Any) -> None:
+    def __init__(self, torch: Any, device: Any, sizes: Row, wrap: Any) -> None:
         torch.manual_seed(1)
         with torch.device(device):
             self.model = gpt(torch, sizes).to(torch.bfloat16)
         self.called = self.model if wrap is None else wrap(self.model)
         self.optimizer = torch.optim.AdamW(self.called.parameters(), LEARNING_RATE, fused=True)
-        shape = micro_batch, sizes["sequence"] + 1
+        shape = sizes["micro_batch"], sizes["sequence"] + 1
         ids = torch.randint(sizes["vocabulary"], shape, device=device)
         self.tokens, self.targets = ids[:, :-1], ids[:, 1:].contiguous()
         self.loss: Any = None
@@ -108,7 +108,7 @@ def parts_of(torch: Any, trainer: Trainer) -> dict[str, float]:
 def measured(torch: Any, device: Any, sizes: Row, task: Row, parallel: str) -> Row:
     """A row for a model. parallel: alone, ddp or fsdp."""
     wrap = wrapper(torch, device, parallel, task["bucket_mb"])
-    trainer = Trainer(torch, device, sizes, task["micro_batch"], wrap)
+    trainer = Trainer(torch, device, sizes, wrap)
     dist = torch.distributed
 
     def ready() -> None:
@@ -124,9 +124,11 @@ def measured(torch: Any, device: Any, sizes: Row, task: Row, parallel: str) -> R
     if parallel == "alone" and not dist.is_initialized():
         parts = parts_of(torch, trainer)
         row |= parts | {"update_ns": parts["optimizer_ns"] / count, "parameters": count}
+        layers_ns = (sizes["layers"] - 1) * (parts["forward_ns"] + parts["backward_ns"])
+        row["parts"] = (sum(parts.values()) + layers_ns) / row["step_ns"]
     if parallel == "ddp":
         row["same"] = same_everywhere(torch, trainer.model)
-    return sizes | {"micro_batch": task["micro_batch"]} | row
+    return sizes | row
 
 
 def same_everywhere(torch: Any, model: Any) -> bool:

@@ -15,7 +15,7 @@ case $2 in
   before)
     python3 -m bench step --json "$out/step-alone.json" || exit 1
     sizes=(65536 1048576 4194304 16777216 33554432 67108864 134217728 536870912)
-    python3 -m bench nccl --repeats 2 --only weft --only NVLink "${sizes[@]/#/--size=}" \
+    python3 -m bench nccl --repeats 3 --only weft --only NVLink "${sizes[@]/#/--size=}" \
       --operation all_reduce --operation all_gather --operation reduce_scatter --json "$out/times.json"
     ;;
   steps) python3 -m bench step --gpus 2 --json "$out/steps.json" ;;

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from bench.estimate_steps import command as estimate_steps
-from bench.step import sizes_of
+from bench.step import MODELS, sizes_of
 from transport.cli.estimate import command as estimate
 from transport.estimate.computation import Computation, ComputationError, measured, of_gpu
 from transport.estimate.gpus import gpu
@@ -29,7 +29,7 @@ STEP_NS = 12 * 3.5e6 + 8e6 + 5e5 + 0.01 * MODEL.parameters
 
 def result(folder: Path, **changed: Any) -> Path:
     file = folder / "alone.json"
-    row = sizes_of("gpt2") | {"micro_batch": 8} | TIMES | changed
+    row = sizes_of("gpt2", 8) | TIMES | changed
     file.write_text(json.dumps({"bench": "step", "rows": [row]}))
     return file
 
@@ -85,6 +85,11 @@ def test_measured__any_other_file_is_an_error(tmp_path: Path, text: str) -> None
         measured(file, MODEL, Plan())
 
 
+def test_bench__takes_enough_sequences_to_keep_a_gpu_busy() -> None:
+    sequences = {name: sizes_of(name)["micro_batch"] for name in MODELS}
+    assert sequences == {"gpt2-medium": 32, "gpt2-xl": 16, "megatron-3.6b": 4}
+
+
 def test_peak__a_backward_pass_takes_twice_a_forward_pass() -> None:
     found = of_gpu(MODEL, Plan(), gpu("h200"))
     assert found == Computation(
@@ -117,7 +122,7 @@ def test_steps__estimates_are_compared_with_what_was_measured_later(tmp_path: Pa
     assert done.exit_code == 0, done.output
     rows = json.loads(predicted.read_text())["rows"]
     assert [row["parallel"] for row in rows] == ["ddp", "fsdp"]
-    slower = [sizes_of("gpt2") | row | {"step_ms": 1.25 * row["step_ms"], "spread": 0.0}
+    slower = [sizes_of("gpt2", 8) | row | {"step_ms": 1.25 * row["step_ms"], "spread": 0.0}
               for row in rows]  # fmt: skip
     steps.write_text(json.dumps({"bench": "step", "rows": slower}))
     done = CliRunner().invoke(
