@@ -52,15 +52,18 @@ def predictions(
     """A row per network, model and kind of parallelism."""
     rows = []
     for one in read(file)["rows"]:
+        if one.get("parallel", "alone") != "alone":
+            continue
         model, micro = PRESETS[one["model"]], one["micro_batch"]
         single = Plan(micro_batch=micro, global_batch=micro)
-        computation = measured(file, model, single)
         for contender, network in networks.items():
-            alone_ns = train(model, single, gpu(GPU), network, computation).step_ns
+            alone_ns = train(
+                model, single, gpu(GPU), network, measured(file, model, single)
+            ).step_ns
             for parallel, zero in ZERO.items():
                 plan = replace(single, data=gpus, zero=zero, global_batch=micro * gpus,
                                bucket_bytes=bucket_mb << 20)  # fmt: skip
-                found = train(model, plan, gpu(GPU), network, computation)
+                found = train(model, plan, gpu(GPU), network, measured(file, model, plan))
                 rows.append(
                     dict(zip(KEY, (contender, model.name, parallel), strict=True))
                     | {"micro_batch": micro, "gpus": gpus, "step_ms": found.step_ns / 1e6}
@@ -75,6 +78,8 @@ def comparison(predicted: Path, measured_file: Path) -> list[Config]:
     guesses = {tuple(row[key] for key in KEY): row for row in read(predicted)["rows"]}
     rows = []
     for one in read(measured_file)["rows"]:
+        if one["parallel"] not in ZERO:
+            continue
         guess = guesses.get(tuple(one[key] for key in KEY))
         if guess is None or guess["micro_batch"] != one["micro_batch"]:
             raise click.UsageError(f"{predicted} has no estimate of {[one[key] for key in KEY]}")

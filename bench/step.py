@@ -33,8 +33,10 @@ PARALLEL = ("ddp", "fsdp")
 SIZES = ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence")
 RANK = "bench.lib.step_rank"
 PARTS_MAX = 1.03  # marks between the parts cost the host time, and the GPU none
-ALONE_COLUMNS = ("model", "step_ns", "forward_ns", "backward_ns", "head_forward_ns",
-                 "head_backward_ns", "optimizer_ns", "parts")  # fmt: skip
+ALONE_COLUMNS = (
+    "model", "parallel", "step_ns", "host_ns", "forward_ns", "backward_ns", "head_forward_ns",
+    "head_backward_ns", "optimizer_ns", "parts",
+)  # fmt: skip
 COLUMNS = ("contender", "model", "parallel", "step_ms", "spread", "alone_ms", "exposed_ms", "share")
 
 
@@ -67,6 +69,7 @@ def over_networks(rows: list[Config]) -> list[Config]:
     found = []
     for (contender, model, parallel), mine in groups.items():
         if parallel == "alone":
+            found += besides(mine)
             continue
         alone_ns = median(groups[contender, model, "alone"], "step_ns")
         step_ns = median(mine, "step_ns")
@@ -90,6 +93,17 @@ def notes_of_parts(rows: list[Config]) -> list[str]:
     ]  # fmt: skip
 
 
+def besides(rows: list[Config]) -> list[Config]:
+    """A row that says how much steps of a GPU and operations slow each other, if measured."""
+    both = [row["beside"] for row in rows if "beside" in row]
+    if not both:
+        return []
+    slow = {key: median(both, key) for key in ("computation", "communication")}
+    one = rows[0]
+    sizes = {key: one[key] for key in ("contender", "model", *SIZES, "micro_batch")}
+    return [sizes | {"parallel": "beside", "slowdown": slow}]
+
+
 @click.command("step")
 @click.option("--gpus", default=1, show_default=True, type=click.IntRange(1),
               help="Ranks, one per GPU. 1: what a GPU computes.")  # fmt: skip
@@ -97,10 +111,12 @@ def notes_of_parts(rows: list[Config]) -> list[str]:
               help="A preset of `weft estimate train`.")  # fmt: skip
 @click.option("--micro-batch", type=click.IntRange(1),
               help="Sequences of a step and GPU; else enough to keep the GPU busy.")  # fmt: skip
-@click.option("--parallel", multiple=True, type=click.Choice(PARALLEL), default=PARALLEL,
-              show_default=True)  # fmt: skip
+@click.option("--parallel", multiple=True, type=click.Choice(("alone", *PARALLEL)),
+              default=PARALLEL, show_default=True, help="Besides alone.")  # fmt: skip
 @click.option("--bucket-mb", default=25, show_default=True, type=click.IntRange(1),
               help="DDP: MiB of gradients in an AllReduce.")  # fmt: skip
+@click.option("--beside", is_flag=True,
+              help="Also measure how much steps and operations slow each other.")  # fmt: skip
 @click.option("--only", multiple=True, default=("weft", "NVLink"), show_default=True,
               help="Networks, as contenders of bench nccl.")  # fmt: skip
 @click.option("--repeats", default=3, show_default=True, type=click.IntRange(1),
@@ -108,12 +124,15 @@ def notes_of_parts(rows: list[Config]) -> list[str]:
 @json_option
 def command(
     gpus: int, models: tuple[str, ...], micro_batch: int, parallel: tuple[str, ...],
-    bucket_mb: int, only: tuple[str, ...], repeats: int, json_path: str | None,
+    bucket_mb: int, beside: bool, only: tuple[str, ...], repeats: int, json_path: str | None,
 ) -> None:  # fmt: skip
     """Times training steps: what one GPU computes or, with --gpus 2 and more, over networks."""
-    task = {"gpus": gpus, "models": [sizes_of(name, micro_batch) for name in models],
-            "parallel": ["alone"], "bucket_mb": bucket_mb}  # fmt: skip
+    task = {"models": [sizes_of(name, micro_batch) for name in models],
+            "parallel": list(dict.fromkeys(["alone", *parallel])), "bucket_mb": bucket_mb,
+            "beside": beside}  # fmt: skip
     if gpus == 1:
+        if beside:
+            raise click.UsageError("--beside: a GPU alone has no operations: give --gpus")
         (result,) = run("alone", {}, 1, task, module=RANK)
         facts = result["facts"] | {"driver": driver(), "gpus": 1}
         found = document("step", result["found"], **facts)
@@ -124,7 +143,6 @@ def command(
     known = contenders()
     if unknown := [name for name in only if name not in known]:
         raise click.UsageError(f"no contender {unknown[0]!r}; choose from {', '.join(known)}")
-    task["parallel"] = ["alone", *parallel]
     rows: list[Config] = []
     facts = {}
     with interruptible() as cut:
@@ -135,6 +153,14 @@ def command(
     more = {"gpus": gpus, "repeats": repeats, "bucket_mb": bucket_mb, "driver": driver()}
     found = document("step", over_networks(rows), **more, **facts, host_cores=os.cpu_count())
     found["rounds"] = rows
-    notes = ["spread: of the rounds, over their median; alone: the same GPUs without communication"]
+    notes = [
+        f"{row['contender']}, {row['model']}: while both run, computation takes "
+        f"{row['slowdown']['computation']:.2f} times as long, and operations "
+        f"{row['slowdown']['communication']:.2f}"
+        for row in found["rows"] if "slowdown" in row
+    ]  # fmt: skip
+    notes += [
+        "spread: of the rounds, over their median; alone: the same GPUs without communication"
+    ]
     emit(found, json_path, COLUMNS, notes, cut)
     verdict(all(row.get("same", True) for row in rows))

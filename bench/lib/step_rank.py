@@ -17,6 +17,9 @@ from typing import Any
 from bench.lib.step_model import Marks, gpt, marked_step
 
 WARM_UP = 5
+BESIDE_STEPS = 4  # steps while the ranks communicate all the time
+BESIDE_NS = 5e6  # of an operation beside them
+BESIDE_PART = 0.9  # operations end before the steps do, so that all of them run beside steps
 SETS = 3  # of steps, each timed as a whole
 SET_S = 1.0
 STEPS_MIN, STEPS_MAX = 3, 50
@@ -82,8 +85,7 @@ def timed(torch: Any, step: Callable[[], None], ready: Callable[[], None]) -> li
     step()
     torch.cuda.synchronize()
     count = torch.tensor(SET_S / (time.perf_counter() - begin), device="cuda")
-    if torch.distributed.is_initialized():
-        torch.distributed.all_reduce(count, torch.distributed.ReduceOp.MIN)  # the same everywhere
+    torch.distributed.all_reduce(count, torch.distributed.ReduceOp.MIN)  # the same everywhere
     steps = min(max(int(count), STEPS_MIN), STEPS_MAX)
     for _ in range(SETS):
         ready()
@@ -105,6 +107,92 @@ def parts_of(torch: Any, trainer: Trainer) -> dict[str, float]:
     return {key: statistics.median(row[key] for row in rows[WARM_UP:]) for key in rows[0]}
 
 
+class Operations:
+    """AllReduces on a stream of their own, one after the other; each takes BESIDE_NS or more."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.side = torch.cuda.Stream()
+        self.data = torch.zeros(32 << 20, dtype=torch.bfloat16, device="cuda")
+        self.alone_ns = self.time_alone()
+        if self.alone_ns < BESIDE_NS:
+            times = BESIDE_NS / self.alone_ns
+            self.data = self.data.new_zeros(int(self.data.numel() * times))
+            self.alone_ns = self.time_alone()
+
+    def launch(self, count: int) -> Callable[[], float]:
+        """Returns what waits for them, and returns the time of each in ns."""
+        dist, cuda = self.torch.distributed, self.torch.cuda
+        begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+        with cuda.stream(self.side):
+            begin.record()
+            for _ in range(count):
+                dist.all_reduce(self.data, async_op=True).wait()  # waits on the stream
+            end.record()
+
+        def time_ns() -> float:
+            end.synchronize()
+            return float(begin.elapsed_time(end)) * 1e6 / count
+
+        return time_ns
+
+    def time_alone(self) -> float:
+        for _ in range(2):  # the first is a warm-up
+            found = self.launch(5)()
+        return agreed(self.torch, found)
+
+
+def agreed(torch: Any, value: float) -> float:
+    """The largest value of all ranks."""
+    found = torch.tensor(value, device="cuda")
+    torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+    return float(found)
+
+
+def beside(torch: Any, trainer: Trainer, alone_ns: float) -> dict[str, float]:
+    """By what steps of one GPU and operations of all of them slow each other.
+
+    The operations end before the steps do: computation is slow in the meantime, and then as fast as
+    alone.
+    """
+    operations = Operations(torch)
+    alone_ns = agreed(torch, alone_ns)
+    count = max(int(BESIDE_PART * BESIDE_STEPS * alone_ns / operations.alone_ns), 1)
+    torch.distributed.barrier()
+    torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    time_ns = operations.launch(count)
+    begin.record()
+    for _ in range(BESIDE_STEPS):
+        trainer.step()
+    end.record()
+    each_ns = time_ns()
+    end.synchronize()
+    lost_ns = float(begin.elapsed_time(end)) * 1e6 - BESIDE_STEPS * alone_ns
+    return {
+        "operation_bytes": operations.data.numel() * 2, "operation_ns": operations.alone_ns,
+        "computation": count * each_ns / max(count * each_ns - lost_ns, 1.0),
+        "communication": each_ns / operations.alone_ns,
+    }  # fmt: skip
+
+
+def host_ns(torch: Any, trainer: Trainer) -> float:
+    """How long the host needs to launch a step: that of one sequence, which the GPU does quicker.
+
+    With more of them the host would wait for the GPU, as so many kernels do not fit in its queue.
+    """
+    whole = trainer.tokens, trainer.targets
+    trainer.tokens, trainer.targets = (one[:1] for one in whole)
+    times = []
+    for _ in range(WARM_UP):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        trainer.step()
+        times.append((time.perf_counter() - begin) * 1e9)
+    trainer.tokens, trainer.targets = whole
+    return statistics.median(times)
+
+
 def measured(torch: Any, device: Any, sizes: Row, task: Row, parallel: str) -> Row:
     """A row for a model. parallel: alone, ddp or fsdp."""
     wrap = wrapper(torch, device, parallel, task["bucket_mb"])
@@ -113,20 +201,22 @@ def measured(torch: Any, device: Any, sizes: Row, task: Row, parallel: str) -> R
 
     def ready() -> None:
         torch.cuda.synchronize()
-        if dist.is_initialized():
-            dist.barrier()
+        dist.barrier()
 
     times = timed(torch, trainer.step, ready)
     row: Row = {"parallel": parallel, "step_ns": statistics.median(times), "times_ns": times}
     row["memory_bytes"] = torch.cuda.max_memory_allocated()
     row["loss"] = float(trainer.loss.detach())
-    count = sum(one.numel() for one in trainer.model.parameters())
-    if parallel == "alone" and not dist.is_initialized():
+    if parallel == "alone" and task["beside"]:
+        row["beside"] = beside(torch, trainer, row["step_ns"])
+    if dist.get_world_size() == 1:
+        count = sum(one.numel() for one in trainer.model.parameters())
+        row["host_ns"] = host_ns(torch, trainer)
         parts = parts_of(torch, trainer)
         row |= parts | {"update_ns": parts["optimizer_ns"] / count, "parameters": count}
         layers_ns = (sizes["layers"] - 1) * (parts["forward_ns"] + parts["backward_ns"])
         row["parts"] = (sum(parts.values()) + layers_ns) / row["step_ns"]
-    if parallel == "ddp":
+    elif parallel == "ddp":
         row["same"] = same_everywhere(torch, trainer.model)
     return sizes | row
 
@@ -144,11 +234,10 @@ def main() -> None:
     import torch
 
     task = json.loads(sys.argv[1])
-    rank = int(os.environ.get("RANK", "0"))
+    rank = int(os.environ["RANK"])
     device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
-    if task["gpus"] > 1:
-        torch.distributed.init_process_group("nccl", device_id=device)
+    torch.distributed.init_process_group("nccl", device_id=device)
     rows = []
     for sizes in task["models"]:
         for parallel in task["parallel"]:
@@ -158,8 +247,7 @@ def main() -> None:
             torch.cuda.empty_cache()
     version = ".".join(map(str, torch.cuda.nccl.version()))
     facts = {"torch": torch.__version__, "nccl": version, "gpu": torch.cuda.get_device_name(device)}
-    if task["gpus"] > 1:
-        torch.distributed.destroy_process_group()
+    torch.distributed.destroy_process_group()
     if rank == 0:
         print("RESULT " + json.dumps({"found": rows, "facts": facts}), flush=True)
 

@@ -11,7 +11,7 @@ from transport.estimate.computation import of_gpu
 from transport.estimate.curves import curves
 from transport.estimate.gpus import gpu
 from transport.estimate.models import PRESETS
-from transport.estimate.networks import of_links
+from transport.estimate.networks import Slowdown, load, of_links
 from transport.estimate.plan import Plan
 from transport.estimate.training import train
 
@@ -111,6 +111,34 @@ def test_check__marks_what_is_extrapolated(tmp_path: Path) -> None:
     assert "note: * extrapolated" in collective.output
     found = json.loads(run("check", four, "--network", profile, "--json", "-").output)
     assert {row["extrapolated"] for row in found["rows"]} == {True}
+
+
+def test_calibrate__takes_how_much_computation_and_operations_slow_each_other(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        {"contender": "weft", "operation": "all_reduce", "size_bytes": size, "time_us": size / 1e3}
+        for size in (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+    ]
+    times, beside, profile = (tmp_path / name for name in ("t.json", "beside.json", "p.toml"))
+    times.write_text(json.dumps({"gpus": 2, "rows": rows}))
+    slow = [
+        {"contender": "weft", "slowdown": {"computation": value, "communication": 0.9}}
+        for value in (1.5, 1.25, 3.0)
+    ]
+    beside.write_text(json.dumps({"rows": slow}))
+    done = run("calibrate", times, "--beside", beside, "-o", profile)
+    assert "computation takes 1.50 times as long, and operations 1.00" in done.output
+    assert load(profile).slowdown == Slowdown(1.5, 1.0)
+    done = run("calibrate", times, "--beside", beside, "-o", profile, "--contender", "NVLink")
+    assert done.exit_code == 2
+    for text in ("{}", '{"rows": [{"contender": "weft", "slowdown": 2}]}', "x"):
+        beside.write_text(text)
+        done = run("calibrate", times, "--beside", beside, "-o", profile)
+        assert "is not a result of python -m bench step --beside" in done.output
+    beside.write_text('{"rows": []}')
+    done = run("calibrate", times, "--beside", beside, "-o", profile)
+    assert "has no slowdown of weft, only of nothing" in done.output
 
 
 def test_simulate__agrees_with_the_estimate(tmp_path: Path) -> None:

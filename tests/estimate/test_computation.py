@@ -23,6 +23,7 @@ FAST = Network("fast", "test", Link(1e18, (Protocol("only", 0.0, 0.0, 1.0),)))
 TIMES = {
     "forward_ns": 1e6, "backward_ns": 2.5e6, "head_forward_ns": 3e6, "head_backward_ns": 5e6,
     "embedding_forward_ns": 1e5, "embedding_backward_ns": 4e5, "update_ns": 0.01,
+    "copy_ns": 0.0,
 }  # fmt: skip
 STEP_NS = 12 * 3.5e6 + 8e6 + 5e5 + 0.01 * MODEL.parameters
 
@@ -90,11 +91,33 @@ def test_bench__takes_enough_sequences_to_keep_a_gpu_busy() -> None:
     assert sequences == {"gpt2-medium": 32, "gpt2-xl": 16, "megatron-3.6b": 4}
 
 
+def test_measured__a_model_wrapped_as_the_plan_wraps_it_counts(tmp_path: Path) -> None:
+    rows = [sizes_of("gpt2", 8) | TIMES | {"parallel": kind, "forward_ns": ns}
+            for kind, ns in (("fsdp", 3.0), ("alone", 1.0), ("ddp", 2.0))]  # fmt: skip
+    file = tmp_path / "all.json"
+    file.write_text(json.dumps({"rows": rows}))
+    plans = (Plan(micro_batch=8), Plan(micro_batch=8, data=2), Plan(micro_batch=8, data=2, zero=3))
+    assert [measured(file, MODEL, plan).forward_ns for plan in plans] == [1.0, 2.0, 3.0]
+    file.write_text(json.dumps({"rows": rows[1:2]}))
+    assert [measured(file, MODEL, plan).forward_ns for plan in plans] == [1.0, 1.0, 1.0]
+
+
+def test_measured__a_step_takes_at_least_what_the_host_needs_to_launch_it(tmp_path: Path) -> None:
+    plan = Plan(micro_batch=8, global_batch=8)
+    slow = measured(result(tmp_path, host_ns=2 * STEP_NS), MODEL, plan)
+    found = train(MODEL, plan, gpu("h200"), FAST, slow)
+    assert found.step_ns == pytest.approx(2 * STEP_NS)
+    assert found.host_ns == pytest.approx(STEP_NS)
+    assert found.bottleneck == "the host, which launches kernels"
+    deeper = replace(MODEL, layers=6)
+    assert measured(tmp_path / "alone.json", deeper, plan).host_ns == pytest.approx(STEP_NS)
+
+
 def test_peak__a_backward_pass_takes_twice_a_forward_pass() -> None:
     found = of_gpu(MODEL, Plan(), gpu("h200"))
     assert found == Computation(
         found.forward_ns, 2 * found.forward_ns, found.head_forward_ns, 2 * found.head_forward_ns,
-        found.update_ns,
+        found.update_ns, found.copy_ns,
     )  # fmt: skip
 
 

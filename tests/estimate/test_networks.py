@@ -57,6 +57,9 @@ def test_load__a_file(tmp_path: Path) -> None:
         (GOOD.split("[between]")[0], "between: missing: give a [between] table"),
         ("speed = 3\n" + GOOD, "unknown key speed"),
         ("calibrated = 3\n" + GOOD, "calibrated: expected a table"),
+        ("slowdown = 2\n" + GOOD, "slowdown: expected a table"),
+        (GOOD + "[slowdown]\ncomputation = 0.5", "slowdown.computation: 0.5: must be 1 to 100"),
+        (GOOD + "[slowdown]\nmemory = 2", "unknown key slowdown.memory"),
     ],
 )
 def test_load__mistakes_are_one_line(tmp_path: Path, text: str, said: str) -> None:

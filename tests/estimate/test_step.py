@@ -8,7 +8,7 @@ from transport.estimate.computation import of_gpu
 from transport.estimate.gpus import Gpu
 from transport.estimate.memory import memory_of
 from transport.estimate.models import PRESETS, Model
-from transport.estimate.networks import Link, Network, Protocol
+from transport.estimate.networks import Link, Network, Protocol, Slowdown
 from transport.estimate.plan import Plan, PlanError
 from transport.estimate.schedule import COMPUTE, ScheduleError, Task, exposed_ns, run
 from transport.estimate.step import Step, order
@@ -62,6 +62,33 @@ def test_schedule__a_circle_is_an_error() -> None:
     tasks = [Task("a", 0, "x", COMPUTE, 1, ("b",)), Task("b", 0, "y", COMPUTE, 1, ("a",))]
     with pytest.raises(ScheduleError, match="a can never begin"):
         run(tasks)
+
+
+def test_schedule__computation_and_communication_slow_each_other_while_both_run() -> None:
+    tasks = [
+        Task("a", 0, "main", COMPUTE, 10),
+        Task("sum", 0, "data", "gradients", 20, ("a",)),
+        Task("b", 0, "main", COMPUTE, 12),
+        Task("other GPU", 1, "main", COMPUTE, 100),
+    ]
+    found = run(tasks, slowdown=Slowdown(2.0, 1.25))
+    # Both begin at 10. At 34, b ends; the sum then has 20 - 24 / 1.25 left.
+    assert list(found.ends_ns) == pytest.approx([10, 34.8, 34, 100])
+    assert run(tasks, frozenset({"gradients"}), Slowdown(2.0, 1.25)).ends_ns[2] == 22
+
+
+@given(st.floats(1, 5), st.floats(1, 5), st.lists(st.tuples(st.floats(0, 9), st.floats(0, 9))))
+def test_schedule__being_slow_is_between_no_overlap_and_all_of_it(
+    computation: float, communication: float, layers: list[tuple[float, float]]
+) -> None:
+    tasks = []
+    for number, (compute, bucket) in enumerate(layers):
+        tasks.append(Task(f"layer {number}", 0, "main", COMPUTE, compute))
+        tasks.append(Task(f"sum {number}", 0, "data", "sum", bucket, (f"layer {number}",)))
+    fast = run(tasks).length_ns
+    slow = run(tasks, slowdown=Slowdown(computation, communication)).length_ns
+    assert fast <= slow + 1e-6
+    assert slow <= max(computation, communication) * fast + 1e-6
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e3), st.floats(0, 1e3)), min_size=1, max_size=20))

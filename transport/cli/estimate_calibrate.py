@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,14 +21,19 @@ if TYPE_CHECKING:
                 type=click.Path(path_type=Path, exists=True))  # fmt: skip
 @click.option("--contender", default="weft", show_default=True,
               help="Whose rows to take from results of bench nccl.")  # fmt: skip
+@click.option("--beside", metavar="FILE",
+              type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="A result of `bench step --beside`: how computation and operations slow each "
+              "other.")  # fmt: skip
 @click.option("--name", default="calibrated", show_default=True, help="Name of the network.")
 @click.option("-o", "--output", metavar="FILE", required=True,
               type=click.Path(path_type=Path, dir_okay=False),
               help="The profile, for --network of the other commands.")  # fmt: skip
 @json_option
 def command(
-    sources: tuple[Path, ...], contender: str, name: str, output: Path, json_path: str | None
-) -> None:
+    sources: tuple[Path, ...], contender: str, beside: Path | None, name: str, output: Path,
+    json_path: str | None,
+) -> None:  # fmt: skip
     """Fit a network to SOURCES: results of `python -m bench nccl`, folders of traces.
 
     A trace may come from `weft sim --trace`. Operations must differ much in size, and best in the
@@ -38,13 +43,16 @@ def command(
     """
     from transport.estimate.calibrate import FitError, fit
     from transport.estimate.profile import text_of
-    from transport.estimate.samples import SamplesError
+    from transport.estimate.samples import SamplesError, slowdown_of
 
     if not name:
         raise click.UsageError("--name: give a name")
     try:
         measured = [one for source in sources for one in samples_of(source, contender)]
         found = fit(measured, name, ", ".join(source.name for source in sources))
+        if beside is not None:
+            slowdown = slowdown_of(beside, contender)
+            found = replace(found, network=replace(found.network, slowdown=slowdown))
     except (FitError, SamplesError) as error:
         raise click.UsageError(str(error)) from None
     except ImportError:
@@ -71,6 +79,8 @@ def samples_of(source: Path, contender: str) -> list[Sample]:
 
 
 def show(found: Fit) -> None:
+    from transport.estimate.networks import NONE
+
     print_table(["number", "value", "95 % from", "to"],
                 [[one.name, *(_shown(one, each) for each in (one.value, one.low, one.high))]
                  for one in found.numbers])  # fmt: skip
@@ -87,6 +97,10 @@ def show(found: Fit) -> None:
         f"\n{len(rows)} operations and sizes; error of the fit: median {fitted.median_error:.1%}, "
         f"95 % below {fitted.p95_error:.1%}"
     )
+    slow = found.network.slowdown
+    if slow != NONE:
+        click.echo(f"at once, computation takes {slow.computation:.2f} times as long, and "
+                   f"operations {slow.communication:.2f}")  # fmt: skip
     for note in found.notes:
         click.echo(f"note: {note}")
 

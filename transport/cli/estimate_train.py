@@ -256,7 +256,10 @@ class Report:
 
 def report(found: Training, plan: Plan, network: Network, computing: Computing) -> Report:
     parts = [("computation", found.compute_ns), ("waiting for other stages", found.bubble_ns),
-             ("exposed communication", found.exposed_ns), ("step", found.step_ns)]  # fmt: skip
+             ("exposed communication", found.exposed_ns), ("waiting for the host", found.host_ns),
+             ("step", found.step_ns)]  # fmt: skip
+    if not found.host_ns:
+        del parts[3]
     heads = ["for", "operation", "algorithm", "protocol", "ranks", "nodes", "size", "each",
              "in all", "exposed", "limited by"]  # fmt: skip
     operations = [

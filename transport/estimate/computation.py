@@ -18,6 +18,10 @@ MOVED = 2.0  # each activation is written once and read once
 # Bytes that Adam in mixed precision reads and writes for a parameter: gradient, master copy and two
 # moments in 4 bytes, read and written, and the parameter written in 2.
 STATE_BYTES_MOVED = 4 + 2 * (4 + 4 + 4) + 2
+# Times that a file may leave out.
+OPTIONAL = {"copy_ns": 0.0, "embedding_forward_ns": 0.0, "embedding_backward_ns": 0.0,
+            "host_ns": 0.0}  # fmt: skip
+COPIED = 2.0  # a byte that is copied is read and written
 # What decides the time of a layer; other sizes of the model may differ.
 SIZES = ("hidden", "heads", "ffn", "vocabulary", "sequence")
 
@@ -31,7 +35,9 @@ class Computation:
     """Times of one microbatch on one GPU.
 
     forward_ns, backward_ns: of a layer. embedding_*: before the first layer. head_*: logits and
-    loss. update_ns: of the optimizer, for each parameter that it updates.
+    loss. update_ns: of the optimizer, for each parameter that it updates. copy_ns: of a byte that
+    is copied from one place of the GPU's memory to another. host_ns: what the host needs to launch
+    the kernels of a microbatch.
     """
 
     forward_ns: float
@@ -39,8 +45,10 @@ class Computation:
     head_forward_ns: float
     head_backward_ns: float
     update_ns: float
+    copy_ns: float = 0.0
     embedding_forward_ns: float = 0.0
     embedding_backward_ns: float = 0.0
+    host_ns: float = 0.0
 
     def layer_ns(self, passes: float) -> float:
         """Of a layer. passes: 1: forward; BACKWARD: backward; more: and forward again."""
@@ -56,12 +64,16 @@ def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
     layer_ns = gpu.ns(model.layer_flops(tokens) / plan.tensor, moved)
     head_ns = gpu.ns(model.head_flops(tokens) / plan.tensor)
     update_ns = STATE_BYTES_MOVED / gpu.memory_bytes_per_s * 1e9
-    return Computation(layer_ns, BACKWARD * layer_ns, head_ns, BACKWARD * head_ns, update_ns)
+    copy_ns = COPIED / gpu.memory_bytes_per_s * 1e9
+    return Computation(
+        layer_ns, BACKWARD * layer_ns, head_ns, BACKWARD * head_ns, update_ns, copy_ns
+    )
 
 
 def measured(file: Path, model: Model, plan: Plan) -> Computation:
     """The computation of a result of `python -m bench step`, if it has the model's.
 
+    If it has that of a model wrapped as the plan wraps it (DDP, FSDP) on one GPU, it is this one.
     ComputationError says what is wrong; PlanError: the plan splits what was measured as a whole.
     """
     for name in ("tensor", "context"):
@@ -71,9 +83,15 @@ def measured(file: Path, model: Model, plan: Plan) -> Computation:
             )
     rows = _rows(file)
     wanted = {size: getattr(model, size) for size in SIZES} | {"micro_batch": plan.micro_batch}
-    for row in rows:
-        if all(row.get(key) == value for key, value in wanted.items()):
-            return Computation(**{one.name: _time(row, one.name) for one in fields(Computation)})
+    wrapped = "alone" if plan.data == 1 else "fsdp" if plan.zero == 3 else "ddp"
+    for row in sorted(rows, key=lambda row: row.get("parallel") != wrapped):
+        if row.get("parallel", wrapped) in (wrapped, "alone") and all(
+            row.get(key) == value for key, value in wanted.items()
+        ):
+            names = [one.name for one in fields(Computation)]
+            times = {name: _time({**OPTIONAL, **row}, name) for name in names}
+            times["host_ns"] *= model.layers / row.get("layers", model.layers)
+            return Computation(**times)
     known = sorted({f"{row.get('model')} with {row.get('micro_batch')} sequences" for row in rows})
     raise ComputationError(
         f"{file} has no computation of {model.name} with microbatches of {plan.micro_batch}, only "

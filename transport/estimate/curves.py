@@ -65,6 +65,6 @@ def _replicas(plan: Plan) -> list[int]:
 
 def _point(x: float, model: Model, plan: Plan, computation: Computation, network: Network) -> Point:
     tasks = Step(model, plan, computation, network).build()
-    whole_ns = run(tasks).length_ns
+    whole_ns = run(tasks, slowdown=network.slowdown).length_ns
     kinds = frozenset(task.kind for task in tasks) - {COMPUTE}
     return Point(x, whole_ns, whole_ns - run(tasks, kinds).length_ns)

@@ -24,6 +24,21 @@ class NetworkError(ValueError):
 
 
 @dataclass(frozen=True)
+class Slowdown:
+    """How many times as long both take while a GPU computes and communicates at once.
+
+    They share its processors and its memory. Bounds: 1 to SLOWDOWN_MAX.
+    """
+
+    computation: float = 1.0
+    communication: float = 1.0
+
+
+SLOWDOWN_MAX = 100.0
+NONE = Slowdown()
+
+
+@dataclass(frozen=True)
 class Protocol:
     """base_ns: latency of a call. step_ns: of a step. share: part of the rate that payload gets."""
 
@@ -80,7 +95,8 @@ class Network:
     """inside: the link of a GPU to others of its node; None: all GPUs use `between`.
 
     pairs: the link as AllToAll and sends use it; None: as collectives do. calibrated: the range of
-    the measurements behind it; None: the numbers are those of links.toml.
+    the measurements behind it; None: the numbers are those of links.toml. slowdown: what
+    computation and communication at once cost each other.
     """
 
     name: str
@@ -91,6 +107,7 @@ class Network:
     pairs: Link | None = None
     calibrated: Range | None = None
     notes: tuple[str, ...] = field(default=())
+    slowdown: Slowdown = NONE
 
     def extrapolates(self, operation: str, size_bytes: float, ranks: int) -> bool:
         """Whether an estimate is outside of the range of the measurements behind the network."""
@@ -174,7 +191,7 @@ def load(file: Path) -> Network:
 def parsed(tables: Mapping[str, Any]) -> Network:
     """The network of a profile's tables."""
     known = {"name", "source", "gpus_per_node", "inside", "between", "pairs", "calibrated",
-             "notes"}  # fmt: skip
+             "notes", "slowdown"}  # fmt: skip
     if strange := sorted(set(tables) - known):
         raise NetworkError(f"unknown key {strange[0]}")
     calibrated = tables.get("calibrated")
@@ -187,6 +204,7 @@ def parsed(tables: Mapping[str, Any]) -> Network:
         pairs=_link(tables, "pairs") if "pairs" in tables else None,
         calibrated=None if calibrated is None else _range(calibrated),
         notes=_notes(tables.get("notes", [])),
+        slowdown=_slowdown(tables.get("slowdown", {})),
     )  # fmt: skip
 
 
@@ -213,6 +231,14 @@ def _link(tables: Mapping[str, Any], key: str) -> Link:
     where = f"{key}."
     return Link(_number(table, "bytes_per_s", None, 1, where=where), tuple(made),
                 _number(table, "launch_ns", 0.0, where=where))  # fmt: skip
+
+
+def _slowdown(table: Any) -> Slowdown:
+    if not isinstance(table, Mapping):
+        raise NetworkError("slowdown: expected a table")
+    names = ("computation", "communication")
+    _known_keys(table, set(names), "slowdown.")
+    return Slowdown(*(_number(table, name, 1.0, 1.0, SLOWDOWN_MAX, "slowdown.") for name in names))
 
 
 def _notes(found: Any) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from transport.estimate.networks import Link, Network
+from transport.estimate.networks import NONE, Link, Network
 
 
 def text_of(network: Network) -> str:
@@ -17,6 +17,10 @@ def text_of(network: Network) -> str:
                       ("pairs", network.pairs)):  # fmt: skip
         if link is not None:
             lines += ["", *_link(key, link)]
+    if network.slowdown != NONE:
+        slow = network.slowdown
+        lines += ["", "[slowdown]", f"computation = {slow.computation:.4g}",
+                  f"communication = {slow.communication:.4g}"]  # fmt: skip
     found = network.calibrated
     if found is not None:
         lines += [

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transport.estimate.collectives import ALGORITHMS
+from transport.estimate.networks import SLOWDOWN_MAX, Slowdown
 
 if TYPE_CHECKING:
     from transport.trace.store import Store
@@ -52,6 +54,29 @@ class Sample:
     size_bytes: float
     time_ns: float
     algorithm: str | None = None
+
+
+def slowdown_of(file: Path, contender: str) -> Slowdown:
+    """The median of a contender's rows in a result of `python -m bench step --beside`."""
+    try:
+        rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
+        found = [(float(row["slowdown"]["computation"]), float(row["slowdown"]["communication"]))
+                 for row in rows
+                 if row.get("contender") == contender and "slowdown" in row]  # fmt: skip
+        known = sorted({str(row.get("contender")) for row in rows if "slowdown" in row})
+    except OSError as error:
+        raise SamplesError(f"cannot read {file}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise SamplesError(f"{file} is not a result of python -m bench step --beside") from None
+    if not found:
+        raise SamplesError(f"{file} has no slowdown of {contender}, only of "
+                           f"{', '.join(known) or 'nothing'}")  # fmt: skip
+    # Noise can make both at once seem quicker than each alone.
+    times = (max(statistics.median(each), 1.0) for each in zip(*found, strict=True))
+    slow = Slowdown(*times)
+    if not max(slow.computation, slow.communication) <= SLOWDOWN_MAX:
+        raise SamplesError(f"{file}: {slow}: must be at most {SLOWDOWN_MAX:g}")
+    return slow
 
 
 def of_bench(file: Path, contender: str) -> list[Sample]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from transport.estimate.collectives import Estimate
+from transport.estimate.networks import NONE, Slowdown
 
 COMPUTE = "compute"
 
@@ -44,49 +46,122 @@ class Timed:
         return max(self.ends_ns, default=0.0)
 
 
-def run(tasks: Sequence[Task], without: frozenset[str] = frozenset()) -> Timed:
+def run(
+    tasks: Sequence[Task], without: frozenset[str] = frozenset(), slowdown: Slowdown = NONE
+) -> Timed:
     """Begin and end of each task. without: kinds of communication that take no time.
 
     Each task begins when its stream and all tasks before it are done. ScheduleError if none can.
     """
-    number_of = {task.name: number for number, task in enumerate(tasks)}
-    before = [[number_of[one] for one in task.after] for task in tasks]
-    queues: dict[tuple[int, str], list[int]] = {}
-    for number, task in enumerate(tasks):
-        queues.setdefault((task.stage, task.stream), []).append(number)
-    at = dict.fromkeys(queues, 0)
-    free_ns = dict.fromkeys(queues, 0.0)
-    begins, ends = [0.0] * len(tasks), [-1.0] * len(tasks)
-    waiting: dict[int, list[tuple[int, str]]] = {}  # task -> streams whose next task waits for it
-    ready = list(queues)
-    done = 0
-    while ready:
-        stream = ready.pop()
-        queue = queues[stream]
-        while at[stream] < len(queue):
-            number = queue[at[stream]]
-            task = tasks[number]
-            missing = next((one for one in before[number] if ends[one] < 0), None)
-            if missing is not None:
-                waiting.setdefault(missing, []).append(stream)
-                break
-            begin = max([free_ns[stream], *(ends[one] for one in before[number])])
-            took = 0.0 if task.kind in without else task.ns
-            begins[number], ends[number] = begin, begin + took
-            free_ns[stream] = ends[number]
-            at[stream] += 1
-            done += 1
-            ready += waiting.pop(number, [])
-    if done < len(tasks):
-        stuck = next(
-            queue[at[stream]] for stream, queue in queues.items() if at[stream] < len(queue)
-        )
-        raise ScheduleError(f"{tasks[stuck].name} can never begin")
-    return Timed(tuple(begins), tuple(ends))
+    clock = _Clock(tasks, without, slowdown)
+    clock.run()
+    if stuck := clock.stuck():
+        raise ScheduleError(f"{stuck.name} can never begin")
+    return Timed(tuple(clock.begins), tuple(clock.ends))
 
 
-def exposed_ns(tasks: Sequence[Task]) -> dict[str, float]:
+class _Clock:
+    """Runs tasks in the order of their times.
+
+    due: when running tasks end, with the number that `valid` has for the task: an entry of the heap
+    with another number is void, as the task's speed has changed since.
+    """
+
+    def __init__(self, tasks: Sequence[Task], without: frozenset[str], slowdown: Slowdown) -> None:
+        self.tasks = tasks
+        self.slowdown = slowdown
+        self.begins, self.ends = [0.0] * len(tasks), [-1.0] * len(tasks)
+        self.left_ns = [0.0 if task.kind in without else task.ns for task in tasks]
+        number_of = {task.name: number for number, task in enumerate(tasks)}
+        self.missing = [0] * len(tasks)  # tasks that must end before
+        self.later: list[list[int]] = [[] for _ in tasks]
+        last: dict[tuple[int, str], int] = {}
+        for number, task in enumerate(tasks):
+            before = {number_of[name] for name in task.after}
+            if (stream := (task.stage, task.stream)) in last:
+                before.add(last[stream])
+            last[stream] = number
+            self.missing[number] = len(before)
+            for one in before:
+                self.later[one].append(number)
+        self.due: list[tuple[float, int, int]] = []
+        self.valid = [0] * len(tasks)
+        # What runs: stage -> tasks that compute, and that communicate.
+        self.running: dict[int, tuple[set[int], set[int]]] = {
+            task.stage: (set(), set()) for task in tasks
+        }
+        self.since_ns = [0.0] * len(tasks)
+
+    def run(self) -> None:
+        for number, missing in enumerate(self.missing):
+            if not missing:
+                self.begin(number, 0.0)
+        while self.due:
+            now_ns, number, valid = heappop(self.due)
+            if valid == self.valid[number] and self.ends[number] < 0:
+                self.end(number, now_ns)
+
+    def sides(self, number: int) -> tuple[set[int], set[int]]:
+        """The tasks of its stage that do the same as a task, and those that do the other thing."""
+        computing, sending = self.running[self.tasks[number].stage]
+        return (computing, sending) if self.is_computing(number) else (sending, computing)
+
+    def is_computing(self, number: int) -> bool:
+        return self.tasks[number].kind == COMPUTE
+
+    def slowness(self, number: int) -> float:
+        if not self.sides(number)[1]:
+            return 1.0
+        slow = self.slowdown
+        return slow.computation if self.is_computing(number) else slow.communication
+
+    def push(self, number: int, now_ns: float) -> None:
+        self.valid[number] += 1
+        ns = self.left_ns[number] * self.slowness(number)
+        heappush(self.due, (now_ns + ns, number, self.valid[number]))
+
+    def settle(self, number: int, now_ns: float) -> None:
+        """Counts what a running task has done until now."""
+        done_ns = (now_ns - self.since_ns[number]) / self.slowness(number)
+        self.left_ns[number] = max(self.left_ns[number] - done_ns, 0.0)
+        self.since_ns[number] = now_ns
+
+    def begin(self, number: int, now_ns: float) -> None:
+        self.begins[number] = self.since_ns[number] = now_ns
+        if self.left_ns[number]:
+            self.change(number, now_ns, joins=True)
+        self.push(number, now_ns)
+
+    def change(self, number: int, now_ns: float, joins: bool) -> None:
+        """A task begins or ends to run, and so changes the speed of the others."""
+        same, others = self.sides(number)
+        matters = self.slowdown != NONE and len(same) == (0 if joins else 1)
+        for one in others if matters else ():
+            self.settle(one, now_ns)
+        if joins:
+            same.add(number)
+        else:
+            same.remove(number)
+        for one in others if matters else ():
+            self.push(one, now_ns)
+
+    def end(self, number: int, now_ns: float) -> None:
+        self.ends[number] = now_ns
+        if number in self.sides(number)[0]:
+            self.change(number, now_ns, joins=False)
+        for one in self.later[number]:
+            self.missing[one] -= 1
+            if not self.missing[one]:
+                self.begin(one, now_ns)
+
+    def stuck(self) -> Task | None:
+        """The first task that did not end."""
+        waits = (task for task, end in zip(self.tasks, self.ends, strict=True) if end < 0)
+        return next(waits, None)
+
+
+def exposed_ns(tasks: Sequence[Task], slowdown: Slowdown = NONE) -> dict[str, float]:
     """Kind of communication -> by how much the step would be shorter if it took no time."""
-    whole = run(tasks).length_ns
+    whole = run(tasks, slowdown=slowdown).length_ns
     kinds = sorted({task.kind for task in tasks} - {COMPUTE})
-    return {kind: whole - run(tasks, frozenset({kind})).length_ns for kind in kinds}
+    return {kind: whole - run(tasks, frozenset({kind}), slowdown).length_ns for kind in kinds}

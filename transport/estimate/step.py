@@ -164,12 +164,15 @@ class Step:
                     each = f"{name} parameters {ahead}"
                     gathered.append(self._gather(each, stage, name, ahead, after))
                 wait.append(gathered[layer])
+                if reduced is not None and buckets >= 2:
+                    # PyTorch's FSDP waits until the buffer of gradients is free again.
+                    wait.append(reduced[buckets - 2])
             whole = f"{name} layer {layer}"
             made = self.layer_parameters * self.plan.gradient_bytes
             parts = 1 if reduced is None else self._parts_of(made)
             for part in range(parts):
                 one = whole if part == parts - 1 else f"{whole} part {part}"
-                ns = self._layer_ns(chunk, layer, passes) / parts
+                ns = self._layer_ns(chunk, layer, passes, reduced is not None) / parts
                 self.add(one, stage, MAIN, COMPUTE, ns, wait if part == 0 else [])
                 if reduced is None:
                     continue
@@ -185,10 +188,17 @@ class Step:
                     bucket_bytes, buckets = 0.0, buckets + 1
             self._between_parts(whole, stage, sums, passes)
 
-    def _layer_ns(self, chunk: int, layer: int, passes: float) -> float:
-        """Of a layer; with the embedding before the first one, and after the last in backward."""
-        computed = self.computation
+    def _layer_ns(self, chunk: int, layer: int, passes: float, reduces: bool) -> float:
+        """Of a layer; with the embedding before the first one, and after the last in backward.
+
+        FSDP copies a layer's parameters out of the buffer that they were gathered in, and both it
+        and DDP copy gradients into the buffer that is reduced.
+        """
+        computed, plan = self.computation, self.plan
         ns = computed.layer_ns(passes)
+        if plan.data > 1:
+            copied = plan.value_bytes * (plan.zero == 3) + plan.gradient_bytes * reduces
+            ns += copied * self.layer_parameters * computed.copy_ns
         if chunk == 0 and passes < BACKWARD and layer == 0:
             ns += computed.embedding_forward_ns
         if chunk == 0 and passes >= BACKWARD and layer == self.layers_of(0) - 1:

@@ -44,7 +44,8 @@ class Training:
     """The estimate of a step. model: its name. compute_ns: what the busiest stage computes.
 
     bubble_ns: what it waits for other stages even if communication took no time. exposed_ns: what
-    communication adds. gains: change -> the step's time with it, over its time without.
+    communication adds. host_ns: what the GPU waits for the host, which launches kernels. gains:
+    change -> the step's time with it, over its time without.
     """
 
     model: str
@@ -52,6 +53,7 @@ class Training:
     compute_ns: float
     bubble_ns: float
     exposed_ns: float
+    host_ns: float
     communication_ns: float
     flops_per_gpu: float
     tokens_per_s: float
@@ -76,7 +78,9 @@ def train(
     computation = computation or of_gpu(model, plan, gpu)
     step = Step(model, plan, computation, network)
     tasks = step.build()
-    timed = run(tasks)
+    timed = run(tasks, slowdown=network.slowdown)
+    host_ns = computation.host_ns * plan.microbatches
+    step_ns = max(timed.length_ns, host_ns)
     kinds = frozenset(task.kind for task in tasks) - {COMPUTE}
     alone_ns = run(tasks, kinds).length_ns
     busy_ns = max(_busy_ns(tasks, stage) for stage in range(plan.pipeline))
@@ -84,14 +88,14 @@ def train(
     memory = memory_of(model, plan)
     tokens = plan.global_batch * model.sequence
     return Training(
-        model=model.name, step_ns=timed.length_ns, compute_ns=busy_ns, bubble_ns=alone_ns - busy_ns,
-        exposed_ns=timed.length_ns - alone_ns,
+        model=model.name, step_ns=step_ns, compute_ns=busy_ns, bubble_ns=alone_ns - busy_ns,
+        exposed_ns=timed.length_ns - alone_ns, host_ns=step_ns - timed.length_ns,
         communication_ns=sum(row.total_ns for row in rows) / plan.pipeline,
-        flops_per_gpu=model.step_flops(tokens, plan.recompute) / timed.length_ns * 1e9 / plan.gpus,
-        tokens_per_s=tokens / timed.length_ns * 1e9, rows=rows, memory=memory,
+        flops_per_gpu=model.step_flops(tokens, plan.recompute) / step_ns * 1e9 / plan.gpus,
+        tokens_per_s=tokens / step_ns * 1e9, rows=rows, memory=memory,
         fits=memory.total <= gpu.memory_bytes,
-        bottleneck=_bottleneck(timed.length_ns, alone_ns, busy_ns, rows),
-        gains=_gains(model, plan, computation, network, timed.length_ns),
+        bottleneck=_bottleneck(step_ns, alone_ns - busy_ns, step_ns - timed.length_ns, rows),
+        gains=_gains(model, plan, computation, network, step_ns),
         unchecked=tuple(plan.unchecked()), tasks=tuple(tasks), timed=timed,
     )  # fmt: skip
 
@@ -101,7 +105,7 @@ def _busy_ns(tasks: list[Task], stage: int) -> float:
 
 
 def _rows(step: Step, tasks: list[Task]) -> list[Row]:
-    exposed = exposed_ns(tasks)
+    exposed = exposed_ns(tasks, step.network.slowdown)
     made = []
     for kind, (message, count) in sorted(step.used.items()):
         total_ns = sum(task.ns for task in tasks if task.kind == kind)
@@ -115,10 +119,11 @@ def _rows(step: Step, tasks: list[Task]) -> list[Row]:
     return made
 
 
-def _bottleneck(step_ns: float, alone_ns: float, busy_ns: float, rows: tuple[Row, ...]) -> str:
+def _bottleneck(step_ns: float, bubble_ns: float, host_ns: float, rows: tuple[Row, ...]) -> str:
     """What takes most of the time that is not computation; computation, if that is little."""
     parts = {f"communication of {row.kind} ({row.limited_by})": row.exposed_ns for row in rows}
-    parts["waiting for other pipeline stages"] = alone_ns - busy_ns
+    parts["waiting for other pipeline stages"] = bubble_ns
+    parts["the host, which launches kernels"] = host_ns
     worst = max(parts, key=lambda one: parts[one])
     return worst if parts[worst] > 0.05 * step_ns else "computation"
 
@@ -138,7 +143,11 @@ def _gains(
     made = {}
     for name, change in changes.items():
         other, net = change()
-        made[name] = run(Step(model, other, computation, net).build()).length_ns / step_ns
+        tasks = Step(model, other, computation, net).build()
+        ns = max(
+            run(tasks, slowdown=net.slowdown).length_ns, computation.host_ns * plan.microbatches
+        )
+        made[name] = ns / step_ns
     return made
 
 
@@ -168,8 +177,8 @@ def quicker(network: Network, factor: float) -> Network:
 def as_json(found: Training) -> dict[str, Any]:
     """The estimate as JSON, without its tasks."""
     made = {name: getattr(found, name) for name in (
-        "step_ns", "compute_ns", "bubble_ns", "exposed_ns", "communication_ns", "flops_per_gpu",
-        "tokens_per_s", "fits", "bottleneck", "gains", "unchecked")}  # fmt: skip
+        "step_ns", "compute_ns", "bubble_ns", "exposed_ns", "host_ns", "communication_ns",
+        "flops_per_gpu", "tokens_per_s", "fits", "bottleneck", "gains", "unchecked")}  # fmt: skip
     made["operations"] = [vars(row) for row in found.rows]
     made["memory_bytes"] = vars(found.memory) | {"total": found.memory.total}
     return made
