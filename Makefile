@@ -15,6 +15,7 @@ NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
+        test-computing test-network test-alone weft-tests build-sanitized build-one-sanitized \
         test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm schedules fuzz scale docs tidy wheel clean
 
 help: ## Show this list
@@ -41,7 +42,9 @@ test: ## Run all of CI: import rules, lint, build, native tests, pytest, sanitiz
 	@$(MAKE) --no-print-directory test-walls
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint build
 	@$(MAKE) --no-print-directory test-native
-	@$(MAKE) --no-print-directory test-python
+	@$(MAKE) --no-print-directory test-computing
+	@$(MAKE) --no-print-directory test-network
+	@$(MAKE) --no-print-directory --jobs 2 test-alone build-sanitized
 	@$(MAKE) --no-print-directory test-native-asan
 	@$(MAKE) --no-print-directory test-native-tsan
 	@$(MAKE) --no-print-directory test-rdma-smoke
@@ -64,8 +67,7 @@ format: $(VENV)/.ready ## Format the sources with ruff and clang-format
 tidy: build ## Run clang-tidy on the native sources
 	@$(VENV)/bin/clang-tidy --quiet -p $(BUILD)/release $(filter native/%.cc,$(NATIVE_SOURCES))
 
-test-native: build ## Run native tests, and build the host program of the plugin tests
-	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
+test-native: weft-tests ## Run native tests, and build the host program of the plugin tests
 	@$(VENV)/bin/ctest --test-dir $(BUILD)/release --output-on-failure --parallel $(JOBS)
 
 # Tests in virtual time or of files. They run first, so that a mistake in them is found within two minutes.
@@ -75,12 +77,29 @@ COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/
 # Tests that load the machine, or whose network does: each runs alone.
 ALONE := tests/lab tests/plan tests/processes tests/benches tests/live
 
-test-python: build ## Run pytest
+PYTEST := $(PY) -m pytest --build-tree $(BUILD)/release
+
+test-python: test-computing test-network test-alone ## Run pytest
+
+weft-tests: build
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
-	@$(PY) -m pytest --build-tree $(BUILD)/release --numprocesses $(JOBS) $(COMPUTING)
-	@$(PY) -m pytest --build-tree $(BUILD)/release --numprocesses $(JOBS) --dist loadfile tests \
-	  $(COMPUTING:%=--ignore=%) $(ALONE:%=--ignore=%)
-	@$(PY) -m pytest --build-tree $(BUILD)/release $(ALONE)
+
+test-computing: weft-tests ## Run the tests in virtual time and those of files
+	@$(PYTEST) --numprocesses $(JOBS) $(COMPUTING)
+
+test-network: weft-tests ## Run the tests of the network that can share the machine
+	@$(PYTEST) --numprocesses $(JOBS) --dist loadfile tests $(COMPUTING:%=--ignore=%) $(ALONE:%=--ignore=%)
+
+test-alone: weft-tests ## Run the tests that want the machine for themselves
+	@$(PYTEST) $(ALONE)
+
+# Builds what the sanitizers run while test-alone leaves a core idle. It must not take the other one.
+build-sanitized: $(VENV)/.ready
+	@nice -n 19 $(MAKE) --no-print-directory JOBS=1 SANITIZE=address build-one-sanitized
+	@nice -n 19 $(MAKE) --no-print-directory JOBS=1 SANITIZE=thread build-one-sanitized
+
+build-one-sanitized:
+	@$(sanitized_build)
 
 test-native-asan: SANITIZE := address
 test-native-asan: $(VENV)/.ready ## Run native tests under the address and undefined-behaviour sanitizers
@@ -90,12 +109,16 @@ test-native-tsan: SANITIZE := thread
 test-native-tsan: $(VENV)/.ready ## Run native tests under the thread sanitizer
 	@$(sanitized)
 
-define sanitized
+define sanitized_build
 set -e; \
 $(VENV)/bin/cmake -S . -B $(BUILD)/$(SANITIZE) -GNinja -DWEFT_SANITIZE=$(SANITIZE) $(CMAKE_ARGS) \
   $(if $(wildcard $(BUILD)/release/policies/.stamp),-DWEFT_BUILT_POLICIES=$(abspath $(BUILD))/release/policies) \
   -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY)) >/dev/null; \
-$(VENV)/bin/cmake --build $(BUILD)/$(SANITIZE) --parallel $(JOBS) --target weft_tests; \
+$(VENV)/bin/cmake --build $(BUILD)/$(SANITIZE) --parallel $(JOBS) --target weft_tests -- --quiet
+endef
+
+define sanitized
+$(sanitized_build); \
 $(VENV)/bin/ctest --test-dir $(BUILD)/$(SANITIZE) --output-on-failure --parallel $(JOBS)
 endef
 

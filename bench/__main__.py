@@ -21,6 +21,7 @@ BENCHES = {
     "fabric": "The simulator beside published figures, and its cost by size.",
     "estimate_measured": "Estimates of operations against measurements of NCCL.",
     "estimate_steps": "Estimates of training steps before they are measured, and their errors.",
+    "estimate_simulated": "Estimates of operations against the packet simulator, to 1,024 ranks.",
     "estimate_published": "Estimates of training steps against published runs.",
     "failover": "A flow while paths of a lab are cut and restored: time to move and to return.",
     "fairness": "Jain's index of n flows: weft beside weft, weft beside TCP.",

@@ -3,14 +3,18 @@
 Sources: Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters Using
 Megatron-LM" (SC 2021), table 1; Grattafiori et al., "The Llama 3 Herd of Models" (2024), table 4;
 Jiang et al., "MegaScale" (NSDI 2024), section 6; DeepSeek-AI, "DeepSeek-V3 Technical Report"
-(2024), table 1: 180,000 GPU hours for 10^12 tokens. What they do not say is assumed, and named
-here: sizes of microbatches, and chunks of a pipeline stage.
+(2024), table 1: 180,000 GPU hours for 10^12 tokens; Smith et al., "Using DeepSpeed and Megatron to
+Train Megatron-Turing NLG 530B" (2022), section 2.4; Bang et al., "vTrain" (MICRO 2024), the
+iterations that its authors measured. What they do not say is assumed, and named here: sizes of
+microbatches, chunks of a pipeline stage, and for vTrain recomputation and four NICs of 200 Gb/s.
 """
 
 from __future__ import annotations
 
+import csv
 import statistics
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -24,6 +28,8 @@ from transport.estimate.plan import Plan
 from transport.estimate.schedule import run
 from transport.estimate.step import Step
 
+VTRAIN = Path(__file__).parent / "reference" / "vtrain_iterations.csv"
+VTRAIN_COLUMNS = ("run", "runs", "median", "mean_without_sign", "least", "most")
 COLUMNS = ("run", "gpus", "tensor", "pipeline", "batch", "unit", "published", "estimated", "error")
 
 
@@ -60,6 +66,10 @@ def megatron(
                      more={"recompute": True, "flash": False})  # fmt: skip
 
 
+def turing(gpus: int, tflops: float) -> Published:
+    return replace(megatron("530b", gpus, 8, 35, 1_920, 1, tflops), run=f"mt-nlg, {gpus}")
+
+
 # Interleaved as far as layers allow; batches of the paper's 16 million tokens.
 LLAMA: dict[str, Any] = {"gpu": "h100", "inside": "nvlink4", "between": "ethernet-400"}
 LLAMA_PLAN = {"zero": 2, "sequence": True, "interleave": 7}
@@ -75,6 +85,7 @@ RUNS = (
     megatron("310b", 1_920, 8, 16, 2_160, 1, 155),
     megatron("530b", 2_520, 8, 35, 2_520, 1, 163),
     megatron("1t", 3_072, 8, 64, 3_072, 1, 163),
+    turing(2_240, 126), turing(2_800, 121), turing(3_360, 113),
     Published("llama3-405b, 8K", "llama3-405b", 8_192, 8, 16, 2_048, 1, 430, **LLAMA,
               more=LLAMA_PLAN),
     Published("llama3-405b, 16K", "llama3-405b", 16_384, 8, 16, 2_048, 1, 400, **LLAMA,
@@ -117,13 +128,61 @@ def estimated(one: Published, efficiency: float) -> Config:
     }  # fmt: skip
 
 
+def vtrain_runs(efficiency: float) -> list[Config]:
+    """A row for each iteration that vTrain's authors measured."""
+    with VTRAIN.open(encoding="utf-8") as file:
+        measured = list(csv.DictReader(line for line in file if line[0] != "#"))
+    network = of_links("infiniband-200", "nvlink3", 8, 4)
+    known = gpu("a100-80", efficiency)
+    rows = []
+    for one in measured:
+        model = PRESETS[one["model"]]
+        number = {key: int(value) for key, value in one.items() if value.isdigit()}
+        plan = Plan(
+            data=number["data"], tensor=number["tensor"], pipeline=number["pipeline"],
+            micro_batch=number["micro_batch"], global_batch=number["batch"], gradient_bytes=4,
+            recompute=True, flash=False,
+        )  # fmt: skip
+        plan.check(model)
+        tasks = Step(model, plan, of_gpu(model, plan, known), network).build()
+        found_ms, took_ms = run(tasks).length_ns / 1e6, float(one["iteration_ms"])
+        degrees = {key: number[key] for key in ("gpus", "batch", "micro_batch", "data", "tensor",
+                                                "pipeline")}  # fmt: skip
+        rows.append({"run": model.name} | degrees | {"published_ms": took_ms}
+                    | {"estimated_ms": found_ms, "error": found_ms / took_ms - 1})  # fmt: skip
+    return rows
+
+
+def vtrain_summary(rows: list[Config]) -> list[Config]:
+    """Errors by model, and by whether a layer is split over more than one node."""
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        name = row["run"] if row["tensor"] <= 8 else "tensor 16, over nodes"
+        groups.setdefault(name, []).append(row["error"])
+    groups["all"] = [row["error"] for row in rows]
+    return [
+        {"run": name, "runs": len(each), "median": statistics.median(each),
+         "mean_without_sign": statistics.mean(map(abs, each)),
+         "least": min(each), "most": max(each)} for name, each in groups.items()
+    ]  # fmt: skip
+
+
 @click.command("estimate_published")
 @click.option("--efficiency", default=EFFICIENCY, show_default=True,
               help="Part of the peak that matrix products reach, the same for all.")  # fmt: skip
 @click.option("--only", help="Only this run.")
+@click.option("--vtrain", is_flag=True,
+              help="The 109 iterations that vTrain's authors measured on A100s.")  # fmt: skip
 @json_option
-def command(efficiency: float, only: str | None, json_path: str | None) -> None:
+def command(efficiency: float, only: str | None, vtrain: bool, json_path: str | None) -> None:
     """Compares estimated speeds of a GPU with those of published runs."""
+    if vtrain:
+        if only is not None:
+            raise click.UsageError("--vtrain compares all of its runs: leave out --only")
+        each = vtrain_runs(efficiency)
+        found = document("estimate_published", vtrain_summary(each), each=each)
+        emit(found, json_path, VTRAIN_COLUMNS, ["vTrain's own mean error is 14.7 %, as published"])
+        return
     with interruptible() as cut:
         rows = [estimated(one, efficiency) for one in RUNS if only in (None, one.run)]
     if not rows:

@@ -19,6 +19,7 @@ from bench.lib.step_model import Marks, gpt, marked_step
 WARM_UP = 5
 BESIDE_STEPS = 4  # steps while the ranks communicate all the time
 BESIDE_NS = 5e6  # of an operation beside them
+ALONE_NS = 5e8  # of operations that are timed alone
 BESIDE_PART = 0.9  # operations end before the steps do, so that all of them run beside steps
 SETS = 3  # of steps, each timed as a whole
 SET_S = 1.0
@@ -137,9 +138,8 @@ class Operations:
         return time_ns
 
     def time_alone(self) -> float:
-        for _ in range(2):  # the first is a warm-up
-            found = self.launch(5)()
-        return agreed(self.torch, found)
+        first_ns = agreed(self.torch, self.launch(5)())
+        return agreed(self.torch, self.launch(max(int(ALONE_NS / first_ns), 5))())
 
 
 def agreed(torch: Any, value: float) -> float:

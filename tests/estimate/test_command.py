@@ -45,7 +45,7 @@ def test_train__says_what_is_exposed_and_what_would_help() -> None:
     said = (
         "exposed communication", "twice the bandwidth between nodes", "64 GPUs, ",
         "bottleneck: communication of parameters (between)", "67% of the GPU's peak",
-        "note: not checked against measurements: zero",
+        "note: not calibrated",
     )  # fmt: skip
     for words in said:
         assert words in done.output

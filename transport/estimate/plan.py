@@ -123,4 +123,4 @@ class Plan:
         """The kinds of parallelism whose estimates no measurement has confirmed."""
         found = [name for name in ("tensor", "pipeline", "expert", "context")
                  if getattr(self, name) > 1]  # fmt: skip
-        return found + (["zero"] if self.zero else [])
+        return found + (["zero"] if self.zero in (1, 2) else [])
