@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from transport.diagnose.facts import Facts
 from transport.sim.run import run
 from transport.sim.scenario import from_tables
 from transport.sim.trace import write_trace
 
 RANKS = 32
 STEPS = 7
+NOW_NS = 1_700_000_000_000_000_000
+MOMENTS = ("begin_ns", "arrival_ns", "end_ns", "first_ns", "time_ns")
+LASTING = ("latency_ns", "busy_ns", "rtt_ns", "gpu_wait_ns")
 
 
 def tables(*faults: dict[str, Any], **top: Any) -> dict[str, Any]:
@@ -43,3 +50,21 @@ def traced(folder: Path, *faults: dict[str, Any], **top: Any) -> Path:
     result = run(from_tables(tables(*faults, **top), file="job"), trace_ns=200_000)
     write_trace(result, folder)
     return folder
+
+
+def as_real(facts: Facts, times: int = 300) -> Facts:
+    """The facts as if all took `times` as long, at times of day as those of real processes."""
+
+    def moved(table: dict[str, Any]) -> dict[str, Any]:
+        lasts = {name: table[name] * times for name in LASTING if name in table}
+        at = {name: np.where(table[name] < 0, -1, table[name] * times + NOW_NS)
+              for name in MOMENTS if name in table}  # fmt: skip
+        return table | lasts | at
+
+    processes = tuple(
+        replace(one, first_ns=one.first_ns * times + NOW_NS, last_ns=one.last_ns * times + NOW_NS)
+        for one in facts.processes
+    )
+    names = ("calls", "edges", "losses", "samples", "sent", "downs")
+    tables: dict[str, Any] = {name: moved(getattr(facts, name)) for name in names}
+    return replace(facts, processes=processes, end_ns=facts.end_ns * times + NOW_NS, **tables)

@@ -26,8 +26,7 @@ class Paths:
     ends: [column, 3] sender, receiver and number of the path. sent, lost: [window, column]
     segments. timeouts, downs: [window, column] how often the path timed out and became unusable.
     rtt_ns: [window, column] median round-trip time, NaN: no sample. links: [column] numbers of
-    the links that it crosses, in order; empty without routes. simulated: the simulator wrote the
-    routes, so no host drops packets because a socket is full.
+    the links that it crosses, in order; empty without routes.
     """
 
     ends: Array
@@ -38,7 +37,6 @@ class Paths:
     rtt_ns: Array
     links: list[tuple[int, ...]]
     names: tuple[str, ...]
-    simulated: bool = False
 
     @cached_property
     def crossings(self) -> Crossings:
@@ -72,9 +70,8 @@ def paths_of(facts: Facts, windows: Windows, routes: Routes | None) -> Paths:
     )
     rtt = _medians(facts.samples, sampled, every, windows, shape)
     ends = np.stack([every >> 40, every >> 8 & 0xFFFF_FFFF, every & 0xFF], axis=1)
-    return Paths(ends, *tables, rtt, _links(facts, ends, routes),
-                 routes.links if routes is not None else (),
-                 routes is not None and not routes.addresses)  # fmt: skip
+    names = routes.links if routes is not None else ()
+    return Paths(ends, *tables, rtt, _links(facts, ends, routes), names)
 
 
 def _key(part: dict[str, Array]) -> Array:

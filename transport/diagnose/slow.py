@@ -220,8 +220,8 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     begin, end = seen.windows.span(span.start, at)
     down = float(downs[mine].sum())
     # A host whose socket overflows also loses many packets at once, but seldom. Only losses in
-    # every window tell a lossy NIC from it.
-    steady = paths.simulated or place.kind == "link"
+    # every window tell a lossy NIC from it. Simulated hosts have no sockets.
+    steady = seen.facts.simulated or place.kind == "link"
     steady = steady or (rate >= HOST_LOSS_RATE and often == span.stop - span.start)
     clear = rate >= min(CLEAR_RATE, CLEAR_CONTRAST * other_rate) or down >= LOSSES_MIN
     # If routes are known, a pair alone has no link or NIC that would lose its packets.
