@@ -15,6 +15,7 @@ import click
 import numpy as np
 import pytest
 
+from tests.diagnose.support import traced
 from transport.cli import invoke
 from transport.cli.sim import save_trace
 from transport.sim import Simulation, parse
@@ -23,6 +24,7 @@ from transport.sim.trace import write_trace
 from transport.trace import open_store, read_segment
 from transport.trace.folder import scan
 from transport.trace.matrix import matrix_of
+from transport.trace.segment import read_rows
 from transport.trace.write import TraceFile
 
 SIZE = 1 << 20
@@ -266,3 +268,17 @@ def test_sim_trace__a_full_disk_is_named_and_leaves_nothing(
 def test_sim_trace__a_folder_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["sim", "incast", "--trace", ""]) == 2
     assert "'--trace': the name is empty" in capsys.readouterr().err
+
+
+def test_sim_trace__a_stopped_process_records_nothing_until_it_goes_on(tmp_path: Path) -> None:
+    at_ns, until_ns = 3_600_000, 6_600_000
+    fault = {"kind": "stopped_process", "rank": 21, "at_ns": at_ns, "until_ns": until_ns}
+    for path in traced(tmp_path, fault).glob("*.trace"):
+        segment = read_rows(path)
+        times = np.concatenate([
+            rows[name] for rows in segment.rows.values()
+            for name in ("time_ns", "posted_ns", "first_ns") if name in (rows.dtype.names or ())
+        ])  # fmt: skip
+        meanwhile = (times >= at_ns) & (times < until_ns)
+        assert meanwhile.any() == (segment.header.identity["RANK"] != "21")
+        assert (times >= until_ns).any()

@@ -71,19 +71,23 @@ def check(faults: Sequence[Keys], given: Sequence[Keys]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Silence:
-    """A process that stopped or died: nothing of it is recorded from at_ns on."""
+    """A process that stopped or died: nothing of it is recorded from at_ns until until_ns.
+
+    until_ns: None: it does not go on.
+    """
 
     host: int
     at_ns: int
     dead: bool
+    until_ns: int | None
 
 
 def silences(faults: Sequence[Keys], hosts: Array) -> list[Silence]:
     """The processes that stop or die. hosts: the host of each rank."""
     return [
-        Silence(int(hosts[one["rank"]]), one["at_ns"], one["kind"] == "crash")
+        Silence(int(hosts[one["rank"]]), one["at_ns"], one["kind"] == "crash", one["until_ns"])
         for one in faults
-        if one["kind"] in ("crash", "stopped_process") and one["until_ns"] is None
+        if one["kind"] in ("crash", "stopped_process")
     ]
 
 

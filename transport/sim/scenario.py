@@ -135,7 +135,7 @@ class Scenario:
 
     @property
     def silences(self) -> list[faults.Silence]:
-        """The processes that stop or die for ever."""
+        """The processes that stop, for a time or for ever, or die."""
         found = self.keys["faults"]
         return faults.silences(found, self.faulty_hosts) if found else []
 

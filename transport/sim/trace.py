@@ -76,6 +76,16 @@ class _Run:
         self.message = np.zeros(len(self.transfers), np.int64)
         self.message[order] = np.arange(len(self.transfers)) - starts
 
+    def stopped_ns(self, host: int) -> int | None:
+        """When the host's process stopped for ever or died; None: it did neither."""
+        times = [one.at_ns for one in self.silences if one.host == host and one.until_ns is None]
+        return min(times, default=None)
+
+    def pauses(self, host: int) -> list[tuple[int, int]]:
+        """From when until when the host's process was stopped, if it went on."""
+        return [(one.at_ns, one.until_ns) for one in self.silences
+                if one.host == host and one.until_ns is not None]  # fmt: skip
+
     def _add(self, number: int, job: Job) -> tuple[Array, Array]:
         """Adds a job's operations; returns those of its transfers, at sender and receiver."""
         name, hosts, first = self.work.names[number], self.work.hosts[number], self.first[number]
@@ -169,7 +179,6 @@ def write_trace(result: Result, folder: Path) -> int:
     none = np.zeros(0, np.int64)
     busy = outgoing.keys() | incoming.keys() | set(run.local["rank"].tolist())
     hosts = sorted(busy or {int(host) for own in run.work.hosts for host in own})
-    silent = {one.host: one for one in result.scenario.silences}
     world = len(hosts)
     for rank, host in enumerate(hosts):
         identity = {
@@ -180,9 +189,8 @@ def write_trace(result: Result, folder: Path) -> int:
             "WORLD_SIZE": str(world),
             "WEFT_TRACE_JOB": f"sim-{result.scenario.name}-{result.fingerprint}",
         }
-        silence = silent.get(host)
-        until_ns = silence.at_ns if silence is not None else None
-        file = TraceFile(identity, ended_ns=run.ended_ns, until_ns=until_ns)
+        file = TraceFile(identity, ended_ns=run.ended_ns, until_ns=run.stopped_ns(host),
+                         pauses=run.pauses(host))  # fmt: skip
         _fill(file, run, host, outgoing.get(host, none), incoming.get(host, none))
         _steps(file, run, host)
         # Differs between runs and hosts, so that traces of several runs can share a folder.
@@ -264,10 +272,15 @@ def _network(
         end_ns=run.times["sent_ns"][which],
     )  # fmt: skip
     names = run.network.node_names
-    add_paths(file, run.traced.paths_of(host), names)
+    paths, events = run.traced.paths_of(host), run.traced.events_of(host)
+    for from_ns, until_ns in run.pauses(host):
+        # The simulated host goes on with its timers, but a stopped process has none.
+        paths, events = (rows[(rows["at_ns"] < from_ns) | (rows["at_ns"] >= until_ns)]
+                         for rows in (paths, events))  # fmt: skip
+    add_paths(file, paths, names)
     # Simulated connections are numbered by from, to and stream.
     records = dict(zip(run.stream[mine].tolist(), connection_of.tolist(), strict=True))
-    add_events(file, run.traced.events_of(host), names, records)
+    add_events(file, events, names, records)
 
 
 def _steps(file: TraceFile, run: _Run, host: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ BLOCK_CRC_OFFSET = 12
 BLOCK_BYTES_MAX = 1 << 20
 HEAD = struct.Struct("<HHIq")
 TEXT_KIND = 1
+# The fields of records that are times at which the process did something.
+MOMENTS = {"time_ns", "called_ns", "posted_ns", "first_ns", "last_ns"}
 
 
 class TraceFile:
@@ -31,10 +33,12 @@ class TraceFile:
         *,
         ended_ns: int = 0,
         until_ns: int | None = None,
+        pauses: Sequence[tuple[int, int]] = (),
     ) -> None:
         """identity: host, pid and variables of the process. Times plus realtime_ahead_ns are
         nanoseconds since 1970. ended_ns: when the process closed the trace. until_ns: when the
-        process stopped; the file has no record of a later time, and no end."""
+        process stopped; the file has no record of a later time, and no end. pauses: from when
+        until when the process did not run: what falls into a pause happens at its end."""
         kinds = read_schema(trace_schema().encode())
         self._kinds = {kind.name: (number, kind) for number, kind in kinds.items()}
         self._identity = "".join(f"{name} {value}\n" for name, value in identity.items())
@@ -43,6 +47,7 @@ class TraceFile:
         self._blocks: list[bytes] = []
         self._ids = 0
         self._until_ns = until_ns
+        self._pauses = sorted(pauses)
         self._ended_ns = ended_ns
 
     def ids(self, count: int) -> NDArray[np.uint32]:
@@ -67,6 +72,10 @@ class TraceFile:
         made["id"], made["time_ns"] = ids, time_ns
         for field, values in fields.items():
             made[field] = values
+        for from_ns, to_ns in self._pauses:
+            for field in MOMENTS & set(made.dtype.names or ()):
+                paused = (made[field] >= from_ns) & (made[field] < to_ns)
+                made[field][paused] = to_ns
         if self._until_ns is not None:
             made = made[made["time_ns"] <= self._until_ns]
         step = max(BLOCK_BYTES_MAX // whole.itemsize, 1)
