@@ -29,6 +29,7 @@ from transport.trace import open_store
 
 HOSTS, SPINES, PATHS, BASE = 4, 4, 8, 20_000
 ELEMENTS = 400_000
+STOPPED_S = 1.5  # a process that is stopped and goes on is stopped for so long
 COLUMNS = ("fault", "place", "verdict", "said", "right", "windows")
 Processes = Sequence["subprocess.Popen[str]"]
 
@@ -56,6 +57,15 @@ def _signal(rank: int, number: int) -> Callable[[Lab, Processes], None]:
     return lambda _, ranks: os.kill(ranks[rank].pid, number)
 
 
+def _stop_for(rank: int, seconds: float) -> Callable[[Lab, Processes], None]:
+    def begin(_: Lab, ranks: Processes) -> None:
+        os.kill(ranks[rank].pid, signal.SIGSTOP)
+        time.sleep(seconds)
+        os.kill(ranks[rank].pid, signal.SIGCONT)
+
+    return begin
+
+
 def _cut(link: str) -> Callable[[Lab, Processes], None]:
     return lambda lab, _: lab.cut(link)
 
@@ -71,6 +81,7 @@ def cases() -> list[Case]:
         slow, lossy = _changed(nic, rate_bytes_per_s=12_500_000), _changed(nic, loss=0.03)
         made += [
             Case("stopped", "non_communication_hang", rank, _signal(rank, signal.SIGSTOP)),
+            Case("went on", "non_communication_hang", rank, _stop_for(rank, STOPPED_S)),
             Case("killed", "crash", rank, _signal(rank, signal.SIGKILL)),
             Case("straggler", "non_communication_slow", rank, _signal(rank, signal.SIGUSR1)),
             Case("absent", "non_communication_hang", rank, _signal(rank, signal.SIGUSR2)),

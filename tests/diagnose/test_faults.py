@@ -45,6 +45,15 @@ SLOW: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"kind": "collision", "link": "leaf1-spine2"},
         "congestion", "link", "leaf1-spine2",
     ),
+    "process that went on": (
+        {"kind": "stopped_process", "rank": 21, "at_ns": AT_NS, "until_ns": AT_NS + 3_000_000},
+        "non_communication_hang", "rank", "rank 21",
+    ),
+    "NIC that went down and up": (
+        {"kind": "link_down", "link": "leaf2-host21", "at_ns": AT_NS,
+         "until_ns": AT_NS + 3_000_000},
+        "network_loss", "nic", "NIC of rank 21",
+    ),
 }  # fmt: skip
 HANGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "absent rank": (

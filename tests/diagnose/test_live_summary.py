@@ -20,8 +20,8 @@ from transport.sim.scenario import from_tables
 from transport.sim.trace import write_trace
 from transport.trace.store import open_store
 
-NAMES = ("slow NIC", "lossy link", "straggler", "absent rank", "stopped process", "crash",
-         "wrong size")  # fmt: skip
+NAMES = ("slow NIC", "lossy link", "straggler", "process that went on", "absent rank",
+         "stopped process", "crash", "wrong size")  # fmt: skip
 
 
 def faulty(folder: Path, name: str) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from transport.diagnose import calls, hang, slow
+from transport.diagnose import calls, gaps, hang, slow
 from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.finding import Finding
 from transport.diagnose.measures import delays_of, lateness_of
@@ -90,7 +90,7 @@ def judged(
         found += hang.hangs(facts, stand, patience_ns)
         brief = facts.end_ns - stand.since_ns < patience_ns
     if not found or (brief and not any(one.certain for one in found)):
-        found += _slow(facts, settings)
+        found += _slow(facts, windows, settings)
     notes = [*notes, *note_of_short(facts, settings.rule)]
     if not any(one.certain for one in found):
         notes += note_of_longer(windows)
@@ -123,30 +123,48 @@ def note_of_longer(windows: Windows) -> list[str]:
     ]
 
 
-def _slow(facts: Facts, settings: Settings) -> list[Finding]:
+def _slow(facts: Facts, iterations: Windows, settings: Settings) -> list[Finding]:
+    """What slows the job; first, which processes did not run for a while."""
     windows = judged_windows_of(facts)
     if windows.count == 0:
         return []
+    every = gaps.gaps_of(facts, iterations)
+    # A shorter gap explains losses, but it is no pause of the job.
+    long = [one for one in every if one.lasted_ns > iterations.usual_ns]
+    paused = gaps.pauses(facts, iterations, long, _begin_ns(facts, windows, settings.from_window))
+    facts, unfit = gaps.without_losses(facts, every), gaps.in_gaps(long, windows)
     paths = paths_of(facts, windows, settings.routes) if settings.use_paths else None
     seen = slow.Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows), paths)
     merged: list[Finding] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # medians of windows without samples
         for at in range(settings.from_window, windows.count):
-            found = _judged(seen, at, settings.rule)
+            stopped = bool(unfit[seen.recent(at, settings.rule)].any())
+            found = _judged(seen, at, settings.rule, stopped)
             if found is not None:
                 _merge(merged, found)
         dead = slow.dead_link(seen)
         if dead is not None:
             _merge(merged, dead)
-    return sorted(merged, key=lambda one: (not one.certain, -one.confidence, one.from_ns))
+    merged.sort(key=lambda one: (not one.certain, -one.confidence, one.from_ns))
+    return sorted([*paused, *merged], key=lambda one: not one.certain)
 
 
-def _judged(seen: slow.Seen, at: int, rule: slow.Rule) -> Finding | None:
+def _begin_ns(facts: Facts, windows: Windows, first: int) -> int:
+    """When window `first` begins; all that comes before window 0 belongs to it."""
+    if first == 0:
+        return 0
+    return int(windows.starts_ns[first]) if first < windows.count else facts.end_ns
+
+
+def _judged(seen: slow.Seen, at: int, rule: slow.Rule, stopped: bool) -> Finding | None:
     """The likeliest fault in window `at`. Certain losses come first, as they also delay
-    messages. A slow place and a straggler can look alike: the more confident finding is taken."""
+    messages. A slow place and a straggler can look alike: the more confident finding is taken.
+
+    stopped: a process did not run in one of these windows, which slows others.
+    """
     lossy = slow.lossy_place(seen, at, rule)
-    if lossy is not None and lossy.certain:
+    if stopped or (lossy is not None and lossy.certain):
         return lossy
     others = (slow.slow_place(seen, at, rule), slow.straggler(seen, at, rule))
     found = [one for one in others if one is not None]

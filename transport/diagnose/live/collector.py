@@ -119,7 +119,7 @@ class Collector:
         findings = [one for one in refined(job, self.latest.findings) if self._matters(one)]
         for one in findings:
             if one.certain and one.kind in HANGS and "paused_ns" not in one.more:
-                self.pauses.fault(one.from_ns, job.facts.end_ns)
+                self.pauses.fault(one.from_ns, one.to_ns)
         self.pauses.learn(job.facts, self.latest.iteration_ns)
         self.notes += self._new(self.latest.notes)
         return self._told_of(findings)

@@ -1,0 +1,240 @@
+"""Finds processes that did not run for a while, as if stopped, and then went on.
+
+What was lost to or from such a process meanwhile says nothing about the network: its sockets
+overflowed, and nobody acknowledged. A stopped process records nothing at all, while its peers try
+again and again; a NIC that fails makes the process at it try, too.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.diagnose.facts import Facts
+from transport.diagnose.finding import Finding, Place
+from transport.diagnose.windows import Windows
+
+Array = NDArray[Any]
+
+WINDOWS_MIN = 3  # in fewer iterations it is not known how long a process usually records nothing
+TIMES = 2.0  # a gap is so many times as long as the longest one that is usual
+TIMEOUTS_MIN = 2  # in a gap, peers tried at least so often in vain
+# They tried until late in the gap: senders wait at most twice as long before each further try.
+TRIED_SHARE = 0.3
+CERTAIN_ITERATIONS = 2.0  # a gap that is shorter than so many iterations is only suspected
+NAMED_MAX = 4
+QUERY = (
+    "SELECT process, peer, time_ns FROM events WHERE what = 'timeout' "
+    "AND time_ns BETWEEN {} AND {} ORDER BY time_ns"
+)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A time in which a process did not run: it recorded nothing, and acknowledged nothing.
+
+    peers: the processes that tried to reach it in vain, `timeouts` times. usual_ns: its longest
+    usual time without a record.
+    """
+
+    process: int
+    from_ns: int
+    to_ns: int
+    peers: tuple[int, ...]
+    timeouts: int
+    usual_ns: int
+
+    @property
+    def lasted_ns(self) -> int:
+        return self.to_ns - self.from_ns
+
+    @property
+    def until_ns(self) -> int:
+        """Until when packets are lost because of it: the last try of a sender, which waits longer
+        after each, comes at most as long after the gap as the gap lasted."""
+        return self.to_ns + self.lasted_ns
+
+
+def gaps_of(facts: Facts, windows: Windows) -> list[Gap]:
+    """The gaps of all processes, in order of time."""
+    known = np.isin(facts.downs["what"], ("timeout", "path_down", "path_up"))
+    known &= facts.downs["target"] >= 0
+    tries = _Tries({name: column[known] for name, column in facts.downs.items()})
+    if windows.count < WINDOWS_MIN or len(tries.targets) < TIMEOUTS_MIN:
+        return []
+    found = []
+    tried = np.unique(tries.targets)
+    for one, from_ns, to_ns, usual_ns in _long_pauses(facts, windows, tried):
+        times, source = tries.within(one, from_ns, to_ns)
+        if len(times) < TIMEOUTS_MIN:
+            continue
+        # Whom others cannot reach either is itself cut off, and says nothing about this one.
+        peers = [each for each in np.unique(source).tolist()
+                 if not tries.any(each, from_ns, to_ns)]  # fmt: skip
+        good = times[np.isin(source, peers)]
+        late = good.max(initial=from_ns) - from_ns >= TRIED_SHARE * (to_ns - from_ns)
+        gap = Gap(one, from_ns, to_ns, tuple(peers), len(good), usual_ns)
+        if len(good) >= TIMEOUTS_MIN and late and _answers(facts, gap):
+            found.append(gap)
+    return sorted(found, key=lambda gap: (gap.from_ns, gap.process))
+
+
+def _answers(facts: Facts, gap: Gap) -> bool:
+    """Whether the process could be reached soon after the gap; else its NIC may be dead."""
+    edges, downs = facts.edges, facts.downs
+    up = downs["what"] == "path_up"
+    for table, times, kept in ((edges, edges["end_ns"], True), (downs, downs["time_ns"], up)):
+        here = (table["target"] == gap.process) & np.isin(table["source"], gap.peers) & kept
+        if (here & (times > gap.to_ns) & (times <= gap.until_ns)).any():
+            return True
+    return False
+
+
+class _Tries:
+    """The timeouts of all processes, by the process that they tried to reach."""
+
+    def __init__(self, downs: dict[str, Array]) -> None:
+        """downs: rows of timeouts, and of paths that failed and recovered."""
+        order = np.lexsort((downs["time_ns"], downs["target"]))
+        self._downs = {name: column[order] for name, column in downs.items()}
+        self.targets = self._downs["target"][self._downs["what"] == "timeout"]
+
+        path = self._downs["source"].astype(np.int64) << 32 | self._downs["path"].astype(np.int64)
+        self._path = path
+
+    def _span(self, target: int, from_ns: int, to_ns: int) -> tuple[int, int, int]:
+        """The first row of a process, and the rows in a time: from the first one up to another."""
+        low, high = np.searchsorted(self._downs["target"], (target, target + 1))
+        times = self._downs["time_ns"][low:high]
+        first, last = low + np.searchsorted(times, (from_ns + 1, to_ns))
+        return int(low), int(first), int(last)
+
+    def any(self, target: int, from_ns: int, to_ns: int) -> bool:
+        """Whether there was a timeout in a time."""
+        _, first, last = self._span(target, from_ns, to_ns)
+        return bool((self._downs["what"][first:last] == "timeout").any())
+
+    def within(self, target: int, from_ns: int, to_ns: int) -> tuple[Array, Array]:
+        """Time and sender of each timeout in a time, on paths that had not failed before it."""
+        low, first, last = self._span(target, from_ns, to_ns)
+        path, what = self._path, self._downs["what"]
+        here = np.arange(first, last)[what[first:last] == "timeout"]
+        if not len(here):
+            return self._downs["time_ns"][:0], self._downs["source"][:0]
+        before = low + np.flatnonzero(what[low:first] != "timeout")
+        ends, latest = np.unique(path[before][::-1], return_index=True)
+        failed = ends[what[before][::-1][latest] == "path_down"]
+        here = here[~np.isin(path[here], failed)]
+        return self._downs["time_ns"][here], self._downs["source"][here]
+
+
+def _long_pauses(
+    facts: Facts, windows: Windows, wanted: Array
+) -> Iterator[tuple[int, int, int, int]]:
+    """Process, begin and end of each unusually long time without a record of one of the wanted
+    processes, and the longest such time that is usual for it: the median of the longest ones of
+    all iterations."""
+    process, times = _records(facts, wanted)
+    same = np.flatnonzero(process[1:] == process[:-1])
+    process, begin, end = process[same], times[same], times[same + 1]
+    lasted = (end - begin).astype(np.float64)
+    longest = np.full((windows.count, len(facts.processes)), np.nan)
+    np.fmax.at(longest, (windows.of(begin), process), lasted)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a process without records
+        usual = np.nanmedian(longest, axis=0)[process]
+    long = np.flatnonzero(lasted > TIMES * usual)
+    columns = (process, begin, end, usual)
+    return zip(*(one[long].astype(np.int64).tolist() for one in columns), strict=True)
+
+
+def _records(facts: Facts, wanted: Array) -> tuple[Array, Array]:
+    """The process and time of each record that shows that a wanted process ran, in order.
+
+    That a message to it was acknowledged shows so, too. What comes before the first call of a
+    process is left out: live diagnosis forgets calls sooner than events.
+    """
+    calls, edges = facts.calls, facts.edges
+    parts = [(calls["process"], calls[name]) for name in ("begin_ns", "arrival_ns", "end_ns")]
+    parts += [(edges[end], edges["end_ns"]) for end in ("source", "target")]
+    parts += [(one["source"], one["time_ns"]) for one in (facts.losses, facts.downs, facts.samples)]
+    mine = [np.isin(one, wanted) for one, _ in parts]
+    process, times = (
+        np.concatenate(
+            [part[at][rows].astype(np.int64) for part, rows in zip(parts, mine, strict=True)]
+        )
+        for at in (0, 1)
+    )
+    first = np.full(len(facts.processes), np.iinfo(np.int64).max)
+    np.minimum.at(first, calls["process"], calls["begin_ns"])
+    kept = (times >= 0) & (times >= first[process])
+    process, times = process[kept], times[kept]
+    order = np.lexsort((times, process))
+    return process[order], times[order]
+
+
+def _excused(gaps: Sequence[Gap], source: Array, target: Array, times: Array) -> Array:
+    """Which losses a gap at either end of their connection explains."""
+    made = np.zeros(len(times), bool)
+    for one in gaps:
+        made |= (
+            ((source == one.process) | (target == one.process))
+            & (times >= one.from_ns) & (times <= one.until_ns)
+        )  # fmt: skip
+    return made
+
+
+def without_losses(facts: Facts, gaps: Sequence[Gap]) -> Facts:
+    """The facts without the losses and timeouts that the gaps explain."""
+    if not gaps:
+        return facts
+
+    def rest(table: dict[str, Array], may_go: Array) -> dict[str, Array]:
+        gone = _excused(gaps, table["source"], table["target"], table["time_ns"]) & may_go
+        return {name: column[~gone] for name, column in table.items()}
+
+    # That a path recovered is kept, as it may have failed before.
+    fails = np.isin(facts.downs["what"], ("timeout", "path_down"))
+    losses = rest(facts.losses, np.ones(len(facts.losses["time_ns"]), bool))
+    return replace(facts, losses=losses, downs=rest(facts.downs, fails))
+
+
+def in_gaps(gaps: Sequence[Gap], windows: Windows) -> Array:
+    """[window]: whether one of the gaps is in it, which makes other processes late, too."""
+    made = np.zeros(windows.count, bool)
+    for one in gaps:
+        first, last = windows.of(np.array([one.from_ns, one.to_ns]))
+        made[first : last + 1] = True
+    return made
+
+
+def pauses(facts: Facts, windows: Windows, gaps: Sequence[Gap], since_ns: int) -> list[Finding]:
+    """A finding for each process with a gap that ended after since_ns: that of its longest one."""
+    longest: dict[int, Gap] = {}
+    for one in gaps:
+        if one.to_ns >= since_ns:
+            before = longest.setdefault(one.process, one)
+            longest[one.process] = max(before, one, key=lambda each: each.lasted_ns)
+    return [_finding(facts, windows, one) for one in longest.values()]
+
+
+def _finding(facts: Facts, windows: Windows, gap: Gap) -> Finding:
+    name, process = facts.name(gap.process), facts.processes[gap.process]
+    peers = ", ".join(facts.name(one) for one in gap.peers[:NAMED_MAX])
+    certain = gap.lasted_ns > CERTAIN_ITERATIONS * windows.usual_ns
+    return Finding(
+        "non_communication_hang", Place("rank", name, (process.rank,)), gap.from_ns, gap.to_ns,
+        0.9 if certain else 0.6, certain,
+        f"The process of {name} recorded and acknowledged nothing for {gap.lasted_ns / 1e6:.1f} "
+        f"ms, usually {gap.usual_ns / 1e6:.1f} ms at most, and went on. {peers} tried "
+        f"{gap.timeouts} times in vain to reach it, and it tried nothing itself: it did not run.",
+        QUERY.format(gap.from_ns, gap.to_ns),
+        f"See what stopped it on {process.host}: a debugger or a signal, swapping, a scheduler or "
+        "a limit of the cgroup, a virtual machine that moved.",
+        lost_ns=gap.lasted_ns, more={"state": "went on"},
+    )  # fmt: skip
