@@ -11,7 +11,7 @@ import pytest
 from transport.diagnose.alone import grown
 from transport.diagnose.facts import Facts, Process
 from transport.diagnose.hang import Standstill, hangs, standstill_of
-from transport.diagnose.measures import Lateness, _excess_of_kind, lateness_of
+from transport.diagnose.measures import Lateness, _excess_of_kind, apart, lateness_of
 from transport.diagnose.paths import Paths, hosts_of
 from transport.diagnose.slow import _queued
 from transport.diagnose.windows import windows_of
@@ -255,3 +255,16 @@ def test_slow__a_fault_that_lasts_does_not_become_usual() -> None:
     slow = _excess_of_kind(times)[1]
     assert slow[12:, 5].all()
     assert not np.delete(slow, 5, axis=1).any()
+
+
+def test_late__times_that_overlap_count_once() -> None:
+    rng = np.random.default_rng(4)
+    process, end_ns = rng.integers(0, 3, 200), rng.integers(500, 5_000, 200) + 1_700_000_000 * 10**9
+    lasted_ns = rng.integers(0, 60, 200)
+    parts = apart(process, end_ns, lasted_ns)
+    assert ((parts >= 0) & (parts <= lasted_ns)).all()
+    for one in range(3):
+        mine = process == one
+        pairs = zip(end_ns[mine].tolist(), lasted_ns[mine].tolist(), strict=True)
+        spent = {at for end, lasted in pairs for at in range(end - lasted, end)}
+        assert parts[mine].sum() == len(spent)

@@ -146,6 +146,7 @@ def _slow(facts: Facts, iterations: Windows, settings: Settings) -> list[Finding
         dead = slow.dead_link(seen)
         if dead is not None:
             _merge(merged, dead)
+    merged = [slow.with_lost(seen, one) for one in merged]
     merged.sort(key=lambda one: (not one.certain, -one.confidence, one.from_ns))
     return sorted([*paused, *merged], key=lambda one: not one.certain)
 

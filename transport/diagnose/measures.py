@@ -35,7 +35,8 @@ class Lateness:
     """How much longer than the others each rank took between operations, in ns.
 
     own: [window, process], summed over those operations of the window to which the rank came beyond
-    doubt late. gpu: the part of it that passed between the rank's call and its first message.
+    doubt late; time before several of them, as of buckets that begin at once, counts once. gpu: the
+    part of it that passed between the rank's call and its first message.
     """
 
     own: Array
@@ -115,8 +116,7 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     gpu[known] = np.clip(waited, 0, np.maximum(excess[known], 0))
     window = windows.of(moments(calls))
     shape = (max(windows.count, 1), len(facts.processes))
-    totals, in_gpu = np.zeros(shape), np.zeros(shape)
-    np.add.at(totals, (window, process), excess)
+    in_gpu = np.zeros(shape)
     np.add.at(in_gpu, (window, process), gpu)
     own = np.where((calls["kind"] == "collective") & ~relaying, np.clip(after_peers, 0, own), own)
     received = received_ns(calls)
@@ -125,7 +125,41 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     mine = (own >= 0) & (relaying | alone_of(process, role))
     more = grown(window[mine], process[mine], kinds[mine], own[mine], shape)
     began = grown(window[mine], process[mine], kinds[mine], begun[mine], shape)
-    return Lateness(totals + more, in_gpu + np.minimum(began, more))
+    until_ns = np.where(received >= 0, calls["end_ns"], arrival)
+
+    def passed(lasted_ns: Array) -> Array:
+        """[window, process]: the time that passed; lasted_ns: time of each call until its begin."""
+        made = np.zeros(shape)
+        np.add.at(made, (window, process), apart(process, until_ns, lasted_ns))
+        return made
+
+    totals, before = passed(excess), np.where(mine, own, 0)
+    # Time in both is counted in one: ranks may be late to a send, and to a tree at the same time.
+    both = totals + passed(before) - passed(np.maximum(excess, before))
+    late = totals + more - np.minimum(both, np.minimum(totals, more))
+    if windows.count:
+        late = np.minimum(late, np.diff(windows.starts_ns, append=windows.end_ns)[:, None])
+    return Lateness(late, np.minimum(in_gpu + np.minimum(began, more), late))
+
+
+def apart(process: Array, end_ns: Array, lasted_ns: Array) -> Array:
+    """For each time before end_ns, the part of it that no time of the same process has that began
+    before it: so their sum is the time that passed."""
+    made = np.zeros(len(process), np.int64)
+    some = np.flatnonzero(lasted_ns >= 1)
+    if not some.size:
+        return made
+    lasted = lasted_ns[some].astype(np.int64)
+    # Each process gets a span of its own, so that a running maximum never leaves it.
+    first_ns = int((end_ns[some] - lasted).min())
+    span = int(end_ns[some].max()) - first_ns + 1
+    end = process[some].astype(np.int64) * span + (end_ns[some] - first_ns)
+    begin = end - lasted
+    order = np.lexsort((end, begin))
+    begin, end = begin[order], end[order]
+    covered = np.maximum.accumulate(np.concatenate([begin[:1], end[:-1]]))
+    made[some[order]] = np.maximum(end - np.maximum(begin, covered), 0)
+    return made
 
 
 def input_ns(facts: Facts) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -127,9 +127,19 @@ def straggler(seen: Seen, at: int, rule: Rule) -> Finding | None:
         f"{seen.facts.name(one)} took {lost_ns / 1e6 / seen.windows.iterations:.3f} ms an "
         f"iteration longer between operations than other ranks ({share:.0%} of it), in "
         f"{int(often[one])} of {seen.windows.text_of(own.shape[0])}; {what}.",
-        LATE_QUERY, advice, lost_ns=int(lost_ns * own.shape[0]), weight=lost_ns,
+        LATE_QUERY, advice, lost_ns=int(own[:, one].sum()), weight=lost_ns,
         more={"gpu": in_gpu},
     )  # fmt: skip
+
+
+def with_lost(seen: Seen, one: Finding) -> Finding:
+    """The finding of a straggler with what it lost in all windows from its begin to its end."""
+    if one.kind != "non_communication_slow":
+        return one
+    names = [seen.facts.name(at) for at in range(len(seen.facts.processes))]
+    first, last = seen.windows.of(np.array([one.from_ns, one.to_ns - 1]))
+    own = seen.lateness.own[first : last + 1, names.index(one.place.name)]
+    return replace(one, lost_ns=int(own[own > LATE_SHARE * seen.windows.usual_ns].sum()))
 
 
 def _confidence(times_the_limit: float) -> float:
