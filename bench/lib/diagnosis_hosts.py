@@ -61,7 +61,8 @@ def host_file(shape: Shape, host: int, interval: int, slow_rank: int = -1) -> Ho
     edges: Table = {
         "process": process, "operation": calls["id"],
         "peer": np.full(len(number), (host + 1) % shape.hosts), "comm_id": calls["comm_id"],
-        "messages": np.full(len(number), 100), "first_ns": arrival_ns, "end_ns": end_ns,
+        "messages": np.full(len(number), 100),
+        "bytes": np.full(len(number), 100 << 20), "first_ns": arrival_ns, "end_ns": end_ns,
         "latency_ns": chance.normal(2e6, 2e4, len(number)),
     }  # fmt: skip
     last_ns = int(end_ns.max())

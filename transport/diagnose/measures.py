@@ -287,9 +287,7 @@ def delays_of(facts: Facts, windows: Windows) -> Delays:
     kind_of = np.zeros(facts.instances, np.int64)
     kind_of[calls["instance"]] = kinds_of(calls)
     kind = kind_of[edges["instance"]]
-    moment = np.zeros(facts.instances, np.int64)
-    moment[calls["instance"]] = moments(calls)
-    window = windows.of(moment[edges["instance"]])
+    window = windows_of_edges(facts, windows)
     shape = (max(windows.count, 1), len(pairs))
     excess, slow, weight = np.zeros(shape), np.zeros(shape, bool), np.zeros(shape)
     lost_ns, lasted_ns = np.zeros(shape), edges["end_ns"] - edges["first_ns"]
@@ -308,6 +306,27 @@ def delays_of(facts: Facts, windows: Windows) -> Delays:
         weight += count
         slow |= bad
     return Delays(pairs, excess / np.maximum(weight, 1), slow, lost_ns)
+
+
+def windows_of_edges(facts: Facts, windows: Windows) -> Array:
+    """The window of each row of the edges: that of its operation."""
+    moment = np.zeros(facts.instances, np.int64)
+    moment[facts.calls["instance"]] = moments(facts.calls)
+    return windows.of(moment[facts.edges["instance"]])
+
+
+def rates_of(facts: Facts, windows: Windows, source: Array, target: Array) -> Array:
+    """[window]: bytes a nanosecond that the given pairs carried together while one of them was
+    busy; NaN: they carried nothing."""
+    edges = facts.edges
+    wanted = source.astype(np.int64) << 32 | target.astype(np.int64)
+    mine = np.isin(edges["source"].astype(np.int64) << 32 | edges["target"], wanted)
+    window = windows_of_edges(facts, windows)[mine]
+    end_ns = edges["end_ns"][mine].astype(np.int64)
+    busy_ns, carried = np.zeros(windows.count), np.zeros(windows.count)
+    np.add.at(busy_ns, window, apart(window, end_ns, end_ns - edges["first_ns"][mine]))
+    np.add.at(carried, window, edges["bytes"][mine].astype(np.float64))
+    return np.where(busy_ns > 0, carried / np.maximum(busy_ns, 1), np.nan)
 
 
 def _table(shape: tuple[int, int], window: Array, pair: Array, latency: Array) -> Array:

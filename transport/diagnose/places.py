@@ -67,13 +67,17 @@ class Candidates:
         return np.add.reduceat(self._weight**2, self._starts)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Explanation:
-    """share: of the variance (0 to 1). purity: share of the place's observations in excess."""
+    """share: of the variance (0 to 1). purity: share of the place's observations in excess.
+
+    at: its observations.
+    """
 
     place: Place
     share: float
     purity: float
+    at: Array
 
 
 def _groups(key: Array) -> dict[int, Array]:
@@ -198,4 +202,4 @@ def explain(candidates: Candidates, excess: Array, bad: Array) -> Explanation | 
     )
     mine = every[at].at
     place = Place(chosen.kind, chosen.name, chosen.ranks, chosen.side, tuple(others))
-    return Explanation(place, float(shares[at]), float(bad[mine].mean()))
+    return Explanation(place, float(shares[at]), float(bad[mine].mean()), mine)

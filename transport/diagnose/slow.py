@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose import places
+from transport.diagnose.alone import LASTING
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
-from transport.diagnose.measures import SLOW, Delays, Lateness
+from transport.diagnose.measures import HISTORY_MIN, SLOW, Delays, Lateness, rates_of
 from transport.diagnose.paths import Paths
 from transport.diagnose.windows import Windows
 from transport.plan.routes import undirected
@@ -43,6 +44,7 @@ QUEUED_LATER = 2  # windows after a loss whose round-trip times count, too
 # Least share of the delays that a place explains, and of its pairs that are slow.
 SHARE_MIN, PURITY_MIN = 0.25, 0.5
 CERTAIN_SHARE = 0.5  # a NIC or a pair that explains less is only suspected: links may be shared
+FULL_SHARE = 0.9  # a NIC that carries so much of what it usually does while busy is not slow
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 
 DELAY_QUERY = (
@@ -186,9 +188,37 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         else "Spread the flows over more links (weft plan), or move the other job."
     )
     confidence = round(min(_confidence(times / float(np.exp(SLOW))), 0.4 + 0.6 * found.share), 2)
-    certain = found.place.kind == "link" or found.share >= CERTAIN_SHARE
-    return Finding(kind, found.place, begin, end, confidence, certain, text, DELAY_QUERY, advice,
-                   weight=float(excess[bad].sum()), more={"share": found.share})  # fmt: skip
+    doubt = _doubt(seen, span, found, bad)
+    certain = found.place.kind == "link" or (found.share >= CERTAIN_SHARE and not doubt)
+    return Finding(kind, found.place, begin, end, confidence, certain, text + doubt, DELAY_QUERY,
+                   advice, weight=float(excess[bad].sum()),
+                   more={"share": found.share})  # fmt: skip
+
+
+def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> str:
+    """What speaks against a slow NIC or pair; empty: nothing.
+
+    The flows of a job that meet at a NIC slow each other now and then, as when stages of a
+    pipeline drift. A slow NIC slows all its messages, and carries less while it is busy.
+    """
+    if found.place.kind == "link":
+        return ""
+    mine = found.at
+    slow = seen.delays.slow[:, mine]
+    alone = int(bad[mine].sum()) == 1 and (len(mine) > 1 or found.place.kind == "pair")
+    lately = slow[max(span.stop - LASTING, 0) : span.stop].sum(axis=0).max()
+    if alone and lately < LASTING - 1:
+        return " Other messages of these NICs take no longer, and this may pass."
+    rates = rates_of(seen.facts, seen.windows, *seen.delays.pairs[mine].T)
+    before = rates[: span.start][~slow[: span.start].any(axis=1)]
+    before = before[~np.isnan(before)]
+    now = float(np.nanmedian(rates[span]))
+    if len(before) >= HISTORY_MIN and now >= FULL_SHARE * float(np.median(before)):
+        return (
+            f" While it is busy it carries {now:.1f} GB/s, as much as before: messages of this job "
+            "meet there."
+        )
+    return ""
 
 
 def _links_of_pairs(paths: Paths, pairs: Array, span: slice) -> list[places.Candidate]:

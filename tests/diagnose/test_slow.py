@@ -1,0 +1,39 @@
+"""Tests when slow messages are certain evidence of a slow NIC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.lib.diagnosis_jobs import Job
+from tests.diagnose.test_faults import judged
+from transport.sim.run import run
+from transport.sim.scenario import from_tables
+from transport.sim.trace import write_trace
+
+RANKS, STEPS = 16, 12
+
+
+def small_pipeline(folder: Path, seed: int, *faults: dict[str, Any]) -> Path:
+    """Four stages of four ranks under one switch: their flows meet at NICs as stages drift."""
+    tables = Job("pipeline", RANKS, seed).tables(STEPS)
+    tables["faults"] = list(faults)
+    write_trace(run(from_tables(tables, file="job"), trace_ns=500_000), folder)
+    return folder
+
+
+@pytest.mark.parametrize("seed", [1, 3, 8])
+def test_slow__flows_of_the_job_that_meet_are_no_slow_nic(tmp_path: Path, seed: int) -> None:
+    """With seeds 1 and 8 one pair of ranks is slow for some windows, with seed 3 all that send to
+    a rank, whose NIC carries more than usual then."""
+    assert judged(small_pipeline(tmp_path, seed)).healthy
+
+
+@pytest.mark.parametrize("rank", [5, 14])
+def test_slow__a_nic_that_carries_less_is_certain(tmp_path: Path, rank: int) -> None:
+    fault = {"kind": "slow_nic", "rank": rank, "at_ns": 9_000_000, "rate_factor": 0.4}
+    first = judged(small_pipeline(tmp_path, 3, fault)).findings[0]
+    assert (first.kind, first.place.name) == ("communication_slow", f"NIC of rank {rank}")
+    assert first.certain
