@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from bench.lib.diagnosis_jobs import Job
+from tests.diagnose.support import traced
 from tests.diagnose.test_faults import judged
 from transport.sim.run import run
 from transport.sim.scenario import from_tables
@@ -37,3 +38,26 @@ def test_slow__a_nic_that_carries_less_is_certain(tmp_path: Path, rank: int) -> 
     first = judged(small_pipeline(tmp_path, 3, fault)).findings[0]
     assert (first.kind, first.place.name) == ("communication_slow", f"NIC of rank {rank}")
     assert first.certain
+
+
+def short_ring(folder: Path, fault: dict[str, Any]) -> Path:
+    """Eight ranks sum around a ring, twice."""
+    operations = [
+        {"name": "compute", "compute_ns": 300_000},
+        {"name": "sum", "collective": "all_reduce_ring", "size_bytes": 2_000_000},
+    ]
+    work = {"name": "training", "pattern": "steps", "repeats": 2, "launch_ns": 2_000,
+            "noise": 0.02, "operations": operations}  # fmt: skip
+    network = {"hosts": 8, "hosts_per_leaf": 4, "spines": 2, "queue_bytes": "1 MB"}
+    return traced(folder, fault, network=network, workload=[work])
+
+
+@pytest.mark.parametrize("rank", [0, 3, 4, 7])
+def test_slow__of_two_windows_the_right_nic_is_suspected(tmp_path: Path, rank: int) -> None:
+    """One pair of the NIC is 2.5 times as slow as others, and the other one almost so."""
+    fault = {"kind": "slow_nic", "rank": rank, "at_ns": 0, "rate_factor": 0.4}
+    found = judged(short_ring(tmp_path, fault))
+    assert found.iterations == 2
+    first = found.findings[0]
+    assert (first.kind, first.place.name) == ("communication_slow", f"NIC of rank {rank}")
+    assert not first.certain

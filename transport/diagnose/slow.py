@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose import places
-from transport.diagnose.alone import LASTING
+from transport.diagnose.alone import LASTING, RECENT
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
-from transport.diagnose.measures import HISTORY_MIN, SLOW, Delays, Lateness, rates_of
+from transport.diagnose.measures import HISTORY_MIN, SLOW, SLOW_ALONE, Delays, Lateness, rates_of
 from transport.diagnose.paths import Paths
 from transport.diagnose.windows import Windows
 from transport.plan.routes import undirected
@@ -160,7 +160,9 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if lost_ns <= LOST_SHARE * seen.windows.usual_ns:
         return None
     excess = np.median(seen.delays.excess[span], axis=0)
-    excess = np.where(bad, np.maximum(excess, SLOW), np.minimum(excess, SLOW))
+    # What is not slow counts up to the limit beyond which it would be.
+    limit = SLOW if _has_past(at) else SLOW_ALONE
+    excess = np.where(bad, np.maximum(excess, SLOW), np.minimum(excess, limit))
     source, target = seen.delays.pairs[:, 0], seen.delays.pairs[:, 1]
     candidates = places.nics(seen.facts, source, target) + places.pairs(seen.facts, source, target)
     if seen.paths is not None:
@@ -195,6 +197,12 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
                    more={"share": found.share})  # fmt: skip
 
 
+def _has_past(at: int) -> bool:
+    """Whether pairs of ranks are compared with their own past in window `at`, or only with other
+    pairs."""
+    return at + 1 - RECENT >= HISTORY_MIN
+
+
 def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> str:
     """What speaks against a slow NIC or pair; empty: nothing.
 
@@ -203,6 +211,8 @@ def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> st
     """
     if found.place.kind == "link":
         return ""
+    if found.place.candidates and not _has_past(span.stop - 1):
+        return " In so few iterations it cannot be told from others."
     mine = found.at
     slow = seen.delays.slow[:, mine]
     alone = int(bad[mine].sum()) == 1 and (len(mine) > 1 or found.place.kind == "pair")
