@@ -97,7 +97,8 @@ def test_summary__has_the_messages_of_programs_without_nccl(tmp_path: Path, step
 def test_summary__has_the_last_messages_of_each_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(summary, "CALLS_MAX", 100)
+    monkeypatch.setattr(summary, "CALLS_MIN", 100)
+    monkeypatch.setattr(summary, "CALLS_HOST_MAX", 0)
     source, grown = traced(tmp_path / "trace"), tmp_path / "grown"
     said = followed(source, grown, 5, agent(grown), without=OPERATIONS)
     kept, process = said.tables["messages"]["end_ns"], said.tables["messages"]["process"]
@@ -139,3 +140,33 @@ def test_summary__its_size_is_bounded(tmp_path: Path) -> None:
     one = agent(source, windows=2)
     said = one.step()
     assert len(np.unique(said.tables["calls"]["sequence"])) <= 4
+
+
+@pytest.mark.parametrize(("processes", "ranks", "calls"),
+                         [(8, 8, 8_000), (2, 2, 32_000), (8, 32, 4_000), (8, 1_024, 2_000),
+                          (32, 0, 2_000), (1, 0, 64_000)])  # fmt: skip
+def test_summary__has_more_calls_of_few_processes(processes: int, ranks: int, calls: int) -> None:
+    assert summary.most_calls(processes, ranks) == calls
+
+
+@pytest.mark.parametrize("name", ["calls", "messages"])
+def test_summary__has_all_windows_of_short_iterations(tmp_path: Path, name: str) -> None:
+    """Two ranks with 10,000 calls/s: the summary has the eight windows that are judged."""
+    source, grown = traced(tmp_path / "trace"), tmp_path / "grown"
+    made = agent(grown, windows=30)
+    followed(source, grown, 1, made, without=OPERATIONS if name == "messages" else ())
+    one = made.summary
+    count, every_ns, last_ns = 30_000, 100_000, 5_000_000_000
+    table = one.history[name]
+    times = np.tile(last_ns - np.arange(count) * every_ns, 2)
+    more = {"process": np.repeat([0, 1], count)}
+    more |= {key: times for key in ("begin_ns", "arrival_ns", "end_ns") if key in table}
+    one.history[name] = {key: column[np.zeros(2 * count, int)] for key, column in table.items()}
+    one.history[name] |= more
+    one.calls_max, one.kept_ns, one.latest_ns = summary.most_calls(2, 2), summary.KEPT_NS, last_ns
+    one._bound()
+    one.now = dict(one.history)
+    one._cut()
+    kept = np.bincount(one.now[name]["process"], minlength=2)
+    assert kept.min() >= summary.KEPT_NS // every_ns
+    assert kept.max() <= one.calls_max

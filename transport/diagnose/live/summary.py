@@ -18,6 +18,7 @@ from transport.diagnose.live.follow import Trace
 from transport.diagnose.live.layout import typed
 from transport.diagnose.live.turns import Turns
 from transport.diagnose.windows import WINDOW_MIN_NS, kinds_of, period_of
+from transport.trace.folder import number as number_of
 from transport.trace.gather import GATHERED, ProcessRecords
 from transport.trace.load import Inserter
 from transport.trace.segment import Rows
@@ -28,7 +29,9 @@ Array = NDArray[Any]
 LATE_NS = 1_000_000_000  # records of different threads come to files with such a delay
 WINDOWS = 30  # iterations that a summary keeps
 KEPT_NS = 8 * WINDOW_MIN_NS  # more iterations are kept if WINDOWS of them are shorter than this
-CALLS_MAX = 2_000  # calls of a process that a summary keeps, or messages of a program without NCCL
+# Calls of a process that a summary keeps, or messages of a program without NCCL: so many in any
+# case, and more if the host and the job, which share what is allowed, have few processes.
+CALLS_MIN, CALLS_HOST_MAX, CALLS_JOB_MAX = 2_000, 64_000, 128_000
 PENDING_MAX = 400_000  # records of one kind and process that wait for the end of their operations
 ROWS_MAX = 6_000  # at most so many rows in each of events, samples and sent
 BUCKET_NS = 20_000_000  # rounds times in `sent`; doubled while `sent` has too many rows
@@ -105,7 +108,7 @@ class Summary:
 
     bucket_ns: times of sent segments and of samples are rounded down to multiples of it. now: the
     history together with the operations that still run, cut to the last iterations: `windows` of
-    them or, if those are short, as many as begin within kept_ns.
+    them or, if those are short, as many as begin within kept_ns. calls_max: no process has more.
     """
 
     windows: int = WINDOWS
@@ -113,6 +116,7 @@ class Summary:
     window_ns: int = 60_000_000_000
     bucket_ns: int = BUCKET_NS
     late_ns: int = LATE_NS
+    calls_max: int = CALLS_MIN
     pending: dict[int, Pending] = field(default_factory=dict)
     history: dict[str, Table] = field(default_factory=dict)
     now: dict[str, Table] = field(default_factory=dict)
@@ -121,6 +125,8 @@ class Summary:
 
     def step(self, traces: dict[int, Trace]) -> None:
         """Adds the new records of each process; `traces`: by number of the process."""
+        worlds = [number_of(one.files.identity, "WORLD_SIZE") or 0 for one in traces.values()]
+        self.calls_max = most_calls(len(traces), max(worlds, default=0))
         finals: dict[int, Array] = {}
         before_ns: dict[int, int] = {}
         made = _asked(traces, self.pending, self.bucket_ns)
@@ -160,7 +166,9 @@ class Summary:
         oldest_ns = self._oldest_ns(self.history["calls"])
         messages = self.history["messages"]
         back = _places_from_the_end(messages["process"], messages["end_ns"])
-        self.history["messages"] = chosen(messages, back < CALLS_MAX)
+        late = messages["end_ns"] >= self.latest_ns - self.kept_ns
+        wanted = (back < CALLS_MIN) | (late & (back < self.calls_max))
+        self.history["messages"] = chosen(messages, wanted)
         for name in ("sent", "samples", "events", "quick"):
             table = self.history[name]
             times = table["end_ns" if name == "quick" else "time_ns"]
@@ -189,7 +197,7 @@ class Summary:
         kept = (begin >= self._oldest_ns(calls)) | (calls["end_ns"] < 0)
         kept &= begin >= _first_ns(calls, self.windows, self.kept_ns)
         back = _places_from_the_end(calls["process"], begin)
-        kept &= back < CALLS_MAX
+        kept &= back < self.calls_max
         self.now["calls"] = chosen(calls, kept)
         for where in (self.history, self.now):
             own = where["calls"]
@@ -209,6 +217,16 @@ class Summary:
         self.turns.forget(numbers)
         for name, table in self.history.items():
             self.history[name] = chosen(table, ~np.isin(table["process"], list(numbers)))
+
+
+def most_calls(processes: int, ranks: int) -> int:
+    """How many calls of a process are kept, on a host with so many, in a job of so many ranks.
+
+    They bound the summary's memory and file, and the time of the collector, which takes as long
+    for each call of the job.
+    """
+    share = min(CALLS_HOST_MAX // max(processes, 1), CALLS_JOB_MAX // max(processes, ranks, 1))
+    return max(share, CALLS_MIN)
 
 
 def _places_from_the_end(process: Array, begin: Array) -> Array:
