@@ -34,6 +34,8 @@ def test_diagnose__finds_the_slow_nic_of_the_example(tmp_path: Path) -> None:
     assert run("sim", scenario, "--trace", tmp_path / "t").exit_code == 0
     done = run("diagnose", tmp_path / "t")
     assert done.output.startswith("communication_slow: NIC of rank 21, confidence 9")
+    # Its peers have timeouts, and it records little, as it gets few messages: yet it runs.
+    assert "hang" not in done.output
 
 
 def test_diagnose__its_queries_run(tmp_path: Path) -> None:

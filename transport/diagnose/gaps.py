@@ -156,13 +156,15 @@ def _long_pauses(
 def _records(facts: Facts, wanted: Array) -> tuple[Array, Array]:
     """The process and time of each record that shows that a wanted process ran, in order.
 
-    That a message to it was acknowledged shows so, too. What comes before the first call of a
-    process is left out: live diagnosis forgets calls sooner than events.
+    That a message to it was acknowledged, or that a path to it recovered, shows so, too. What comes
+    before the first call of a process is left out: live diagnosis forgets calls sooner than events.
     """
     calls, edges = facts.calls, facts.edges
     parts = [(calls["process"], calls[name]) for name in ("begin_ns", "arrival_ns", "end_ns")]
     parts += [(edges[end], edges["end_ns"]) for end in ("source", "target")]
     parts += [(one["source"], one["time_ns"]) for one in (facts.losses, facts.downs, facts.samples)]
+    up = facts.downs["what"] == "path_up"
+    parts.append((facts.downs["target"][up], facts.downs["time_ns"][up]))
     mine = [np.isin(one, wanted) for one, _ in parts]
     process, times = (
         np.concatenate(
