@@ -7,6 +7,7 @@
 
 #include "native/plugin/comm.h"
 #include "native/plugin/plugin.h"
+#include "native/plugin/tuner/digest.h"
 
 namespace weft::nccl {
 namespace {
@@ -21,9 +22,24 @@ struct HandleTail {
   std::uint64_t attempt;
 };
 constexpr std::uint64_t kTailMagic = 0x7765'6674'7472'7931;
-static_assert(control::kHandleBytes + sizeof(HandleTail) <= kHandleBytesMax);
+// The digest of the listener's tuning rules follows.
+constexpr std::size_t kDigestAt = control::kHandleBytes + sizeof(HandleTail);
+static_assert(kDigestAt + sizeof(std::uint64_t) <= kHandleBytesMax);
 
 std::uint8_t* tail_of(void* handle) { return static_cast<std::uint8_t*>(handle) + control::kHandleBytes; }
+
+std::uint8_t* digest_in(void* handle) { return static_cast<std::uint8_t*>(handle) + kDigestAt; }
+
+// Ranks with different rules would choose different algorithms, and NCCL would hang.
+bool has_our_rules(void* handle) {
+  std::uint64_t theirs;
+  std::memcpy(&theirs, digest_in(handle), sizeof theirs);
+  if (theirs == rules_digest()) return true;
+  Session::instance().log(engine::LogLevel::warn,
+                          "cannot connect: the peer has other tuning rules. Give every rank the same WEFT_TUNE, and "
+                          "files with the same rules");
+  return false;
+}
 
 // The name under which both ends look up the policies of a traffic class in the knob traffic_classes.
 std::string policies_of(int traffic_class) { return traffic_class < 0 ? "" : "class " + std::to_string(traffic_class); }
@@ -103,7 +119,9 @@ Status listen(void* context, int device, void* handle, void** listen_comm) {
     return status;
   }
   const control::Handle own = made->listener->handle();
+  const std::uint64_t digest = rules_digest();
   std::memcpy(handle, own.bytes, control::kHandleBytes);
+  std::memcpy(digest_in(handle), &digest, sizeof digest);
   *listen_comm = Session::instance().listeners().add(std::move(made));
   if (*listen_comm != nullptr) return Status::ok;
   Session::instance().settle();
@@ -123,6 +141,7 @@ Status connect(void* context, int device, int traffic_class, void* handle, void*
   std::shared_ptr<Attempt> attempt;
   if (tail.magic == kTailMagic) attempt = session.find_attempt(tail.attempt, peer);
   if (attempt == nullptr) {
+    if (!has_our_rules(handle)) return Status::invalid_argument;
     if (const Status status = begin_attempt(context, device, traffic_class, peer, &attempt); status != Status::ok) {
       session.settle();
       return status;

@@ -203,10 +203,42 @@ void no_cuda_is_loaded(Side& side) {
   });
 }
 
+// Each rank has a file of rules; connections between ranks with different rules fail at once, as NCCL would hang later.
+// The rules count, and not the text.
+void ranks_with_other_rules_are_refused(Side& side) {
+  const char* const folder = std::getenv("RULES");
+  REQUIRE(folder != nullptr);
+  const std::string file = std::string(folder) + "/" + std::to_string(side.rank);
+  const bool same = std::getenv("RULES_SAME") != nullptr;
+  REQUIRE(::setenv("WEFT_TUNE", file.c_str(), 1) == 0);
+  side.start();
+  Handle own;
+  void* const listener = side.listen(own.bytes);
+  side.tell(own);
+  Handle peer = side.hear<Handle>();
+  if (same) {
+    const Link link = side.link_through(listener, peer);
+    exchange(side, link, {0, 1000});
+    side.barrier();
+    side.unlink(link);
+  } else {
+    void* comm = nullptr;
+    REQUIRE(side.net.connect(side.context, 0, peer.bytes, &comm) == Result::invalid_argument);
+    REQUIRE(comm == nullptr);
+    // A connection to itself works.
+    const Link link = side.link_through(listener, own);
+    side.barrier();
+    side.unlink(link);
+  }
+  REQUIRE(side.net.close_listen(listener) == Result::success);
+  side.stop();
+}
+
 }  // namespace
 
 const Scenarios& process_scenarios() {
   static const Scenarios all = {
+      {"ranks_with_other_rules_are_refused", ranks_with_other_rules_are_refused},
       {"threads_share_the_plugin", threads_share_the_plugin},
       {"unloading_while_threads_run", unloading_while_threads_run},
       {"closed_connections_leave_nothing", closed_connections_leave_nothing},

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import PATIENCE_S
+from .conftest import PATIENCE_S, Play
 
 ALL_GATHER, ALL_REDUCE = 2, 4
 TREE, RING, LL, LL128, SIMPLE = 0, 1, 0, 1, 2
@@ -116,6 +116,25 @@ def test_tuner__folders_and_pipes_are_no_files(plugin: Path, tmp_path: Path) -> 
     os.mkfifo(tmp_path / "pipe")
     for file in (tmp_path, tmp_path / "pipe"):
         assert run(plugin, 5, [], WEFT_TUNE=str(file))["status"] == INVALID_USAGE
+
+
+@pytest.mark.parametrize("other", [FILE.replace("ll 3", "ll 2"), None, "weft_tune 1\n"])
+def test_tuner__ranks_with_other_rules_are_refused(
+    play: Play, plugin: Path, tmp_path: Path, other: str | None
+) -> None:
+    (tmp_path / "0").write_text(FILE)
+    if other is not None:
+        (tmp_path / "1").write_text(other)
+    done = play(plugin, 12, 2, "ranks_with_other_rules_are_refused", RULES=str(tmp_path))
+    assert done.stderr.count("the peer has other tuning rules. Give every rank the same") == 2
+
+
+def test_tuner__equal_rules_need_not_be_equal_texts(
+    play: Play, plugin: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "0").write_text(FILE)
+    (tmp_path / "1").write_text(FILE.replace("all_gather", "# a comment\nall_gather"))
+    play(plugin, 12, 2, "ranks_with_other_rules_are_refused", RULES=str(tmp_path), RULES_SAME="1")
 
 
 if __name__ == "__main__":

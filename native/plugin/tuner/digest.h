@@ -1,0 +1,17 @@
+// Tells ranks with different tuning rules apart before they choose differently, after which NCCL would hang.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "native/plugin/tuner/table.h"
+
+namespace weft::nccl {
+
+// A number of the rules, equal for equal rules; never 0.
+std::uint64_t digest_of(const std::vector<Rule>& rules) noexcept;
+
+// That of WEFT_TUNE's file, which is read once; 0: there is none. 1: it cannot be read.
+std::uint64_t rules_digest() noexcept;
+
+}  // namespace weft::nccl
