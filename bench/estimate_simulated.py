@@ -6,11 +6,13 @@ to a few small numbers of ranks; larger ones are held out.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from bench.lib.common import Config, document, emit, interruptible, json_option, rounds
+from bench.lib.record import read
 from transport.estimate.calibrate import fit
 from transport.estimate.check import Compared, compared, summary_of
 from transport.estimate.samples import Sample
@@ -68,6 +70,15 @@ def sampled(ranks: tuple[int, ...], rate: str, segment: int, found: list[Sample]
                     found.append(Sample(name, count, count, float(size), float(ns), algorithm))
 
 
+def recorded(rows: list[Config], ranks: tuple[int, ...]) -> list[Sample]:
+    """The samples of a result that was recorded."""
+    return [
+        Sample(row["operation"], row["ranks"], row["ranks"], row["size_bytes"],
+               row["simulated_us"] * 1e3, OPERATIONS[row["operation"]][1])
+        for row in rows if row["ranks"] in ranks
+    ]  # fmt: skip
+
+
 def row_of(one: Compared, is_held_out: bool) -> Config:
     sample = one.sample
     return {
@@ -83,15 +94,24 @@ def row_of(one: Compared, is_held_out: bool) -> Config:
 @click.option("--rate", default="100 Gb/s", show_default=True, help="Of every link.")
 @click.option("--segment", default=16_384, show_default=True, type=click.IntRange(512, 65_536),
               help="Bytes of a simulated packet.")  # fmt: skip
+@click.option("--simulated", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="Take the simulated times of this result: simulate nothing.")  # fmt: skip
 @json_option
-def command(ranks_max: int, rate: str, segment: int, json_path: str | None) -> None:
+def command(
+    ranks_max: int, rate: str, segment: int, simulated: Path | None, json_path: str | None
+) -> None:
     """Compares estimated operations with simulated ones, of 8 to 1,024 ranks."""
     small: list[Sample] = []
     large: list[Sample] = []
     held_out = tuple(count for count in HELD_OUT if count <= ranks_max)
     with interruptible() as cut:
-        sampled(FITTED, rate, segment, small)
-        sampled(held_out, rate, segment, large)
+        if simulated is not None:
+            before = read(simulated)
+            rate, segment = before["rate"], before["segment"]
+            small, large = (recorded(before["rows"], ranks) for ranks in (FITTED, held_out))
+        else:
+            sampled(FITTED, rate, segment, small)
+            sampled(held_out, rate, segment, large)
     if not large:
         raise click.ClickException("nothing was simulated beyond the fit")
     network = fit(small, "simulated", "estimate_simulated").network

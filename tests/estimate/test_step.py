@@ -8,7 +8,7 @@ from transport.estimate.computation import of_gpu
 from transport.estimate.gpus import Gpu
 from transport.estimate.memory import memory_of
 from transport.estimate.models import PRESETS, Model
-from transport.estimate.networks import Link, Network, Protocol, Slowdown
+from transport.estimate.networks import Link, Network, Protocol, Slowdown, of_links
 from transport.estimate.plan import Plan, PlanError
 from transport.estimate.schedule import COMPUTE, ScheduleError, Task, exposed_ns, run
 from transport.estimate.step import Step, order
@@ -169,6 +169,32 @@ def test_sharded__moves_half_as_much_again_as_data_parallelism() -> None:
         step.build()
         moved.append(sum(task.sent.terms.between_bytes for task in step.tasks if task.sent))
     assert moved[1] / moved[0] == pytest.approx(1.5, rel=0.1)  # embeddings are gathered once
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_experts__are_reduced_by_the_ranks_that_have_the_same_ones(zero: int) -> None:
+    model = PRESETS["mixtral-8x7b"]
+    for expert, copies in ((1, 0), (4, 4)):
+        plan = Plan(data=16, expert=expert, zero=zero, global_batch=16)
+        found = train(model, plan, GPU, network())
+        rows = {row.kind: row for row in found.rows}
+        assert ("experts' gradients" in rows) == (copies > 0)
+        if copies:
+            each = model.experts * model.expert_parameters / expert
+            assert rows["experts' gradients"].ranks == copies
+            assert rows["experts' gradients"].bytes == pytest.approx(each * plan.gradient_bytes)
+            assert rows["gradients"].ranks == 16
+        if copies and zero:
+            assert rows["experts' parameters"].ranks == copies
+    alone = train(model, Plan(data=8, expert=8, global_batch=8), GPU, network())
+    assert "experts' gradients" not in {row.kind for row in alone.rows}  # each rank has its own
+
+
+def test_train__nodes_that_are_not_full_are_refused() -> None:
+    eight = of_links("ethernet-100", "nvlink4", 8)
+    assert train(SMALL, Plan(data=4, global_batch=4), GPU, eight).step_ns > 0
+    with pytest.raises(PlanError, match="data: 12 GPUs in all: a multiple of the 8 GPUs"):
+        train(SMALL, Plan(data=12, global_batch=12), GPU, eight)
 
 
 def test_memory__of_mixed_precision_is_sixteen_bytes_a_parameter() -> None:

@@ -29,6 +29,7 @@ ALGORITHMS = {
 # Trees and chains pass data on in chunks, so the last rank gets its first one after as many chunks
 # as there are steps. NCCL's are 512 KiB at most, and smaller where that fills its pipeline.
 CHUNK_BYTES = 128 << 10
+PAIRS_AT_ONCE = 8  # sends of an AllToAll; NCCL puts so many into a batch of work (2.22 and later)
 
 
 class ShapeError(ValueError):
@@ -133,15 +134,16 @@ def _tree(ranks: int, nodes: int, size_bytes: float) -> Terms:
 
 
 def _pairs(operation: str, ranks: int, nodes: int, size_bytes: float) -> Terms:
-    """Every rank sends to every other one at the same time; a send is one message between nodes."""
+    """Every rank sends to every other one, PAIRS_AT_ONCE at a time; a send is one message."""
     per_node = ranks / nodes
     if operation == "send":
         away = nodes > 1
         return Terms(0 if away else 1, 1 if away else 0, 0.0 if away else size_bytes,
                      size_bytes if away else 0.0)  # fmt: skip
     part = size_bytes / ranks
+    turns = math.ceil((ranks - 1) / PAIRS_AT_ONCE)
     return Terms(
-        inside_steps=1 if nodes == 1 else 0, between_steps=1 if nodes > 1 else 0,
+        inside_steps=turns if nodes == 1 else 0, between_steps=turns if nodes > 1 else 0,
         inside_bytes=part * (per_node - 1), between_bytes=part * (ranks - per_node),
     )  # fmt: skip
 

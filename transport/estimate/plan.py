@@ -67,11 +67,15 @@ class Plan:
         return self.global_batch // (self.data * self.micro_batch)
 
     def group(self, name: str) -> Group:
-        """The communicator of tensor, context, data, expert or pipeline parallelism."""
-        strides = {"tensor": 1, "context": self.tensor, "data": self.tensor * self.context,
-                   "expert": self.tensor * self.context,
-                   "pipeline": self.tensor * self.context * self.data}  # fmt: skip
-        return Group(getattr(self, name), strides[name])
+        """The communicator of tensor, context, data, expert or pipeline parallelism.
+
+        copies: the data parallel ranks that have the same experts.
+        """
+        one = self.tensor * self.context
+        strides = {"tensor": 1, "context": self.tensor, "data": one, "expert": one,
+                   "copies": one * self.expert, "pipeline": one * self.data}  # fmt: skip
+        ranks = self.data // self.expert if name == "copies" else getattr(self, name)
+        return Group(ranks, strides[name])
 
     def check(self, model: Model) -> None:
         """Raises PlanError, with what to change, if the plan does not fit."""

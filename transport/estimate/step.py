@@ -168,7 +168,7 @@ class Step:
                     # PyTorch's FSDP waits until the buffer of gradients is free again.
                     wait.append(reduced[buckets - 2])
             whole = f"{name} layer {layer}"
-            made = self.layer_parameters * self.plan.gradient_bytes
+            made = self.shared_parameters * self.plan.gradient_bytes
             parts = 1 if reduced is None else self._parts_of(made)
             for part in range(parts):
                 one = whole if part == parts - 1 else f"{whole} part {part}"
@@ -186,6 +186,8 @@ class Step:
                         self._reduce(f"{name} gradients {buckets}", stage, bucket_bytes, one)
                     )
                     bucket_bytes, buckets = 0.0, buckets + 1
+            if reduced is not None and self.expert_parameters:
+                reduced.append(self._reduce_experts(f"{name} experts {layer}", stage, whole))
             self._between_parts(whole, stage, sums, passes)
 
     def _layer_ns(self, chunk: int, layer: int, passes: float, reduces: bool) -> float:
@@ -246,17 +248,36 @@ class Step:
 
     def _gather(self, name: str, stage: int, owner: str, layer: int, after: list[str]) -> str:
         """FSDP: the parameters of a layer. One layer is gathered ahead of the one that computes."""
-        size = self.layer_parameters * self.plan.value_bytes
-        sent = self.message("parameters", "all_gather", self.plan.group("data"), size)
+        value_bytes = self.plan.value_bytes
         wait = [f"{owner} layer {layer - 2}"] if layer >= 2 else after
+        if size := self.expert_parameters * value_bytes:
+            sent = self.message(
+                "experts' parameters", "all_gather", self.plan.group("copies"), size
+            )
+            kind = "experts' parameters"
+            wait = [self.send(f"{name} experts", stage, "data", kind, sent, wait)]
+        size = self.shared_parameters * value_bytes
+        sent = self.message("parameters", "all_gather", self.plan.group("data"), size)
         return self.send(name, stage, "data", "parameters", sent, wait)
 
     @property
-    def layer_parameters(self) -> float:
-        """Parameters of a layer that a GPU has, if data parallel ranks do not split them."""
+    def shared_parameters(self) -> float:
+        """Parameters of a layer that all data parallel ranks have, if they do not split them."""
         model, plan = self.model, self.plan
-        experts = model.experts * model.expert_parameters / plan.expert
+        experts = model.experts * model.expert_parameters if plan.expert == 1 else 0.0
         return (model.attention_parameters + experts) / plan.tensor
+
+    @property
+    def expert_parameters(self) -> float:
+        """Those of the experts that a GPU has, if not all have the same ones."""
+        model, plan = self.model, self.plan
+        if plan.expert == 1:
+            return 0.0
+        return model.experts * model.expert_parameters / plan.expert / plan.tensor
+
+    @property
+    def layer_parameters(self) -> float:
+        return self.shared_parameters + self.expert_parameters
 
     def ends_parameters(self, chunk: int) -> tuple[float, float]:
         """Parameters of the embedding and of the logits that a GPU with the chunk has."""
@@ -270,6 +291,12 @@ class Step:
         sent = self.message("gradients", operation, self.plan.group("data"), size_bytes)
         return self.send(name, stage, "data", "gradients", sent, [after])
 
+    def _reduce_experts(self, name: str, stage: int, after: str) -> str:
+        operation = "all_reduce" if self.plan.zero == 0 else "reduce_scatter"
+        size, kind = self.expert_parameters * self.plan.gradient_bytes, "experts' gradients"
+        sent = self.message(kind, operation, self.plan.group("copies"), size)
+        return self.send(name, stage, "data", kind, sent, [after])
+
     def _send(self, name: str, stage: int, way: str, after: str) -> None:
         """Activations, or their gradients, go to the next stage."""
         size = self.tokens * self.model.hidden * self.plan.value_bytes
@@ -281,15 +308,20 @@ class Step:
         """Reads and writes the state of its part of the parameters; ZeRO then gathers them."""
         plan = self.plan
         chunks = range(stage, self.last_chunk + 1, plan.pipeline)
-        held = sum(self.layers_of(one) * self.layer_parameters + sum(self.ends_parameters(one))
-                   for one in chunks)  # fmt: skip
-        mine = held / (plan.data if plan.zero else 1)
+        layers = sum(self.layers_of(one) for one in chunks)
+        shared = layers * self.shared_parameters
+        shared += sum(sum(self.ends_parameters(one)) for one in chunks)
+        experts = layers * self.expert_parameters
+        held = [("parameters", "data", shared), ("experts' parameters", "copies", experts)]
+        mine = sum(count / (plan.group(group).ranks if plan.zero else 1)
+                   for _, group, count in held)  # fmt: skip
         ns = mine * self.computation.update_ns
         done = self.add(f"optimizer {stage}", stage, MAIN, COMPUTE, ns, reduced)
-        if plan.zero in (1, 2):
-            size = held * plan.value_bytes
-            sent = self.message("parameters", "all_gather", plan.group("data"), size)
-            self.send(f"parameters {stage}", stage, "data", "parameters", sent, [done])
+        for kind, group, count in held if plan.zero in (1, 2) else ():
+            if count:
+                size = count * plan.value_bytes
+                sent = self.message(kind, "all_gather", plan.group(group), size)
+                self.send(f"{kind} {stage}", stage, "data", kind, sent, [done])
 
 
 def ns_of(sent: Estimate | None) -> float:

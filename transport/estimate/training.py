@@ -11,7 +11,7 @@ from transport.estimate.gpus import Gpu
 from transport.estimate.memory import Memory, memory_of
 from transport.estimate.models import Model
 from transport.estimate.networks import Link, Network
-from transport.estimate.plan import Plan
+from transport.estimate.plan import Plan, PlanError
 from transport.estimate.schedule import COMPUTE, Task, Timed, exposed_ns, run
 from transport.estimate.step import Step
 
@@ -75,6 +75,10 @@ def train(
     computation: as measured on one GPU; None: from the GPU's peak.
     """
     plan.check(model)
+    each = network.gpus_per_node
+    if plan.gpus > each and plan.gpus % each:
+        raise PlanError(f"data: {plan.gpus} GPUs in all: a multiple of the {each} GPUs of a node, "
+                        "or fewer")  # fmt: skip
     computation = computation or of_gpu(model, plan, gpu)
     step = Step(model, plan, computation, network)
     tasks = step.build()
