@@ -25,12 +25,13 @@ from bench.lib.plan_size import measure_size
 from transport.cli.lab import told
 from transport.lab import Lab, LabModel, Link
 from transport.plan import planfile
-from transport.plan.assign import assign
+from transport.plan.bases import assign_ports
 from transport.plan.demand import of_ring
 from transport.plan.hops import found
 from transport.plan.probe import End, Flow, Limits, Prober, grid, udp_socket
 
 PORT, BASE = 7000, 20_000
+PAIRS = 256  # of ports that are probed for two hosts, at least
 MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
 WARM_S = 1.5
 COLUMNS = ("ports", "path_policy", "round", "share", "busiest", "mbytes_per_s")
@@ -141,21 +142,26 @@ def measure(lab: Lab, hosts: list[str], settings: dict[str, str], seconds: float
     }
 
 
-def planned(lab: Lab, hosts: list[str], paths: int, file: Path) -> tuple[float, float]:
-    """Probes, assigns and writes the plan; returns the seconds of probing and of assigning."""
+def planned(lab: Lab, hosts: list[str], paths: int, file: Path) -> tuple[float, float, int]:
+    """Probes, assigns and writes the plan; returns the seconds of both, and the first port.
+
+    Of few ports it probes several ranges, as their pairs may lead over some spines only.
+    """
     ends = [End(one, lab.address(one), partial(lab.call, one, udp_socket)) for one in hosts]
-    numbers = range(BASE, BASE + paths)
+    ranges = [range(at, at + paths)
+              for at in range(BASE, BASE + max(paths, PAIRS // paths), paths)]  # fmt: skip
     pairs = [(at, (at + step) % len(hosts)) for at in range(len(hosts)) for step in (1, -1)]
     flows = [Flow(*ends_, *two) for ends_ in dict.fromkeys(pairs)
-             for two in grid(numbers, numbers, 256)]  # fmt: skip
+             for ports in ranges for two in grid(ports, ports, 256)]  # fmt: skip
     names = {end.address: end.node for wire in lab.plan.wires for end in wire.ends}
     begin_s = time.monotonic()
     with Prober(ends, flows, Limits()) as prober:
         routes = found(ends, prober.run(), names).routes
     probed_s = time.monotonic()
-    made = assign(routes, of_ring(hosts), paths=paths)
+    base, made = assign_ports(routes, of_ring(hosts), paths=paths)
+    assert base is not None
     planfile.write(planfile.Plan(routes.fingerprint(), {"ring": made.pairs}), file)
-    return probed_s - begin_s, time.monotonic() - probed_s
+    return probed_s - begin_s, time.monotonic() - probed_s, base
 
 
 @click.command("plan")
@@ -198,8 +204,8 @@ def command(
     ):
         names = [f"host{at}" for at in range(hosts)]
         file = Path(folder) / "plan.json"
-        probe_s, assign_s = planned(lab, names, paths, file)
-        plan = {"WEFT_PLAN": str(file), "WEFT_PORT_BASE": str(BASE)}
+        probe_s, assign_s, base = planned(lab, names, paths, file)
+        plan = {"WEFT_PLAN": str(file), "WEFT_PORT_BASE": str(base)}
         if cuts:
             rows += [measure_cut(lab, Path(folder), clean | plan) for _ in range(repeats)]
         for turn in range(0 if cuts else repeats):

@@ -89,7 +89,7 @@ def command(
     from transport.errors import InvalidArgumentError
     from transport.plan import planfile
     from transport.plan import routes as files
-    from transport.plan.assign import assign
+    from transport.plan.bases import assign_ports
 
     try:
         known = files.merged([files.read(one) for one in routes])
@@ -100,15 +100,21 @@ def command(
         name = fabric or known.fingerprint()
         with planfile.changing(plan_file, name, wait_s=wait) as plan:
             base = plan.load(without=job)
-            result = assign(known, sent, paths=paths, engines=engines, avoid=avoid, base=base)
+            first, result = assign_ports(
+                known, sent, paths=paths, engines=engines, avoid=avoid, base=base
+            )
             planfile.write(plan.with_job(job, result.pairs), plan_file)
     except InvalidArgumentError as error:
         raise click.ClickException(str(error)) from None
     others = sorted(set(plan.jobs) - {job})
     if json_path is not None:
-        write_json(document(result, job, plan.fabric, others), json_path)
+        made = document(result, job, plan.fabric, others)
+        write_json(made | {"port_base": first}, json_path)
     else:
         show(result, job, plan_file, others)
+        if first is not None:
+            click.echo(f"run the job with WEFT_PLAN={plan_file} WEFT_PORT_BASE={first} "
+                       f"WEFT_PATHS={paths} WEFT_ENGINES={engines}")  # fmt: skip
 
 
 def is_link(name: str, routes: Routes) -> bool:

@@ -89,9 +89,12 @@ def flows_of(ends: list[End], sources: int, pairs: list[tuple[int, int]]) -> lis
     "--ports", type=click.IntRange(1, PORTS_MAX), default=8, show_default=True,
     help="UDP ports of each NIC, from --port-base: engines times paths of a process.",
 )  # fmt: skip
+@click.option("--ranges", type=click.IntRange(1, 256), default=1, show_default=True,
+              help="So many ranges of --ports ports, of which assign takes the best: for jobs of "
+              "few paths.")  # fmt: skip
 @click.option(
     "--pairs", type=click.IntRange(1, 1 << 20), metavar="N",
-    help="Pairs of ports probed for each pair of NICs; all of them, but at most 256.",
+    help="Pairs of ports probed for each pair of NICs and range; all, but at most 256.",
 )  # fmt: skip
 @click.option("--samples", type=click.IntRange(1, 1_000), default=3, show_default=True,
               help="Probes of each flow and hop; more find weaker losses.")  # fmt: skip
@@ -111,8 +114,8 @@ def flows_of(ends: list[End], sources: int, pairs: list[tuple[int, int]]) -> lis
 @json_option
 def command(
     to: tuple[str, ...], from_: str | None, lab: str | None, port_base: int, ports: int,
-    pairs: int | None, names: Path | None, fabric: str, output: Path, json_path: str | None,
-    **bounds: Any,
+    ranges: int, pairs: int | None, names: Path | None, fabric: str, output: Path,
+    json_path: str | None, **bounds: Any,
 ) -> None:  # fmt: skip
     """Find which pairs of UDP ports lead over which links, and write routes.json.
 
@@ -124,11 +127,17 @@ def command(
     from transport.plan.hops import found, read_names
     from transport.plan.probe import ProbeError, Prober, grid
 
-    if port_base + ports > 65_536:
-        raise click.UsageError(f"--port-base {port_base} and {ports} ports end above 65535")
-    numbers = range(port_base, port_base + ports)
+    end = port_base + ports * ranges
+    if end > 65_536:
+        raise click.UsageError(
+            f"--port-base {port_base} and {end - port_base} ports end above 65535"
+        )
+    if ports * ranges > PORTS_MAX:
+        raise click.UsageError(f"--ranges {ranges}: {ports * ranges} ports: at most {PORTS_MAX}")
+    each = [range(first, first + ports) for first in range(port_base, end, ports)]
     ends, sources, known = chosen(to, from_, lab)
-    flows = flows_of(ends, sources, grid(numbers, numbers, pairs or 256))
+    wanted = [pair for numbers in each for pair in grid(numbers, numbers, pairs or 256)]
+    flows = flows_of(ends, sources, wanted)
     if not flows:
         raise click.UsageError("nothing to probe: give the address of another host of the side")
     try:
