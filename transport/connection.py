@@ -33,6 +33,9 @@ from transport.policy_choice import (
 from transport.reactor import Reactor
 from transport.timeouts import deadline, patience
 
+# Types of buffers that need no look at what else they may be, as arrays on a GPU.
+_PLAIN = frozenset((bytes, bytearray, memoryview))
+
 
 class Handle:
     """A send or receive in progress.
@@ -79,7 +82,10 @@ class Handle:
 
         Raises TimedOutError after `timeout_s` seconds (None: no limit); the operation goes on.
         """
-        until = deadline(timeout_s)
+        until = None if timeout_s is None else deadline(timeout_s)
+        bytes_moved = self._request.outcome()
+        if bytes_moved >= 0:
+            return bytes_moved
         left_ns = -1 if until is None else int(max(until - time.monotonic(), 0.0) * 1e9)
         status = self._request.wait(left_ns)
         if status == TIMED_OUT:
@@ -152,12 +158,20 @@ class Connection(AsyncCloses):
         `memory`: the registration (Endpoint.register) that contains `buf`; the NIC then reads `buf`
         without a copy.
         """
+        if memory is None and stream is None and type(buf) in _PLAIN:
+            handle = self._start_plain(buf, receive=False)
+            if handle is not None:
+                return handle
         return self._start(self._part(buf, False, memory, stream), receive=False)
 
     def irecv_into(
         self, buf: Buffer, *, memory: Memory | None = None, stream: object = None
     ) -> Handle:
         """Starts a receive into the writable `buf` and returns at once. `memory`: as for isend."""
+        if memory is None and stream is None and type(buf) in _PLAIN:
+            handle = self._start_plain(buf, receive=True)
+            if handle is not None:
+                return handle
         return self._start(self._part(buf, True, memory, stream), receive=True)
 
     def irecv(self, max_bytes: int) -> Handle:
@@ -198,6 +212,15 @@ class Connection(AsyncCloses):
         connection. To wait in steps, use irecv_into() and Handle.wait().
         """
         deadline(timeout_s)  # refuses an invalid timeout before anything is posted
+        if memory is None and stream is None and type(buf) in _PLAIN:
+            handle = self._start_plain(buf, receive=True)
+            if handle is not None:
+                try:
+                    return handle.wait(timeout_s)
+                except BaseException:
+                    self._withdraw(handle, native.Buffer(buf, "buf", True))
+                    del buf, handle  # the traceback keeps this frame, and must not keep the buffer
+                    raise
         part = self._part(buf, True, memory, stream)
         handle = self._start(part, receive=True)
         try:
@@ -359,6 +382,28 @@ class Connection(AsyncCloses):
             raise ConnectionClosedError(self._gone)
         return part_of(self._runtime, buf, writable, memory, stream)
 
+    def _start_plain(self, buf: object, *, receive: bool) -> Handle | None:
+        """Starts a message of plain memory, in one call of the extension.
+
+        None: `buf` gives no memory at once, and the long way says why or copies it.
+        """
+        if self._closed:
+            raise ConnectionClosedError(self._gone)
+        request = self._native.post_plain(buf, receive)
+        if request is None:
+            return None
+        name = "receive" if receive else "send"
+        if isinstance(request, int):
+            raise self._refused(name, request)
+        return Handle(self, name, request)
+
+    @staticmethod
+    def _refused(name: str, status: int) -> WeftError:
+        if status == WOULD_BLOCK:
+            text = f"{name}: the backlog is full (WEFT_POSTS_MAX); wait for a handle first"
+            return WouldBlockError(text)
+        return error_for(status, name)
+
     def _start(self, part: Part, *, receive: bool) -> Handle:
         if self._closed:
             raise ConnectionClosedError(self._gone)
@@ -371,11 +416,8 @@ class Connection(AsyncCloses):
                 status, request = post(part.buffer, part.memory)
         except ValueError as error:  # the registration belongs to another endpoint
             raise InvalidArgumentError(str(error)) from None
-        if status == WOULD_BLOCK:
-            text = f"{name}: the backlog is full (WEFT_POSTS_MAX); wait for a handle first"
-            raise WouldBlockError(text)
         if request is None:
-            raise error_for(status, name)
+            raise self._refused(name, status)
         return Handle(self, name, request)
 
     def _withdraw(self, handle: Handle, memory: native.Buffer | native.DeviceBuffer) -> None:

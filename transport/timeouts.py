@@ -19,7 +19,8 @@ def patience(timeout_s: float | None) -> float | None:
     if timeout_s is None:
         return None
     given: object = timeout_s  # a caller without a type checker may pass any object
-    if not isinstance(given, Real):
+    # The first is quicker, and true of nearly all.
+    if type(given) not in (int, float) and not isinstance(given, Real):
         kind = type(given).__name__
         raise TypeError(f"timeout_s: must be a number of seconds or None, not {kind}")
     if not timeout_s >= 0:

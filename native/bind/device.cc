@@ -300,6 +300,14 @@ void bind_device(py::module_& module) {
       .def_property_readonly("nbytes", &P::bytes)
       .def_property_readonly("error", &P::error)
       .def(
+          "outcome",
+          [](P& self) {
+            if (!self.settled()) return std::int64_t{-1};
+            if (self.status() != Status::ok) return std::int64_t{-2} - code(self.status());
+            return static_cast<std::int64_t>(self.bytes());
+          },
+          "Its bytes once it is done; -1: not done; below: -2 minus the status code.")
+      .def(
           "wait", [](P& self, std::int64_t timeout_ns) { return code(self.wait(timeout_ns)); },
           "Status code: ok when done, timed_out when not; a negative timeout waits forever.", py::arg("timeout_ns"))
       .def("wait_on", &P::wait_on,

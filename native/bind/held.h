@@ -44,6 +44,16 @@ class Buffer {
     throw py::value_error(argument + (contiguous ? ": this " + type + " is read-only, and must be writable"
                                                  : ": this " + type + " is not contiguous in memory"));
   }
+  // Of an object that gives its memory at once, without reasons if it does not: null then.
+  static std::shared_ptr<Buffer> plain(const py::object& object, bool writable) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(object.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) == 0) {
+      return std::make_shared<Buffer>(view);
+    }
+    PyErr_Clear();
+    return nullptr;
+  }
+  explicit Buffer(const Py_buffer& view) : view_(view) {}
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() { PyBuffer_Release(&view_); }
@@ -155,6 +165,12 @@ class Posted {
   bool done() const { return message_ == nullptr || message_->done(); }
   Status status() const { return message_ == nullptr ? Status::ok : message_->status(); }
   std::size_t bytes() const { return message_ == nullptr || !message_->done() ? 0 : message_->bytes(); }
+  // The bytes once it is done; -1 before, and below if it failed: -2 minus the status.
+  std::int64_t outcome() {
+    if (!settled()) return -1;
+    if (const Status result = status(); result != Status::ok) return -2 - code(result);
+    return static_cast<std::int64_t>(bytes());
+  }
   bool settled() {
     if (!done()) return false;
     buffer_.reset();

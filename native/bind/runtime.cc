@@ -49,6 +49,20 @@ class BoundConnection {
     return start(connection, std::move(held), memory, std::move(place), receive);
   }
 
+  // What post() does for memory that needs no more than that, in one call: the request, the status why there is none,
+  // or None if `object` is no plain memory.
+  py::object post_plain(const py::object& object, bool receive) {
+    const std::shared_ptr<message::Connection> connection = usable();
+    if (connection == nullptr) return py::int_(code(unusable()));
+    std::shared_ptr<Buffer> buffer = Buffer::plain(object, receive);
+    if (buffer == nullptr) return py::none();
+    message::HostBuffer place{buffer->data(), buffer->bytes(), 0, {}};
+    std::shared_ptr<Posted> posted;
+    const Status status = start(connection, std::move(buffer), nullptr, std::move(place), receive, &posted);
+    if (status != Status::ok) return py::int_(code(status));
+    return py::cast(std::move(posted));
+  }
+
   py::tuple post_device(const std::shared_ptr<DeviceBuffer>& buffer, const Registered& memory, bool receive) {
     const std::shared_ptr<message::Connection> connection = usable();
     if (connection == nullptr) return py::make_tuple(code(unusable()), nullptr);
@@ -152,17 +166,26 @@ class BoundConnection {
 
   // Adds the request to the list before it is posted, so that the buffer outlives the engine's use even if memory runs
   // out in between.
-  py::tuple start(const std::shared_ptr<message::Connection>& connection, std::shared_ptr<const void> held,
-                  const Registered& memory, message::HostBuffer place, bool receive) {
+  Status start(const std::shared_ptr<message::Connection>& connection, std::shared_ptr<const void> held,
+               const Registered& memory, message::HostBuffer place, bool receive, std::shared_ptr<Posted>* out) {
     Lane& lane = lanes_[receive ? 1 : 0];
     reap(&lane);
-    const auto posted = std::make_shared<Posted>(home_, std::move(held), memory);
+    auto posted = std::make_shared<Posted>(home_, std::move(held), memory);
     lane.push_back(posted);
     const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
     const Status status = posted->begin(*connection, way, std::move(place));
-    if (status == Status::ok) return py::make_tuple(code(status), posted);
-    lane.remove(posted);
-    return py::make_tuple(code(status), nullptr);
+    if (status == Status::ok) {
+      *out = std::move(posted);
+    } else {
+      lane.remove(posted);
+    }
+    return status;
+  }
+  py::tuple start(const std::shared_ptr<message::Connection>& connection, std::shared_ptr<const void> held,
+                  const Registered& memory, message::HostBuffer place, bool receive) {
+    std::shared_ptr<Posted> posted;
+    const Status status = start(connection, std::move(held), memory, std::move(place), receive, &posted);
+    return py::make_tuple(code(status), std::move(posted));
   }
 
   void keep_counters() noexcept {
@@ -357,6 +380,7 @@ void bind_requests(py::module_& module) {
       .def_property_readonly("done", &Posted::done)
       .def_property_readonly("status", [](const Posted& self) { return code(self.status()); })
       .def_property_readonly("nbytes", &Posted::bytes)
+      .def("outcome", &Posted::outcome, "Its bytes once it is done; -1: not done; below: -2 minus the status code.")
       .def(
           "wait", [](Posted& self, std::int64_t timeout_ns) { return code(self.wait(timeout_ns)); },
           "Status code: ok when done, timed_out when not; a negative timeout waits forever.", py::arg("timeout_ns"));
@@ -365,6 +389,9 @@ void bind_requests(py::module_& module) {
 void bind_connections(py::module_& module) {
   using C = BoundConnection;
   py::class_<C>(module, "Connection", "A connection. It keeps posted requests until they are done.")
+      .def("post_plain", &C::post_plain,
+           "The request, a status code if there is none, or None if `buffer` is no plain memory.", py::arg("buffer"),
+           py::arg("receive"))
       .def(
           "post_send",
           [](C& self, const std::shared_ptr<Buffer>& buffer, const Registered& memory) {
