@@ -11,6 +11,7 @@ from tests.plan.support import clos
 from transport.cli import weft
 from transport.plan.assign import AssignError, assign
 from transport.plan.bases import assign_ports, bases_of, narrowed
+from transport.plan.planfile import Plan
 from transport.plan.routes import Routes
 
 PATHS, RANGES, FIRST = 4, 16, 20_000
@@ -61,6 +62,49 @@ def test_assign_ports__ranges_that_lack_a_pair_are_passed_over() -> None:
     none = {key: way for key, way in gone.items() if key[:2] != ("host0", "host1")}
     with pytest.raises(AssignError, match="no way from host0 to host1"):
         assign_ports(replace(routes, of=none, ports=ports), RING, paths=PATHS)
+
+
+def test_assign_ports__other_jobs_keep_their_ports() -> None:
+    routes = probed(4)
+    first, made = assign_ports(routes, RING, paths=PATHS)
+    plan = Plan("fabric", {"a": made.pairs})
+    other, again = assign_ports(routes, RING, paths=PATHS, taken=plan.ports())
+    assert other != first
+    assert not again.notes
+    assert assign_ports(routes, RING, paths=PATHS, taken=plan.ports(without="a"))[0] == first
+    every = {(address, port) for address in routes.addresses.values()
+             for port in range(FIRST, FIRST + PATHS * RANGES)}  # fmt: skip
+    again = assign_ports(routes, RING, paths=PATHS, taken=every)[1]
+    assert "probe more --ranges" in again.notes[-1]
+
+
+def moved(routes: Routes, by: dict[str, int]) -> Routes:
+    """The routes with the ports of some hosts moved."""
+    ports = {(source, target, path): (near + by.get(source, 0), far + by.get(target, 0))
+             for (source, target, path), (near, far) in routes.ports.items()}  # fmt: skip
+    return replace(routes, ports=ports)
+
+
+def test_assign_ports__hosts_may_have_ports_of_their_own() -> None:
+    few = narrowed(probed(1), FIRST, PATHS)
+    own = moved(few, {"host1": 1_000, "host3": 1_000})
+    base, made = assign_ports(own, RING, paths=PATHS)
+    assert base is None
+    assert made.busiest_bytes == assign(few, RING, paths=PATHS).busiest_bytes
+    with pytest.raises(AssignError, match="hosts were probed with different ports"):
+        assign_ports(moved(probed(1), {"host1": 1_000}), RING, paths=PATHS)
+
+
+def test_assign_ports__a_job_has_ports_next_to_each_other() -> None:
+    routes = probed(1)
+    apart = {key: (near + 996 * (near >= FIRST + PATHS), far + 996 * (far >= FIRST + PATHS))
+             for key, (near, far) in routes.ports.items()
+             if near < FIRST + 2 * PATHS and far < FIRST + 2 * PATHS}  # fmt: skip
+    gap = replace(routes, of={key: routes.of[key] for key in apart}, ports=apart)
+    with pytest.raises(AssignError, match="not next to each other: weft plan probe --ports 8"):
+        assign_ports(gap, RING, paths=8)
+    with pytest.raises(AssignError, match="no 5 ports next to each other were probed"):
+        assign_ports(gap, RING, paths=5)
 
 
 def test_bases__are_whole_ranges() -> None:

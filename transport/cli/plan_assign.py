@@ -101,8 +101,9 @@ def command(
         with planfile.changing(plan_file, name, wait_s=wait) as plan:
             base = plan.load(without=job)
             first, result = assign_ports(
-                known, sent, paths=paths, engines=engines, avoid=avoid, base=base
-            )
+                known, sent, paths=paths, engines=engines, avoid=avoid, base=base,
+                taken=plan.ports(without=job),
+            )  # fmt: skip
             planfile.write(plan.with_job(job, result.pairs), plan_file)
     except InvalidArgumentError as error:
         raise click.ClickException(str(error)) from None

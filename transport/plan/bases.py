@@ -6,12 +6,14 @@ the same number may have one for each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 from transport.plan.assign import Assigned, AssignError, assign
 from transport.plan.routes import Routes
+
+SHARED = "other jobs of these hosts have these ports, and cannot run beside it: probe more --ranges"
 
 
 def bases_of(routes: Routes, count: int) -> list[int]:
@@ -34,26 +36,59 @@ def narrowed(routes: Routes, base: int, count: int) -> Routes:
     return replace(routes, of={key: routes.of[key] for key in ports}, ports=ports)
 
 
+def ports_of(routes: Routes) -> dict[str, set[int]]:
+    """Host (or side) -> the ports of it that were probed."""
+    found: dict[str, set[int]] = {}
+    for (source, target, _), (near, far) in routes.ports.items():
+        found.setdefault(source, set()).add(near)
+        found.setdefault(target, set()).add(far)
+    return found
+
+
 def assign_ports(
     routes: Routes, demand: Mapping[tuple[str, str], int], *, paths: int, engines: int = 1,
-    **more: Any,
+    taken: Collection[tuple[str, int]] = (), **more: Any,
 ) -> tuple[int | None, Assigned]:  # fmt: skip
-    """What assign() does, with the base whose busiest link carries least; None: routes have none.
+    """What assign() does, with the base whose busiest link carries least.
 
-    more: the other arguments of assign().
+    taken: addresses and ports of other jobs, whose ranges are left out if there are others. more:
+    the other arguments of assign(). The base is None if the routes have no ports, or if hosts have
+    ports of their own, which they know.
     """
-    every = {port for pair in routes.ports.values() for port in pair}
-    bases = bases_of(routes, paths * engines)
-    if len(every) <= paths * engines or not bases:
-        return min(every, default=None), assign(
-            routes, demand, paths=paths, engines=engines, **more
-        )
-    best: tuple[int | None, Assigned] | None = None
+    count, of = paths * engines, ports_of(routes)
+    for host, ports in of.items():
+        if len(ports) <= count and max(ports) - min(ports) >= count:
+            raise AssignError(f"the {len(ports)} ports of {host} that were probed are not next to "
+                              f"each other: weft plan probe --ports {count}")  # fmt: skip
+    if all(len(ports) <= count for ports in of.values()):
+        made = assign(routes, demand, paths=paths, engines=engines, **more)
+        first = {min(ports) for ports in of.values()}
+        return first.pop() if len(first) == 1 else None, made
+    if len({frozenset(ports) for ports in of.values()}) > 1:
+        raise AssignError("hosts were probed with different ports: give all the same --port-base, "
+                          "--ports and --ranges, or no more ports than the job has")  # fmt: skip
+    bases = bases_of(routes, count)
+    if not bases:
+        raise AssignError(f"no {count} ports next to each other were probed, as {paths} paths of "
+                          f"{engines} engines need: weft plan probe --ports {count}")  # fmt: skip
+    return _best(routes, demand, bases, set(taken), {"paths": paths, "engines": engines, **more})
+
+
+def _best(
+    routes: Routes, demand: Mapping[tuple[str, str], int], bases: list[int],
+    taken: set[tuple[str, int]], shape: dict[str, Any],
+) -> tuple[int, Assigned]:  # fmt: skip
+    count = shape["paths"] * shape["engines"]
+    free = [
+        base for base in bases
+        if not any((address, port) in taken for address in routes.addresses.values()
+                   for port in range(base, base + count))
+    ]  # fmt: skip
+    best: tuple[int, Assigned] | None = None
     error: AssignError | None = None
-    for base in bases:
+    for base in free or bases:
         try:
-            some = narrowed(routes, base, paths * engines)
-            made = assign(some, demand, paths=paths, engines=engines, **more)
+            made = assign(narrowed(routes, base, count), demand, **shape)
         except AssignError as problem:  # not all pairs were probed with these ports
             error = error or problem
             continue
@@ -62,4 +97,4 @@ def assign_ports(
     if best is None:
         assert error is not None
         raise error
-    return best
+    return best if free else (best[0], replace(best[1], notes=(*best[1].notes, SHARED)))

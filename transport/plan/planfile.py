@@ -51,6 +51,14 @@ class Plan:
                         carried[link] += weight * pair.sent_bytes
         return dict(carried)
 
+    def ports(self, *, without: str = "") -> set[tuple[str, int]]:
+        """Addresses and ports of all jobs except `without`."""
+        return {
+            end for name, pairs in self.jobs.items() if name != without
+            for pair in pairs for near, far in pair.ports
+            for end in ((pair.source_address, near), (pair.target_address, far))
+        }  # fmt: skip
+
 
 def routes_of_paths(plan: Plan, routes: Routes) -> Routes:
     """The routes with the paths that jobs take: path i of a pair has the plan's i-th way.
