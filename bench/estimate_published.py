@@ -169,6 +169,7 @@ def vtrain_summary(rows: list[Config]) -> list[Config]:
 
 @click.command("estimate_published")
 @click.option("--efficiency", default=EFFICIENCY, show_default=True,
+              type=click.FloatRange(0, 1, min_open=True),
               help="Part of the peak that matrix products reach, the same for all.")  # fmt: skip
 @click.option("--only", help="Only this run.")
 @click.option("--vtrain", is_flag=True,

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from bench.lib.common import Config, document, emit, interruptible, json_option, rounds
 from bench.lib.record import read
 from transport.estimate.calibrate import fit
 from transport.estimate.check import Compared, compared, summary_of
 from transport.estimate.samples import Sample
+from transport.sim.errors import ScenarioError
 from transport.sim.run import Simulation
 from transport.sim.scenario import from_tables
 
@@ -49,7 +51,10 @@ def simulated_ns(operation: str, ranks: int, size_bytes: int, rate: str, segment
             "operations": [{"name": "one", "collective": collective, "size_bytes": size_bytes}],
         }],
     }  # fmt: skip
-    simulation = Simulation(from_tables(tables, file="estimate_simulated"))
+    try:
+        simulation = Simulation(from_tables(tables, file="estimate_simulated"))
+    except ScenarioError as error:
+        raise click.UsageError(str(error)) from None
     while simulation.step():
         pass
     (row,) = simulation.result().steps
@@ -106,7 +111,13 @@ def command(
     held_out = tuple(count for count in HELD_OUT if count <= ranks_max)
     with interruptible() as cut:
         if simulated is not None:
+            given = click.get_current_context().get_parameter_source
+            for name in ("rate", "segment"):
+                if given(name) is ParameterSource.COMMANDLINE:
+                    raise click.UsageError(f"--{name}: it is that of the result: leave it out")
             before = read(simulated)
+            if before["bench"] != "estimate_simulated":
+                raise click.UsageError(f"{simulated} is a result of bench {before['bench']}")
             rate, segment = before["rate"], before["segment"]
             small, large = (recorded(before["rows"], ranks) for ranks in (FITTED, held_out))
         else:

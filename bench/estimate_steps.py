@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from bench.lib.common import Config, document, emit, json_option
 from bench.lib.record import read
@@ -51,8 +52,8 @@ def predictions(
 ) -> list[Config]:
     """A row per network, model and kind of parallelism."""
     rows = []
-    for one in read(file)["rows"]:
-        if one.get("parallel", "alone") != "alone":
+    for one in of_bench(file, "step")["rows"]:
+        if "forward_ns" not in one or one.get("parallel", "alone") != "alone":
             continue
         model, micro = PRESETS[one["model"]], one["micro_batch"]
         single = Plan(micro_batch=micro, global_batch=micro)
@@ -73,12 +74,25 @@ def predictions(
     return rows
 
 
-def comparison(predicted: Path, measured_file: Path) -> list[Config]:
+def of_bench(file: Path, bench: str) -> Config:
+    """A recorded result of one bench; UsageError if it is of another."""
+    found = read(file)
+    if found["bench"] != bench:
+        raise click.UsageError(f"{file} is a result of bench {found['bench']}, not of {bench}")
+    return found
+
+
+def comparison(predicted: Path, measured_file: Path) -> tuple[list[Config], Config]:
     """Errors, as parts of what was measured; of exposed communication, as the larger bound says."""
-    guesses = {tuple(row[key] for key in KEY): row for row in read(predicted)["rows"]}
+    before, after = of_bench(predicted, "estimate_steps"), of_bench(measured_file, "step")
+    for key, usual in (("gpus", None), ("bucket_mb", 25)):
+        one, other = before.get(key, usual), after.get(key, usual)
+        if one != other:
+            raise click.UsageError(f"{key}: the estimates are for {one}, the steps of {other}")
+    guesses = {tuple(row[key] for key in KEY): row for row in before["rows"]}
     rows = []
-    for one in read(measured_file)["rows"]:
-        if one["parallel"] not in ZERO:
+    for one in after["rows"]:
+        if one.get("parallel") not in ZERO:
             continue
         guess = guesses.get(tuple(one[key] for key in KEY))
         if guess is None or guess["micro_batch"] != one["micro_batch"]:
@@ -93,7 +107,9 @@ def comparison(predicted: Path, measured_file: Path) -> list[Config]:
             | {"alone_error": guess["alone_ms"] / one["alone_ms"] - 1}
             | {"exposed_error": missed_ms / one["step_ms"], "within": abs(missed_ms) <= allowed_ms}
         )  # fmt: skip
-    return rows
+    if not rows:
+        raise click.UsageError(f"{measured_file} has no steps of ddp or fsdp")
+    return rows, {"gpus": after.get("gpus"), "bucket_mb": after.get("bucket_mb", 25)}
 
 
 def notes_of(rows: list[Config]) -> list[str]:
@@ -129,10 +145,18 @@ def command(
             rows = predictions(computation, networks_of(networks), gpus, bucket_mb)
         except ComputationError as error:
             raise click.UsageError(str(error)) from None
-        emit(document("estimate_steps", rows, gpus=gpus), json_path, PREDICTED, [])
+        if not rows:
+            raise click.UsageError(f"{computation} has no computation of one GPU")
+        shape = {"gpus": gpus, "bucket_mb": bucket_mb}
+        emit(document("estimate_steps", rows, **shape), json_path, PREDICTED, [])
         return
     if computation is None and predicted is not None and measured_file is not None:
-        rows = comparison(predicted, measured_file)
-        emit(document("estimate_steps", rows, gpus=gpus), json_path, COMPARED, notes_of(rows))
+        given = click.get_current_context().get_parameter_source
+        if any(given(name) is ParameterSource.COMMANDLINE for name in ("gpus", "bucket_mb")):
+            raise click.UsageError(
+                "--gpus, --bucket-mb: they are those of the files: leave them out"
+            )
+        rows, shape = comparison(predicted, measured_file)
+        emit(document("estimate_steps", rows, **shape), json_path, COMPARED, notes_of(rows))
         return
     raise click.UsageError("give --computation and --network, or --predicted and --measured")

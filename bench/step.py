@@ -7,9 +7,11 @@ an estimate is compared with (`python -m bench estimate_steps`).
 from __future__ import annotations
 
 import os
+import statistics
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from bench.lib.common import (
     Config,
@@ -77,7 +79,7 @@ def over_networks(rows: list[Config]) -> list[Config]:
         found.append(
             {key: mine[0][key] for key in (*SIZES, "micro_batch")}
             | {"contender": contender, "model": model, "parallel": parallel}
-            | {"step_ms": step_ns / 1e6, "spread": (max(times) - min(times)) / step_ns}
+            | {"step_ms": step_ns / 1e6, "spread": spread_of(times)}
             | {"alone_ms": alone_ns / 1e6, "exposed_ms": (step_ns - alone_ns) / 1e6}
             | {"share": (step_ns - alone_ns) / step_ns}
         )
@@ -93,6 +95,11 @@ def notes_of_parts(rows: list[Config]) -> list[str]:
     ]  # fmt: skip
 
 
+def spread_of(times: list[float]) -> float | None:
+    """How far rounds are apart, over their median; None: there was one."""
+    return (max(times) - min(times)) / statistics.median(times) if len(times) > 1 else None
+
+
 def besides(rows: list[Config]) -> list[Config]:
     """A row that says how much steps of a GPU and operations slow each other, if measured."""
     both = [row["beside"] for row in rows if "beside" in row]
@@ -105,7 +112,7 @@ def besides(rows: list[Config]) -> list[Config]:
 
 
 @click.command("step")
-@click.option("--gpus", default=1, show_default=True, type=click.IntRange(1),
+@click.option("--gpus", default=1, show_default=True, type=click.IntRange(1, 64),
               help="Ranks, one per GPU. 1: what a GPU computes.")  # fmt: skip
 @click.option("--model", "models", multiple=True, default=MODELS, show_default=True,
               help="A preset of `weft estimate train`.")  # fmt: skip
@@ -131,8 +138,10 @@ def command(
             "parallel": list(dict.fromkeys(["alone", *parallel])), "bucket_mb": bucket_mb,
             "beside": beside}  # fmt: skip
     if gpus == 1:
-        if beside:
-            raise click.UsageError("--beside: a GPU alone has no operations: give --gpus")
+        given = click.get_current_context().get_parameter_source
+        for name in ("beside", "only", "repeats"):
+            if given(name) is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"--{name}: a GPU alone has no network: give --gpus")
         (result,) = run("alone", {}, 1, task, module=RANK)
         facts = result["facts"] | {"driver": driver(), "gpus": 1}
         found = document("step", result["found"], **facts)

@@ -20,7 +20,7 @@ WARM_UP = 5
 BESIDE_STEPS = 4  # steps while the ranks communicate all the time
 BESIDE_NS = 5e6  # of an operation beside them
 ALONE_NS = 5e8  # of operations that are timed alone
-BESIDE_PART = 0.9  # operations end before the steps do, so that all of them run beside steps
+BESIDE_TIMES, BESIDE_TIMES_MAX = 2.0, 8.0  # of the time of the steps, what operations take alone
 SETS = 3  # of steps, each timed as a whole
 SET_S = 1.0
 STEPS_MIN, STEPS_MAX = 3, 50
@@ -109,7 +109,7 @@ def parts_of(torch: Any, trainer: Trainer) -> dict[str, float]:
 
 
 class Operations:
-    """AllReduces on a stream of their own, one after the other; each takes BESIDE_NS or more."""
+    """AllReduces on a stream of their own, one after the other; each takes about BESIDE_NS."""
 
     def __init__(self, torch: Any) -> None:
         self.torch = torch
@@ -121,25 +121,24 @@ class Operations:
             self.data = self.data.new_zeros(int(self.data.numel() * times))
             self.alone_ns = self.time_alone()
 
-    def launch(self, count: int) -> Callable[[], float]:
-        """Returns what waits for them, and returns the time of each in ns."""
+    def launch(self, count: int) -> list[Any]:
+        """Returns an event before them, and one after each."""
         dist, cuda = self.torch.distributed, self.torch.cuda
-        begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+        events = [cuda.Event(enable_timing=True) for _ in range(count + 1)]
         with cuda.stream(self.side):
-            begin.record()
-            for _ in range(count):
+            events[0].record()
+            for event in events[1:]:
                 dist.all_reduce(self.data, async_op=True).wait()  # waits on the stream
-            end.record()
-
-        def time_ns() -> float:
-            end.synchronize()
-            return float(begin.elapsed_time(end)) * 1e6 / count
-
-        return time_ns
+                event.record()
+        return events
 
     def time_alone(self) -> float:
-        first_ns = agreed(self.torch, self.launch(5)())
-        return agreed(self.torch, self.launch(max(int(ALONE_NS / first_ns), 5))())
+        def each(count: int) -> float:
+            events = self.launch(count)
+            events[-1].synchronize()
+            return agreed(self.torch, float(events[0].elapsed_time(events[-1])) * 1e6 / count)
+
+        return each(max(int(ALONE_NS / each(5)), 5))
 
 
 def agreed(torch: Any, value: float) -> float:
@@ -152,26 +151,35 @@ def agreed(torch: Any, value: float) -> float:
 def beside(torch: Any, trainer: Trainer, alone_ns: float) -> dict[str, float]:
     """By what steps of one GPU and operations of all of them slow each other.
 
-    The operations end before the steps do: computation is slow in the meantime, and then as fast as
-    alone.
+    Operations run from before the first step until after the last one, and those in between count.
     """
     operations = Operations(torch)
     alone_ns = agreed(torch, alone_ns)
-    count = max(int(BESIDE_PART * BESIDE_STEPS * alone_ns / operations.alone_ns), 1)
-    torch.distributed.barrier()
-    torch.cuda.synchronize()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    time_ns = operations.launch(count)
-    begin.record()
-    for _ in range(BESIDE_STEPS):
-        trainer.step()
-    end.record()
-    each_ns = time_ns()
-    end.synchronize()
-    lost_ns = float(begin.elapsed_time(end)) * 1e6 - BESIDE_STEPS * alone_ns
+    times = BESIDE_TIMES
+    while True:
+        count = max(int(times * BESIDE_STEPS * alone_ns / operations.alone_ns), 3)
+        torch.distributed.barrier()
+        torch.cuda.synchronize()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        events = operations.launch(count)
+        begin.record()
+        for _ in range(BESIDE_STEPS):
+            trainer.step()
+        end.record()
+        torch.cuda.synchronize()
+        took_ns = float(begin.elapsed_time(end)) * 1e6
+        at_ns = [float(begin.elapsed_time(event)) * 1e6 for event in events]
+        is_short = agreed(torch, float(at_ns[-1] < took_ns)) > 0  # the same on all ranks
+        if not is_short or times >= BESIDE_TIMES_MAX:
+            break
+        times *= 2
+    within = [one for one in at_ns if 0 <= one <= took_ns]
+    if is_short or len(within) < 3:
+        raise RuntimeError("the operations ended before the steps did: no slowdown was measured")
+    each_ns = (within[-1] - within[0]) / (len(within) - 1)
     return {
         "operation_bytes": operations.data.numel() * 2, "operation_ns": operations.alone_ns,
-        "computation": count * each_ns / max(count * each_ns - lost_ns, 1.0),
+        "operations": len(within), "computation": took_ns / (BESIDE_STEPS * alone_ns),
         "communication": each_ns / operations.alone_ns,
     }  # fmt: skip
 

@@ -136,6 +136,11 @@ def test_calibrate__takes_how_much_computation_and_operations_slow_each_other(
         beside.write_text(text)
         done = run("calibrate", times, "--beside", beside, "-o", profile)
         assert "is not a result of python -m bench step --beside" in done.output
+    for text in ("NaN", '"2"', "true", "0", "101"):
+        row = f'{{"contender": "weft", "slowdown": {{"computation": {text}, "communication": 1}}}}'
+        beside.write_text(f'{{"rows": [{row}]}}')
+        done = run("calibrate", times, "--beside", beside, "-o", profile)
+        assert "must be a number, at most 100" in done.output
     beside.write_text('{"rows": []}')
     done = run("calibrate", times, "--beside", beside, "-o", profile)
     assert "has no slowdown of weft, only of nothing" in done.output

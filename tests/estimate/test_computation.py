@@ -12,11 +12,13 @@ from bench.estimate_steps import command as estimate_steps
 from bench.step import MODELS, sizes_of
 from transport.cli.estimate import command as estimate
 from transport.estimate.computation import Computation, ComputationError, measured, of_gpu
+from transport.estimate.curves import curves
 from transport.estimate.gpus import gpu
-from transport.estimate.models import PRESETS
+from transport.estimate.models import PRESETS, Model
 from transport.estimate.networks import Link, Network, Protocol
 from transport.estimate.plan import Plan, PlanError
-from transport.estimate.training import train
+from transport.estimate.step import Step
+from transport.estimate.training import launch_ns, train
 
 MODEL = PRESETS["gpt2"]
 FAST = Network("fast", "test", Link(1e18, (Protocol("only", 0.0, 0.0, 1.0),)))
@@ -55,13 +57,40 @@ def test_measured__sharded_ranks_update_their_part_of_the_parameters(tmp_path: P
     assert step_ns == pytest.approx(STEP_NS - 0.75 * 0.01 * MODEL.parameters, rel=1e-6)
 
 
-def test_measured__other_microbatches_and_models_are_not_in_the_file(tmp_path: Path) -> None:
-    file = result(tmp_path)
-    for model, micro in ((MODEL, 4), (replace(MODEL, hidden=1_536), 8)):
-        with pytest.raises(ComputationError, match="only of gpt2 with 8 sequences"):
-            measured(file, model, Plan(micro_batch=micro))
-    deeper = replace(MODEL, layers=24)  # layers are alike
-    assert measured(file, deeper, Plan(micro_batch=8)).forward_ns == 1e6
+@pytest.mark.parametrize(
+    ("model", "plan", "said"),
+    [
+        (MODEL, Plan(micro_batch=4), "that of gpt2 has micro_batch 8, not 4"),
+        (replace(MODEL, hidden=1_536), Plan(micro_batch=8), "has hidden 768, not 1536"),
+        (replace(MODEL, kv_heads=1), Plan(micro_batch=8), "has kv_heads 12, not 1"),
+        (replace(MODEL, experts=8, active=2), Plan(micro_batch=8), "experts 1, not 8, active 1"),
+        (MODEL, Plan(micro_batch=8, flash=False), "has flash True, not False"),
+        (MODEL, Plan(micro_batch=8, value_bytes=4), "has value_bytes 2, not 4"),
+    ],
+)
+def test_measured__what_differs_is_named(
+    tmp_path: Path, model: Model, plan: Plan, said: str
+) -> None:
+    with pytest.raises(ComputationError, match=said):
+        measured(result(tmp_path), model, plan)
+
+
+def test_measured__layers_are_alike(tmp_path: Path) -> None:
+    deeper = replace(MODEL, layers=24)
+    assert measured(result(tmp_path), deeper, Plan(micro_batch=8)).forward_ns == 1e6
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"layers": 0}, "layers: 0"), ({"layers": "x"}, "layers: 'x'"), ({"layers": None}, "layers"),
+     ({"forward_ns": 1e308}, "forward_ns: 1e.308: must be 0 to 1e.15"),
+     ({"forward_ns": 0, "backward_ns": 0}, "a layer takes time")],
+)  # fmt: skip
+def test_measured__impossible_rows_are_one_line(
+    tmp_path: Path, changed: dict[str, object], said: str
+) -> None:
+    with pytest.raises(ComputationError, match=said):
+        measured(result(tmp_path, **changed), MODEL, Plan(micro_batch=8))
 
 
 @pytest.mark.parametrize("plan", [Plan(tensor=2), Plan(context=2)])
@@ -78,7 +107,10 @@ def test_measured__a_time_that_is_none_is_named(tmp_path: Path, value: object) -
         measured(result(tmp_path, backward_ns=value), MODEL, Plan(micro_batch=8))
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"rows": 1}', '{"rows": [1]}', "\0", "[" * 9999])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", "[]", '{"rows": ["forward_ns"]}', '{"rows": 1}', '{"rows": [1]}', "\0", "[" * 9999],
+)
 def test_measured__any_other_file_is_an_error(tmp_path: Path, text: str) -> None:
     file = tmp_path / "other.json"
     file.write_text(text)
@@ -109,6 +141,10 @@ def test_measured__a_step_takes_at_least_what_the_host_needs_to_launch_it(tmp_pa
     assert found.step_ns == pytest.approx(2 * STEP_NS)
     assert found.host_ns == pytest.approx(STEP_NS)
     assert found.bottleneck == "the host, which launches kernels"
+    stages = replace(plan, pipeline=2, global_batch=16)  # each launches half of the layers
+    assert launch_ns(Step(MODEL, stages, slow, FAST)) == pytest.approx(2 * STEP_NS)
+    gpus, *_ = curves(MODEL, plan, slow, FAST)
+    assert gpus.points[0].step_ns == pytest.approx(2 * STEP_NS)
     deeper = replace(MODEL, layers=6)
     assert measured(tmp_path / "alone.json", deeper, plan).host_ns == pytest.approx(STEP_NS)
 
@@ -147,12 +183,18 @@ def test_steps__estimates_are_compared_with_what_was_measured_later(tmp_path: Pa
     assert [row["parallel"] for row in rows] == ["ddp", "fsdp"]
     slower = [sizes_of("gpt2", 8) | row | {"step_ms": 1.25 * row["step_ms"], "spread": 0.0}
               for row in rows]  # fmt: skip
-    steps.write_text(json.dumps({"bench": "step", "rows": slower}))
+    steps.write_text(json.dumps({"bench": "step", "gpus": 2, "rows": slower}))
     done = CliRunner().invoke(
         estimate_steps, ["--predicted", str(predicted), "--measured", str(steps)]
     )
     assert done.exit_code == 0, done.output
     assert "error 20.0% in the median, 20.0% at most; 0 of 2 within 5 %" in done.output
+    steps.write_text(json.dumps({"bench": "step", "gpus": 4, "rows": slower}))
+    both = ["--predicted", str(predicted), "--measured", str(steps)]
+    done = CliRunner().invoke(estimate_steps, both)
+    assert "gpus: the estimates are for 2, the steps of 4" in done.output
+    done = CliRunner().invoke(estimate_steps, ["--predicted", str(steps), *both[2:]])
+    assert "is a result of bench step, not of estimate_steps" in done.output
     done = CliRunner().invoke(estimate_steps, ["--predicted", str(predicted)])
     assert done.exit_code == 2
     assert "give --computation and --network, or" in done.output

@@ -1,5 +1,7 @@
 """Tests steps of training: schedules by hand, pipelines' bubbles, models' published sizes."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,6 +197,14 @@ def test_train__nodes_that_are_not_full_are_refused() -> None:
     assert train(SMALL, Plan(data=4, global_batch=4), GPU, eight).step_ns > 0
     with pytest.raises(PlanError, match="data: 12 GPUs in all: a multiple of the 8 GPUs"):
         train(SMALL, Plan(data=12, global_batch=12), GPU, eight)
+    for tensor, is_good in ((3, False), (8, True), (16, True)):
+        plan = Plan(data=8, tensor=tensor, global_batch=8)
+        model = replace(SMALL, heads=48, hidden=48 * 64)
+        if is_good:
+            assert train(model, plan, GPU, eight).step_ns > 0
+        else:
+            with pytest.raises(PlanError, match="tensor: 3 GPUs share a layer: they must divide"):
+                train(model, plan, GPU, eight)
 
 
 def test_memory__of_mixed_precision_is_sixteen_bytes_a_parameter() -> None:

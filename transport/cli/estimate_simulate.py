@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,6 +42,7 @@ def command(
 
     Example: weft estimate simulate gpt2-xl --data 64 --inside nvlink4 --between ethernet-100
     """
+    from transport.estimate.networks import NONE
     from transport.estimate.simulated import scenario_of
     from transport.estimate.step import Step
     from transport.estimate.training import train
@@ -57,7 +58,9 @@ def command(
         shape = model_of(model, given)
         computing = Computing.taken(given)
         plan = plan_of(given)
-        computation = computing.of(shape, plan)
+        # What else a measured network and GPU have is not simulated, so it is not estimated either.
+        network = replace(network, slowdown=NONE)
+        computation = replace(computing.of(shape, plan), host_ns=0.0)
         estimated = train(shape, plan, computing.gpu, network, computation)
         step = Step(shape, plan, computation, network)
         made = scenario_of(step, step.build(), estimated.step_ns, segment_bytes, seed)

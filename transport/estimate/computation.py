@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,8 @@ OPTIONAL = {"copy_ns": 0.0, "embedding_forward_ns": 0.0, "embedding_backward_ns"
 COPIED = 2.0  # a byte that is copied is read and written
 # What decides the time of a layer; other sizes of the model may differ.
 SIZES = ("hidden", "heads", "ffn", "vocabulary", "sequence")
+TIME_NS_MAX = 1e15
+REASONS_MAX = 4  # rows whose difference an error names
 
 
 class ComputationError(ValueError):
@@ -82,27 +83,59 @@ def measured(file: Path, model: Model, plan: Plan) -> Computation:
                 f"{name}: {getattr(plan, name)}: the measured GPU computed whole layers"
             )
     rows = _rows(file)
-    wanted = {size: getattr(model, size) for size in SIZES} | {"micro_batch": plan.micro_batch}
     wrapped = "alone" if plan.data == 1 else "fsdp" if plan.zero == 3 else "ddp"
+    wanted = _wanted(model, plan)
+    reasons = []
     for row in sorted(rows, key=lambda row: row.get("parallel") != wrapped):
-        if row.get("parallel", wrapped) in (wrapped, "alone") and all(
-            row.get(key) == value for key, value in wanted.items()
-        ):
-            names = [one.name for one in fields(Computation)]
-            times = {name: _time({**OPTIONAL, **row}, name) for name in names}
-            times["host_ns"] *= model.layers / row.get("layers", model.layers)
-            return Computation(**times)
-    known = sorted({f"{row.get('model')} with {row.get('micro_batch')} sequences" for row in rows})
+        kind = row.get("parallel", wrapped)
+        other = [f"{key} {_given(row, key)}, not {value}" for key, value in wanted.items()
+                 if _given(row, key) != value]  # fmt: skip
+        other += [] if kind in (wrapped, "alone") else [f"wrapped as {kind}"]
+        if not other:
+            return _computation(row, model)
+        reasons.append(f"that of {row.get('model', '?')} has {', '.join(other)}")
     raise ComputationError(
-        f"{file} has no computation of {model.name} with microbatches of {plan.micro_batch}, only "
-        f"of {', '.join(known) or 'nothing'}: python -m bench step measures it"
+        f"{file} has no computation of {model.name} with microbatches of {plan.micro_batch}: "
+        f"{'; '.join(reasons[:REASONS_MAX]) or 'it has none'}: python -m bench step measures it"
     )
+
+
+def _wanted(model: Model, plan: Plan) -> dict[str, Any]:
+    """What decides the time of a layer."""
+    sizes = {size: getattr(model, size) for size in SIZES}
+    kinds = {
+        "kv_heads": model.kv_heads or model.heads, "gated": model.gated, "experts": model.experts,
+        "active": model.active, "attention": model.attention, "micro_batch": plan.micro_batch,
+        "flash": plan.flash, "value_bytes": plan.value_bytes,
+    }  # fmt: skip
+    return sizes | kinds
+
+
+def _given(row: dict[str, Any], key: str) -> Any:
+    """What the row says; what it leaves out is as in GPT-2 in PyTorch."""
+    usual = {"kv_heads": row.get("heads"), "gated": False, "experts": 1, "active": 1,
+             "attention": 0, "flash": True, "value_bytes": 2}  # fmt: skip
+    return row.get(key, usual.get(key))
+
+
+def _computation(row: dict[str, Any], model: Model) -> Computation:
+    names = [one.name for one in fields(Computation)]
+    times = {name: _time({**OPTIONAL, **row}, name) for name in names}
+    layers = row.get("layers", model.layers)
+    if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
+        raise ComputationError(f"layers: {layers!r}: must be a number of at least 1")
+    times["host_ns"] *= model.layers / layers
+    if times["forward_ns"] + times["backward_ns"] == 0:
+        raise ComputationError("forward_ns, backward_ns: a layer takes time")
+    return Computation(**times)
 
 
 def _rows(file: Path) -> list[dict[str, Any]]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-        rows = [row for row in found["rows"] if "forward_ns" in row]
+        rows = [row for row in found["rows"] if isinstance(row, dict) and "forward_ns" in row]
+        if not isinstance(found["rows"], list) or (found["rows"] and not rows):
+            raise TypeError
     except OSError as error:
         raise ComputationError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -114,6 +147,6 @@ def _time(row: dict[str, Any], key: str) -> float:
     value = row.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ComputationError(f"{key}: expected a number, not {value!r}")
-    if not (isfinite(value) and value >= 0):
-        raise ComputationError(f"{key}: {value}: must be at least 0")
+    if not 0 <= value <= TIME_NS_MAX:
+        raise ComputationError(f"{key}: {value}: must be 0 to {TIME_NS_MAX:g}")
     return float(value)

@@ -60,7 +60,7 @@ def slowdown_of(file: Path, contender: str) -> Slowdown:
     """The median of a contender's rows in a result of `python -m bench step --beside`."""
     try:
         rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
-        found = [(float(row["slowdown"]["computation"]), float(row["slowdown"]["communication"]))
+        found = [[row["slowdown"][key] for key in ("computation", "communication")]
                  for row in rows
                  if row.get("contender") == contender and "slowdown" in row]  # fmt: skip
         known = sorted({str(row.get("contender")) for row in rows if "slowdown" in row})
@@ -71,12 +71,14 @@ def slowdown_of(file: Path, contender: str) -> Slowdown:
     if not found:
         raise SamplesError(f"{file} has no slowdown of {contender}, only of "
                            f"{', '.join(known) or 'nothing'}")  # fmt: skip
+    for value in (each for pair in found for each in pair):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value <= SLOWDOWN_MAX:
+            raise SamplesError(f"{file}: slowdown: {value!r}: must be a number, at most "
+                               f"{SLOWDOWN_MAX:g}")  # fmt: skip
     # Noise can make both at once seem quicker than each alone.
     times = (max(statistics.median(each), 1.0) for each in zip(*found, strict=True))
-    slow = Slowdown(*times)
-    if not max(slow.computation, slow.communication) <= SLOWDOWN_MAX:
-        raise SamplesError(f"{file}: {slow}: must be at most {SLOWDOWN_MAX:g}")
-    return slow
+    return Slowdown(*times)
 
 
 def of_bench(file: Path, contender: str) -> list[Sample]:

@@ -164,9 +164,9 @@ class Step:
                     each = f"{name} parameters {ahead}"
                     gathered.append(self._gather(each, stage, name, ahead, after))
                 wait.append(gathered[layer])
-                if reduced is not None and buckets >= 2:
+                if reduced is not None and layer >= 2:
                     # PyTorch's FSDP waits until the buffer of gradients is free again.
-                    wait.append(reduced[buckets - 2])
+                    wait.append(f"{name} gradients {layer - 2}")
             whole = f"{name} layer {layer}"
             made = self.shared_parameters * self.plan.gradient_bytes
             parts = 1 if reduced is None else self._parts_of(made)

@@ -75,16 +75,12 @@ def train(
     computation: as measured on one GPU; None: from the GPU's peak.
     """
     plan.check(model)
-    each = network.gpus_per_node
-    if plan.gpus > each and plan.gpus % each:
-        raise PlanError(f"data: {plan.gpus} GPUs in all: a multiple of the {each} GPUs of a node, "
-                        "or fewer")  # fmt: skip
+    _check_nodes(plan, network.gpus_per_node)
     computation = computation or of_gpu(model, plan, gpu)
     step = Step(model, plan, computation, network)
     tasks = step.build()
     timed = run(tasks, slowdown=network.slowdown)
-    host_ns = computation.host_ns * plan.microbatches
-    step_ns = max(timed.length_ns, host_ns)
+    step_ns = max(timed.length_ns, launch_ns(step))
     kinds = frozenset(task.kind for task in tasks) - {COMPUTE}
     alone_ns = run(tasks, kinds).length_ns
     busy_ns = max(_busy_ns(tasks, stage) for stage in range(plan.pipeline))
@@ -102,6 +98,33 @@ def train(
         gains=_gains(model, plan, computation, network, step_ns),
         unchecked=tuple(plan.unchecked()), tasks=tuple(tasks), timed=timed,
     )  # fmt: skip
+
+
+def _check_nodes(plan: Plan, each: int) -> None:
+    """Raises PlanError if nodes of `each` GPUs are not full, or split what shares a layer."""
+    if plan.gpus > each and plan.gpus % each:
+        raise PlanError(f"data: {plan.gpus} GPUs in all: a multiple of the {each} GPUs of a node, "
+                        "or fewer")  # fmt: skip
+    shared = plan.tensor * plan.context
+    if plan.gpus > each and each % shared and shared % each:
+        raise PlanError(f"tensor: {shared} GPUs share a layer: they must divide the {each} GPUs of "
+                        "a node, or fill nodes")  # fmt: skip
+
+
+def launch_ns(step: Step) -> float:
+    """What the host of the busiest stage needs to launch the kernels of a step."""
+    plan = step.plan
+    layers = [
+        sum(step.layers_of(chunk) for chunk in range(stage, step.last_chunk + 1, plan.pipeline))
+        for stage in range(plan.pipeline)
+    ]
+    return step.computation.host_ns * plan.microbatches * max(layers) / step.model.layers
+
+
+def length_ns(step: Step) -> float:
+    """The time of a step that is not built yet."""
+    timed = run(step.build(), slowdown=step.network.slowdown)
+    return max(timed.length_ns, launch_ns(step))
 
 
 def _busy_ns(tasks: list[Task], stage: int) -> float:
@@ -147,11 +170,7 @@ def _gains(
     made = {}
     for name, change in changes.items():
         other, net = change()
-        tasks = Step(model, other, computation, net).build()
-        ns = max(
-            run(tasks, slowdown=net.slowdown).length_ns, computation.host_ns * plan.microbatches
-        )
-        made[name] = ns / step_ns
+        made[name] = length_ns(Step(model, other, computation, net)) / step_ns
     return made
 
 
