@@ -65,6 +65,7 @@ def host_file(shape: Shape, host: int, interval: int, slow_rank: int = -1) -> Ho
         "bytes": np.full(len(number), 100 << 20), "first_ns": arrival_ns, "end_ns": end_ns,
         "latency_ns": chance.normal(2e6, 2e4, len(number)),
     }  # fmt: skip
+    edges["busy_ns"] = edges["latency_ns"] * edges["messages"]
     last_ns = int(end_ns.max())
     processes = [
         {"number": one, "trace": f"{host:08x}{one:08x}", "host": f"node{host}", "pid": 100 + one,

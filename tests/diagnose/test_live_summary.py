@@ -57,7 +57,7 @@ def check(found: Facts, wanted: Facts) -> None:
                "datatype", "root", "begin_ns", "arrival_ns", "end_ns", "instance")  # fmt: skip
     same_rows(found.calls, wanted.calls, *columns)
     same_rows(found.edges, wanted.edges, "source", "target", "messages", "end_ns", "latency_ns",
-              "instance")  # fmt: skip
+              "instance", *(["busy_ns"] if "busy_ns" in wanted.edges else []))  # fmt: skip
     ends = ("source", "target", "path", "time_ns")
     same_rows(found.losses, wanted.losses, *ends, "segments")
     same_rows(found.downs, wanted.downs, *ends, "what")

@@ -21,7 +21,8 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "calls": dict.fromkeys(_CALLS, _INT)
     | {"comm_id": _ID, "function": _TEXT, "kind": _TEXT, "datatype": _TEXT, "relays": _FLAG},
     "edges": {"process": _INT, "operation": _INT, "peer": _INT, "comm_id": _ID, "messages": _INT,
-              "bytes": _INT, "first_ns": _INT, "end_ns": _INT, "latency_ns": _REAL},
+              "bytes": _INT, "first_ns": _INT, "end_ns": _INT, "latency_ns": _REAL,
+              "busy_ns": _REAL},
     "messages": dict.fromkeys(_MESSAGES, _INT) | {"sends": _FLAG},
     "comms": {"process": _INT, "id": _INT, "comm_id": _ID, "rank": _INT, "ranks": _INT},
     "connections": {"process": _INT, "id": _INT, "pair": _ID, "peer": _TEXT, "begin_ns": _INT,

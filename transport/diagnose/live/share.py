@@ -14,7 +14,7 @@ import numpy as np
 from transport.diagnose.live.columns import ColumnsError, Table, pack, unpack, write_at_once
 from transport.diagnose.live.layout import TABLES, typed
 
-VERSION = 3
+VERSION = 4
 NAME = re.compile(r"weft-host-([A-Za-z0-9._-]{1,100})\.summary")
 FILE_BYTES_MAX = 32 << 20
 FILES_MAX = 4_096
