@@ -68,6 +68,99 @@ def test_gaps__a_nic_that_was_down_makes_its_process_try(tmp_path: Path, for_ns:
     ]
 
 
+LAST = 15  # the last rank of a chain, or of a pipeline, only receives
+
+
+def compute(name: str, for_ns: int, **more: Any) -> dict[str, Any]:
+    return {"name": name, "compute_ns": for_ns} | more
+
+
+CHAIN = (
+    compute("forward", 400_000),
+    {"name": "weights", "collective": "broadcast", "size_bytes": 4_000_000},
+    compute("backward", 200_000),
+)
+ONE_WAY = (
+    {"name": "receive", "collective": "receive", "size_bytes": 1_000_000, "shift": 4,
+     "stream": "in"},
+    compute("forward", 400_000, after="receive"),
+    {"name": "send", "collective": "send", "size_bytes": 1_000_000, "shift": 4, "stream": "out",
+     "after": "forward"},
+    compute("optimizer", 100_000, after="forward"),
+)  # fmt: skip
+
+
+def one_way(
+    folder: Path, operations: tuple[dict[str, Any], ...], steps: int, fault: dict[str, Any]
+) -> Path:
+    """Traces a job of 16 ranks in which the last ones only receive."""
+    work = {"name": "training", "pattern": "steps", "hosts": list(range(LAST + 1)),
+            "repeats": steps, "launch_ns": 2_000, "noise": 0.03,
+            "operations": list(operations)}  # fmt: skip
+    network = {"hosts": LAST + 1, "hosts_per_leaf": 8, "spines": 4, "queue_bytes": "1 MB"}
+    return traced(folder, fault, limit_ns=10**9, network=network, workload=[work])
+
+
+@pytest.mark.parametrize(
+    ("kind", "for_ns"),
+    [("link_down", 1_500_000), ("link_down", 3_000_000), ("link_down", 10_000_000),
+     ("lossy_link", 10_000_000)],
+)  # fmt: skip
+def test_gaps__of_a_rank_that_only_receives_may_be_its_nic(
+    tmp_path: Path, kind: str, for_ns: int
+) -> None:
+    at_ns = 20_000_000
+    fault = {"kind": kind, "link": f"leaf1-host{LAST}", "at_ns": at_ns, "until_ns": at_ns + for_ns}
+    fault |= {"loss": 0.9} if kind == "lossy_link" else {}
+    one_way(tmp_path, CHAIN, 60, fault)
+    facts, found = gaps(tmp_path)
+    assert [(one.process, one.proven) for one in found] == [(LAST, False)]
+    assert without_losses(facts, found) is facts
+    by_kind = {one.kind: one for one in judged(tmp_path).findings}
+    assert set(by_kind) == {"network_loss", "non_communication_hang"}
+    assert not by_kind["non_communication_hang"].certain
+    assert "or its NIC did not work" in by_kind["non_communication_hang"].evidence
+    assert f"rank {LAST - 1}" in by_kind["network_loss"].place.name
+
+
+def test_gaps__of_a_last_stage_whose_nic_was_down_excuse_no_losses(tmp_path: Path) -> None:
+    at_ns = 10_000_000
+    down = {"kind": "link_down", "link": f"leaf1-host{LAST}", "at_ns": at_ns,
+            "until_ns": at_ns + 3_000_000}  # fmt: skip
+    found = judged(one_way(tmp_path, ONE_WAY, 60, down)).findings
+    assert [one.kind for one in found] == ["network_loss"]
+
+
+def test_gaps__of_a_rank_that_only_receives_are_proven_by_a_call_that_was_due(
+    tmp_path: Path,
+) -> None:
+    """It was stopped while it computed: behind a dead NIC it would have called the next Recv."""
+    at_ns = 10_000_000
+    stop = {"kind": "stopped_process", "rank": LAST, "at_ns": at_ns, "until_ns": at_ns + 3_000_000}
+    _, found = gaps(one_way(tmp_path, ONE_WAY, 60, stop))
+    assert [(one.process, one.proven) for one in found] == [(LAST, True)]
+
+
+@pytest.mark.parametrize("fault", ["link_down", "stopped_process"])
+def test_gaps__of_a_rank_that_only_waits_are_not_proven(tmp_path: Path, fault: str) -> None:
+    """All of its messages of the ring had been acknowledged, and it waited for the next one."""
+    at_ns = 4_000_000
+    where = {"link": f"leaf2-host{RANK}"} if fault == "link_down" else {"rank": RANK}
+    traced(tmp_path, {"kind": fault, "at_ns": at_ns, "until_ns": at_ns + 2_000_000} | where)
+    assert [(one.process, one.proven) for one in gaps(tmp_path)[1]] == [(RANK, False)]
+    found = {one.kind: one.certain for one in judged(tmp_path).findings}
+    assert not found["non_communication_hang"]
+
+
+@pytest.mark.parametrize("at_ns", [3_000_000, 3_200_000, 3_600_000, 4_200_000])
+def test_gaps__of_a_rank_that_sends_are_proven(tmp_path: Path, at_ns: int) -> None:
+    traced(tmp_path, {"kind": "stopped_process", "rank": RANK, "at_ns": at_ns,
+                      "until_ns": at_ns + 3_000_000})  # fmt: skip
+    assert [(one.process, one.proven) for one in gaps(tmp_path)[1]] == [(RANK, True)]
+    found = [(one.kind, one.certain) for one in judged(tmp_path).findings]
+    assert found == [("non_communication_hang", True)]
+
+
 def test_gaps__are_told_once_while_the_job_runs(tmp_path: Path) -> None:
     said = agent(stopped(tmp_path, 3_000_000)).step()
     collector = Collector(pauses=Pauses(untaught_ns=0))

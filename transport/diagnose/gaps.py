@@ -2,7 +2,7 @@
 
 What was lost to or from such a process meanwhile says nothing about the network: its sockets
 overflowed, and nobody acknowledged. A stopped process records nothing at all, while its peers try
-again and again; a NIC that fails makes the process at it try, too.
+again and again; a NIC that fails makes the process at it try, too, if it has something to send.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
+from transport.diagnose.stopped import had_work
 from transport.diagnose.windows import Windows
 
 Array = NDArray[Any]
@@ -36,10 +37,11 @@ QUERY = (
 
 @dataclass(frozen=True)
 class Gap:
-    """A time in which a process did not run: it recorded nothing, and acknowledged nothing.
+    """A time in which a process recorded nothing, and acknowledged nothing.
 
     peers: the processes that tried to reach it in vain, `timeouts` times. usual_ns: its longest
-    usual time without a record.
+    usual time without a record. proven: it did not run, as it left work of its own undone; else
+    its NIC may not have worked while it only waited.
     """
 
     process: int
@@ -48,6 +50,7 @@ class Gap:
     peers: tuple[int, ...]
     timeouts: int
     usual_ns: int
+    proven: bool
 
     @property
     def lasted_ns(self) -> int:
@@ -78,9 +81,9 @@ def gaps_of(facts: Facts, windows: Windows) -> list[Gap]:
                  if not tries.any(each, from_ns, to_ns)]  # fmt: skip
         good = times[np.isin(source, peers)]
         late = good.max(initial=from_ns) - from_ns >= TRIED_SHARE * (to_ns - from_ns)
-        gap = Gap(one, from_ns, to_ns, tuple(peers), len(good), usual_ns)
+        gap = Gap(one, from_ns, to_ns, tuple(peers), len(good), usual_ns, proven=False)
         if len(good) >= TIMEOUTS_MIN and late and _answers(facts, gap):
-            found.append(gap)
+            found.append(replace(gap, proven=had_work(facts, one, from_ns, to_ns)))
     return sorted(found, key=lambda gap: (gap.from_ns, gap.process))
 
 
@@ -181,9 +184,9 @@ def _records(facts: Facts, wanted: Array) -> tuple[Array, Array]:
 
 
 def _excused(gaps: Sequence[Gap], source: Array, target: Array, times: Array) -> Array:
-    """Which losses a gap at either end of their connection explains."""
+    """Which losses a proven gap at either end of their connection explains."""
     made = np.zeros(len(times), bool)
-    for one in gaps:
+    for one in (each for each in gaps if each.proven):
         made |= (
             ((source == one.process) | (target == one.process))
             & (times >= one.from_ns) & (times <= one.until_ns)
@@ -192,8 +195,8 @@ def _excused(gaps: Sequence[Gap], source: Array, target: Array, times: Array) ->
 
 
 def without_losses(facts: Facts, gaps: Sequence[Gap]) -> Facts:
-    """The facts without the losses and timeouts that the gaps explain."""
-    if not gaps:
+    """The facts without the losses and timeouts that the proven gaps explain."""
+    if not any(one.proven for one in gaps):
         return facts
 
     def rest(table: dict[str, Array], may_go: Array) -> dict[str, Array]:
@@ -228,15 +231,23 @@ def pauses(facts: Facts, windows: Windows, gaps: Sequence[Gap], since_ns: int) -
 def _finding(facts: Facts, windows: Windows, gap: Gap) -> Finding:
     name, process = facts.name(gap.process), facts.processes[gap.process]
     peers = ", ".join(facts.name(one) for one in gap.peers[:NAMED_MAX])
-    certain = gap.lasted_ns > CERTAIN_ITERATIONS * windows.usual_ns
+    certain = gap.proven and gap.lasted_ns > CERTAIN_ITERATIONS * windows.usual_ns
+    what = (
+        "did not run" if gap.proven
+        else "did not run, or its NIC did not work while it had nothing to send"
+    )  # fmt: skip
+    advice = (
+        f"See what stopped it on {process.host}: a debugger or a signal, swapping, a scheduler or "
+        "a limit of the cgroup, a virtual machine that moved."
+    )
+    if not gap.proven:
+        advice += " See also the errors of its NIC and the port (ethtool -S)."
     return Finding(
         "non_communication_hang", Place("rank", name, (process.rank,)), gap.from_ns, gap.to_ns,
-        0.9 if certain else 0.6, certain,
+        0.9 if certain else 0.6 if gap.proven else 0.5, certain,
         f"The process of {name} recorded and acknowledged nothing for {gap.lasted_ns / 1e6:.1f} "
         f"ms, usually {gap.usual_ns / 1e6:.1f} ms at most, and went on. {peers} tried "
-        f"{gap.timeouts} times in vain to reach it, and it tried nothing itself: it did not run.",
-        QUERY.format(gap.from_ns, gap.to_ns),
-        f"See what stopped it on {process.host}: a debugger or a signal, swapping, a scheduler or "
-        "a limit of the cgroup, a virtual machine that moved.",
+        f"{gap.timeouts} times in vain to reach it, and it tried nothing itself: it {what}.",
+        QUERY.format(gap.from_ns, gap.to_ns), advice,
         lost_ns=gap.lasted_ns, more={"state": "went on"},
     )  # fmt: skip

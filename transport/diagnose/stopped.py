@@ -1,0 +1,107 @@
+"""Tells a process that did not run from one whose NIC did not work, by the work of its own.
+
+Neither is reached by its peers, and neither records anything while it only waits for them. But a
+process that runs behind a dead NIC has timeouts of what it sends, and makes calls that are due.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.diagnose.facts import Facts
+from transport.diagnose.measures import input_ns
+from transport.diagnose.windows import kinds_of
+
+Array = NDArray[Any]
+
+# Work of a process is missing if it was due in the first half of the time without a record.
+DUE_SHARE = 0.5
+# A process that went on finds at once what had to be sent again, within this part of the time.
+FOUND_SHARE = 0.1
+
+
+def had_work(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
+    """Whether the process, which recorded nothing in this time, would have done so if it had run.
+
+    Either it waited for acknowledgments of messages, and had no timeouts, or it was to call or to
+    send something that depends on nothing from its peers.
+    """
+    # Timeouts of one message come at ever longer intervals: a NIC that is dead has such pauses.
+    times = _timeouts(facts, process)
+    if ((times >= 2 * from_ns - to_ns) & (times <= from_ns)).any():
+        return False
+    return _in_flight(facts, process, from_ns, to_ns) or _was_due(facts, process, from_ns, to_ns)
+
+
+def _timeouts(facts: Facts, process: int) -> Array:
+    """When the process had timeouts."""
+    downs = facts.downs
+    found: Array = downs["time_ns"][(downs["source"] == process) & (downs["what"] == "timeout")]
+    return found
+
+
+def _in_flight(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
+    """Whether messages of the process waited for acknowledgments during this time.
+
+    Rows have the messages of an operation in sum, and some of them may have been sent afterwards,
+    as they depend on messages of others. So the sum is compared with what is usual. It says nothing
+    if the process also lost segments before this time or afterwards, which took time, too.
+    """
+    edges = facts.edges
+    mine = np.flatnonzero(edges["source"] == process)
+    first_ns, end_ns = edges["first_ns"][mine], edges["end_ns"][mine]
+    losses_ns = facts.losses["time_ns"][facts.losses["source"] == process]
+    lost_ns = np.concatenate([losses_ns, _timeouts(facts, process)])
+    found_ns = to_ns + FOUND_SHARE * (to_ns - from_ns)
+    lost_ns = lost_ns[(lost_ns <= from_ns) | (lost_ns > found_ns)]
+    # A message of a program without operations has a row of its own.
+    took_ns = edges.get("busy_ns", edges["latency_ns"])[mine].astype(np.float64)
+    alike = np.stack([edges[name][mine] for name in ("target", "messages", "bytes")], axis=1)
+    for at in np.flatnonzero((first_ns <= from_ns) & (end_ns >= to_ns)).tolist():
+        like = (alike == alike[at]).all(axis=1)
+        lost = ((lost_ns >= first_ns[at]) & (lost_ns <= end_ns[at])).any()
+        if not lost and _is_longer(took_ns, at, like, from_ns, to_ns):
+            return True
+    return False
+
+
+def _is_longer(took_ns: Array, at: int, like: Array, from_ns: int, to_ns: int) -> bool:
+    """Whether something took longer than others like it usually do, by half of a time at least."""
+    like = like & (np.arange(len(took_ns)) != at)
+    if not like.any():
+        return False
+    more_ns = float(took_ns[at]) - float(np.median(took_ns[like]))
+    return more_ns >= DUE_SHARE * (to_ns - from_ns)
+
+
+def _was_due(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
+    """Whether the next thing that the process did on its own was due early in this time.
+
+    That is the next call or the first message of one, if no operation that it may have waited for
+    ended after the begin of this time and before it.
+    """
+    calls = facts.calls
+    mine = np.flatnonzero(calls["process"] == process)
+    begin_ns, sent_ns, end_ns = (calls[name][mine] for name in ("begin_ns", "arrival_ns", "end_ns"))
+    if ((begin_ns <= from_ns) & (end_ns < 0)).any():
+        return False  # when that ended is not known
+    # A rank that relays sends after something came, which a dead NIC delays, too.
+    own_ns = np.where(calls["relays"][mine] & (input_ns(facts)[mine] > 0), -1, sent_ns)
+    kinds = kinds_of(calls)[mine]
+    moments = np.concatenate([[-1], np.sort(np.concatenate([begin_ns, sent_ns, end_ns]))])
+    for times in (begin_ns, own_ns):
+        after = np.flatnonzero(times >= to_ns)
+        if not len(after):
+            continue
+        at = int(after[times[after].argmin()])
+        before = moments[np.searchsorted(moments, times) - 1]
+        waited = ((end_ns >= to_ns) & (end_ns <= times[at])).any()
+        if waited or not 0 <= before[at] <= from_ns:
+            continue
+        like = (kinds == kinds[at]) & (times >= 0) & (before >= 0)
+        if _is_longer(times - before, at, like, from_ns, to_ns):
+            return True
+    return False
