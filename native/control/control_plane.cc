@@ -31,6 +31,8 @@ constexpr int kIdlePauseMs = 1000;  // longest wait of the event loop while ther
 constexpr std::int64_t kStallLogNs = 30'000'000'000;
 // If an open request is not answered for this long, the state of the peer process is examined.
 constexpr std::int64_t kAnswerNs = 1'000'000'000;
+// A running peer answers sooner: it is asked every 250 ms.
+constexpr std::int64_t kLateAnswerNs = 350'000'000;
 // If a peer accepts a TCP connection but sends no hello for this long, this is logged once per session.
 constexpr std::int64_t kStalledDialNs = 2'000'000'000;
 // How long a peer that is refused for lack of descriptors may use the spare descriptor, which is needed to refuse the
@@ -155,7 +157,9 @@ void ControlPlane::run() noexcept {
       for (int i = 0; i < count; ++i) serve(events[i].data.fd);
       take_notices();
       take_dials();
-      check_deadlines(engine::now_ns());
+      const std::int64_t now = engine::now_ns();
+      credit_pause(now);  // the process may have been stopped in this iteration
+      check_deadlines(now);
     } catch (const std::bad_alloc&) {
       engine::log(engine::LogLevel::error, "the control plane is out of memory; a connection attempt is lost");
     }
@@ -377,17 +381,23 @@ void ControlPlane::tell_stalled(Session* session, DialState* dial, std::int64_t 
                                           " s (limit: knob peer_stall_ns)");
 }
 
+// A dialler must confirm within the handshake timeout, in which its process must have run: it may have been stopped
+// since its last answer, so only an answer from after the deadline counts. If that comes late, the process has just
+// gone on, and the full timeout applies again.
 void ControlPlane::check_accepts(std::int64_t now_ns) {
   for (auto place = accepts_.begin(); place != accepts_.end();) {
+    auto& accept = place->second;
     Session* session = find_session(place->first.first);
-    if (session != nullptr && now_ns - place->second.begun_ns >= kAnswerNs) examine(session, now_ns);
-    if (session != nullptr && !hears(*session, place->second.begun_ns))
-      place->second.deadline_ns = now_ns + knobs_->handshake_timeout_ns;
-    if (now_ns < place->second.deadline_ns) {
+    const bool late = now_ns >= accept.deadline_ns;
+    if (session != nullptr && (late || now_ns - accept.begun_ns >= kAnswerNs)) examine(session, now_ns);
+    const bool waits = late && session != nullptr && !hears(*session, accept.deadline_ns);
+    const bool went_on = late && session != nullptr && !waits && session->pong_ns - accept.deadline_ns > kLateAnswerNs;
+    if (went_on) accept.deadline_ns = now_ns + knobs_->handshake_timeout_ns;
+    if (!late || waits || went_on) {
       ++place;
       continue;
     }
-    place->second.connection->fail(Status::timed_out);
+    accept.connection->fail(Status::timed_out);
     if (session != nullptr) forget_open(session, place->first.second);
     place = accepts_.erase(place);
   }
