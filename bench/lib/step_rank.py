@@ -18,7 +18,7 @@ from bench.lib.step_model import Marks, gpt, marked_step
 
 WARM_UP = 5
 BESIDE_STEPS = 4  # steps while the ranks communicate all the time
-BESIDE_NS = 5e6  # of an operation beside them
+BESIDE_NS = 20e6  # of an operation beside them: few enough that all fit into the queue of a stream
 ALONE_NS = 5e8  # of operations that are timed alone
 BESIDE_TIMES, BESIDE_TIMES_MAX = 2.0, 8.0  # of the time of the steps, what operations take alone
 SETS = 3  # of steps, each timed as a whole
