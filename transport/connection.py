@@ -33,7 +33,7 @@ from transport.policy_choice import (
 from transport.reactor import Reactor
 from transport.timeouts import deadline, patience
 
-# Types of buffers that need no look at what else they may be, as arrays on a GPU.
+# Types of buffers that are always host memory; other objects may be arrays on a GPU.
 _PLAIN = frozenset((bytes, bytearray, memoryview))
 
 
@@ -158,20 +158,18 @@ class Connection(AsyncCloses):
         `memory`: the registration (Endpoint.register) that contains `buf`; the NIC then reads `buf`
         without a copy.
         """
-        if memory is None and stream is None and type(buf) in _PLAIN:
-            handle = self._start_plain(buf, receive=False)
-            if handle is not None:
-                return handle
+        handle = self._start_plain(buf, memory, stream, receive=False)
+        if handle is not None:
+            return handle
         return self._start(self._part(buf, False, memory, stream), receive=False)
 
     def irecv_into(
         self, buf: Buffer, *, memory: Memory | None = None, stream: object = None
     ) -> Handle:
         """Starts a receive into the writable `buf` and returns at once. `memory`: as for isend."""
-        if memory is None and stream is None and type(buf) in _PLAIN:
-            handle = self._start_plain(buf, receive=True)
-            if handle is not None:
-                return handle
+        handle = self._start_plain(buf, memory, stream, receive=True)
+        if handle is not None:
+            return handle
         return self._start(self._part(buf, True, memory, stream), receive=True)
 
     def irecv(self, max_bytes: int) -> Handle:
@@ -212,22 +210,16 @@ class Connection(AsyncCloses):
         connection. To wait in steps, use irecv_into() and Handle.wait().
         """
         deadline(timeout_s)  # refuses an invalid timeout before anything is posted
-        if memory is None and stream is None and type(buf) in _PLAIN:
-            handle = self._start_plain(buf, receive=True)
-            if handle is not None:
-                try:
-                    return handle.wait(timeout_s)
-                except BaseException:
-                    self._withdraw(handle, native.Buffer(buf, "buf", True))
-                    del buf, handle  # the traceback keeps this frame, and must not keep the buffer
-                    raise
-        part = self._part(buf, True, memory, stream)
-        handle = self._start(part, receive=True)
+        part: Part | None = None
+        handle = self._start_plain(buf, memory, stream, receive=True)
+        if handle is None:
+            part = self._part(buf, True, memory, stream)
+            handle = self._start(part, receive=True)
         try:
             return handle.wait(timeout_s)
         except BaseException:
-            self._withdraw(handle, part.buffer)
-            del part, handle  # the traceback keeps this frame, and must not keep the buffer
+            self._withdraw(handle, part.buffer if part else native.Buffer(buf, "buf", True))
+            del buf, part, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
 
     def recv(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
@@ -382,11 +374,16 @@ class Connection(AsyncCloses):
             raise ConnectionClosedError(self._gone)
         return part_of(self._runtime, buf, writable, memory, stream)
 
-    def _start_plain(self, buf: object, *, receive: bool) -> Handle | None:
-        """Starts a message of plain memory, in one call of the extension.
+    def _start_plain(
+        self, buf: object, memory: object, stream: object, *, receive: bool
+    ) -> Handle | None:
+        """Starts a message of a plain buffer in one call of the extension.
 
-        None: `buf` gives no memory at once, and the long way says why or copies it.
+        None: it is not plain, or the extension cannot use it. _part() then converts it, or raises
+        the error that says why it cannot.
         """
+        if memory is not None or stream is not None or type(buf) not in _PLAIN:
+            return None
         if self._closed:
             raise ConnectionClosedError(self._gone)
         request = self._native.post_plain(buf, receive)

@@ -44,7 +44,7 @@ class Buffer {
     throw py::value_error(argument + (contiguous ? ": this " + type + " is read-only, and must be writable"
                                                  : ": this " + type + " is not contiguous in memory"));
   }
-  // Of an object that gives its memory at once, without reasons if it does not: null then.
+  // The memory of an object, or null if it has no contiguous (and writable) buffer. No error is set.
   static std::shared_ptr<Buffer> plain(const py::object& object, bool writable) {
     Py_buffer view;
     if (PyObject_GetBuffer(object.ptr(), &view, writable ? PyBUF_WRITABLE : PyBUF_SIMPLE) == 0) {

@@ -49,8 +49,8 @@ class BoundConnection {
     return start(connection, std::move(held), memory, std::move(place), receive);
   }
 
-  // What post() does for memory that needs no more than that, in one call: the request, the status why there is none,
-  // or None if `object` is no plain memory.
+  // Like post(), for an object with a simple buffer, which it takes in the same call. Returns the request, the status
+  // code if the post failed, or None if the object has no such buffer.
   py::object post_plain(const py::object& object, bool receive) {
     const std::shared_ptr<message::Connection> connection = usable();
     if (connection == nullptr) return py::int_(code(unusable()));
@@ -390,8 +390,8 @@ void bind_connections(py::module_& module) {
   using C = BoundConnection;
   py::class_<C>(module, "Connection", "A connection. It keeps posted requests until they are done.")
       .def("post_plain", &C::post_plain,
-           "The request, a status code if there is none, or None if `buffer` is no plain memory.", py::arg("buffer"),
-           py::arg("receive"))
+           "The request; a status code if the post failed; None if `buffer` has no contiguous buffer.",
+           py::arg("buffer"), py::arg("receive"))
       .def(
           "post_send",
           [](C& self, const std::shared_ptr<Buffer>& buffer, const Registered& memory) {
