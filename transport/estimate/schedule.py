@@ -70,6 +70,7 @@ class _Clock:
     def __init__(self, tasks: Sequence[Task], without: frozenset[str], slowdown: Slowdown) -> None:
         self.tasks = tasks
         self.slowdown = slowdown
+        self.shares = slowdown != NONE  # else nothing changes the speed of a task
         self.begins, self.ends = [0.0] * len(tasks), [-1.0] * len(tasks)
         self.left_ns = [0.0 if task.kind in without else task.ns for task in tasks]
         number_of = {task.name: number for number, task in enumerate(tasks)}
@@ -117,7 +118,7 @@ class _Clock:
 
     def push(self, number: int, now_ns: float) -> None:
         self.valid[number] += 1
-        ns = self.left_ns[number] * self.slowness(number)
+        ns = self.left_ns[number] * (self.slowness(number) if self.shares else 1.0)
         heappush(self.due, (now_ns + ns, number, self.valid[number]))
 
     def settle(self, number: int, now_ns: float) -> None:
@@ -128,14 +129,14 @@ class _Clock:
 
     def begin(self, number: int, now_ns: float) -> None:
         self.begins[number] = self.since_ns[number] = now_ns
-        if self.left_ns[number]:
+        if self.shares and self.left_ns[number]:
             self.change(number, now_ns, joins=True)
         self.push(number, now_ns)
 
     def change(self, number: int, now_ns: float, joins: bool) -> None:
         """A task begins or ends to run, and so changes the speed of the others."""
         same, others = self.sides(number)
-        matters = self.slowdown != NONE and len(same) == (0 if joins else 1)
+        matters = len(same) == (0 if joins else 1)
         for one in others if matters else ():
             self.settle(one, now_ns)
         if joins:
@@ -147,7 +148,7 @@ class _Clock:
 
     def end(self, number: int, now_ns: float) -> None:
         self.ends[number] = now_ns
-        if number in self.sides(number)[0]:
+        if self.shares and number in self.sides(number)[0]:
             self.change(number, now_ns, joins=False)
         for one in self.later[number]:
             self.missing[one] -= 1
