@@ -76,7 +76,7 @@ def gaps_of(facts: Facts, windows: Windows) -> list[Gap]:
         times, source = tries.within(one, from_ns, to_ns)
         if len(times) < TIMEOUTS_MIN:
             continue
-        # Whom others cannot reach either is itself cut off, and says nothing about this one.
+        # A peer that others cannot reach either may be cut off itself: its timeouts do not count.
         peers = [each for each in np.unique(source).tolist()
                  if not tries.any(each, from_ns, to_ns)]  # fmt: skip
         good = times[np.isin(source, peers)]
