@@ -94,6 +94,11 @@ def contenders() -> dict[str, dict[str, str]]:
     } | choices()
 
 
+def tuned(rules: Path) -> dict[str, dict[str, str]]:
+    """weft with rules of `weft estimate tune`."""
+    return {"weft tuned": weft() | {"WEFT_TUNE": str(rules.resolve())}}
+
+
 def driver() -> str:
     """The version of the NVIDIA driver, or unknown."""
     words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
@@ -202,11 +207,15 @@ class Measured:
 
 
 def measure(
-    gpus: int, repeats: int, task: Config, names: list[str], where: Hosts, found: Measured
+    gpus: int,
+    repeats: int,
+    task: Config,
+    known: dict[str, dict[str, str]],
+    where: Hosts,
+    found: Measured,
 ) -> None:
     """Measures run by run into `found`, so that an interrupt keeps the finished runs."""
-    known = contenders()
-    for round_, name in rounds(repeats, names):
+    for round_, name in rounds(repeats, list(known)):
         before, dropped = where.carried(), where.dropped()
         said: Config = {"contender": name, "round": round_}
         try:
@@ -253,6 +262,15 @@ def ratios(summary: list[Config]) -> list[Config]:
     return found
 
 
+def notes_of(found: list[Config]) -> list[str]:
+    return [
+        f"{r['contender']}, {r['operation']} {r['size_bytes']} B: "
+        f"{r['over_best']:.2f}x Socket's best ({r['best']})"
+        + (f", {r['over_default']:.2f}x its default" if r["over_default"] else "")
+        for r in found
+    ]
+
+
 def compare_training(kind: str, gpus: int, json_path: str | None) -> None:
     """Trains over each network; losses must be equal bit for bit."""
     rows, losses, facts = [], {}, {}
@@ -282,6 +300,9 @@ def compare_training(kind: str, gpus: int, json_path: str | None) -> None:
 @click.option("--choices", "fixed", is_flag=True,
               help="weft, and weft with fixed algorithms, protocols and channels (estimate tune)."
               )  # fmt: skip
+@click.option("--tuned", "rules", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+              help="Rules of estimate tune: also weft with them, as the contender weft tuned.",
+              )  # fmt: skip
 @click.option(
     "--lab",
     "lab_file",
@@ -305,6 +326,7 @@ def command(
     sizes: tuple[int, ...],
     only: tuple[str, ...],
     fixed: bool,
+    rules: Path | None,
     lab_file: Path | None,
     operations: tuple[str, ...],
     kind: str | None,
@@ -318,27 +340,26 @@ def command(
             raise click.UsageError(f"--{kind} compares sums, not networks: leave --lab out")
         compare_training(kind, gpus, json_path)
         return
-    known = contenders()
+    known = contenders() | (tuned(rules) if rules else {})
     unknown = [name for name in only if name not in known]
     if unknown:
         raise click.UsageError(f"no contender {unknown[0]!r}; choose from {', '.join(known)}")
     wanted = only or (["weft", *choices()] if fixed else [n for n in known if n not in choices()])
-    names = [n for n in known if n in wanted]
+    if rules:
+        wanted = (*wanted, "weft tuned")
+    known = {name: variables for name, variables in known.items() if name in wanted}
     measured = Measured()
     with interruptible() as cut, hosts(lab_file, gpus) as where:
         task = {"train": "", "sizes": list(sizes), "operations": list(operations)}
-        measure(gpus, repeats, task, names, where, measured)
+        measure(gpus, repeats, task, known, where, measured)
     facts = measured.facts
+    if rules:
+        facts |= {"rules": rules.read_text().splitlines()}
     if lab_file is not None:
         facts |= {"lab": tomllib.loads(lab_file.read_text())}
     summary = medians(measured.rows)
     found_ratios = ratios(summary)
-    notes = [
-        f"{r['contender']}, {r['operation']} {r['size_bytes']} B: "
-        f"{r['over_best']:.2f}x Socket's best ({r['best']})"
-        + (f", {r['over_default']:.2f}x its default" if r["over_default"] else "")
-        for r in found_ratios
-    ]
+    notes = notes_of(found_ratios)
     notes += [f"failed: {one['contender']}, round {one['round']}" for one in measured.failed]
     found = document(
         "nccl", summary, gpus=gpus, repeats=repeats, ratios=found_ratios, driver=driver(), **facts

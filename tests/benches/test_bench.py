@@ -228,8 +228,8 @@ def test_nccl__a_contender_that_fails_is_named_and_the_others_go_on(
 
     monkeypatch.setattr(nccl, "run", run)
     found = nccl.Measured()
-    names = ["weft", "Socket 4x4", "Socket"]
-    nccl.measure(2, 2, {"sizes": [8]}, names, nccl_hosts.Hosts(), found)
+    known: dict[str, dict[str, str]] = {"weft": {}, "Socket 4x4": {}, "Socket": {}}
+    nccl.measure(2, 2, {"sizes": [8]}, known, nccl_hosts.Hosts(), found)
     assert [row["contender"] for row in found.rows] == ["weft", "Socket"] * 2
     assert [(one["contender"], one["round"]) for one in found.failed] == [
         ("Socket 4x4", 0),
