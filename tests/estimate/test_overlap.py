@@ -10,9 +10,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.trace import writer
 from transport.cli import weft
 from transport.estimate.overlap import length, overlap_of, shared, union
+from transport.estimate.traced import steps_of
 from transport.trace.layout import TraceError
+from transport.trace.store import open_store
 
 
 def kernel(name: str, begin_us: float, took_us: float, **more: Any) -> dict[str, Any]:
@@ -159,3 +162,60 @@ def test_buckets__latency_asks_for_larger_ones(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_buckets__without_steps_nothing_is_said(tmp_path: Path, events: list[Any]) -> None:
     assert overlap_of(written(tmp_path, events)).buckets is None
+
+
+def traced(folder: Path, steps: int) -> None:
+    """Two ranks: a warm-up, then steps of 10 ms with an AllReduce of 3 ms and an AllGather that
+    overlaps the last of these for 1 ms, and takes 2 ms."""
+    ms = 1_000_000
+    for rank in range(2):
+        process = writer.rank_of(folder, rank, 2)
+        comm = writer.communicator(process, 7, rank, 2)
+        kinds = [("Broadcast", 1 << 10, 0, 5 * ms)]
+        for step in range(steps):
+            begin = (20 + 10 * step) * ms
+            kinds.append(("AllReduce", 1 << 20, begin, begin + 3 * ms))
+            kinds.append(("AllGather", 1 << 18, begin + 2 * ms, begin + 4 * ms))
+        for function, size, begin, end in kinds:
+            op = writer.operation(process, comm, function, begin, begin + 1, count=size // 4)
+            writer.channel(process, comm, op, 1 - rank, size, begin, end)
+        process.write()
+
+
+def test_overlap__of_a_trace_of_weft(tmp_path: Path) -> None:
+    traced(tmp_path, 8)
+    with open_store(tmp_path) as store:
+        plain, notes = steps_of(store, None)
+        split, _ = steps_of(store, 7_000_000)
+        with pytest.raises(TraceError, match="takes 10 ms, less than the 11 ms"):
+            steps_of(store, 11_000_000)
+    assert notes == []
+    assert [(one.rank, one.steps, one.operations) for one in plain] == [(0, 8, 2), (1, 8, 2)]
+    assert (plain[0].step_ns, plain[0].communication_ns) == (10e6, 4e6)
+    assert plain[0].parts == {"AllReduce": 3e6, "AllGather": 2e6}
+    assert plain[0].exposed_ns is None
+    assert (split[0].exposed_ns, split[0].hidden_ns, split[0].idle_ns) == (3e6, 1e6, 0.0)
+
+
+def test_overlap__of_a_trace_of_weft_by_the_command(tmp_path: Path) -> None:
+    traced(tmp_path, 8)
+    run = CliRunner().invoke
+    shown = run(weft, ["estimate", "overlap", str(tmp_path), "--alone", "5 ms"])
+    assert shown.exit_code == 0, shown.output
+    assert "40.0%" in shown.output
+    assert "AllReduce 3 ms" in shown.output
+    rows = json.loads(run(weft, ["estimate", "overlap", str(tmp_path), "--json", "-"]).output)
+    assert rows["steps"][1]["communication_ns"] == 4e6
+    assert any("--alone" in note for note in rows["notes"])
+    file = written(tmp_path, STEP)
+    refused = run(weft, ["estimate", "overlap", str(file), "--alone", "5 ms"])
+    assert refused.exit_code == 2
+    assert "--alone is for the folder of one trace of weft" in refused.output
+    both = run(weft, ["estimate", "overlap", str(file), str(tmp_path)])
+    assert both.exit_code == 0, both.output  # the folder's .json is meant
+
+
+def test_overlap__a_trace_of_weft_without_steps(tmp_path: Path) -> None:
+    traced(tmp_path, 1)
+    with open_store(tmp_path) as store, pytest.raises(TraceError, match="3 steps or more"):
+        steps_of(store, None)

@@ -1,4 +1,4 @@
-"""`weft estimate overlap`: how much communication computation hides, from a profiler's trace."""
+"""`weft estimate overlap`: how much communication computation hides, from a trace."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from transport.cli import trace_open
+from transport.cli.options import TimeType
 from transport.cli.output import json_option, print_table, write_json
 from transport.sim.units import bytes_text, time_text
 from transport.trace.text import printable
@@ -15,22 +17,40 @@ from transport.trace.text import printable
 if TYPE_CHECKING:
     from transport.estimate.buckets import Buckets
     from transport.estimate.overlap import Overlap
+    from transport.estimate.traced import Step
+
+STEPS_SHOWN_MAX = 16  # ranks of a trace of weft
 
 
 @click.command("overlap")
 @click.argument("traces", nargs=-1, required=True,
                 type=click.Path(path_type=Path, exists=True))  # fmt: skip
+@click.option("--alone", "alone_ns", metavar="TIME", type=TimeType(),
+              help="Of a trace of weft: what a step takes without communication, as 158ms."
+              )  # fmt: skip
+@trace_open.job_option
 @json_option
-def command(traces: tuple[Path, ...], json_path: str | None) -> None:
+def command(
+    traces: tuple[Path, ...], alone_ns: int | None, job: str | None, json_path: str | None
+) -> None:
     """Say how much of the communication in TRACES computation hides.
 
-    TRACES are files of PyTorch's profiler (Kineto), or folders of them; each is of one rank.
+    TRACES are files of PyTorch's profiler (Kineto) or folders of them, each of one rank; or one
+    folder with a trace of weft, which does not have when the GPU computes: --alone says it.
 
     Example: weft estimate overlap log/*.pt.trace.json.gz
+
+    Example: weft estimate overlap traces --alone 158ms
     """
     from transport.estimate.overlap import overlap_of
     from transport.trace.layout import TraceError
 
+    if len(traces) == 1 and traces[0].is_dir() and is_of_weft(traces[0]):
+        show_traced(traces[0], alone_ns, job, json_path)
+        return
+    for name, given in (("--alone", alone_ns), ("--job", job)):
+        if given is not None:
+            raise click.UsageError(f"{name} is for the folder of one trace of weft")
     files = [file for one in traces for file in ([one] if one.is_file() else files_of(one))]
     try:
         found = [overlap_of(file) for file in files]
@@ -50,9 +70,46 @@ def command(traces: tuple[Path, ...], json_path: str | None) -> None:
 
 def files_of(folder: Path) -> list[Path]:
     found = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
+    if not found and is_of_weft(folder):
+        raise click.UsageError(f"{folder} has a trace of weft: give that folder alone")
     if not found:
-        raise click.UsageError(f"{folder} has no .json and no .json.gz files")
+        raise click.UsageError(f"{folder} has no .json, no .json.gz files and no trace of weft")
     return found
+
+
+def is_of_weft(folder: Path) -> bool:
+    """Whether it has a trace of weft, or the tables of one."""
+    return any(folder.rglob("*.trace")) or (folder / "processes.parquet").exists()
+
+
+def show_traced(folder: Path, alone_ns: int | None, job: str | None, json_path: str | None) -> None:
+    """A step of each rank of a trace of weft."""
+    from transport.estimate.traced import steps_of
+
+    with trace_open.opened(folder, job) as store, trace_open.reporting_errors():
+        steps, notes = steps_of(store, alone_ns)
+        notes = [*store.notes(), *notes]
+    if alone_ns is None:
+        notes.append("the trace does not have when the GPU computes: --alone TIME says what is "
+                     "exposed")  # fmt: skip
+    if json_path is not None:
+        write_json({"steps": [asdict(one) for one in steps], "notes": notes}, json_path)
+        return
+    heads = ["rank", "steps", "operations", "step", "communication", "share"]
+    heads += ["exposed", "hidden", "idle"] if alone_ns is not None else []
+    print_table([*heads, "of it"], [step_cells(one) for one in steps[:STEPS_SHOWN_MAX]])
+    if steps[STEPS_SHOWN_MAX:]:
+        click.echo(f"{len(steps) - STEPS_SHOWN_MAX} more ranks: weft estimate overlap --json -")
+    trace_open.show_notes(notes)
+
+
+def step_cells(one: Step) -> list[str]:
+    cells = ["?" if one.rank is None else str(one.rank), str(one.steps), str(one.operations)]
+    share = f"{one.communication_ns / one.step_ns:.1%}"
+    cells += [time_text(one.step_ns), time_text(one.communication_ns), share]
+    known = (one.exposed_ns, one.hidden_ns, one.idle_ns)
+    cells += [time_text(ns) for ns in known if ns is not None]
+    return [*cells, ", ".join(f"{printable(k)} {time_text(ns)}" for k, ns in one.parts.items())]
 
 
 def show(one: Overlap) -> None:

@@ -25,6 +25,23 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+class TimeType(click.ParamType[int]):
+    """Parses a time such as "5 ms"; the result is in ns."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        from transport.sim.units import ns_of
+
+        try:
+            found = ns_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not 0 < found <= 1 << 50:
+            self.fail(f"{value}: must be more than 0 and at most 13 days", param, ctx)
+        return found
+
+
 class OutputFile(click.Path):
     """A file that can be written; its folder is checked before the work begins.
 

@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from transport.build_info import build_info, build_text
 from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
-from transport.cli.options import CSV, HTML, SEED, OutputFolder, output_file
+from transport.cli.options import CSV, HTML, SEED, OutputFolder, TimeType, output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
 from transport.cli.sim_routes import write_routes
 from transport.cli.try_policy import chosen_policies
@@ -33,7 +33,7 @@ from transport.sim.errors import ScenarioError, WorkerLostError
 from transport.sim.settings import applied, is_of_policies
 from transport.sim.trace import write_trace
 from transport.sim.trace_network import PATHS_NS
-from transport.sim.units import bytes_text, ns_of, time_text
+from transport.sim.units import bytes_text, time_text
 from transport.trace.layout import TraceError
 from transport.trace.store import new_folder
 
@@ -50,21 +50,6 @@ class Files:
     csv: Path | None
     plot: Path | None
     html: Path | None
-
-
-class TimeType(click.ParamType[int]):
-    """Parses a virtual time such as "5 ms"; the result is in ns."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            found = ns_of(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if not 0 < found <= 1 << 50:
-            self.fail(f"{value}: must be more than 0 and at most 13 days", param, ctx)
-        return found
 
 
 class SeedsType(click.ParamType[list[int]]):

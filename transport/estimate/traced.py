@@ -1,0 +1,163 @@
+"""How much of a step's communication is exposed, from a trace of weft.
+
+A trace of weft has when NCCL communicates, and not when the GPU computes. What a step computes has
+therefore to be said, as `python -m bench step` measures it on one GPU: what a step takes beyond
+that is exposed communication, up to all of it, and what is left then is idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.estimate.overlap import length, union
+from transport.trace.layout import TraceError
+from transport.trace.store import Store
+
+Array = NDArray[np.float64]
+
+STEPS_MIN = 3
+PERIOD_MAX = 10_000  # operations of a step, at most
+# Each operation of each rank: from its first channel's start to its last one's end, else as its
+# kernels took, which ended when their end was recorded.
+_OPERATIONS = """
+WITH network AS (
+  SELECT process, operation, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns
+  FROM channels WHERE operation IS NOT NULL GROUP BY ALL),
+kernel AS (
+  SELECT process, operation, max(time_ns) AS end_ns,
+    max(gpu_stop_ns)::HUGEINT - min(gpu_start_ns) AS ns
+  FROM kernels WHERE operation IS NOT NULL AND gpu_stop_ns > 0 GROUP BY ALL)
+SELECT o.process, coalesce(p.rank, -1), o.function, coalesce(o.bytes, 0)::DOUBLE, o.comm,
+  (coalesce(n.begin_ns, k.end_ns - k.ns) - coalesce(p.first_ns, 0))::DOUBLE,
+  (coalesce(n.end_ns, k.end_ns) - coalesce(p.first_ns, 0))::DOUBLE
+FROM operations o JOIN processes p ON p.process = o.process
+LEFT JOIN network n ON n.process = o.process AND n.operation = o.id AND n.end_ns > n.begin_ns
+LEFT JOIN kernel k ON k.process = o.process AND k.operation = o.id AND k.ns > 0
+WHERE o.function IS NOT NULL ORDER BY o.process, o.begin_ns, o.id
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of one rank, in ns: medians over its steps.
+
+    rank: in the job; None: not known. parts: function -> time of its operations, the longest first.
+    exposed_ns, hidden_ns, idle_ns: None: it was not said what a step computes.
+    """
+
+    rank: int | None
+    steps: int
+    operations: int
+    step_ns: float
+    communication_ns: float
+    parts: dict[str, float]
+    exposed_ns: float | None = None
+    hidden_ns: float | None = None
+    idle_ns: float | None = None
+
+
+@dataclass(frozen=True)
+class _Operation:
+    kind: tuple[str, float, int]
+    begin_ns: float
+    end_ns: float
+
+
+def steps_of(store: Store, alone_ns: float | None) -> tuple[list[Step], list[str]]:
+    """A step of each rank, and notes. alone_ns: what a step takes without communication.
+
+    TraceError if no rank has steps, or if steps are shorter than alone_ns.
+    """
+    ranks: dict[tuple[int, int], list[_Operation]] = {}
+    untimed = 0
+    for process, rank, function, size, comm, begin_ns, end_ns in store.rows(_OPERATIONS):
+        if begin_ns is None or end_ns is None:
+            untimed += 1
+            continue
+        one = _Operation((function, size, comm), begin_ns, end_ns)
+        ranks.setdefault((process, rank), []).append(one)
+    found, without = [], []
+    for (_, rank), operations in ranks.items():
+        period = period_of([one.kind for one in operations])
+        if period == 0:
+            without.append(rank)
+            continue
+        found.append(_step(rank if rank >= 0 else None, operations, period, alone_ns))
+    notes = []
+    if untimed:
+        notes.append(f"{untimed} operations have neither channels nor kernels and count as none: "
+                     "record kernels with weft trace record --kernels")  # fmt: skip
+    if not found:
+        raise TraceError(_nothing(len(ranks), untimed))
+    if without:
+        notes.append(f"{len(without)} ranks have no operations that repeat")
+    return sorted(found, key=lambda one: -1 if one.rank is None else one.rank), notes
+
+
+def _nothing(ranks: int, untimed: int) -> str:
+    if ranks:
+        return f"no rank has {STEPS_MIN} steps or more of the same operations"
+    if untimed:
+        return "no operation has channels or kernels: record with weft trace record --kernels"
+    return "the trace has no operations of NCCL"
+
+
+def period_of(kinds: Sequence[tuple[str, float, int]]) -> int:
+    """The number of operations after which the last half of them repeats; 0: they do not."""
+    names = {kind: at for at, kind in enumerate(dict.fromkeys(kinds))}
+    numbers = np.array([names[kind] for kind in kinds])
+    last = numbers[len(numbers) // 2 :]
+    for period in range(1, min(len(last) // STEPS_MIN, PERIOD_MAX) + 1):
+        if np.array_equal(last[period:], last[:-period]):
+            return period
+    return 0
+
+
+def _step(
+    rank: int | None, operations: list[_Operation], period: int, alone_ns: float | None
+) -> Step:
+    steps = _repeats([one.kind for one in operations], period)
+    mine = operations[len(operations) - steps * period :]
+    each = [mine[at * period : (at + 1) * period] for at in range(steps)]
+    starts = np.array([one[0].begin_ns for one in each])
+    step_ns = float(np.median(np.diff(starts)))
+    communication_ns = float(np.median([_length(one) for one in each]))
+    names = {one.kind[0] for one in each[0]}
+    parts = {
+        name: float(np.median([_length([op for op in one if op.kind[0] == name]) for one in each]))
+        for name in names
+    }
+    parts = dict(sorted(parts.items(), key=lambda one: -one[1]))
+    known = Step(rank, steps, period, step_ns, communication_ns, parts)
+    return known if alone_ns is None else _split(known, alone_ns)
+
+
+def _repeats(kinds: list[tuple[str, float, int]], period: int) -> int:
+    """How often the last `period` operations come, counted from the end."""
+    last = kinds[-period:]
+    count = 1
+    while kinds[-(count + 1) * period : -count * period] == last:
+        count += 1
+    return count
+
+
+def _length(operations: list[_Operation]) -> float:
+    return length(union([(one.begin_ns, one.end_ns) for one in operations]))
+
+
+def _split(known: Step, alone_ns: float) -> Step:
+    beyond_ns = known.step_ns - alone_ns
+    if beyond_ns < 0:
+        raise TraceError(
+            f"rank {known.rank}: a step takes {known.step_ns / 1e6:.4g} ms, less than the "
+            f"{alone_ns / 1e6:.4g} ms that it is said to compute"
+        )
+    exposed_ns = min(beyond_ns, known.communication_ns)
+    return Step(
+        known.rank, known.steps, known.operations, known.step_ns, known.communication_ns,
+        known.parts, exposed_ns, known.communication_ns - exposed_ns, beyond_ns - exposed_ns,
+    )  # fmt: skip
