@@ -92,6 +92,8 @@ class Datapath {
   virtual std::size_t rx_burst(RxSink* sink) = 0;
   // Sleeps until a datagram or a watched descriptor is ready, or the timeout has passed (< 0: no timeout).
   virtual void wait(std::int64_t timeout_ns) = 0;
+  // Whether a thread can sleep in wait() while another one uses the datapath.
+  virtual bool sleeps_apart() const noexcept { return false; }
   virtual bool watch(int descriptor) = 0;
   virtual bool holds_datagrams() const noexcept = 0;
 

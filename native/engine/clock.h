@@ -19,6 +19,13 @@ inline std::int64_t realtime_ahead_ns() noexcept {
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec - now_ns();
 }
 
+// To be called in each turn of a loop that waits without sleeping.
+inline void relax() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 // Returns `from_ns` plus `patience_ns`, or INT64_MAX if the sum would overflow.
 inline std::int64_t later_ns(std::int64_t from_ns, std::int64_t patience_ns) noexcept {
   std::int64_t sum = 0;

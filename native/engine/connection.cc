@@ -63,6 +63,7 @@ ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std
       reads_payload_(reads_payload),
       notifier_(notifier),
       trace_(std::move(trace)),
+      patience_(flows_.empty() ? 0 : flows_[0].engine->poll_ns(), flows_.empty() ? 0 : flows_[0].engine->poll_share()),
       flows_live_(static_cast<std::int32_t>(flows_.size())),
       tallies_(flows_.size()) {}
 
@@ -105,7 +106,14 @@ bool ConnectionCore::reserve(std::uint64_t message, std::uint64_t bytes) noexcep
   return true;
 }
 
-Status ConnectionCore::post_send(const Place& place, std::size_t bytes, Request** out) noexcept {
+// Whether callers that run the loops of engines will see a post soon enough, so that no thread needs to be woken for
+// it: the message needs no advertisement, and no caller waits for an earlier one first. `direction` counts it already.
+bool ConnectionCore::lazily(const Direction& direction, std::uint64_t bytes) const noexcept {
+  if (bytes > flows_[0].engine->stack().config().eager_bytes) return false;
+  return direction.next_message < 2 || !direction.slots[(direction.next_message - 2) % kRequestsMax].taken();
+}
+
+Status ConnectionCore::post_send(const Place& place, std::size_t bytes, Request** out, std::uint64_t* number) noexcept {
   *out = nullptr;
   const std::lock_guard<std::mutex> lock(send_.mutex);
   RequestSlot* slot = nullptr;
@@ -117,21 +125,24 @@ Status ConnectionCore::post_send(const Place& place, std::size_t bytes, Request*
     return Status::would_block;
   }
   ++send_.next_message;
+  if (number != nullptr) *number = message;
   slot->message = message;
   slot->sends = true;
   slot->parts.store(core::stripe_count(bytes, stripes()), std::memory_order_relaxed);
+  const bool lazy = lazily(send_, bytes);
   auto* bytes_at = static_cast<std::uint8_t*>(place.data);
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, bytes, i, stripes())) continue;
     core::Stage* stage = place.stages != nullptr ? &place.stages[core::turn_of(message, i, stripes())] : nullptr;
     flows_[i].engine->post(
-        {Command::Kind::send, flows_[i].flow, id_, message, bytes_at, bytes, slot, place.memory, stage});
+        {Command::Kind::send, flows_[i].flow, id_, message, bytes_at, bytes, slot, place.memory, stage}, lazy);
   }
   *out = slot;
   return Status::ok;
 }
 
-Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_bytes, Request** out) noexcept {
+Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_bytes, Request** out,
+                                    std::uint64_t* number) noexcept {
   *out = nullptr;
   const std::lock_guard<std::mutex> lock(receive_.mutex);
   RequestSlot* slot = nullptr;
@@ -143,18 +154,20 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
     return Status::would_block;
   }
   ++receive_.next_message;
+  if (number != nullptr) *number = message;
   slot->message = message;
   slot->sends = false;
   slot->ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
   slot->ticket.stripes_placed.store(0, std::memory_order_relaxed);
   slot->ticket.message.store(message, std::memory_order_release);
+  const bool lazy = lazily(receive_, capacity_bytes);
   // Posts to all flows that a message of the full capacity would use; a shorter message uses some of them.
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, capacity_bytes, i, stripes())) continue;
     core::Stage* stage = place.stages != nullptr ? &place.stages[core::turn_of(message, i, stripes())] : nullptr;
     flows_[i].engine->post({Command::Kind::receive, flows_[i].flow, id_, message,
-                            static_cast<std::uint8_t*>(place.data), capacity_bytes, &slot->ticket, place.memory,
-                            stage});
+                            static_cast<std::uint8_t*>(place.data), capacity_bytes, &slot->ticket, place.memory, stage},
+                           lazy);
   }
   *out = slot;
   return Status::ok;
@@ -164,7 +177,7 @@ bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
   if (send->done() || stage >= stripes()) return true;  // no flow waits for the bounce buffer
   const auto flow = static_cast<std::uint32_t>((static_cast<RequestSlot*>(send)->message + stage) % stripes());
   if (!flows_[flow].engine->reserve(1)) return false;
-  flows_[flow].engine->post({Command::Kind::staged, flows_[flow].flow, id_, 0, nullptr, 0, nullptr, 0, nullptr});
+  flows_[flow].engine->post({Command::Kind::staged, flows_[flow].flow, id_, 0, nullptr, 0, nullptr, 0, nullptr}, false);
   return true;
 }
 
@@ -180,6 +193,17 @@ void ConnectionCore::release(Request* request) noexcept {
 Status ConnectionCore::wait(Request* request, std::int64_t timeout_ns) noexcept {
   static_cast<RequestSlot*>(request)->wait(timeout_ns);
   return request->done() ? Status::ok : Status::timed_out;
+}
+
+Engine::Help ConnectionCore::help(std::uint64_t message, std::uint64_t bytes, std::uint32_t turn) noexcept {
+  const std::uint32_t parts = core::stripe_count(bytes, stripes());
+  const std::uint32_t part = turn % 2 == 0 || parts == 1 ? 0 : 1 + turn / 2 % (parts - 1);
+  return flows_[(message + part) % stripes()].engine->help();
+}
+
+void ConnectionCore::unattend(std::uint64_t message, std::uint64_t bytes) noexcept {
+  const std::uint32_t parts = core::stripe_count(bytes, stripes());
+  for (std::uint32_t part = 0; part < parts; ++part) flows_[(message + part) % stripes()].engine->unattend();
 }
 
 void ConnectionCore::on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept {

@@ -11,6 +11,7 @@
 #include "native/core/receive_queue.h"
 #include "native/engine/engine.h"
 #include "native/engine/notifier.h"
+#include "native/engine/patience.h"
 #include "native/engine/request.h"
 #include "native/engine/trace/connection_trace.h"
 #include "native/telemetry/counters.h"
@@ -61,8 +62,16 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
     Completion* completion = nullptr;  // if set, the request is released automatically, then on_complete() is called
     std::uint32_t channel = 0;         // id of the NCCL channel's trace record; 0: none
   };
-  Status post_send(const Place& place, std::size_t bytes, Request** out) noexcept;
-  Status post_receive(const Place& place, std::size_t capacity_bytes, Request** out) noexcept;
+  // `number`: gets the number of the message; may be null.
+  Status post_send(const Place& place, std::size_t bytes, Request** out, std::uint64_t* number = nullptr) noexcept;
+  Status post_receive(const Place& place, std::size_t capacity_bytes, Request** out,
+                      std::uint64_t* number = nullptr) noexcept;
+  // For a caller that waits for a message: runs an iteration of the loop of the engine that carries its first stripe
+  // or, every other `turn`, of another one that may carry a stripe. `bytes`: as posted.
+  Engine::Help help(std::uint64_t message, std::uint64_t bytes, std::uint32_t turn) noexcept;
+  // The caller that waits for the message sleeps now.
+  void unattend(std::uint64_t message, std::uint64_t bytes) noexcept;
+  Patience& patience() noexcept { return patience_; }
   bool on_staged(Request* send, std::uint32_t stage) noexcept;
   void release(Request* request) noexcept;
   Status wait(Request* request, std::int64_t timeout_ns) noexcept;
@@ -101,6 +110,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   };
   Status begin(Direction* direction, const Place& place, std::size_t bytes, RequestSlot** out) noexcept;
   bool reserve(std::uint64_t message, std::uint64_t bytes) noexcept;
+  bool lazily(const Direction& direction, std::uint64_t bytes) const noexcept;
   void complete(RequestSlot* slot, Status status, std::size_t bytes) noexcept;
   void sweep(Direction* direction, Status reason) noexcept;
   bool outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept;
@@ -113,6 +123,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   const bool reads_payload_;
   Notifier* notifier_;
   const ConnectionTrace trace_;
+  Patience patience_;
   std::atomic<std::int32_t> failure_{0};
   std::atomic<std::int32_t> flows_live_;
   std::atomic<std::uint32_t> flows_peer_closed_{0};

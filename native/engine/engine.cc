@@ -1,8 +1,9 @@
 // The engine's event loop. An iteration handles calls, commands, received datagrams, timers, bursts to send, and
-// events. An idle engine first spins and then sleeps. Other threads access only the command ring and the queue of
-// calls.
+// events. An idle engine first spins and then sleeps; then a caller that waits can run the loop (help()). Other threads
+// access only the command ring and the queue of calls.
 #include "native/engine/engine.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -39,15 +40,8 @@ constexpr int kAwayBursts = 64;
 constexpr int kCallTries = 1'000;
 constexpr std::chrono::milliseconds kCallPause{1};
 
-inline void relax() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
-}  // namespace
-
-namespace {
+// Set in a forked child, which has no engines' threads and whose copies of the sockets are closed.
+std::atomic<bool> forked{false};
 
 core::StackConfig with_counters(core::StackConfig config, telemetry::EngineCells* counters) noexcept {
   config.counters = counters;
@@ -59,12 +53,15 @@ core::StackConfig with_counters(core::StackConfig config, telemetry::EngineCells
 Engine::Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<datapath::Datapath> datapath)
     : id_(id),
       spin_ns_(config.spin_ns),
+      poll_ns_(config.poll_ns),
+      poll_share_(config.poll_share),
       page_(config.page),
       row_(page_ == nullptr ? &own_row_ : &page_->engine(id)),
       counters_(&row_->counters),
       stack_(with_counters(config.stack, counters_)),
       event_log_(&stack_),
       datapath_(std::move(datapath)),
+      helps_(config.poll_ns != 0 && datapath_->sleeps_apart()),
       ring_(kRingCommands),
       bursts_(std::make_unique<wire::TxBurst[]>(kTxBatch)) {
   for (std::size_t i = 0; i < kTxBatch; ++i) batch_[i] = &bursts_[i];
@@ -78,6 +75,8 @@ Engine::~Engine() {
 }
 
 bool Engine::start(std::string* error) {
+  static const bool marks = ::pthread_atfork(nullptr, nullptr, [] { forked.store(true); }) == 0;
+  static_cast<void>(marks);
   if (!datapath_->open(error)) return false;
   doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (doorbell_ < 0) {
@@ -118,11 +117,12 @@ void Engine::run() noexcept {
   while (!stopping_.load(std::memory_order_acquire)) {
     ++counters_->loops;
     const bool busy = round();
+    if (moved_bytes_ != 0) static_cast<void>(loop_.count(now_ns_, moved_bytes_));
     if (idle_ns != 0 && now_ns_ - idle_ns > kInterruptedNs) shared_until_ns = now_ns_ + kSharedCoreNs;
     idle_ns = busy ? 0 : now_ns_;
     if (busy) {
       busy_ns = now_ns_;
-    } else if (now_ns_ - busy_ns >= spin_ns_ || now_ns_ < shared_until_ns) {
+    } else if (now_ns_ - busy_ns >= spin_ns_ || now_ns_ < shared_until_ns || loop_.attended(now_ns_)) {
       sleep();
       busy_ns = now_ns();
       stack_.on_away(now_ns_, busy_ns);
@@ -144,6 +144,7 @@ bool Engine::round() noexcept {
   now_ns_ = now_ns();
   if (now_ns_ - before_ns > kAwayNs) stack_.on_away(before_ns, now_ns_);
   realtime_ahead_ns_ = 0;
+  moved_bytes_ = 0;
   row_->turn_ns.set(now_ns_);
   bool busy = take_calls();
   busy |= take_commands();
@@ -164,34 +165,85 @@ bool Engine::round() noexcept {
   return busy;
 }
 
+// Gives the loop to callers until there is work for this thread.
 void Engine::sleep() noexcept {
   sleeping_.store(true, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // Checks for work once more: a thread that posted before it saw `sleeping_` did not write to the eventfd.
-  if (ring_.empty() && calls_.empty() && !stopping_.load(std::memory_order_seq_cst)) {
+  const bool idle = ring_.empty();
+  const bool called = !calls_.empty() || stopping_.load(std::memory_order_seq_cst);
+  if (!called && (idle || loop_.attended(now_ns()))) {
     const std::int64_t due_ns = std::min(stack_.poll_timeout(), states_due_ns_);
     std::int64_t timeout_ns = due_ns == core::kNever ? -1 : std::max<std::int64_t>(due_ns - now_ns(), 0);
     if (datapath_->holds_datagrams()) timeout_ns = timeout_ns < 0 ? kHoldSleepNs : std::min(timeout_ns, kHoldSleepNs);
     row_->sleeping.set(1);
-    datapath_->wait(timeout_ns);
+    loop_.leave();
+    doze(idle ? timeout_ns : 0);
+    loop_.enter();
     row_->sleeping.set(0);
     ++counters_->wakeups;
   }
   sleeping_.store(false, std::memory_order_relaxed);
+  woken_.store(false, std::memory_order_relaxed);
   std::uint64_t rung;
   static_cast<void>(!::read(doorbell_, &rung, sizeof rung));
+}
+
+// Sleeps without the loop. As long as callers run it, datagrams do not wake this thread: it only looks now and then
+// whether the callers are still there.
+void Engine::doze(std::int64_t timeout_ns) noexcept {
+  on_sockets_.store(true, std::memory_order_seq_cst);
+  // Either this thread sees that a caller has come, or the caller sees `on_sockets_` and rings.
+  if (!loop_.attended(now_ns())) datapath_->wait(timeout_ns);
+  on_sockets_.store(false, std::memory_order_seq_cst);
+  while (loop_.attended(now_ns()) && !woken_.load(std::memory_order_seq_cst)) {
+    std::uint64_t rung;
+    static_cast<void>(!::read(doorbell_, &rung, sizeof rung));
+    if (woken_.load(std::memory_order_seq_cst)) break;
+    pollfd descriptor{doorbell_, POLLIN, 0};
+    const timespec timeout{0, LoopLock::kAttendedNs};
+    ::ppoll(&descriptor, 1, &timeout, nullptr);
+  }
 }
 
 void Engine::wake() noexcept {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!sleeping_.load(std::memory_order_relaxed)) return;
+  woken_.store(true, std::memory_order_seq_cst);
+  ring();
+}
+
+void Engine::ring() noexcept {
   const std::uint64_t one = 1;
   static_cast<void>(!::write(doorbell_, &one, sizeof one));
 }
 
-void Engine::post(const Command& command) noexcept {
-  ring_.post(command);
+Engine::Help Engine::help() noexcept {
+  if (!helps_ || forked.load(std::memory_order_relaxed)) return Help::busy;
+  const std::int64_t now = now_ns();
+  if (!loop_.ask(now)) return Help::busy;
+  if (!loop_.try_enter()) return Help::taken;
+  stack_.on_away(now_ns_, now);  // no thread has run the loop since
+  static_cast<void>(round());
+  const bool bulk = loop_.count(now_ns_, moved_bytes_);
+  loop_.leave();
+  if (bulk) {
+    wake();
+  } else if (on_sockets_.exchange(false, std::memory_order_seq_cst)) {
+    ring();  // the thread must not sleep until the timers that it knew of: this iteration may have set others
+  }
+  return bulk ? Help::busy : Help::ran;
+}
+
+void Engine::unattend() noexcept {
+  if (!loop_.attended(now_ns())) return;
+  loop_.forsake();
   wake();
+}
+
+void Engine::post(const Command& command, bool lazily) noexcept {
+  ring_.post(command);
+  if (!lazily || !loop_.attended(now_ns())) wake();
 }
 
 void Engine::abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept {
@@ -286,6 +338,7 @@ void Engine::close_windows_of(std::uint32_t flow) noexcept {
 
 void Engine::on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) {
   static_cast<void>(port);
+  moved_bytes_ += datagram.payload_bytes;
   if (datagram.stamp_ns != 0 && realtime_ahead_ns_ == 0) realtime_ahead_ns_ = realtime_ahead_ns();
   std::int64_t arrived_ns = datagram.stamp_ns == 0 ? 0 : datagram.stamp_ns - realtime_ahead_ns_;
   if (arrived_ns > now_ns_) arrived_ns = std::min(arrived_ns, now_ns());  // the datagram arrived during this iteration
@@ -300,6 +353,7 @@ bool Engine::transmit() noexcept {
   const std::int64_t leaves_ns = now_ns();
   while (count < kTxBatch && stack_.poll_transmit(leaves_ns, batch_[count])) ++count;
   if (count == 0) return false;
+  for (std::size_t i = 0; i < count; ++i) moved_bytes_ += batch_[i]->total_bytes();
   datapath_->tx_burst(batch_, count);
   if (now_ns() - leaves_ns > kAwayNs) stack_.on_late_departure(leaves_ns);
   return true;

@@ -14,6 +14,7 @@
 #include "native/engine/call_queue.h"
 #include "native/engine/command_ring.h"
 #include "native/engine/event_log.h"
+#include "native/engine/loop_lock.h"
 #include "native/engine/telemetry_page.h"
 #include "native/engine/trace/engine_trace.h"
 
@@ -53,6 +54,8 @@ class PeerWatch {
 struct EngineConfig {
   core::StackConfig stack;
   std::int64_t spin_ns = 50'000;
+  std::int64_t poll_ns = 200'000;      // how long a caller that waits polls, at most; 0: callers never run the loop
+  double poll_share = 0.05;            // of a caller's time, that it may poll in vain
   TelemetryPage* page = nullptr;       // page for the engine's counters; null: they are in private memory
   std::shared_ptr<TraceWriter> trace;  // null: nothing is traced
 };
@@ -67,6 +70,8 @@ class Engine final : private datapath::RxSink {
   bool start(std::string* error);
   void stop() noexcept;
   std::uint32_t id() const noexcept { return id_; }
+  std::int64_t poll_ns() const noexcept { return poll_ns_; }
+  double poll_share() const noexcept { return poll_share_; }
   void watch_peers(PeerWatch* watch) noexcept { peer_watch_ = watch; }  // inside call(); can be null
   // Wakes the engine's thread, if it sleeps, for one loop iteration.
   void nudge() noexcept { wake(); }
@@ -75,9 +80,16 @@ class Engine final : private datapath::RxSink {
   bool sleeping() const noexcept { return sleeping_.load(std::memory_order_relaxed); }
 
   // The functions from here to call() are called on other threads.
+  // Runs one iteration of the loop for a caller that waits. `taken`: another thread runs the loop at present. `busy`:
+  // the loop moves many bytes, and the caller should sleep. The caller must hold no lock that a completion takes.
+  enum class Help : std::uint8_t { ran, taken, busy };
+  Help help() noexcept;
+  // The caller sleeps now: if callers have run the loop, the engine's thread runs it again.
+  void unattend() noexcept;
   bool reserve(std::int64_t count) noexcept { return ring_.reserve(count); }
   void give_back(std::int64_t count) noexcept { ring_.give_back(count); }
-  void post(const Command& command) noexcept;
+  // Wakes the engine's thread, unless callers run the loop and `lazily` is set: they see the command at once.
+  void post(const Command& command, bool lazily) noexcept;
   // Makes a flow release its buffers and tell its peer, and then calls the connection's on_flow_let_go().
   void abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept;
   // Runs `work` on the engine's thread, waits for it and rethrows its exception. Must not be called on an engine
@@ -108,7 +120,9 @@ class Engine final : private datapath::RxSink {
   void run() noexcept;
   bool round() noexcept;
   void sleep() noexcept;
+  void doze(std::int64_t timeout_ns) noexcept;
   void wake() noexcept;
+  void ring() noexcept;
   bool take_commands() noexcept;
   bool take_calls() noexcept;
   void do_command(const Command& command) noexcept;
@@ -128,6 +142,8 @@ class Engine final : private datapath::RxSink {
 
   const std::uint32_t id_;
   const std::int64_t spin_ns_;
+  const std::int64_t poll_ns_;
+  const double poll_share_;
   TelemetryPage* const page_;
   telemetry::EnginePageRow own_row_;  // the engine's counters if there is no page
   telemetry::EnginePageRow* const row_;
@@ -137,9 +153,14 @@ class Engine final : private datapath::RxSink {
   EventLog event_log_;
   std::unique_ptr<EngineTrace> trace_;  // null: nothing is traced
   std::unique_ptr<datapath::Datapath> datapath_;
+  const bool helps_;  // whether callers may run the loop
   CommandRing<Command> ring_;
   CallQueue calls_;
+  LoopLock loop_;
+  std::uint64_t moved_bytes_ = 0;  // in this iteration
   std::atomic<bool> sleeping_{false};
+  std::atomic<bool> woken_{false};       // wake() was called since the thread began to sleep
+  std::atomic<bool> on_sockets_{false};  // the thread sleeps until a datagram arrives
   std::atomic<bool> stopping_{false};
   PeerWatch* peer_watch_ = nullptr;
   std::atomic<std::size_t> open_flows_{0};

@@ -12,10 +12,37 @@ Status HostMessage::begin() noexcept {
   const engine::ConnectionCore::Place place{buffer_.data, buffer_.memory, nullptr, this};
   engine::Request* unused = nullptr;
   self_ = shared_from_this();  // set first, because the message may end before the call below returns
-  const Status status = way_ == Backlog::Way::send ? core_->post_send(place, buffer_.bytes, &unused)
-                                                   : core_->post_receive(place, buffer_.bytes, &unused);
-  if (status != Status::ok) self_.reset();
+  const std::shared_ptr<HostMessage> self = self_;
+  std::uint64_t number = 0;
+  const Status status = way_ == Backlog::Way::send ? core_->post_send(place, buffer_.bytes, &unused, &number)
+                                                   : core_->post_receive(place, buffer_.bytes, &unused, &number);
+  if (status == Status::ok) {
+    number_.store(static_cast<std::int64_t>(number), std::memory_order_relaxed);
+  } else {
+    self_.reset();
+  }
   return status;
+}
+
+Status HostMessage::wait(std::int64_t timeout_ns) noexcept {
+  const std::int64_t begin_ns = engine::now_ns();
+  poll(begin_ns, engine::later_ns(begin_ns, timeout_ns));
+  return done() ? Status::ok : Outcome::wait(timeout_ns - std::min(timeout_ns, engine::now_ns() - begin_ns));
+}
+
+void HostMessage::poll(std::int64_t begin_ns, std::int64_t until_ns) noexcept {
+  const std::int64_t number = number_.load(std::memory_order_relaxed);
+  if (number < 0 || done()) return;
+  const auto message = static_cast<std::uint64_t>(number);
+  until_ns = std::min(until_ns, begin_ns + core_->patience().begin(begin_ns));
+  for (std::uint32_t turn = 0; !done() && engine::now_ns() < until_ns; ++turn) {
+    const engine::Engine::Help help = core_->help(message, buffer_.bytes, turn);
+    if (help == engine::Engine::Help::busy) break;
+    if (help == engine::Engine::Help::taken) engine::relax();
+  }
+  if (done()) return;
+  core_->patience().on_vain(engine::now_ns() - begin_ns);
+  core_->unattend(message, buffer_.bytes);
 }
 
 void HostMessage::cancel(Status reason) noexcept {

@@ -24,20 +24,24 @@ class HostMessage final : public Outcome,
 
   Status begin() noexcept override;
   void cancel(Status reason) noexcept override;
+  // As Outcome::wait(); first helps the engines to finish the message.
+  Status wait(std::int64_t timeout_ns) noexcept;
   bool overlaps(const void* data, std::size_t bytes) const noexcept override;
   bool in_pieces() const noexcept { return !buffer_.pieces.empty(); }
   void on_complete(Status status, std::size_t bytes) noexcept override;
 
  private:
   void finish() noexcept override;
+  void poll(std::int64_t begin_ns, std::int64_t until_ns) noexcept;
 
   const std::shared_ptr<engine::ConnectionCore> core_;
   const Backlog::Way way_;
   const HostBuffer buffer_;
   BacklogThread* const thread_;
   engine::Notifier* const notifier_;
-  std::shared_ptr<HostMessage> self_;  // keeps the message alive while the engines use it
-  Status status_ = Status::ok;         // the engines' result, stored while the pieces are being filled
+  std::shared_ptr<HostMessage> self_;     // keeps the message alive while the engines use it
+  std::atomic<std::int64_t> number_{-1};  // number of the message; -1: it is not posted
+  Status status_ = Status::ok;            // the engines' result, stored while the pieces are being filled
   std::size_t bytes_ = 0;
 };
 

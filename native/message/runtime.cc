@@ -227,6 +227,8 @@ engine::EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const
   // Successive messages go to successive engines, so with more engines each spins longer, to be awake at its next
   // message.
   config.spin_ns = knobs_.spin_ns * engine_count;
+  config.poll_ns = knobs_.poll_ns;
+  config.poll_share = knobs_.poll_share;
   config.page = page_.get();
   config.trace = trace_;
   core::StackConfig& stack = config.stack;

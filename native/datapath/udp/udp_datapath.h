@@ -48,6 +48,7 @@ class UdpDatapath final : public Datapath {
   void tx_burst(wire::TxBurst* const* bursts, std::size_t count) override;
   std::size_t rx_burst(RxSink* sink) override;
   void wait(std::int64_t timeout_ns) override;
+  bool sleeps_apart() const noexcept override { return true; }  // it only uses the epoll instance
   bool watch(int descriptor) override;
   bool holds_datagrams() const noexcept override { return faults_.holds(); }
 

@@ -1,0 +1,68 @@
+// Whose thread runs an engine's loop: the engine's own, or that of a caller that waits for a message. A caller that
+// waits needs no other thread to be woken, so small messages are faster and idle engines cost nothing. A loop that
+// moves many bytes belongs to the engine's thread, so that callers can do their own work meanwhile.
+#pragma once
+
+#include <sched.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace weft::engine {
+
+class LoopLock {
+ public:
+  // After a caller has last asked for the loop, the engine's thread leaves the loop to callers for this long.
+  static constexpr std::int64_t kAttendedNs = 300'000;
+  // A loop that moves kBulkBytes within kWindowNs belongs to the engine's thread until it has not done so for kBulkNs.
+  static constexpr std::int64_t kWindowNs = 1'000'000, kBulkNs = 5'000'000;
+  static constexpr std::uint64_t kBulkBytes = 512 * 1024;
+
+  // For a caller's thread. False: another thread runs the loop.
+  bool try_enter() noexcept {
+    bool free = false;
+    return !held_.load(std::memory_order_relaxed) &&
+           held_.compare_exchange_strong(free, true, std::memory_order_acquire);
+  }
+  // For the engine's thread: waits until a caller has finished its iteration.
+  void enter() noexcept {
+    while (!try_enter()) ::sched_yield();
+  }
+  void leave() noexcept { held_.store(false, std::memory_order_release); }
+
+  // A caller asks for the loop. False: it belongs to the engine's thread.
+  bool ask(std::int64_t now_ns) noexcept {
+    if (now_ns < bulk_until_ns_.load(std::memory_order_relaxed)) return false;
+    asked_ns_.store(now_ns, std::memory_order_seq_cst);
+    return true;
+  }
+  // The caller will not come back soon.
+  void forsake() noexcept { asked_ns_.store(INT64_MIN / 2, std::memory_order_seq_cst); }
+  // Whether callers run the loop at present, or will do so at once.
+  bool attended(std::int64_t now_ns) const noexcept {
+    return now_ns - asked_ns_.load(std::memory_order_seq_cst) < kAttendedNs &&
+           now_ns >= bulk_until_ns_.load(std::memory_order_relaxed);
+  }
+
+  // Counts what an iteration has moved. True: from now on the loop belongs to the engine's thread. The lock must be
+  // held.
+  bool count(std::int64_t now_ns, std::uint64_t bytes) noexcept {
+    if (now_ns - window_ns_ > kWindowNs) {
+      window_ns_ = now_ns;
+      window_bytes_ = 0;
+    }
+    window_bytes_ += bytes;
+    if (window_bytes_ < kBulkBytes) return false;
+    bulk_until_ns_.store(now_ns + kBulkNs, std::memory_order_relaxed);
+    return true;
+  }
+
+ private:
+  std::atomic<bool> held_{true};  // the engine's thread begins with the loop
+  std::atomic<std::int64_t> asked_ns_{INT64_MIN / 2};
+  std::atomic<std::int64_t> bulk_until_ns_{0};
+  std::int64_t window_ns_ = 0;
+  std::uint64_t window_bytes_ = 0;
+};
+
+}  // namespace weft::engine

@@ -1,0 +1,39 @@
+// Decides how long a caller that waits for a message polls before it sleeps. A poll that finds its message has saved a
+// wake-up and is free; what was polled in vain comes out of a budget, a share of the time that passes. So waits that
+// are always short are always polled, and of those that are always long only so many that the share is kept.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+namespace weft::engine {
+
+class Patience {
+ public:
+  // longest_ns: of one wait. share: of the time that passes, 0 to 1, which may be polled in vain.
+  Patience(std::int64_t longest_ns, double share) noexcept
+      : longest_ns_(longest_ns), share_(share), budget_ns_(share > 0 ? kSaved * longest_ns : 0) {}
+
+  // How long a wait that begins now may poll. Threads may race: the budget is then kept less exactly.
+  std::int64_t begin(std::int64_t now_ns) noexcept {
+    const std::int64_t passed_ns = now_ns - since_ns_.exchange(now_ns, std::memory_order_relaxed);
+    const auto earned_ns =
+        static_cast<std::int64_t>(share_ * static_cast<double>(std::max<std::int64_t>(passed_ns, 0)));
+    const std::int64_t budget_ns =
+        std::min(budget_ns_.load(std::memory_order_relaxed) + earned_ns, kSaved * longest_ns_);
+    budget_ns_.store(budget_ns, std::memory_order_relaxed);
+    return budget_ns < longest_ns_ ? 0 : longest_ns_;
+  }
+  // The wait polled for so long and then had to sleep.
+  void on_vain(std::int64_t polled_ns) noexcept { budget_ns_.fetch_sub(polled_ns, std::memory_order_relaxed); }
+
+ private:
+  static constexpr std::int64_t kSaved = 4;  // the budget is at most so many of the longest waits
+  const std::int64_t longest_ns_;
+  const double share_;
+  std::atomic<std::int64_t> since_ns_{0};
+  std::atomic<std::int64_t> budget_ns_;
+};
+
+}  // namespace weft::engine

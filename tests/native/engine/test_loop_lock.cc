@@ -1,0 +1,83 @@
+// Tests whose thread runs an engine's loop, and how long a caller polls.
+#include <thread>
+
+#include "native/engine/loop_lock.h"
+#include "native/engine/patience.h"
+#include "tests/native/check.h"
+
+using weft::engine::LoopLock;
+using weft::engine::Patience;
+
+namespace {
+
+constexpr std::int64_t kMs = 1'000'000;
+
+}  // namespace
+
+TEST(loop_lock__one_thread_at_a_time_runs_the_loop) {
+  LoopLock lock;
+  CHECK(!lock.try_enter());  // the engine's thread has it from the start
+  lock.leave();
+  long counted = 0;
+  const auto work = [&] {
+    for (int i = 0; i < 20'000; ++i) {
+      lock.enter();
+      ++counted;
+      lock.leave();
+    }
+  };
+  std::thread other(work);
+  work();
+  other.join();
+  CHECK_EQUAL(counted, 40'000);
+}
+
+TEST(loop_lock__a_caller_that_asks_attends_the_loop_for_a_while) {
+  LoopLock lock;
+  CHECK(!lock.attended(10 * kMs));
+  CHECK(lock.ask(10 * kMs));
+  CHECK(lock.attended(10 * kMs + LoopLock::kAttendedNs - 1));
+  CHECK(!lock.attended(10 * kMs + LoopLock::kAttendedNs));
+  CHECK(lock.ask(20 * kMs));
+  lock.forsake();
+  CHECK(!lock.attended(20 * kMs));
+}
+
+TEST(loop_lock__a_loop_that_moves_many_bytes_belongs_to_the_engines_thread) {
+  LoopLock lock;
+  CHECK(!lock.count(10 * kMs, LoopLock::kBulkBytes - 1));
+  CHECK(!lock.count(10 * kMs + LoopLock::kWindowNs + 1, LoopLock::kBulkBytes - 1));  // another window
+  CHECK(lock.ask(12 * kMs));
+  CHECK(lock.count(10 * kMs + LoopLock::kWindowNs + 2, 1));
+  CHECK(!lock.ask(12 * kMs));
+  CHECK(!lock.attended(12 * kMs));  // so that the thread does not leave it to callers that may not come in
+  CHECK(lock.ask(12 * kMs + LoopLock::kBulkNs));
+}
+
+TEST(patience__polling_in_vain_keeps_to_its_share) {
+  constexpr std::int64_t kLongest = 200'000;
+  Patience patience(kLongest, 0.05);
+  std::int64_t now_ns = 1'000 * kMs, vain_ns = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    const std::int64_t polled_ns = patience.begin(now_ns);
+    if (polled_ns != 0) patience.on_vain(polled_ns);
+    vain_ns += polled_ns;
+    now_ns += 300'000;
+  }
+  const double share = static_cast<double>(vain_ns) / (10'000.0 * 300'000);
+  CHECK(share > 0.04);
+  CHECK(share < 0.06);
+}
+
+TEST(patience__polls_that_find_their_message_are_free) {
+  Patience patience(200'000, 0.05);
+  for (int i = 0; i < 1'000; ++i) CHECK_EQUAL(patience.begin(1'000 * kMs + i), 200'000);
+}
+
+TEST(patience__no_share_means_no_polling) {
+  Patience patience(200'000, 0.0);
+  CHECK_EQUAL(patience.begin(1'000 * kMs), 0);
+  CHECK_EQUAL(patience.begin(9'000 * kMs), 0);
+  Patience never(0, 1.0);
+  CHECK_EQUAL(never.begin(1'000 * kMs), 0);
+}
