@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "native/core/status.h"
+#include "native/engine/clock.h"
 #include "native/engine/futex.h"
 
 namespace weft::engine {
@@ -33,11 +34,17 @@ class Call {
   }
   // Waits until the function has run, and rethrows its exception.
   void wait() {
+    // An engine that does not sleep runs it within microseconds, sooner than this thread would be woken.
+    for (const std::int64_t until_ns = now_ns() + kPollNs; done_.load(std::memory_order_acquire) == 0;) {
+      if (now_ns() >= until_ns) break;
+      relax();
+    }
     while (done_.load(std::memory_order_acquire) == 0) futex_wait(&done_, 0, 1'000'000);
     if (thrown_ != nullptr) std::rethrow_exception(thrown_);
   }
 
  private:
+  static constexpr std::int64_t kPollNs = 20'000;
   const std::function<void()>& work_;
   std::exception_ptr thrown_;
   std::atomic<std::int32_t> done_{0};

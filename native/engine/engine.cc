@@ -124,8 +124,9 @@ void Engine::run() noexcept {
       busy_ns = now_ns_;
     } else if (now_ns_ - busy_ns >= spin_ns_ || now_ns_ < shared_until_ns || loop_.attended(now_ns_)) {
       sleep();
-      busy_ns = now_ns();
-      stack_.on_away(now_ns_, busy_ns);
+      const std::int64_t awake_ns = now_ns();
+      stack_.on_away(now_ns_, awake_ns);
+      busy_ns = awake_ns - (std::exchange(looks_only_, false) ? spin_ns_ : 0);
       idle_ns = 0;
     } else if (was_busy) {
       // Yields once when work ends: a thread that was just woken may need this core, and would have to wait until the
@@ -177,6 +178,7 @@ void Engine::sleep() noexcept {
     std::int64_t timeout_ns = due_ns == core::kNever ? -1 : std::max<std::int64_t>(due_ns - now_ns(), 0);
     if (datapath_->holds_datagrams()) timeout_ns = timeout_ns < 0 ? kHoldSleepNs : std::min(timeout_ns, kHoldSleepNs);
     row_->sleeping.set(1);
+    sleeps_until_ns_ = due_ns;
     loop_.leave();
     doze(idle ? timeout_ns : 0);
     loop_.enter();
@@ -254,10 +256,34 @@ void Engine::abort(std::uint32_t flow, std::uint64_t connection, Status reason) 
 }
 
 void Engine::call(const std::function<void()>& work) {
+  if (call_here(work)) return;
   Call call(work);
   if (!calls_.post(&call)) throw std::bad_alloc();
   wake();
   call.wait();
+}
+
+// Runs `work` on the calling thread if no thread runs the loop: to wake the engine's thread and to be woken by it would
+// take far longer than most work does.
+bool Engine::call_here(const std::function<void()>& work) {
+  if (!helps_ || forked.load(std::memory_order_relaxed) || !loop_.try_enter()) return false;
+  struct Leave {
+    Engine* engine;
+    ~Leave() {
+      // Sends what the work has queued, and sees to it that the thread sleeps no longer than the new timers allow.
+      static_cast<void>(engine->round());
+      const std::int64_t due_ns = std::min(engine->stack_.poll_timeout(), engine->states_due_ns_);
+      engine->looks_only_ = due_ns < engine->sleeps_until_ns_;
+      const bool wakes = engine->looks_only_;
+      engine->loop_.leave();
+      if (wakes) engine->wake();
+    }
+  } leave{this};
+  take_calls();  // those that came before
+  const std::int64_t before_ns = std::exchange(now_ns_, now_ns());
+  stack_.on_away(before_ns, now_ns_);
+  work();
+  return true;
 }
 
 bool Engine::take_calls() noexcept {

@@ -92,8 +92,8 @@ class Engine final : private datapath::RxSink {
   void post(const Command& command, bool lazily) noexcept;
   // Makes a flow release its buffers and tell its peer, and then calls the connection's on_flow_let_go().
   void abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept;
-  // Runs `work` on the engine's thread, waits for it and rethrows its exception. Must not be called on an engine
-  // thread.
+  // Runs `work` on the engine's thread, or in its place while it sleeps, waits for it and rethrows its exception. Must
+  // not be called on an engine thread.
   void call(const std::function<void()>& work);
 
   // The functions from here to owner_id() may be called only inside call().
@@ -121,6 +121,7 @@ class Engine final : private datapath::RxSink {
   bool round() noexcept;
   void sleep() noexcept;
   void doze(std::int64_t timeout_ns) noexcept;
+  bool call_here(const std::function<void()>& work);
   void wake() noexcept;
   void ring() noexcept;
   bool take_commands() noexcept;
@@ -157,7 +158,9 @@ class Engine final : private datapath::RxSink {
   CommandRing<Command> ring_;
   CallQueue calls_;
   LoopLock loop_;
-  std::uint64_t moved_bytes_ = 0;  // in this iteration
+  std::int64_t sleeps_until_ns_ = 0;  // when the thread wakes at the latest; only while it sleeps
+  bool looks_only_ = false;           // the thread was woken for its timers: it need not spin
+  std::uint64_t moved_bytes_ = 0;     // in this iteration
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> woken_{false};       // wake() was called since the thread began to sleep
   std::atomic<bool> on_sockets_{false};  // the thread sleeps until a datagram arrives
