@@ -84,7 +84,8 @@ def flows_of(ends: list[End], sources: int, pairs: list[tuple[int, int]]) -> lis
 @click.argument("to", metavar="[NAME=ADDRESS]...", nargs=-1)
 @click.option("--from", "from_", metavar="NAME=ADDRESS", help="NIC of this host that probes.")
 @click.option("--lab", metavar="NAME", help="Probe between all hosts of this lab (weft lab).")
-@click.option("--port-base", type=click.IntRange(1, 65_535), default=20_000, show_default=True)
+@click.option("--port-base", type=click.IntRange(1_024, 65_535), default=20_000, show_default=True,
+              help="First UDP port, as WEFT_PORT_BASE of the job.")  # fmt: skip
 @click.option(
     "--ports", type=click.IntRange(1, PORTS_MAX), default=8, show_default=True,
     help="UDP ports of each NIC, from --port-base: engines times paths of a process.",
