@@ -38,10 +38,12 @@ constexpr std::int64_t kSharedCoreNs = 1'000'000'000;
 constexpr std::int64_t kAwayNs = 1'000'000;
 constexpr int kAwayBursts = 64;
 constexpr int kCallTries = 1'000;
+constexpr std::int64_t kAskedLatelyNs = 1'000'000'000;
+constexpr int kCallRounds = 8;  // iterations after a call, in the place of the engine's thread, at most
 constexpr std::chrono::milliseconds kCallPause{1};
 
-// Set in a forked child, which has no engines' threads and whose copies of the sockets are closed.
-std::atomic<bool> forked{false};
+// How many forks led to this process. An engine's thread and its sockets exist only where it was started.
+std::atomic<int> forks{0};
 
 core::StackConfig with_counters(core::StackConfig config, telemetry::EngineCells* counters) noexcept {
   config.counters = counters;
@@ -61,7 +63,8 @@ Engine::Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<dat
       stack_(with_counters(config.stack, counters_)),
       event_log_(&stack_),
       datapath_(std::move(datapath)),
-      helps_(config.poll_ns != 0 && datapath_->sleeps_apart()),
+      // A trace has a ring for each thread that writes records, and needs those of an engine in order.
+      helps_(config.poll_ns != 0 && datapath_->sleeps_apart() && config.trace == nullptr),
       ring_(kRingCommands),
       bursts_(std::make_unique<wire::TxBurst[]>(kTxBatch)) {
   for (std::size_t i = 0; i < kTxBatch; ++i) batch_[i] = &bursts_[i];
@@ -75,8 +78,9 @@ Engine::~Engine() {
 }
 
 bool Engine::start(std::string* error) {
-  static const bool marks = ::pthread_atfork(nullptr, nullptr, [] { forked.store(true); }) == 0;
-  static_cast<void>(marks);
+  static const bool counts = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); }) == 0;
+  static_cast<void>(counts);
+  forks_ = forks.load();
   if (!datapath_->open(error)) return false;
   doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (doorbell_ < 0) {
@@ -171,16 +175,18 @@ void Engine::sleep() noexcept {
   sleeping_.store(true, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   // Checks for work once more: a thread that posted before it saw `sleeping_` did not write to the eventfd.
+  const std::int64_t asked_ns = loop_.asked_ns();
+  const bool attended = loop_.attended(now_ns());
   const bool idle = ring_.empty();
   const bool called = !calls_.empty() || stopping_.load(std::memory_order_seq_cst);
-  if (!called && (idle || loop_.attended(now_ns()))) {
+  if (!called && (idle || attended)) {
     const std::int64_t due_ns = std::min(stack_.poll_timeout(), states_due_ns_);
     std::int64_t timeout_ns = due_ns == core::kNever ? -1 : std::max<std::int64_t>(due_ns - now_ns(), 0);
     if (datapath_->holds_datagrams()) timeout_ns = timeout_ns < 0 ? kHoldSleepNs : std::min(timeout_ns, kHoldSleepNs);
     row_->sleeping.set(1);
     sleeps_until_ns_ = due_ns;
     loop_.leave();
-    doze(idle ? timeout_ns : 0);
+    doze(attended ? 0 : timeout_ns, asked_ns);
     loop_.enter();
     row_->sleeping.set(0);
     ++counters_->wakeups;
@@ -191,12 +197,13 @@ void Engine::sleep() noexcept {
   static_cast<void>(!::read(doorbell_, &rung, sizeof rung));
 }
 
-// Sleeps without the loop. As long as callers run it, datagrams do not wake this thread: it only looks now and then
-// whether the callers are still there.
-void Engine::doze(std::int64_t timeout_ns) noexcept {
+// Sleeps without the loop, until a datagram arrives or the time is up, unless a caller runs the loop or has asked for
+// it since `asked_ns`. As long as callers run it, datagrams do not wake this thread: it only looks now and then whether
+// the callers are still there.
+void Engine::doze(std::int64_t timeout_ns, std::int64_t asked_ns) noexcept {
   on_sockets_.store(true, std::memory_order_seq_cst);
-  // Either this thread sees that a caller has come, or the caller sees `on_sockets_` and rings.
-  if (!loop_.attended(now_ns())) datapath_->wait(timeout_ns);
+  // Either this thread sees that a caller has asked, or the caller sees `on_sockets_` and rings.
+  if (timeout_ns != 0 && loop_.asked_ns() == asked_ns) datapath_->wait(timeout_ns);
   on_sockets_.store(false, std::memory_order_seq_cst);
   while (loop_.attended(now_ns()) && !woken_.load(std::memory_order_seq_cst)) {
     std::uint64_t rung;
@@ -221,20 +228,29 @@ void Engine::ring() noexcept {
 }
 
 Engine::Help Engine::help() noexcept {
-  if (!helps_ || forked.load(std::memory_order_relaxed)) return Help::busy;
+  if (!helps_ || forks_ != forks.load(std::memory_order_relaxed)) return Help::busy;
   const std::int64_t now = now_ns();
   if (!loop_.ask(now)) return Help::busy;
   if (!loop_.try_enter()) return Help::taken;
   stack_.on_away(now_ns_, now);  // no thread has run the loop since
+  row_->sleeping.set(0);
+  ++counters_->loops;
   static_cast<void>(round());
   const bool bulk = loop_.count(now_ns_, moved_bytes_);
+  row_->sleeping.set(1);
   loop_.leave();
   if (bulk) {
     wake();
-  } else if (on_sockets_.exchange(false, std::memory_order_seq_cst)) {
-    ring();  // the thread must not sleep until the timers that it knew of: this iteration may have set others
+  } else {
+    ring_if_on_sockets();
   }
   return bulk ? Help::busy : Help::ran;
+}
+
+// To be called after an iteration on another thread: the engine's thread must not sleep until the timers that it knew
+// of, as the iteration may have set others.
+void Engine::ring_if_on_sockets() noexcept {
+  if (on_sockets_.exchange(false, std::memory_order_seq_cst)) ring();
 }
 
 void Engine::unattend() noexcept {
@@ -266,24 +282,35 @@ void Engine::call(const std::function<void()>& work) {
 // Runs `work` on the calling thread if no thread runs the loop: to wake the engine's thread and to be woken by it would
 // take far longer than most work does.
 bool Engine::call_here(const std::function<void()>& work) {
-  if (!helps_ || forked.load(std::memory_order_relaxed) || !loop_.try_enter()) return false;
+  if (!helps_ || forks_ != forks.load(std::memory_order_relaxed) || !loop_.try_enter()) return false;
   struct Leave {
     Engine* engine;
-    ~Leave() {
-      // Sends what the work has queued, and sees to it that the thread sleeps no longer than the new timers allow.
-      static_cast<void>(engine->round());
-      const std::int64_t due_ns = std::min(engine->stack_.poll_timeout(), engine->states_due_ns_);
-      engine->looks_only_ = due_ns < engine->sleeps_until_ns_;
-      const bool wakes = engine->looks_only_;
-      engine->loop_.leave();
-      if (wakes) engine->wake();
-    }
+    ~Leave() { engine->leave_call(); }
   } leave{this};
-  take_calls();  // those that came before
+  row_->sleeping.set(0);
   const std::int64_t before_ns = std::exchange(now_ns_, now_ns());
   stack_.on_away(before_ns, now_ns_);
+  take_calls();  // those that came before
   work();
   return true;
+}
+
+// Sends what a call has queued, and sees to it that the engine's thread does the rest and knows the new timers.
+void Engine::leave_call() noexcept {
+  if (page_ != nullptr && states_due_ns_ == INT64_MAX)
+    states_due_ns_ = std::max(now_ns_, row_->published_ns + kStatesNs);
+  bool busy = true;
+  for (int i = 0; i < kCallRounds && busy; ++i) busy = round();
+  const std::int64_t due_ns = std::min(stack_.poll_timeout(), states_due_ns_);
+  const bool late = busy || due_ns < sleeps_until_ns_;
+  looks_only_ = late && !busy;
+  row_->sleeping.set(1);
+  loop_.leave();
+  if (late) {
+    wake();
+  } else if (now_ns() - loop_.asked_ns() < kAskedLatelyNs) {
+    ring_if_on_sockets();  // a caller may have asked meanwhile, in vain
+  }
 }
 
 bool Engine::take_calls() noexcept {

@@ -120,8 +120,10 @@ class Engine final : private datapath::RxSink {
   void run() noexcept;
   bool round() noexcept;
   void sleep() noexcept;
-  void doze(std::int64_t timeout_ns) noexcept;
+  void doze(std::int64_t timeout_ns, std::int64_t asked_ns) noexcept;
   bool call_here(const std::function<void()>& work);
+  void leave_call() noexcept;
+  void ring_if_on_sockets() noexcept;
   void wake() noexcept;
   void ring() noexcept;
   bool take_commands() noexcept;
@@ -155,6 +157,7 @@ class Engine final : private datapath::RxSink {
   std::unique_ptr<EngineTrace> trace_;  // null: nothing is traced
   std::unique_ptr<datapath::Datapath> datapath_;
   const bool helps_;  // whether callers may run the loop
+  int forks_ = 0;     // how many forks led to the process in which the engine was started
   CommandRing<Command> ring_;
   CallQueue calls_;
   LoopLock loop_;

@@ -7,13 +7,14 @@
 
 #include <atomic>
 #include <cstdint>
+#include <ctime>
 
 namespace weft::engine {
 
 class LoopLock {
  public:
   // After a caller has last asked for the loop, the engine's thread leaves the loop to callers for this long.
-  static constexpr std::int64_t kAttendedNs = 300'000;
+  static constexpr std::int64_t kAttendedNs = 200'000;
   // A loop that moves kBulkBytes within kWindowNs belongs to the engine's thread until it has not done so for kBulkNs.
   static constexpr std::int64_t kWindowNs = 1'000'000, kBulkNs = 5'000'000;
   static constexpr std::uint64_t kBulkBytes = 512 * 1024;
@@ -26,7 +27,14 @@ class LoopLock {
   }
   // For the engine's thread: waits until a caller has finished its iteration.
   void enter() noexcept {
-    while (!try_enter()) ::sched_yield();
+    for (int tries = 0; !try_enter(); ++tries) {
+      if (tries < kYields) {
+        ::sched_yield();
+      } else {  // the caller may have lost its core, or have a lower priority
+        const timespec pause{0, kEnterPauseNs};
+        ::nanosleep(&pause, nullptr);
+      }
+    }
   }
   void leave() noexcept { held_.store(false, std::memory_order_release); }
 
@@ -36,6 +44,8 @@ class LoopLock {
     asked_ns_.store(now_ns, std::memory_order_seq_cst);
     return true;
   }
+  // When a caller has last asked for the loop.
+  std::int64_t asked_ns() const noexcept { return asked_ns_.load(std::memory_order_seq_cst); }
   // The caller will not come back soon.
   void forsake() noexcept { asked_ns_.store(INT64_MIN / 2, std::memory_order_seq_cst); }
   // Whether callers run the loop at present, or will do so at once.
@@ -58,6 +68,8 @@ class LoopLock {
   }
 
  private:
+  static constexpr int kYields = 100;
+  static constexpr long kEnterPauseNs = 50'000;
   std::atomic<bool> held_{true};  // the engine's thread begins with the loop
   std::atomic<std::int64_t> asked_ns_{INT64_MIN / 2};
   std::atomic<std::int64_t> bulk_until_ns_{0};

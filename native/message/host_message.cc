@@ -35,12 +35,13 @@ void HostMessage::poll(std::int64_t begin_ns, std::int64_t until_ns) noexcept {
   if (number < 0 || done()) return;
   const auto message = static_cast<std::uint64_t>(number);
   until_ns = std::min(until_ns, begin_ns + core_->patience().begin(begin_ns));
-  for (std::uint32_t turn = 0; !done() && engine::now_ns() < until_ns; ++turn) {
+  std::uint32_t turn = 0;
+  for (; !done() && engine::now_ns() < until_ns; ++turn) {
     const engine::Engine::Help help = core_->help(message, buffer_.bytes, turn);
     if (help == engine::Engine::Help::busy) break;
     if (help == engine::Engine::Help::taken) engine::relax();
   }
-  if (done()) return;
+  if (done() || turn == 0) return;
   core_->patience().on_vain(engine::now_ns() - begin_ns);
   core_->unattend(message, buffer_.bytes);
 }
