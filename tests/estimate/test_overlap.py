@@ -219,3 +219,46 @@ def test_overlap__a_trace_of_weft_without_steps(tmp_path: Path) -> None:
     traced(tmp_path, 1)
     with open_store(tmp_path) as store, pytest.raises(TraceError, match="3 steps or more"):
         steps_of(store, None)
+
+
+def calls(folder: Path, begins_ms: list[float], took_ms: float) -> None:
+    """One rank whose AllReduces, all of one size, begin at these times."""
+    process = writer.rank_of(folder, 0, 2)
+    comm = writer.communicator(process, 7, 0, 2)
+    for begin_ms in begins_ms:
+        begin, end = int(begin_ms * 1e6), int((begin_ms + took_ms) * 1e6)
+        op = writer.operation(process, comm, "AllReduce", begin, begin + 1, count=256)
+        writer.channel(process, comm, op, 1, 1024, begin, end)
+    process.write()
+
+
+def test_overlap__equal_buckets_of_a_step_are_one_step(tmp_path: Path) -> None:
+    calls(tmp_path, [10.0 * step + at for step in range(8) for at in (0.0, 1.0, 2.0)], 0.5)
+    with open_store(tmp_path) as store:
+        (found,), notes = steps_of(store, 9_000_000)
+        (told,), _ = steps_of(store, None, 6)
+        with pytest.raises(TraceError, match="3 steps or more"):
+            steps_of(store, None, 24)
+    assert (found.operations, found.step_ns, found.communication_ns) == (3, 10e6, 1.5e6)
+    assert (found.exposed_ns, notes) == (1e6, [])
+    assert (told.steps, told.step_ns) == (4, 20e6)
+
+
+def test_overlap__uneven_steps_are_marked(tmp_path: Path) -> None:
+    calls(tmp_path, [0, 1, 3, 9, 10, 17, 30, 31, 33, 50, 58, 59, 61, 80, 81], 0.5)
+    with open_store(tmp_path) as store:
+        _, notes = steps_of(store, None)
+    assert any("uneven times" in note for note in notes)
+
+
+def test_overlap__operations_that_overlap_themselves_are_no_steps(tmp_path: Path) -> None:
+    calls(tmp_path, [0.1 * at for at in range(8)], 50.0)
+    with open_store(tmp_path) as store, pytest.raises(TraceError, match="3 steps or more"):
+        steps_of(store, None)
+
+
+def test_overlap__a_time_needs_a_unit(tmp_path: Path) -> None:
+    traced(tmp_path, 8)
+    refused = CliRunner().invoke(weft, ["estimate", "overlap", str(tmp_path), "--alone", "4"])
+    assert refused.exit_code == 2
+    assert "write 4ms" in refused.output

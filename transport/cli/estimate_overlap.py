@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,16 +22,32 @@ if TYPE_CHECKING:
 STEPS_SHOWN_MAX = 16  # ranks of a trace of weft
 
 
+class WithUnit(TimeType):
+    """A time that names its unit."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if str(value).strip().isdigit():
+            self.fail(f"{value} has no unit: write {value}ms", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 @click.command("overlap")
 @click.argument("traces", nargs=-1, required=True,
                 type=click.Path(path_type=Path, exists=True))  # fmt: skip
-@click.option("--alone", "alone_ns", metavar="TIME", type=TimeType(),
+@click.option("--alone", "alone_ns", metavar="TIME", type=WithUnit(),
               help="Of a trace of weft: what a step takes without communication, as 158ms."
+              )  # fmt: skip
+@click.option("--operations", type=click.IntRange(1),
+              help="Of a trace of weft: operations of a step, if it is not what repeats."
               )  # fmt: skip
 @trace_open.job_option
 @json_option
 def command(
-    traces: tuple[Path, ...], alone_ns: int | None, job: str | None, json_path: str | None
+    traces: tuple[Path, ...],
+    alone_ns: int | None,
+    operations: int | None,
+    job: str | None,
+    json_path: str | None,
 ) -> None:
     """Say how much of the communication in TRACES computation hides.
 
@@ -46,9 +62,9 @@ def command(
     from transport.trace.layout import TraceError
 
     if len(traces) == 1 and traces[0].is_dir() and is_of_weft(traces[0]):
-        show_traced(traces[0], alone_ns, job, json_path)
+        show_traced(traces[0], alone_ns, operations, job, json_path)
         return
-    for name, given in (("--alone", alone_ns), ("--job", job)):
+    for name, given in (("--alone", alone_ns), ("--operations", operations), ("--job", job)):
         if given is not None:
             raise click.UsageError(f"{name} is for the folder of one trace of weft")
     files = [file for one in traces for file in ([one] if one.is_file() else files_of(one))]
@@ -82,12 +98,18 @@ def is_of_weft(folder: Path) -> bool:
     return any(folder.rglob("*.trace")) or (folder / "processes.parquet").exists()
 
 
-def show_traced(folder: Path, alone_ns: int | None, job: str | None, json_path: str | None) -> None:
+def show_traced(
+    folder: Path,
+    alone_ns: int | None,
+    operations: int | None,
+    job: str | None,
+    json_path: str | None,
+) -> None:
     """A step of each rank of a trace of weft."""
     from transport.estimate.traced import steps_of
 
     with trace_open.opened(folder, job) as store, trace_open.reporting_errors():
-        steps, notes = steps_of(store, alone_ns)
+        steps, notes = steps_of(store, alone_ns, operations)
         notes = [*store.notes(), *notes]
     if alone_ns is None:
         notes.append("the trace does not have when the GPU computes: --alone TIME says what is "

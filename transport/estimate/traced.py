@@ -21,6 +21,9 @@ Array = NDArray[np.float64]
 
 STEPS_MIN = 3
 PERIOD_MAX = 10_000  # operations of a step, at most
+MULTIPLE_STEPS_MIN = 5  # fewer can be even by chance
+MULTIPLES_MAX = 256  # equal operations of a step, at most
+EVEN = 0.2  # steps begin at even times: standard deviation over mean
 # Each operation of each rank: from its first channel's start to its last one's end, else as its
 # kernels took, which ended when their end was recorded.
 _OPERATIONS = """
@@ -67,10 +70,13 @@ class _Operation:
     end_ns: float
 
 
-def steps_of(store: Store, alone_ns: float | None) -> tuple[list[Step], list[str]]:
+def steps_of(
+    store: Store, alone_ns: float | None, per_step: int | None = None
+) -> tuple[list[Step], list[str]]:
     """A step of each rank, and notes. alone_ns: what a step takes without communication.
 
-    TraceError if no rank has steps, or if steps are shorter than alone_ns.
+    per_step: operations of a step; None: found from what repeats. TraceError if no rank has steps,
+    or if steps are shorter than alone_ns.
     """
     ranks: dict[tuple[int, int], list[_Operation]] = {}
     untimed = 0
@@ -80,13 +86,16 @@ def steps_of(store: Store, alone_ns: float | None) -> tuple[list[Step], list[str
             continue
         one = _Operation((function, size, comm), begin_ns, end_ns)
         ranks.setdefault((process, rank), []).append(one)
-    found, without = [], []
+    found, without, uneven = [], 0, 0
     for (_, rank), operations in ranks.items():
-        period = period_of([one.kind for one in operations])
-        if period == 0:
-            without.append(rank)
+        period, even = _period(operations, per_step)
+        step = _step(rank if rank >= 0 else None, operations, period) if period else None
+        # Operations that overlap the next ones of their kind are no steps.
+        if step is None or step.communication_ns > step.step_ns:
+            without += 1
             continue
-        found.append(_step(rank if rank >= 0 else None, operations, period, alone_ns))
+        uneven += not even
+        found.append(step if alone_ns is None else _split(step, alone_ns))
     notes = []
     if untimed:
         notes.append(f"{untimed} operations have neither channels nor kernels and count as none: "
@@ -94,16 +103,49 @@ def steps_of(store: Store, alone_ns: float | None) -> tuple[list[Step], list[str
     if not found:
         raise TraceError(_nothing(len(ranks), untimed))
     if without:
-        notes.append(f"{len(without)} ranks have no operations that repeat")
+        notes.append(f"{without} ranks have no steps: nothing repeats, or it overlaps itself")
+    if uneven:
+        notes.append(f"steps of {uneven} ranks begin at uneven times: if that is no step, say with "
+                     "--operations how many operations one has")  # fmt: skip
     return sorted(found, key=lambda one: -1 if one.rank is None else one.rank), notes
 
 
 def _nothing(ranks: int, untimed: int) -> str:
     if ranks:
-        return f"no rank has {STEPS_MIN} steps or more of the same operations"
+        return (f"no rank has {STEPS_MIN} steps or more of the same operations; a scenario of weft "
+                "sim has as many steps as its training's repeats")  # fmt: skip
     if untimed:
         return "no operation has channels or kernels: record with weft trace record --kernels"
     return "the trace has no operations of NCCL"
+
+
+def _period(operations: list[_Operation], per_step: int | None) -> tuple[int, bool]:
+    """The number of operations of a step (0: there are no steps), and whether steps are even.
+
+    The shortest repetition may be one of several equal operations of a step, as buckets are. A step
+    is then the shortest multiple that begins at even times.
+    """
+    kinds = [one.kind for one in operations]
+    if per_step is not None:
+        return (per_step if _repeats(kinds, per_step) >= STEPS_MIN else 0), True
+    base = period_of(kinds)
+    if base == 0:
+        return 0, True
+    most = min(_repeats(kinds, base) // MULTIPLE_STEPS_MIN, MULTIPLES_MAX)
+    multiples = range(1, max(most, 1) + 1)
+    unevenness = [_unevenness(operations, base * each) for each in multiples]
+    for each, one in zip(multiples, unevenness, strict=True):
+        if one <= EVEN:
+            return base * each, True
+    return base * multiples[int(np.argmin(unevenness))], False
+
+
+def _unevenness(operations: list[_Operation], period: int) -> float:
+    """The standard deviation over the mean of the times between the begins of steps."""
+    steps = _repeats([one.kind for one in operations], period)
+    starts = [one.begin_ns for one in operations[len(operations) - steps * period :: period]]
+    each = np.diff(np.array(starts))
+    return float(each.std() / max(each.mean(), 1.0))
 
 
 def period_of(kinds: Sequence[tuple[str, float, int]]) -> int:
@@ -117,9 +159,7 @@ def period_of(kinds: Sequence[tuple[str, float, int]]) -> int:
     return 0
 
 
-def _step(
-    rank: int | None, operations: list[_Operation], period: int, alone_ns: float | None
-) -> Step:
+def _step(rank: int | None, operations: list[_Operation], period: int) -> Step:
     steps = _repeats([one.kind for one in operations], period)
     mine = operations[len(operations) - steps * period :]
     each = [mine[at * period : (at + 1) * period] for at in range(steps)]
@@ -132,8 +172,7 @@ def _step(
         for name in names
     }
     parts = dict(sorted(parts.items(), key=lambda one: -one[1]))
-    known = Step(rank, steps, period, step_ns, communication_ns, parts)
-    return known if alone_ns is None else _split(known, alone_ns)
+    return Step(rank, steps, period, step_ns, communication_ns, parts)
 
 
 def _repeats(kinds: list[tuple[str, float, int]], period: int) -> int:
