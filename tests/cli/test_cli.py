@@ -137,6 +137,19 @@ def test_run__a_policy_that_cannot_be_loaded_has_failed(tmp_path: Path) -> None:
 
 @needs_native
 @needs_plugin
+def test_run__refuses_rules_that_no_rank_can_read(tmp_path: Path) -> None:
+    rules = tmp_path / "tune.txt"
+    for text, says in ((None, "cannot read"), ("hello", "no file of weft estimate tune")):
+        if text is not None:
+            rules.write_text(text)
+        done = weft("run", "--", "true", WEFT_TUNE=str(rules))
+        assert (done.returncode, says in done.stderr) == (2, True), done.stderr
+    rules.write_text("weft_tune 1\n")
+    assert weft("run", "--", "true", WEFT_TUNE=str(rules)).returncode == 0
+
+
+@needs_native
+@needs_plugin
 def test_run__refuses_a_misspelt_knob() -> None:
     done = weft("run", "--", "true", WEFT_PTHS="4")
     assert done.returncode == 2

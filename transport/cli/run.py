@@ -5,6 +5,7 @@ The command replaces this process, so the exit status is the command's.
 
 import os
 import shutil
+from pathlib import Path
 
 import click
 
@@ -38,6 +39,19 @@ def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
     return chosen
 
 
+def check_rules(file: str) -> None:
+    """Refuses a file for WEFT_TUNE that no rank could read: they would all fail to initialize."""
+    from transport.estimate.tuning import HEAD
+
+    try:
+        first = Path(file).read_text(encoding="utf-8").partition("\n")[0].strip()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise click.UsageError(f"WEFT_TUNE: cannot read {file}: {reason}") from None
+    if first != HEAD:
+        raise click.UsageError(f"WEFT_TUNE: {file} is no file of weft estimate tune")
+
+
 @click.command(
     "run",
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
@@ -56,6 +70,8 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
             f"the plugin is not built ({native.PLUGIN_PATH}): run make build"
         )
     knobs.in_force()
+    if os.environ.get("WEFT_TUNE"):
+        check_rules(os.environ["WEFT_TUNE"])
     try:
         variables = environment(dict(os.environ), net_debug=net_debug)
     except PolicyRefusedError as error:
