@@ -274,7 +274,8 @@ def report(found: Training, plan: Plan, network: Network, computing: Computing) 
         (["change", "step"],
          [[name, f"{ratio - 1:+.1%}"] for name, ratio in found.gains.items()]),
     ]  # fmt: skip
-    return Report(tables, [*_facts(found, plan), *_notes(found, network, computing)])
+    lines = [*_facts(found, plan), *_inputs(plan, network, computing)]
+    return Report(tables, [*lines, *_notes(found, network, computing)])
 
 
 def compared_table(found: dict[str, Training]) -> tuple[list[str], list[list[str]]]:
@@ -297,6 +298,18 @@ def _facts(found: Training, plan: Plan) -> list[str]:
         f"{'' if found.fits else ': more than it has'}",
         f"bottleneck: {found.bottleneck}",
     ]
+
+
+def _inputs(plan: Plan, network: Network, computing: Computing) -> list[str]:
+    """What the estimate is of: defaults decide much of it."""
+    if network.inside is None:
+        node = "every GPU alone in its node, with a NIC (--inside, --nics-per-node)"
+    else:
+        node = f"{network.gpus_per_node} GPUs a node"
+    kind = f"ZeRO {plan.zero}" if plan.zero else "DDP"
+    return [f"network: {network.name}; {node}",
+            f"each GPU: {computing.gpu.name}; {kind}, sequences of a microbatch: {plan.micro_batch}"
+            ]  # fmt: skip
 
 
 def _notes(found: Training, network: Network, computing: Computing) -> list[str]:
