@@ -309,7 +309,7 @@ void Engine::leave_call() noexcept {
   if (late) {
     wake();
   } else if (now_ns() - loop_.asked_ns() < kAskedLatelyNs) {
-    ring_if_on_sockets();  // a caller may have asked meanwhile, in vain
+    ring_if_on_sockets();  // a caller may have asked for the loop and found it taken
   }
 }
 

@@ -126,7 +126,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(poll_ns, "ns", 200000, 0, 1000000000, false, "0,1000,1000000",                                               \
     "How long a caller that waits runs its engine itself before it sleeps, at most; 0: it sleeps at once")            \
   REAL(poll_share, "share", 0.05, 0.0, 1.0, "0,1",                                                                     \
-    "Part of its time that such a caller may spend in vain, because it had to sleep after all")                       \
+    "Share of the time that a caller that waits may poll without finding its message; 0: none")                       \
   INTEGER(socket_buffer_bytes, "bytes", 8388608, 65536, 1073741824, false, "65536",                                   \
     "Kernel buffer asked for each data socket; the kernel may grant less")                                            \
   INTEGER(ecn, "switch", 1, 0, 1, false, "0",                                                                         \

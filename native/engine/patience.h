@@ -1,6 +1,6 @@
-// Decides how long a caller that waits for a message polls before it sleeps. A poll that finds its message has saved a
-// wake-up and is free; what was polled in vain comes out of a budget, a share of the time that passes. So waits that
-// are always short are always polled, and of those that are always long only so many that the share is kept.
+// How long a caller that waits for a message polls before it sleeps. Polling that ends with the message costs nothing,
+// because it saves a wake-up. Polling that ends in sleep is charged to a budget, which grows with a share of the time
+// that passes. So short waits are always polled, and long ones only as often as the budget allows.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace weft::engine {
 
 class Patience {
  public:
-  // longest_ns: of one wait. share: of the time that passes, 0 to 1, which may be polled in vain.
+  // longest_ns: longest polling of one wait. share: how much of the time may be polled without a result, 0 to 1.
   Patience(std::int64_t longest_ns, double share) noexcept
       : longest_ns_(longest_ns), share_(share), budget_ns_(share > 0 ? kSaved * longest_ns : 0) {}
 
@@ -25,7 +25,7 @@ class Patience {
     budget_ns_.store(budget_ns, std::memory_order_relaxed);
     return budget_ns < longest_ns_ ? 0 : longest_ns_;
   }
-  // The wait polled for so long and then had to sleep.
+  // A wait has polled for this long without a result, and sleeps now.
   void on_vain(std::int64_t polled_ns) noexcept { budget_ns_.fetch_sub(polled_ns, std::memory_order_relaxed); }
 
  private:

@@ -237,6 +237,12 @@ def test_nccl__a_contender_that_fails_is_named_and_the_others_go_on(
     ]
 
 
+def test_nccl__tuned_is_weft_with_rules(tmp_path: Path) -> None:
+    (name, variables), *others = nccl.tuned(tmp_path / "tune.txt").items()
+    assert (name, others) == ("weft tuned", [])
+    assert variables == nccl.weft() | {"WEFT_TUNE": str(tmp_path / "tune.txt")}
+
+
 def test_nccl__medians_and_ratios() -> None:
     rows = [
         {"contender": name, "operation": "all_reduce", "size_bytes": 8, "time_us": 1.0}
