@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from transport.estimate.overlap import length, union
 from transport.trace.layout import TraceError
+from transport.trace.operation_times import OPERATION_TIMES
 from transport.trace.store import Store
 
 Array = NDArray[np.float64]
@@ -26,20 +27,14 @@ MULTIPLES_MAX = 256  # equal operations of a step, at most
 EVEN = 0.2  # steps begin at even times: standard deviation over mean
 # Each operation of each rank: from its first channel's start to its last one's end, else as its
 # kernels took, which ended when their end was recorded.
-_OPERATIONS = """
-WITH network AS (
-  SELECT process, operation, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns
-  FROM channels WHERE operation IS NOT NULL GROUP BY ALL),
-kernel AS (
-  SELECT process, operation, max(time_ns) AS end_ns,
-    max(gpu_stop_ns)::HUGEINT - min(gpu_start_ns) AS ns
-  FROM kernels WHERE operation IS NOT NULL AND gpu_stop_ns > 0 GROUP BY ALL)
+_OPERATIONS = f"""
+WITH {OPERATION_TIMES}
 SELECT o.process, coalesce(p.rank, -1), o.function, coalesce(o.bytes, 0)::DOUBLE, o.comm,
-  (coalesce(n.begin_ns, k.end_ns - k.ns) - coalesce(p.first_ns, 0))::DOUBLE,
+  (coalesce(n.begin_ns, k.begin_ns) - coalesce(p.first_ns, 0))::DOUBLE,
   (coalesce(n.end_ns, k.end_ns) - coalesce(p.first_ns, 0))::DOUBLE
 FROM operations o JOIN processes p ON p.process = o.process
 LEFT JOIN network n ON n.process = o.process AND n.operation = o.id AND n.end_ns > n.begin_ns
-LEFT JOIN kernel k ON k.process = o.process AND k.operation = o.id AND k.ns > 0
+LEFT JOIN kernel k ON k.process = o.process AND k.operation = o.id AND k.end_ns > k.begin_ns
 WHERE o.function IS NOT NULL ORDER BY o.process, o.begin_ns, o.id
 """
 

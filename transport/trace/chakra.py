@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from transport.trace.operation_times import OPERATION_TIMES
 from transport.trace.places import Places, places_of
 from transport.trace.protobuf import data, number, text, varint
 from transport.trace.sizes import PER_RANK
@@ -29,14 +30,8 @@ COLLECTIVES = {
 }
 # Each operation with the time of its channels in the network, else of its kernels, else of the
 # call that enqueued it.
-_OPERATIONS = """
-WITH network AS (
-  SELECT process, operation, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns
-  FROM channels WHERE operation IS NOT NULL GROUP BY ALL),
-kernel AS (
-  SELECT process, operation, max(time_ns) AS end_ns,
-    max(time_ns) - TRY_CAST(max(gpu_stop_ns)::HUGEINT - min(gpu_start_ns) AS BIGINT) AS begin_ns
-  FROM kernels WHERE operation IS NOT NULL AND gpu_stop_ns > 0 GROUP BY ALL)
+_OPERATIONS = f"""
+WITH {OPERATION_TIMES}
 SELECT p.spot, o.id, o.process, o.comm, o.function, o.kind, o.bytes, o.root, o.tag, m.comm_id,
   m.name, m.ranks, s.spot AS peer,
   CASE WHEN n.end_ns > n.begin_ns THEN n.begin_ns
