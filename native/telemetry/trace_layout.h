@@ -187,7 +187,7 @@ static_assert(sizeof(TraceHead) == 16);
 
 #define WEFT_TRACE_EVENT(F)                                                                            \
   F(u64, value, count, "what the event counts, such as segments lost")                                 \
-  F(u32, what, text, "path_down, path_up, peer_quiet, peer_dead, timeout, loss, policy_replaced, ...") \
+  F(u32, what, text, "path_down, path_up, peer_quiet, peer_dead, timeout, loss, process_stalled, ...") \
   F(u32, peer, text, "address of the peer or of its end of the path")                                  \
   F(u32, connection, record, "connection, 0: none")                                                    \
   F(u16, path, index, "number of the path")                                                            \

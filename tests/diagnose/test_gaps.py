@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,25 @@ def test_gaps__of_a_rank_that_only_waits_are_not_proven(tmp_path: Path, fault: s
     assert [(one.process, one.proven) for one in gaps(tmp_path)[1]] == [(RANK, False)]
     found = {one.kind: one.certain for one in judged(tmp_path).findings}
     assert not found["non_communication_hang"]
+
+
+def test_gaps__of_a_rank_that_only_waits_are_proven_if_it_noticed_them(tmp_path: Path) -> None:
+    at_ns, for_ns = 4_000_000, 400_000_000
+    stop = {"kind": "stopped_process", "rank": RANK, "at_ns": at_ns, "until_ns": at_ns + for_ns}
+    facts, found = gaps(traced(tmp_path, stop, limit_ns=10**9))
+    assert [(one.process, one.proven) for one in found] == [(RANK, True)]
+    assert 0.7 * for_ns <= found[0].stalled_ns <= for_ns
+    said = [one for one in judged(tmp_path).findings if one.certain]
+    assert [(one.kind, one.place.name) for one in said] == [
+        ("non_communication_hang", f"rank {RANK}")
+    ]
+    assert "A thread of it that only sleeps and wakes up did so 300.0 ms late." in said[0].evidence
+
+    # It is as certain if nobody tried to reach the process.
+    kept = facts.downs["what"] == "process_stalled"
+    alone = replace(facts, downs={name: column[kept] for name, column in facts.downs.items()})
+    found = gaps_of(alone, windows_of(alone))
+    assert [(one.process, one.proven, one.timeouts) for one in found] == [(RANK, True, 0)]
 
 
 @pytest.mark.parametrize("at_ns", [3_000_000, 3_200_000, 3_600_000, 4_200_000])

@@ -429,14 +429,17 @@ def _losses(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, A
 
 
 def _downs(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:
-    """Events that say that a path, flow or process failed, fell silent or recovered, by time."""
+    """Events that say that a path, flow or process failed, fell silent or recovered, by time.
+
+    A process_stalled is of the process itself, which has gone on; its value is how long it did not
+    run, in ns.
+    """
     sql = (
         "SELECT process, coalesce(peer, '') AS peer, coalesce(path, 0) AS path, "
         "coalesce(connection, -1)::BIGINT AS connection, time_ns, what, "
         "coalesce(value, 0) AS value, coalesce(status, 0) AS status FROM events "
         "WHERE what IN ('path_down', 'path_up', 'timeout', 'peer_dead', 'peer_quiet', 'flow_stuck',"
-        " 'flow_failed', 'process_stalled', 'process_resumed', 'process_ended') "
-        "AND time_ns IS NOT NULL ORDER BY time_ns"
+        " 'flow_failed', 'process_stalled') AND time_ns IS NOT NULL ORDER BY time_ns"
     )
     return _by_peer(store, sql, numbers, peers)
 

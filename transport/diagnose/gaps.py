@@ -2,7 +2,8 @@
 
 What was lost to or from such a process meanwhile says nothing about the network: its sockets
 overflowed, and nobody acknowledged. A stopped process records nothing at all, while its peers try
-again and again; a NIC that fails makes the process at it try, too, if it has something to send.
+again and again; a NIC that fails makes the process at it try, too, if it has something to send. A
+process that was stopped for long notices it when it goes on, whether or not others tried to reach it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
-from transport.diagnose.stopped import had_work
+from transport.diagnose.stopped import had_work, stalled_ns
 from transport.diagnose.windows import Windows
 
 Array = NDArray[Any]
@@ -27,11 +28,12 @@ TIMES = 2.0  # a gap is so many times as long as the longest one that is usual
 TIMEOUTS_MIN = 2  # in a gap, peers tried at least so often in vain
 # They tried until late in the gap: senders wait at most twice as long before each further try.
 TRIED_SHARE = 0.3
+STALLED_SHARE = 0.5  # a process that noticed that it did not run in such a part of a gap proves it
 CERTAIN_ITERATIONS = 2.0  # a gap that is shorter than so many iterations is only suspected
 NAMED_MAX = 4
 QUERY = (
-    "SELECT process, peer, time_ns FROM events WHERE what = 'timeout' "
-    "AND time_ns BETWEEN {} AND {} ORDER BY time_ns"
+    "SELECT process, peer, what, value, time_ns FROM events "
+    "WHERE what IN ('timeout', 'process_stalled') AND time_ns BETWEEN {} AND {} ORDER BY time_ns"
 )
 
 
@@ -40,8 +42,9 @@ class Gap:
     """A time in which a process recorded nothing, and acknowledged nothing.
 
     peers: the processes that tried to reach it in vain, `timeouts` times. usual_ns: its longest
-    usual time without a record. proven: it did not run, as it left work of its own undone; else
-    its NIC may not have worked while it only waited.
+    usual time without a record. stalled_ns: how long it did not run, as it noticed itself. proven:
+    it did not run, as it noticed so or left work of its own undone; else its NIC may not have
+    worked while it only waited.
     """
 
     process: int
@@ -50,6 +53,7 @@ class Gap:
     peers: tuple[int, ...]
     timeouts: int
     usual_ns: int
+    stalled_ns: int
     proven: bool
 
     @property
@@ -65,25 +69,30 @@ class Gap:
 
 def gaps_of(facts: Facts, windows: Windows) -> list[Gap]:
     """The gaps of all processes, in order of time."""
-    known = np.isin(facts.downs["what"], ("timeout", "path_down", "path_up"))
-    known &= facts.downs["target"] >= 0
-    tries = _Tries({name: column[known] for name, column in facts.downs.items()})
-    if windows.count < WINDOWS_MIN or len(tries.targets) < TIMEOUTS_MIN:
+    downs = facts.downs
+    known = np.isin(downs["what"], ("timeout", "path_down", "path_up")) & (downs["target"] >= 0)
+    tries = _Tries({name: column[known] for name, column in downs.items()})
+    noticed = np.unique(downs["source"][downs["what"] == "process_stalled"])
+    if windows.count < WINDOWS_MIN or (len(tries.targets) < TIMEOUTS_MIN and not len(noticed)):
         return []
     found = []
-    tried = np.unique(tries.targets)
-    for one, from_ns, to_ns, usual_ns in _long_pauses(facts, windows, tried):
+    for one, from_ns, to_ns, usual_ns in _long_pauses(
+        facts, windows, np.union1d(tries.targets, noticed)
+    ):
         times, source = tries.within(one, from_ns, to_ns)
-        if len(times) < TIMEOUTS_MIN:
-            continue
         # A peer that others cannot reach either may be cut off itself: its timeouts do not count.
         peers = [each for each in np.unique(source).tolist()
                  if not tries.any(each, from_ns, to_ns)]  # fmt: skip
         good = times[np.isin(source, peers)]
         late = good.max(initial=from_ns) - from_ns >= TRIED_SHARE * (to_ns - from_ns)
-        gap = Gap(one, from_ns, to_ns, tuple(peers), len(good), usual_ns, proven=False)
+        stalled = stalled_ns(facts, one, from_ns, to_ns)
+        proven = stalled >= STALLED_SHARE * (to_ns - from_ns)
+        gap = Gap(one, from_ns, to_ns, tuple(peers), len(good), usual_ns, stalled, proven)
         if len(good) >= TIMEOUTS_MIN and late and _answers(facts, gap):
-            found.append(replace(gap, proven=had_work(facts, one, from_ns, to_ns)))
+            proven = proven or had_work(facts, one, from_ns, to_ns)
+            found.append(replace(gap, proven=proven))
+        elif proven:
+            found.append(gap)
     return sorted(found, key=lambda gap: (gap.from_ns, gap.process))
 
 
@@ -230,12 +239,7 @@ def pauses(facts: Facts, windows: Windows, gaps: Sequence[Gap], since_ns: int) -
 
 def _finding(facts: Facts, windows: Windows, gap: Gap) -> Finding:
     name, process = facts.name(gap.process), facts.processes[gap.process]
-    peers = ", ".join(facts.name(one) for one in gap.peers[:NAMED_MAX])
     certain = gap.proven and gap.lasted_ns > CERTAIN_ITERATIONS * windows.usual_ns
-    what = (
-        "did not run" if gap.proven
-        else "did not run, or its NIC did not work while it had nothing to send"
-    )  # fmt: skip
     advice = (
         f"See what stopped it on {process.host}: a debugger or a signal, swapping, a scheduler or "
         "a limit of the cgroup, a virtual machine that moved."
@@ -244,10 +248,27 @@ def _finding(facts: Facts, windows: Windows, gap: Gap) -> Finding:
         advice += " See also the errors of its NIC and the port (ethtool -S)."
     return Finding(
         "non_communication_hang", Place("rank", name, (process.rank,)), gap.from_ns, gap.to_ns,
-        0.9 if certain else 0.6 if gap.proven else 0.5, certain,
-        f"The process of {name} recorded and acknowledged nothing for {gap.lasted_ns / 1e6:.1f} "
-        f"ms, usually {gap.usual_ns / 1e6:.1f} ms at most, and went on. {peers} tried "
-        f"{gap.timeouts} times in vain to reach it, and it tried nothing itself: it {what}.",
+        0.9 if certain else 0.6 if gap.proven else 0.5, certain, _evidence(facts, gap),
         QUERY.format(gap.from_ns, gap.to_ns), advice,
         lost_ns=gap.lasted_ns, more={"state": "went on"},
     )  # fmt: skip
+
+
+def _evidence(facts: Facts, gap: Gap) -> str:
+    parts = [
+        f"The process of {facts.name(gap.process)} recorded and acknowledged nothing for "
+        f"{gap.lasted_ns / 1e6:.1f} ms, usually {gap.usual_ns / 1e6:.1f} ms at most, and went on."
+    ]
+    if gap.stalled_ns:
+        late_ms = gap.stalled_ns / 1e6
+        parts.append(f"A thread of it that only sleeps and wakes up did so {late_ms:.1f} ms late.")
+    if gap.timeouts:
+        peers = ", ".join(facts.name(one) for one in gap.peers[:NAMED_MAX])
+        parts.append(
+            f"{peers} tried {gap.timeouts} times in vain to reach it, and it tried nothing itself."
+        )
+    parts.append(
+        "It did not run." if gap.proven
+        else "It did not run, or its NIC did not work while it had nothing to send."
+    )  # fmt: skip
+    return " ".join(parts)

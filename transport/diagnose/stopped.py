@@ -1,7 +1,9 @@
 """Tells a process that did not run from one whose NIC did not work, by the work of its own.
 
 Neither is reached by its peers, and neither records anything while it only waits for them. But a
-process that runs behind a dead NIC has timeouts of what it sends, and makes calls that are due.
+process that runs behind a dead NIC has timeouts of what it sends, and makes calls that are due. And
+a process that was stopped for longer than a tenth of a second notices it itself when it goes on, and
+says so in its trace.
 """
 
 from __future__ import annotations
@@ -21,6 +23,16 @@ Array = NDArray[Any]
 DUE_SHARE = 0.5
 # A process that went on finds at once what had to be sent again, within this part of the time.
 FOUND_SHARE = 0.1
+
+
+def stalled_ns(facts: Facts, process: int, from_ns: int, to_ns: int) -> int:
+    """How long the process did not run in this time, as it noticed itself afterwards."""
+    downs = facts.downs
+    mine = (downs["source"] == process) & (downs["what"] == "process_stalled")
+    until_ns = downs["time_ns"][mine]
+    since_ns = until_ns - downs["value"][mine].astype(np.int64)
+    inside_ns = np.minimum(until_ns, to_ns) - np.maximum(since_ns, from_ns)
+    return int(inside_ns.clip(0).sum())
 
 
 def had_work(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:

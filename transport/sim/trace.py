@@ -26,6 +26,8 @@ PEER_DEAD = 5  # the status of native/core/status.h
 # When a process dies, its kernel closes its sockets, so that its peers notice it at once. The
 # simulator has no such sockets.
 DEATH_NOTICED_NS = 100_000
+# A process notices that it was stopped if a thread wakes up so late; it sleeps for WAKES_NS at most.
+STALL_NS, WAKES_NS = 100_000_000, 100_000_000
 COMMUNICATOR_BASE = 0x5157_0000_0000_0000  # ids of communicators: this plus the number of the job
 
 
@@ -281,6 +283,12 @@ def _network(
     # Simulated connections are numbered by from, to and stream.
     records = dict(zip(run.stream[mine].tolist(), connection_of.tolist(), strict=True))
     add_events(file, events, names, records)
+    for from_ns, until_ns in run.pauses(host):
+        # As native/engine/trace/trace_writer.cc notices it.
+        stalled_ns = until_ns - from_ns - WAKES_NS
+        if stalled_ns >= STALL_NS and until_ns <= run.ended_ns:
+            file.put("event", file.ids(1), np.array([until_ns]), value=stalled_ns,
+                     what=file.text("process_stalled"))  # fmt: skip
 
 
 def _steps(file: TraceFile, run: _Run, host: int) -> None:

@@ -30,6 +30,7 @@ constexpr std::size_t kTextBytesMax = 1 << 20;        // bytes of text records: 
 constexpr std::size_t kStandingMax = 65'536;          // most communicators and connections that exist at the same time
 constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // field `ring` of blocks with standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
+constexpr std::int64_t kStallNs = 100'000'000;         // waking up so late is an event
 constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
 constexpr std::int64_t kTraceLookNs = 250'000'000;     // time between checks whether the file was removed
 constexpr std::uint32_t kIdsTaken = 256;               // ids that a thread takes at once
@@ -423,6 +424,18 @@ bool TraceWriter::drain(bool last) {
   return any || put_records() != before;
 }
 
+// Puts an event if this thread, which only sleeps between rounds, woke up far too late: the process was stopped or
+// frozen, or got no CPU. Diagnosis tells by it that a process did not run from that its NIC did not work.
+void TraceWriter::notice_stall(std::int64_t due_ns, std::int64_t woke_ns) noexcept {
+  if (woke_ns - due_ns < kStallNs) return;
+  telemetry::TraceEvent record;
+  record.head.id = next_id();
+  record.head.time_ns = woke_ns;
+  record.value = static_cast<std::uint64_t>(woke_ns - due_ns);
+  record.what = text("process_stalled");
+  put(record);
+}
+
 void TraceWriter::run() noexcept {
   for (bool last = false; !last;) {
     {
@@ -437,7 +450,12 @@ void TraceWriter::run() noexcept {
     std::unique_lock<std::mutex> lock(mutex_);
     ++rounds_;
     drained_.notify_all();
-    if (!stopping_) wake_.wait_for(lock, any ? kDrainPause : kIdlePause);
+    if (stopping_) continue;
+    const auto pause = any ? kDrainPause : kIdlePause;
+    const std::int64_t from_ns = now_ns();
+    wake_.wait_for(lock, pause);
+    lock.unlock();
+    notice_stall(from_ns + std::chrono::nanoseconds(pause).count(), now_ns());
   }
   segments_.end();
   const std::lock_guard<std::mutex> lock(mutex_);

@@ -83,6 +83,7 @@ class TraceWriter {
   void end_standing(std::uint32_t id) noexcept;
   std::shared_ptr<TraceRing> take_ring() noexcept;
   void run() noexcept;
+  void notice_stall(std::int64_t due_ns, std::int64_t woke_ns) noexcept;
   bool drain(bool last);
   bool write_block(std::uint32_t ring);
   bool append_block(std::uint32_t ring);

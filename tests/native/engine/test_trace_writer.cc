@@ -349,6 +349,40 @@ TEST(trace__a_process_that_is_killed_leaves_whole_blocks) {
   CHECK(!has_end(read_all(folder).back()));
 }
 
+TEST(trace__a_process_that_was_stopped_notices_it) {
+  Folder folder;
+  int ready[2];
+  CHECK_EQUAL(::pipe(ready), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    static const std::shared_ptr<TraceWriter> kept = opened(folder);
+    static_cast<void>(!::write(ready[1], "", 1));
+    for (;;) ::pause();
+  }
+  char byte = 0;
+  CHECK_EQUAL(::read(ready[0], &byte, 1), 1);
+  for (int end : ready) ::close(end);
+  constexpr std::int64_t kStopNs = 400'000'000;
+  for (int i = 0; i < 3; ++i) {  // a stop in one of the moments in which the thread does not sleep goes unnoticed
+    ::kill(child, SIGSTOP);
+    ::usleep(kStopNs / 1000);
+    ::kill(child, SIGCONT);
+    ::usleep(kStopNs / 1000);
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  bool noticed = false;
+  for (const Segment& segment : read_all(folder)) {
+    for (const auto& record : segment.records) {
+      if (head_of(record).type != TraceEvent::kType) continue;
+      TraceEvent stall;
+      std::memcpy(&stall, record.data(), sizeof stall);
+      noticed = noticed || stall.value >= kStopNs / 2;
+    }
+  }
+  CHECK(noticed);
+}
+
 TEST(trace__the_exit_of_the_process_ends_it) {
   Folder folder;
   const pid_t child = ::fork();
