@@ -157,7 +157,7 @@ def measure(lab: Lab, case: Case, healthy_s: float, faulty_s: float) -> Config:
 @click.command("diagnose_real")
 @click.option("--only", help="Only faults with this name.")
 @click.option("--healthy", "healthy_s", default=4.0, show_default=True, help="Seconds before it.")
-@click.option("--faulty", "faulty_s", default=5.0, show_default=True, help="Seconds with it.")
+@click.option("--faulty", "faulty_s", default=9.0, show_default=True, help="Seconds with it.")
 @json_option
 def command(only: str | None, healthy_s: float, faulty_s: float, json_path: str | None) -> None:
     """Diagnoses real faults of a job in a lab (root)."""

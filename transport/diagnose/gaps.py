@@ -3,7 +3,7 @@
 What was lost to or from such a process meanwhile says nothing about the network: its sockets
 overflowed, and nobody acknowledged. A stopped process records nothing at all, while its peers try
 again and again; a NIC that fails makes the process at it try, too, if it has something to send. A
-process that was stopped for long notices it when it goes on, whether or not others tried to reach it.
+process that was stopped for long notices it when it goes on, even if nobody tried to reach it.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose import alive
+from transport.diagnose.cut_off import complaints, cut_off
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.windows import Windows
@@ -20,7 +21,6 @@ Array = NDArray[Any]
 # A process that records nothing for this many times the longest known pause is silent.
 QUIET_PAUSES = 2.0
 QUIET_SHARE = 0.5  # a silent process has recorded nothing for this share of the standstill, too
-ALL_PATHS = 0.8  # a peer counts as cut off if this share of the paths to it failed
 STARTED = 3  # a job with so many iterations has left its first one behind
 PAIRS_MIN = 3  # with fewer connections, both ends of one could be behind
 PEER_DEAD = 5  # a status of connections, as in native/core/status.h
@@ -30,9 +30,6 @@ OPEN_QUERY = (
     "SELECT o.process, o.function, o.sequence, o.begin_ns FROM operations o LEFT JOIN channels c "
     "ON c.process = o.process AND c.operation = o.id GROUP BY ALL "
     "HAVING count(c.end_ns) < count(c.id) OR count(c.id) = 0 ORDER BY o.begin_ns"
-)
-TIMEOUT_QUERY = (
-    "SELECT process, peer, count(*) FROM events WHERE what IN ('timeout', 'path_down') GROUP BY ALL"
 )
 
 
@@ -83,8 +80,8 @@ def crashes(facts: Facts, dead: Sequence[tuple[int, int, int]]) -> list[Finding]
 def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
     """The standstill, if a process made no progress for longer than an iteration; else None.
 
-    If all processes of a program without NCCL were killed, its trace has no open call. Then a
-    process must have fallen silent before the others.
+    The trace of a program without NCCL has no open call. Then a process must have fallen silent
+    before the others, or must be out of reach of a peer.
     """
     calls, edges = facts.calls, facts.edges
     # Progress: operations that begin, that end, and messages that start or arrive.
@@ -113,7 +110,8 @@ def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
     if open_.size:
         return Standstill(int(last[calls["process"][open_]].min()), open_, longest_ns, later_ns)
     found = Standstill(int(times.max()), open_, longest_ns, later_ns)
-    return found if _quiet(facts, found) else None
+    shown = _quiet(facts, found) or complaints(facts, found.since_ns - longest_ns)
+    return found if shown else None
 
 
 def _quiet(facts: Facts, stand: Standstill) -> list[int]:
@@ -130,36 +128,11 @@ def _quiet(facts: Facts, stand: Standstill) -> list[int]:
     ]
 
 
-def complaints(facts: Facts, from_ns: int) -> dict[int, tuple[list[int], int]]:
-    """Process -> the peers that lost nearly all paths to it, and when the first path failed.
-
-    A path failed if it became unusable after `from_ns` and did not become usable again.
-    """
-    downs = facts.downs
-    ends = np.stack([downs["source"], downs["target"], downs["path"]], axis=1).tolist()
-    failed: dict[tuple[int, int], dict[int, int]] = {}
-    for (source, target, path), what, when in zip(
-        ends, downs["what"].tolist(), downs["time_ns"].tolist(), strict=True
-    ):
-        if what == "path_up":
-            failed.get((source, target), {}).pop(path, None)
-        elif what == "path_down" and when >= from_ns and target >= 0:
-            failed.setdefault((source, target), {}).setdefault(path, when)
-    made: dict[int, tuple[list[int], int]] = {}
-    for (source, target), paths in sorted(failed.items()):
-        known = (facts.samples["source"] == source) & (facts.samples["target"] == target)
-        if not paths or len(paths) < ALL_PATHS * len(np.unique(facts.samples["path"][known])):
-            continue
-        peers, first_ns = made.get(target, ([], facts.end_ns))
-        made[target] = ([*peers, source], min(first_ns, *paths.values()))
-    return made
-
-
 def hangs(facts: Facts, stand: Standstill, patience_ns: int) -> list[Finding]:
     """The finding that explains the standstill. patience_ns: a shorter pause proves no hang."""
     paused_ns = facts.end_ns - stand.since_ns
     certain = paused_ns > patience_ns
-    for find in (_stopped, _silent, _frozen, _absent, _stuck, _behind):
+    for find in (_stopped, _cut_off, _frozen, _absent, _stuck, _behind):
         found = find(facts, stand, certain, paused_ns)
         if found is not None:
             return [found]
@@ -180,39 +153,9 @@ def _stopped(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> 
     )  # fmt: skip
 
 
-def _silent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
+def _cut_off(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
     """A process to which all paths fail: it is stopped, or its NIC or link is dead."""
-    found = complaints(facts, stand.since_ns - stand.longest_ns)
-    if not found:
-        return None
-    # With a dead NIC, a process reports failed paths to its peers, and its peers report failed
-    # paths to it. A process that does not run reports none, and records nothing after the first
-    # failure.
-    complaining = {peer for peers, _ in found.values() for peer in peers}
-    cut_off = [one for one in found if one in complaining]
-    quiet = [one for one, (_, first_ns) in found.items() if facts.processes[one].last_ns < first_ns]
-    if cut_off:
-        quiet = []
-    one = max(cut_off or quiet or found, key=lambda each: (len(found[each][0]), -each))
-    peers = ", ".join(facts.name(each) for each in found[one][0][:4])
-    name, ranks = facts.name(one), (facts.processes[one].rank,)
-    if not quiet:
-        return Finding(
-            "communication_hang", Place("nic", f"NIC of {name}", ranks), stand.since_ns,
-            facts.end_ns, 0.95, True,
-            f"All paths between {name} and {peers} fail, and both ends say so: no packet passes "
-            f"the NIC of {name} or its link.",
-            TIMEOUT_QUERY, "Check the link, the cable and the port of its NIC.",
-        )  # fmt: skip
-    silent_ns = facts.end_ns - facts.processes[one].last_ns
-    return Finding(
-        "non_communication_hang", Place("rank", name, ranks), facts.processes[one].last_ns,
-        facts.end_ns, 0.9, True,
-        f"All paths from {peers} to {name} fail, and its process has recorded nothing for "
-        f"{silent_ns / 1e6:.1f} ms: it does not run.",
-        TIMEOUT_QUERY, "See whether it is stopped (ps shows state T), swapping or frozen; "
-        "py-spy dump shows where it is.",
-    )  # fmt: skip
+    return cut_off(facts, stand.since_ns - stand.longest_ns, stand.since_ns)
 
 
 def _frozen(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:

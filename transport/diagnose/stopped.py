@@ -1,9 +1,8 @@
 """Tells a process that did not run from one whose NIC did not work, by the work of its own.
 
 Neither is reached by its peers, and neither records anything while it only waits for them. But a
-process that runs behind a dead NIC has timeouts of what it sends, and makes calls that are due. And
-a process that was stopped for longer than a tenth of a second notices it itself when it goes on, and
-says so in its trace.
+process that runs behind a dead NIC has timeouts of what it sends, and makes calls that are due.
+And a process that was stopped for more than 0.2 s notices it when it goes on, and records it.
 """
 
 from __future__ import annotations

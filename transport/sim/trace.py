@@ -26,7 +26,7 @@ PEER_DEAD = 5  # the status of native/core/status.h
 # When a process dies, its kernel closes its sockets, so that its peers notice it at once. The
 # simulator has no such sockets.
 DEATH_NOTICED_NS = 100_000
-# A process notices that it was stopped if a thread wakes up so late; it sleeps for WAKES_NS at most.
+# A process notices that it was stopped if a thread wakes up so late that sleeps for WAKES_NS.
 STALL_NS, WAKES_NS = 100_000_000, 100_000_000
 COMMUNICATOR_BASE = 0x5157_0000_0000_0000  # ids of communicators: this plus the number of the job
 

@@ -191,7 +191,7 @@ EVENTS = _columns(
     (
         "what",
         "text",
-        "path_down, path_up, timeout, loss, ...; or, in traces of simulated training "
+        "path_down, path_up, timeout, loss, process_stalled, ...; or, in traces of simulated training "
         "steps, the name of an operation that began",
     ),
     ("peer", "text", "address of the peer or of its end of the path"),
@@ -200,7 +200,8 @@ EVENTS = _columns(
     (
         "value",
         "u64",
-        "what the event counts, such as segments lost; of an operation: its time in ns",
+        "what the event counts, such as segments lost; of an operation: its time in ns; of "
+        "process_stalled: for how many ns it did not run",
     ),
     ("status", "u16", "status of the event"),
 )

@@ -1,0 +1,93 @@
+"""Tests which process is found cut off, from what each end of the failing paths recorded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from transport.diagnose.cut_off import complaints, cut_off
+from transport.diagnose.facts import Facts, Process
+from transport.diagnose.finding import Finding
+
+RANKS, PATHS, END_NS = 4, 2, 10_000
+FAILED_NS = 5_000
+Event = tuple[int, int, str]
+
+
+def facts_with(
+    *events: Event, last_ns: int = END_NS, messages: tuple[tuple[int, int, int], ...] = ()
+) -> Facts:
+    """Four processes whose paths are known. events: process, peer, what it recorded of the peer.
+
+    last_ns: the last record of rank 0. messages: sender, receiver, and when it was acknowledged.
+    """
+    rows = [
+        (source, target, path, what, FAILED_NS + number)
+        for number, (source, target, what) in enumerate(events)
+        for path in range(1 if what == "peer_quiet" else PATHS)
+    ]
+    names = ("source", "target", "path", "what", "time_ns")
+    downs = {name: np.array([row[at] for row in rows]) for at, name in enumerate(names)}
+    pairs = [(one, other) for one in range(RANKS) for other in range(RANKS) if one != other]
+    ends = np.repeat(np.array(pairs), PATHS, axis=0).T
+    samples = {"source": ends[0], "target": ends[1], "path": np.tile(range(PATHS), len(pairs))}
+    crossed = np.array(messages, np.int64).reshape(-1, 3).T
+    edges = dict(zip(("source", "target", "end_ns"), crossed, strict=True))
+    last = [last_ns, *[END_NS] * (RANKS - 1)]
+    processes = tuple(Process(one, f"host{one}", one, None, 0, last[one]) for one in range(RANKS))
+    nothing: dict[str, Any] = {}
+    return Facts(processes, {}, edges, nothing, samples, nothing, downs, END_NS, {}, {})
+
+
+def found_in(facts: Facts) -> Finding:
+    found = cut_off(facts, 0, FAILED_NS)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("cut", range(RANKS))
+def test_cut_off__in_a_ring_the_nic_that_both_neighbours_complain_about(cut: int) -> None:
+    """Each rank sends to the next one, and waits for the one before."""
+    before, after = (cut - 1) % RANKS, (cut + 1) % RANKS
+    one = found_in(
+        facts_with(
+            (before, cut, "path_down"), (after, cut, "peer_quiet"), (cut, before, "peer_quiet")
+        )
+    )
+    assert (one.kind, one.place.ranks, one.certain) == ("communication_hang", (cut,), True)
+    assert "both ends say so" in one.evidence
+
+
+def test_cut_off__one_end_alone_is_a_suspicion_that_names_both() -> None:
+    one = found_in(facts_with((3, 0, "path_down")))
+    assert (one.place.name, one.place.candidates) == ("NIC of rank 0", ("NIC of rank 3",))
+    assert not one.certain
+    assert "both ends" not in one.evidence
+
+
+def test_cut_off__a_nic_whose_process_reaches_none_of_several_peers() -> None:
+    one = found_in(facts_with((2, 0, "path_down"), (2, 1, "path_down"), (2, 3, "path_down")))
+    assert (one.kind, one.place.ranks, one.certain) == ("communication_hang", (2,), True)
+
+
+def test_cut_off__a_process_that_records_nothing_either_does_not_run() -> None:
+    found = (1, 0, "path_down"), (3, 0, "peer_quiet")
+    assert found_in(facts_with(*found, last_ns=FAILED_NS - 1)).kind == "non_communication_hang"
+    assert found_in(facts_with(*found)).kind == "communication_hang"
+
+
+def test_complaints__end_when_a_path_recovers_or_a_message_passes() -> None:
+    down, up = (0, 1, "path_down"), (0, 1, "path_up")
+    assert complaints(facts_with(down), 0) == {(0, 1): FAILED_NS}
+    assert complaints(facts_with(down, up), 0) == {}
+    assert complaints(facts_with(down), FAILED_NS + 1) == {}  # it failed long before
+    quiet = (0, 1, "peer_quiet")
+    assert complaints(facts_with(quiet), 0) == {(0, 1): FAILED_NS}
+    assert complaints(facts_with(quiet, messages=((1, 0, FAILED_NS + 1),)), 0) == {}
+    assert complaints(facts_with(quiet, messages=((1, 2, FAILED_NS + 1),)), 0) != {}
+
+
+def test_cut_off__without_complaints_there_is_nothing_to_say() -> None:
+    assert cut_off(facts_with(), 0, FAILED_NS) is None
