@@ -191,8 +191,8 @@ EVENTS = _columns(
     (
         "what",
         "text",
-        "path_down, path_up, timeout, loss, process_stalled, ...; or, in traces of simulated training "
-        "steps, the name of an operation that began",
+        "path_down, path_up, timeout, loss, process_stalled, ...; or, in traces of simulated "
+        "training steps, the name of an operation that began",
     ),
     ("peer", "text", "address of the peer or of its end of the path"),
     ("connection", "u32", "`id` of the connection; NULL: none"),
