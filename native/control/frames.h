@@ -14,7 +14,7 @@ namespace weft::control {
 
 // Increment this with any change of a frame or of the wire format. Each end refuses another version, and its message
 // names both versions.
-inline constexpr std::uint16_t kControlVersion = 4;
+inline constexpr std::uint16_t kControlVersion = 5;
 static_assert(wire::kVersion == 3, "another wire format: raise kControlVersion as well, and this number");
 inline constexpr std::uint32_t kControlMagic = 0x43544657;  // "WFTC" in memory order
 inline constexpr std::size_t kFrameHeaderBytes = 16;

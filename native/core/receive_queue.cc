@@ -28,7 +28,7 @@ bool ReceiveQueue::is_elsewhere(const Slot& slot) const noexcept {
 }
 
 void ReceiveQueue::clear(Slot& slot, u64 message) noexcept {
-  if (slot.state == Slot::posted && !in_turn(slot.message)) --others_;
+  if (slot.state == Slot::posted && !is_home()) --others_;
   if (slot.state == Slot::posted && slot.key != 0) {
     Event event{};
     event.kind = Event::Kind::window_unused;
@@ -42,7 +42,7 @@ void ReceiveQueue::clear(Slot& slot, u64 message) noexcept {
 
 void ReceiveQueue::forget_elsewhere() noexcept {
   for (u64 i = 0; ring_ != nullptr && others_ != 0 && i <= mask_; ++i) {
-    if (is_elsewhere(ring_[i]) && !in_turn(ring_[i].message)) clear(ring_[i], ~u64{0});
+    if (is_elsewhere(ring_[i]) && !is_home()) clear(ring_[i], ~u64{0});
   }
 }
 
@@ -108,7 +108,7 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
   slot.key = key;
   slot.state = Slot::posted;
   posted_ = message + 1;
-  (in_turn(message) ? count_ : others_) += 1;
+  (is_home() ? count_ : others_) += 1;
   report(Event::Kind::message_posted, flow, slot);
   if (is_whole(slot)) finish(flow, slot);
   return Status::ok;
@@ -214,7 +214,7 @@ ReceiveQueue::Placement ReceiveQueue::check(u64 message, u64 offset_bytes, u64 p
   if (offset_bytes < stripe.begin || payload_bytes > stripe.end - offset_bytes || offset_bytes > stripe.end) {
     return Placement::refused;
   }
-  if (payload_bytes == 0 && message_bytes != 0) return Placement::refused;
+  if (payload_bytes == 0 && stripe.bytes() != 0) return Placement::refused;
   Slot* slot = nullptr;
   if (message >= posted_) {
     if (message - posted_ >= eager_.slots || message_bytes > eager_.bytes) return Placement::refused;
@@ -279,12 +279,12 @@ bool ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, u64 payload_by
 
 bool ReceiveQueue::is_whole(const Slot& slot) const noexcept {
   if (slot.message_bytes == ~u64{0}) return false;
-  if (slot.message_bytes == 0) return slot.empty_arrived;
-  return slot.placed_bytes == stripe_of(slot.message, slot.message_bytes, stripe_, stripes_).bytes();
+  const u64 bytes = stripe_of(slot.message, slot.message_bytes, stripe_, stripes_).bytes();
+  return bytes == 0 ? slot.empty_arrived : slot.placed_bytes == bytes;
 }
 
 void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
-  if (in_turn(slot.message)) {
+  if (is_home()) {
     ++finished_;
   } else {
     --others_;

@@ -20,9 +20,11 @@ struct ReceiveTicket {
   std::atomic<u32> stripes_placed{0};
 };
 
-// Counts a complete stripe. True for the last stripe of the message: the thread that placed it completes the message.
+// Counts a flow's complete part. True for the last one of the message: the thread that placed it completes the message.
 inline bool on_stripe_placed(ReceiveTicket& ticket, u64 message_bytes, u32 stripes) noexcept {
-  return ticket.stripes_placed.fetch_add(1, std::memory_order_acq_rel) + 1 == stripe_count(message_bytes, stripes);
+  const u64 message = ticket.message.load(std::memory_order_relaxed);
+  const u32 parts = part_count(message, message_bytes, stripes);
+  return ticket.stripes_placed.fetch_add(1, std::memory_order_acq_rel) + 1 == parts;
 }
 
 class ReceiveQueue {
@@ -40,13 +42,13 @@ class ReceiveQueue {
 
   const EagerLimits& eager() const noexcept { return eager_; }
   u64 posted() const noexcept { return posted_; }
-  // Whether this flow carries the first stripe of a posted receive that is incomplete. Every message has a first
-  // stripe, whatever its size.
+  // Whether this is the home flow of a posted receive that is incomplete. It takes part in every message, whatever its
+  // size.
   bool pending() const noexcept { return count_ != finished_; }
-  // Number of incomplete receives whose first stripe this flow carries.
+  // Number of incomplete receives whose home flow this is.
   u64 outstanding() const noexcept { return count_ - finished_; }
-  // Whether any posted receive may be incomplete. Its first stripe may be on another flow; if this flow carries no
-  // stripe of it at all, forget_elsewhere() removes it.
+  // Whether any posted receive may be incomplete. If this flow turns out to carry no stripe of it, forget_elsewhere()
+  // removes it.
   bool awaits() const noexcept { return pending() || others_ != 0; }
   void forget_elsewhere() noexcept;
   u64 eager_held() const noexcept { return eager_held_; }
@@ -109,12 +111,12 @@ class ReceiveQueue {
     ReceiveTicket* ticket = nullptr;
     u32 key = 0;  // key of the memory window onto `data`; 0: none
     State state = idle;
-    bool empty_arrived = false;  // the empty segment of a zero-byte message has arrived
+    bool empty_arrived = false;  // the empty segment of an empty stripe has arrived
     bool staged = false;
     bool starved = false;       // a segment was refused for lack of room in the bounce buffer
     bool settles_late = false;  // the message was eager at first: Stage::settle() is called once, when it is complete
   };
-  bool in_turn(u64 message) const noexcept { return message % stripes_ == stripe_; }
+  bool is_home() const noexcept { return stripe_ == kHomeFlow; }
   bool is_elsewhere(const Slot& slot) const noexcept;
   void clear(Slot& slot, u64 message) noexcept;
   bool settle(Slot& slot, u64 message_bytes) noexcept;
@@ -133,7 +135,7 @@ class ReceiveQueue {
   u64 eager_held_ = 0;     // number of eager blocks in use
   u64 blockless_end_ = 0;  // 1 + number of the newest message refused for lack of an eager block
   u64 starved_slots_ = 0;
-  u64 others_ = 0;  // number of incomplete posted receives whose first stripe is on another flow
+  u64 others_ = 0;  // number of incomplete posted receives whose home flow is another one
   u64 posted_ = 0;  // 1 + number of the newest message with a posted receive
   u8 stripe_;
   u8 stripes_;

@@ -153,10 +153,9 @@ Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 cap
     give_up_flow(now_ns, index, status);
     return Status::ok;  // the event flow_failed reports the error
   }
-  // The peer has closed, so this receive can only take an eager message that arrived before. Only the flow that carries
-  // a message's first stripe can hold the message; that flow fails if it holds none.
-  const bool in_turn = message % target->config.stripes == target->config.stripe;
-  if (may_hold && in_turn && target->rx.waits()) fail_flow(index, target->end_reason);
+  // The peer has closed, so this receive can only take an eager message that arrived before. Only the home flow can
+  // hold it; that flow fails if it holds none.
+  if (may_hold && target->config.stripe == kHomeFlow && target->rx.waits()) fail_flow(index, target->end_reason);
   refresh(now_ns, index);
   return status;
 }

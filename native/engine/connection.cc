@@ -82,7 +82,7 @@ Status ConnectionCore::begin(Direction* direction, const Place& place, std::size
   if (!slot.usable()) return Status::would_block;
   // Notes which memory of the caller the request uses, for quiesce().
   if (place.stages != nullptr) {
-    slot.begin(place.stages, sizeof(core::Stage) * core::stripe_count(bytes, stripes()), place.completion);
+    slot.begin(place.stages, sizeof(core::Stage) * core::stage_count(bytes, stripes()), place.completion);
   } else {
     slot.begin(place.data, bytes, place.completion);
   }
@@ -127,13 +127,15 @@ Status ConnectionCore::post_send(const Place& place, std::size_t bytes, Request*
   ++send_.next_message;
   if (number != nullptr) *number = message;
   slot->message = message;
+  slot->posted_bytes = bytes;
   slot->sends = true;
-  slot->parts.store(core::stripe_count(bytes, stripes()), std::memory_order_relaxed);
+  slot->parts.store(core::part_count(message, bytes, stripes()), std::memory_order_relaxed);
   const bool lazy = lazily(send_, bytes);
   auto* bytes_at = static_cast<std::uint8_t*>(place.data);
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, bytes, i, stripes())) continue;
-    core::Stage* stage = place.stages != nullptr ? &place.stages[core::turn_of(message, i, stripes())] : nullptr;
+    core::Stage* stage =
+        place.stages != nullptr ? &place.stages[core::stage_of(message, bytes, i, stripes())] : nullptr;
     flows_[i].engine->post(
         {Command::Kind::send, flows_[i].flow, id_, message, bytes_at, bytes, slot, place.memory, stage}, lazy);
   }
@@ -156,6 +158,7 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
   ++receive_.next_message;
   if (number != nullptr) *number = message;
   slot->message = message;
+  slot->posted_bytes = capacity_bytes;
   slot->sends = false;
   slot->ticket.agreed_bytes.store(-1, std::memory_order_relaxed);
   slot->ticket.stripes_placed.store(0, std::memory_order_relaxed);
@@ -164,7 +167,8 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
   // Posts to all flows that a message of the full capacity would use; a shorter message uses some of them.
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, capacity_bytes, i, stripes())) continue;
-    core::Stage* stage = place.stages != nullptr ? &place.stages[core::turn_of(message, i, stripes())] : nullptr;
+    core::Stage* stage =
+        place.stages != nullptr ? &place.stages[core::stage_of(message, capacity_bytes, i, stripes())] : nullptr;
     flows_[i].engine->post({Command::Kind::receive, flows_[i].flow, id_, message,
                             static_cast<std::uint8_t*>(place.data), capacity_bytes, &slot->ticket, place.memory, stage},
                            lazy);
@@ -174,8 +178,9 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
 }
 
 bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
-  if (send->done() || stage >= stripes()) return true;  // no flow waits for the bounce buffer
-  const auto flow = static_cast<std::uint32_t>((static_cast<RequestSlot*>(send)->message + stage) % stripes());
+  if (send->done()) return true;  // no flow waits for the bounce buffer
+  const auto* slot = static_cast<RequestSlot*>(send);
+  const std::uint32_t flow = core::flow_of_stage(slot->message, slot->posted_bytes, stage, stripes());
   if (!flows_[flow].engine->reserve(1)) return false;
   flows_[flow].engine->post({Command::Kind::staged, flows_[flow].flow, id_, 0, nullptr, 0, nullptr, 0, nullptr}, false);
   return true;
@@ -196,14 +201,16 @@ Status ConnectionCore::wait(Request* request, std::int64_t timeout_ns) noexcept 
 }
 
 Engine::Help ConnectionCore::help(std::uint64_t message, std::uint64_t bytes, std::uint32_t turn) noexcept {
-  const std::uint32_t parts = core::stripe_count(bytes, stripes());
+  const std::uint32_t parts = core::stage_count(bytes, stripes());
   const std::uint32_t part = turn % 2 == 0 || parts == 1 ? 0 : 1 + turn / 2 % (parts - 1);
-  return flows_[(message + part) % stripes()].engine->help();
+  return flows_[core::flow_of_stage(message, bytes, part, stripes())].engine->help();
 }
 
 void ConnectionCore::unattend(std::uint64_t message, std::uint64_t bytes) noexcept {
-  const std::uint32_t parts = core::stripe_count(bytes, stripes());
-  for (std::uint32_t part = 0; part < parts; ++part) flows_[(message + part) % stripes()].engine->unattend();
+  const std::uint32_t parts = core::stage_count(bytes, stripes());
+  for (std::uint32_t part = 0; part < parts; ++part) {
+    flows_[core::flow_of_stage(message, bytes, part, stripes())].engine->unattend();
+  }
 }
 
 void ConnectionCore::on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept {

@@ -32,8 +32,9 @@ class RequestSlot final : public Request {
   bool taken() const noexcept { return taken_.load(std::memory_order_acquire); }
 
   core::ReceiveTicket ticket;           // receives only: shared by the flows that receive the message
-  std::atomic<std::uint32_t> parts{0};  // sends only: number of stripes that are not acknowledged
+  std::atomic<std::uint32_t> parts{0};  // sends only: number of flows whose part is not acknowledged
   std::uint64_t message = 0;            // number of the message
+  std::uint64_t posted_bytes = 0;       // its size, or the capacity of the receive
   bool sends = false;                   // true for a send, false for a receive
   std::int64_t posted_ns = 0;           // time of the post; set only while a trace is written
   std::uint32_t channel = 0;            // id of the NCCL channel's trace record; 0: none

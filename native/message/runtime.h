@@ -53,7 +53,7 @@ class Connection {
   // Starts a send or receive of GPU memory. If this fails, the caller must cancel the message.
   virtual Status start(Backlog::Way way, const std::shared_ptr<DeviceMessage>& message) noexcept = 0;
   // Posts a send or receive of memory that no CPU can access, through bounce buffers that the caller fills and empties.
-  // `stages` has one stage per stripe: core::stripe_count(bytes, flows()); each ring has at least 64 KB (see stage.h).
+  // `stages` has core::stage_count(bytes, flows()) stages; each ring has at least 64 KB (see stage.h).
   // A zero-byte message needs none. The stages must stay valid until the request is done; quiesce() and close() release
   // them.
   virtual Status post_staged_send(core::Stage* stages, std::size_t bytes, engine::Request** out) noexcept = 0;

@@ -7,7 +7,7 @@ import socket
 import struct
 from functools import cache
 
-VERSION = 4
+VERSION = 5
 HELLO, HELLO_REPLY, OPEN, OPEN_REPLY, CONFIRM, REFUSE, PING, PONG, VERDICT = (1, 2, *range(4, 11))
 HEADER = struct.Struct("<4sHHII")
 

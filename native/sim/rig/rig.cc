@@ -198,7 +198,7 @@ i64 Rig::next_stage_ns(int end) const noexcept {
 
 void Rig::on_send_done(int end, Transfer& transfer) {
   if (transfer.send_finished) return violate("P-3", "a send completed twice");
-  if (++transfer.stripes_sent != core::stripe_count(transfer.bytes, schedule_.stripes)) return;
+  if (++transfer.stripes_sent != core::part_count(transfer.number, transfer.bytes, schedule_.stripes)) return;
   transfer.send_finished = true;
   --outstanding_;
   ++report_.completed;

@@ -9,25 +9,34 @@ namespace {
 
 void check_partition(u64 message, u64 bytes, u32 flows) {
   u64 covered = 0;
-  u32 parts = 0;
-  const auto first = static_cast<u32>(message % flows);
+  u32 stripes = 0, parts = 0;
+  const u32 first = flow_of_stage(message, bytes, 0, flows);
   for (u32 turn = 0; turn < flows; ++turn) {
     const u32 flow = (first + turn) % flows;
     const Range range = stripe_of(message, bytes, flow, flows);
-    if (!takes_part(message, bytes, flow, flows)) {
+    if (takes_part(message, bytes, flow, flows)) {
+      ++parts;
+      const u32 stage = stage_of(message, bytes, flow, flows);
+      CHECK(stage < stage_count(bytes, flows));
+      CHECK_EQUAL(flow_of_stage(message, bytes, stage, flows), flow);
+    }
+    if (!has_stripe(message, bytes, flow, flows)) {
       CHECK_EQUAL(range.bytes(), 0u);
       continue;
     }
-    ++parts;
+    CHECK(takes_part(message, bytes, flow, flows));
+    ++stripes;
     CHECK_EQUAL(range.begin, covered);
     CHECK(range.end >= range.begin);
     CHECK(range.begin % 4096 == 0);
-    CHECK(bytes == 0 || range.bytes() != 0);  // an empty stripe would never arrive
+    CHECK(bytes == 0 || range.bytes() != 0);
     covered = range.end;
   }
   CHECK_EQUAL(covered, bytes);
-  CHECK_EQUAL(parts, stripe_count(bytes, flows));
-  CHECK(parts >= 1);
+  CHECK_EQUAL(stripes, stripe_count(bytes, flows));
+  CHECK_EQUAL(parts, part_count(message, bytes, flows));
+  CHECK(takes_part(message, bytes, kHomeFlow, flows));
+  CHECK(stripes >= 1);
 }
 
 }  // namespace
@@ -52,9 +61,30 @@ TEST(stripes__partition_is_exact_for_random_sizes) {
   }
 }
 
-TEST(stripes__successive_messages_begin_at_successive_flows) {
+TEST(stripes__short_messages_use_the_home_flow_only) {
   for (u64 message = 0; message < 12; ++message) {
-    CHECK(takes_part(message, 100, static_cast<u32>(message % 4), 4));
-    CHECK(!takes_part(message, 100, static_cast<u32>((message + 1) % 4), 4));
+    for (const u64 bytes : {u64{0}, u64{1}, kHomeBytesMax}) {
+      CHECK_EQUAL(part_count(message, bytes, 4), 1u);
+      CHECK_EQUAL(stripe_of(message, bytes, kHomeFlow, 4).bytes(), bytes);
+    }
+  }
+}
+
+TEST(stripes__successive_long_messages_begin_at_successive_flows) {
+  for (u64 message = 0; message < 12; ++message) {
+    CHECK(has_stripe(message, kHomeBytesMax + 1, static_cast<u32>(message % 4), 4));
+    CHECK(!has_stripe(message, kHomeBytesMax + 1, static_cast<u32>((message + 1) % 4), 4));
+  }
+}
+
+TEST(stripes__a_receive_is_posted_on_all_flows_that_a_shorter_message_uses) {
+  Random random(12);
+  for (int i = 0; i < 200'000; ++i) {
+    const u64 capacity = random.next() % (3 * 1024 * 1024), bytes = random.next() % (capacity + 1);
+    const u64 message = random.next();
+    const u32 flows = static_cast<u32>(1 + random.next() % 16);
+    for (u32 flow = 0; flow < flows; ++flow) {
+      CHECK(!takes_part(message, bytes, flow, flows) || takes_part(message, capacity, flow, flows));
+    }
   }
 }
