@@ -15,7 +15,7 @@ NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
-        test-computing test-network test-alone weft-tests build-sanitized build-one-sanitized \
+        test-computing test-network test-alone weft-tests test-sanitized \
         test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm schedules fuzz scale docs tidy wheel clean
 
 help: ## Show this list
@@ -38,15 +38,13 @@ build: $(VENV)/bin/weft ## Build the extension, the plugin and the shipped polic
 run: build ## Send data between two processes over eight lossy paths and print a table
 	@$(PY) -m examples.first_run
 
-test: ## Run all of CI: import rules, lint, build, native tests, pytest, sanitizers, RDMA in a guest
+test: ## Run all of CI: import rules, lint, build, native tests, pytest, RDMA in a guest
 	@$(MAKE) --no-print-directory test-walls
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint build
 	@$(MAKE) --no-print-directory test-native
 	@$(MAKE) --no-print-directory test-computing
 	@$(MAKE) --no-print-directory test-network
-	@$(MAKE) --no-print-directory --jobs 2 test-alone build-sanitized
-	@$(MAKE) --no-print-directory test-native-asan
-	@$(MAKE) --no-print-directory test-native-tsan
+	@$(MAKE) --no-print-directory test-alone
 	@$(MAKE) --no-print-directory test-rdma-smoke
 	@echo "make test: all passed"
 
@@ -93,13 +91,10 @@ test-network: weft-tests ## Run the tests of the network that can share the mach
 test-alone: weft-tests ## Run the tests that want the machine for themselves
 	@$(PYTEST) $(ALONE)
 
-# Builds what the sanitizers run while test-alone leaves a core idle. It must not take the other one.
-build-sanitized: $(VENV)/.ready
-	@nice -n 19 $(MAKE) --no-print-directory JOBS=1 SANITIZE=address build-one-sanitized
-	@nice -n 19 $(MAKE) --no-print-directory JOBS=1 SANITIZE=thread build-one-sanitized
-
-build-one-sanitized:
-	@$(sanitized_build)
+# Not part of `test`, because it takes as long as all of it: to be run after each change of native code.
+test-sanitized: ## Run native tests under the address, undefined-behaviour and thread sanitizers (20 minutes)
+	@$(MAKE) --no-print-directory test-native-asan
+	@$(MAKE) --no-print-directory test-native-tsan
 
 test-native-asan: SANITIZE := address
 test-native-asan: $(VENV)/.ready ## Run native tests under the address and undefined-behaviour sanitizers
@@ -109,16 +104,12 @@ test-native-tsan: SANITIZE := thread
 test-native-tsan: $(VENV)/.ready ## Run native tests under the thread sanitizer
 	@$(sanitized)
 
-define sanitized_build
+define sanitized
 set -e; \
 $(VENV)/bin/cmake -S . -B $(BUILD)/$(SANITIZE) -GNinja -DWEFT_SANITIZE=$(SANITIZE) $(CMAKE_ARGS) \
   $(if $(wildcard $(BUILD)/release/policies/.stamp),-DWEFT_BUILT_POLICIES=$(abspath $(BUILD))/release/policies) \
   -DCMAKE_MAKE_PROGRAM=$(abspath $(VENV))/bin/ninja -DPython_EXECUTABLE=$(abspath $(PY)) >/dev/null; \
-$(VENV)/bin/cmake --build $(BUILD)/$(SANITIZE) --parallel $(JOBS) --target weft_tests -- --quiet
-endef
-
-define sanitized
-$(sanitized_build); \
+$(VENV)/bin/cmake --build $(BUILD)/$(SANITIZE) --parallel $(JOBS) --target weft_tests -- --quiet; \
 $(VENV)/bin/ctest --test-dir $(BUILD)/$(SANITIZE) --output-on-failure --parallel $(JOBS)
 endef
 
