@@ -14,6 +14,7 @@ BENCHES = {
     "collision": "Flows over several equal paths of a lab, and with one of them slow.",
     "connections": "The 1st to the 4,096th connection of a process: time, memory, speed.",
     "core": "The cost of a segment in the protocol core.",
+    "cost": "Cores by thread, CPU time and cache misses a byte, idle cores: weft, TCP, UDP.",
     "cpu": "Core-seconds per GB, both sides, weft and TCP.",
     "diagnose_real": "The diagnosis of real faults in a lab: verdicts.",
     "diagnose": "The diagnosis of simulated faults, beside C4D's rule: right verdicts, alarms.",

@@ -68,6 +68,22 @@ def test_bench__diagnose_live() -> None:
     assert (judge["ranks"], judge["findings"]) == (64, 1)
 
 
+def test_bench__cost() -> None:
+    rows = {
+        row["contender"]: row
+        for row in bench("cost", "--repeats", "1", "--duration", "0.2")["rows"]
+    }
+    assert set(rows) == {"weft", "TCP", "UDP"}
+    assert "weft-engine" in rows["weft"]["threads"]
+    assert "weft-engine" not in rows["TCP"]["threads"]
+    for row in rows.values():
+        assert row["gbytes_per_s"] > 0
+        assert row["cpu_ns_per_byte"] > 0
+        assert row["half_us"] > 0
+        assert row["rested_half_us"] > 0
+    assert rows["TCP"]["idle_cores"] == 0  # it has no other threads
+
+
 def test_bench__turnaround() -> None:
     pytest.importorskip("numba")
     found = bench("turnaround", "--repeats", "1")

@@ -1,0 +1,133 @@
+"""Processor time by thread, and hardware counters, of this process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TASKS = Path("/proc/self/task")
+PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
+# perf_event_open(2): PERF_TYPE_HARDWARE, and its events.
+HARDWARE = 0
+EVENTS = {"instructions": 1, "cache_misses": 3}
+ATTR_BYTES = 112
+EXCLUDE_HYPERVISOR = 1 << 6
+ASLEEP_CORES = 0.01
+
+
+def thread_ns() -> dict[int, int]:
+    """Thread -> how long it has run so far."""
+    found = {}
+    for task in TASKS.iterdir():
+        try:
+            found[int(task.name)] = int((task / "schedstat").read_text().split()[0])
+        except (OSError, IndexError):  # it ended meanwhile
+            continue
+    return found
+
+
+def names() -> dict[int, str]:
+    """Thread -> its name without a number at its end."""
+    found = {}
+    for task in TASKS.iterdir():
+        try:
+            found[int(task.name)] = (task / "comm").read_text().strip().rstrip("-0123456789")
+        except OSError:
+            continue
+    return found
+
+
+class Meter:
+    """What this process used between start() and stop()."""
+
+    def start(self) -> None:
+        self._counters = _open_counters()
+        self._begin = thread_ns()
+        self._at_ns = time.monotonic_ns()
+
+    def stop(self) -> dict[str, object]:
+        """Cores by name of thread, and events (None: this machine counts none)."""
+        passed_ns = time.monotonic_ns() - self._at_ns
+        ran, called = thread_ns(), names()
+        cores: dict[str, float] = {}
+        for thread, ns in ran.items():
+            name = called.get(thread, "ended")
+            cores[name] = cores.get(name, 0.0) + (ns - self._begin.get(thread, 0)) / passed_ns
+        return {
+            "seconds": passed_ns / 1e9,
+            "cores": {name: round(value, 4) for name, value in sorted(cores.items())},
+            "events": _read(self._counters),
+        }
+
+
+def _open_counters() -> dict[str, list[int]] | None:
+    """A counter of each event for each thread that exists; None if the machine counts none."""
+    number = PERF_EVENT_OPEN.get(os.uname().machine)
+    if number is None:
+        return None
+    libc = ctypes.CDLL(None, use_errno=True)
+    made: dict[str, list[int]] = {}
+    for name, event in EVENTS.items():
+        attr = struct.pack("<IIQQQQQ", HARDWARE, ATTR_BYTES, event, 0, 0, 0, EXCLUDE_HYPERVISOR)
+        for thread in thread_ns():
+            descriptor = libc.syscall(number, attr.ljust(ATTR_BYTES, b"\0"), thread, -1, -1, 0)
+            if descriptor < 0:
+                _close(made)
+                return None
+            made.setdefault(name, []).append(descriptor)
+    return made
+
+
+def _read(counters: dict[str, list[int]] | None) -> dict[str, int] | None:
+    if counters is None:
+        return None
+    try:
+        return {
+            name: sum(int.from_bytes(os.read(one, 8), "little") for one in descriptors)
+            for name, descriptors in counters.items()
+        }
+    finally:
+        _close(counters)
+
+
+def _close(counters: dict[str, list[int]]) -> None:
+    for descriptors in counters.values():
+        for one in descriptors:
+            os.close(one)
+
+
+@contextmanager
+def metered() -> Iterator[dict[str, object]]:
+    """Fills the dictionary with what the block used."""
+    found: dict[str, object] = {}
+    meter = Meter()
+    meter.start()
+    yield found
+    found.update(meter.stop())
+
+
+def asleep_after_ns(patience_ns: int) -> tuple[int, float]:
+    """After which time the other threads of this process run less than ASLEEP_CORES, and what they
+    use then. They are watched for patience_ns."""
+    me = threading.get_native_id()
+    begin_ns = time.monotonic_ns()
+    seen: list[tuple[int, int]] = []
+    while not seen or seen[-1][0] < patience_ns:
+        seen.append((time.monotonic_ns() - begin_ns, _others(me)))
+        time.sleep(0.001)
+    end_ns, ran_ns = seen[-1]
+    for at_ns, ran in seen[:-1]:
+        cores = (ran_ns - ran) / (end_ns - at_ns)
+        if cores < ASLEEP_CORES:
+            return at_ns, cores
+    return end_ns, cores
+
+
+def _others(me: int) -> int:
+    return sum(ns for thread, ns in thread_ns().items() if thread != me)
