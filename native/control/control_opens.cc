@@ -105,12 +105,14 @@ bool ControlPlane::send_open(Session* session, PendingDial* pending) {
   const auto stripes = static_cast<std::uint16_t>(knobs_->stripes != 0 ? knobs_->stripes : most);
   const std::shared_ptr<DialState> dial = pending->state;
   const std::uint64_t apart = dial->policies.path == nullptr ? 0 : dial->policies.path->number;
+  // Both ends of two processes begin at the same engine, so that what they exchange keeps one engine busy, and the
+  // clients of a server at different ones.
+  const std::uint64_t first = (node_ ^ session->node) % kEnginesMax + next_engine_++;
   std::vector<FlowPlan> plans;
   for (std::uint16_t i = 0; i < stripes; ++i) {
-    plans.push_back({static_cast<std::uint16_t>((next_engine_ + i) % ours),
-                     static_cast<std::uint16_t>((next_engine_ + i) % theirs), apart});
+    plans.push_back(
+        {static_cast<std::uint16_t>((first + i) % ours), static_cast<std::uint16_t>((first + i) % theirs), apart});
   }
-  ++next_engine_;
   std::string error;
   const Status status =
       setup_.reserve(dial->device, session->id, session->remote_device, plans, &pending->flows, &error);

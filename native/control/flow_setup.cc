@@ -227,6 +227,7 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
     if (policies.loss != nullptr) config.loss = policies.loss->choice();
     if (policies.credit != nullptr) config.credit = policies.credit->choice();
     config.own_credit = policies.own_credit;
+    config.passed = core->passed();
     engine::Engine* engine = flows[opened].engine;
     telemetry::FlowPageRow* row = take_flow_row(connection, flows[opened], opened, flows.size());
     if (row != nullptr) config.counters = &row->counters;

@@ -24,6 +24,9 @@ class AdvertLedger {
   // The advertised receive of a message. Valid only for the next message to be sent, once may_send() permits it.
   Receive receive_of(u64 message) const noexcept { return message < known_ ? ring_[message & mask_] : Receive{}; }
 
+  // Forgets the advertisements of messages below, and does not expect those that are missing.
+  void pass(u64 message) noexcept { known_ = known_ < message ? message : known_; }
+
   // Adds the new entries of an advertisement. Returns false and changes nothing if there are more entries than may be
   // kept.
   bool on_advert(const wire::Advert& advert, u64 next_message) noexcept {

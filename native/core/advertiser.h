@@ -28,6 +28,11 @@ class Advertiser {
     backoff_ = 0;
     if (confirmed_ >= posted_) resend_ns_ = kNever;
   }
+  // Receives below need not be advertised: their messages went over other flows.
+  void pass(u64 message) noexcept {
+    confirmed_ = std::max(confirmed_, std::min(message, posted_));
+    sent_ = std::max(sent_, confirmed_);
+  }
   void on_timer(i64 now_ns) noexcept {
     if (now_ns < resend_ns_) return;
     resend_ns_ = kNever;

@@ -22,6 +22,7 @@ FlowReceiver::FlowReceiver(Shared* shared, PolicyChoice choice, CreditPort* port
       acks_(peer_config.path_count, shared->config.ack_bytes, shared->config.ack_delay_ns),
       remote_token_(flow_config.remote_token),
       remote_flow_(flow_config.remote_flow),
+      passed_(flow_config.stripe == kHomeFlow ? nullptr : flow_config.passed),
       flow_(flow),
       peer_(flow_config.peer),
       segment_bytes_(peer_config.segment_bytes),
@@ -267,6 +268,7 @@ Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes,
   if (status == Status::ok) {
     const bool urgent = capacity_bytes > queue_.eager().bytes || queue_.eager().slots < 2;
     advertiser_.on_post(now_ns, queue_.posted(), urgent, queue_.eager().slots);
+    if (passed_ != nullptr) advertiser_.pass(std::min(message, passed_->receives.load(std::memory_order_acquire)));
     if (queue_.unblocked_by_post()) ++room_messages_;
   }
   return status;

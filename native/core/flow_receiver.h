@@ -116,6 +116,8 @@ class FlowReceiver {
   void write_nack(wire::Nack::Kind kind, std::unique_ptr<Refusals>* from, TxBurst* out) noexcept;
   void write_room(wire::Nack nack, TxBurst* out) noexcept;
   void on_confirm(i64 now_ns, u64 confirmed) noexcept {
+    // The sender may confirm more than was advertised, as it knows which messages went over other flows.
+    if (passed_ != nullptr) confirmed = std::min(confirmed, queue_.posted());
     if (confirmed > advertiser_.confirmed() && confirmed <= queue_.posted()) progress_ns_ = now_ns;
     advertiser_.on_confirm(confirmed);
   }
@@ -160,6 +162,7 @@ class FlowReceiver {
   u64 next_piece_seq_ = 0;  // first sequence number in the next packet of an acknowledgment that needs several
   u32 room_messages_ = 0;   // number of refused messages for which an eager block is now free; the sender must be told
   u32 remote_flow_;
+  const std::shared_ptr<const Passed> passed_;  // null: this is the home flow, or the only one
   u32 flow_;
   u32 peer_;
   u16 segment_bytes_;

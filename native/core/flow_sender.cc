@@ -20,6 +20,7 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       path_key_(static_cast<i64>(Random(flow_config.remote_token).next() >> 33)),
       remote_token_(flow_config.remote_token),
       remote_flow_(flow_config.remote_flow),
+      passed_(flow_config.stripe == kHomeFlow ? nullptr : flow_config.passed),
       flow_(flow),
       peer_(flow_config.peer),
       train_bytes_max_(peer_config.train_bytes_max),
@@ -67,7 +68,7 @@ void FlowSender::release_idle() noexcept {
   if (has_inflight() || has_outstanding()) return;
   per_path_.reset();
   loss_.close();
-  adverts_.release(queue_.next_number());
+  adverts_.release(next_number());
   queue_.release();
   next_check_ns_ = kNever;
 }

@@ -38,7 +38,8 @@ class FlowSender {
   // not sent.
   bool on_final(i64 now_ns, u64 cumulative_seq) noexcept;
   bool on_advert(const wire::Advert& advert) noexcept {
-    if (!adverts_.on_advert(advert, queue_.next_number())) return false;
+    if (passed_ != nullptr) adverts_.pass(passed_->sends.load(std::memory_order_acquire));
+    if (!adverts_.on_advert(advert, next_number())) return false;
     if (blockless_) open_messages(0);
     return true;
   }
@@ -98,6 +99,12 @@ class FlowSender {
   std::size_t bytes_held() const noexcept { return per_path_ == nullptr ? 0 : paths_->count() * sizeof(FlowPath); }
 
  private:
+  // The first message that this flow may have to send. Messages that went over other flows alone are never posted on
+  // it.
+  u64 next_number() const noexcept {
+    const u64 next = queue_.next_number();
+    return passed_ == nullptr ? next : std::max(next, passed_->sends.load(std::memory_order_acquire));
+  }
   struct Acked {
     i64 bytes = 0, spurious = 0, segments = 0;
     u64 highest_seq = 0;
@@ -250,6 +257,7 @@ class FlowSender {
   u32 reported_duplicates_ = 0;  // the receiver's duplicate count in its last report
   u64 remote_token_;
   u32 remote_flow_;
+  const std::shared_ptr<const Passed> passed_;  // null: this is the home flow, or the only one
   u32 flow_;
   u32 peer_;
   u32 train_bytes_max_;

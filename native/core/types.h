@@ -1,9 +1,11 @@
 // Integer types, limits and configuration structures of the core.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 
 #include "native/core/defaults.h"
 #include "native/policy/policy.h"
@@ -96,6 +98,13 @@ struct EagerLimits {
   u64 slots = 0;
 };
 
+// How far a connection has come, for those of its flows that carry few of its messages: they need not advertise
+// receives, or keep advertisements, of messages that went over other flows. Set by the threads that post.
+struct Passed {
+  std::atomic<u64> sends{0};     // all sends below are complete
+  std::atomic<u64> receives{0};  // all receives below are complete, and the other end's `sends` is not below
+};
+
 struct FlowConfig {
   u32 peer = 0;
   u32 remote_flow = 0;  // index and token that packets to the peer must carry
@@ -110,6 +119,7 @@ struct FlowConfig {
   u64 eager_bytes_max = ~u64{0};    // the other end's limits of eager messages; the smaller limit of both ends applies
   u64 eager_slots_max = ~u64{0};
   FlowCells* counters = nullptr;
+  std::shared_ptr<const Passed> passed;  // null: every message may need every flow
 };
 
 inline EagerLimits eager_limits(const StackConfig& stack, const FlowConfig& flow) noexcept {

@@ -125,6 +125,8 @@ Status ConnectionCore::post_send(const Place& place, std::size_t bytes, Request*
     return Status::would_block;
   }
   ++send_.next_message;
+  // The slot of a message is free only when the message one round of slots before it is complete.
+  if (message >= kRequestsMax) passed_->sends.store(message - kRequestsMax, std::memory_order_release);
   if (number != nullptr) *number = message;
   slot->message = message;
   slot->posted_bytes = bytes;
@@ -156,6 +158,8 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
     return Status::would_block;
   }
   ++receive_.next_message;
+  // The sender had posted what is complete here, so what is a round of slots older is complete there.
+  if (message >= 2 * kRequestsMax) passed_->receives.store(message - 2 * kRequestsMax, std::memory_order_release);
   if (number != nullptr) *number = message;
   slot->message = message;
   slot->posted_bytes = capacity_bytes;
@@ -201,8 +205,9 @@ Status ConnectionCore::wait(Request* request, std::int64_t timeout_ns) noexcept 
 }
 
 Engine::Help ConnectionCore::help(std::uint64_t message, std::uint64_t bytes, std::uint32_t turn) noexcept {
-  const std::uint32_t parts = core::stage_count(bytes, stripes());
-  const std::uint32_t part = turn % 2 == 0 || parts == 1 ? 0 : 1 + turn / 2 % (parts - 1);
+  // Every second time the home flow's, which carries all of a message that is shorter than its receive.
+  if (turn % 2 == 0) return flows_[core::kHomeFlow].engine->help();
+  const std::uint32_t part = turn / 2 % core::stripe_count(bytes, stripes());
   return flows_[core::flow_of_stage(message, bytes, part, stripes())].engine->help();
 }
 
@@ -244,10 +249,23 @@ void ConnectionCore::on_peer_closed(std::uint64_t held_messages, bool receive_wa
   held_messages_.fetch_add(held_messages, std::memory_order_acq_rel);
   if (flows_peer_closed_.fetch_add(1, std::memory_order_acq_rel) + 1 != stripes()) return;
   const bool drained = held_messages_.load(std::memory_order_acquire) == 0;
-  if (drained || receive_waits_.load(std::memory_order_acquire)) return fail(reason);
+  if (drained || receive_waits_.load(std::memory_order_acquire) || lacks_parts()) return fail(reason);
   // The flows have released the buffers of outstanding sends, so these sends fail now.
   sweep(&send_, reason);
   notifier_->notify();
+}
+
+// Whether a receive has got a part of a message of which other parts are missing. Each flow has handled all that it got
+// before it counts as closed by the peer.
+bool ConnectionCore::lacks_parts() noexcept {
+  const std::lock_guard<std::mutex> lock(receive_.mutex);
+  for (std::uint64_t i = 0; receive_.slots != nullptr && i < kRequestsMax; ++i) {
+    const RequestSlot& slot = receive_.slots[i];
+    const std::int64_t bytes = slot.ticket.agreed_bytes.load(std::memory_order_acquire);
+    if (!slot.taken() || slot.done() || bytes < 0) continue;
+    if (core::part_count(slot.message, static_cast<std::uint64_t>(bytes), stripes()) > 1) return true;
+  }
+  return false;
 }
 
 void ConnectionCore::on_flow_let_go() noexcept {

@@ -93,6 +93,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   // Aborts every flow. When the last flow has released its buffers, outstanding requests fail. Only the first call has
   // an effect.
   void fail(Status reason) noexcept;
+  const std::shared_ptr<core::Passed>& passed() const noexcept { return passed_; }
 
   // The functions from here to on_flow_released() are called on engine threads.
   void on_send_done(RequestSlot* slot, std::uint64_t message_bytes) noexcept;
@@ -116,12 +117,14 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void sweep(Direction* direction, Status reason) noexcept;
   bool outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept;
   void await_let_go() noexcept;
+  bool lacks_parts() noexcept;
   std::uint32_t stripes() const noexcept { return static_cast<std::uint32_t>(flows_.size()); }
 
   const std::uint64_t id_;
   const std::vector<FlowRef> flows_;
   const std::string peer_address_;
   const bool reads_payload_;
+  const std::shared_ptr<core::Passed> passed_ = std::make_shared<core::Passed>();
   Notifier* notifier_;
   const ConnectionTrace trace_;
   Patience patience_;

@@ -43,6 +43,7 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
   ~Job() { release(); }
   bool on_staged(std::uint32_t stage) noexcept override { return connection->on_staged(request, stage); }
   std::uint64_t bytes() const noexcept { return layout->bytes(); }
+  std::size_t stripes() const noexcept { return core::stripe_count(bytes(), connection->flows()); }
   std::size_t parts() const noexcept { return core::stage_count(bytes(), connection->flows()); }
   bool failed() const noexcept { return failure != Status::ok; }
   void release() noexcept {
@@ -127,7 +128,9 @@ bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
   job->stages = std::make_unique<core::Stage[]>(parts);
   job->settled = std::make_unique<std::atomic<std::uint32_t>[]>(parts * pieces);
   job->runs.reserve(parts);
-  for (std::size_t i = 0; i < parts; ++i) {
+  // A send needs no ring for the home flow if that carries no stripe; see core::stage_count().
+  const std::size_t rings = job->way == gpu::Way::to_host ? job->stripes() : parts;
+  for (std::size_t i = 0; i < rings; ++i) {
     const PinnedRun run = pools_.take(ring);
     if (run.begin == nullptr) {
       job->release();
@@ -164,8 +167,7 @@ bool DeviceWorker::lend(Job* job) {
   // Stripes may differ by some pages. A message that is shorter than its receive may have fewer stripes, which are
   // longer than those of the receive.
   const std::size_t longest = job->way == gpu::Way::to_device && job->parts() > 1 ? 2 * core::kStripeBytesMin : 0;
-  const std::size_t stripes = core::stripe_count(job->bytes(), job->connection->flows());
-  const std::size_t part = up(std::max<std::size_t>(job->bytes() / stripes + 2 * 4096, longest), kGranuleBytes);
+  const std::size_t part = up(std::max<std::size_t>(job->bytes() / job->stripes() + 2 * 4096, longest), kGranuleBytes);
   for (std::size_t most = std::max(limits_.ring_bytes_max, kRingBytesMin); most >= kRingBytesMin; most /= 2) {
     if (take_rings(job, gpu::ring_shape(part, most))) return true;
     if (part <= kRingBytesMin) return false;

@@ -428,6 +428,51 @@ TEST(runtime__the_knobs_port_serves_many_listeners) {
   CHECK(more[0]->port() != knobs.control_port);
 }
 
+namespace {
+
+// Sends short messages, into receives of a capacity that are posted before them, 64 at a time.
+void send_short(Pair* pair, int count, std::size_t capacity) {
+  const auto sent = pattern(8, 7);
+  std::vector<std::uint8_t> room(capacity);
+  for (int done = 0; done < count; done += 64) {
+    std::vector<Request*> sends(64), receives(64);
+    for (Request*& each : receives) {
+      CHECK_EQUAL(pair->there->post_receive(room.data(), room.size(), 0, &each), Status::ok);
+    }
+    for (Request*& each : sends) CHECK_EQUAL(pair->here->post_send(sent.data(), sent.size(), 0, &each), Status::ok);
+    for (Request* each : sends) CHECK_EQUAL(finish(*pair->here, each), Status::ok);
+    for (Request* each : receives) CHECK_EQUAL(finish(*pair->there, each), Status::ok);
+  }
+}
+
+}  // namespace
+
+// All short messages go over one flow. The others must not fall so far behind that they refuse what they hear.
+TEST(runtime__flows_that_carry_no_short_messages_keep_up) {
+  for (const std::size_t capacity : {std::size_t{8}, std::size_t{1} << 20}) {
+    Knobs knobs;
+    knobs.engines = 2;
+    knobs.stripes = 3;
+    knobs.peer_silence_ns = 1'000'000'000;
+    Pair pair(knobs);
+    send_short(&pair, 10'000, capacity);
+    // A receive for which nothing comes for longer than the limit for a flow without progress.
+    std::vector<std::uint8_t> room(1 << 20);
+    Request* receive = nullptr;
+    CHECK_EQUAL(pair.there->post_receive(room.data(), room.size(), 0, &receive), Status::ok);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2'500));
+    CHECK(!receive->done());
+    const auto sent = pattern(room.size(), 3);
+    Request* send = nullptr;
+    CHECK_EQUAL(pair.here->post_send(sent.data(), sent.size(), 0, &send), Status::ok);
+    CHECK_EQUAL(finish(*pair.here, send), Status::ok);
+    CHECK_EQUAL(finish(*pair.there, receive), Status::ok);
+    CHECK(sent == room);
+    send_short(&pair, 1'000, capacity);
+    for (const auto& runtime : {pair.a, pair.b}) CHECK_EQUAL(runtime->counters().malformed, 0);
+  }
+}
+
 TEST(runtime__counters_outlive_the_flows) {
   Pair pair(Knobs{});
   exchange(*pair.here, *pair.there, 1'000'000, 0);
