@@ -130,15 +130,17 @@ bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
   job->runs.reserve(parts);
   // A send needs no ring for the home flow if that carries no stripe; see core::stage_count().
   const std::size_t rings = job->way == gpu::Way::to_host ? job->stripes() : parts;
-  for (std::size_t i = 0; i < rings; ++i) {
-    const PinnedRun run = pools_.take(ring);
-    if (run.begin == nullptr) {
-      job->release();
-      return false;
-    }
-    job->runs.push_back(run);
+  for (std::size_t i = 0; i < parts; ++i) {
     core::Stage& stage = job->stages[i];
-    stage.ring = run.begin;
+    if (i < rings) {
+      const PinnedRun run = pools_.take(ring);
+      if (run.begin == nullptr) {
+        job->release();
+        return false;
+      }
+      job->runs.push_back(run);
+      stage.ring = run.begin;
+    }
     stage.ring_bytes = ring;
     stage.piece_bytes = shape.piece_bytes;
     stage.settled = &job->settled[i * pieces];

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
-from transport.diagnose.stopped import had_work, stalled_ns
+from transport.diagnose.stopped import Stalls, had_work
 from transport.diagnose.windows import Windows
 
 Array = NDArray[Any]
@@ -29,6 +29,8 @@ TIMEOUTS_MIN = 2  # in a gap, peers tried at least so often in vain
 # They tried until late in the gap: senders wait at most twice as long before each further try.
 TRIED_SHARE = 0.3
 STALLED_SHARE = 0.5  # a process that noticed that it did not run in such a part of a gap proves it
+# ... on its own only if it was so long: a thread of a busy host may be late for less.
+ALONE_NS = 1_000_000_000
 CERTAIN_ITERATIONS = 2.0  # a gap that is shorter than so many iterations is only suspected
 NAMED_MAX = 4
 QUERY = (
@@ -72,7 +74,8 @@ def gaps_of(facts: Facts, windows: Windows) -> list[Gap]:
     downs = facts.downs
     known = np.isin(downs["what"], ("timeout", "path_down", "path_up")) & (downs["target"] >= 0)
     tries = _Tries({name: column[known] for name, column in downs.items()})
-    noticed = np.unique(downs["source"][downs["what"] == "process_stalled"])
+    stalls = Stalls(facts)
+    noticed = stalls.processes
     if windows.count < WINDOWS_MIN or (len(tries.targets) < TIMEOUTS_MIN and not len(noticed)):
         return []
     found = []
@@ -80,18 +83,20 @@ def gaps_of(facts: Facts, windows: Windows) -> list[Gap]:
         facts, windows, np.union1d(tries.targets, noticed)
     ):
         times, source = tries.within(one, from_ns, to_ns)
+        stalled = stalls.longest_ns(one, from_ns, to_ns)
+        if len(times) < TIMEOUTS_MIN and not stalled:
+            continue
         # A peer that others cannot reach either may be cut off itself: its timeouts do not count.
         peers = [each for each in np.unique(source).tolist()
                  if not tries.any(each, from_ns, to_ns)]  # fmt: skip
         good = times[np.isin(source, peers)]
         late = good.max(initial=from_ns) - from_ns >= TRIED_SHARE * (to_ns - from_ns)
-        stalled = stalled_ns(facts, one, from_ns, to_ns)
         proven = stalled >= STALLED_SHARE * (to_ns - from_ns)
         gap = Gap(one, from_ns, to_ns, tuple(peers), len(good), usual_ns, stalled, proven)
         if len(good) >= TIMEOUTS_MIN and late and _answers(facts, gap):
             proven = proven or had_work(facts, one, from_ns, to_ns)
             found.append(replace(gap, proven=proven))
-        elif proven:
+        elif proven and stalled >= ALONE_NS:
             found.append(gap)
     return sorted(found, key=lambda gap: (gap.from_ns, gap.process))
 

@@ -18,7 +18,7 @@ from transport.trace.store import Store
 
 Array = NDArray[Any]
 
-# A process that records nothing, or a job without progress, for so many times the longest pause.
+# A process that records nothing for this many times the longest known pause is silent.
 QUIET_PAUSES = 2.0
 QUIET_SHARE = 0.5  # a silent process has recorded nothing for this share of the standstill, too
 STARTED = 3  # a job with so many iterations has left its first one behind
@@ -80,8 +80,8 @@ def crashes(facts: Facts, dead: Sequence[tuple[int, int, int]]) -> list[Finding]
 def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
     """The standstill, if a process made no progress for longer than an iteration; else None.
 
-    The trace of a program without NCCL has no open call. Then something must have been recorded
-    long after the last progress, or a process must be out of reach of a peer.
+    The trace of a program without NCCL has no open call. Then a process must have fallen silent
+    before the others, or must be out of reach of a peer.
     """
     calls, edges = facts.calls, facts.edges
     # Progress: operations that begin, that end, and messages that start or arrive.
@@ -110,9 +110,7 @@ def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
     if open_.size:
         return Standstill(int(last[calls["process"][open_]].min()), open_, longest_ns, later_ns)
     found = Standstill(int(times.max()), open_, longest_ns, later_ns)
-    waits = any(one.ended is False for one in facts.processes)
-    waits = waits and facts.end_ns - found.since_ns > QUIET_PAUSES * longest_ns
-    shown = waits or complaints(facts, found.since_ns - longest_ns)
+    shown = _quiet(facts, found) or complaints(facts, found.since_ns - longest_ns)
     return found if shown else None
 
 

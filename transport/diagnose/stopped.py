@@ -24,14 +24,28 @@ DUE_SHARE = 0.5
 FOUND_SHARE = 0.1
 
 
-def stalled_ns(facts: Facts, process: int, from_ns: int, to_ns: int) -> int:
-    """How long the process did not run in this time, as it noticed itself afterwards."""
-    downs = facts.downs
-    mine = (downs["source"] == process) & (downs["what"] == "process_stalled")
-    until_ns = downs["time_ns"][mine]
-    since_ns = until_ns - downs["value"][mine].astype(np.int64)
-    inside_ns = np.minimum(until_ns, to_ns) - np.maximum(since_ns, from_ns)
-    return int(inside_ns.clip(0).sum())
+class Stalls:
+    """When processes did not run, as they noticed themselves afterwards."""
+
+    def __init__(self, facts: Facts) -> None:
+        downs = facts.downs
+        rows = downs["what"] == "process_stalled"
+        self._process, self._until_ns = downs["source"][rows], downs["time_ns"][rows]
+        lasted = downs["value"][rows] if rows.any() else np.zeros(0)
+        self._since_ns = self._until_ns - lasted.astype(np.int64)
+        self.processes = np.unique(self._process)
+
+    def longest_ns(self, process: int, from_ns: int, to_ns: int) -> int:
+        """How much of the longest such time of the process is in this one."""
+        mine = self._process == process
+        inside = np.minimum(self._until_ns[mine], to_ns) - np.maximum(self._since_ns[mine], from_ns)
+        return int(inside.clip(0).max(initial=0))
+
+    def covers(self, process: int, when_ns: int) -> bool:
+        """Whether the process did not run at this time, and went on."""
+        mine = self._process == process
+        covers = (self._since_ns[mine] <= when_ns) & (when_ns <= self._until_ns[mine])
+        return bool(covers.any())
 
 
 def had_work(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
