@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,36 @@ def test_cut_off__one_end_alone_is_a_suspicion_that_names_both() -> None:
 
 
 def test_cut_off__a_nic_whose_process_reaches_none_of_several_peers() -> None:
+    """Its peers have not complained yet, so it is only a suspicion."""
     one = found_in(facts_with((2, 0, "path_down"), (2, 1, "path_down"), (2, 3, "path_down")))
-    assert (one.kind, one.place.ranks, one.certain) == ("communication_hang", (2,), True)
+    assert (one.place.ranks, one.place.candidates, one.certain) == ((2,), (), False)
+
+
+def test_cut_off__two_that_complain_about_each_other_are_a_pair() -> None:
+    one = found_in(facts_with((0, 1, "path_down"), (1, 0, "path_down")))
+    assert (one.place.kind, one.place.ranks, one.certain) == ("pair", (0, 1), True)
+
+
+def test_cut_off__a_network_in_two_halves_is_no_certain_nic() -> None:
+    halves = [(one, other, "path_down") for one in (0, 1) for other in (2, 3)]
+    one = found_in(facts_with(*halves, *((other, one, what) for one, other, what in halves)))
+    assert not one.certain
+    assert len(one.place.candidates) == 3
+
+
+def test_complaints__about_a_process_that_went_on_or_ended_do_not_count() -> None:
+    quiet = (1, 0, "peer_quiet"), (3, 0, "peer_quiet")
+    facts = facts_with(*quiet)
+    stalled = {"source": 0, "target": -1, "path": 0, "what": "process_stalled",
+               "time_ns": FAILED_NS + 1_000, "value": 2_000}  # fmt: skip
+    downs = {
+        name: np.concatenate([facts.downs.get(name, np.zeros(2, np.int64)), np.array([value])])
+        for name, value in stalled.items()
+    }
+    assert complaints(facts, 0)
+    assert complaints(replace(facts, downs=downs), 0) == {}
+    ended = tuple(replace(one, ended=True) for one in facts.processes)
+    assert complaints(replace(facts, processes=ended), 0) == {}
 
 
 def test_cut_off__a_process_that_records_nothing_either_does_not_run() -> None:

@@ -154,16 +154,16 @@ def test_gaps__of_a_rank_that_only_waits_are_not_proven(tmp_path: Path, fault: s
 
 
 def test_gaps__of_a_rank_that_only_waits_are_proven_if_it_noticed_them(tmp_path: Path) -> None:
-    at_ns, for_ns = 4_000_000, 400_000_000
+    at_ns, for_ns = 4_000_000, 1_500_000_000
     stop = {"kind": "stopped_process", "rank": RANK, "at_ns": at_ns, "until_ns": at_ns + for_ns}
-    facts, found = gaps(traced(tmp_path, stop, limit_ns=10**9))
+    facts, found = gaps(traced(tmp_path, stop, limit_ns=10**10))
     assert [(one.process, one.proven) for one in found] == [(RANK, True)]
-    assert 0.7 * for_ns <= found[0].stalled_ns <= for_ns
+    assert 0.9 * for_ns <= found[0].stalled_ns <= for_ns
     said = [one for one in judged(tmp_path).findings if one.certain]
     assert [(one.kind, one.place.name) for one in said] == [
         ("non_communication_hang", f"rank {RANK}")
     ]
-    assert "A thread of it that only sleeps and wakes up did so 300.0 ms late." in said[0].evidence
+    assert "A thread of it that only sleeps and wakes up did so 1400.0 ms late." in said[0].evidence
 
     # It is as certain if nobody tried to reach the process.
     kept = facts.downs["what"] == "process_stalled"

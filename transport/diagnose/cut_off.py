@@ -6,6 +6,7 @@ complains as well: its own paths fail, and it hears nothing from peers that it w
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
+from transport.diagnose.stopped import Stalls
 
 Array = NDArray[Any]
 
 ALL_PATHS = 0.8  # a peer cannot be reached if this share of the paths to it failed
-ENDS_MIN = 2  # a process has failed rather than its peer if it cannot talk to so many peers
 NAMED_MAX = 4
 TIMEOUT_QUERY = (
     "SELECT process, peer, what, count(*) FROM events "
@@ -47,29 +48,44 @@ def complaints(facts: Facts, from_ns: int) -> dict[Pair, int]:
             failed.setdefault((source, target), {}).setdefault(path, when)
         elif what == "peer_quiet" and when >= from_ns:
             quiet.setdefault((source, target), when)
+    if not any(failed.values()) and not quiet:
+        return {}
+    known, heard_ns, stalls = _known_paths(facts), _heard_ns(facts), Stalls(facts)
+    # Without samples of its paths it is not known how many a pair has.
     made = {
         pair: min(paths.values()) for pair, paths in failed.items()
-        if paths and len(paths) >= ALL_PATHS * _paths(facts, pair)
+        if paths and pair in known and len(paths) >= ALL_PATHS * known[pair]
     }  # fmt: skip
-    for pair, when in quiet.items():
-        if not _heard(facts, pair, when):
-            made[pair] = min(made.get(pair, when), when)
-    return dict(sorted(made.items()))
+    for (source, target), when in quiet.items():
+        heard = max(heard_ns.get((source, target), 0), heard_ns.get((target, source), 0))
+        # A peer that went on after it was stopped was not out of reach.
+        if heard <= when and not stalls.covers(target, when):
+            made[source, target] = min(made.get((source, target), when), when)
+    gone = {at for at, one in enumerate(facts.processes) if one.ended}
+    return {pair: made[pair] for pair in sorted(made) if pair[1] not in gone}
 
 
-def _paths(facts: Facts, pair: Pair) -> int:
-    """How many paths from a process to another one are known."""
-    known = (facts.samples["source"] == pair[0]) & (facts.samples["target"] == pair[1])
-    return len(np.unique(facts.samples["path"][known]))
+def _known_paths(facts: Facts) -> dict[Pair, int]:
+    """(process, peer) -> how many paths between them are known."""
+    table = facts.samples
+    if "path" not in table or not len(table["path"]):
+        return {}
+    rows = np.unique(np.stack([table["source"], table["target"], table["path"]]), axis=1)
+    pairs, count = np.unique(rows[:2], axis=1, return_counts=True)
+    ends = zip(*pairs.tolist(), strict=True)
+    return dict(zip(ends, count.tolist(), strict=True))
 
 
-def _heard(facts: Facts, pair: Pair, since_ns: int) -> bool:
-    """Whether the process heard from the peer after a time: a message, or an acknowledgment."""
-    source, target = facts.edges["source"], facts.edges["target"]
-    between = ((source == pair[0]) & (target == pair[1])) | (
-        (source == pair[1]) & (target == pair[0])
-    )
-    return bool((facts.edges["end_ns"][between] > since_ns).any())
+def _heard_ns(facts: Facts) -> dict[Pair, int]:
+    """(sender, receiver) -> when the last message between them was acknowledged."""
+    edges = facts.edges
+    if not len(edges["end_ns"]):
+        return {}
+    ends = np.stack([edges["source"], edges["target"]])
+    pairs, which = np.unique(ends, axis=1, return_inverse=True)
+    last = np.zeros(pairs.shape[1], np.int64)
+    np.maximum.at(last, which.ravel(), edges["end_ns"].astype(np.int64))
+    return dict(zip(zip(*pairs.tolist(), strict=True), last.tolist(), strict=True))
 
 
 def cut_off(facts: Facts, from_ns: int, since_ns: int) -> Finding | None:
@@ -85,37 +101,47 @@ def cut_off(facts: Facts, from_ns: int, since_ns: int) -> Finding | None:
         others.setdefault(one, set()).add(another)
         others.setdefault(another, set()).add(one)
     # Complaints of both ends count twice: one that is accused and complains itself runs.
-    weight = {one: sum(one in pair for pair in found) for one in others}
+    weight = Counter(one for pair in found for one in pair)
     accused = {target for _, target in found}
-    best = max(weight[one] for one in accused)
-    alike = [one for one in sorted(others) if weight[one] >= best]
-    alike.sort(key=lambda one: (-weight[one], one not in accused))
-    one, peers = alike[0], sorted(others[alike[0]])
-    both = any((target, source) in found for source, target in found if one in (source, target))
-    complains = any(source == one for source, _ in found)
+    order = sorted(others, key=lambda each: (-weight[each], each not in accused, each))
+    one, peers = order[0], sorted(others[order[0]])
     first_ns = min(when for pair, when in found.items() if one in pair)
+    complains = any(source == one for source, _ in found)
     if not complains and facts.processes[one].last_ns < first_ns:
         return _stopped(facts, one, peers)
-    rest = [each for each in alike[1:] if weight[each] == weight[one]]
-    certain = both or len(peers) >= ENDS_MIN
-    return _dead_nic(facts, one, peers, rest, since_ns, both=both, certain=certain)
+    rest = [each for each in order[1:] if weight[each] == weight[one]]
+    both = any((one, peer) in found and (peer, one) in found for peer in peers)
+    if both and rest == peers:
+        return _dead_pair(facts, one, rest[0], since_ns)
+    return _dead_nic(facts, one, peers, rest, since_ns, both=both)
 
 
 def _names(facts: Facts, processes: list[int]) -> str:
     return ", ".join(facts.name(one) for one in processes[:NAMED_MAX])
 
 
+def _dead_pair(facts: Facts, one: int, another: int, since_ns: int) -> Finding:
+    """Two processes that cannot reach each other, and no third one that tells which it is."""
+    names = f"{facts.name(one)} and {facts.name(another)}"
+    ranks = (facts.processes[one].rank, facts.processes[another].rank)
+    return Finding(
+        "communication_hang", Place("pair", names, ranks), since_ns, facts.end_ns, 0.9, True,
+        f"All paths between {names} fail, and both ends say so: no packet passes the NIC of one "
+        "of them, its link, or the network between them.",
+        TIMEOUT_QUERY, "Check the links, the cables and the ports of both NICs.",
+    )  # fmt: skip
+
+
 def _dead_nic(
-    facts: Facts, one: int, peers: list[int], rest: list[int], since_ns: int, *, both: bool,
-    certain: bool,
-) -> Finding:  # fmt: skip
-    name = facts.name(one)
+    facts: Facts, one: int, peers: list[int], rest: list[int], since_ns: int, *, both: bool
+) -> Finding:
+    name, certain = facts.name(one), both and not rest
     place = Place(
         "nic", f"NIC of {name}", (facts.processes[one].rank,),
-        candidates=tuple(f"NIC of {facts.name(each)}" for each in rest),
+        candidates=tuple(f"NIC of {facts.name(each)}" for each in rest[:NAMED_MAX]),
     )  # fmt: skip
     said = "and both ends say so" if both else "as one end says"
-    ends = ", or that of ".join(facts.name(each) for each in (one, *rest))
+    ends = ", or that of ".join(facts.name(each) for each in (one, *rest[:NAMED_MAX]))
     return Finding(
         "communication_hang", place, since_ns, facts.end_ns, 0.95 if certain else 0.5, certain,
         f"All paths between {name} and {_names(facts, peers)} fail, {said}: no packet passes the "

@@ -43,8 +43,9 @@ ORDER BY o.process, o.begin_ns, o.id
 """
 EDGES = """
 WITH crossed AS (
-  SELECT process, connection, message, min(first_ns) AS first_ns, sum(segments) AS segments,
-    sum(resent) AS resent FROM stripes WHERE sends GROUP BY ALL)
+  SELECT process, connection, message, coalesce(min(first_ns) FILTER (WHERE bytes > 0),
+    min(first_ns)) AS first_ns, sum(segments) AS segments, sum(resent) AS resent
+  FROM stripes WHERE sends GROUP BY ALL)
 SELECT g.process, c.operation, c.peer, m.comm_id, count(*) AS messages, sum(g.bytes) AS bytes,
   min(g.posted_ns) AS first_ns, max(g.end_ns) AS end_ns,
   median(g.end_ns - coalesce(greatest(t.first_ns, g.posted_ns), g.posted_ns)) AS latency_ns,
@@ -78,7 +79,8 @@ SELECT g.process, d.process AS other, c.pair AS comm_id, g.message AS sequence, 
   coalesce(t.segments, 0) AS segments, coalesce(t.resent, 0) AS resent
 FROM messages g JOIN connections c ON c.process = g.process AND c.id = g.connection
 JOIN connections d ON d.pair = c.pair AND (d.process <> c.process OR d.id <> c.id)
-LEFT JOIN (SELECT process, connection, message, min(first_ns) AS first_ns,
+LEFT JOIN (SELECT process, connection, message,
+  coalesce(min(first_ns) FILTER (WHERE bytes > 0), min(first_ns)) AS first_ns,
   sum(segments) AS segments, sum(resent) AS resent FROM stripes WHERE sends GROUP BY ALL) t
   ON t.process = g.process AND t.connection = g.connection AND t.message = g.message
 WHERE g.sends AND g.end_ns IS NOT NULL AND g.posted_ns IS NOT NULL AND g.status = 0

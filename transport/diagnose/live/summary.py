@@ -76,7 +76,8 @@ MESSAGES = """
 SELECT g.process, g.connection, g.message, g.sends, coalesce(g.bytes, 0) AS bytes,
   coalesce(g.status, 0) AS status, g.posted_ns, g.end_ns, t.first_ns,
   coalesce(t.segments, 0) AS segments, coalesce(t.resent, 0) AS resent
-FROM messages g LEFT JOIN (SELECT process, connection, message, min(first_ns) AS first_ns,
+FROM messages g LEFT JOIN (SELECT process, connection, message,
+  coalesce(min(first_ns) FILTER (WHERE bytes > 0), min(first_ns)) AS first_ns,
   sum(segments) AS segments, sum(resent) AS resent FROM stripes
   WHERE sends AND process NOT IN (SELECT process FROM comms) GROUP BY ALL) t
   ON g.sends AND t.process = g.process AND t.connection = g.connection AND t.message = g.message
