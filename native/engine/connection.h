@@ -67,8 +67,8 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   Status post_send(const Place& place, std::size_t bytes, Request** out, std::uint64_t* number = nullptr) noexcept;
   Status post_receive(const Place& place, std::size_t capacity_bytes, Request** out,
                       std::uint64_t* number = nullptr) noexcept;
-  // For a caller that waits for a message: runs an iteration of the loop of the engine that carries its first stripe
-  // or, every other `turn`, of another one that may carry a stripe. `bytes`: as posted.
+  // For a caller that waits for a message: runs an iteration of the loop of the home flow's engine or, every other
+  // `turn`, of another one that may carry a stripe. `bytes`: as posted.
   Engine::Help help(std::uint64_t message, std::uint64_t bytes, std::uint32_t turn) noexcept;
   // The caller that waits for the message sleeps now.
   void unattend(std::uint64_t message, std::uint64_t bytes) noexcept;

@@ -34,17 +34,17 @@ inline constexpr std::size_t kLineBytes = 64;  // size of a cache line; rows of 
   X(waited_for, flag, "1 while a flow waits for the peer")          \
   X(heard_ns, ns, "when the peer was last heard, -1: never")
 
-#define WEFT_FLOW_STATE_TABLE(X)                                                              \
-  X(connection, id, "connection that the flow is part of")                                    \
-  X(engine, index, "engine that the flow lives on")                                           \
-  X(peer, index, "row of its peer in the section peer, -1: the peer has none")                \
-  X(stripe, index, "number of the flow in its connection")                                    \
-  X(stripes, count, "flows of its connection")                                                \
-  X(phase, phase, "0 open, 1 failed, 2 telling the peer that it closes, 3 closed")            \
-  X(sends, messages, "sends that are not acknowledged in full")                               \
-  X(unsent_bytes, bytes, "bytes of these that were not sent yet")                             \
-  X(receives, messages, "receives that wait for a message whose first stripe is this flow's") \
-  X(progress_ns, ns, "when the flow last made progress, 0: never")                            \
+#define WEFT_FLOW_STATE_TABLE(X)                                                                  \
+  X(connection, id, "connection that the flow is part of")                                        \
+  X(engine, index, "engine that the flow lives on")                                               \
+  X(peer, index, "row of its peer in the section peer, -1: the peer has none")                    \
+  X(stripe, index, "number of the flow in its connection")                                        \
+  X(stripes, count, "flows of its connection")                                                    \
+  X(phase, phase, "0 open, 1 failed, 2 telling the peer that it closes, 3 closed")                \
+  X(sends, messages, "sends that are not acknowledged in full")                                   \
+  X(unsent_bytes, bytes, "bytes of these that were not sent yet")                                 \
+  X(receives, messages, "at the first flow of a connection: its receives that wait for the peer") \
+  X(progress_ns, ns, "when the flow last made progress, 0: never")                                \
   X(active_ns, ns, "when the flow last had a packet or a post")
 
 // Counts uses of a row. It is incremented when the row is taken and when it is released, so it is odd while the row is

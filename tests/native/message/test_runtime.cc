@@ -149,6 +149,28 @@ TEST(runtime__a_stage_that_stays_empty_is_let_go) {
   CHECK_EQUAL(finish(*pair.here, send), Status::cancelled);
 }
 
+// Message 1 has its stripe on flow 1, where nothing is copied into its stage, and only an empty segment on flow 0,
+// which also brings message 2. So neither flow 0 nor a message that is held says that the receive will never be
+// complete.
+TEST(runtime__a_receive_that_lacks_a_part_fails_when_the_peer_closes) {
+  Knobs knobs;
+  knobs.engines = 2;
+  knobs.stripes = 2;
+  Pair pair(knobs);
+  exchange(*pair.here, *pair.there, 8, 0);
+  sim::Staging out(pair.here->flows(), kRing, kPiece, 0);
+  std::vector<std::uint8_t> room(250'000);
+  const auto last = pattern(8, 1);
+  Request *send = nullptr, *receive = nullptr, *eager = nullptr;
+  CHECK_EQUAL(pair.there->post_receive(room.data(), room.size(), 0, &receive), Status::ok);
+  CHECK_EQUAL(pair.here->post_staged_send(out.stage(0), room.size(), &send), Status::ok);
+  CHECK_EQUAL(pair.here->post_send(last.data(), last.size(), 0, &eager), Status::ok);
+  CHECK_EQUAL(finish(*pair.here, eager), Status::ok);
+  CHECK(!receive->done());
+  pair.here->close();
+  CHECK_EQUAL(finish(*pair.there, receive), Status::connection_closed);
+}
+
 TEST(runtime__requests_are_bounded) {
   Pair pair({});
   std::vector<Request*> posted;
