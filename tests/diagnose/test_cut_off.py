@@ -97,7 +97,7 @@ def test_complaints__about_a_process_that_went_on_or_ended_do_not_count() -> Non
     }
     assert complaints(facts, 0)
     assert complaints(replace(facts, downs=downs), 0) == {}
-    ended = tuple(replace(one, ended=True) for one in facts.processes)
+    ended = tuple(replace(one, ended=True, last_ns=FAILED_NS - 1) for one in facts.processes)
     assert complaints(replace(facts, processes=ended), 0) == {}
 
 

@@ -51,18 +51,22 @@ def complaints(facts: Facts, from_ns: int) -> dict[Pair, int]:
     if not any(failed.values()) and not quiet:
         return {}
     known, heard_ns, stalls = _known_paths(facts), _heard_ns(facts), Stalls(facts)
-    # Without samples of its paths it is not known how many a pair has.
+    most = max(known.values(), default=0)  # taken for pairs without samples of their paths
     made = {
         pair: min(paths.values()) for pair, paths in failed.items()
-        if paths and pair in known and len(paths) >= ALL_PATHS * known[pair]
+        if paths and len(paths) >= ALL_PATHS * known.get(pair, most)
     }  # fmt: skip
     for (source, target), when in quiet.items():
         heard = max(heard_ns.get((source, target), 0), heard_ns.get((target, source), 0))
         # A peer that went on after it was stopped was not out of reach.
         if heard <= when and not stalls.covers(target, when):
             made[source, target] = min(made.get((source, target), when), when)
-    gone = {at for at, one in enumerate(facts.processes) if one.ended}
-    return {pair: made[pair] for pair in sorted(made) if pair[1] not in gone}
+    # A process that ended normally was not out of reach.
+    gone_ns = {at: one.last_ns for at, one in enumerate(facts.processes) if one.ended}
+    return {
+        pair: made[pair] for pair in sorted(made)
+        if pair[1] not in gone_ns or made[pair] <= gone_ns[pair[1]]
+    }  # fmt: skip
 
 
 def _known_paths(facts: Facts) -> dict[Pair, int]:
@@ -110,8 +114,8 @@ def cut_off(facts: Facts, from_ns: int, since_ns: int) -> Finding | None:
     if not complains and facts.processes[one].last_ns < first_ns:
         return _stopped(facts, one, peers)
     rest = [each for each in order[1:] if weight[each] == weight[one]]
-    both = any((one, peer) in found and (peer, one) in found for peer in peers)
-    if both and rest == peers:
+    both = complains and one in accused
+    if both and rest == peers and len(rest) == 1:
         return _dead_pair(facts, one, rest[0], since_ns)
     return _dead_nic(facts, one, peers, rest, since_ns, both=both)
 
