@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "native/engine/clock.h"
+#include "native/engine/exceptions.h"
 #include "native/engine/log.h"
 #include "native/engine/setup/descriptor_budget.h"
 
@@ -143,6 +144,7 @@ int ControlPlane::pause_ms() const noexcept {
 }
 
 void ControlPlane::run() noexcept {
+  engine::prepare_exceptions();
   while (!stopping_.load()) {
     epoll_event events[64];
     const int count = ::epoll_wait(epoll_, events, 64, pause_ms());

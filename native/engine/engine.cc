@@ -18,6 +18,7 @@
 
 #include "native/engine/clock.h"
 #include "native/engine/connection.h"
+#include "native/engine/exceptions.h"
 #include "native/engine/futex.h"
 #include "native/engine/log.h"
 #include "native/engine/page_states.h"
@@ -114,6 +115,7 @@ void Engine::stop() noexcept {
 }
 
 void Engine::run() noexcept {
+  prepare_exceptions();
   std::int64_t busy_ns = now_ns();
   std::int64_t idle_ns = 0;  // start of the previous iteration if it was idle and no sleep followed; else 0
   std::int64_t shared_until_ns = 0;

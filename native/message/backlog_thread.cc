@@ -10,6 +10,8 @@
 #include <new>
 #include <system_error>
 
+#include "native/engine/exceptions.h"
+
 namespace weft::message {
 namespace {
 
@@ -75,6 +77,7 @@ bool BacklogThread::finish_leftovers() noexcept {
 }
 
 void BacklogThread::run() noexcept {
+  engine::prepare_exceptions();
   std::vector<std::shared_ptr<Backlog>> mine;
   std::size_t turn_of = 0;
   while (!stopping_.load()) {

@@ -19,6 +19,7 @@
 #include "native/control/control_plane.h"
 #include "native/control/handle.h"
 #include "native/engine/clock.h"
+#include "native/engine/exceptions.h"
 #include "native/engine/log.h"
 #include "native/engine/memory_table.h"
 #include "native/engine/policies/policy_board.h"
@@ -269,6 +270,7 @@ Status RuntimeImpl::open_page(std::int64_t engine_count, std::string* error) {
 }
 
 Status RuntimeImpl::start(std::string* error) {
+  engine::prepare_exceptions();
   engine::set_log_level(knobs_.log_level);
   if (engine::check_knobs(knobs_, error) != Status::ok) return Status::invalid_argument;
   const std::int64_t count = engine_count(knobs_);
