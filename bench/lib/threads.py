@@ -18,7 +18,7 @@ HARDWARE = 0
 EVENTS = {"instructions": 1, "cache_misses": 3}
 ATTR_BYTES = 112
 EXCLUDE_HYPERVISOR = 1 << 6
-ASLEEP_CORES = 0.01
+ASLEEP_CORES = 0.01  # threads that use less than this together are asleep
 
 
 def thread_ns() -> dict[int, int]:
@@ -43,27 +43,25 @@ def names() -> dict[int, str]:
     return found
 
 
-class Meter:
-    """What this process used between start() and stop()."""
+@contextmanager
+def metered() -> Iterator[dict[str, object]]:
+    """Fills the dictionary with what this process used in the block.
 
-    def start(self) -> None:
-        self._counters = _open_counters()
-        self._begin = thread_ns()
-        self._at_ns = time.monotonic_ns()
-
-    def stop(self) -> dict[str, object]:
-        """Cores by name of thread, and events (None: this machine counts none)."""
-        passed_ns = time.monotonic_ns() - self._at_ns
-        ran, called = thread_ns(), names()
-        cores: dict[str, float] = {}
-        for thread, ns in ran.items():
-            name = called.get(thread, "ended")
-            cores[name] = cores.get(name, 0.0) + (ns - self._begin.get(thread, 0)) / passed_ns
-        return {
-            "seconds": passed_ns / 1e9,
-            "cores": {name: round(value, 4) for name, value in sorted(cores.items())},
-            "events": _read(self._counters),
-        }
+    seconds; cores, by name of thread; events, of the threads that exist at its begin (None: this
+    machine counts none).
+    """
+    found: dict[str, object] = {}
+    counters, begin, begin_ns = _open_counters(), thread_ns(), time.monotonic_ns()
+    yield found
+    passed_ns = time.monotonic_ns() - begin_ns
+    ran, called = thread_ns(), names()
+    cores: dict[str, float] = {}
+    for thread, ns in ran.items():
+        name = called.get(thread, "ended")
+        cores[name] = cores.get(name, 0.0) + (ns - begin.get(thread, 0)) / passed_ns
+    found["seconds"] = passed_ns / 1e9
+    found["cores"] = {name: round(value, 4) for name, value in sorted(cores.items())}
+    found["events"] = _read(counters)
 
 
 def _open_counters() -> dict[str, list[int]] | None:
@@ -100,16 +98,6 @@ def _close(counters: dict[str, list[int]]) -> None:
     for descriptors in counters.values():
         for one in descriptors:
             os.close(one)
-
-
-@contextmanager
-def metered() -> Iterator[dict[str, object]]:
-    """Fills the dictionary with what the block used."""
-    found: dict[str, object] = {}
-    meter = Meter()
-    meter.start()
-    yield found
-    found.update(meter.stop())
 
 
 def asleep_after_ns(patience_ns: int) -> tuple[int, float]:

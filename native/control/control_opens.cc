@@ -105,8 +105,8 @@ bool ControlPlane::send_open(Session* session, PendingDial* pending) {
   const auto stripes = static_cast<std::uint16_t>(knobs_->stripes != 0 ? knobs_->stripes : most);
   const std::shared_ptr<DialState> dial = pending->state;
   const std::uint64_t apart = dial->policies.path == nullptr ? 0 : dial->policies.path->number;
-  // Both ends of two processes begin at the same engine, so that what they exchange keeps one engine busy, and the
-  // clients of a server at different ones.
+  // The engine of the home flow. Two processes compute the same one for each other's connections, so that their short
+  // messages keep one engine busy. The clients of a server get different ones.
   const std::uint64_t first = (node_ ^ session->node) % kEnginesMax + next_engine_++;
   std::vector<FlowPlan> plans;
   for (std::uint16_t i = 0; i < stripes; ++i) {

@@ -42,7 +42,7 @@ void ReceiveQueue::clear(Slot& slot, u64 message) noexcept {
 
 void ReceiveQueue::forget_elsewhere() noexcept {
   for (u64 i = 0; ring_ != nullptr && others_ != 0 && i <= mask_; ++i) {
-    if (is_elsewhere(ring_[i]) && !is_home()) clear(ring_[i], ~u64{0});
+    if (is_elsewhere(ring_[i])) clear(ring_[i], ~u64{0});
   }
 }
 

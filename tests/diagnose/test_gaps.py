@@ -163,7 +163,7 @@ def test_gaps__of_a_rank_that_only_waits_are_proven_if_it_noticed_them(tmp_path:
     assert [(one.kind, one.place.name) for one in said] == [
         ("non_communication_hang", f"rank {RANK}")
     ]
-    assert "A thread of it that only sleeps and wakes up did so 1400.0 ms late." in said[0].evidence
+    assert "Its thread that writes the trace woke up 1400.0 ms late." in said[0].evidence
 
     # It is as certain if nobody tried to reach the process.
     kept = facts.downs["what"] == "process_stalled"

@@ -28,8 +28,9 @@ TIMES = 2.0  # a gap is so many times as long as the longest one that is usual
 TIMEOUTS_MIN = 2  # in a gap, peers tried at least so often in vain
 # They tried until late in the gap: senders wait at most twice as long before each further try.
 TRIED_SHARE = 0.3
-STALLED_SHARE = 0.5  # a process that noticed that it did not run in such a part of a gap proves it
-# ... on its own only if it was so long: a thread of a busy host may be late for less.
+# A gap is proven if the process noticed afterwards that it had not run for such a part of it.
+STALLED_SHARE = 0.5
+# If no peer tried to reach it, only from this length on: on a busy host, a thread can be late.
 ALONE_NS = 1_000_000_000
 CERTAIN_ITERATIONS = 2.0  # a gap that is shorter than so many iterations is only suspected
 NAMED_MAX = 4
@@ -266,7 +267,7 @@ def _evidence(facts: Facts, gap: Gap) -> str:
     ]
     if gap.stalled_ns:
         late_ms = gap.stalled_ns / 1e6
-        parts.append(f"A thread of it that only sleeps and wakes up did so {late_ms:.1f} ms late.")
+        parts.append(f"Its thread that writes the trace woke up {late_ms:.1f} ms late.")
     if gap.timeouts:
         peers = ", ".join(facts.name(one) for one in gap.peers[:NAMED_MAX])
         parts.append(

@@ -424,8 +424,8 @@ bool TraceWriter::drain(bool last) {
   return any || put_records() != before;
 }
 
-// Puts an event if this thread, which only sleeps between rounds, woke up far too late: the process was stopped or
-// frozen, or got no CPU. Diagnosis tells by it that a process did not run from that its NIC did not work.
+// Puts an event if this thread woke up far too late from its pause: the process was stopped or frozen, or got no CPU.
+// By this event, diagnosis tells a process that did not run from one whose NIC did not work.
 void TraceWriter::notice_stall(std::int64_t due_ns, std::int64_t woke_ns) noexcept {
   if (woke_ns - due_ns < kStallNs) return;
   telemetry::TraceEvent record;
