@@ -182,7 +182,7 @@ void Engine::sleep() noexcept {
   const bool idle = ring_.empty();
   const bool called = !calls_.empty() || stopping_.load(std::memory_order_seq_cst);
   if (!called && (idle || attended)) {
-    const std::int64_t due_ns = std::min(stack_.poll_timeout(), states_due_ns_);
+    const std::int64_t due_ns = std::min({stack_.poll_timeout(), states_due_ns_, event_log_.due_ns()});
     std::int64_t timeout_ns = due_ns == core::kNever ? -1 : std::max<std::int64_t>(due_ns - now_ns(), 0);
     if (datapath_->holds_datagrams()) timeout_ns = timeout_ns < 0 ? kHoldSleepNs : std::min(timeout_ns, kHoldSleepNs);
     row_->sleeping.set(1);
@@ -303,7 +303,7 @@ void Engine::leave_call() noexcept {
     states_due_ns_ = std::max(now_ns_, row_->published_ns + kStatesNs);
   bool busy = true;
   for (int i = 0; i < kCallRounds && busy; ++i) busy = round();
-  const std::int64_t due_ns = std::min(stack_.poll_timeout(), states_due_ns_);
+  const std::int64_t due_ns = std::min({stack_.poll_timeout(), states_due_ns_, event_log_.due_ns()});
   const bool late = busy || due_ns < sleeps_until_ns_;
   looks_only_ = late && !busy;
   row_->sleeping.set(1);

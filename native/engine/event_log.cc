@@ -2,40 +2,26 @@
 #include "native/engine/event_log.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <new>
 
 #include "native/policy/loader.h"
 
 namespace weft::engine {
-namespace {
-
-std::string seconds_text(std::int64_t ns) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g s", static_cast<double>(ns) / 1e9);
-  return text;
-}
-
-}  // namespace
-
-void EventLog::name_peer(std::uint32_t peer, std::vector<std::string> addresses) {
-  addresses_[peer] = std::move(addresses);
-}
 
 void EventLog::on_event(std::int64_t now_ns, const core::Event& event) noexcept {
   try {
     switch (event.kind) {
       case core::Event::Kind::path_down:
-        return path_down(now_ns, event);
+        return paths_.path_down(now_ns, event);
       case core::Event::Kind::path_up:
-        return path_up(now_ns, event);
+        return paths_.path_up(now_ns, event);
       case core::Event::Kind::segment_size:
         return segment_size(event);
       case core::Event::Kind::policy_failed:
         return policy_failed(static_cast<policy::Family>(event.value));
       case core::Event::Kind::peer_released:
-        addresses_.erase(event.peer);
-        std::erase_if(down_, [&](const auto& each) { return each.first.first == event.peer; });
+        names_.forget(event.peer);
+        paths_.forget(event.peer);
         return;
       default:
         if (logs(LogLevel::debug)) debug(now_ns, event);
@@ -45,63 +31,11 @@ void EventLog::on_event(std::int64_t now_ns, const core::Event& event) noexcept 
   }
 }
 
-std::string EventLog::peer_text(std::uint32_t peer) const {
-  const auto place = addresses_.find(peer);
-  const bool named = place != addresses_.end() && !place->second.empty();
-  return named ? "peer " + place->second.front() : "peer " + std::to_string(peer);
-}
-
-std::string EventLog::path_text(std::uint32_t peer, std::uint8_t path) const {
-  const auto place = addresses_.find(peer);
-  const std::string to = place == addresses_.end() || place->second.empty()
-                             ? "peer " + std::to_string(peer)
-                             : place->second[path % place->second.size()];
-  return "path " + std::to_string(path) + " to " + to;
-}
-
-void EventLog::path_down(std::int64_t now_ns, const core::Event& event) {
-  down_[{event.peer, event.path}] = {now_ns, event.value, false};
-  down_due_ns_ = std::min(down_due_ns_, now_ns + kDownLeastNs);
-}
-
-void EventLog::on_down_due(std::int64_t now_ns) noexcept {
+void EventLog::on_paths(std::int64_t now_ns) noexcept {
   try {
-    down_due_ns_ = kNever;
-    for (auto& [place, down] : down_) {
-      if (down.logged) continue;
-      if (now_ns < down.since_ns + kDownLeastNs) {
-        down_due_ns_ = std::min(down_due_ns_, down.since_ns + kDownLeastNs);
-        continue;
-      }
-      down.logged = true;
-      log_down(now_ns, place.first, place.second, down.cause);
-    }
+    paths_.write(now_ns);
   } catch (const std::bad_alloc&) {
   }
-}
-
-void EventLog::log_down(std::int64_t now_ns, std::uint32_t peer, std::uint8_t path, std::uint64_t cause) {
-  const core::Peer* to = stack_->peer(peer);
-  if (to == nullptr) return;
-  const core::PathSet& paths = to->paths();
-  std::size_t left = 0;
-  for (std::size_t i = 0; i < paths.count(); ++i) left += paths.path(i).usable ? 1 : 0;
-  const std::string why =
-      cause == 1 ? "datagrams of " + std::to_string(paths.segment_bytes()) + " bytes do not get through on it"
-                 : "no reply arrives on it";
-  path_limit_.log(now_ns, LogLevel::info,
-                  path_text(peer, path) + " is down: " + why + "; probing it; " + std::to_string(left) + " of " +
-                      std::to_string(paths.count()) + " paths are in use");
-}
-
-void EventLog::path_up(std::int64_t now_ns, const core::Event& event) {
-  const auto down = down_.find({event.peer, event.path});
-  if (down == down_.end()) return;
-  const Down was = down->second;
-  down_.erase(down);
-  if (!was.logged) return;
-  path_limit_.log(now_ns, LogLevel::info,
-                  path_text(event.peer, event.path) + " is up again after " + seconds_text(now_ns - was.since_ns));
 }
 
 void EventLog::segment_size(const core::Event& event) {
@@ -118,7 +52,7 @@ void EventLog::segment_size(const core::Event& event) {
 void EventLog::debug(std::int64_t now_ns, const core::Event& event) {
   switch (event.kind) {
     case core::Event::Kind::path_probed:
-      return path_limit_.log(now_ns, LogLevel::debug, "probing " + path_text(event.peer, event.path));
+      return probe_limit_.log(now_ns, LogLevel::debug, "probing " + path_text(event.peer, event.path));
     case core::Event::Kind::peer_connected:
       return peer_limit_.log(
           now_ns, LogLevel::debug,

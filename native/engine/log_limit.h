@@ -15,6 +15,11 @@ class LogLimit {
   // `lines`: most lines per kIntervalNs.
   explicit LogLimit(std::int64_t lines = 1) noexcept : lines_(lines) {}
 
+  // When the next line may be written: `now_ns`, or the end of an interval that has no line left.
+  std::int64_t open_ns(std::int64_t now_ns) const noexcept {
+    return written_ == lines_ && now_ns < next_ns_ ? next_ns_ : now_ns;
+  }
+
   void log(std::int64_t now_ns, LogLevel level, const std::string& text) {
     if (now_ns >= next_ns_) {
       next_ns_ = now_ns + kIntervalNs;

@@ -26,11 +26,11 @@ struct Bench {
     set_log_sink(nullptr);
     set_log_level(LogLevel::warn);
   }
-  void tell(std::int64_t at_ns, core::Event::Kind kind, std::uint8_t path, std::uint64_t value = 0) {
+  void tell(std::int64_t at_ns, core::Event::Kind kind, int path, std::uint64_t value = 0) {
     core::Event event{};
     event.kind = kind;
     event.peer = pair.peer[0];
-    event.path = path;
+    event.path = static_cast<std::uint8_t>(path);
     event.value = value;
     log.on_event(at_ns, event);
   }
@@ -54,11 +54,14 @@ TEST(event_log__a_path_goes_down_and_comes_back) {
   bench.log.on_received(5'009 * kMs);
   CHECK(bench.lines().empty());
   bench.log.on_received(5'010 * kMs);
+  CHECK_EQUAL(bench.log.due_ns(), INT64_MAX);
   bench.tell(6'250 * kMs, core::Event::Kind::path_up, 3);
+  CHECK_EQUAL(bench.log.due_ns(), 6'250 * kMs);
+  bench.log.on_received(6'250 * kMs);
   const std::vector<std::string> lines = bench.lines();
   CHECK_EQUAL(lines.size(), 2u);
   CHECK(lines[0].find("path 3 to 10.0.1.2 is down: no reply arrives on it; probing it; 4 of 4") != std::string::npos);
-  CHECK(lines[1].find("path 3 to 10.0.1.2 is up again after 1.25 s") != std::string::npos);
+  CHECK(lines[1].find("path 3 to 10.0.1.2 is up again after 1.25 s; 4 of 4") != std::string::npos);
 }
 
 // A path that is silent for milliseconds must not be logged as down, because a busy processor can delay replies by that
@@ -78,17 +81,51 @@ TEST(event_log__long_datagrams_that_vanish_are_the_cause) {
   CHECK(bench.lines().at(0).find("datagrams of 1472 bytes do not get through on it") != std::string::npos);
 }
 
+// Paths that change together get one line for each address.
+TEST(event_log__paths_that_change_together_share_a_line) {
+  Bench bench;
+  for (const int path : {0, 1, 2, 3}) bench.tell(kMs, core::Event::Kind::path_down, path);
+  bench.log.on_received(20 * kMs);
+  for (const int path : {0, 2}) bench.tell((20 + path) * kMs, core::Event::Kind::path_up, path);
+  bench.log.on_received(1'000 * kMs);
+  const std::vector<std::string> lines = bench.lines();
+  CHECK_EQUAL(lines.size(), 3u);
+  CHECK(lines[0].find("paths 0, 2 to 10.0.0.2 are down: no reply arrives on them; probing them") != std::string::npos);
+  CHECK(lines[1].find("paths 1, 3 to 10.0.1.2 are down") != std::string::npos);
+  CHECK(lines[2].find("paths 0, 2 to 10.0.0.2 are up again after at most 0.021 s; 4 of 4") != std::string::npos);
+}
+
+TEST(event_log__neighbouring_paths_are_given_as_a_range) {
+  Bench bench;
+  bench.log.name_peer(bench.pair.peer[0], {"10.0.0.2"});
+  for (const int path : {0, 1, 2, 3}) bench.tell(kMs, core::Event::Kind::path_down, path);
+  bench.log.on_received(20 * kMs);
+  for (const int path : {0, 1}) bench.tell(30 * kMs, core::Event::Kind::path_up, path);
+  bench.log.on_received(40 * kMs);
+  CHECK(bench.lines().at(0).find("paths 0-3 to 10.0.0.2 are down") != std::string::npos);
+  CHECK(bench.lines().at(1).find("paths 0, 1 to 10.0.0.2 are up again") != std::string::npos);
+}
+
+// However often paths change, the number of lines is limited, and the last line about a path says what is so.
 TEST(event_log__paths_that_flap_fill_no_disk) {
   Bench bench;
-  for (std::int64_t i = 0; i < 1'000; ++i) {
-    bench.tell(20'000 * kMs + i * kMs, core::Event::Kind::path_down, 1);
-    bench.log.on_received(20'010 * kMs + i * kMs);
-    bench.tell(20'010 * kMs + i * kMs, core::Event::Kind::path_up, 1);
+  for (std::int64_t i = 0; i < 100; ++i) {
+    const std::int64_t at_ns = (20'000 + 20 * i) * kMs;
+    bench.tell(at_ns, core::Event::Kind::path_down, 1);
+    bench.log.on_received(at_ns + 10 * kMs);
+    bench.tell(at_ns + 11 * kMs, core::Event::Kind::path_up, 1);
+    bench.log.on_received(at_ns + 11 * kMs);
   }
   CHECK_EQUAL(bench.lines().size(), 32u);
-  bench.tell(31'000 * kMs, core::Event::Kind::path_down, 1);
-  bench.log.on_received(31'010 * kMs);
-  CHECK(bench.lines().back().find("(1968 similar lines left out)") != std::string::npos);
+  bench.tell(22'000 * kMs, core::Event::Kind::path_down, 2);
+  bench.tell(22'000 * kMs, core::Event::Kind::path_down, 1);
+  bench.log.on_received(22'010 * kMs);
+  CHECK_EQUAL(bench.lines().size(), 32u);
+  CHECK_EQUAL(bench.log.due_ns(), 30'010 * kMs);
+  bench.log.on_received(30'010 * kMs);
+  CHECK_EQUAL(bench.lines().size(), 34u);
+  CHECK(bench.lines()[32].find("path 2 to 10.0.0.2 is down") != std::string::npos);
+  CHECK(bench.lines()[33].find("path 1 to 10.0.1.2 is down") != std::string::npos);
 }
 
 // Refused packets are logged once per interval, however many there are.

@@ -1,0 +1,59 @@
+// Logs which paths are down and which are up again: one line for all paths to an address that changed together. When
+// there are too many lines, they wait and are joined, so that the last lines always state what is so.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "native/core/stack.h"
+#include "native/engine/log_limit.h"
+#include "native/engine/log_text.h"
+
+namespace weft::engine {
+
+class PathLog {
+ public:
+  PathLog(core::Stack* stack, const PeerNames* names) noexcept : stack_(stack), names_(names) {}
+
+  // These three may throw std::bad_alloc; then only a log line is lost.
+  void path_down(std::int64_t now_ns, const core::Event& event);
+  void path_up(std::int64_t now_ns, const core::Event& event);
+  void write(std::int64_t now_ns);
+  void forget(std::uint32_t peer) noexcept;
+  // When write() has something to do; kNever: after the next event at the earliest.
+  std::int64_t due_ns() const noexcept { return due_ns_; }
+
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+
+ private:
+  // A path that is silent for a shorter time gets no line, because a busy processor can delay replies by that much.
+  static constexpr std::int64_t kDownLeastNs = 10'000'000;
+  static constexpr std::int64_t kLines = 32;  // most lines per LogLimit::kIntervalNs
+
+  // A path that is silent, or that the log calls silent.
+  struct State {
+    std::int64_t since_ns, until_ns;  // `until_ns` is kNever as long as the path is silent
+    std::uint64_t cause;
+    bool logged;  // the last line about the path says that it is down
+  };
+  using Place = std::pair<std::uint32_t, std::uint8_t>;                        // peer and path
+  using Change = std::tuple<std::uint32_t, std::string, bool, std::uint64_t>;  // peer, address, down, cause
+
+  std::map<Change, std::vector<std::uint8_t>> changes(std::int64_t now_ns);
+  void log(std::int64_t now_ns, const Change& change, const std::vector<std::uint8_t>& paths);
+  void settle(std::uint32_t peer, const std::vector<std::uint8_t>& paths, bool down) noexcept;
+  std::string down_text(const core::PathSet& paths, std::size_t count, std::uint64_t cause) const;
+
+  core::Stack* stack_;
+  const PeerNames* names_;
+  std::map<Place, State> states_;
+  std::int64_t due_ns_ = kNever;
+  LogLimit limit_{kLines};
+};
+
+}  // namespace weft::engine
