@@ -15,7 +15,7 @@ NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
-        test-computing test-network test-alone weft-tests test-sanitized \
+        test-computing test-network test-alone test-slow weft-tests test-sanitized \
         test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm schedules fuzz scale docs tidy wheel clean
 
 help: ## Show this list
@@ -42,9 +42,8 @@ test: ## Run all of CI: import rules, lint, build, native tests, pytest, RDMA in
 	@$(MAKE) --no-print-directory test-walls
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint build
 	@$(MAKE) --no-print-directory test-native
-	@$(MAKE) --no-print-directory test-computing
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-computing test-alone
 	@$(MAKE) --no-print-directory test-network
-	@$(MAKE) --no-print-directory test-alone
 	@$(MAKE) --no-print-directory test-rdma-smoke
 	@echo "make test: all passed"
 
@@ -68,14 +67,15 @@ tidy: build ## Run clang-tidy on the native sources
 test-native: weft-tests ## Run native tests, and build the host program of the plugin tests
 	@$(VENV)/bin/ctest --test-dir $(BUILD)/release --output-on-failure --parallel $(JOBS)
 
-# Tests in virtual time or of files. They run first, so that a mistake in them is found within two minutes.
+# Tests in virtual time or of files.
 COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/golden tests/core tests/sim tests/swarm \
   tests/trace tests/diagnose tests/estimate
 
-# Tests that load the machine, or whose network does: each runs alone.
+# Tests that look at the whole machine, such as at all labs: never two at once. They mostly wait, and `test` runs those
+# in virtual time beside them.
 ALONE := tests/lab tests/plan tests/processes tests/benches tests/live
 
-PYTEST := $(PY) -m pytest --build-tree $(BUILD)/release
+PYTEST := $(PY) -m pytest --build-tree $(BUILD)/release -m "not slow"
 
 test-python: test-computing test-network test-alone ## Run pytest
 
@@ -88,8 +88,11 @@ test-computing: weft-tests ## Run the tests in virtual time and those of files
 test-network: weft-tests ## Run the tests of the network that can share the machine
 	@$(PYTEST) --numprocesses $(JOBS) --dist loadfile tests $(COMPUTING:%=--ignore=%) $(ALONE:%=--ignore=%)
 
-test-alone: weft-tests ## Run the tests that want the machine for themselves
+test-alone: weft-tests ## Run the tests that look at the whole machine
 	@$(PYTEST) $(ALONE)
+
+test-slow: weft-tests ## Run the tests marked slow: every policy, every planted mistake (8 minutes)
+	@$(subst not slow,slow,$(PYTEST)) --numprocesses $(JOBS) $(COMPUTING)
 
 # Not part of `test`, because it takes as long as all of it: to be run after each change of native code.
 test-sanitized: ## Run native tests under the address, undefined-behaviour and thread sanitizers (20 minutes)
