@@ -13,7 +13,7 @@ from transport.diagnose.facts import Facts, Process
 from transport.diagnose.hang import Standstill, hangs, standstill_of
 from transport.diagnose.measures import Lateness, _excess_of_kind, apart, lateness_of
 from transport.diagnose.paths import Paths, hosts_of
-from transport.diagnose.slow import _queued
+from transport.diagnose.slow import _at_random, _queued
 from transport.diagnose.windows import windows_of
 from transport.plan.routes import Routes
 
@@ -200,7 +200,7 @@ def paths_with(rtt_ns: list[list[float]]) -> Paths:
     ends = np.array([[one, one + 1, 0] for one in range(4)])
     rtt = np.array(rtt_ns)
     nothing = np.zeros_like(rtt)
-    return Paths(ends, nothing, nothing, nothing, nothing, rtt, [()] * 4, ())
+    return Paths(ends, nothing, nothing, nothing, nothing, nothing, rtt, [()] * 4, ())
 
 
 LOSSY = np.array([True, False, False, False])
@@ -223,6 +223,33 @@ NAN = float("nan")
 )
 def test_queued__is_told_by_round_trip_times(rtt_ns: list[list[float]], full: bool | None) -> None:
     assert _queued(paths_with(rtt_ns), slice(2, 4), LOSSY, LOSSY) is full
+
+
+@pytest.mark.parametrize(
+    ("lost", "alone", "random"),
+    [
+        ([30.0] * 6, [29.0] * 6, True),
+        ([30.0] * 6, [10.0] * 6, False),  # several in a row, as a full queue loses them
+        ([30.0] * 5 + [0.0], [29.0] * 5 + [0.0], False),
+        ([5.0] * 6, [5.0] * 6, False),  # 0.5 %: hosts lose as much
+        ([30.0] * 5, [29.0] * 5, False),  # not long enough
+    ],
+)
+def test_at_random__is_single_packets_all_the_time(
+    lost: list[float], alone: list[float], random: bool
+) -> None:
+    def of_the_first(values: list[float]) -> np.ndarray:
+        made = np.zeros((len(lost), 4))
+        made[:, 0] = values
+        return made
+
+    paths = replace(
+        paths_with([[10.0] * 4] * len(lost)),
+        sent=of_the_first([1000.0] * len(lost)),
+        lost=of_the_first(lost),
+        alone=of_the_first(alone),
+    )
+    assert _at_random(paths, len(lost) - 1, LOSSY) is random
 
 
 def test_hosts__of_routes_are_known_by_their_addresses() -> None:

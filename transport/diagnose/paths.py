@@ -24,14 +24,16 @@ class Paths:
     """One column for each path that carried something.
 
     ends: [column, 3] sender, receiver and number of the path. sent, lost: [window, column]
-    segments. timeouts, downs: [window, column] how often the path timed out and became unusable.
-    rtt_ns: [window, column] median round-trip time, NaN: no sample. links: [column] numbers of
-    the links that it crosses, in order; empty without routes.
+    segments. alone: those of the lost ones before and after which others arrived. timeouts, downs:
+    [window, column] how often the path timed out and became unusable. rtt_ns: [window, column]
+    median round-trip time, NaN: no sample. links: [column] numbers of the links that it crosses, in
+    order; empty without routes.
     """
 
     ends: Array
     sent: Array
     lost: Array
+    alone: Array
     timeouts: Array
     downs: Array
     rtt_ns: Array
@@ -65,6 +67,7 @@ def paths_of(facts: Facts, windows: Windows, routes: Routes | None) -> Paths:
     tables = (
         summed(facts.sent, sent, facts.sent["sent"]),
         summed(facts.losses, lost, facts.losses["segments"]),
+        summed(facts.losses, lost, facts.losses["segments"] == 1),
         summed(facts.downs, down, what == "timeout"),
         summed(facts.downs, down, what == "path_down"),
     )

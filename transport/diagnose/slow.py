@@ -36,6 +36,8 @@ LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times th
 # Queues of switches with little memory also lose much in one place. A place is certainly lossy if
 # it loses more than that, or if nothing else loses anything to speak of.
 CLEAR_RATE, CLEAR_CONTRAST = 0.05, 100.0
+# Cables and optics lose packets singly and at all times, while a full queue loses several in a row.
+RANDOM_WINDOWS, RANDOM_ALONE = 6, 0.9
 QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
 # Queues are full if a path's round-trip time is this many times its own earlier one.
 GROWN_RATIO = 3.0
@@ -62,6 +64,13 @@ LATE_QUERY = (
     "JOIN operations o ON o.process = c.process AND o.id = c.operation WHERE g.sends GROUP BY ALL "
     "ORDER BY c.comm, o.sequence, first_message_ns"
 )
+
+
+# What a finding of losses says if queues were not full, and if that is not known.
+_QUEUES = {
+    False: "while round-trip times stayed usual: the queues were not full.",
+    None: "and there is no round-trip time that would tell whether queues were full.",
+}
 
 
 @dataclass(frozen=True)
@@ -264,7 +273,10 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         return None
     place, rate, other_rate, mine = found
     queued = _queued(paths, span, mine, lost > 0)
-    if queued or (place.kind == "link" and _loaded(paths, span, place.name)):
+    # Replies of busy hosts are late, so that paths elsewhere lose packets, too. Simulated hosts are
+    # never busy: there a place must differ more from others.
+    at_random = queued is False and not seen.facts.simulated and _at_random(paths, at, mine)
+    if queued or (place.kind == "link" and not at_random and _loaded(paths, span, place.name)):
         return None
     often = _lossy_windows(paths, span, mine)
     begin, end = seen.windows.span(span.start, at)
@@ -274,20 +286,17 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     steady = seen.facts.simulated or place.kind == "link"
     steady = steady or (rate >= HOST_LOSS_RATE and often == span.stop - span.start)
     clear = rate >= min(CLEAR_RATE, CLEAR_CONTRAST * other_rate) or down >= LOSSES_MIN
+    clear = clear or at_random
     # If routes are known, a pair alone has no link or NIC that would lose its packets.
     has_place = place.kind != "network" and not (place.kind == "pair" and paths.names)
     # Full queues also lose packets for a moment, above all when a job starts, so losses must
     # repeat; after the start, paths that became unusable are evidence enough.
     if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
         return None
-    text = (
-        f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
-        f"({rate:.2%}), all other paths {other_rate:.4%}, "
-    )
-    if queued is None:
-        text += "and there is no round-trip time that would tell whether queues were full."
-    else:
-        text += "while round-trip times stayed usual: the queues were not full."
+    text = f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
+    text += f"({rate:.2%}), all other paths {other_rate:.4%}, " + _QUEUES[queued]
+    if at_random:
+        text += f" It has lost packets singly in each of the last {RANDOM_WINDOWS} windows."
     if down:
         text += f" {down:.0f} times a path through it became unusable."
     return Finding(
@@ -381,6 +390,16 @@ def _lossy_windows(paths: Paths, span: slice, mine: Array) -> int:
     rest = lost.sum(axis=1) - here[0], sent.sum(axis=1) - here[1]
     clear = _rate(*here) >= LOSS_CONTRAST * _rate(*rest)
     return int((clear & (here[0] >= LOSSES_WINDOW_MIN)).sum())
+
+
+def _at_random(paths: Paths, at: int, mine: Array) -> bool:
+    """Whether these paths have long lost packets singly and all the time."""
+    span = slice(at + 1 - RANDOM_WINDOWS, at + 1)
+    if span.start < 0:
+        return False
+    lost, sent = paths.lost[span][:, mine].sum(axis=1), paths.sent[span][:, mine].sum(axis=1)
+    always = bool((_rate(lost, np.maximum(sent, lost)) >= HOST_LOSS_RATE).all())
+    return always and bool(paths.alone[span][:, mine].sum() >= RANDOM_ALONE * lost.sum())
 
 
 def _loaded(paths: Paths, span: slice, name: str) -> bool:
