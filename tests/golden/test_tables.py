@@ -12,10 +12,9 @@ pytest.importorskip("numba")
 
 from congestion.api import FAMILIES
 from congestion.registry import shipped
+from tests.sample import sampled
 from transport import native
 from transport.compiler.objectfile import symbols
-
-from tests.sample import sampled
 
 from . import tables, traces
 
