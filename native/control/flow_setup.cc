@@ -110,7 +110,7 @@ void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flo
   for (const datapath::Place& place : state.places) out->addresses.push_back(place.address);
   for (const LocalFlow& flow : flows) {
     out->flows.push_back(flow.end);
-    flow.engine->call([&] { out->buffer_bytes = static_cast<std::uint64_t>(flow.engine->datapath().buffer_bytes()); });
+    out->buffer_bytes = static_cast<std::uint64_t>(flow.engine->buffer_bytes());
   }
 }
 

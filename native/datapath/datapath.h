@@ -81,7 +81,7 @@ class Datapath {
   // After this returns, nothing is written through the window.
   virtual void close_window(std::uint32_t) noexcept {}
 
-  // How many bytes per path this end can buffer before it drops datagrams.
+  // How many bytes per path this end can buffer before it drops datagrams. May be called on any thread.
   virtual std::int64_t buffer_bytes() const noexcept = 0;
 
   // Sends the bursts. When this returns, headers have been copied, and so has payload outside of registered memory.

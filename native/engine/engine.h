@@ -79,6 +79,8 @@ class Engine final : private datapath::RxSink {
   std::int64_t turn_ns() const noexcept { return row_->turn_ns; }
   bool sleeping() const noexcept { return sleeping_.load(std::memory_order_relaxed); }
 
+  std::int64_t buffer_bytes() const noexcept { return datapath_->buffer_bytes(); }
+
   // The functions from here to call() are called on other threads.
   // Runs one iteration of the loop for a caller that waits. `taken`: another thread runs the loop at present. `busy`:
   // the loop moves many bytes, and the caller should sleep. The caller must hold no lock that a completion takes.

@@ -63,7 +63,7 @@ bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
   ::getsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &granted, &length);
   // getsockopt reports twice the requested size, to account for the kernel's bookkeeping (socket(7)).
   const std::int64_t usable = granted / 2;
-  buffer_bytes_ = ports_.empty() ? usable : std::min(buffer_bytes_, usable);
+  buffer_bytes_.store(ports_.empty() ? usable : std::min(buffer_bytes(), usable), std::memory_order_relaxed);
   ::setsockopt(descriptor, SOL_SOCKET, SO_RXQ_OVFL, &kOn, sizeof kOn);
   ::setsockopt(descriptor, SOL_SOCKET, SO_TIMESTAMPNS, &kOn, sizeof kOn);
   ::setsockopt(descriptor, IPPROTO_UDP, UDP_GRO, &kOn, sizeof kOn);

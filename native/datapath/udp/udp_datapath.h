@@ -42,7 +42,7 @@ class UdpDatapath final : public Datapath {
   void close_link(std::uint32_t peer) noexcept override;
   std::string take_notice() override { return std::exchange(notice_, std::string()); }
   // Payload bytes that the kernel buffers per socket; the kernel charges twice a datagram's size.
-  std::int64_t buffer_bytes() const noexcept override { return buffer_bytes_; }
+  std::int64_t buffer_bytes() const noexcept override { return buffer_bytes_.load(std::memory_order_relaxed); }
 
   // When this returns, the kernel has copied all data. Consecutive bursts on one socket share a system call.
   void tx_burst(wire::TxBurst* const* bursts, std::size_t count) override;
@@ -107,7 +107,7 @@ class UdpDatapath final : public Datapath {
   std::unique_ptr<Staging> staging_;
   PortPlan plan_;
   std::string notice_;
-  std::int64_t buffer_bytes_ = 0;
+  std::atomic<std::int64_t> buffer_bytes_{0};
   std::uint64_t rounds_sent_ = 0;
   int epoll_ = -1;
 };
