@@ -31,13 +31,6 @@ void EventLog::on_event(std::int64_t now_ns, const core::Event& event) noexcept 
   }
 }
 
-void EventLog::on_paths(std::int64_t now_ns) noexcept {
-  try {
-    paths_.write(now_ns);
-  } catch (const std::bad_alloc&) {
-  }
-}
-
 void EventLog::segment_size(const core::Event& event) {
   const core::Peer* peer = stack_->peer(event.peer);
   if (peer == nullptr) return;

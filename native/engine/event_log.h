@@ -28,11 +28,14 @@ class EventLog final : public core::TraceSink {
   EventLog& operator=(const EventLog&) = delete;
 
   // Sets the addresses of a peer for log lines: path i leads to addresses[i % addresses.size()].
-  void name_peer(std::uint32_t peer, std::vector<std::string> addresses) { names_.name(peer, std::move(addresses)); }
+  void name_peer(std::uint32_t peer, std::vector<std::string> addresses) {
+    paths_.forget(peer);  // of the peer that had the index before
+    names_.name(peer, std::move(addresses));
+  }
   void on_event(std::int64_t now_ns, const core::Event& event) noexcept override;
   // Logs paths that went down or came back, and packets that were refused since the last such line.
   void on_received(std::int64_t now_ns) noexcept {
-    if (now_ns >= paths_.due_ns()) on_paths(now_ns);
+    if (now_ns >= paths_.due_ns()) paths_.write(now_ns);
     const telemetry::EngineCells& seen = stack_->counters();
     const bool more = seen.bad_magic != bad_magic_ || seen.bad_version != bad_version_;
     if (more && now_ns >= refused_again_ns_) on_refused(now_ns);
@@ -45,7 +48,6 @@ class EventLog final : public core::TraceSink {
   static constexpr std::int64_t kDebugLines = 32;  // most lines of each kind of debug line per LogLimit::kIntervalNs
 
   void on_refused(std::int64_t now_ns) noexcept;
-  void on_paths(std::int64_t now_ns) noexcept;
   void segment_size(const core::Event& event);
   void policy_failed(policy::Family family);
   void debug(std::int64_t now_ns, const core::Event& event);

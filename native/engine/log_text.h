@@ -28,6 +28,11 @@ class PeerNames {
     const std::vector<std::string>* const known = find(peer);
     return known == nullptr ? "peer " + std::to_string(peer) : "peer " + known->front();
   }
+  // Paths with the same number lead to the same address; 0 if the peer has no name.
+  std::size_t address_index(std::uint32_t peer, std::uint8_t path) const noexcept {
+    const std::vector<std::string>* const known = find(peer);
+    return known == nullptr ? 0 : path % known->size();
+  }
   // The address to which the path leads: "10.0.1.2", or "peer 7".
   std::string address_text(std::uint32_t peer, std::uint8_t path) const {
     const std::vector<std::string>* const known = find(peer);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <new>
 
 namespace weft::engine {
 namespace {
@@ -30,13 +31,16 @@ std::string use_text(const core::PathSet& paths) {
 }  // namespace
 
 void PathLog::path_down(std::int64_t now_ns, const core::Event& event) {
+  if (!logs(LogLevel::info)) return;
   const auto [place, added] = states_.try_emplace({event.peer, event.path}, State{now_ns, kNever, event.value, false});
-  // Down again before its last line was corrected: that line holds.
-  if (!added) place->second.until_ns = kNever;
+  if (!added && place->second.until_ns != kNever) {  // down again before its last line was corrected: that line holds
+    place->second.since_ns = now_ns;
+    place->second.until_ns = kNever;
+  }
   due_ns_ = std::min(due_ns_, now_ns + kDownLeastNs);
 }
 
-void PathLog::path_up(std::int64_t now_ns, const core::Event& event) {
+void PathLog::path_up(std::int64_t now_ns, const core::Event& event) noexcept {
   const auto place = states_.find({event.peer, event.path});
   if (place == states_.end()) return;
   if (!place->second.logged) {
@@ -48,21 +52,35 @@ void PathLog::path_up(std::int64_t now_ns, const core::Event& event) {
 }
 
 void PathLog::forget(std::uint32_t peer) noexcept {
-  std::erase_if(states_, [&](const auto& each) { return each.first.first == peer; });
+  const auto end = peer == UINT32_MAX ? states_.end() : states_.lower_bound({peer + 1, 0});
+  states_.erase(states_.lower_bound({peer, 0}), end);
 }
 
-void PathLog::write(std::int64_t now_ns) {
+void PathLog::write(std::int64_t now_ns) noexcept {
   if (now_ns < due_ns_) return;
   due_ns_ = limit_.open_ns(now_ns);
   if (due_ns_ > now_ns) return;
   due_ns_ = kNever;
-  for (const auto& [change, paths] : changes(now_ns)) {
+  try {
+    write_changes(now_ns);
+  } catch (const std::bad_alloc&) {
+    due_ns_ = now_ns + LogLimit::kIntervalNs;
+  }
+}
+
+void PathLog::write_changes(std::int64_t now_ns) {
+  const std::map<Change, std::vector<std::uint8_t>> found = changes(now_ns);
+  auto next = found.upper_bound(last_);
+  for (std::size_t i = 0; i < found.size(); ++i, ++next) {
+    if (next == found.end()) next = found.begin();
     if (const std::int64_t open_ns = limit_.open_ns(now_ns); open_ns > now_ns) {
       due_ns_ = std::min(due_ns_, open_ns);
       return;
     }
+    const auto& [change, paths] = *next;
     log(now_ns, change, paths);
     settle(std::get<0>(change), paths, std::get<2>(change));
+    last_ = {std::get<0>(change), std::get<1>(change), true, UINT64_MAX};
   }
 }
 
@@ -78,16 +96,17 @@ std::map<PathLog::Change, std::vector<std::uint8_t>> PathLog::changes(std::int64
       continue;
     }
     const auto [peer, path] = place;
-    found[{peer, names_->address_text(peer, path), down, down ? state.cause : 0}].push_back(path);
+    found[{peer, names_->address_index(peer, path), down, down ? state.cause : 0}].push_back(path);
   }
   return found;
 }
 
 void PathLog::log(std::int64_t now_ns, const Change& change, const std::vector<std::uint8_t>& paths) {
-  const auto& [peer, address, down, cause] = change;
+  const auto& [peer, address_index, down, cause] = change;
   const core::Peer* const to = stack_->peer(peer);
   if (to == nullptr) return;
-  std::string text = list_text(paths) + " to " + address + (paths.size() == 1 ? " is " : " are ");
+  std::string text =
+      list_text(paths) + " to " + names_->address_text(peer, paths[0]) + (paths.size() == 1 ? " is " : " are ");
   if (down) {
     text += "down: " + down_text(to->paths(), paths.size(), cause);
   } else {

@@ -2,6 +2,7 @@
 // there are too many lines, they wait and are joined, so that the last lines always state what is so.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -20,10 +21,11 @@ class PathLog {
  public:
   PathLog(core::Stack* stack, const PeerNames* names) noexcept : stack_(stack), names_(names) {}
 
-  // These three may throw std::bad_alloc; then only a log line is lost.
+  // path_down() may throw std::bad_alloc; then the path gets no line.
   void path_down(std::int64_t now_ns, const core::Event& event);
-  void path_up(std::int64_t now_ns, const core::Event& event);
-  void write(std::int64_t now_ns);
+  void path_up(std::int64_t now_ns, const core::Event& event) noexcept;
+  // If memory runs out, tries again later.
+  void write(std::int64_t now_ns) noexcept;
   void forget(std::uint32_t peer) noexcept;
   // When write() has something to do; kNever: after the next event at the earliest.
   std::int64_t due_ns() const noexcept { return due_ns_; }
@@ -42,8 +44,9 @@ class PathLog {
     bool logged;  // the last line about the path says that it is down
   };
   using Place = std::pair<std::uint32_t, std::uint8_t>;                        // peer and path
-  using Change = std::tuple<std::uint32_t, std::string, bool, std::uint64_t>;  // peer, address, down, cause
+  using Change = std::tuple<std::uint32_t, std::size_t, bool, std::uint64_t>;  // peer, address, down, cause
 
+  void write_changes(std::int64_t now_ns);
   std::map<Change, std::vector<std::uint8_t>> changes(std::int64_t now_ns);
   void log(std::int64_t now_ns, const Change& change, const std::vector<std::uint8_t>& paths);
   void settle(std::uint32_t peer, const std::vector<std::uint8_t>& paths, bool down) noexcept;
@@ -52,6 +55,7 @@ class PathLog {
   core::Stack* stack_;
   const PeerNames* names_;
   std::map<Place, State> states_;
+  Change last_{};  // of the last line: the next one is of another address, so that each gets its turn
   std::int64_t due_ns_ = kNever;
   LogLimit limit_{kLines};
 };

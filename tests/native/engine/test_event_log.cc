@@ -128,6 +128,30 @@ TEST(event_log__paths_that_flap_fill_no_disk) {
   CHECK(bench.lines()[33].find("path 1 to 10.0.1.2 is down") != std::string::npos);
 }
 
+// Paths that flap do not use up the lines of others.
+TEST(event_log__each_change_gets_its_turn) {
+  Bench bench;
+  for (std::int64_t i = 0; i < 16; ++i) {  // 32 lines
+    const std::int64_t at_ns = (20'000 + 20 * i) * kMs;
+    bench.tell(at_ns, core::Event::Kind::path_down, 0);
+    bench.log.on_received(at_ns + 10 * kMs);
+    bench.tell(at_ns + 11 * kMs, core::Event::Kind::path_up, 0);
+    bench.log.on_received(at_ns + 11 * kMs);
+  }
+  bench.tell(21'000 * kMs, core::Event::Kind::path_down, 0);
+  bench.tell(21'000 * kMs, core::Event::Kind::path_down, 1);
+  bench.log.on_received(31'000 * kMs);
+  CHECK(bench.lines().at(32).find("path 1 to 10.0.1.2 is down") != std::string::npos);
+  CHECK(bench.lines().at(33).find("path 0 to 10.0.0.2 is down") != std::string::npos);
+}
+
+TEST(event_log__nothing_is_kept_where_nothing_is_logged) {
+  Bench bench;
+  set_log_level(LogLevel::warn);
+  bench.tell(5'000 * kMs, core::Event::Kind::path_down, 3);
+  CHECK_EQUAL(bench.log.due_ns(), INT64_MAX);
+}
+
 // Refused packets are logged once per interval, however many there are.
 TEST(event_log__packets_that_are_refused_now_are_named) {
   Bench bench;
