@@ -241,6 +241,16 @@ struct BoundListener {
     if (status != Status::ok) return py::make_tuple(code(status), nullptr);
     return py::make_tuple(code(status), std::make_unique<BoundConnection>(home, std::move(made)));
   }
+  void wait(std::int64_t timeout_ns) {
+    if (home->forked()) return;
+    const Unlocked others_run;
+    listener->wait(timeout_ns);
+  }
+  void close() {
+    if (home->forked()) return;
+    const Unlocked others_run;
+    listener->close();
+  }
   py::bytes handle() const {
     const control::Handle made = listener->handle();
     return {reinterpret_cast<const char*>(made.bytes), sizeof made.bytes};
@@ -252,6 +262,16 @@ struct BoundDial {
   std::unique_ptr<message::Dial> dial;
   ~BoundDial() {
     if (home->forked()) static_cast<void>(dial.release());
+  }
+  void wait(std::int64_t timeout_ns) {
+    if (home->forked()) return;
+    const Unlocked others_run;
+    dial->wait(timeout_ns);
+  }
+  void close() {
+    if (home->forked()) return;
+    const Unlocked others_run;
+    dial->close();
   }
   py::tuple poll() {
     std::shared_ptr<message::Connection> made;
@@ -448,12 +468,19 @@ void bind_connections(py::module_& module) {
 void bind_ways_in(py::module_& module) {
   py::class_<BoundDial>(module, "Dial", "A connection attempt; dropping it abandons the attempt.")
       .def("poll", &BoundDial::poll, "(status, connection).")
+      .def("wait", &BoundDial::wait, "Waits until poll() does not return would_block, for `timeout_ns` at most.",
+           py::arg("timeout_ns"))
+      .def("close", &BoundDial::close, "Gives up the attempt and ends wait(); may be called on any thread, and again.")
       .def("error", [](const BoundDial& self) { return self.dial->error(); })
       .def(
           "cause", [](const BoundDial& self) { return code(self.dial->cause()); },
           "Status code of its failed attempts while poll() returns would_block; would_block: no error so far.");
   py::class_<BoundListener>(module, "Listener", "Accepts peers until it is dropped.")
       .def("accept", &BoundListener::accept, "(status, connection).")
+      .def("wait", &BoundListener::wait,
+           "Waits until a connection can be accepted or the listener is closed, for `timeout_ns` at most.",
+           py::arg("timeout_ns"))
+      .def("close", &BoundListener::close, "Stops accepting; may be called on any thread, and again.")
       .def(
           "trouble",
           [](const BoundListener& self, std::int64_t within_ns) {

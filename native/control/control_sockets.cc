@@ -157,7 +157,9 @@ std::uint16_t ControlPlane::own_port(const std::shared_ptr<ListenerState>& liste
   try {
     std::string error;
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (listener->port == 0 && open_port(listener.get(), 0, &error) != Status::ok)
+    // A closed listener keeps the port that it had.
+    if (listener->port == 0 && listeners_.count(listener->id) != 0 &&
+        open_port(listener.get(), 0, &error) != Status::ok)
       engine::log(engine::LogLevel::warn, error);
     return listener->port;
   } catch (const std::bad_alloc&) {
@@ -213,6 +215,7 @@ void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener
     listener->closed = true;
     unclaimed.swap(listener->ready);
   }
+  listener->changed.notify_all();
   for (const auto& connection : unclaimed) connection->fail(Status::connection_closed);
 }
 

@@ -81,8 +81,9 @@ Status guarded(std::string* error, const Work& work) noexcept {
 
 class DialImpl final : public Dial {
  public:
-  DialImpl(std::shared_ptr<control::DialState> state, const ConnectionServices& services, std::shared_ptr<void> runtime)
-      : runtime_(std::move(runtime)), services_(services), state_(std::move(state)) {}
+  DialImpl(std::shared_ptr<control::DialState> state, control::ControlPlane* control,
+           const ConnectionServices& services, std::shared_ptr<void> runtime)
+      : runtime_(std::move(runtime)), control_(control), services_(services), state_(std::move(state)) {}
   ~DialImpl() override {
     std::shared_ptr<engine::ConnectionCore> unclaimed;
     {
@@ -104,6 +105,20 @@ class DialImpl final : public Dial {
       return Status::out_of_memory;
     }
   }
+  void wait(std::int64_t timeout_ns) noexcept override {
+    // A peer that has not answered by then takes longer than it takes to wake this thread.
+    if (!std::exchange(helped_, true)) control_->help(*state_, timeout_ns);
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    state_->changed.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                             [this] { return state_->status != Status::would_block || state_->abandoned; });
+  }
+  void close() noexcept override {
+    {
+      const std::lock_guard<std::mutex> lock(state_->mutex);
+      state_->abandoned = true;
+    }
+    state_->changed.notify_all();
+  }
   std::string error() const override {
     const std::lock_guard<std::mutex> lock(state_->mutex);
     return state_->error;
@@ -115,8 +130,10 @@ class DialImpl final : public Dial {
 
  private:
   std::shared_ptr<void> runtime_;
+  control::ControlPlane* control_;
   const ConnectionServices services_;
   std::shared_ptr<control::DialState> state_;
+  bool helped_ = false;
 };
 
 class RuntimeImpl;
@@ -127,6 +144,12 @@ class ListenerImpl final : public Listener {
                const ConnectionServices& services, std::shared_ptr<void> runtime)
       : runtime_(std::move(runtime)), control_(control), services_(services), state_(std::move(state)) {}
   ~ListenerImpl() override { control_->close_listener(state_); }
+  void close() noexcept override { control_->close_listener(state_); }
+  void wait(std::int64_t timeout_ns) noexcept override {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    state_->changed.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                             [this] { return state_->closed || !state_->ready.empty(); });
+  }
   control::Handle handle() const noexcept override { return state_->handle; }
   std::uint16_t port() const noexcept override { return control_->own_port(state_); }
   Status trouble(std::int64_t within_ns, std::string* text) const override {
@@ -135,7 +158,7 @@ class ListenerImpl final : public Listener {
   Status accept(std::shared_ptr<Connection>* out) noexcept override {
     try {
       const std::lock_guard<std::mutex> lock(state_->mutex);
-      if (state_->ready.empty()) return Status::would_block;
+      if (state_->ready.empty()) return state_->closed ? Status::connection_closed : Status::would_block;
       *out = std::make_shared<ConnectionHandle>(state_->ready.front(), services_, runtime_);
       state_->ready.pop_front();
       return Status::ok;
@@ -374,7 +397,7 @@ std::unique_ptr<Dial> RuntimeImpl::dial(int device, std::uint64_t node, std::uin
   state->to = to;
   state->policies = std::move(policies);
   control_->dial(state);
-  return std::make_unique<DialImpl>(std::move(state), services(), shared_from_this());
+  return std::make_unique<DialImpl>(std::move(state), control_.get(), services(), shared_from_this());
 }
 
 Status RuntimeImpl::connect(int device, const control::Handle& handle, const std::string& policies,

@@ -101,6 +101,11 @@ class Dial {
   // would_block: the attempt is in progress. ok: *out is the connection. Any other status: it has failed, and error()
   // has the reason.
   virtual Status poll(std::shared_ptr<Connection>* out) noexcept = 0;
+  // Waits until poll() does not return would_block, for `timeout_ns` at most, or a few milliseconds longer. One thread
+  // at a time may wait.
+  virtual void wait(std::int64_t timeout_ns) noexcept = 0;
+  // Gives up the attempt, as destruction does, and ends wait(). May be called on any thread, and again.
+  virtual void close() noexcept = 0;
   // Text of the last error of the attempt, which may still be in progress; empty: none.
   virtual std::string error() const = 0;
   // Status of the error that error() describes; would_block: there was no error so far.
@@ -111,8 +116,13 @@ class Listener {
  public:
   virtual ~Listener() = default;
   virtual control::Handle handle() const noexcept = 0;
-  virtual std::uint16_t port() const noexcept = 0;                       // TCP port to which peers connect
-  virtual Status accept(std::shared_ptr<Connection>* out) noexcept = 0;  // would_block: no connection waits
+  virtual std::uint16_t port() const noexcept = 0;  // TCP port to which peers connect
+  // would_block: no connection waits. connection_closed: the listener is closed.
+  virtual Status accept(std::shared_ptr<Connection>* out) noexcept = 0;
+  // Waits until a connection can be accepted or the listener is closed, for `timeout_ns` at most.
+  virtual void wait(std::int64_t timeout_ns) noexcept = 0;
+  // Stops accepting, as destruction does. May be called on any thread, and again.
+  virtual void close() noexcept = 0;
   // Why the accept() of a peer's TCP connection failed in the last `within_ns`, for example for lack of descriptors;
   // ok: none failed.
   virtual Status trouble(std::int64_t, std::string*) const { return Status::ok; }

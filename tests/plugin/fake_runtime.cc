@@ -192,6 +192,8 @@ class FakeListener final : public Listener {
     queue.pop_front();
     return Status::ok;
   }
+  void wait(std::int64_t) noexcept override {}
+  void close() noexcept override {}
 
  private:
   std::shared_ptr<Fabric> fabric_;
@@ -213,6 +215,8 @@ class FakeDial final : public Dial {
     *out = std::make_shared<FakeConnection>(std::move(wire), 0);
     return Status::ok;
   }
+  void wait(std::int64_t) noexcept override {}
+  void close() noexcept override {}
   std::string error() const override { return "nobody listens"; }
 
  private:
