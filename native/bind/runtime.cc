@@ -367,19 +367,6 @@ py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& s
                         std::unique_ptr<BoundRuntime>(new BoundRuntime{std::move(home)}));
 }
 
-py::tuple descriptors() {
-  engine::Knobs knobs;
-  std::string error;
-  engine::DescriptorNeed need;
-  Status status = engine::load_knobs(&knobs, &error);
-  if (status == Status::ok) status = message::Runtime::descriptor_need(knobs, &need, &error);
-  const engine::DescriptorState state = engine::descriptor_state();
-  engine::DescriptorNeed least = need;
-  least.paths = std::min<std::int64_t>(need.paths, 1);
-  return py::make_tuple(code(status), error, least.total(), need.total(),
-                        py::make_tuple(state.soft, state.hard, state.open, engine::kProgramDescriptorsMax));
-}
-
 void bind_requests(py::module_& module) {
   py::class_<Buffer, std::shared_ptr<Buffer>>(module, "Buffer", "The memory of an object, kept alive by this object.")
       .def(py::init<const py::object&, const std::string&, bool>(), py::arg("object"), py::arg("argument"),
@@ -493,17 +480,6 @@ void bind_ways_in(py::module_& module) {
       .def("port", [](const BoundListener& self) { return self.listener->port(); });
 }
 
-void bind_devices(py::module_& module) {
-  py::class_<datapath::Device>(module, "Device", "One NIC, or several joined by the knob `interfaces`.")
-      .def_readonly("name", &datapath::Device::name)
-      .def_readonly("address", &datapath::Device::address)
-      .def_readonly("pci_path", &datapath::Device::pci_path)
-      .def_readonly("guid", &datapath::Device::guid)
-      .def_readonly("speed_mbps", &datapath::Device::speed_mbps)
-      .def_readonly("mtu_bytes", &datapath::Device::mtu_bytes)
-      .def("__repr__", [](const datapath::Device& self) { return "<Device " + self.name + " " + self.address + ">"; });
-}
-
 void bind_policies_of(py::class_<BoundRuntime>& runtime) {
   runtime
       .def(
@@ -563,7 +539,6 @@ void bind_runtime(py::module_& module) {
   bind_requests(module);
   bind_connections(module);
   bind_ways_in(module);
-  bind_devices(module);
   py::class_<BoundRuntime> runtime(module, "Runtime", "The engines, listeners and connections of a process.");
   bind_policies_of(runtime);
   bind_recording(runtime);
@@ -611,10 +586,6 @@ void bind_runtime(py::module_& module) {
            })
       .def("summary", [](const BoundRuntime& self) { return self.open()->runtime().summary(); })
       .def("close", [](BoundRuntime& self) { self.home.reset(); });
-  module.def(
-      "descriptors", &descriptors,
-      "(status, error, needed with one path, needed with all, (soft limit, hard limit, open, descriptors left to the "
-      "program at most)).");
   module.def("open_runtime", &open_runtime, "(status, error, whether the knobs are valid, runtime).",
              py::arg("settings"));
 }
