@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import TypeVar
 
 from transport import native
 from transport.buffers import Buffer, DeviceArray
@@ -46,6 +48,7 @@ SLICE_S = 0.05
 TROUBLE_S = 1.0
 
 KnobValue = str | int | float | bool | os.PathLike[str]
+Child = TypeVar("Child", "Connection", "Listener", "Memory")
 Policies = Mapping[str, PolicyName]  # family ("window", "path", "loss", "credit") -> policy
 
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
@@ -202,6 +205,9 @@ class Endpoint(AsyncCloses):
         self._reactor = Reactor(runtime.event_descriptor)
         self._children: weakref.WeakSet[Connection | Listener | Memory] = weakref.WeakSet()
         self._dials: weakref.WeakSet[native.Dial] = weakref.WeakSet()
+        self._gate = (
+            threading.RLock()
+        )  # guards these two sets, which do not grow once close() began
         self._closing = False
         _open_endpoints.add(self)
 
@@ -223,9 +229,7 @@ class Endpoint(AsyncCloses):
         status, text, listener = self._runtime.listen(self._device(device), number, chosen)
         if status != OK or listener is None:
             raise error_for(status, f"cannot listen on port {port}", text)
-        made = Listener(self, listener)
-        self._children.add(made)
-        return made
+        return self._own(Listener(self, listener))
 
     def connect(
         self,
@@ -304,8 +308,7 @@ class Endpoint(AsyncCloses):
         if isinstance(buf, list | tuple):
             raise TypeError("buf: needs one buffer, not a list")
         made = Memory(self._runtime.register_memory(part_of(self._runtime, buf, True).buffer))
-        self._children.add(made)
-        return made
+        return self._own(made)
 
     def reduce(
         self,
@@ -364,14 +367,18 @@ class Endpoint(AsyncCloses):
         """Closes all connections and listeners and stops the engines; may be called again."""
         if self._native is None:
             return
-        self._closing = True
-        for child in list(self._children):
+        with self._gate:
+            self._closing = True
+            children, dials = list(self._children), list(self._dials)
+        for child in children:
             child.close()
-        for dial in list(self._dials):
+        for dial in dials:
             dial.close()  # ends connect() in other threads
+        self._reactor.poke()
         self._reactor.close()
-        self._native.close()
-        self._native = None
+        closing, self._native = self._native, None
+        if closing is not None:
+            closing.close()
         _open_endpoints.discard(self)
 
     def __repr__(self) -> str:
@@ -422,8 +429,12 @@ class Endpoint(AsyncCloses):
             status, text, dial = self._runtime.connect_handle(index, bytes(target), chosen)
         if status != OK or dial is None:
             raise error_for(status, f"cannot connect to {name}", text)
-        self._dials.add(dial)
-        return name, dial
+        with self._gate:
+            if not self._closing:
+                self._dials.add(dial)
+                return name, dial
+        dial.close()
+        raise ConnectionClosedError("the endpoint is closed")
 
     def _reached(self, name: str, dial: native.Dial, made: list[Connection]) -> bool:
         if made:
@@ -440,9 +451,16 @@ class Endpoint(AsyncCloses):
         return True
 
     def _adopt(self, connection: native.Connection) -> Connection:
-        made = Connection(connection, self._runtime, self._reactor, owner=self)
-        self._children.add(made)
-        return made
+        return self._own(Connection(connection, self._runtime, self._reactor, owner=self))
+
+    def _own(self, child: Child) -> Child:
+        """Closes the child with the endpoint, or now if the endpoint has been closed meanwhile."""
+        with self._gate:
+            if not self._closing:
+                self._children.add(child)
+                return child
+        child.close()
+        raise ConnectionClosedError("the endpoint is closed")
 
 
 def _close_all() -> None:

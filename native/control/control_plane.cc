@@ -204,12 +204,14 @@ void ControlPlane::help(const DialState& dial, std::int64_t timeout_ns) noexcept
     if (share_.see_caller(engine::now_ns())) wake();
     int pause = 1;
     {
+      // The thread may take long, while the caller's time is limited: it is not waited for.
       const std::unique_lock<std::mutex> lock(share_.mutex(), std::try_to_lock);
-      // The thread may take long, while the caller's time is limited.
-      if (!lock.owns_lock() || stopping_.load()) break;
-      share_.count_round();
-      iterate();
-      if (!unread_.empty()) pause = 0;
+      if (stopping_.load()) break;
+      if (lock.owns_lock()) {
+        share_.count_round();
+        iterate();
+        if (!unread_.empty()) pause = 0;
+      }
     }
     {
       const std::lock_guard<std::mutex> lock(dial.mutex);

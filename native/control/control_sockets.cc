@@ -157,9 +157,7 @@ std::uint16_t ControlPlane::own_port(const std::shared_ptr<ListenerState>& liste
   try {
     std::string error;
     const std::lock_guard<std::mutex> lock(mutex_);
-    // A closed listener keeps the port that it had.
-    if (listener->port == 0 && listeners_.count(listener->id) != 0 &&
-        open_port(listener.get(), 0, &error) != Status::ok)
+    if (listener->port == 0 && open_port(listener.get(), 0, &error) != Status::ok)
       engine::log(engine::LogLevel::warn, error);
     return listener->port;
   } catch (const std::bad_alloc&) {

@@ -1,6 +1,7 @@
 // Texts of log lines: times, and peers and their paths by address.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -28,10 +29,13 @@ class PeerNames {
     const std::vector<std::string>* const known = find(peer);
     return known == nullptr ? "peer " + std::to_string(peer) : "peer " + known->front();
   }
-  // Paths with the same number lead to the same address; 0 if the peer has no name.
+  // Paths with the same number lead to the same address.
   std::size_t address_index(std::uint32_t peer, std::uint8_t path) const noexcept {
     const std::vector<std::string>* const known = find(peer);
-    return known == nullptr ? 0 : path % known->size();
+    if (known == nullptr) return 0;
+    // A peer may have an address twice.
+    return static_cast<std::size_t>(std::find(known->begin(), known->end(), (*known)[path % known->size()]) -
+                                    known->begin());
   }
   // The address to which the path leads: "10.0.1.2", or "peer 7".
   std::string address_text(std::uint32_t peer, std::uint8_t path) const {

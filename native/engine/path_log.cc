@@ -33,10 +33,9 @@ std::string use_text(const core::PathSet& paths) {
 void PathLog::path_down(std::int64_t now_ns, const core::Event& event) {
   if (!logs(LogLevel::info)) return;
   const auto [place, added] = states_.try_emplace({event.peer, event.path}, State{now_ns, kNever, event.value, false});
-  if (!added && place->second.until_ns != kNever) {  // down again before its last line was corrected: that line holds
-    place->second.since_ns = now_ns;
-    place->second.until_ns = kNever;
-  }
+  State& state = place->second;
+  // Down again before its last line was corrected: that line holds, unless the cause is another one.
+  if (!added && state.until_ns != kNever) state = State{now_ns, kNever, event.value, state.cause == event.value};
   due_ns_ = std::min(due_ns_, now_ns + kDownLeastNs);
 }
 

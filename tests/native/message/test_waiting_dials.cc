@@ -26,14 +26,17 @@ std::shared_ptr<Connection> dialled(Runtime& from, const control::Handle& to) {
   if (from.connect(0, to, "", &dial, &error) != Status::ok) return nullptr;
   std::shared_ptr<Connection> made;
   const std::int64_t until_ns = engine::now_ns() + kPatienceNs;
-  while (dial->poll(&made) == Status::would_block && engine::now_ns() < until_ns) dial->wait(kSliceNs);
+  dial->help(kSliceNs);
+  const std::shared_ptr<Event> event = dial->event();
+  while (dial->poll(&made) == Status::would_block && engine::now_ns() < until_ns) event->wait(kSliceNs);
   return made;
 }
 
 std::shared_ptr<Connection> accepted(Listener& listener) {
   std::shared_ptr<Connection> made;
   const std::int64_t until_ns = engine::now_ns() + kPatienceNs;
-  while (listener.accept(&made) == Status::would_block && engine::now_ns() < until_ns) listener.wait(kSliceNs);
+  const std::shared_ptr<Event> event = listener.event();
+  while (listener.accept(&made) == Status::would_block && engine::now_ns() < until_ns) event->wait(kSliceNs);
   return made;
 }
 
@@ -94,30 +97,33 @@ TEST(waiting_dials__beside_one_that_is_polled) {
   }
 }
 
-TEST(waiting_dials__closing_ends_the_wait) {
+TEST(waiting_dials__closing_a_listener_ends_the_wait) {
   Pair pair({});
-  std::thread waiting([&] {
-    std::shared_ptr<Connection> made;
-    while (pair.listener->accept(&made) == Status::would_block) pair.listener->wait(kPatienceNs);
-  });
+  const std::shared_ptr<Event> event = pair.listener->event();
+  std::thread waiting([&] { event->wait(kPatienceNs); });
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  pair.listener->close();
+  pair.listener.reset();
   waiting.join();
-  std::shared_ptr<Connection> made;
-  CHECK_EQUAL(pair.listener->accept(&made), Status::connection_closed);
-  pair.listener->wait(kPatienceNs);  // returns at once
-  pair.listener->close();
+  event->wait(kPatienceNs);  // returns at once
 }
 
-TEST(waiting_dials__a_dial_that_is_closed_ends_its_wait) {
+TEST(waiting_dials__closing_a_dial_ends_its_wait) {
   Pair pair({});
   const control::Handle handle = pair.listener->handle();
   std::unique_ptr<Dial> dial;
   std::string error;
   CHECK_EQUAL(pair.b->connect(0, handle, "", &dial, &error), Status::ok);
+  const std::shared_ptr<Event> event = dial->event();
+  std::thread waiting([&] {
+    dial->help(kPatienceNs);
+    event->wait(kPatienceNs);
+  });
   dial->close();
-  dial->wait(kPatienceNs);  // returns within milliseconds, whether it was connected before or not
+  waiting.join();
+  std::shared_ptr<Connection> made;
+  CHECK(dial->poll(&made) != Status::ok);
   dial.reset();
+  event->wait(kPatienceNs);  // returns at once
   CHECK(dialled(*pair.b, handle) != nullptr);
 }
 
@@ -134,6 +140,9 @@ TEST(waiting_dials__that_nobody_answers_time_out) {
   std::shared_ptr<Connection> made;
   Status status = Status::would_block;
   const std::int64_t until_ns = engine::now_ns() + kPatienceNs;
-  while ((status = dial->poll(&made)) == Status::would_block && engine::now_ns() < until_ns) dial->wait(kSliceNs);
+  dial->help(kSliceNs);
+  while ((status = dial->poll(&made)) == Status::would_block && engine::now_ns() < until_ns) {
+    dial->event()->wait(kSliceNs);
+  }
   CHECK(status != Status::would_block && status != Status::ok);
 }
