@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from tests.diagnose.support import traced
 from transport.cli import weft
 from transport.plan import routes
+from transport.trace import open_store
 
 STRAGGLER = {"kind": "straggler", "rank": 21, "at_step": 3, "compute_factor": 2}
 
@@ -50,6 +51,30 @@ def test_diagnose__its_queries_run(tmp_path: Path) -> None:
 def test_diagnose__healthy_is_0(tmp_path: Path) -> None:
     done = run("diagnose", traced(tmp_path))
     assert (done.exit_code, done.output.splitlines()[0][:18]) == (0, "healthy: 32 ranks,")
+
+
+def test_diagnose__of_a_part_of_the_job_says_so(tmp_path: Path) -> None:
+    traced(tmp_path, STRAGGLER)
+    with open_store(tmp_path) as store:
+        ((trace,),) = store.rows("SELECT trace FROM processes WHERE rank = 21")
+    for one in tmp_path.glob(f"weft-{trace}-*.trace"):
+        one.unlink()
+    done = run("diagnose", tmp_path)
+    assert done.exit_code == 0
+    assert done.output.startswith("nothing found in a part of the job: 31 of 32 ranks,")
+    assert "note: no trace of rank 21 (of 32)" in done.output
+    found = json.loads(run("diagnose", tmp_path, "--json", "-").output)
+    assert (found["healthy"], found["ranks"], found["missing"]) == (True, 31, 1)
+
+
+def test_diagnose__routes_of_another_fabric_are_refused(tmp_path: Path) -> None:
+    traced(tmp_path)
+    other = tmp_path / "other.json"
+    routes.Routes(("host0>leaf9",), {("host0", "host1", 0): (0,)}).write(other)
+    done = run("diagnose", tmp_path, "--routes", other)
+    assert done.exit_code == 2
+    assert "is of another fabric than" in done.output
+    assert run("diagnose", tmp_path, "--routes", tmp_path / routes.FILE).exit_code == 0
 
 
 def test_diagnose__of_no_trace_is_one_line(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_info__says_what_there_is_and_what_is_missing(folder: Path) -> None:
     said = output("info", folder)
     assert "without trace: 3" in said
     assert "3 operations" in said
-    assert "note: no trace of ranks 3 of 4" in said
+    assert "note: no trace of rank 3 (of 4)" in said
     found = json.loads(output("info", folder, "--json", "-"))
     assert (found["processes"], found["ranks"], found["missing_ranks"]) == (3, 4, [3])
     assert [one["host"] for one in found["hosts"]] == ["node0", "node1"]
@@ -184,7 +184,7 @@ def test_diff__shows_what_changed(folder: Path, tmp_path: Path) -> None:
     assert found["bytes"][0]["what"] == ["0", "1"]
     assert (found["bytes"][0]["ratio"], found["calls"][0]["after"]) == (1, 1)
     said = output("diff", folder, other)
-    assert "second trace: no trace of ranks 1-3 of 4" in said
+    assert "second trace: no trace of ranks 1-3 (of 4)" in said
     assert said.splitlines()[0] == "bytes by rank: 2 of 3 cells changed"
     assert said.splitlines()[1].split()[:4] == ["from", "to", "before", "after"]
     assert "\ncalls of operations: 1 of 1 rows changed\n" in said

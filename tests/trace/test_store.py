@@ -157,7 +157,7 @@ def test_store__missing_ranks_are_named(tmp_path: Path) -> None:
     for rank in (0, 1, 5):
         rank_of(tmp_path, rank, 8).write()
     with open_store(tmp_path) as store:
-        assert store.notes()[0] == "no trace of ranks 2-4, 6-7 of 8"
+        assert store.notes()[0] == "no trace of ranks 2-4, 6-7 (of 8)"
 
 
 def test_store__missing_ranks_are_found_in_communicators_too(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_store__missing_ranks_are_found_in_communicators_too(tmp_path: Path) -> 
     communicator(process, 5, 1, 4)
     process.write()
     with open_store(tmp_path) as store:
-        assert store.notes() == ["no trace of ranks 0, 2-3 of 4"]
+        assert store.notes() == ["no trace of ranks 0, 2-3 (of 4)"]
 
 
 def test_store__two_jobs_are_said_and_one_can_be_chosen(tmp_path: Path) -> None:

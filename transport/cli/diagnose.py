@@ -138,14 +138,20 @@ def known_routes(folder: Path | None, file: Path | None, plan_file: Path | None)
     from transport.plan import planfile
     from transport.plan.routes import FILE, RoutesError, read
 
-    if file is None and folder is not None and (folder / FILE).is_file():
-        file = folder / FILE
+    own = folder / FILE if folder is not None and (folder / FILE).is_file() else None
+    if file is None:
+        file = own
     if file is None:
         if plan_file is not None:
             raise click.UsageError("--plan needs --routes: the file of weft plan probe")
         return None
     try:
         routes = read(file)
+        if own is not None and own != file and read(own).fingerprint() != routes.fingerprint():
+            raise click.UsageError(
+                f"{file} is of another fabric than {own}, which came with the trace: leave out "
+                "--routes, or remove that one"
+            )
         if plan_file is None:
             return routes
         return planfile.routes_of_paths(planfile.read(plan_file), routes)
@@ -159,7 +165,9 @@ def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
     looked = report.looked_at(found)
     certain = [one for one in found.findings if one.certain]
     if not found.findings:
-        click.echo(f"healthy: {looked}")
+        click.echo(
+            f"{'nothing found in a part of the job' if found.missing else 'healthy'}: {looked}"
+        )
     for one in found.findings:
         click.echo("\n".join(report.lines_of(one, str(folder))))
     if found.findings:

@@ -91,10 +91,15 @@ def _folder(folder: Path | None, given: dict[str, Any]) -> Path | None:
 
 
 def _made(share: Path) -> None:
+    if share.is_dir():
+        return
+    if share.exists():
+        raise click.UsageError(f"--share: {share} is not a folder")
     try:
         share.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise click.UsageError(f"--share: cannot make {share}: {error.strerror}") from None
+    click.echo(f"note: made the folder {share}, which all hosts must see", err=True)
 
 
 @contextlib.contextmanager

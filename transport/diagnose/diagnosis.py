@@ -20,6 +20,7 @@ from transport.diagnose.windows import (
     windows_of,
 )
 from transport.plan.routes import Routes
+from transport.trace.notes import missing_ranks
 from transport.trace.store import Store
 
 # A pause that is shorter than this many iterations proves no hang.
@@ -50,13 +51,17 @@ class Settings:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """findings: hangs and crashes, then what slows the job. iterations: windows of the trace."""
+    """findings: hangs and crashes, then what slows the job. iterations: windows of the trace.
+
+    missing: number of ranks of the job without a trace, as far as it is known.
+    """
 
     findings: tuple[Finding, ...]
     iterations: int
     iteration_ns: int
     ranks: int
     notes: tuple[str, ...]
+    missing: int = 0
 
     @property
     def healthy(self) -> bool:
@@ -71,7 +76,8 @@ def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
         row[0]: at
         for at, row in enumerate(store.rows("SELECT process FROM processes ORDER BY rank, process"))
     }
-    return judged(facts, hang.dead(store, numbers), settings, store.notes())
+    found = judged(facts, hang.dead(store, numbers), settings, store.notes())
+    return replace(found, missing=len(missing_ranks(store.rows)[0]))
 
 
 def judged(

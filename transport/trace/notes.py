@@ -107,7 +107,8 @@ def _jobs(query: Query) -> Iterator[str]:
 def _missing(query: Query) -> Iterator[str]:
     missing, size = missing_ranks(query)
     if missing:
-        yield f"no trace of ranks {ranges(missing)} of {size}"
+        of = "rank" if len(missing) == 1 else "ranks"
+        yield f"no trace of {of} {ranges(missing)} (of {size})"
 
 
 def _losses(query: Query) -> Iterator[str]:
