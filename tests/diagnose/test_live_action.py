@@ -96,6 +96,15 @@ def test_action__its_end_kills_what_still_runs(tmp_path: Path) -> None:
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         assert time.monotonic() < end_s
         time.sleep(0.02)
-    assert action.close() == ["incident 1: the command was killed, as diagnosis ends"]
+    looks = []
+
+    def hurries() -> bool:
+        looks.append(1)
+        return len(looks) > 3  # as if a signal came while it waits
+
+    assert action.running == 1
+    lines = action.close(PATIENCE_S, hurries)
+    assert lines == ["incident 1: the command was killed, as diagnosis ends"]
+    assert (action.running, len(looks)) == (0, 4)
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)

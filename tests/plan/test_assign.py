@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.plan.support import clos
 from transport.cli import weft
+from transport.cli.plan_assign import by_number
 from transport.plan import routes as files
 from transport.plan.assign import AssignError, PairPlan, assign
 from transport.plan.demand import DemandError, of_file, of_ring, over_ends
@@ -204,3 +205,16 @@ def test_cli__plans_two_jobs_into_one_file(tmp_path: Path) -> None:
     again = CliRunner().invoke(weft, ["plan", "release", "--job", "a", *plan])
     assert again.exit_code == 2
     assert "has no job a; its jobs: b" in again.output
+
+
+def test_cli__a_job_that_is_planned_again_is_said_to_be_replaced(tmp_path: Path) -> None:
+    clos(4, 2, 4, 32).write(tmp_path / "routes.json")
+    words = ["plan", "assign", str(tmp_path / "routes.json"), "--ring", "all", "--paths", "1"]
+    words += ["--plan", str(tmp_path / "plan.json")]
+    assert "replaced" not in CliRunner().invoke(weft, words).output
+    assert "note: replaced the job job of" in CliRunner().invoke(weft, words).output
+
+
+def test_by_number__sorts_hosts_as_people_count() -> None:
+    names = ["host10", "host2", "b1", "host2a", "host"]
+    assert sorted(names, key=by_number) == ["b1", "host", "host2", "host2a", "host10"]

@@ -67,6 +67,8 @@ def check(given: dict[str, Any]) -> None:
         raise click.UsageError("--collect needs --share: give the folder that all hosts see")
     if given["act"] and given["on_finding"] is None:
         raise click.UsageError("--act needs --on-finding: give the command to run")
+    if given["on_finding"] is not None and not given["on_finding"].strip():
+        raise click.UsageError("--on-finding: the command is empty")
     judges = given["share"] is None or given["collect"]
     for name in ("on_finding", "listen", "routes_file", "plan_file"):
         if given[name] is not None and not judges:
@@ -161,13 +163,20 @@ class Live:
                     signals.clear()
             finally:
                 if self.action is not None:
-                    self.say_all(self.action.close(0 if signals.came else self.action.timeout_s))
+                    self._end_commands(self.action, lambda: bool(signals.came))
                 if self.claim is not None:
                     self.claim.close()
         self._say_end()
         if signals.came and signals.came[0] == signal.SIGINT:
             return INTERRUPTED
         return 1 if self.collector is not None and self.collector.found else 0
+
+    def _end_commands(self, action: Action, hurries: Callable[[], bool]) -> None:
+        """Waits for the commands of findings, until a signal comes or their time is over."""
+        if action.running and not hurries():
+            self.say(f"waiting up to {action.timeout_s:g} s for commands that still run; Ctrl-C "
+                     "kills them")  # fmt: skip
+        self.say_all(action.close(action.timeout_s, hurries))
 
     def _say_end(self) -> None:
         """Prints how much was judged, and how many findings there were."""

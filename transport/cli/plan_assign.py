@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,11 @@ wait_option = click.option(
 )  # fmt: skip
 
 
+def by_number(name: str) -> list[tuple[str, int]]:
+    """A key that sorts host2 before host10."""
+    return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d*)", name)]
+
+
 def demand_of(
     trace: Path | None, ring: str | None, demand: Path | None, routes: Routes, job: str | None
 ) -> Demand:
@@ -43,7 +49,7 @@ def demand_of(
     elif demand is not None:
         found = demands.of_file(demand)
     else:
-        hosts = sorted({end.partition("/")[0] for end, _, _ in routes.of})
+        hosts = sorted({end.partition("/")[0] for end, _, _ in routes.of}, key=by_number)
         named = hosts if ring == "all" else [one.strip() for one in str(ring).split(",")]
         found = demands.of_ring(named)
     return demands.over_ends(found, routes)
@@ -55,7 +61,7 @@ def demand_of(
               help="What the hosts of this trace sent.")  # fmt: skip
 @click.option("--trace-job", metavar="NAME", help="The job, if the trace has several.")
 @click.option("--ring", metavar="HOST,HOST,...|all",
-              help="Each host sends as much to the next one.")  # fmt: skip
+              help="Each host sends as much to the next one; all: by name.")  # fmt: skip
 @click.option("--demand", type=click.Path(path_type=Path), metavar="FILE",
               help="TOML or JSON with rows of from, to, bytes.")  # fmt: skip
 @click.option("--paths", type=click.IntRange(1, 256), default=8, show_default=True,
@@ -107,6 +113,10 @@ def command(
             planfile.write(plan.with_job(job, result.pairs), plan_file)
     except InvalidArgumentError as error:
         raise click.ClickException(str(error)) from None
+    if job in plan.jobs:
+        click.echo(
+            f"note: replaced the job {job} of {plan_file}; --job names another one", err=True
+        )
     others = sorted(set(plan.jobs) - {job})
     if json_path is not None:
         made = document(result, job, plan.fabric, others)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,11 +95,19 @@ class Action:
                 )
         return lines
 
-    def close(self, patience_s: float = 0.0) -> list[str]:
-        """Waits up to patience_s for commands that still run, then kills them."""
+    @property
+    def running(self) -> int:
+        """Number of commands that still run."""
+        return len(self._running)
+
+    def close(self, patience_s: float, hurries: Callable[[], bool]) -> list[str]:
+        """Waits up to patience_s for commands that still run, then kills them.
+
+        hurries: whether not to wait any longer.
+        """
         lines = self.poll()
         until_s = time.monotonic() + patience_s
-        while self._running and time.monotonic() < until_s:
+        while self._running and time.monotonic() < until_s and not hurries():
             time.sleep(0.05)
             lines += self.poll()
         for one in list(self._running):
