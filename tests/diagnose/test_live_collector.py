@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from bench.lib.diagnosis_hosts import Shape, host_file
+from transport.diagnose.diagnosis import Diagnosis
+from transport.diagnose.facts import Facts
+from transport.diagnose.finding import Finding, Place
 from transport.diagnose.live import collector
 from transport.diagnose.live.collector import UNSEEN, VERDICTS, Collector, append
 from transport.diagnose.live.merge import merged
@@ -382,3 +385,21 @@ def test_ranks__that_have_left_are_no_fault() -> None:
     assert made.step(said) == []
     assert made.latest is not None
     assert made.latest.healthy
+
+
+@pytest.mark.parametrize(("followed", "event"), [(4, "finding"), (3, "suspicion")])
+def test_collector__a_rank_that_is_missing_may_be_the_cause(
+    monkeypatch: pytest.MonkeyPatch, followed: int, event: str
+) -> None:
+    """Ranks that cannot reach each other are only suspected, as they may wait for others."""
+    pair = Place("pair", "rank 0 and rank 2", (0, 2))
+    hang = Finding("communication_hang", pair, 0, SECOND_NS, 0.9, True, "all paths fail", "", "")
+
+    def judged(facts: Facts, _dead: object, _settings: object, notes: list[str]) -> Diagnosis:
+        return Diagnosis((hang,), 5, SECOND_NS, len(facts.processes), tuple(notes))
+
+    monkeypatch.setattr(collector, "judged", judged)
+    judge = Collector()
+    events = [one for interval in range(1, 6) for one in told(judge, hosts(interval)[:followed])]
+    assert events[-1] == (event, "communication_hang", "rank 0 and rank 2")
+    assert (judge.found > 0) == (event == "finding")

@@ -116,7 +116,8 @@ class Collector:
             # Without any summary the job is not observed, so no fault counts as ended.
             return self._told_of(()) if hosts else []
         self.latest = self._judged(job)
-        findings = [one for one in refined(job, self.latest.findings) if self._matters(one)]
+        found = _doubted(job, refined(job, self.latest.findings))
+        findings = [one for one in found if self._matters(one)]
         for one in findings:
             if one.certain and one.kind in HANGS and "paused_ns" not in one.more:
                 self.pauses.fault(one.from_ns, one.to_ns)
@@ -146,7 +147,8 @@ class Collector:
                 first = max(first, after + self.settings.rule.of - 1)
             self._judged_ns = int(windows.starts_ns[-1])
         settings = replace(self.settings, from_window=first, patience_ns=self.pauses.patience_ns())
-        return judged(job.facts, job.dead, settings, job.notes)
+        found = judged(job.facts, job.dead, settings, job.notes)
+        return replace(found, missing=job.missing)
 
     def _matters(self, one: Finding) -> bool:
         """Whether a finding is certain, or its pause longer than any known healthy pause."""
@@ -192,6 +194,17 @@ class Collector:
                 events.append(Event("ended", known))
                 del self.incidents[key]
         return events
+
+
+def _doubted(job: Job, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings; that ranks cannot reach each other is a suspicion if other ranks are missing.
+
+    The others wait for a missing rank as they wait for a dead path.
+    """
+    return [
+        replace(one, certain=one.certain and not (job.missing and one.kind == "communication_hang"))
+        for one in findings
+    ]
 
 
 def append(folder: Path, events: Sequence[Event]) -> None:

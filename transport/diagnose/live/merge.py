@@ -18,6 +18,7 @@ from transport.diagnose.live.turns import aligned
 from transport.trace.clocks import walk
 from transport.trace.gather import Columns
 from transport.trace.load import insert
+from transport.trace.notes import missing_ranks
 from transport.trace.store import Store, new_store
 from transport.trace.tables import TABLES as STORED
 
@@ -39,6 +40,7 @@ class Job:
 
     processes: the agents' description of each process, in the order of facts.processes. evidence:
     by process, what its host observed of it. devices: what hosts observed of their devices.
+    missing: number of ranks of the job that no host follows, as far as it is known.
     """
 
     facts: Facts
@@ -47,6 +49,7 @@ class Job:
     processes: list[dict[str, Any]]
     evidence: dict[int, list[dict[str, Any]]]
     devices: list[dict[str, Any]]
+    missing: int
 
 
 def merged(hosts: Sequence[HostFile], job: str | None) -> Job | None:
@@ -75,7 +78,8 @@ def merged(hosts: Sequence[HostFile], job: str | None) -> Job | None:
         facts = facts_from(store, ready)
         dead = hang.dead(store, {at: at for at in range(len(processes))})
         notes += [one for one in store.notes() if not one.startswith(USUAL)]
-    return Job(facts, dead, notes, processes, evidence, devices)
+        missing = len(missing_ranks(store.rows)[0])
+    return Job(facts, dead, notes, processes, evidence, devices, missing)
 
 
 def _of_job(hosts: Sequence[HostFile], job: str | None) -> list[tuple[int, dict[str, Any]]]:
