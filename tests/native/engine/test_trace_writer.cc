@@ -94,10 +94,16 @@ TraceHead head_of(const std::vector<std::byte>& record) {
   return head;
 }
 
+// Whether it is the text that a writer records itself when its thread, on a busy machine, wakes up late.
+bool tells_a_stall(const std::vector<std::byte>& record) {
+  const std::string_view bytes{reinterpret_cast<const char*>(record.data()), record.size()};
+  return head_of(record).type == TraceText::kType && bytes.find("process_stalled") != std::string_view::npos;
+}
+
 std::size_t count(const std::vector<Segment>& segments, std::uint16_t type) {
   std::size_t found = 0;
   for (const Segment& segment : segments) {
-    for (const auto& record : segment.records) found += head_of(record).type == type ? 1 : 0;
+    for (const auto& record : segment.records) found += head_of(record).type == type && !tells_a_stall(record) ? 1 : 0;
   }
   return found;
 }
