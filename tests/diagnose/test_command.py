@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from click.testing import CliRunner, Result
 
 from tests.diagnose.support import traced
 from transport.cli import weft
+from transport.diagnose.diagnosis import Settings, judged
+from transport.diagnose.facts import facts_of
 from transport.plan import routes
 from transport.trace import open_store
 
@@ -46,6 +49,14 @@ def test_diagnose__its_queries_run(tmp_path: Path) -> None:
     query = run("trace", "query", tmp_path, found["findings"][0]["query"])
     assert query.exit_code == 0
     assert "first_message_ns" in query.output
+
+
+def test_diagnose__programs_without_operations_are_queried_by_message(tmp_path: Path) -> None:
+    with open_store(traced(tmp_path, STRAGGLER)) as store:
+        facts = replace(facts_of(store), has_operations=False)
+        found = judged(facts, [], Settings(), []).findings[0]
+        assert "operations" not in found.query
+        assert len(store.rows(found.query)) == 32
 
 
 def test_diagnose__healthy_is_0(tmp_path: Path) -> None:

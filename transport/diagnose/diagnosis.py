@@ -28,6 +28,15 @@ PATIENCE_ITERATIONS = 2.0
 # Iterations have become longer if the last ones take this many times what the first ones took.
 GROWN, GROWN_WINDOWS = 1.5, 3
 PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlier one proves no hang
+# Queries that show the same of programs without NCCL, which have messages and no operations.
+OF_MESSAGES = {
+    hang.OPEN_QUERY: "SELECT process, sends, count(*) AS open, min(posted_ns) AS posted_ns FROM "
+    "messages WHERE end_ns IS NULL GROUP BY ALL ORDER BY posted_ns",
+    slow.LATE_QUERY: "SELECT s.process, median(s.posted_ns - r.end_ns) AS pause_ns, count(*) FROM "
+    "messages s ASOF JOIN (SELECT * FROM messages WHERE NOT sends AND end_ns IS NOT NULL) r "
+    "ON s.process = r.process AND s.posted_ns >= r.end_ns WHERE s.sends GROUP BY ALL "
+    "ORDER BY pause_ns DESC",
+}
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,8 @@ def judged(
         brief = facts.end_ns - stand.since_ns < patience_ns
     if not found or (brief and not any(one.certain for one in found)):
         found += _slow(facts, windows, settings)
+    if not facts.has_operations:
+        found = [replace(one, query=OF_MESSAGES.get(one.query, one.query)) for one in found]
     notes = [*notes, *note_of_short(facts, settings.rule)]
     if not any(one.certain for one in found):
         notes += note_of_longer(windows)

@@ -123,6 +123,7 @@ class Facts:
     states: dict[int, str]
     # Process -> the addresses at which its peers reach it.
     addresses: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    has_operations: bool = True  # False: a program without NCCL, whose calls are its messages
 
     @property
     def simulated(self) -> bool:
@@ -146,7 +147,8 @@ def facts_of(store: Store, now_ns: int | None = None) -> Facts:
     """
     processes, numbers = _processes(store)
     members = _members(store, numbers)
-    if store.rows("SELECT 1 FROM operations LIMIT 1"):
+    has_operations = bool(store.rows("SELECT 1 FROM operations LIMIT 1"))
+    if has_operations:
         calls = _calls(store, numbers)
         edges = _edges(store, numbers, members, calls)
     else:
@@ -169,6 +171,7 @@ def facts_of(store: Store, now_ns: int | None = None) -> Facts:
         members,
         states,
         peers.addresses(),
+        has_operations,
     )
 
 
@@ -206,6 +209,7 @@ def facts_from(store: Store, ready: Ready) -> Facts:
         tuple(processes), calls, edges, _losses(store, numbers, peers),
         _with_target(dict(ready.samples), peers), ready.sent, _downs(store, numbers, peers),
         max(last_ns, ready.end_ns), members, ready.states, peers.addresses(),
+        ready.calls is not None,
     )  # fmt: skip
 
 
