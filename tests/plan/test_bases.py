@@ -123,6 +123,6 @@ def test_command__says_how_to_run_the_job(tmp_path: Path) -> None:
              "--plan", str(plan)]  # fmt: skip
     done = CliRunner().invoke(weft, words)
     assert done.exit_code == 0, done.output
-    said = json.loads(CliRunner().invoke(weft, [*words, "--json", "-"]).output)
+    said = json.loads(CliRunner().invoke(weft, [*words, "--json", "-"]).stdout)
     assert f"WEFT_PORT_BASE={said['port_base']} WEFT_PATHS=4 WEFT_ENGINES=1" in done.output
     assert said["port_base"] in bases_of(probed(3), 4)
