@@ -1,7 +1,6 @@
 """Tests many threads on one endpoint, connection or handle; blocking calls release the GIL."""
 
 import os
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,8 +12,7 @@ import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, content, pair
 from transport import Endpoint
-from transport.endpoint import Listener
-from transport.errors import ConnectionClosedError, OperationCancelledError, TimedOutError
+from transport.errors import OperationCancelledError
 
 
 def together(count: int, work: Callable[[int], Any]) -> None:
@@ -102,46 +100,6 @@ def test_threads__closing_wakes_who_blocks() -> None:
                     there.recv(8, timeout_s=PATIENCE_S)
 
         together(4, work)
-
-
-def test_threads__a_listener_gives_its_port_back_while_another_thread_accepts() -> None:
-    with Endpoint(**LOCAL) as endpoint:
-        listener = endpoint.listen()
-        port = listener.port
-        waits = threading.Event()
-
-        def accepts(listener: Listener) -> None:
-            waits.set()
-            with pytest.raises(ConnectionClosedError):
-                listener.accept(timeout_s=PATIENCE_S)
-
-        for _ in range(20):
-            with listener:
-                thread = threading.Thread(target=accepts, args=(listener,), daemon=True)
-                thread.start()
-                assert waits.wait(PATIENCE_S)
-                waits.clear()
-                time.sleep(0.005)
-            listener = endpoint.listen(port)
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
-
-
-def test_threads__waiting_for_a_peer_costs_next_to_nothing() -> None:
-    """A thread that waits wakes 20 times a second, to look for signals."""
-    wakes: list[int] = []
-    with Endpoint(**LOCAL) as endpoint, endpoint.listen() as listener:
-
-        def accepts() -> None:
-            before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
-            with pytest.raises(TimedOutError):
-                listener.accept(timeout_s=1)
-            wakes.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
-
-        thread = threading.Thread(target=accepts)
-        thread.start()
-        thread.join(PATIENCE_S)
-    assert wakes[0] < 100
 
 
 def test_threads__a_blocked_call_holds_no_lock() -> None:
