@@ -278,6 +278,7 @@ def test_exhaustion__of_descriptors_is_said() -> None:
 def test_exhaustion__of_memory_ends_an_attempt_and_nothing_else(spare_mib: str) -> None:
     with running(child("little_memory", spare_mib)) as peer:
         out, err = peer.communicate(timeout=PATIENCE_S)
+        assert len(out.split()) == 3, (peer.returncode, out, err)
         how, first_still_works, others_were_made = out.split()
         assert how in ("MemoryError", "out_of_memory", "timed_out"), (out, err)
         assert (first_still_works, others_were_made) == ("True", "True")
