@@ -157,12 +157,19 @@ def few_descriptors(limit: int) -> None:
         print(error.status, error, flush=True)
 
 
+def grow_stack(depth: int) -> None:
+    """Makes the kernel give this thread a deep stack; map() calls through C."""
+    if depth:
+        list(map(grow_stack, [depth - 1]))
+
+
 def little_memory(spare_mib: int) -> None:
     """Opens connections until memory runs out; prints the error; tests the first connection."""
     import resource
 
     with Endpoint(engines=1) as endpoint, endpoint.listen() as listener:
         kept = [(endpoint.connect(listener.handle), listener.accept(timeout_s=60))]
+        grow_stack(800)  # at the limit the stack of the main thread cannot grow: SIGSEGV
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + (spare_mib << 20)
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
