@@ -86,7 +86,19 @@ def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
         for at, row in enumerate(store.rows("SELECT process FROM processes ORDER BY rank, process"))
     }
     found = judged(facts, hang.dead(store, numbers), settings, store.notes())
-    return replace(found, missing=len(missing_ranks(store.rows)[0]))
+    missing = len(missing_ranks(store.rows)[0])
+    return replace(found, findings=tuple(doubted(found.findings, missing)), missing=missing)
+
+
+def doubted(findings: Sequence[Finding], missing: int) -> list[Finding]:
+    """The findings; that ranks cannot reach each other is a suspicion if other ranks are missing.
+
+    Ranks wait for a missing one as they wait for a dead path.
+    """
+    return [
+        replace(one, certain=one.certain and not (missing and one.kind == "communication_hang"))
+        for one in findings
+    ]
 
 
 def judged(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from transport.diagnose import report
-from transport.diagnose.diagnosis import Diagnosis, Settings, judged
+from transport.diagnose.diagnosis import Diagnosis, Settings, doubted, judged
 from transport.diagnose.finding import Finding
 from transport.diagnose.live.merge import Job, merged
 from transport.diagnose.live.pauses import Pauses
@@ -116,7 +116,7 @@ class Collector:
             # Without any summary the job is not observed, so no fault counts as ended.
             return self._told_of(()) if hosts else []
         self.latest = self._judged(job)
-        found = _doubted(job, refined(job, self.latest.findings))
+        found = doubted(refined(job, self.latest.findings), job.missing)
         findings = [one for one in found if self._matters(one)]
         for one in findings:
             if one.certain and one.kind in HANGS and "paused_ns" not in one.more:
@@ -194,17 +194,6 @@ class Collector:
                 events.append(Event("ended", known))
                 del self.incidents[key]
         return events
-
-
-def _doubted(job: Job, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings; that ranks cannot reach each other is a suspicion if other ranks are missing.
-
-    The others wait for a missing rank as they wait for a dead path.
-    """
-    return [
-        replace(one, certain=one.certain and not (job.missing and one.kind == "communication_hang"))
-        for one in findings
-    ]
 
 
 def append(folder: Path, events: Sequence[Event]) -> None:
