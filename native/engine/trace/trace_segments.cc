@@ -1,4 +1,5 @@
-// Each block is written to the page cache of the host by one system call, so a killed process leaves whole blocks.
+// Each block is written to the page cache of the host by one system call, which SIGKILL can cut short: a killed process
+// leaves whole blocks and at most one incomplete block at the end.
 #include "native/engine/trace/trace_segments.h"
 
 #include <fcntl.h>
