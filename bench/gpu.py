@@ -253,7 +253,7 @@ def devices() -> tuple[int, str]:
     try:
         import cupy
     except ImportError:
-        raise click.ClickException("needs CuPy: pip install 'weft[gpu]'") from None
+        raise click.ClickException("needs CuPy: pip install cupy-cuda13x") from None
     try:
         name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
     except cupy.cuda.runtime.CUDARuntimeError as error:

@@ -135,7 +135,7 @@ def main(library: str, layers: int, blocks: int, moved: int) -> None:
     try:
         Arrays(library, 0)
     except Exception as error:  # no package or no GPU: each library raises its own exception
-        remedy = ": pip install 'weft[gpu]'" if isinstance(error, ImportError) else ""
+        remedy = ": pip install cupy-cuda13x" if isinstance(error, ImportError) else ""
         raise click.ClickException(f"--with {library}: {error}{remedy}") from None
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

@@ -56,7 +56,7 @@ def command(
     except (FitError, SamplesError) as error:
         raise click.UsageError(str(error)) from None
     except ImportError:
-        raise click.ClickException("calibrate needs SciPy: pip install 'weft[estimate]'") from None
+        raise click.ClickException("calibrate needs SciPy: pip install scipy") from None
     try:
         output.write_text(text_of(found.network), encoding="utf-8")
     except OSError as error:

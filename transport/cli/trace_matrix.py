@@ -95,7 +95,7 @@ def draw(found: Matrix, png: Path, logarithmic: bool) -> None:
     try:
         picture(found, png, logarithmic)
     except ImportError:
-        raise click.ClickException("--png needs matplotlib: pip install 'weft[plots]'") from None
+        raise click.ClickException("--png needs matplotlib: pip install matplotlib") from None
     except OSError as error:
         raise unwritten(png, error) from None
     click.echo(f"wrote {png}", err=True)

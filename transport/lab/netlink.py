@@ -67,7 +67,7 @@ def speaking() -> Iterator[Any]:
     try:
         from pyroute2 import IPRoute
     except ImportError:
-        raise LabError("weft lab needs pyroute2: pip install 'weft[lab]'") from None
+        raise LabError("weft lab needs pyroute2: pip install 'pyroute2<0.10'") from None
     with IPRoute() as opened:
         yield opened
 

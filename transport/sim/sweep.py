@@ -28,7 +28,7 @@ CASES_MAX = 100_000
 # Thread counts of libraries that would start a thread for each core in each process.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
-INSTALL_DASK = "pip install 'weft[sweep]'"
+INSTALL_DASK = "pip install distributed"
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from transport.trace.tables import SQL_TYPES, TABLES, create
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-INSTALL = "pip install 'weft[trace]'"
+INSTALL = "pip install duckdb"
 ROWS_AT_ONCE = 10_000
 ERRNO = re.compile(r'"errno":"(\d{1,6})"')  # an error number in a message of DuckDB
 
