@@ -40,6 +40,7 @@ from transport.trace.text import printable
 
 STALE_INTERVALS = 4  # a host's file that did not change for so many intervals is stale
 STALE_S_MIN = 10.0
+NOTHING_JUDGED = 2  # exit status
 NICE = 10  # ranks that want its core go first
 
 
@@ -169,7 +170,11 @@ class Live:
         self._say_end()
         if signals.came and signals.came[0] == signal.SIGINT:
             return INTERRUPTED
-        return 1 if self.collector is not None and self.collector.found else 0
+        if self.collector is None:
+            return 0
+        if not self.collector.judged:
+            return NOTHING_JUDGED
+        return 1 if self.collector.found else 0
 
     def _end_commands(self, action: Action, hurries: Callable[[], bool]) -> None:
         """Waits for the commands of findings, until a signal comes or their time is over."""
@@ -185,8 +190,10 @@ class Live:
         many = self.collector.found
         what = "no findings" if not many else f"{many} finding" + ("s" if many > 1 else "")
         latest = self.collector.latest
-        if latest is None:
-            self.say("nothing was judged: there were no traces")
+        if not self.collector.judged:
+            self.say("nothing was judged: no process of a running job has written a trace")
+        elif latest is None:
+            self.say(f"{what}: the job has ended")
         else:
             self.say(f"{what}: {report.looked_at(latest, live=True)}")
 
@@ -213,8 +220,7 @@ class Live:
             self.say_all([f"note: {line}" for line in lines])
         events = self.collector.step(said)
         if self.collector.latest is None and self.collector.intervals == 1:
-            where = self.folder if self.share is None else self.share
-            self.say(f"note: there are no traces in {where} yet: waiting for them")
+            self.say(f"note: {self._why_nothing()}")
         self.say_all([f"note: {line}" for line in self.collector.notes])
         for event in events:
             self._tell(event)
@@ -223,6 +229,20 @@ class Live:
             self._written("verdicts", lambda: append(share, events))
         if self.action is not None:
             self.say_all(self.action.poll())
+
+    def _why_nothing(self) -> str:
+        """Why the first interval had nothing to judge."""
+        if self.share is not None:
+            return f"no host has written traces of a running job to {self.share} yet: waiting"
+        over = 0 if self.agent is None else self.agent.over
+        if over:
+            return (
+                f"{over} traces in {self.folder} have ended, so they are not judged again (weft "
+                f"diagnose {self.folder} does that): waiting for a running job"
+            )
+        if not Path(self.folder).is_dir():
+            return f"there is no folder {self.folder} yet: waiting for a job that makes it"
+        return f"there are no traces in {self.folder} yet: waiting for them"
 
     @property
     def acts(self) -> bool:
@@ -294,7 +314,7 @@ class Live:
                 at = stack.enter_context(served(self.collector, host, port))
             except ImportError:
                 raise click.ClickException(
-                    "--listen needs the package prometheus_client: pip install 'weft[metrics]'"
+                    "--listen needs the package prometheus_client: pip install prometheus_client"
                 ) from None
             except OSError as error:
                 raise click.ClickException(

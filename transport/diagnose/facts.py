@@ -89,7 +89,10 @@ WHERE g.sends AND g.end_ns IS NOT NULL AND g.posted_ns IS NOT NULL AND g.status 
 
 @dataclass(frozen=True)
 class Process:
-    """A process of the job. rank: in the job, -1 if the launcher named none."""
+    """A process of the job. rank: in the job, -1 if the launcher named none.
+
+    whole: False: its trace is damaged or lacks records.
+    """
 
     rank: int
     host: str
@@ -97,6 +100,7 @@ class Process:
     ended: bool | None  # whether its trace was closed; None: not known
     first_ns: int
     last_ns: int
+    whole: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +229,9 @@ def _processes(store: Store) -> tuple[list[Process], dict[int, int]]:
     """The processes sorted by rank, and: number of a process in the trace -> its index in them."""
     rows = store.rows(
         "SELECT process, coalesce(rank, -1), coalesce(host, ''), coalesce(pid, 0), ended, "
-        "coalesce(first_ns, 0), coalesce(last_ns, 0) FROM processes ORDER BY rank, process"
+        "coalesce(first_ns, 0), coalesce(last_ns, 0), "
+        "coalesce(damage, '') = '' AND coalesce(dropped, 0) = 0 FROM processes "
+        "ORDER BY rank, process"
     )
     numbers = {row[0]: at for at, row in enumerate(rows)}
     return [Process(*row[1:]) for row in rows], numbers

@@ -12,7 +12,7 @@ CLASSES = {
     "mismatch": "ranks called different operations, sizes or orders",
     "communication_hang": "all ranks called an operation, and it does not end",
     "non_communication_hang": "a rank does not call an operation that the others wait in",
-    "network_loss": "the network loses packets of some paths",
+    "network_loss": "the network loses some packets of some paths, or all of them",
     "communication_slow": "messages to or from one place take longer than others",
     "congestion": "queues are long on links that several flows share",
     "non_communication_slow": "a rank comes late to operations again and again (a straggler)",

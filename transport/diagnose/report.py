@@ -27,12 +27,20 @@ def looked_at(found: Diagnosis, live: bool = False) -> str:
 
 def when(from_ns: int, to_ns: int) -> str:
     """A span of time: of a simulation as times after its begin, else as times of day."""
+    if to_ns <= from_ns:
+        return _moment(from_ns)
     lasted = f"({time_text(to_ns - from_ns)})"
     if from_ns < SIMULATED_NS_MAX:
         return f"{time_text(from_ns)} to {time_text(to_ns)} {lasted}"
     begin, end = (datetime.fromtimestamp(ns / 1e9).astimezone() for ns in (from_ns, to_ns))
     other_day = "" if begin.date() == end.date() else f"{end:%Y-%m-%d} "
     return f"{begin:%Y-%m-%d %H:%M:%S} to {other_day}{end:%H:%M:%S %Z} {lasted}"
+
+
+def _moment(ns: int) -> str:
+    if ns < SIMULATED_NS_MAX:
+        return time_text(ns)
+    return f"{datetime.fromtimestamp(ns / 1e9).astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
 def lines_of(one: Finding, folder: str) -> list[str]:

@@ -179,18 +179,9 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     found = places.explain(places.Candidates(candidates), excess, bad)
     if found is None or found.share < SHARE_MIN or found.purity < PURITY_MIN:
         return None
-    worst = seen.delays.pairs[int(np.where(bad, excess, -1).argmax())]
     begin, end = seen.windows.span(span.start, at)
     times = float(np.exp(excess[bad].max()))
-    shown = f"{seen.facts.name(int(worst[0]))} to {seen.facts.name(int(worst[1]))}"
-    text = (
-        f"Messages of {int(bad.sum())} of {len(bad)} pairs of ranks took longer than usual for "
-        f"their operation, the most {times:.1f} times ({shown}). {found.place.name} "
-        f"explains {found.share:.0%} of it"
-    )
-    if found.place.side:
-        text += f", as the side that {found.place.side}s"
-    text += f"; of its own pairs {found.purity:.0%} are slow."
+    place, text = _told(seen, found, excess, bad)
     kind = "congestion" if found.place.kind == "link" else "communication_slow"
     advice = (
         "Check speed, errors and PFC counters of this NIC and its port (ethtool -S), and its PCIe "
@@ -201,9 +192,33 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     confidence = round(min(_confidence(times / float(np.exp(SLOW))), 0.4 + 0.6 * found.share), 2)
     doubt = _doubt(seen, span, found, bad)
     certain = found.place.kind == "link" or (found.share >= CERTAIN_SHARE and not doubt)
-    return Finding(kind, found.place, begin, end, confidence, certain, text + doubt, DELAY_QUERY,
+    return Finding(kind, place, begin, end, confidence, certain, text + doubt, DELAY_QUERY,
                    advice, weight=float(excess[bad].sum()),
                    more={"share": found.share})  # fmt: skip
+
+
+def _told(seen: Seen, found: places.Explanation, excess: Array, bad: Array) -> tuple[Place, str]:
+    """The place that explains the delays, and the evidence as text.
+
+    Without all messages of a rank, its NIC seems slow in one direction only: no side is named then.
+    """
+    worst = seen.delays.pairs[int(np.where(bad, excess, -1).argmax())]
+    shown = f"{seen.facts.name(int(worst[0]))} to {seen.facts.name(int(worst[1]))}"
+    place = found.place
+    lacking = [one.rank for one in seen.facts.processes
+               if one.rank in place.ranks and not one.whole]  # fmt: skip
+    text = (
+        f"Messages of {int(bad.sum())} of {len(bad)} pairs of ranks took longer than usual for "
+        f"their operation, the most {float(np.exp(excess[bad].max())):.1f} times ({shown}). "
+        f"{place.name} explains {found.share:.0%} of it"
+    )
+    if place.side and not lacking:
+        text += f", as the side that {place.side}s"
+    text += f"; of its own pairs {found.purity:.0%} are slow."
+    if place.side and lacking:
+        place = replace(place, side="")
+        text += f" The trace of rank {lacking[0]} is incomplete, so the side is not known."
+    return place, text
 
 
 def _has_past(at: int) -> bool:

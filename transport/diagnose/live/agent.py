@@ -31,7 +31,10 @@ class Evidence(Protocol):
 
 @dataclass
 class Agent:
-    """Summarizes the traces of a host. host: its name in the summary; spent_ns: CPU time used."""
+    """Summarizes the traces of a host. host: its name in the summary; spent_ns: CPU time used.
+
+    over: number of traces that are followed no longer, because their processes have ended.
+    """
 
     follower: Follower
     summary: Summary
@@ -39,6 +42,7 @@ class Agent:
     host: str = field(default_factory=socket.gethostname)
     sequence: int = 0
     spent_ns: int = 0
+    over: int = 0
     _gone: set[int] = field(default_factory=set)
     _numbers: dict[tuple[str, ...], int] = field(default_factory=dict)
 
@@ -89,6 +93,7 @@ class Agent:
             is_old = now_ns - last_ns > self.follower.window_ns
             if (trace.ended and is_old) or self._numbers.get(key) in self._gone:
                 gone.add(key)
+        self.over += len(gone)
         for key in gone:
             self.follower.forget(key)
         self.summary.forget({self._numbers.pop(key) for key in gone & set(self._numbers)})

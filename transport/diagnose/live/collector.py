@@ -75,7 +75,8 @@ class Event:
 class Collector:
     """Judges the summaries at intervals. pauses: how long the job pauses without a fault.
 
-    latest: the diagnosis of the last interval. spent_ns: CPU time of all intervals.
+    latest: the diagnosis of the last interval. judged: number of intervals that had something to
+    judge. spent_ns: CPU time of all intervals.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -85,6 +86,7 @@ class Collector:
     latest: Diagnosis | None = None
     notes: list[str] = field(default_factory=list)
     intervals: int = 0
+    judged: int = 0
     found: int = 0  # number of incidents that became certain
     spent_ns: int = 0
     _told: set[str] = field(default_factory=set)
@@ -116,6 +118,7 @@ class Collector:
             # Without any summary the job is not observed, so no fault counts as ended.
             return self._told_of(()) if hosts else []
         self.latest = self._judged(job)
+        self.judged += 1
         found = doubted(refined(job, self.latest.findings), job.missing)
         findings = [one for one in found if self._matters(one)]
         for one in findings:
