@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 
 from tests.diagnose.support import traced
 from transport.cli import weft
+from transport.diagnose import report
 from transport.diagnose.diagnosis import Settings, judged
 from transport.diagnose.facts import facts_of
 from transport.plan import routes
@@ -76,6 +77,37 @@ def test_diagnose__of_a_part_of_the_job_says_so(tmp_path: Path) -> None:
     assert "note: no trace of rank 21 (of 32)" in done.output
     found = json.loads(run("diagnose", tmp_path, "--json", "-").output)
     assert (found["healthy"], found["ranks"], found["missing"]) == (True, 31, 1)
+
+
+def test_diagnose__names_no_side_if_the_trace_of_the_slow_nic_is_cut(tmp_path: Path) -> None:
+    """Without the messages that the rank sent, its NIC seems slow as receiver only."""
+    scenario = Path(__file__).parents[2] / "examples" / "slow_nic.toml"
+    assert run("sim", scenario, "--trace", tmp_path / "t").exit_code == 0
+    with open_store(tmp_path / "t") as store:
+        ((trace,),) = store.rows("SELECT trace FROM processes WHERE rank = 21")
+    (file,) = (tmp_path / "t").glob(f"weft-{trace}-*.trace")
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    done = run("diagnose", tmp_path / "t")
+    assert done.output.startswith("communication_slow: NIC of rank 21, confidence 9")
+    assert "The trace of rank 21 is incomplete, so the side is not known." in done.output
+    assert "the last block is cut off" in done.output
+
+
+def test_live__without_a_running_job_nothing_is_judged(tmp_path: Path) -> None:
+    """Neither of traces whose processes ended long ago, nor of a folder that is not there."""
+    live = ("--live", "--count", "2", "--interval", "0.1")
+    done = run("diagnose", traced(tmp_path / "t"), *live)
+    assert done.exit_code == 2
+    assert f"32 traces in {tmp_path / 't'} have ended" in done.output
+    assert "nothing was judged" in done.output
+    done = run("diagnose", tmp_path / "none", *live)
+    assert (done.exit_code, f"there is no folder {tmp_path / 'none'} yet" in done.output) == (2, 1)
+
+
+def test_report__a_moment_is_no_span() -> None:
+    assert report.when(5_000_000, 5_000_000) == "5 ms"
+    assert report.when(5_000_000, 7_000_000) == "5 ms to 7 ms (2 ms)"
+    assert "to" not in report.when(1_700_000_000 * 10**9, 1_700_000_000 * 10**9)
 
 
 def test_diagnose__routes_of_another_fabric_are_refused(tmp_path: Path) -> None:
@@ -240,6 +272,14 @@ def test_sim__takes_faults_from_a_file(tmp_path: Path) -> None:
     done = run("sim", tmp_path / "job.toml", "--faults", tmp_path / "faults.toml", "--trace", trace)
     assert done.exit_code == 0, done.output
     assert run("diagnose", trace).output.startswith("non_communication_slow: rank 5,")
+
+
+def test_sim__notes_faults_that_begin_after_its_end(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text(SCENARIO)
+    (tmp_path / "faults.toml").write_text('[[faults]]\nkind = "crash"\nrank = 5\nat_ns = "1 s"\n')
+    done = run("sim", tmp_path / "job.toml", "--faults", tmp_path / "faults.toml")
+    assert done.exit_code == 0
+    assert "note: faults.0 (crash) begins at 1 s, and the run ended at" in done.output
 
 
 @pytest.mark.parametrize(

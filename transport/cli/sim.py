@@ -28,7 +28,18 @@ from transport.cli.sim_routes import write_routes
 from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyRefusedError
-from transport.sim import Result, Scenario, Simulation, html, load, plots, shipped, sweep, tables
+from transport.sim import (
+    Result,
+    Scenario,
+    Simulation,
+    faults,
+    html,
+    load,
+    plots,
+    shipped,
+    sweep,
+    tables,
+)
 from transport.sim.errors import ScenarioError, WorkerLostError
 from transport.sim.settings import applied, is_of_policies
 from transport.sim.trace import write_trace
@@ -222,6 +233,18 @@ def say_notes(scenario: Scenario) -> None:
         click.echo(f"note: {note}", err=True)
 
 
+def say_late_faults(result: Result) -> None:
+    """Says on stderr which faults begin after the run has ended."""
+    end_ns = int(result.totals["ended_ns"])
+    for number, one in enumerate(result.scenario.keys["faults"]):
+        if "at_ns" in faults.KEYS_OF[one["kind"]] and one["at_ns"] >= end_ns:
+            click.echo(
+                f"note: faults.{number} ({one['kind']}) begins at {time_text(one['at_ns'])}, and "
+                f"the run ended at {time_text(end_ns)}: it changed nothing",
+                err=True,
+            )
+
+
 def title_of(result: Result) -> str:
     chosen = " ".join(f"{family}={text}" for family, text in result.policies.items())
     return f"{result.scenario.name}, seed {result.seed}: {chosen}"
@@ -399,6 +422,8 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     result, seconds = run_once(simulation)
     show(result, seconds, files)
     say_notes(simulation.scenario)
+    if not result.partial:
+        say_late_faults(result)
     if folder is not None:
         save_trace(result, folder)
     if result.partial:
