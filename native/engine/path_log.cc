@@ -32,10 +32,15 @@ std::string use_text(const core::PathSet& paths) {
 
 void PathLog::path_down(std::int64_t now_ns, const core::Event& event) {
   if (!logs(LogLevel::info)) return;
-  const auto [place, added] = states_.try_emplace({event.peer, event.path}, State{now_ns, kNever, event.value, false});
+  const State fresh{now_ns, kNever, event.value, false, 0};
+  const auto [place, added] = states_.try_emplace({event.peer, event.path}, fresh);
   State& state = place->second;
   // Down again before its last line was corrected: that line holds, unless the cause is another one.
-  if (!added && state.until_ns != kNever) state = State{now_ns, kNever, event.value, state.cause == event.value};
+  if (!added && state.until_ns != kNever) {
+    state.since_ns = now_ns;
+    state.until_ns = kNever;
+    state.cause = event.value;
+  }
   due_ns_ = std::min(due_ns_, now_ns + kDownLeastNs);
 }
 
@@ -89,7 +94,7 @@ std::map<PathLog::Change, std::vector<std::uint8_t>> PathLog::changes(std::int64
   std::map<Change, std::vector<std::uint8_t>> found;
   for (const auto& [place, state] : states_) {
     const bool down = state.until_ns == kNever;
-    if (down == state.logged) continue;
+    if (down == state.logged && (!down || state.cause == state.logged_cause)) continue;
     if (down && now_ns < state.since_ns + kDownLeastNs) {
       due_ns_ = std::min(due_ns_, state.since_ns + kDownLeastNs);
       continue;
@@ -130,10 +135,12 @@ std::string PathLog::down_text(const core::PathSet& paths, std::size_t count, st
 void PathLog::settle(std::uint32_t peer, const std::vector<std::uint8_t>& paths, bool down) noexcept {
   for (const std::uint8_t path : paths) {
     const auto place = states_.find({peer, path});
-    if (down)
+    if (down) {
       place->second.logged = true;
-    else
+      place->second.logged_cause = place->second.cause;
+    } else {
       states_.erase(place);
+    }
   }
 }
 

@@ -41,7 +41,8 @@ class PathLog {
   struct State {
     std::int64_t since_ns, until_ns;  // `until_ns` is kNever as long as the path is silent
     std::uint64_t cause;
-    bool logged;  // the last line about the path says that it is down
+    bool logged;                 // the last line about the path says that it is down ...
+    std::uint64_t logged_cause;  // ... for this cause
   };
   using Place = std::pair<std::uint32_t, std::uint8_t>;                        // peer and path
   using Change = std::tuple<std::uint32_t, std::size_t, bool, std::uint64_t>;  // peer, address, down, cause

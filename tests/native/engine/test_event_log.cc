@@ -128,6 +128,32 @@ TEST(event_log__paths_that_flap_fill_no_disk) {
   CHECK(bench.lines()[33].find("path 1 to 10.0.1.2 is down") != std::string::npos);
 }
 
+// The log calls path 1 down. While no line is allowed it comes back, fails for another cause, and comes back again.
+TEST(event_log__a_path_that_failed_twice_is_corrected) {
+  Bench bench;
+  for (std::int64_t i = 0; i < 15; ++i) {  // 30 lines
+    const std::int64_t at_ns = (20'000 + 20 * i) * kMs;
+    bench.tell(at_ns, core::Event::Kind::path_down, 0);
+    bench.log.on_received(at_ns + 10 * kMs);
+    bench.tell(at_ns + 11 * kMs, core::Event::Kind::path_up, 0);
+    bench.log.on_received(at_ns + 11 * kMs);
+  }
+  bench.tell(20'400 * kMs, core::Event::Kind::path_down, 1);
+  bench.tell(20'400 * kMs, core::Event::Kind::path_down, 2);
+  bench.log.on_received(20'410 * kMs);
+  CHECK_EQUAL(bench.lines().size(), 32u);
+  bench.tell(20'420 * kMs, core::Event::Kind::path_up, 1);
+  bench.tell(20'430 * kMs, core::Event::Kind::path_down, 1, 1);
+  bench.log.on_received(20'450 * kMs);
+  bench.tell(20'460 * kMs, core::Event::Kind::path_up, 1);
+  bench.log.on_received(31'000 * kMs);
+  CHECK_EQUAL(bench.lines().size(), 33u);
+  CHECK(bench.lines()[32].find("path 1 to 10.0.1.2 is up again") != std::string::npos);
+  bench.tell(31'100 * kMs, core::Event::Kind::path_down, 1, 1);
+  bench.log.on_received(31'110 * kMs);
+  CHECK(bench.lines().back().find("datagrams of 1472 bytes do not get through") != std::string::npos);
+}
+
 // Paths that flap do not use up the lines of others.
 TEST(event_log__each_change_gets_its_turn) {
   Bench bench;
