@@ -17,7 +17,7 @@ from transport.cli.plan_assign import by_number
 from transport.plan import routes as files
 from transport.plan.assign import AssignError, PairPlan, assign
 from transport.plan.demand import DemandError, of_file, of_ring, over_ends
-from transport.plan.routes import Routes, RoutesError, merged
+from transport.plan.routes import Routes, RoutesError, merged, read
 
 HOSTS = [f"host{at}" for at in range(8)]
 
@@ -149,6 +149,23 @@ def test_assign__what_cannot_be_planned_is_an_error() -> None:
     ):
         with pytest.raises(AssignError, match=said):
             assign(routes, sent)
+    silent = Routes(("h0>?1", "?1>h1"), {("h0", "h1", 0): (0, 1)})
+    for known in (silent, Routes((), {("h0", "h1", 0): ()})):
+        with pytest.raises(AssignError, match="no link between the hosts is known"):
+            assign(known, {("h0", "h1"): 1})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"links":[],"routes":[["a","b",1e999,[]]]', '"links":["a>b"],"routes":[["a","b",0,[1e999]]]',
+     '"links":["\\ud800"],"routes":[]', '"links":["\\u0000"],"routes":[]',
+     '"links":[],"routes":[],"ports":[["a","b",0,1e999,5]]'],
+)  # fmt: skip
+def test_routes__impossible_values_are_one_line(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "routes.json"
+    file.write_text('{"weft_routes":1,' + text + "}")
+    with pytest.raises(RoutesError, match="is no file of routes: make it with weft plan probe"):
+        read(file)
 
 
 def test_demand__wrong_rows_are_one_line(tmp_path: Path) -> None:

@@ -57,6 +57,13 @@ CHANGES: tuple[tuple[Callable[[dict[str, Any]], object], str], ...] = (
     (lambda plan: plan["jobs"]["a"][0]["ports"].append([0, 1]), "is no plan"),
     (lambda plan: plan["jobs"]["a"][0]["links"][0].append(999), "is no plan"),
     (lambda plan: plan["jobs"].update(a=5), "is no plan"),
+    (lambda plan: plan["jobs"]["a"][0]["links"][0].append(-1), "is no plan"),
+    (lambda plan: plan["jobs"]["a"][0].update(bytes=-5), "is no plan"),
+    (lambda plan: plan["jobs"]["a"][0].update(bytes=10**400), "is no plan"),
+    (lambda plan: plan["jobs"]["a"][0].update(bytes=float("inf")), "is no plan"),
+    (lambda plan: plan["jobs"]["a"][0]["paths"].append(float("inf")), "is no plan"),
+    (lambda plan: plan["jobs"]["a"][0].update(from_address="\0"), "is no plan"),
+    (lambda plan: plan["jobs"]["a"][0].update(from_address="\ud800"), "is no plan"),
 )
 
 

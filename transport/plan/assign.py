@@ -110,6 +110,11 @@ def assign(
     for at, link in enumerate(routes.links):
         before[at] = (base or {}).get(link, 0.0)
     free = _free_links(problem)
+    if not free.any():
+        raise AssignError(
+            "no link between the hosts is known, as when no router answers probes: there is "
+            "nothing to choose between"
+        )
     drawn = _draws(problem)
     peaks = [_peak(problem, one, before, free) for one in drawn]
     bound = _bound(problem, before, free)
@@ -266,6 +271,7 @@ def _free_links(problem: Problem) -> Array:
     free[problem.spare] = False
     if not free.any():
         free[problem.links.ravel()] = True
+        free[problem.spare] = False
     return free
 
 

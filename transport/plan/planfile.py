@@ -16,11 +16,12 @@ from typing import Any
 
 from transport.errors import InvalidArgumentError
 from transport.plan.assign import PATHS_MAX, PairPlan
-from transport.plan.routes import Routes
+from transport.plan.routes import Routes, text
 
 FILE = "plan.json"
 VERSION = 1
 BYTES_MAX = 1 << 28
+BYTES_SENT_MAX = 1 << 62  # of one pair
 STEP_S = 0.05
 PAIR_PATHS_MAX = PATHS_MAX * 64  # 64 pairs of engines: eight engines at each end
 
@@ -96,15 +97,15 @@ def read(file: Path) -> Plan:
         version = found["weft_plan"]
         if version != VERSION:
             raise PlanError(f"{file} is plan version {version!r}, and this weft reads {VERSION}")
-        links = [str(one) for one in found["links"]]
+        links = [text(one) for one in found["links"]]
         jobs = {
-            str(name): tuple(_pair(row, links) for row in rows)
+            text(name): tuple(_pair(row, links) for row in rows)
             for name, rows in found["jobs"].items()
         }
-        return Plan(str(found["fabric"]), jobs)
+        return Plan(text(found["fabric"]), jobs)
     except PlanError:
         raise
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
         raise PlanError(f"{file} is no plan: make it with weft plan assign") from None
 
 
@@ -112,7 +113,11 @@ def _pair(row: Mapping[str, Any], names: Sequence[str]) -> PairPlan:
     paths = tuple(int(one) for one in row["paths"])
     weights = tuple(float(one) for one in row["weights"])
     ports = tuple((int(near), int(far)) for near, far in row["ports"])
-    links = tuple(tuple(names[int(one)] for one in path) for path in row["links"])
+    numbers = [[int(one) for one in path] for path in row["links"]]
+    sent_bytes = int(row["bytes"])
+    if not 0 <= sent_bytes <= BYTES_SENT_MAX or any(one < 0 for path in numbers for one in path):
+        raise ValueError
+    links = tuple(tuple(names[one] for one in path) for path in numbers)
     lengths = {len(paths), len(weights), len(links), *([len(ports)] if ports else [])}
     good_ports = all(0 < one < 65_536 for pair in ports for one in pair)
     good_weights = all(0.0 <= one <= 1.0 for one in weights)
@@ -123,11 +128,11 @@ def _pair(row: Mapping[str, Any], names: Sequence[str]) -> PairPlan:
     ):
         raise ValueError
     return PairPlan(
-        str(row["from"]),
-        str(row["to"]),
-        str(row["from_address"]),
-        str(row["to_address"]),
-        int(row["bytes"]),
+        text(row["from"]),
+        text(row["to"]),
+        text(row["from_address"]),
+        text(row["to_address"]),
+        sent_bytes,
         paths,
         ports,
         weights,

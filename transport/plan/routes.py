@@ -77,7 +77,7 @@ def read(file: Path) -> Routes:
         raise RoutesError(f"{file} is not JSON: {error}") from None
     try:
         return _checked(found, file)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError) as error:
         if isinstance(error, RoutesError):
             raise
         raise RoutesError(f"{file} is no file of routes: make it with weft plan probe") from None
@@ -89,22 +89,31 @@ def _checked(found: Any, file: Path) -> Routes:
         raise RoutesError(
             f"{file} has version {version!r} of routes, and this weft reads {VERSION}"
         )
-    links = tuple(str(one) for one in found["links"])
+    links = tuple(text(one) for one in found["links"])
     of = {}
     for source, target, path, passed in found["routes"]:
         numbers = tuple(int(one) for one in passed)
         if any(not 0 <= one < len(links) for one in numbers):
             raise RoutesError(f"{file}: a route names link {max(numbers)} of {len(links)} links")
-        of[str(source), str(target), int(path)] = numbers
+        of[text(source), text(target), int(path)] = numbers
     ports = {}
     for source, target, path, *pair in found.get("ports", []):
         near, far = (int(one) for one in pair)
         if not (0 < near < 65_536 and 0 < far < 65_536):
             raise RoutesError(f"{file}: ports {near} and {far} are not 1 to 65535")
-        ports[str(source), str(target), int(path)] = near, far
-    addresses = {str(k): str(v) for k, v in found.get("addresses", {}).items()}
-    sick = tuple(str(one) for one in found.get("sick", []))
-    return Routes(links, of, ports, addresses, sick, str(found.get("fabric", "")))
+        ports[text(source), text(target), int(path)] = near, far
+    addresses = {text(k): text(v) for k, v in found.get("addresses", {}).items()}
+    sick = tuple(text(one) for one in found.get("sick", []))
+    return Routes(links, of, ports, addresses, sick, text(found.get("fabric", "")))
+
+
+def text(value: Any) -> str:
+    """The value as a text that can be printed and written; ValueError if it is none."""
+    made = str(value)
+    if "\0" in made:
+        raise ValueError("a text with a zero byte")
+    made.encode()  # JSON may have half of a surrogate pair
+    return made
 
 
 def merged(parts: Sequence[Routes]) -> Routes:
