@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from transport.sim.errors import BadKeyError
-from transport.sim.events import CHANGE
+from transport.sim.events import CHANGE, CHANGES_MAX
 from transport.sim.network import Array, Network
 from transport.sim.program import FOREVER_NS, Operation, Program
 from transport.sim.schema import FAULT_KINDS
@@ -97,7 +97,7 @@ def port_changes(faults: Sequence[Keys], network: Network, hosts: Array, limit_n
     for number, one in enumerate(faults):
         if one["kind"] in NETWORK:
             ports = _ports(one, network, hosts, ("faults", number))
-            rows += _changes(one, ports, network, limit_ns)
+            rows += _changes(one, ports, network, limit_ns, ("faults", number))
     return np.concatenate(rows)
 
 
@@ -124,12 +124,17 @@ def links(network: Network, names: str | Sequence[str], path: tuple[str | int, .
     return np.unique(np.concatenate(found))
 
 
-def _changes(one: Keys, ports: Array, network: Network, limit_ns: int) -> list[Array]:
+def _changes(
+    one: Keys, ports: Array, network: Network, limit_ns: int, path: tuple[str | int, ...]
+) -> list[Array]:
     at_ns = one["at_ns"]
     until_ns = one["until_ns"]
     if one["kind"] == "flapping":
         end_ns = until_ns if until_ns is not None else limit_ns
-        downs = np.arange(at_ns, end_ns, one["flap_ns"])
+        turns = max(-(-(end_ns - at_ns) // one["flap_ns"]), 0)
+        if turns * len(ports) > CHANGES_MAX:
+            raise BadKeyError((*path, "flap_ns"), f"flaps {turns:,} times: give a longer period")
+        downs = at_ns + one["flap_ns"] * np.arange(turns)
         ups = np.minimum(downs + one["flap_ns"] // 2, end_ns)
         both = ((downs, 0), (ups, 1))
         return [_rows(ports, int(when), up=up) for times, up in both for when in times]
@@ -195,6 +200,13 @@ def second_jobs(faults: Sequence[Keys]) -> list[dict[str, Any]]:
         for one in faults
         if one["kind"] == "second_job"
     ]
+
+
+def place_of_second_job(faults: Sequence[Keys], number: int, key: str) -> tuple[str | int, ...]:
+    """The path of a key of second_jobs()[number] in the [[faults]]."""
+    at = [each for each, one in enumerate(faults) if one["kind"] == "second_job"][number]
+    key = "at_ns" if key == "start_ns" else key
+    return ("faults", at, key if key in KEYS_OF["second_job"] else "kind")
 
 
 @dataclass

@@ -352,9 +352,11 @@ def _work(keys: Tables, network: Network, folder: Path) -> work.Work:
                 job = replace(job, hidden=True)
             total = work.bounded(total + len(job.transfers))
         except work.BadWorkError as error:
-            where = ("workload", number, error.key)
+            where: tuple[str | int, ...] = ("workload", number, error.key)
             if number >= len(keys["workload"]):
-                where = ("faults", 0, error.key)
+                where = faults.place_of_second_job(
+                    keys["faults"], number - len(keys["workload"]), error.key
+                )
             raise BadKeyError(where, error.text) from None
         jobs.append((str(own["name"] or own["pattern"]), job, hosts, own))
     return work.place(jobs, keys["seed"])
