@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,17 @@ import numpy as np
 import pytest
 
 from bench.lib.diagnosis_hosts import Shape, host_file
+from transport.cli import diagnose_live
 from transport.diagnose.diagnosis import Diagnosis
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
-from transport.diagnose.live import collector
-from transport.diagnose.live.collector import UNSEEN, VERDICTS, Collector, append
+from transport.diagnose.live import claim, collector
+from transport.diagnose.live.collector import UNSEEN, Collector
 from transport.diagnose.live.merge import merged
 from transport.diagnose.live.metrics import FINDINGS_MAX, METRICS, Verdicts, markdown
 from transport.diagnose.live.pauses import Pauses
-from transport.diagnose.live.share import HostFile
+from transport.diagnose.live.share import HostFile, write
+from transport.diagnose.live.verdicts import FILE, append, reported
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = Shape(32, iterations=12, sent_rows=256)
@@ -299,16 +303,67 @@ def test_notes__are_told_once_whatever_their_numbers() -> None:
 def test_verdicts__are_lines_of_json(tmp_path: Path) -> None:
     collector = Collector()
     append(tmp_path, [])
-    assert not (tmp_path / VERDICTS).exists()
+    assert not (tmp_path / FILE).exists()
     for interval in (1, 2):
         append(tmp_path, collector.step(hosts(interval, slow_rank=9)))
     append(tmp_path, collector.step(waiting(3, 13, 600)))
-    lines = [json.loads(line) for line in (tmp_path / VERDICTS).read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / FILE).read_text().splitlines()]
     assert [(one["event"], one["class"], one["incident"]) for one in lines] == [
         ("suspicion", "non_communication_slow", 1),
         ("finding", "non_communication_slow", 1),
         ("finding", "non_communication_hang", 2),
     ]
+
+
+def test_verdicts__say_what_was_reported_and_has_not_ended(tmp_path: Path) -> None:
+    collector = Collector()
+    for interval in (1, 2):
+        append(tmp_path, collector.step(hosts(interval, slow_rank=9)))
+    place = ("non_communication_slow", "rank", "rank 9")
+    with (tmp_path / FILE).open("a") as file:
+        file.write('[\n{"class": 3}\n7\n\xff\n' + "[" * 10_000 + "\n")
+    assert reported(tmp_path, 0) == {place}
+    assert reported(tmp_path, time.time_ns() + 60 * SECOND_NS) == set()
+    append(tmp_path, collector.step(hosts(3)))
+    for interval in range(4, 4 + UNSEEN):
+        append(tmp_path, collector.step(hosts(interval)))
+    assert reported(tmp_path, 0) == set()
+    (tmp_path / FILE).unlink()
+    os.mkfifo(tmp_path / FILE)
+    with pytest.raises(OSError, match="No such device"):
+        append(tmp_path, collector.step(waiting(9, 13, 600)))
+    assert reported(tmp_path, 0) == set()
+
+
+def test_live__a_collector_that_takes_over_acts_on_open_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The collector before died when the fault began, and reported nothing."""
+    monkeypatch.setattr(diagnose_live, "STALE_S_MIN", 0.5)
+    (tmp_path / claim.NAME).write_text('{"weft_collector":["other",4711,99],"turn":7}')
+    given = {"share": tmp_path, "collect": True, "window_s": 60.0, "iterations": 30, "job": None,
+             "patience_s": 300.0, "interval_s": 0.05, "on_finding": "drain", "act": False,
+             "action_s": 60.0, "listen": None}  # fmt: skip
+    live = diagnose_live.Live(None, None, given, None)
+
+    def step(interval: int) -> str:
+        for host in hosts(interval, slow_rank=9):
+            write(tmp_path, host)
+        live.step()
+        printed = capfd.readouterr()
+        return printed.out + printed.err
+
+    assert "another collector judges this share" in step(1)
+    text = step(2)
+    assert ("incident 1:" in text, "would run" in text) == (True, False)
+    assert not (tmp_path / FILE).exists()
+    time.sleep(0.6)
+    text = step(3) + step(4)
+    assert text.count("would run for incident 1: drain") == 1
+    assert [json.loads(one)["event"] for one in (tmp_path / FILE).read_text().splitlines()] == [
+        "finding"
+    ]
+    assert "would run" not in step(5)
 
 
 def test_clocks__hosts_that_are_hours_off_are_named() -> None:

@@ -8,6 +8,7 @@ import os
 import select
 import signal
 import socket
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,12 +28,13 @@ from transport.diagnose.live.action import Action
 from transport.diagnose.live.agent import Agent
 from transport.diagnose.live.apart import Apart
 from transport.diagnose.live.claim import Claim
-from transport.diagnose.live.collector import Collector, Event, append
+from transport.diagnose.live.collector import Collector, Event
 from transport.diagnose.live.follow import Follower
 from transport.diagnose.live.host import Host
 from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.sources import Gpus, Interfaces, Stacks
 from transport.diagnose.live.summary import Summary
+from transport.diagnose.live.verdicts import append, reported
 from transport.live.signals import Signals
 from transport.plan.routes import Routes
 from transport.trace.store import TraceExtraError
@@ -40,6 +42,8 @@ from transport.trace.text import printable
 
 STALE_INTERVALS = 4  # a host's file that did not change for so many intervals is stale
 STALE_S_MIN = 10.0
+# A finding of another collector counts as acted on for so long, if its end was never reported.
+REPORTED_NS = 3_600_000_000_000
 NOTHING_JUDGED = 2  # exit status
 NICE = 10  # ranks that want its core go first
 
@@ -86,17 +90,25 @@ def _folder(folder: Path | None, given: dict[str, Any]) -> Path | None:
         raise click.UsageError("Missing argument 'DIR': give it, or set WEFT_TRACE")
     where = Path(named)
     # The job may start later, and then makes the last component of the folder itself.
-    if not where.is_dir() and not where.absolute().parent.is_dir():
+    if not is_folder(where) and not is_folder(where.absolute().parent):
         raise click.UsageError(
             f"{where} is not a folder, and there is no {where.parent}: give the folder of traces"
         )
     return where
 
 
+def is_folder(path: Path) -> bool:
+    """Whether it is a folder that can be seen; unlike Path.is_dir(), False if the disk fails."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def _made(share: Path) -> None:
-    if share.is_dir():
+    if is_folder(share):
         return
-    if share.exists():
+    if os.path.exists(share):
         raise click.UsageError(f"--share: {share} is not a folder")
     try:
         share.mkdir(parents=True, exist_ok=True)
@@ -147,6 +159,7 @@ class Live:
             self.action = Action(given["on_finding"], given["act"], given["action_s"])
         self.listen = None if given["listen"] is None else address(given["listen"])
         self._problems: dict[str, str] = {}
+        self._acted = False  # whether this collector acted in the last interval
 
     def run(self, count: int | None, interval_s: float) -> int:
         os.nice(NICE)
@@ -200,10 +213,11 @@ class Live:
     def step(self) -> None:
         """One interval: reads traces, writes the summary, judges all summaries, reports changes."""
         mine = self._read()
-        if self.share is not None and not self.share.is_dir():
+        if self.share is not None and not is_folder(self.share):
             # The share is not created again: if its file system was unmounted, that would fill the
             # host's own disk.
-            self._problem("share", f"{self.share} is gone: no host is judged until it is back")
+            gone = f"{self.share} is gone, or cannot be read: no host is judged until it is back"
+            self._problem("share", gone)
             return
         self._problem("share", "")
         if mine is not None and self.share is not None:
@@ -224,11 +238,35 @@ class Live:
         self.say_all([f"note: {line}" for line in self.collector.notes])
         for event in events:
             self._tell(event)
-        if self.share is not None and self.acts:
-            share = self.share
-            self._written("verdicts", lambda: append(share, events))
+        self._act(events)
         if self.action is not None:
             self.say_all(self.action.poll())
+
+    def _act(self, events: list[Event]) -> None:
+        """Appends the verdicts and runs commands, unless another collector of the share does."""
+        if not self.acts:
+            self._acted = False
+            return
+        if not self._acted:
+            events = [*self._taken_over(events), *events]
+            self._acted = True
+        if self.share is not None:
+            share, all_of = self.share, events
+            self._written("verdicts", lambda: append(share, all_of))
+        if self.action is not None:
+            for event in events:
+                self.say_all(self.action.tell(event))
+
+    def _taken_over(self, events: list[Event]) -> list[Event]:
+        """Open findings on which no collector has acted, as the one before was gone by then."""
+        assert self.collector is not None
+        told = {event.incident.number for event in events if event.what == "finding"}
+        left = {key: one for key, one in self.collector.incidents.items()
+                if one.told_certain and one.number not in told}  # fmt: skip
+        if not left or self.share is None:
+            return []
+        known = reported(self.share, time.time_ns() - REPORTED_NS)
+        return [Event("finding", one) for key, one in left.items() if key not in known]
 
     def _why_nothing(self) -> str:
         """Why the first interval had nothing to judge."""
@@ -240,7 +278,7 @@ class Live:
                 f"{over} traces in {self.folder} have ended, so they are not judged again (weft "
                 f"diagnose {self.folder} does that): waiting for a running job"
             )
-        if not Path(self.folder).is_dir():
+        if not is_folder(Path(self.folder)):
             return f"there is no folder {self.folder} yet: waiting for a job that makes it"
         return f"there are no traces in {self.folder} yet: waiting for them"
 
@@ -274,8 +312,6 @@ class Live:
         else:
             lines = report.lines_of(one, self.folder)
             click.echo("\n".join([f"incident {number}: {lines[0]}", *lines[1:]]))
-        if self.action is not None and self.acts:
-            self.say_all(self.action.tell(event))
 
     def _written(self, what: str, write: Callable[[], object]) -> None:
         """Writes into the share. A failure prints a line when it begins, and diagnosis goes on."""

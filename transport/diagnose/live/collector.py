@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,8 +30,7 @@ JUDGED_WINDOWS = 8  # at least so many of the last iterations are judged in each
 INCIDENTS_MAX = 256
 NOTES_MAX = 10_000
 NUMBER = re.compile(r"\b\d+(\.\d+)?\b")
-VERDICTS = "verdicts.jsonl"
-VERDICTS_BYTES_MAX = 16 << 20
+Key = tuple[str, str, str]  # class, kind and name of the place
 HANGS = ("communication_hang", "non_communication_hang", "crash", "mismatch")
 
 
@@ -82,7 +79,7 @@ class Collector:
     settings: Settings = field(default_factory=Settings)
     job: str | None = None
     pauses: Pauses = field(default_factory=lambda: Pauses(UNTAUGHT_NS))
-    incidents: dict[tuple[str, str, str], Incident] = field(default_factory=dict)
+    incidents: dict[Key, Incident] = field(default_factory=dict)
     latest: Diagnosis | None = None
     notes: list[str] = field(default_factory=list)
     intervals: int = 0
@@ -197,15 +194,3 @@ class Collector:
                 events.append(Event("ended", known))
                 del self.incidents[key]
         return events
-
-
-def append(folder: Path, events: Sequence[Event]) -> None:
-    """Appends events to the file of verdicts; a full file is first renamed to *.before."""
-    if not events:
-        return
-    file = folder / VERDICTS
-    if file.exists() and file.stat().st_size > VERDICTS_BYTES_MAX:
-        file.replace(file.with_name(VERDICTS + ".before"))
-    text = "".join(json.dumps(one.as_json()) + "\n" for one in events)
-    with file.open("a", encoding="utf-8") as out:
-        out.write(text)
