@@ -168,6 +168,39 @@ def test_diagnose__errors_end_with_2_and_options_of_live_are_refused(tmp_path: P
     assert (done.exit_code, "--interval needs --live: add it" in done.output) == (2, True)
 
 
+@pytest.mark.parametrize("live", [(), ("--live", "--count", "2", "--interval", "0.1")])
+def test_diagnose__output_that_cannot_be_written_is_no_finding(
+    tmp_path: Path, live: tuple[str, ...]
+) -> None:
+    """A full disk, and a pipe whose reader has gone: both end with 2 and one line."""
+    words = ["diagnose", *live, str(traced(tmp_path))]
+    if live:
+        words += ["--json", "/dev/full", "--on-finding", "true"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", MAIN, *words], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith("weft: ")
+    assert "Traceback" not in done.stderr
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, *words], stdout=writer, stderr=subprocess.PIPE, text=True
+    )
+    os.close(writer)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
+def test_cli__a_closed_standard_error_is_no_place_for_other_files() -> None:
+    code = (
+        "import os, sys; os.close(2); from transport.cli import main; sys.argv = ['weft', '-h']\n"
+    )
+    code += "try: main()\nexcept SystemExit: print(os.readlink('/proc/self/fd/2'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "/dev/null"
+
+
 def test_diagnose__iterations_that_became_longer_are_noted(tmp_path: Path) -> None:
     """All ranks compute twice as long from step 3 on, so no rank is slower than others."""
     slow = [{"kind": "straggler", "rank": rank, "at_step": 4, "compute_factor": 3}
@@ -198,6 +231,7 @@ def test_faults__wrong_ones_are_one_line_that_names_the_file(
     assert f"{file}: {said}" in done.output.splitlines()[-1]
 
 
+MAIN = "from transport.cli import main; main()"
 RING = """
 import os, sys, time
 from transport import Endpoint
@@ -295,6 +329,14 @@ def test_sim__notes_faults_that_begin_after_its_end(tmp_path: Path) -> None:
         (
             "[[faults]]\nkind = 'flapping'\nlink = 'leaf0-spine0'\nat_ns = 9\nuntil_ns = 9\n",
             "must be later",
+        ),
+        (
+            "[[faults]]\nkind = 'flapping'\nlink = 'leaf0-spine0'\nflap_ns = 2\n",
+            "faults.0.flap_ns: flaps 500,000,000 times: give a longer period",
+        ),
+        (
+            "[[faults]]\nkind = 'second_job'\nhosts = '0-3'\nrepeats = 9_999_999\n",
+            "faults.toml: faults.0.",
         ),
         ("seed = 4\n", "must have [[faults]] tables only"),
         ("[[faults]\n", "is not TOML"),

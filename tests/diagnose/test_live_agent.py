@@ -11,11 +11,13 @@ import pytest
 
 from tests.diagnose.grown import agent, followed
 from tests.diagnose.support import traced
-from tests.trace.writer import message, rank_of
+from tests.trace.writer import communicator, message, operation, rank_of
+from transport.diagnose.facts import facts_of
 from transport.diagnose.live.claim import NAME, Claim
 from transport.diagnose.live.collector import Collector
 from transport.diagnose.live.columns import Table
 from transport.diagnose.live.turns import Turns, aligned
+from transport.trace import open_store
 from transport.trace.layout import HEADER
 
 HOUR_NS = 3600 * 10**9
@@ -72,6 +74,57 @@ def test_agent__holes_of_a_trace_are_said_and_the_rest_is_judged(tmp_path: Path)
         assert collector.step([said]) == []
         assert collector.latest is not None
         assert any("file 1 is missing" in note for note in collector.notes) == (interval == 0)
+
+
+def test_agent__a_file_of_the_future_hides_no_job(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    now_ns = time.monotonic_ns()
+    message(process, 1, 0, 100, now_ns - 3_000, now_ns, sends=1)
+    process.ended = False
+    process.write()
+    (tmp_path / "left over.trace").touch()
+    later = rank_of(tmp_path, 1, 2)  # its clock was set back after it wrote this file
+    message(later, 1, 0, 100, now_ns - 3_000, now_ns, sends=1)
+    future_s = time.time() + 3600
+    for file in (tmp_path / "left over.trace", later.write()):
+        os.utime(file, (future_s, future_s))
+    one = agent(tmp_path)
+    one.follower.window_ns = 60 * 10**9
+    assert [process["rank"] for process in one.step().processes] == [0, 1]
+
+
+def test_agent__copies_of_traces_are_read_once(tmp_path: Path) -> None:
+    file = rank_of(tmp_path, 0, 1).write()
+    one = agent(tmp_path)
+    one.step()
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / file.name).write_bytes(file.read_bytes())
+    before = one.follower.bytes
+    (line,) = one.step().notes
+    assert line == f"{tmp_path / 'copy' / file.name} is a copy of {file}: left out"
+    assert (one.follower.bytes, one.step().notes) == (before, [])
+
+
+def test_agent__impossible_counts_spoil_nothing_else(tmp_path: Path) -> None:
+    """A wait for the GPU of 2^64 - 1 ns, and 2^32 - 1 segments."""
+    now_ns = time.monotonic_ns()
+    for rank in (0, 1):
+        one = rank_of(tmp_path, rank, 2)
+        comm = communicator(one, 7, rank, 2)
+        one.new("connection", now_ns - 9_000, pair=77, peer="10.0.0.9:1", flows=1, paths=1)
+        op = operation(one, comm, "AllReduce", now_ns - 9_000, now_ns - 8_000)
+        values = {"operation": op, "communicator": comm, "peer": 1 - rank, "sends": 0}
+        id_ = one.new("channel", now_ns - 9_000, channel=0, **values)
+        one.put("channel_end", id_, now_ns - 8_000, messages=1, steps=1, gpu_wait_ns=2**64 - 1)
+        message(one, 2, 0, 100, now_ns - 9_000, now_ns - 8_000, sends=1, channel_id=id_)
+        one.new("stripe", now_ns - 8_000, connection=2, message=0, sends=1, bytes=100,
+                segments=2**32 - 1, path_0=255)  # fmt: skip
+        one.write()
+    said = agent(tmp_path).step()
+    assert (len(said.processes), len(said.tables["calls"]["id"])) == (2, 2)
+    with open_store(tmp_path) as store:
+        facts = facts_of(store)
+    assert facts.calls["gpu_wait_ns"].tolist() == [0, 0]
 
 
 def test_agent__says_for_how_long_a_process_has_called_nothing(tmp_path: Path) -> None:
@@ -148,6 +201,19 @@ def test_claim__a_stale_or_damaged_one_is_taken_over(tmp_path: Path) -> None:
     # A collector that takes a claim over holds it only from the next interval on, as another
     # collector may have taken it at the same time.
     assert held == [False, True, False, True]
+
+
+@pytest.mark.parametrize("text", ["[" * 4_096, '{"weft_collector":["a",1e999,1]}', None])
+def test_claim__a_hostile_one_is_held_by_nobody(tmp_path: Path, text: str | None) -> None:
+    """None: a pipe, which nobody may wait for."""
+    if text is None:
+        os.mkfifo(tmp_path / NAME)
+    else:
+        (tmp_path / NAME).write_text(text)
+    late = Claim(tmp_path, -1.0)
+    for _ in range(2):
+        assert len(late.step()) <= 1
+    assert late.holds
 
 
 def test_claim__of_a_dead_process_of_this_host_is_taken_over(tmp_path: Path) -> None:

@@ -175,3 +175,54 @@ def test_share__columns_that_lie_are_refused(tmp_path: Path) -> None:
         lengths = (len(body) - len(data) + columns.HEAD.size + size, len(body), zlib.crc32(body))
         with pytest.raises(columns.ColumnsError):
             parse(columns.HEAD.pack(columns.MAGIC, *lengths) + body)
+
+
+def _packed(text: bytes) -> bytes:
+    """A file with a right checksum and this text where JSON is expected."""
+    return columns.HEAD.pack(columns.MAGIC, len(text), len(text), zlib.crc32(text)) + text
+
+
+def _retold(file: Path, **changes: Any) -> bytes:
+    meta, tables = columns.unpack(file.read_bytes(), 1 << 30)
+    return columns.pack({**meta, **changes}, tables)
+
+
+def _strange(file: Path, what: str) -> None:
+    """Replaces a summary by what somebody who can write into the share may put there."""
+    meta, _ = columns.unpack(file.read_bytes(), 1 << 30)
+    one = meta["processes"][0]
+    file_before = file.with_name("before")
+    file.rename(file_before)
+    match what:
+        case "nested":
+            file.write_bytes(_packed(b"[" * 100_000))
+        case "many rows":
+            file.write_bytes(_packed(b'{"columns":[["calls.process","<i8",%d]]}' % 2**70))
+        case "real indexes":
+            text = b'{"texts":{"calls.kind":["p2p"]},"columns":[["calls.kind","<f8",0]]}'
+            file.write_bytes(_packed(text))
+        case "no text":
+            text = b'{"texts":{"calls.kind":[7]},"columns":[["calls.kind","<i4",0]]}'
+            file.write_bytes(_packed(text))
+        case "surrogate":
+            file.write_bytes(_retold(file_before, processes=[{**one, "host": "h\ud800"}]))
+        case "processes":
+            most = [{**one, "number": at} for at in range(5_000)]
+            file.write_bytes(_retold(file_before, processes=most))
+        case "pipe":
+            os.mkfifo(file)
+        case "endless":
+            file.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("what", ["nested", "many rows", "real indexes", "no text", "surrogate",
+                                  "processes", "pipe", "endless"])  # fmt: skip
+def test_share__a_hostile_file_leaves_out_its_host_only(tmp_path: Path, what: str) -> None:
+    (file, *_) = written(tmp_path)
+    _strange(file, what)
+    hosts, lines = Share(tmp_path, STALE_S).read()
+    assert (len(hosts), len(lines)) == (3, 1)
+    assert lines[0].startswith(file.name)
+    made = Collector()
+    made.step(hosts)
+    assert (made.latest is not None, made.notes) == (True, made.notes)

@@ -99,4 +99,17 @@ def invoke(arguments: list[str] | None = None) -> int:
 
 def main() -> None:
     """The entry point of the `weft` console script."""
+    _open_standard_files()
     sys.exit(invoke())
+
+
+def _open_standard_files() -> None:
+    """Opens /dev/null for standard files that are closed, so that no other file takes their place.
+
+    Otherwise a command that weft runs would print into that file.
+    """
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,6 +107,12 @@ def failing_with_2() -> Iterator[None]:
         raise
     except click.ClickException as error:
         raise Failure(error.format_message()) from None
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        # Python must not fail again when it flushes standard output at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise Failure(f"cannot write the verdicts: {error.strerror}") from None
 
 
 def refuse_live_options() -> None:

@@ -36,7 +36,7 @@ SELECT o.process, o.id, m.comm_id, m.rank, m.ranks, coalesce(o.function, '') AS 
   coalesce(p.arrival_ns, -1) AS arrival_ns,
   CASE WHEN p.open > 0 THEN -1 ELSE coalesce(p.end_ns, o.end_ns, -1) END AS end_ns,
   coalesce(o.algorithm, '') ILIKE '%tree%' OR o.function IN ('Broadcast', 'Reduce') AS relays,
-  coalesce(p.gpu_wait_ns, 0)::BIGINT AS gpu_wait_ns
+  coalesce(TRY_CAST(p.gpu_wait_ns AS BIGINT), 0) AS gpu_wait_ns
 FROM operations o JOIN comms m ON m.process = o.process AND m.id = o.comm
 LEFT JOIN part p ON p.process = o.process AND p.operation = o.id
 ORDER BY o.process, o.begin_ns, o.id
@@ -467,7 +467,7 @@ def _samples(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, 
 
 def _sent(store: Store, numbers: dict[int, int]) -> dict[str, Array]:
     """Segments sent on each path over time: segments of a stripe times the path's part of them."""
-    shares = ", ".join(f"segments * coalesce(path_{at}, 0) / 255.0" for at in range(32))
+    shares = ", ".join(f"segments::DOUBLE * coalesce(path_{at}, 0) / 255.0" for at in range(32))
     sql = f"""
       WITH part AS (
         SELECT process, connection, end_ns AS time_ns, segments,

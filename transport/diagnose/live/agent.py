@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 from transport.diagnose.live.columns import Table
 from transport.diagnose.live.follow import Follower, Trace
+from transport.diagnose.live.layout import PROCESSES_MAX
 from transport.diagnose.live.share import HostFile
 from transport.diagnose.live.summary import Summary
 from transport.trace.folder import number
 from transport.trace.gather import missing
 
-PROCESSES_MAX = 4_096  # at most so many traces of a host are followed
 GONE_NS = 600_000_000_000  # a process that is gone for so long is forgotten
 
 

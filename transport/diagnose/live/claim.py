@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from transport.diagnose import alive
-from transport.diagnose.live.columns import write_at_once
+from transport.diagnose.live.columns import read_file, write_at_once
 
 NAME = "weft-collector.json"
 BYTES_MAX = 4_096
@@ -84,8 +84,7 @@ class Claim:
 
     def _read(self) -> bytes | None:
         try:
-            with self.file.open("rb") as file:
-                return file.read(BYTES_MAX)
+            return read_file(self.file, BYTES_MAX)
         except FileNotFoundError:
             return None
 
@@ -124,5 +123,5 @@ def _holder(data: bytes) -> list[Any]:
     try:
         host, pid, ticks = json.loads(data)["weft_collector"]
         return [str(host), int(pid), int(ticks)]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return []

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Mapping
@@ -101,7 +103,9 @@ def unpack(data: bytes, bytes_max: int) -> tuple[dict[str, Any], dict[str, Table
             at += arrays[key].nbytes
         return meta, _tables(arrays, meta["texts"])
     # Even with a correct checksum, the JSON may have another structure.
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (
+        AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
+    ) as error:  # fmt: skip
         raise ColumnsError(f"damaged or incomplete ({type(error).__name__})") from None
 
 
@@ -110,6 +114,8 @@ def _tables(arrays: Mapping[str, Array], texts: Mapping[str, list[str]]) -> dict
     for key, column in arrays.items():
         table, _, name = key.partition(".")
         if key in texts:
+            for one in texts[key]:
+                one.encode()  # JSON may have half of a surrogate pair, or no text at all
             names = np.array([*texts[key], ""], object)[:-1]
             if len(column) and not 0 <= int(column.min()) <= int(column.max()) < len(names):
                 raise ColumnsError(f"column {key} refers to a text that the file lacks")
@@ -119,6 +125,14 @@ def _tables(arrays: Mapping[str, Array], texts: Mapping[str, list[str]]) -> dict
         if len({len(column) for column in columns.values()}) > 1:
             raise ColumnsError(f"the columns of {table} differ in length")
     return tables
+
+
+def read_file(path: Path, bytes_max: int) -> bytes:
+    """The bytes of a regular file, bytes_max + 1 at most; OSError if it is none, as a pipe."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is not a file")
+        return file.read(bytes_max + 1)
 
 
 def write_at_once(file: Path, data: bytes) -> None:

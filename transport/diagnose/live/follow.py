@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,7 +90,7 @@ class Follower:
 
     def __init__(self, folder: Path, window_ns: int, host: str = "") -> None:
         self.host = host
-        self._foreign: set[Path] = set()
+        self._left_out: set[Path] = set()
         self.folder = folder
         self.window_ns = window_ns
         self.traces: dict[tuple[str, ...], Trace] = {}
@@ -105,11 +106,12 @@ class Follower:
         there = self._listed()
         for path in [one for one in self._files if one not in there]:
             del self._files[path]
-        self._foreign &= there.keys()
+        self._left_out &= there.keys()
         left = READ_BYTES_MAX
         # The age of a file counts from the newest file, not from now, so that a job that has hung
         # for long is still read.
-        newest_s = max((written_s for _, written_s in there.values()), default=0.0)
+        written = [written_s for size, written_s in there.values() if size >= HEADER.size]
+        newest_s = max(written, default=0.0)
         for path, (size, written_s) in sorted(there.items()):
             file = self._files.get(path)
             if file is None:
@@ -133,7 +135,9 @@ class Follower:
                 except OSError:
                     continue  # it was removed meanwhile
                 if stat.S_ISREG(status.st_mode):
-                    found[Path(place, name)] = (status.st_size, status.st_mtime)
+                    # A clock that was set may have left times in the future.
+                    written_s = min(status.st_mtime, time.time())
+                    found[Path(place, name)] = (status.st_size, written_s)
         return found
 
     def _cannot_list(self, error: OSError) -> None:
@@ -142,7 +146,7 @@ class Follower:
 
     def _begun(self, path: Path, age_s: float) -> _File | None:
         """Begins to follow a file; None if it is old, incomplete, of another host, or no trace."""
-        if path in self._foreign or age_s > self.window_ns / 1e9:
+        if path in self._left_out or age_s > self.window_ns / 1e9:
             return None
         try:
             with path.open("rb") as stream:
@@ -160,13 +164,18 @@ class Follower:
         named = NAME.fullmatch(path.name)
         identity = header.identity
         if self.host and identity.get("host", "") != self.host:
-            self._foreign.add(path)
+            self._left_out.add(path)
             return None
         key = (named[1] if named else path.name,
                *(identity.get(name, "") for name in ("host", "pid", "start_ticks")))  # fmt: skip
         files = ProcessFiles(key[0], identity)
         ahead_ns = self.ahead_ns.setdefault(files.clock, header.realtime_ahead_ns)
         trace = self.traces.setdefault(key, Trace(files, ahead_ns))
+        known = trace.files.paths.get(header.number)
+        if known is not None and known[0] != path and known[0] in self._files:
+            self._say(f"{path} is a copy of {known[0]}: left out")
+            self._left_out.add(path)
+            return None
         trace.files.paths[header.number] = (path, header)
         file = _File(path, head[: header.bytes], trace, header.bytes)
         self._files[path] = file

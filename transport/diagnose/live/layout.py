@@ -8,6 +8,8 @@ import numpy as np
 
 from transport.diagnose.live.columns import Table
 
+PROCESSES_MAX = 4_096  # at most so many traces of a host are followed
+
 _INT, _ID, _REAL, _TEXT, _FLAG = "i8", "u8", "f8", "O", "?"
 _CALLS = ("process", "id", "rank", "ranks", "sequence", "count", "root", "begin_ns", "arrival_ns",
           "end_ns", "turn", "gpu_wait_ns")  # fmt: skip

@@ -11,8 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from transport.diagnose.live.columns import ColumnsError, Table, pack, unpack, write_at_once
-from transport.diagnose.live.layout import TABLES, typed
+from transport.diagnose.live.columns import (
+    ColumnsError,
+    Table,
+    pack,
+    read_file,
+    unpack,
+    write_at_once,
+)
+from transport.diagnose.live.layout import PROCESSES_MAX, TABLES, typed
 
 VERSION = 4
 NAME = re.compile(r"weft-host-([A-Za-z0-9._-]{1,100})\.summary")
@@ -82,12 +89,14 @@ def parse(data: bytes) -> HostFile:
             if tables[name][one].dtype != np.dtype(kind):
                 raise ColumnsError(f"the column {name}.{one} has another type")
     try:
+        if len(meta["processes"]) > PROCESSES_MAX:
+            raise ColumnsError(f"it lists more than {PROCESSES_MAX} processes")
         processes = [_process(one) for one in meta["processes"]]
         evidence = [_evidence(one) for one in meta["evidence"]]
         if not isinstance(meta["notes"], list):
             raise TypeError
-        notes = [str(one)[:TEXT_MAX] for one in meta["notes"]]
-        made = HostFile(str(meta["host"]), _whole(meta["sequence"]), _whole(meta["read_ns"]),
+        notes = [_text(one) for one in meta["notes"]]
+        made = HostFile(_text(meta["host"]), _whole(meta["sequence"]), _whole(meta["read_ns"]),
                         processes, evidence, notes, tables)  # fmt: skip
         numbers = {one["number"] for one in processes}
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
@@ -102,7 +111,7 @@ def parse(data: bytes) -> HostFile:
 def _process(said: Mapping[str, Any]) -> dict[str, Any]:
     """Converts the values to their types; KeyError, TypeError or ValueError if one is wrong."""
     ended = said["ended"]
-    made: dict[str, Any] = {name: str(said.get(name, ""))[:TEXT_MAX] for name in (
+    made: dict[str, Any] = {name: _text(said.get(name, "")) for name in (
         "trace", "host", "job", "start_ticks", "clock_name", "damage")}  # fmt: skip
     state = said.get("state")
     for name, most in (("number", INT32_MAX), ("pid", INT32_MAX), ("attempt", INT32_MAX),
@@ -113,6 +122,13 @@ def _process(said: Mapping[str, Any]) -> dict[str, Any]:
         made[name] = None if said[name] is None else _whole(said[name], most)
     made["state"] = None if state is None else str(state)[:1]
     return made | {"ended": None if ended is None else bool(ended), "whole": bool(said["whole"])}
+
+
+def _text(value: Any, most: int = TEXT_MAX) -> str:
+    """The first characters; ValueError for half of a surrogate pair, which JSON may have."""
+    made = str(value)[:most]
+    made.encode()
+    return made
 
 
 def _whole(value: Any, most: int = (1 << 63) - 1) -> int:
@@ -127,9 +143,9 @@ def _evidence(said: Mapping[str, Any]) -> dict[str, Any]:
     number = said.get("process")
     made = {
         "process": None if number is None else _whole(number, INT32_MAX),
-        "kind": str(said["kind"]),
-        "text": str(said["text"])[:TEXT_MAX],
-        "stack": str(said.get("stack", ""))[:STACK_MAX],
+        "kind": _text(said["kind"]),
+        "text": _text(said["text"]),
+        "stack": _text(said.get("stack", ""), STACK_MAX),
     }
     made |= {name: _whole(said.get(name, 0)) for name in ("since_ns", "readings", "ns")}
     share = float(said.get("share", 0.0))
@@ -208,7 +224,7 @@ class Share:
                 return seen
             if status.st_size > FILE_BYTES_MAX:
                 raise ColumnsError(f"{status.st_size} bytes are too many for a summary")
-            found = parse(path.read_bytes())
+            found = parse(read_file(path, FILE_BYTES_MAX))
         except OSError as error:
             seen.problem = f"{path.name} cannot be read: {error.strerror}: left out"
             return seen

@@ -48,7 +48,7 @@ KINDS = {
 QUICK_EVERY = 16  # messages whose numbers are multiples of this are compared between clocks
 QUICK_MAX = 500
 
-_SHARES = ", ".join(f"segments * coalesce(path_{at}, 0) / 255.0" for at in range(32))
+_SHARES = ", ".join(f"segments::DOUBLE * coalesce(path_{at}, 0) / 255.0" for at in range(32))
 SENT = f"""
 WITH part AS (
   SELECT process, connection, end_ns // ? * ? AS time_ns, segments,
@@ -130,7 +130,11 @@ class Summary:
         self.calls_max = most_calls(len(traces), max(worlds, default=0))
         finals: dict[int, Array] = {}
         before_ns: dict[int, int] = {}
-        made = _asked(traces, self.pending, self.bucket_ns)
+        try:
+            made = _asked(traces, self.pending, self.bucket_ns)
+        except Exception:  # a damaged record: without it the next step works again
+            self.pending = {number: Pending() for number in traces}
+            raise
         for number, trace in traces.items():
             finals[number] = _settle(self.pending[number], trace.last_ns - self.late_ns)
             before_ns[number] = trace.last_ns - self.late_ns + trace.ahead_ns
