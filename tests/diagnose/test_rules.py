@@ -200,7 +200,7 @@ def paths_with(rtt_ns: list[list[float]]) -> Paths:
     ends = np.array([[one, one + 1, 0] for one in range(4)])
     rtt = np.array(rtt_ns)
     nothing = np.zeros_like(rtt)
-    return Paths(ends, nothing, nothing, nothing, nothing, nothing, rtt, [()] * 4, ())
+    return Paths(ends, nothing, nothing, nothing, nothing, nothing, rtt, [()] * 4, (), [()] * 4)
 
 
 LOSSY = np.array([True, False, False, False])

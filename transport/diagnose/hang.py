@@ -22,6 +22,7 @@ Array = NDArray[Any]
 QUIET_PAUSES = 2.0
 QUIET_SHARE = 0.5  # a silent process has recorded nothing for this share of the standstill, too
 STARTED = 3  # a job with so many iterations has left its first one behind
+LAG_SHARE = 0.5  # a process with a smaller part of the messages of others has another role
 PAIRS_MIN = 3  # with fewer connections, both ends of one could be behind
 PEER_DEAD = 5  # a status of connections, as in native/core/status.h
 DEAD_QUERY = "SELECT process, peer, end_ns FROM connections WHERE status = 5"
@@ -81,7 +82,8 @@ def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
     """The standstill, if a process made no progress for longer than an iteration; else None.
 
     The trace of a program without NCCL has no open call. Then a process must have fallen silent
-    before the others, or must be out of reach of a peer.
+    before the others, must be out of reach of a peer, or its messages must be behind those of all
+    others.
     """
     calls, edges = facts.calls, facts.edges
     # Progress: operations that begin, that end, and messages that start or arrive.
@@ -111,6 +113,8 @@ def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
         return Standstill(int(last[calls["process"][open_]].min()), open_, longest_ns, later_ns)
     found = Standstill(int(times.max()), open_, longest_ns, later_ns)
     shown = _quiet(facts, found) or complaints(facts, found.since_ns - longest_ns)
+    if not shown and facts.end_ns - found.since_ns > QUIET_PAUSES * longest_ns:
+        shown = any(one.ended is False for one in facts.processes) and lagging(facts) is not None
     return found if shown else None
 
 
@@ -201,7 +205,7 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
             "non_communication_hang", Place("rank", names, ranks), stand.since_ns, facts.end_ns,
             0.95 if certain else 0.6, certain,
             f"{len(there)} of {len(expected)} ranks wait in {function} number "
-            f"{number}, and {names} did not call it, although it waits in no other operation. "
+            f"{number}, and {names} did not call it, and it waits in no other operation. "
             f"Nothing has happened for {paused_ns / 1e6:.1f} ms.",
             OPEN_QUERY, f"See what {facts.name(absent[0])} does: py-spy dump --pid {first.pid} on "
             f"{first.host} shows its stack.",
@@ -264,6 +268,27 @@ def _behind(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
     """
     if stand.open.size:
         return None
+    found = lagging(facts)
+    if found is None:
+        return None
+    one, own, others = found
+    name, process = facts.name(one), facts.processes[one]
+    return Finding(
+        "non_communication_hang", Place("rank", name, (process.rank,)), stand.since_ns,
+        facts.end_ns, 0.9 if certain else 0.6, certain,
+        f"Nothing has happened for {paused_ns / 1e6:.1f} ms. Before, {own} messages had gone over "
+        f"each connection of {name}, and {others} or more over all others: they wait for it.",
+        LAST_QUERY, f"See what {name} does: py-spy dump --pid {process.pid} on {process.host} "
+        "shows its stack.", more={"paused_ns": paused_ns},
+    )  # fmt: skip
+
+
+def lagging(facts: Facts) -> tuple[int, int, int] | None:
+    """The process with fewer messages over each of its connections than over any other one.
+
+    Also how many went over each of them, and over each other one at least. None if there is no such
+    process, or if it has so few that they are no lag, but how the program works.
+    """
     edges = facts.edges
     pairs, which = np.unique(np.stack([edges["source"], edges["target"]]), axis=1,
                              return_inverse=True)  # fmt: skip
@@ -271,19 +296,10 @@ def _behind(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
     if len(count) < PAIRS_MIN or count.min() == count.max():
         return None
     behind = count == count.min()
+    if count.min() < LAG_SHARE * count[~behind].min():
+        return None
     found = [
         at for at in range(len(facts.processes))
         if (behind == ((pairs[0] == at) | (pairs[1] == at))).all()
     ]  # fmt: skip
-    if len(found) != 1:
-        return None
-    name, process = facts.name(found[0]), facts.processes[found[0]]
-    return Finding(
-        "non_communication_hang", Place("rank", name, (process.rank,)), stand.since_ns,
-        facts.end_ns, 0.9 if certain else 0.6, certain,
-        f"Nothing has happened for {paused_ns / 1e6:.1f} ms. Before, {int(count.min())} messages "
-        f"had gone over each connection of {name}, and {int(count[~behind].min())} or more over "
-        "all others: they wait for it.",
-        LAST_QUERY, f"See what {name} does: py-spy dump --pid {process.pid} on {process.host} "
-        "shows its stack.", more={"paused_ns": paused_ns},
-    )  # fmt: skip
+    return (found[0], int(count.min()), int(count[~behind].min())) if len(found) == 1 else None

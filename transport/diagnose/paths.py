@@ -27,7 +27,7 @@ class Paths:
     segments. alone: those of the lost ones before and after which others arrived. timeouts, downs:
     [window, column] how often the path timed out and became unusable. rtt_ns: [window, column]
     median round-trip time, NaN: no sample. links: [column] numbers of the links that it crosses, in
-    order; empty without routes.
+    order; empty without routes. back: the same of the way that its acknowledgments take.
     """
 
     ends: Array
@@ -39,10 +39,19 @@ class Paths:
     rtt_ns: Array
     links: list[tuple[int, ...]]
     names: tuple[str, ...]
+    back: list[tuple[int, ...]]
 
     @cached_property
     def crossings(self) -> Crossings:
         return crossings(self.links)
+
+    @cached_property
+    def round_trips(self) -> Crossings:
+        """The crossings of each path, and after them those of its acknowledgments."""
+        there, back = self.crossings, crossings(self.back)
+        later = back.hop + int(there.hop.max(initial=-1)) + 1
+        parts = (there.path, back.path), (there.link, back.link), (there.hop, later)
+        return Crossings(*(np.concatenate(each) for each in parts))
 
     @cached_property
     def pair(self) -> Array:
@@ -74,7 +83,8 @@ def paths_of(facts: Facts, windows: Windows, routes: Routes | None) -> Paths:
     rtt = _medians(facts.samples, sampled, every, windows, shape)
     ends = np.stack([every >> 40, every >> 8 & 0xFFFF_FFFF, every & 0xFF], axis=1)
     names = routes.links if routes is not None else ()
-    return Paths(ends, *tables, rtt, _links(facts, ends, routes), names)
+    back = _links(facts, ends[:, [1, 0, 2]], routes)
+    return Paths(ends, *tables, rtt, _links(facts, ends, routes), names, back)
 
 
 def _key(part: dict[str, Array]) -> Array:

@@ -335,13 +335,20 @@ def dead_link(seen: Seen) -> Finding | None:
     dead = (since_ns >= 0) & (seen.facts.end_ns - since_ns > DEAD_WINDOWS * seen.windows.usual_ns)
     if dead.sum() < DEAD_MIN:
         return None
-    candidates = seen.places_of_paths
+    # A path is dead as well if only its acknowledgments cross the link.
+    crossed = paths.round_trips
+    candidates = places.Candidates(
+        places.links(crossed, crossed.path, np.ones(len(crossed.path)), paths.names)
+    )
+    if not candidates.every:
+        return None
     count = candidates.summed(dead.astype(np.float64))
-    alive = ~dead & (paths.sent.sum(axis=0) > 0)
+    # Only what a path carried since then says that it works.
+    first = int(seen.windows.of(since_ns[dead].min(keepdims=True))[0]) + 1
+    alive = (since_ns < 0) & (paths.sent[first:].sum(axis=0) > 0)
     used = count + candidates.summed(alive.astype(np.float64))
     good = (count >= DEAD_MIN) & (count >= DEAD_SHARE * used) & (count >= DEAD_COVERED * dead.sum())
-    links = [at for at in np.flatnonzero(good).tolist()
-             if candidates.every[at].place.kind == "link"]  # fmt: skip
+    links = np.flatnonzero(good).tolist()
     if not links or not alive.any():
         return None
     best = min(links, key=lambda at: (-count[at], candidates.every[at].rank))

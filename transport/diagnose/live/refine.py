@@ -38,7 +38,8 @@ def refined(job: Job, findings: Sequence[Finding]) -> list[Finding]:
             made.append(_with_evidence(job, one))
     made = _overloaded(job, made)
     if not any(one.certain for one in made):
-        made += _suspicions(job)
+        hung = {one.place.name for one in made if one.kind == "non_communication_hang"}
+        made += [one for one in _suspicions(job) if one.place.name not in hung]
     return sorted(made, key=lambda one: (not one.certain, -one.confidence, one.from_ns))
 
 
