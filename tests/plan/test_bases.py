@@ -76,6 +76,10 @@ def test_assign_ports__other_jobs_keep_their_ports() -> None:
              for port in range(FIRST, FIRST + PATHS * RANGES)}  # fmt: skip
     again = assign_ports(routes, RING, paths=PATHS, taken=every)[1]
     assert "probe more --ranges" in again.notes[-1]
+    alone = narrowed(probed(1), FIRST + 8, PATHS)
+    first, made = assign_ports(alone, RING, paths=PATHS)
+    taken = Plan("fabric", {"a": made.pairs}).ports()
+    assert assign_ports(alone, RING, paths=PATHS, taken=taken)[1].notes[-1] == again.notes[-1]
 
 
 def moved(routes: Routes, by: dict[str, int]) -> Routes:

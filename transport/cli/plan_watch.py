@@ -36,7 +36,8 @@ def command(
     """Move shares away from paths that died, slowed or lose much, and back when they are well.
 
     Run one on each host of the job. It reads the telemetry of the processes and writes weights,
-    which processes read that run transport.plan.follow.Follower in a control loop.
+    which processes follow if WEFT_WEIGHTS names that file, or if they run
+    transport.plan.follow.Follower in a control loop of their own.
 
     Example: weft plan watch --plan plan.json -o /dev/shm/weights.json
     """
@@ -76,8 +77,8 @@ def follow(watch: Watch, weights_file: Path | None, pace_s: float, until_s: floa
         if not alone and watch.processes == 0 and due_s > begin_s + ALONE_S:
             alone = True
             click.echo(
-                "no process of this host sends to the peers of the plan yet, or their telemetry "
-                "is off (WEFT_TELEMETRY)"
+                "no process of this host sends to the peers of the plan, or their telemetry is off "
+                "(WEFT_TELEMETRY)"
             )
         weights = watch.weights()
         if weights_file is not None and weights != written:

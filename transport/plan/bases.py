@@ -62,6 +62,14 @@ def assign_ports(
                               f"each other: weft plan probe --ports {count}")  # fmt: skip
     if all(len(ports) <= count for ports in of.values()):
         made = assign(routes, demand, paths=paths, engines=engines, **more)
+        ends = {
+            (address, port)
+            for pair in made.pairs
+            for near, far in pair.ports
+            for address, port in ((pair.source_address, near), (pair.target_address, far))
+        }
+        if ends & set(taken):
+            made = replace(made, notes=(*made.notes, SHARED))
         first = {min(ports) for ports in of.values()}
         return first.pop() if len(first) == 1 else None, made
     if len({frozenset(ports) for ports in of.values()}) > 1:

@@ -14,7 +14,7 @@ bool find_udp(const Settings& settings, std::int64_t, Found* out, std::string* e
   const std::string plan = settings.text("plan");
   std::string problem;
   if (!plan.empty() && PortPlan().read(plan, &problem)) {
-    out->summary += " with the ports of " + plan;
+    out->summary += " with the plan " + plan;
   } else if (!plan.empty()) {
     out->warning = "the plan " + plan + " is not used: " + problem + " (WEFT_PLAN)";
   }
