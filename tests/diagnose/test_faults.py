@@ -7,10 +7,11 @@ import pytest
 
 from tests.diagnose.support import traced
 from transport.diagnose import Diagnosis, Settings, diagnose
+from transport.diagnose.dead_link import dead_link
 from transport.diagnose.facts import facts_of
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
-from transport.diagnose.slow import Seen, dead_link
+from transport.diagnose.slow import Seen
 from transport.diagnose.windows import windows_of
 from transport.plan import routes
 from transport.trace import open_store
@@ -117,6 +118,26 @@ def test_fault__a_pause_that_may_be_a_checkpoint_is_a_suspicion(tmp_path: Path) 
     assert found.healthy
     assert [one.certain for one in found.findings] == [False]
     assert found.findings[0].place.name == "rank 21"
+
+
+@pytest.mark.parametrize("seed", [2, 3])
+def test_dead__a_link_that_only_acknowledgments_cross_is_dead_as_well(
+    tmp_path: Path, seed: int
+) -> None:
+    """Two pairs of ranks cross it; some of their paths come back another way than they go."""
+    operations = [
+        {"name": "c", "compute_ns": 400_000},
+        {"name": "d", "collective": "all_reduce_ring", "size_bytes": 1_000_000},
+    ]
+    steps = {"pattern": "steps", "repeats": 20, "launch_ns": 2_000, "noise": 0.02}
+    down = {"kind": "link_down", "link": "leaf0-spine1", "at_ns": 3_000_000}
+    folder = traced(
+        tmp_path, down, seed=seed, network={"hosts": 8, "hosts_per_leaf": 4, "spines": 2},
+        hosts={"paths": 4, "segment_bytes": 8_256}, policies={},
+        workload=[{**steps, "operations": operations}],
+    )  # fmt: skip
+    first = judged(folder).findings[0]
+    assert (first.kind, first.place.name, first.certain) == ("network_loss", "leaf0-spine1", True)
 
 
 @pytest.mark.parametrize(("fault", "where"), [("link down", "leaf1-spine2"), ("lossy link", None),

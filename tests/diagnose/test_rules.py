@@ -129,6 +129,27 @@ def test_behind__a_rank_that_neither_sends_nor_receives_is_named(absent: int | N
     assert all(one.certain and one.kind == "non_communication_hang" for one in found)
 
 
+@pytest.mark.parametrize(
+    ("absent", "own", "idle_steps", "ended", "stands"),
+    [(2, 480, 50, False, True), (2, 480, 50, True, False), (2, 480, 1, False, False),
+     (2, 100, 50, False, False), (None, 480, 50, False, False)],
+)  # fmt: skip
+def test_standstill__of_messages_is_seen_though_idle_ranks_record_samples(
+    absent: int | None, own: int, idle_steps: int, ended: bool, stands: bool
+) -> None:
+    """A rank with far fewer messages has another role; one that has ended waits for nothing."""
+    own_ns, ends_ns = usual()
+    facts = facts_of_steps(own_ns, ends_ns)
+    source = np.arange(4)
+    touched = (source == absent) | ((source + 1) % 4 == absent)
+    edges = {"source": source, "target": (source + 1) % 4,
+             "messages": np.where(touched, own, 481), "end_ns": np.full(4, -1)}  # fmt: skip
+    end_ns = facts.end_ns + idle_steps * STEP_NS
+    processes = tuple(replace(one, ended=ended, last_ns=end_ns) for one in facts.processes)
+    facts = replace(facts, edges=edges, processes=processes, end_ns=end_ns)
+    assert (standstill_of(facts, windows_of(facts)) is not None) == stands
+
+
 def sends_of_stages(begun_ns: np.ndarray, sent_ns: np.ndarray) -> Facts:
     """Two stages of four ranks; in each step a rank receives, and sends to the next stage.
 

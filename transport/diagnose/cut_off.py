@@ -121,7 +121,9 @@ def cut_off(facts: Facts, from_ns: int, since_ns: int) -> Finding | None:
 
 
 def _names(facts: Facts, processes: list[int]) -> str:
-    return ", ".join(facts.name(one) for one in processes[:NAMED_MAX])
+    more = len(processes) - NAMED_MAX
+    named = ", ".join(facts.name(one) for one in processes[:NAMED_MAX])
+    return named + (f" and {more} more" if more > 0 else "")
 
 
 def _dead_pair(facts: Facts, one: int, another: int, since_ns: int) -> Finding:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from transport.diagnose import calls, gaps, hang, slow
+from transport.diagnose.dead_link import dead_link
 from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.finding import Finding
 from transport.diagnose.measures import delays_of, lateness_of
@@ -27,6 +28,7 @@ from transport.trace.store import Store
 PATIENCE_ITERATIONS = 2.0
 # Iterations have become longer if the last ones take this many times what the first ones took.
 GROWN, GROWN_WINDOWS = 1.5, 3
+SUSPECTED_MAX = 0.6  # most confidence of a suspicion
 PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlier one proves no hang
 # Queries that show the same of programs without NCCL, which have messages and no operations.
 OF_MESSAGES = {
@@ -62,7 +64,8 @@ class Settings:
 class Diagnosis:
     """findings: hangs and crashes, then what slows the job. iterations: windows of the trace.
 
-    missing: number of ranks of the job without a trace, as far as it is known.
+    missing: number of ranks of the job without a trace, as far as it is known. incomplete: number
+    of processes whose trace is damaged or lacks records.
     """
 
     findings: tuple[Finding, ...]
@@ -71,6 +74,7 @@ class Diagnosis:
     ranks: int
     notes: tuple[str, ...]
     missing: int = 0
+    incomplete: int = 0
 
     @property
     def healthy(self) -> bool:
@@ -123,9 +127,13 @@ def judged(
     notes = [*notes, *note_of_short(facts, settings.rule)]
     if not any(one.certain for one in found):
         notes += note_of_longer(windows)
+    found = [replace(one, confidence=min(one.confidence, 1.0 if one.certain else SUSPECTED_MAX))
+             for one in found]  # fmt: skip
+    incomplete = sum(not one.whole for one in facts.processes)
     return Diagnosis(
-        tuple(found), windows.count, windows.usual_ns, len(facts.processes), tuple(notes)
-    )
+        tuple(found), windows.count, windows.usual_ns, len(facts.processes), tuple(notes),
+        incomplete=incomplete,
+    )  # fmt: skip
 
 
 def note_of_short(facts: Facts, rule: slow.Rule) -> list[str]:
@@ -172,7 +180,7 @@ def _slow(facts: Facts, iterations: Windows, settings: Settings) -> list[Finding
             found = _judged(seen, at, settings.rule, stopped)
             if found is not None:
                 _merge(merged, found)
-        dead = slow.dead_link(seen)
+        dead = dead_link(seen)
         if dead is not None:
             _merge(merged, dead)
     merged = [slow.with_lost(seen, one) for one in merged]
@@ -188,13 +196,15 @@ def _begin_ns(facts: Facts, windows: Windows, first: int) -> int:
 
 
 def _judged(seen: slow.Seen, at: int, rule: slow.Rule, stopped: bool) -> Finding | None:
-    """The likeliest fault in window `at`. Certain losses come first, as they also delay
-    messages. A slow place and a straggler can look alike: the more confident finding is taken.
+    """The likeliest fault in window `at`. Certain losses come first, as they also delay messages,
+    and so do paths that failed. A slow place and a straggler can look alike: the more confident
+    finding is taken.
 
     stopped: a process did not run in one of these windows, which slows others.
     """
     lossy = slow.lossy_place(seen, at, rule)
-    if stopped or (lossy is not None and lossy.certain):
+    failed = lossy is not None and lossy.more["downs"] >= slow.LOSSES_MIN
+    if stopped or failed or (lossy is not None and lossy.certain):
         return lossy
     others = (slow.slow_place(seen, at, rule), slow.straggler(seen, at, rule))
     found = [one for one in others if one is not None]

@@ -112,7 +112,7 @@ def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
     if open_.size:
         return Standstill(int(last[calls["process"][open_]].min()), open_, longest_ns, later_ns)
     found = Standstill(int(times.max()), open_, longest_ns, later_ns)
-    shown = _quiet(facts, found) or complaints(facts, found.since_ns - longest_ns)
+    shown = bool(_quiet(facts, found) or complaints(facts, found.since_ns - longest_ns))
     if not shown and facts.end_ns - found.since_ns > QUIET_PAUSES * longest_ns:
         shown = any(one.ended is False for one in facts.processes) and lagging(facts) is not None
     return found if shown else None

@@ -27,11 +27,6 @@ LOSSES_MIN = 8  # a place is lossy if it lost at least so many segments
 LOSSES_WINDOW_MIN = 4  # of them in one window, for it to count as a lossy one
 LOSS_RATE_MIN = 1e-3
 HOST_LOSS_RATE = 0.01  # hosts lose a smaller share by full sockets, except in short bursts
-DEAD_MIN = 2  # a dead link has at least so many paths
-DEAD_SHARE = 0.9  # part of its used paths that must be dead
-DEAD_COVERED = 0.8  # part of all dead paths that must cross it
-DEAD_WINDOWS = 2.0
-DEAD_WEIGHT = 1e9  # paths that stay unusable tell more than lost segments
 LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times that of other paths
 # Queues of switches with little memory also lose much in one place. A place is certainly lossy if
 # it loses more than that, or if nothing else loses anything to speak of.
@@ -58,6 +53,14 @@ LOSS_QUERY = (
     "SELECT process, peer, path, sum(value) AS lost FROM events WHERE what = 'loss' GROUP BY ALL "
     "ORDER BY lost DESC"
 )
+LOSS_ADVICE = {
+    "link": "Check the cable, the optics and the error counters at both ends of this link.",
+    "nic": "Check the error counters of this NIC (ethtool -S) and of its switch port, and the "
+    "cable.",
+    "pair": "Check the error counters of both NICs (ethtool -S); --routes tells which link it is.",
+    "network": "Give --routes, so that the link can be named, and check the error counters of "
+    "hosts and switches.",
+}
 LATE_QUERY = (
     "SELECT c.process, c.comm, o.function, o.sequence, min(g.posted_ns) AS first_message_ns "
     "FROM messages g JOIN channels c ON c.process = g.process AND c.id = g.channel_id "
@@ -308,75 +311,28 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     # repeat; after the start, paths that became unusable are evidence enough.
     if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
         return None
-    text = f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
-    text += f"({rate:.2%}), all other paths {other_rate:.4%}, " + _QUEUES[queued]
-    if at_random:
-        text += f" It has lost packets singly in each of the last {RANDOM_WINDOWS} windows."
-    if down:
-        text += f" {down:.0f} times a path through it became unusable."
+    others = "" if place.kind == "network" else f" all other paths {other_rate:.4%},"
+    text = (
+        f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
+        f"({rate:.2%}),{others} " + _QUEUES[queued]
+    ) + _more_of_losses(at_random, int(down))
     return Finding(
         "network_loss", place, begin, end,
         _confidence(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)),
         has_place and clear and (queued is False or down >= LOSSES_MIN) and steady, text,
-        LOSS_QUERY, "Check the cable, the optics and the error counters at both ends of this link.",
-        weight=float(lost[mine].sum()),
+        LOSS_QUERY, LOSS_ADVICE.get(place.kind, LOSS_ADVICE["link"]),
+        weight=float(lost[mine].sum()), more={"downs": int(down)},
     )  # fmt: skip
 
 
-def dead_link(seen: Seen) -> Finding | None:
-    """A link all of whose paths have become unusable, while others carry on."""
-    paths = seen.paths
-    if paths is None or not paths.names:
-        return None
-    since = _dead_since(seen.facts)
-    ends = [since.get((int(a), int(b), int(c)), -1) for a, b, c in paths.ends]
-    since_ns = np.array(ends, np.int64)
-    # A path that was given up by mistake is usable again after some milliseconds.
-    dead = (since_ns >= 0) & (seen.facts.end_ns - since_ns > DEAD_WINDOWS * seen.windows.usual_ns)
-    if dead.sum() < DEAD_MIN:
-        return None
-    # A path is dead as well if only its acknowledgments cross the link.
-    crossed = paths.round_trips
-    candidates = places.Candidates(
-        places.links(crossed, crossed.path, np.ones(len(crossed.path)), paths.names)
-    )
-    if not candidates.every:
-        return None
-    count = candidates.summed(dead.astype(np.float64))
-    # Only what a path carried since then says that it works.
-    first = int(seen.windows.of(since_ns[dead].min(keepdims=True))[0]) + 1
-    alive = (since_ns < 0) & (paths.sent[first:].sum(axis=0) > 0)
-    used = count + candidates.summed(alive.astype(np.float64))
-    good = (count >= DEAD_MIN) & (count >= DEAD_SHARE * used) & (count >= DEAD_COVERED * dead.sum())
-    links = np.flatnonzero(good).tolist()
-    if not links or not alive.any():
-        return None
-    best = min(links, key=lambda at: (-count[at], candidates.every[at].rank))
-    place = candidates.every[best].place
-    alike = [at for at in links if count[at] == count[best]]
-    names = dict.fromkeys(candidates.every[at].place.name for at in alike)
-    names.pop(place.name)
-    place = Place("link", place.name, (), "", tuple(names))
-    return Finding(
-        "network_loss", place, int(since_ns[dead].min()), seen.facts.end_ns, 0.95, True,
-        f"All {int(count[best])} paths in use that cross {place.name} became unusable and stayed "
-        f"so; {int(alive.sum())} other paths carry on.",
-        LOSS_QUERY, "Check the cable, the optics and the error counters at both ends of this link.",
-        weight=DEAD_WEIGHT,
-    )  # fmt: skip
-
-
-def _dead_since(facts: Facts) -> dict[tuple[int, int, int], int]:
-    """Sender, receiver and path -> since when it is unusable, for those that still are."""
-    downs = facts.downs
-    found: dict[tuple[int, int, int], int] = {}
-    columns = (downs[name].tolist() for name in ("source", "target", "path", "what", "time_ns"))
-    for source, target, path, what, time_ns in zip(*columns, strict=True):
-        if what == "path_up":
-            found.pop((source, target, path), None)
-        elif what == "path_down":
-            found.setdefault((source, target, path), int(time_ns))
-    return found
+def _more_of_losses(at_random: bool, downs: int) -> str:
+    text = ""
+    if at_random:
+        text += f" It has lost packets singly in each of the last {RANDOM_WINDOWS} windows."
+    if downs:
+        times = "Once" if downs == 1 else f"{downs} times"
+        text += f" {times} a path through it became unusable."
+    return text
 
 
 def _most_lossy(
