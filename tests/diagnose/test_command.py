@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.diagnose.support import traced
+from tests.trace.writer import message, rank_of
 from transport.cli import weft
 from transport.diagnose import report
 from transport.diagnose.diagnosis import Settings, judged
@@ -91,6 +93,16 @@ def test_diagnose__names_no_side_if_the_trace_of_the_slow_nic_is_cut(tmp_path: P
     assert done.output.startswith("communication_slow: NIC of rank 21, confidence 9")
     assert "The trace of rank 21 is incomplete, so the side is not known." in done.output
     assert "the last block is cut off" in done.output
+    assert "looked at: 32 ranks, 1 with an incomplete trace, " in done.output
+
+
+def test_diagnose__cut_traces_do_not_pass_for_healthy(tmp_path: Path) -> None:
+    for file in traced(tmp_path).glob("*.trace"):
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    done = run("diagnose", tmp_path)
+    assert done.output.startswith("nothing found in a part of the job: 32 ranks, 32 with an ")
+    found = json.loads(run("diagnose", tmp_path, "--json", "-").output)
+    assert (found["missing"], found["incomplete"]) == (0, 32)
 
 
 def test_live__without_a_running_job_nothing_is_judged(tmp_path: Path) -> None:
@@ -98,10 +110,19 @@ def test_live__without_a_running_job_nothing_is_judged(tmp_path: Path) -> None:
     live = ("--live", "--count", "2", "--interval", "0.1")
     done = run("diagnose", traced(tmp_path / "t"), *live)
     assert done.exit_code == 2
-    assert f"32 traces in {tmp_path / 't'} have ended" in done.output
+    assert f"32 traces in {tmp_path / 't'} are of a simulation" in done.output
     assert "nothing was judged" in done.output
     done = run("diagnose", tmp_path / "none", *live)
     assert (done.exit_code, f"there is no folder {tmp_path / 'none'} yet" in done.output) == (2, 1)
+    hour_ns = 3600 * 10**9
+    old = rank_of(tmp_path / "t", 1, 2)
+    message(old, 1, 0, 100, time.monotonic_ns() - hour_ns, time.monotonic_ns() - hour_ns, sends=1)
+    (tmp_path / "old").mkdir()
+    old.write().rename(tmp_path / "old" / f"weft-{2:016x}-000000.trace")
+    done = run("diagnose", tmp_path / "old", *live)
+    assert (done.exit_code, "1 traces in" in done.output, "have ended" in done.output) == (2, 1, 1)
+    done = run("diagnose", tmp_path / "none", *live, "--share", tmp_path / "share")
+    assert (done.exit_code, "wrote a trace to" in done.output) == (2, True)
 
 
 def test_report__a_moment_is_no_span() -> None:

@@ -152,6 +152,15 @@ def test_share__a_number_out_of_range_leaves_out_its_host_only(
         assert made.latest is not None
 
 
+def test_share__agents_with_the_same_host_name_have_a_file_each(tmp_path: Path) -> None:
+    """Such as containers have; an agent that is started again replaces its own file."""
+    tags = [share.tag_of(tmp_path / one) for one in ("a", "b", "a")]
+    assert (tags[0] == tags[2], tags[0] != tags[1]) == (True, True)
+    for tag in tags:
+        write(tmp_path, host_file(SHAPE, 0, 1), tag)
+    assert len(Share(tmp_path, STALE_S).read()[0]) == 2
+
+
 def test_share__a_file_that_is_huge_is_not_loaded(tmp_path: Path) -> None:
     data = columns.pack({"weft_summary": 1}, {"calls": {"process": np.zeros(100_000)}})
     with pytest.raises(columns.ColumnsError, match="are too many"):

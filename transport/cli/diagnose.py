@@ -112,6 +112,8 @@ def failing_with_2() -> Iterator[None]:
             raise
         # Python must not fail again when it flushes standard output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:  # the reader wants no more, as head
+            sys.exit(Failure.exit_code)
         raise Failure(f"cannot write the verdicts: {error.strerror}") from None
 
 
@@ -173,9 +175,8 @@ def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
     looked = report.looked_at(found)
     certain = [one for one in found.findings if one.certain]
     if not found.findings:
-        click.echo(
-            f"{'nothing found in a part of the job' if found.missing else 'healthy'}: {looked}"
-        )
+        is_part = found.missing or found.incomplete
+        click.echo(f"{'nothing found in a part of the job' if is_part else 'healthy'}: {looked}")
     for one in found.findings:
         click.echo("\n".join(report.lines_of(one, str(folder))))
     if found.findings:

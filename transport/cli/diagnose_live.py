@@ -114,7 +114,7 @@ def _made(share: Path) -> None:
         share.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise click.UsageError(f"--share: cannot make {share}: {error.strerror}") from None
-    click.echo(f"note: made the folder {share}, which all hosts must see", err=True)
+    click.echo(f"weft: note: made the folder {share}, which all hosts must see", err=True)
 
 
 @contextlib.contextmanager
@@ -140,12 +140,13 @@ class Live:
         self.out = out
         window_ns = round(given["window_s"] * 1e9)
         own = "" if self.share is None else socket.gethostname()
-        self.agent = None
+        self.agent, self.tag, self.followed = None, "", False
         if folder is not None:
+            self.tag = files.tag_of(folder)
             sources = (("ethtool", Interfaces()), ("NVML", Gpus()), ("py-spy", Stacks()))
             host = Host([Apart(name, source) for name, source in sources])
             summary = Summary(windows=given["iterations"], window_ns=window_ns)
-            self.agent = Agent(Follower(folder, window_ns, own), summary, host)
+            self.agent = Agent(Follower(folder, window_ns, own, simulated=False), summary, host)
         self.collector, self.files, self.claim = None, None, None
         if self.share is None or given["collect"]:
             pauses = Pauses(round(given["patience_s"] * 1e9))
@@ -184,7 +185,7 @@ class Live:
         if signals.came and signals.came[0] == signal.SIGINT:
             return INTERRUPTED
         if self.collector is None:
-            return 0
+            return 0 if self.followed else NOTHING_JUDGED
         if not self.collector.judged:
             return NOTHING_JUDGED
         return 1 if self.collector.found else 0
@@ -199,6 +200,8 @@ class Live:
     def _say_end(self) -> None:
         """Prints how much was judged, and how many findings there were."""
         if self.collector is None:
+            if not self.followed:
+                self.say(f"no process of a running job wrote a trace to {self.folder}")
             return
         many = self.collector.found
         what = "no findings" if not many else f"{many} finding" + ("s" if many > 1 else "")
@@ -220,12 +223,15 @@ class Live:
             self._problem("share", gone)
             return
         self._problem("share", "")
+        self.followed |= mine is not None and bool(mine.processes)
         if mine is not None and self.share is not None:
             share = self.share
-            self._written("a summary", lambda: files.write(share, mine))
+            self._written("a summary", lambda: files.write(share, mine, self.tag))
         said = [] if mine is None else [mine]
         if self.collector is None:
             self.say_all([f"note: {line}" for one in said for line in one.notes])
+            if not self.followed and self.agent is not None and self.agent.sequence == 1:
+                self.say(f"note: {self._why_nothing()}")
             return
         if self.claim is not None:
             self.say_all([f"note: {line}" for line in self.claim.step()])
@@ -270,13 +276,17 @@ class Live:
 
     def _why_nothing(self) -> str:
         """Why the first interval had nothing to judge."""
-        if self.share is not None:
+        if self.collector is not None and self.share is not None:
             return f"no host has written traces of a running job to {self.share} yet: waiting"
+        of_simulations = 0 if self.agent is None else self.agent.follower.simulations
         over = 0 if self.agent is None else self.agent.over
-        if over:
+        if over or of_simulations:
+            what = f"{over} traces in {self.folder} have ended"
+            if of_simulations:
+                what = f"{of_simulations} traces in {self.folder} are of a simulation"
             return (
-                f"{over} traces in {self.folder} have ended, so they are not judged again (weft "
-                f"diagnose {self.folder} does that): waiting for a running job"
+                f"{what}, so they are not judged again (weft diagnose {self.folder} does that): "
+                "waiting for a running job"
             )
         if not is_folder(Path(self.folder)):
             return f"there is no folder {self.folder} yet: waiting for a job that makes it"
@@ -308,7 +318,8 @@ class Live:
             self.out.write(json.dumps(event.as_json()) + "\n")
             self.out.flush()
         elif event.what == "ended":
-            click.echo(f"incident {number} has ended: {one.kind}, {one.place.name}")
+            lasted = report.when(one.from_ns, one.to_ns)
+            click.echo(f"incident {number} has ended: {one.kind}, {one.place.name}; seen {lasted}")
         else:
             lines = report.lines_of(one, self.folder)
             click.echo("\n".join([f"incident {number}: {lines[0]}", *lines[1:]]))

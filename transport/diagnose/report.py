@@ -17,11 +17,16 @@ from transport.trace.text import printable
 
 def looked_at(found: Diagnosis, live: bool = False) -> str:
     """One line that says how many ranks and iterations were judged; live: the last ones only."""
-    last = "the last " if live and found.iterations > 1 else ""
     of = f" of {found.ranks + found.missing}" if found.missing else ""
+    text = f"{found.ranks}{of} rank{'s' * (found.ranks != 1 or bool(of))}, "
+    if found.incomplete:
+        text += f"{found.incomplete} with an incomplete trace, "
+    if not found.iterations:
+        return text + "no iteration"
+    last = "the last " if live and found.iterations > 1 else ""
     return (
-        f"{found.ranks}{of} rank{'s' * (found.ranks != 1 or bool(of))}, {last}{found.iterations} "
-        f"iteration{'s' * (found.iterations != 1)} of {time_text(found.iteration_ns)}"
+        f"{text}{last}{found.iterations} iteration{'s' * (found.iterations != 1)} of "
+        f"{time_text(found.iteration_ns)}"
     )
 
 
@@ -65,7 +70,8 @@ def as_json(found: Diagnosis) -> dict[str, Any]:
     """A diagnosis as JSON."""
     return {
         "healthy": found.healthy, "findings": [json_of(one) for one in found.findings],
-        "ranks": found.ranks, "missing": found.missing, "iterations": found.iterations,
+        "ranks": found.ranks, "missing": found.missing, "incomplete": found.incomplete,
+        "iterations": found.iterations,
         "iteration_ns": found.iteration_ns, "notes": list(found.notes),
     }  # fmt: skip
 

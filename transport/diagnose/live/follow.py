@@ -20,6 +20,7 @@ BLOCK_MAGIC = 0x6B6C6277
 READ_BYTES_MAX = 256 << 20  # read in one step; the rest is read in the next one
 CHUNK_BYTES = 16 << 20
 FILES_MAX = 100_000  # at most so many trace files are followed
+SIMULATED = "simulated"  # the clock in the identity of traces that the simulator writes
 SAID_MAX = 1_000  # at most so many different lines are reported
 
 
@@ -82,14 +83,19 @@ class Follower:
     """All traces below a folder.
 
     window_ns: a file that was last written longer than this before the newest one is not read.
-    host: follow only traces of this host; "": of all hosts. problems: lines of the last step about
+    host: follow only traces of this host; "": of all hosts. simulated: follow those of the
+    simulator as well. problems: lines of the last step about
     what cannot be read, each line once. ahead_ns: name of a clock -> how far the time of day is
     ahead of CLOCK_MONOTONIC; the first trace with this clock decides, so that setting the clock
     later moves no times.
     """
 
-    def __init__(self, folder: Path, window_ns: int, host: str = "") -> None:
+    def __init__(
+        self, folder: Path, window_ns: int, host: str = "", simulated: bool = True
+    ) -> None:
         self.host = host
+        self.simulated = simulated
+        self.simulations = 0  # files of simulations that are not followed
         self._left_out: set[Path] = set()
         self.folder = folder
         self.window_ns = window_ns
@@ -165,6 +171,10 @@ class Follower:
         identity = header.identity
         if self.host and identity.get("host", "") != self.host:
             self._left_out.add(path)
+            return None
+        if identity.get("clock") == SIMULATED and not self.simulated:
+            self._left_out.add(path)
+            self.simulations += 1
             return None
         key = (named[1] if named else path.name,
                *(identity.get(name, "") for name in ("host", "pid", "start_ticks")))  # fmt: skip

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import time
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,13 +51,29 @@ class HostFile:
     tables: Mapping[str, Table]
 
 
-def file_of(folder: Path, host: str) -> Path:
+def file_of(folder: Path, host: str, tag: str = "") -> Path:
     """The file of a host; characters that do not belong into a file name become _."""
-    return folder / f"weft-host-{re.sub(r'[^A-Za-z0-9._-]', '_', host)[:100] or 'unnamed'}.summary"
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", host)[:80] or "unnamed"
+    return folder / f"weft-host-{name}{'-' * bool(tag)}{tag}.summary"
 
 
-def write(folder: Path, said: HostFile) -> int:
-    """Writes a host's file, replacing the one before; returns its size. OSError if it fails."""
+def tag_of(traces: Path) -> str:
+    """Tells this agent from others whose host has the same name, such as containers have.
+
+    It is the same for each agent that follows this folder in this namespace of processes.
+    """
+    words = [str(traces.absolute())]
+    with contextlib.suppress(OSError):
+        words.append(Path("/proc/sys/kernel/random/boot_id").read_text())
+        words.append(str(os.stat("/proc/self/ns/pid").st_ino))
+    return f"{zlib.crc32(' '.join(words).encode()):08x}"
+
+
+def write(folder: Path, said: HostFile, tag: str = "") -> int:
+    """Writes a host's file, replacing the one before; returns its size. OSError if it fails.
+
+    tag: see tag_of().
+    """
     meta = {
         "weft_summary": VERSION,
         "host": said.host,
@@ -67,7 +86,7 @@ def write(folder: Path, said: HostFile) -> int:
     data = pack(meta, typed(said.tables))
     if len(data) > FILE_BYTES_MAX:
         raise OSError(0, f"the summary has {len(data)} bytes, and {FILE_BYTES_MAX} are allowed")
-    write_at_once(file_of(folder, said.host), data)
+    write_at_once(file_of(folder, said.host, tag), data)
     return len(data)
 
 
