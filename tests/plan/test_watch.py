@@ -13,10 +13,12 @@ import pytest
 
 from tests.lab.support import ROOT, reason_to_skip, unique, weft
 from tests.plan.support import clos
+from transport.cli.plan_watch import Lasting
 from transport.lab import Lab, LabModel
 from transport.plan import planfile, watch
 from transport.plan.assign import assign
-from transport.plan.shares import LEAST, Judge, Seen
+from transport.plan.shares import LEAST, Change, Judge, Seen
+from transport.plan.watch import Moved
 
 HANG_S = 10.0  # far longer than a change of shares takes
 
@@ -220,3 +222,19 @@ def watch_a_cut(lab: Lab, folder: Path, by_itself: bool) -> None:
         for one in started:
             one.kill()
             one.communicate(timeout=10)
+
+
+def test_watch__tells_what_lasts() -> None:
+    """A path that is lossy for moments gets no lines; its death and its return get one at once."""
+    lasting = Lasting()
+
+    def told(at_s: float, state: str = "", was: str = "") -> list[tuple[str, str]]:
+        moves = [Moved(7, "10.0.0.2", 0, Change(3, state, was, 0.1), ())] if state else []
+        return [(one.change.was, one.change.state) for one in lasting.of(moves, at_s)]
+
+    assert told(0.0, "lossy", "well") == told(0.4, "well", "lossy") == told(2.0) == []
+    assert told(3.0, "lossy", "well") == told(3.9) == []
+    assert told(4.0) == [("well", "lossy")]
+    assert told(5.0, "slow", "lossy") == told(5.5, "lossy", "slow") == told(9.0) == []
+    assert told(9.1, "dead", "lossy") == [("lossy", "dead")]
+    assert told(9.2, "well", "dead") == [("dead", "well")]

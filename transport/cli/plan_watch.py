@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from transport.plan.watch import Moved, Watch
 
 
+LASTS_S = 1.0  # a path is said to be slow, lossy or well again if it stays so for this time
 ALONE_S = 5.0  # after so long without a process that sends to a planned peer, a line says so
 
 
@@ -70,9 +73,9 @@ def follow(watch: Watch, weights_file: Path | None, pace_s: float, until_s: floa
 
     written: watching.Weights | None = None
     due_s = begin_s = time.monotonic()
-    alone = False
+    alone, lasting = False, Lasting()
     while due_s < until_s:
-        for one in watch.step():
+        for one in lasting.of(watch.step(), time.monotonic()):
             click.echo(line_of(one, dry=weights_file is None))
         if not alone and watch.processes == 0 and due_s > begin_s + ALONE_S:
             alone = True
@@ -86,6 +89,32 @@ def follow(watch: Watch, weights_file: Path | None, pace_s: float, until_s: floa
             written = weights
         due_s = max(due_s + pace_s, time.monotonic())
         watching.wait(due_s)
+
+
+class Lasting:
+    """Holds back changes that may pass: on full links paths are lossy for moments, again and again.
+
+    A path that died, and one that lives again, is told at once.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[int, str, int, int], str] = {}  # state that was told last
+        self._waiting: dict[tuple[int, str, int, int], tuple[Moved, float]] = {}
+
+    def of(self, moves: Sequence[Moved], now_s: float) -> list[Moved]:
+        """The changes to tell now."""
+        for one in moves:
+            key = (one.pid, one.peer, one.engine, one.change.path)
+            known = self._told.setdefault(key, one.change.was)
+            self._waiting.pop(key, None)
+            if one.change.state != known:
+                moved = replace(one, change=replace(one.change, was=known))
+                at_once = "dead" in (known, one.change.state)
+                self._waiting[key] = moved, now_s + (0.0 if at_once else LASTS_S)
+        due = [key for key, (_, until_s) in self._waiting.items() if until_s <= now_s]
+        made = [self._waiting.pop(key)[0] for key in due]
+        self._told |= {key: one.change.state for key, one in zip(due, made, strict=True)}
+        return made
 
 
 def line_of(moved: Moved, *, dry: bool) -> str:
