@@ -18,6 +18,7 @@ import pytest
 
 from tests.api.support import PATIENCE_S, ROOT
 from tests.live.support import exchanging, until, weft, weft_command
+from transport.diagnose.live.share import file_of, tag_of
 
 
 @contextmanager
@@ -156,7 +157,7 @@ def test_live__a_share_that_goes_away_is_one_line(tmp_path: Path) -> None:
               != known)  # fmt: skip
         status, err = ended(process)
     assert status in (0, 1)
-    assert err.count(f"{share} is gone: no host is judged until it is back") == 1
+    assert err.count(f"{share} is gone, or cannot be read: no host is judged until it is back") == 1
     assert "Traceback" not in err
     assert ": 2 ranks, " in err
     # A busy machine may make a rank late, which is a verdict.
@@ -166,7 +167,8 @@ def test_live__a_share_that_goes_away_is_one_line(tmp_path: Path) -> None:
 
 def test_live__a_share_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     share = tmp_path / "share"
-    (share / f"weft-host-{socket.gethostname()}.summary" / "in the way").mkdir(parents=True)
+    file = file_of(share, socket.gethostname(), tag_of(tmp_path / "traces"))
+    (file / "in the way").mkdir(parents=True)
     with exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")):
         done = weft("diagnose", "--live", str(tmp_path / "traces"), "--share", str(share),
                     "--interval", "0.2", "--count", "4", where=tmp_path)  # fmt: skip
