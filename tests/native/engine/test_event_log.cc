@@ -12,6 +12,8 @@ using namespace weft::engine;
 namespace core = weft::core;
 using weft::test::Pair;
 
+constexpr std::int64_t kMs = 1'000'000;
+
 std::vector<std::string> written;
 void keep(LogLevel, const char* text) noexcept { written.emplace_back(text); }
 
@@ -34,6 +36,16 @@ struct Bench {
     event.value = value;
     log.on_event(at_ns, event);
   }
+  // The path goes down and comes back, `count` times from 20 s on, which makes two lines each time.
+  void flap(int path, int count) {
+    for (int i = 0; i < count; ++i) {
+      const std::int64_t at_ns = (20'000 + 20 * i) * kMs;
+      tell(at_ns, core::Event::Kind::path_down, path);
+      log.on_received(at_ns + 10 * kMs);
+      tell(at_ns + 11 * kMs, core::Event::Kind::path_up, path);
+      log.on_received(at_ns + 11 * kMs);
+    }
+  }
   std::vector<std::string> lines() {
     CHECK(flush_log(20'000'000'000));
     return written;
@@ -43,8 +55,6 @@ struct Bench {
   Pair pair;
   EventLog log;
 };
-
-constexpr std::int64_t kMs = 1'000'000;
 
 }  // namespace
 
@@ -109,13 +119,7 @@ TEST(event_log__neighbouring_paths_are_given_as_a_range) {
 // However often paths change, the number of lines is limited, and the last line about a path says what is so.
 TEST(event_log__paths_that_flap_fill_no_disk) {
   Bench bench;
-  for (std::int64_t i = 0; i < 100; ++i) {
-    const std::int64_t at_ns = (20'000 + 20 * i) * kMs;
-    bench.tell(at_ns, core::Event::Kind::path_down, 1);
-    bench.log.on_received(at_ns + 10 * kMs);
-    bench.tell(at_ns + 11 * kMs, core::Event::Kind::path_up, 1);
-    bench.log.on_received(at_ns + 11 * kMs);
-  }
+  bench.flap(1, 100);
   CHECK_EQUAL(bench.lines().size(), 32u);
   bench.tell(22'000 * kMs, core::Event::Kind::path_down, 2);
   bench.tell(22'000 * kMs, core::Event::Kind::path_down, 1);
@@ -131,13 +135,7 @@ TEST(event_log__paths_that_flap_fill_no_disk) {
 // The log calls path 1 down. While no line is allowed it comes back, fails for another cause, and comes back again.
 TEST(event_log__a_path_that_failed_twice_is_corrected) {
   Bench bench;
-  for (std::int64_t i = 0; i < 15; ++i) {  // 30 lines
-    const std::int64_t at_ns = (20'000 + 20 * i) * kMs;
-    bench.tell(at_ns, core::Event::Kind::path_down, 0);
-    bench.log.on_received(at_ns + 10 * kMs);
-    bench.tell(at_ns + 11 * kMs, core::Event::Kind::path_up, 0);
-    bench.log.on_received(at_ns + 11 * kMs);
-  }
+  bench.flap(0, 15);  // 30 lines
   bench.tell(20'400 * kMs, core::Event::Kind::path_down, 1);
   bench.tell(20'400 * kMs, core::Event::Kind::path_down, 2);
   bench.log.on_received(20'410 * kMs);
@@ -157,13 +155,7 @@ TEST(event_log__a_path_that_failed_twice_is_corrected) {
 // Paths that flap do not use up the lines of others.
 TEST(event_log__each_change_gets_its_turn) {
   Bench bench;
-  for (std::int64_t i = 0; i < 16; ++i) {  // 32 lines
-    const std::int64_t at_ns = (20'000 + 20 * i) * kMs;
-    bench.tell(at_ns, core::Event::Kind::path_down, 0);
-    bench.log.on_received(at_ns + 10 * kMs);
-    bench.tell(at_ns + 11 * kMs, core::Event::Kind::path_up, 0);
-    bench.log.on_received(at_ns + 11 * kMs);
-  }
+  bench.flap(0, 16);  // 32 lines
   bench.tell(21'000 * kMs, core::Event::Kind::path_down, 0);
   bench.tell(21'000 * kMs, core::Event::Kind::path_down, 1);
   bench.log.on_received(31'000 * kMs);
