@@ -336,15 +336,17 @@ def test_verdicts__say_what_was_reported_and_has_not_ended(tmp_path: Path) -> No
 
 
 def test_live__a_collector_that_takes_over_acts_on_open_findings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The collector before died when the fault began, and reported nothing."""
-    monkeypatch.setattr(diagnose_live, "STALE_S_MIN", 0.5)
     (tmp_path / claim.NAME).write_text('{"weft_collector":["other",4711,99],"turn":7}')
     given = {"share": tmp_path, "collect": True, "window_s": 60.0, "iterations": 30, "job": None,
              "patience_s": 300.0, "interval_s": 0.05, "on_finding": "drain", "act": False,
              "action_s": 60.0, "listen": None}  # fmt: skip
     live = diagnose_live.Live(None, None, given, None)
+    assert live.claim is not None
+    assert live.files is not None
+    live.claim.stale_s = live.files.stale_s = 3600.0
 
     def step(interval: int) -> str:
         for host in hosts(interval, slow_rank=9):
@@ -357,7 +359,7 @@ def test_live__a_collector_that_takes_over_acts_on_open_findings(
     text = step(2)
     assert ("incident 1:" in text, "would run" in text) == (True, False)
     assert not (tmp_path / FILE).exists()
-    time.sleep(0.6)
+    live.claim.stale_s = -1.0  # as if the other one had not renewed its claim for long
     text = step(3) + step(4)
     assert text.count("would run for incident 1: drain") == 1
     assert [json.loads(one)["event"] for one in (tmp_path / FILE).read_text().splitlines()] == [

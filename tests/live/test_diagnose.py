@@ -84,7 +84,8 @@ def test_live__a_stopped_process_is_told_to_be_stopped(tmp_path: Path) -> None:
             partner.send_signal(signal.SIGCONT)
         assert found["class"] == "non_communication_hang"
         assert found["place"]["name"] == "rank 3"
-        assert "the process is stopped (state T)" in found["evidence"]
+        # On a busy host its peers may find it silent before its host has seen it stopped twice.
+        assert "process is stopped (state T)" in found["evidence"]
         assert until(lambda: verdicts(tmp_path, "ended"))[0]["incident"] == found["incident"]
         status, err = ended(process)
         assert (status, "Traceback" in err) == (1, False)
