@@ -18,7 +18,7 @@ Array = NDArray[Any]
 MIN = 2  # a dead link has at least so many paths
 SHARE = 0.9  # part of its used paths that must be dead
 COVERED = 0.8  # part of all dead paths that must cross it
-WINDOWS = 2.0
+WINDOWS = 2.0  # a dead path has been unusable for longer than so many iterations or windows
 WEIGHT = 1e9  # paths that stay unusable tell more than lost segments
 
 
@@ -36,7 +36,7 @@ def dead_link(seen: slow.Seen) -> Finding | None:
         return None
     candidates = seen.places_of_paths
     count = candidates.summed(dead.astype(np.float64))
-    # Only what a path carried since then says that it works.
+    # A path works if it has carried something since the first one died.
     first = int(seen.windows.of(since_ns[dead].min(keepdims=True))[0]) + 1
     alive = (since_ns < 0) & (paths.sent[first:].sum(axis=0) > 0)
     used = count + candidates.summed(alive.astype(np.float64))

@@ -11,7 +11,7 @@ import numpy as np
 from transport.diagnose import calls, gaps, hang, slow
 from transport.diagnose.dead_link import dead_link
 from transport.diagnose.facts import Facts, facts_of
-from transport.diagnose.finding import Finding
+from transport.diagnose.finding import Finding, graded
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
 from transport.diagnose.windows import (
@@ -28,7 +28,6 @@ from transport.trace.store import Store
 PATIENCE_ITERATIONS = 2.0
 # Iterations have become longer if the last ones take this many times what the first ones took.
 GROWN, GROWN_WINDOWS = 1.5, 3
-SUSPECTED_MAX = 0.6  # most confidence of a suspicion
 PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlier one proves no hang
 # Queries that show the same of programs without NCCL, which have messages and no operations.
 OF_MESSAGES = {
@@ -100,7 +99,7 @@ def doubted(findings: Sequence[Finding], missing: int) -> list[Finding]:
     Ranks wait for a missing one as they wait for a dead path.
     """
     return [
-        replace(one, certain=one.certain and not (missing and one.kind == "communication_hang"))
+        graded(one, one.certain and not (missing and one.kind == "communication_hang"))
         for one in findings
     ]
 
@@ -127,8 +126,7 @@ def judged(
     notes = [*notes, *note_of_short(facts, settings.rule)]
     if not any(one.certain for one in found):
         notes += note_of_longer(windows)
-    found = [replace(one, confidence=min(one.confidence, 1.0 if one.certain else SUSPECTED_MAX))
-             for one in found]  # fmt: skip
+    found = [graded(one, one.certain) for one in found]
     incomplete = sum(not one.whole for one in facts.processes)
     return Diagnosis(
         tuple(found), windows.count, windows.usual_ns, len(facts.processes), tuple(notes),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+SUSPECTED_MAX = 0.6  # most confidence of a suspicion
 
 # Class -> what it means. docs/DIAGNOSIS.md has the faults that get each class.
 CLASSES = {
@@ -61,3 +63,9 @@ class Finding:
     @property
     def meaning(self) -> str:
         return CLASSES[self.kind]
+
+
+def graded(one: Finding, certain: bool) -> Finding:
+    """The finding as a certain one or as a suspicion, whose confidence is limited."""
+    limit = 1.0 if certain else SUSPECTED_MAX
+    return replace(one, certain=certain, confidence=min(one.confidence, limit))

@@ -284,10 +284,11 @@ def _behind(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
 
 
 def lagging(facts: Facts) -> tuple[int, int, int] | None:
-    """The process with fewer messages over each of its connections than over any other one.
+    """The process each of whose connections carried fewer messages than every other connection.
 
-    Also how many went over each of them, and over each other one at least. None if there is no such
-    process, or if it has so few that they are no lag, but how the program works.
+    Also the number of messages over each of its connections, and the least number over the others.
+    None if there is no such process, or if its number is below LAG_SHARE of that of the others:
+    then it has another role in the program.
     """
     edges = facts.edges
     pairs, which = np.unique(np.stack([edges["source"], edges["target"]]), axis=1,

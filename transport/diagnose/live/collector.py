@@ -12,7 +12,7 @@ import numpy as np
 
 from transport.diagnose import report
 from transport.diagnose.diagnosis import Diagnosis, Settings, doubted, judged
-from transport.diagnose.finding import Finding
+from transport.diagnose.finding import Finding, graded
 from transport.diagnose.live.merge import Job, merged
 from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.refine import refined
@@ -178,12 +178,12 @@ class Collector:
                     self._told_count, one, False, 0, self.intervals, self._judged_ns
                 )
                 if not one.certain or not self._confirmed(self.incidents[key], one):
-                    self.incidents[key].finding = replace(one, certain=False)
+                    self.incidents[key].finding = graded(one, False)
                     events.append(Event("suspicion", self.incidents[key]))
             known = self.incidents[key]
             certain = one.certain and self._confirmed(known, one)
             if certain or not known.certain:
-                known.finding = replace(one, certain=certain)
+                known.finding = graded(one, certain)
             known.seen, known.certain = self.intervals, known.certain or certain
             if known.certain and not known.told_certain:
                 known.told_certain = True

@@ -84,10 +84,9 @@ class Follower:
 
     window_ns: a file that was last written longer than this before the newest one is not read.
     host: follow only traces of this host; "": of all hosts. simulated: follow those of the
-    simulator as well. problems: lines of the last step about
-    what cannot be read, each line once. ahead_ns: name of a clock -> how far the time of day is
-    ahead of CLOCK_MONOTONIC; the first trace with this clock decides, so that setting the clock
-    later moves no times.
+    simulator as well. problems: lines of the last step about what cannot be read, each line once.
+    ahead_ns: name of a clock -> how far the time of day is ahead of CLOCK_MONOTONIC; the first
+    trace with this clock decides, so that setting the clock later moves no times.
     """
 
     def __init__(

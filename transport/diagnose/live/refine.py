@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose.finding import SUSPECTED_MAX, Finding, Place
 from transport.diagnose.hang import LAST_QUERY
 from transport.diagnose.live.merge import SURE, Job
 
@@ -70,7 +70,7 @@ def _stopped(job: Job, at: int, seen: Seen, sure: bool) -> Finding:
     return Finding(
         "non_communication_hang", _place(job, at), int(seen["since_ns"]),
         max(job.facts.end_ns, int(seen["since_ns"])),
-        0.99 if sure else 0.7, sure,
+        0.99 if sure else SUSPECTED_MAX, sure,
         f"{name} does not run: {seen['text']}." + _more(job, at, ("stopped",)) + _waiting(job, at),
         LAST_QUERY,
         f"Find who stopped it (a debugger, a scheduler, a shell), and continue it: kill -CONT "
@@ -85,7 +85,7 @@ def _gone(job: Job, at: int, seen: Seen, sure: bool) -> Finding:
     sure = sure or bool(dead)
     return Finding(
         "crash", _place(job, at), job.facts.processes[at].last_ns, job.facts.end_ns,
-        0.99 if sure else 0.6, sure,
+        0.99 if sure else SUSPECTED_MAX, sure,
         f"The process of {name} on {job.facts.processes[at].host} died: {seen['text']}, and its "
         f"trace has no end.{told}" + _more(job, at, ("gone", "zombie")),
         STATUS_QUERY,

@@ -32,7 +32,7 @@ def append(folder: Path, events: Sequence[Event]) -> None:
 
 
 def reported(folder: Path, since_ns: int) -> set[Key]:
-    """Faults with a finding since that time (ns since 1970) and no end after it.
+    """The faults that the file reports as found at or after since_ns (ns since 1970) and not ended.
 
     Lines that are no verdicts are left out.
     """
