@@ -151,7 +151,7 @@ def test_assign__what_cannot_be_planned_is_an_error() -> None:
             assign(routes, sent)
     silent = Routes(("h0>?1", "?1>h1"), {("h0", "h1", 0): (0, 1)})
     for known in (silent, Routes((), {("h0", "h1", 0): ()})):
-        with pytest.raises(AssignError, match="no link between the hosts is known"):
+        with pytest.raises(AssignError, match="the routes name no link between switches"):
             assign(known, {("h0", "h1"): 1})
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transport.plan.watch import Moved, Watch
 
 
-LASTS_S = 1.0  # a path is said to be slow, lossy or well again if it stays so for this time
+LASTS_S = 1.0  # a shorter change of a path's state to slow, lossy or well is not reported
 ALONE_S = 5.0  # after so long without a process that sends to a planned peer, a line says so
 
 
@@ -92,17 +92,18 @@ def follow(watch: Watch, weights_file: Path | None, pace_s: float, until_s: floa
 
 
 class Lasting:
-    """Holds back changes that may pass: on full links paths are lossy for moments, again and again.
+    """Reports a change of a path's state only if it lasts LASTS_S.
 
-    A path that died, and one that lives again, is told at once.
+    On full links, paths are lossy for a moment again and again. A change to or from "dead" is
+    reported at once.
     """
 
     def __init__(self) -> None:
-        self._told: dict[tuple[int, str, int, int], str] = {}  # state that was told last
+        self._told: dict[tuple[int, str, int, int], str] = {}  # last reported state
         self._waiting: dict[tuple[int, str, int, int], tuple[Moved, float]] = {}
 
     def of(self, moves: Sequence[Moved], now_s: float) -> list[Moved]:
-        """The changes to tell now."""
+        """The changes to report now. moves: those since the last call."""
         for one in moves:
             key = (one.pid, one.peer, one.engine, one.change.path)
             known = self._told.setdefault(key, one.change.was)

@@ -240,7 +240,7 @@ def say_late_faults(result: Result) -> None:
         if "at_ns" in faults.KEYS_OF[one["kind"]] and one["at_ns"] >= end_ns:
             click.echo(
                 f"note: faults.{number} ({one['kind']}) begins at {time_text(one['at_ns'])}, and "
-                f"the run ended at {time_text(end_ns)}: it changed nothing",
+                f"the run ended at {time_text(end_ns)}: it had no effect",
                 err=True,
             )
 

@@ -112,8 +112,8 @@ def assign(
     free = _free_links(problem)
     if not free.any():
         raise AssignError(
-            "no link between the hosts is known, as when no router answers probes: there is "
-            "nothing to choose between"
+            "the routes name no link between switches, so paths cannot be spread over links: "
+            "do the routers answer probes (weft plan probe says so)?"
         )
     drawn = _draws(problem)
     peaks = [_peak(problem, one, before, free) for one in drawn]
