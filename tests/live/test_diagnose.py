@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -23,13 +24,14 @@ from transport.diagnose.live.share import file_of, tag_of
 
 @contextmanager
 def diagnosing(where: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """`weft diagnose --live` on the traces in `where`, which writes its verdicts to a file."""
+    """`weft diagnose --live` on the traces in `where`, with verdicts and notes in files there."""
     command = weft_command("diagnose", "--live", str(where / "traces"), "--interval", "0.3",
                            "--json", str(where / "verdicts.json"), *more)  # fmt: skip
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | {"WEFT_TELEMETRY": str(where)},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    with (where / "stderr").open("w") as notes:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=os.environ | {"WEFT_TELEMETRY": str(where)},
+            stdout=subprocess.PIPE, stderr=notes, text=True,
+        )  # fmt: skip
     try:
         yield process
     finally:
@@ -51,10 +53,11 @@ def verdicts(where: Path, event: str) -> list[dict[str, Any]]:
     return [one for one in found if one["class"] not in OF_LOAD]
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str], where: Path) -> tuple[int, str]:
+    """Ends it; returns its exit status and what it wrote to standard error."""
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=PATIENCE_S)
-    return process.returncode, err
+    process.communicate(timeout=PATIENCE_S)
+    return process.returncode, (where / "stderr").read_text()
 
 
 def test_live__a_healthy_job_has_no_findings(tmp_path: Path) -> None:
@@ -87,7 +90,7 @@ def test_live__a_stopped_process_is_told_to_be_stopped(tmp_path: Path) -> None:
         # On a busy host its peers may find it silent before its host has seen it stopped twice.
         assert "process is stopped (state T)" in found["evidence"]
         assert until(lambda: verdicts(tmp_path, "ended"))[0]["incident"] == found["incident"]
-        status, err = ended(process)
+        status, err = ended(process, tmp_path)
         assert (status, "Traceback" in err) == (1, False)
 
 
@@ -108,7 +111,7 @@ def test_live__a_killed_process_has_crashed(tmp_path: Path) -> None:
         assert line
         shared = json.loads(_lines(tmp_path / "share" / "verdicts.jsonl")[-1])
         assert shared["weft_verdict"] == 1
-        status, err = ended(process)
+        status, err = ended(process, tmp_path)
         assert (status, "Traceback" in err) == (1, False)
     ran = [json.loads(one)["class"] for one in _lines(tmp_path / "ran.json")]
     assert ran.count("crash") == 1
@@ -136,7 +139,7 @@ def test_live__hosts_meet_through_a_share(tmp_path: Path) -> None:
             cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )  # fmt: skip
         partner.send_signal(signal.SIGCONT)
-        assert ended(agent)[0] == 0
+        assert ended(agent, tmp_path)[0] == 0
     assert done.returncode == 1, done.stderr
     assert ": non_communication_hang: rank 3, confidence 99%\n" in done.stdout
     assert done.stderr.count("weft-host-bad.summary is left out: damaged or incomplete") == 1
@@ -151,14 +154,15 @@ def test_live__a_share_that_goes_away_is_one_line(tmp_path: Path) -> None:
     ):
         until(lambda: list(share.glob("weft-host-*.summary")))
         share.rename(tmp_path / "elsewhere")
-        time.sleep(1.5)
+        gone = f"{share} is gone, or cannot be read: no host is judged until it is back"
+        until(lambda: gone in (tmp_path / "stderr").read_text())
         (tmp_path / "elsewhere").rename(share)
         known = {one.name: one.stat().st_mtime_ns for one in share.glob("*.summary")}
         until(lambda: {one.name: one.stat().st_mtime_ns for one in share.glob("*.summary")}
               != known)  # fmt: skip
-        status, err = ended(process)
+        status, err = ended(process, tmp_path)
     assert status in (0, 1)
-    assert err.count(f"{share} is gone, or cannot be read: no host is judged until it is back") == 1
+    assert err.count(gone) == 1
     assert "Traceback" not in err
     assert ": 2 ranks, " in err
     # A busy machine may make a rank late, which is a verdict.
@@ -197,7 +201,7 @@ def test_live__a_second_collector_says_so_and_runs_nothing(tmp_path: Path) -> No
                                   timeout=PATIENCE_S, check=False)  # fmt: skip
         finally:
             partner.send_signal(signal.SIGCONT)
-        assert ended(first)[0] == 1
+        assert ended(first, tmp_path)[0] == 1
     assert done.stderr.count("another collector judges this share (process ") == 1
     assert not (tmp_path / "ran").exists()
     assert done.returncode == 1
@@ -217,7 +221,8 @@ def test_live__ctrl_c_ends_it_and_its_command(tmp_path: Path) -> None:
         finally:
             partner.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=PATIENCE_S)
+        process.communicate(timeout=PATIENCE_S)
+        err = (tmp_path / "stderr").read_text()
     assert process.returncode == 130
     assert "the command was killed, as diagnosis ends" in err
     assert "Traceback" not in err
@@ -229,19 +234,15 @@ def test_live__serves_verdicts_to_prometheus(tmp_path: Path) -> None:
         exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")),
         diagnosing(tmp_path, "--listen", "127.0.0.1:0") as process,
     ):
-        assert process.stderr is not None
-        line = ""
-        while "serving" not in line:
-            line = process.stderr.readline()
-            assert line
-        address = line.split("serving ")[1].strip()
+        found = until(lambda: re.search(r"serving (.*)\n", (tmp_path / "stderr").read_text()))
+        address = found[1]
 
         def ranks() -> bool:
             with urllib.request.urlopen(address, timeout=PATIENCE_S) as answer:
                 return "weft_diagnosis_ranks 2.0" in answer.read().decode()
 
         until(ranks)
-        assert ended(process)[0] in (0, 1)
+        assert ended(process, tmp_path)[0] in (0, 1)
 
 
 def test_live__usage_is_refused_in_one_line(tmp_path: Path) -> None:
