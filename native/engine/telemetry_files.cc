@@ -99,7 +99,8 @@ std::size_t collect_dead_pages(const std::string& directory, std::int64_t grace_
   std::sort(dead.begin(), dead.end(), [](const auto& a, const auto& b) { return a.marked_s > b.marked_s; });
   std::size_t removed = 0;
   for (std::size_t i = 0; i < dead.size(); ++i) {
-    const bool old = now_s - dead[i].marked_s >= grace_s;
+    // The file system's clock may be ahead of time()'s, which is a tick late.
+    const bool old = std::max<std::int64_t>(now_s - dead[i].marked_s, 0) >= grace_s;
     if ((old || i >= kDeadPagesMax) && ::unlink(dead[i].path.c_str()) == 0) ++removed;
   }
   return removed;

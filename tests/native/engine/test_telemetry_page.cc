@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -267,6 +268,20 @@ TEST(page__those_of_dead_processes_go_after_a_grace) {
   CHECK_EQUAL(collect_dead_pages(scratch.path, 0), 1u);
   CHECK_EQUAL(scratch.names().count(dead), 0u);
   CHECK_EQUAL(scratch.names().size(), 4u);
+}
+
+TEST(page__one_that_was_marked_by_a_clock_ahead_of_this_one_goes_too) {
+  const Scratch scratch;
+  PageOwner reused = this_process();
+  reused.start_ticks -= 1;
+  const std::string dead = page_name(reused, 0), path = scratch.path + "/" + dead;
+  scratch.put(dead);
+  CHECK_EQUAL(collect_dead_pages(scratch.path, 1000), 0u);
+  const timespec ahead[2] = {{std::time(nullptr) + 60, 0}, {std::time(nullptr) + 60, 0}};
+  CHECK_EQUAL(::utimensat(AT_FDCWD, path.c_str(), ahead, 0), 0);
+  CHECK_EQUAL(collect_dead_pages(scratch.path, 1000), 0u);
+  CHECK_EQUAL(collect_dead_pages(scratch.path, 0), 1u);
+  CHECK(scratch.names().empty());
 }
 
 TEST(page__of_dead_processes_a_few_stay) {
