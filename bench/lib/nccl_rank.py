@@ -102,7 +102,7 @@ def collectives(torch: Any, dist: Any, device: Any, task: dict[str, Any]) -> lis
     rows = []
     for size in task["sizes"]:
         count = max(size // 4 // ranks, 1) * ranks
-        usual = max(3, min(50, (256 << 20) // (count * 4)))
+        usual = max(3, min(4_000, (256 << 20) // (count * 4)))
         iterations = task.get("calls", {}).get(str(size), usual)
         known = calls(torch, dist, device, count)
         for name in task["operations"]:

@@ -107,8 +107,10 @@ bool ConnectionCore::reserve(std::uint64_t message, std::uint64_t bytes) noexcep
 }
 
 // Whether callers that run the loops of engines will see a post soon enough, so that no thread needs to be woken for
-// it: the message needs no advertisement, and no caller waits for an earlier one first. `direction` counts it already.
+// it: a caller that polls runs the home flow's loop. One that waits sees a message that needs no advertisement, if it
+// does not wait for an earlier one first. `direction` counts the message already.
 bool ConnectionCore::lazily(const Direction& direction, std::uint64_t bytes) const noexcept {
+  if (polled_.load(std::memory_order_relaxed)) return bytes <= core::kHomeBytesMax;
   if (bytes > flows_[0].engine->stack().config().eager_bytes) return false;
   return direction.next_message < 2 || !direction.slots[(direction.next_message - 2) % kRequestsMax].taken();
 }
@@ -209,6 +211,20 @@ Engine::Help ConnectionCore::help(std::uint64_t message, std::uint64_t bytes, st
   if (turn % 2 == 0) return flows_[core::kHomeFlow].engine->help();
   const std::uint32_t part = turn / 2 % core::stripe_count(bytes, stripes());
   return flows_[core::flow_of_stage(message, bytes, part, stripes())].engine->help();
+}
+
+void ConnectionCore::progress(const Request& request) noexcept {
+  const auto& slot = static_cast<const RequestSlot&>(request);
+  if (slot.posted_bytes <= core::kHomeBytesMax) {
+    polled_.store(true, std::memory_order_relaxed);
+    static_cast<void>(flows_[core::kHomeFlow].engine->help());
+    return;
+  }
+  // One thread is too slow for the loops of several engines, and each stripe needs its own.
+  const std::int64_t now = now_ns();
+  for (std::uint32_t i = 0; i < stripes(); ++i) {
+    if (core::takes_part(slot.message, slot.posted_bytes, i, stripes())) flows_[i].engine->keep_loop(now);
+  }
 }
 
 void ConnectionCore::unattend(std::uint64_t message, std::uint64_t bytes) noexcept {

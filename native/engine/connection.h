@@ -70,6 +70,9 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   // For a caller that waits for a message: runs an iteration of the loop of the home flow's engine or, every other
   // `turn`, of another one that may carry a stripe. `bytes`: as posted.
   Engine::Help help(std::uint64_t message, std::uint64_t bytes, std::uint32_t turn) noexcept;
+  // For a caller that polls a request, again and again, instead of waiting for it: if the home flow carries all of the
+  // message, runs an iteration of its engine's loop.
+  void progress(const Request& request) noexcept;
   // The caller that waits for the message sleeps now.
   void unattend(std::uint64_t message, std::uint64_t bytes) noexcept;
   Patience& patience() noexcept { return patience_; }
@@ -133,6 +136,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   std::atomic<std::uint32_t> flows_peer_closed_{0};
   std::atomic<bool> receive_waits_{false};       // a receive waits for a message that the peer did not send
   std::atomic<std::uint64_t> held_messages_{0};  // eager messages that can be received after the peer closed
+  std::atomic<bool> polled_{false};              // a caller polls requests, see progress()
   Direction send_, receive_;
   struct Tally {
     core::Flow* flow = nullptr;  // null while the flow is not open

@@ -261,6 +261,10 @@ void Engine::unattend() noexcept {
   wake();
 }
 
+void Engine::keep_loop(std::int64_t now_ns) noexcept {
+  if (loop_.keep(now_ns)) wake();
+}
+
 void Engine::post(const Command& command, bool lazily) noexcept {
   ring_.post(command);
   if (!lazily || !loop_.attended(now_ns())) wake();

@@ -86,6 +86,8 @@ class Engine final : private datapath::RxSink {
   // the loop moves many bytes, and the caller should sleep. The caller must hold no lock that a completion takes.
   enum class Help : std::uint8_t { ran, taken, busy };
   Help help() noexcept;
+  // Lets only the engine's thread run the loop for the next milliseconds.
+  void keep_loop(std::int64_t now_ns) noexcept;
   // The caller sleeps now: if callers have run the loop, the engine's thread runs it again.
   void unattend() noexcept;
   bool reserve(std::int64_t count) noexcept { return ring_.reserve(count); }

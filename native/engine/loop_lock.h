@@ -15,7 +15,8 @@ class LoopLock {
  public:
   // After a caller has last asked for the loop, the engine's thread leaves the loop to callers for this long.
   static constexpr std::int64_t kAttendedNs = 200'000;
-  // A loop that moves kBulkBytes within kWindowNs belongs to the engine's thread until it has not done so for kBulkNs.
+  // A loop that moves kBulkBytes within kWindowNs belongs to the engine's thread until it has not done so for kBulkNs,
+  // and a loop that carries stripes for a caller that polls, until that caller has not asked for them for as long.
   static constexpr std::int64_t kWindowNs = 1'000'000, kBulkNs = 5'000'000;
   static constexpr std::uint64_t kBulkBytes = 512 * 1024;
 
@@ -54,6 +55,15 @@ class LoopLock {
            now_ns >= bulk_until_ns_.load(std::memory_order_relaxed);
   }
 
+  // From now on the loop belongs to the engine's thread for kBulkNs. True: callers may have run it until now. Any
+  // thread.
+  bool keep(std::int64_t now_ns) noexcept {
+    if (bulk_until_ns_.load(std::memory_order_relaxed) > now_ns + kBulkNs / 2) return false;
+    const bool was_attended = attended(now_ns);
+    bulk_until_ns_.store(now_ns + kBulkNs, std::memory_order_relaxed);
+    return was_attended;
+  }
+
   // Counts what an iteration has moved. True: from now on the loop belongs to the engine's thread. The lock must be
   // held.
   bool count(std::int64_t now_ns, std::uint64_t bytes) noexcept {
@@ -73,7 +83,9 @@ class LoopLock {
   std::atomic<bool> held_{true};  // the engine's thread begins with the loop
   std::atomic<std::int64_t> asked_ns_{INT64_MIN / 2};
   std::atomic<std::int64_t> bulk_until_ns_{0};
-  std::int64_t window_ns_ = 0;
+  // On a cache line of their own: the engine's thread writes them in each iteration, and callers that poll read the
+  // rest.
+  alignas(64) std::int64_t window_ns_ = 0;
   std::uint64_t window_bytes_ = 0;
 };
 

@@ -59,6 +59,7 @@ class ConnectionHandle final : public Connection {
   Status wait(engine::Request* request, std::int64_t timeout_ns) noexcept override {
     return core_->wait(request, timeout_ns);
   }
+  void progress(const engine::Request& request) noexcept override { core_->progress(request); }
   void close() noexcept override {
     core_->close();
     backlog_->close(Status::cancelled);

@@ -67,6 +67,9 @@ class Connection {
   virtual void release(engine::Request* request) noexcept = 0;
   // Sleeps until the request is done (ok) or the timeout expires (timed_out). May be called from any thread.
   virtual Status wait(engine::Request* request, std::int64_t timeout_ns) noexcept = 0;
+  // For a caller that polls a request, again and again, instead of waiting for it: may do the engine's work on this
+  // thread.
+  virtual void progress(const engine::Request& request) noexcept { static_cast<void>(request); }
   // Closes the connection: outstanding requests fail with `cancelled`, the engines release all buffers within a bounded
   // time, and the peer is notified. Does not wait for the peer's reply. Further calls do nothing.
   virtual void close() noexcept = 0;

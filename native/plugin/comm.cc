@@ -191,6 +191,7 @@ Status test(void* request, int* done, int* sizes) {
   }
   engine::Request* const posted = self->request(handle.part);
   if (posted == nullptr) return Status::invalid_argument;
+  if (!posted->done()) self->connection().progress(*posted);
   if (!posted->done()) return Status::ok;
   // A failed request keeps its slot, so that each further test() returns the same result.
   if (const Status status = posted->status(); status != Status::ok) return self->note(status);

@@ -54,6 +54,18 @@ TEST(loop_lock__a_loop_that_moves_many_bytes_belongs_to_the_engines_thread) {
   CHECK(lock.ask(12 * kMs + LoopLock::kBulkNs));
 }
 
+TEST(loop_lock__a_loop_that_is_kept_belongs_to_the_engines_thread_for_a_while) {
+  LoopLock lock;
+  CHECK(!lock.keep(10 * kMs));  // no caller runs it
+  CHECK(!lock.ask(10 * kMs + LoopLock::kBulkNs - 1));
+  CHECK(lock.ask(10 * kMs + LoopLock::kBulkNs));
+  CHECK(lock.keep(10 * kMs + LoopLock::kBulkNs));  // the engine's thread has to be woken
+  CHECK(!lock.attended(10 * kMs + LoopLock::kBulkNs));
+  CHECK(!lock.keep(10 * kMs + LoopLock::kBulkNs + 1));
+  CHECK(!lock.keep(10 * kMs + 2 * LoopLock::kBulkNs - 1));  // for as long again
+  CHECK(!lock.ask(10 * kMs + 2 * LoopLock::kBulkNs));
+}
+
 TEST(patience__polling_in_vain_keeps_to_its_share) {
   constexpr std::int64_t kLongest = 200'000;
   Patience patience(kLongest, 0.05);
