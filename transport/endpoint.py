@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import TypeVar
 
 from transport import native
 from transport.buffers import Buffer, DeviceArray
@@ -40,11 +42,13 @@ from transport.recording import LiveRecording
 from transport.timeouts import deadline, patience
 
 HANDLE_BYTES = 64
-PAUSE_S_MIN, PAUSE_S_MAX = 0.00005, 0.002
+# How long a call waits natively before it looks for signals, and whether the endpoint was closed.
+SLICE_S = 0.05
 # An accept that times out also reports a peer that failed to connect in this time before the call.
 TROUBLE_S = 1.0
 
 KnobValue = str | int | float | bool | os.PathLike[str]
+Child = TypeVar("Child", "Connection", "Listener", "Memory")
 Policies = Mapping[str, PolicyName]  # family ("window", "path", "loss", "credit") -> policy
 
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
@@ -63,14 +67,15 @@ def _no_answer(name: str, timeout_s: float | None, dial: native.Dial) -> WeftErr
     return TimedOutError(f"connect to {name}: no answer within {timeout_s} s{why}")
 
 
-def _poll_until(finished: Callable[[], bool], until: float | None) -> bool:
-    """Polls at growing intervals until finished() is true; False if `until` passes first."""
-    pause_s = PAUSE_S_MIN
+def _wait_until(
+    finished: Callable[[], bool], wait: Callable[[int], None], until: float | None
+) -> bool:
+    """Calls wait(timeout_ns) until finished() is true; False if `until` passes first."""
     while not finished():
-        if until is not None and time.monotonic() >= until:
+        left_s = SLICE_S if until is None else min(until - time.monotonic(), SLICE_S)
+        if left_s <= 0:
             return False
-        time.sleep(pause_s)
-        pause_s = min(pause_s * 2, PAUSE_S_MAX)
+        wait(int(left_s * 1e9))
     return True
 
 
@@ -104,7 +109,7 @@ class Listener(AsyncCloses):
         OutOfDescriptorsError if peers connected and this process had no descriptors for them.
         """
         made: list[Connection] = []
-        if not _poll_until(lambda: self._took(made), deadline(timeout_s)):
+        if not _wait_until(lambda: self._took(made), self._wait, deadline(timeout_s)):
             raise self._nobody(timeout_s)
         return made[0]
 
@@ -138,7 +143,9 @@ class Listener(AsyncCloses):
 
     def close(self) -> None:
         """Stops accepting; accepted connections stay open. May be called more than once."""
-        self._native = None
+        closing, self._native = self._native, None
+        if closing is not None:
+            closing.close()  # at once, even if another thread waits in accept()
         self._endpoint._reactor.poke()
 
     def __repr__(self) -> str:
@@ -147,18 +154,25 @@ class Listener(AsyncCloses):
     def _nobody(self, timeout_s: float | None) -> WeftError:
         """The error for an accept that timed out: why a peer failed to connect, if one did."""
         said = f"accept on port {self._port}: no peer within {timeout_s} s"
-        if self._native is not None and timeout_s is not None:
-            status, why = self._native.trouble(int((timeout_s + TROUBLE_S) * 1e9))
+        listener = self._native
+        if listener is not None and timeout_s is not None:
+            status, why = listener.trouble(int((timeout_s + TROUBLE_S) * 1e9))
             if status != OK:
                 return error_for(status, said, why)
         return TimedOutError(said)
 
+    def _wait(self, timeout_ns: int) -> None:
+        listener = self._native
+        if listener is not None:
+            listener.wait(timeout_ns)
+
     def _took(self, made: list[Connection]) -> bool:
         if made:
             return True
-        if self._native is None:
+        listener = self._native
+        if listener is None:
             raise ConnectionClosedError(f"the listener on port {self._port} is closed")
-        status, connection = self._native.accept()
+        status, connection = listener.accept()
         if status == WOULD_BLOCK:
             return False
         if status != OK or connection is None:
@@ -190,6 +204,11 @@ class Endpoint(AsyncCloses):
         self._summary = runtime.summary()
         self._reactor = Reactor(runtime.event_descriptor)
         self._children: weakref.WeakSet[Connection | Listener | Memory] = weakref.WeakSet()
+        self._dials: weakref.WeakSet[native.Dial] = weakref.WeakSet()
+        self._gate = (
+            threading.RLock()
+        )  # guards these two sets, which do not grow once close() began
+        self._closing = False
         _open_endpoints.add(self)
 
     @property
@@ -210,9 +229,7 @@ class Endpoint(AsyncCloses):
         status, text, listener = self._runtime.listen(self._device(device), number, chosen)
         if status != OK or listener is None:
             raise error_for(status, f"cannot listen on port {port}", text)
-        made = Listener(self, listener)
-        self._children.add(made)
-        return made
+        return self._own(Listener(self, listener))
 
     def connect(
         self,
@@ -234,7 +251,7 @@ class Endpoint(AsyncCloses):
         until = deadline(timeout_s)
         name, dial = self._dial(host_or_handle, port, device, policies)
         made: list[Connection] = []
-        if not _poll_until(lambda: self._reached(name, dial, made), until):
+        if not _wait_until(lambda: self._reached(name, dial, made), dial.wait, until):
             raise _no_answer(name, timeout_s, dial)
         return made[0]
 
@@ -291,8 +308,7 @@ class Endpoint(AsyncCloses):
         if isinstance(buf, list | tuple):
             raise TypeError("buf: needs one buffer, not a list")
         made = Memory(self._runtime.register_memory(part_of(self._runtime, buf, True).buffer))
-        self._children.add(made)
-        return made
+        return self._own(made)
 
     def reduce(
         self,
@@ -351,11 +367,18 @@ class Endpoint(AsyncCloses):
         """Closes all connections and listeners and stops the engines; may be called again."""
         if self._native is None:
             return
-        for child in list(self._children):
+        with self._gate:
+            self._closing = True
+            children, dials = list(self._children), list(self._dials)
+        for child in children:
             child.close()
+        for dial in dials:
+            dial.close()  # ends connect() in other threads
+        self._reactor.poke()
         self._reactor.close()
-        self._native.close()
-        self._native = None
+        closing, self._native = self._native, None
+        if closing is not None:
+            closing.close()
         _open_endpoints.discard(self)
 
     def __repr__(self) -> str:
@@ -406,12 +429,17 @@ class Endpoint(AsyncCloses):
             status, text, dial = self._runtime.connect_handle(index, bytes(target), chosen)
         if status != OK or dial is None:
             raise error_for(status, f"cannot connect to {name}", text)
-        return name, dial
+        with self._gate:
+            if not self._closing:
+                self._dials.add(dial)
+                return name, dial
+        dial.close()
+        raise ConnectionClosedError("the endpoint is closed")
 
     def _reached(self, name: str, dial: native.Dial, made: list[Connection]) -> bool:
         if made:
             return True
-        if self.closed:
+        if self.closed or self._closing:
             raise ConnectionClosedError("the endpoint is closed")
         status, connection = dial.poll()
         if status == WOULD_BLOCK:
@@ -423,9 +451,16 @@ class Endpoint(AsyncCloses):
         return True
 
     def _adopt(self, connection: native.Connection) -> Connection:
-        made = Connection(connection, self._runtime, self._reactor, owner=self)
-        self._children.add(made)
-        return made
+        return self._own(Connection(connection, self._runtime, self._reactor, owner=self))
+
+    def _own(self, child: Child) -> Child:
+        """Closes the child with the endpoint, or now if the endpoint has been closed meanwhile."""
+        with self._gate:
+            if not self._closing:
+                self._children.add(child)
+                return child
+        child.close()
+        raise ConnectionClosedError("the endpoint is closed")
 
 
 def _close_all() -> None:

@@ -8,6 +8,7 @@ void bind_profiler_bench(pybind11::module_& module);
 void bind_counters(pybind11::module_& module);
 void bind_crc32c(pybind11::module_& module);
 void bind_device(pybind11::module_& module);
+void bind_devices(pybind11::module_& module);
 void bind_fabric(pybind11::module_& module);
 void bind_knobs(pybind11::module_& module);
 void bind_policies(pybind11::module_& module);
@@ -34,5 +35,6 @@ PYBIND11_MODULE(_native, module) {
   weft::bind::bind_fabric(module);
   weft::bind::bind_replay(module);
   weft::bind::bind_device(module);
+  weft::bind::bind_devices(module);
   weft::bind::bind_runtime(module);
 }

@@ -6,13 +6,15 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
-#include <list>
 #include <memory>
 #include <new>
 #include <string>
+#include <thread>
 #include <utility>
 
+#include "native/bind/bound_connection.h"
 #include "native/bind/device.h"
 #include "native/bind/held.h"
 #include "native/bind/unlocked.h"
@@ -20,245 +22,107 @@
 namespace weft::bind {
 namespace {
 
-// The pending requests of one direction. It is a list because even an empty deque allocates, and closing must work when
-// memory runs out.
-using Lane = std::list<std::shared_ptr<Posted>>;
-
-// A connection and its pending requests. Its list keeps a request until the request is done, even if Python has dropped
-// it.
-class BoundConnection {
+// close() lets go of the runtime, even if another thread waits.
+class BoundListener {
  public:
-  BoundConnection(std::shared_ptr<Home> home, std::shared_ptr<message::Connection> connection)
-      : home_(std::move(home)), connection_(std::move(connection)), counted_(connection_) {}
-  BoundConnection(const BoundConnection&) = delete;
-  BoundConnection& operator=(const BoundConnection&) = delete;
-  ~BoundConnection() { close(); }
-
-  // Posts a send or receive. A received message is copied from `buffer` into `pieces` unless `pieces` is empty.
-  py::tuple post(const std::shared_ptr<Buffer>& buffer, const Registered& memory, bool receive,
-                 const std::vector<std::shared_ptr<Buffer>>& pieces) {
-    const std::shared_ptr<message::Connection> connection = usable();
-    if (connection == nullptr) return py::make_tuple(code(unusable()), nullptr);
-    check_home(memory);
-    using Held = std::pair<std::shared_ptr<Buffer>, std::vector<std::shared_ptr<Buffer>>>;
-    message::HostBuffer place{buffer->data(), buffer->bytes(), memory == nullptr ? 0 : memory->id(), {}};
-    for (const auto& piece : pieces)
-      place.pieces.push_back({static_cast<std::uint8_t*>(piece->data()), piece->bytes()});
-    std::shared_ptr<const void> held = buffer;
-    if (!pieces.empty()) held = std::make_shared<const Held>(buffer, pieces);
-    return start(connection, std::move(held), memory, std::move(place), receive);
-  }
-
-  // Like post(), for an object with a simple buffer, which it takes in the same call. Returns the request, the status
-  // code if the post failed, or None if the object has no such buffer.
-  py::object post_plain(const py::object& object, bool receive) {
-    const std::shared_ptr<message::Connection> connection = usable();
-    if (connection == nullptr) return py::int_(code(unusable()));
-    std::shared_ptr<Buffer> buffer = Buffer::plain(object, receive);
-    if (buffer == nullptr) return py::none();
-    message::HostBuffer place{buffer->data(), buffer->bytes(), 0, {}};
-    std::shared_ptr<Posted> posted;
-    const Status status = start(connection, std::move(buffer), nullptr, std::move(place), receive, &posted);
-    if (status != Status::ok) return py::int_(code(status));
-    return py::cast(std::move(posted));
-  }
-
-  py::tuple post_device(const std::shared_ptr<DeviceBuffer>& buffer, const Registered& memory, bool receive) {
-    const std::shared_ptr<message::Connection> connection = usable();
-    if (connection == nullptr) return py::make_tuple(code(unusable()), nullptr);
-    if (buffer->home() != home_.get()) throw py::value_error("memory: it was registered with another endpoint");
-    check_home(memory);
-    const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
-    if (memory != nullptr && message::is_read_in_place(*connection, way, buffer->layout(), memory->id())) {
-      // The NIC reads the memory in place and knows nothing of CUDA streams: the caller must have waited for the work
-      // that writes the memory.
-      return start(connection, buffer, memory, {buffer->data(), buffer->bytes(), memory->id(), {}}, false);
-    }
-    reap_device();
-    // Adds the request to the list before it is posted, so that the buffer lives on even if memory runs out in between.
-    const auto posted = std::make_shared<DevicePosted>(buffer);
-    device_lane_.push_back(posted);
-    const Status status = posted->begin(connection, receive);
-    if (status == Status::ok) return py::make_tuple(code(status), posted);
-    device_lane_.remove(posted);  // `posted` still keeps the request alive
-    return py::make_tuple(code(status), nullptr);
-  }
-
-  void quiesce(const DeviceBuffer& buffer) {
-    const std::shared_ptr<message::Connection> connection = connection_;
-    if (connection == nullptr || home_->forked()) return;
-    const DeviceLane lane = device_lane_;  // a copy, because other threads may change the list during the waits
-    for (const std::shared_ptr<DevicePosted>& posted : lane) {
-      if (posted->holds(buffer) && !posted->done()) posted->quiesce(*connection);
-    }
-    reap_device();
-  }
-
-  void quiesce(const Buffer& buffer) {
-    const std::shared_ptr<message::Connection> connection = connection_;
-    if (connection == nullptr || home_->forked() || buffer.bytes() == 0) return;
-    {
-      const Unlocked others_run;
-      connection->quiesce(buffer.data(), buffer.bytes());
-    }
-    for (Lane& lane : lanes_) reap(&lane);
-  }
-
-  void close() {
-    std::shared_ptr<message::Connection> connection = std::exchange(connection_, nullptr);
-    if (connection == nullptr) return;
-    Lane gone[2];
-    DeviceLane gone_device;
-    if (home_->forked()) {
-      new std::shared_ptr<message::Connection>(connection);
-    } else {
-      const Unlocked others_run;
-      connection->close();
-    }
-    for (int i : {0, 1}) gone[i].swap(lanes_[i]);
-    gone_device.swap(device_lane_);
-    const std::shared_ptr<Home> home = std::move(home_);
-    if (!home->forked()) {
-      const Unlocked others_run;
-      connection->await_copies();
-    }
-    for (const Lane& lane : gone) {
-      for (const std::shared_ptr<Posted>& posted : lane) posted->settled();
-    }
-    for (const std::shared_ptr<DevicePosted>& posted : gone_device) posted->settled();
-    if (!home->forked()) keep_counters();
-    counted_ = nullptr;
-    if (home->forked()) return;
-    const Unlocked others_run;
-    connection = nullptr;  // without the GIL: dropping the last reference may wait for the engines' threads
-  }
-
-  // Counters of the open connection, or their last values if it is closed: they never decrease.
-  engine::ConnectionCounters counters() const {
-    std::shared_ptr<message::Connection> connection = counted_;
-    if (connection == nullptr) return last_counters_;
-    if (forked()) return {};  // a forked child has no engines
-    const Unlocked others_run;
-    engine::ConnectionCounters read = connection->counters();
-    connection = nullptr;  // released without the GIL: it is the last reference if close() was called meanwhile
-    return read;
-  }
-
-  // Returns a reference, so that close() in another thread cannot destroy the connection during a call.
-  std::shared_ptr<message::Connection> open() const {
-    if (connection_ == nullptr) throw py::value_error("the connection is closed");
-    return connection_;
-  }
-  bool forked() const { return home_ != nullptr && home_->forked(); }
-  Status health() const { return connection_ == nullptr ? Status::connection_closed : connection_->health(); }
-
- private:
-  // Null if the connection is closed or this is a forked child; unusable() says which.
-  std::shared_ptr<message::Connection> usable() const {
-    return connection_ == nullptr || home_->forked() ? nullptr : connection_;
-  }
-  Status unusable() const { return connection_ == nullptr ? Status::connection_closed : Status::forked_child; }
-  void check_home(const Registered& memory) const {
-    if (memory != nullptr && memory->home() != home_.get()) {
-      throw py::value_error("memory: it was registered with another endpoint");
-    }
-  }
-
-  // Adds the request to the list before it is posted, so that the buffer outlives the engine's use even if memory runs
-  // out in between.
-  Status start(const std::shared_ptr<message::Connection>& connection, std::shared_ptr<const void> held,
-               const Registered& memory, message::HostBuffer place, bool receive, std::shared_ptr<Posted>* out) {
-    Lane& lane = lanes_[receive ? 1 : 0];
-    reap(&lane);
-    auto posted = std::make_shared<Posted>(home_, std::move(held), memory);
-    lane.push_back(posted);
-    const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
-    const Status status = posted->begin(*connection, way, std::move(place));
-    if (status == Status::ok) {
-      *out = std::move(posted);
-    } else {
-      lane.remove(posted);
-    }
-    return status;
-  }
-  py::tuple start(const std::shared_ptr<message::Connection>& connection, std::shared_ptr<const void> held,
-                  const Registered& memory, message::HostBuffer place, bool receive) {
-    std::shared_ptr<Posted> posted;
-    const Status status = start(connection, std::move(held), memory, std::move(place), receive, &posted);
-    return py::make_tuple(code(status), std::move(posted));
-  }
-
-  void keep_counters() noexcept {
-    try {
-      engine::ConnectionCounters last;
-      {
-        const Unlocked others_run;
-        last = counted_->counters();
-      }
-      last_counters_ = std::move(last);
-    } catch (const std::bad_alloc&) {  // out of memory: counters() will return zeros
-    }
-  }
-
-  // Removes finished requests from the list before it releases their buffers, because a release may run Python code
-  // that changes the list.
-  void reap_device() {
-    DeviceLane over;
-    for (auto posted = device_lane_.begin(); posted != device_lane_.end();) {
-      const auto next = std::next(posted);
-      if ((*posted)->done()) over.splice(over.end(), device_lane_, posted);
-      posted = next;
-    }
-    for (const std::shared_ptr<DevicePosted>& posted : over) posted->settled();
-  }
-
-  static void reap(Lane* lane) {
-    while (!lane->empty() && lane->front()->done()) {
-      const std::shared_ptr<Posted> first = std::move(lane->front());
-      lane->pop_front();
-      // Releases the buffer. Another thread may still wait for the request and then keeps the request alive.
-      static_cast<void>(first->settled());
-    }
-  }
-
-  std::shared_ptr<Home> home_;
-  std::shared_ptr<message::Connection> connection_;
-  std::shared_ptr<message::Connection> counted_;  // the connection, until its counters are in last_counters_
-  engine::ConnectionCounters last_counters_;
-  Lane lanes_[2];
-  DeviceLane device_lane_;
-};
-
-struct BoundListener {
-  std::shared_ptr<Home> home;
-  std::unique_ptr<message::Listener> listener;
+  BoundListener(std::shared_ptr<Home> home, std::unique_ptr<message::Listener> listener)
+      : home_(std::move(home)), listener_(std::move(listener)), event_(listener_->event()) {}
+  BoundListener(const BoundListener&) = delete;
+  BoundListener& operator=(const BoundListener&) = delete;
   ~BoundListener() {
-    if (home->forked()) static_cast<void>(listener.release());
+    if (home_ != nullptr && home_->forked()) static_cast<void>(listener_.release());
   }
   py::tuple accept() {
     std::shared_ptr<message::Connection> made;
-    const Status status = home->forked() ? Status::forked_child : listener->accept(&made);
+    Status status = Status::connection_closed;
+    if (home_ != nullptr) status = home_->forked() ? Status::forked_child : listener_->accept(&made);
     if (status != Status::ok) return py::make_tuple(code(status), nullptr);
-    return py::make_tuple(code(status), std::make_unique<BoundConnection>(home, std::move(made)));
+    return py::make_tuple(code(status), std::make_unique<BoundConnection>(home_, std::move(made)));
+  }
+  void wait(std::int64_t timeout_ns) {
+    if (home_ == nullptr || home_->forked()) return;
+    const Unlocked others_run;
+    event_->wait(timeout_ns);
+  }
+  void close() {
+    if (home_ == nullptr || home_->forked()) return;
+    const std::shared_ptr<Home> home = std::move(home_);  // let go of last, with the GIL, which it releases itself
+    std::unique_ptr<message::Listener> listener = std::move(listener_);
+    const Unlocked others_run;
+    listener.reset();
+  }
+  py::tuple trouble(std::int64_t within_ns) const {
+    std::string text;
+    const Status status = home_ == nullptr ? Status::ok : listener_->trouble(within_ns, &text);
+    return py::make_tuple(code(status), text);
   }
   py::bytes handle() const {
-    const control::Handle made = listener->handle();
+    const control::Handle made = open()->handle();
     return {reinterpret_cast<const char*>(made.bytes), sizeof made.bytes};
   }
+  std::uint16_t port() const { return open()->port(); }
+
+ private:
+  message::Listener* open() const {
+    if (home_ == nullptr) throw py::value_error("the listener is closed");
+    return listener_.get();
+  }
+  std::shared_ptr<Home> home_;  // null: closed
+  std::unique_ptr<message::Listener> listener_;
+  const std::shared_ptr<message::Event> event_;
 };
 
-struct BoundDial {
-  std::shared_ptr<Home> home;
-  std::unique_ptr<message::Dial> dial;
+// close() lets go of the runtime, even if another thread waits.
+class BoundDial {
+ public:
+  BoundDial(std::shared_ptr<Home> home, std::unique_ptr<message::Dial> dial)
+      : home_(std::move(home)), dial_(std::move(dial)), event_(dial_->event()) {}
+  BoundDial(const BoundDial&) = delete;
+  BoundDial& operator=(const BoundDial&) = delete;
   ~BoundDial() {
-    if (home->forked()) static_cast<void>(dial.release());
+    // In a forked child it is leaked, as the threads that it needs are missing.
+    if (home_ != nullptr && home_->forked()) static_cast<void>(new std::shared_ptr<message::Dial>(std::move(dial_)));
+  }
+  void wait(std::int64_t timeout_ns) {
+    if (home_ == nullptr || home_->forked()) return;
+    std::shared_ptr<message::Dial> helped = dial_;
+    const bool first = !std::exchange(waited_, true);
+    const Unlocked others_run;
+    const std::int64_t until_ns = engine::now_ns() + timeout_ns;
+    // A peer that has not answered by then takes longer than it takes to wake this thread.
+    if (first) helped->help(timeout_ns);
+    helped.reset();
+    event_->wait(std::max<std::int64_t>(until_ns - engine::now_ns(), 0));
+  }
+  void close() {
+    if (home_ == nullptr || home_->forked()) return;
+    const std::shared_ptr<Home> home = std::move(home_);  // let go of last, with the GIL, which it releases itself
+    std::shared_ptr<message::Dial> dial = std::move(dial_);
+    const Unlocked others_run;
+    dial->close();
+    // Another thread that helps leaves soon, and must not be the last to hold the runtime.
+    for (int i = 0; dial.use_count() > 1 && i < kHelperTries; ++i) std::this_thread::sleep_for(kHelperPause);
+    dial.reset();
   }
   py::tuple poll() {
     std::shared_ptr<message::Connection> made;
-    const Status status = home->forked() ? Status::forked_child : dial->poll(&made);
+    Status status = Status::cancelled;
+    if (home_ != nullptr) status = home_->forked() ? Status::forked_child : dial_->poll(&made);
     if (status != Status::ok) return py::make_tuple(code(status), nullptr);
-    return py::make_tuple(code(status), std::make_unique<BoundConnection>(home, std::move(made)));
+    return py::make_tuple(code(status), std::make_unique<BoundConnection>(home_, std::move(made)));
   }
+  std::string error() const { return usable() ? dial_->error() : ""; }
+  int cause() const { return code(usable() ? dial_->cause() : Status::would_block); }
+
+ private:
+  static constexpr int kHelperTries = 1'000;
+  static constexpr std::chrono::milliseconds kHelperPause{1};
+  bool usable() const { return home_ != nullptr && !home_->forked(); }
+
+  std::shared_ptr<Home> home_;  // null: closed
+  std::shared_ptr<message::Dial> dial_;
+  const std::shared_ptr<message::Event> event_;
+  bool waited_ = false;
 };
 
 // The runtime as Python holds it. Listeners and connections keep the native runtime alive after close().
@@ -280,7 +144,7 @@ struct BoundRuntime {
       status = call(held->runtime(), &made, &error);
     }
     if (status != Status::ok) return py::make_tuple(code(status), error, nullptr);
-    return py::make_tuple(code(status), error, std::unique_ptr<Bound>(new Bound{held, std::move(made)}));
+    return py::make_tuple(code(status), error, std::make_unique<Bound>(held, std::move(made)));
   }
   py::tuple listen(int device, std::uint16_t port, const std::string& policies) const {
     return make<BoundListener, message::Listener>([&](message::Runtime& runtime, auto* out, std::string* error) {
@@ -345,19 +209,6 @@ py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& s
   auto home = std::make_shared<Home>(std::move(runtime));
   return py::make_tuple(code(status), error, knobs_fit,
                         std::unique_ptr<BoundRuntime>(new BoundRuntime{std::move(home)}));
-}
-
-py::tuple descriptors() {
-  engine::Knobs knobs;
-  std::string error;
-  engine::DescriptorNeed need;
-  Status status = engine::load_knobs(&knobs, &error);
-  if (status == Status::ok) status = message::Runtime::descriptor_need(knobs, &need, &error);
-  const engine::DescriptorState state = engine::descriptor_state();
-  engine::DescriptorNeed least = need;
-  least.paths = std::min<std::int64_t>(need.paths, 1);
-  return py::make_tuple(code(status), error, least.total(), need.total(),
-                        py::make_tuple(state.soft, state.hard, state.open, engine::kProgramDescriptorsMax));
 }
 
 void bind_requests(py::module_& module) {
@@ -448,33 +299,22 @@ void bind_connections(py::module_& module) {
 void bind_ways_in(py::module_& module) {
   py::class_<BoundDial>(module, "Dial", "A connection attempt; dropping it abandons the attempt.")
       .def("poll", &BoundDial::poll, "(status, connection).")
-      .def("error", [](const BoundDial& self) { return self.dial->error(); })
-      .def(
-          "cause", [](const BoundDial& self) { return code(self.dial->cause()); },
-          "Status code of its failed attempts while poll() returns would_block; would_block: no error so far.");
+      .def("wait", &BoundDial::wait, "Waits until poll() does not return would_block, for `timeout_ns` at most.",
+           py::arg("timeout_ns"))
+      .def("close", &BoundDial::close, "Gives up the attempt and ends wait(); may be called on any thread, and again.")
+      .def("error", &BoundDial::error)
+      .def("cause", &BoundDial::cause,
+           "Status code of its failed attempts while poll() returns would_block; would_block: no error so far.");
   py::class_<BoundListener>(module, "Listener", "Accepts peers until it is dropped.")
       .def("accept", &BoundListener::accept, "(status, connection).")
-      .def(
-          "trouble",
-          [](const BoundListener& self, std::int64_t within_ns) {
-            std::string text;
-            const Status status = self.listener->trouble(within_ns, &text);
-            return py::make_tuple(code(status), text);
-          },
-          "(status, text): why a connected peer could not be accepted in the last `within_ns`.", py::arg("within_ns"))
+      .def("wait", &BoundListener::wait,
+           "Waits until a connection can be accepted or the listener is closed, for `timeout_ns` at most.",
+           py::arg("timeout_ns"))
+      .def("close", &BoundListener::close, "Stops accepting; may be called on any thread, and again.")
+      .def("trouble", &BoundListener::trouble,
+           "(status, text): why a connected peer could not be accepted in the last `within_ns`.", py::arg("within_ns"))
       .def("handle", &BoundListener::handle)
-      .def("port", [](const BoundListener& self) { return self.listener->port(); });
-}
-
-void bind_devices(py::module_& module) {
-  py::class_<datapath::Device>(module, "Device", "One NIC, or several joined by the knob `interfaces`.")
-      .def_readonly("name", &datapath::Device::name)
-      .def_readonly("address", &datapath::Device::address)
-      .def_readonly("pci_path", &datapath::Device::pci_path)
-      .def_readonly("guid", &datapath::Device::guid)
-      .def_readonly("speed_mbps", &datapath::Device::speed_mbps)
-      .def_readonly("mtu_bytes", &datapath::Device::mtu_bytes)
-      .def("__repr__", [](const datapath::Device& self) { return "<Device " + self.name + " " + self.address + ">"; });
+      .def("port", &BoundListener::port);
 }
 
 void bind_policies_of(py::class_<BoundRuntime>& runtime) {
@@ -536,7 +376,6 @@ void bind_runtime(py::module_& module) {
   bind_requests(module);
   bind_connections(module);
   bind_ways_in(module);
-  bind_devices(module);
   py::class_<BoundRuntime> runtime(module, "Runtime", "The engines, listeners and connections of a process.");
   bind_policies_of(runtime);
   bind_recording(runtime);
@@ -584,10 +423,6 @@ void bind_runtime(py::module_& module) {
            })
       .def("summary", [](const BoundRuntime& self) { return self.open()->runtime().summary(); })
       .def("close", [](BoundRuntime& self) { self.home.reset(); });
-  module.def(
-      "descriptors", &descriptors,
-      "(status, error, needed with one path, needed with all, (soft limit, hard limit, open, descriptors left to the "
-      "program at most)).");
   module.def("open_runtime", &open_runtime, "(status, error, whether the knobs are valid, runtime).",
              py::arg("settings"));
 }

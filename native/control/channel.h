@@ -1,5 +1,5 @@
 // A control socket to another process: sends and receives frames, and reads the state of its TCP connection. Non-
-// blocking; used by the control thread only.
+// blocking; used by the control loop only.
 #pragma once
 
 #include <cstdint>

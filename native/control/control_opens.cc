@@ -45,6 +45,7 @@ void ControlPlane::finish_dial(const std::shared_ptr<DialState>& dial, Status st
     dial->status = status;
     dial->error = error;
   }
+  dial->changed.notify_all();
   const auto place = dials_.find(dial->id);
   if (place != dials_.end()) {
     Session* session = find_session(place->second.session);
@@ -325,6 +326,7 @@ bool ControlPlane::on_confirm(Session* session, const Frame& frame) {
     if (!closed) accepted.listener->ready.push_back(accepted.connection);
   }
   if (closed) accepted.connection->fail(Status::connection_closed);
+  accepted.listener->changed.notify_all();
   notifier_->notify();
   return true;
 }

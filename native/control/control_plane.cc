@@ -1,7 +1,8 @@
-// The control thread's loop: one epoll instance for listening sockets, channels and an eventfd, and all deadlines.
-// Other threads only queue work and write to the eventfd.
+// The control plane's loop: one epoll instance for listening sockets and channels, and all deadlines. The control
+// thread runs it, or a caller that waits for its connection. Others only queue work and write to an eventfd.
 #include "native/control/control_plane.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -25,6 +26,8 @@ namespace {
 // Limit of queued notices of engines about quiet peers. Further ones are dropped; the engine repeats a dropped notice a
 // quarter of the silence limit later.
 constexpr std::size_t kNoticesMax = 4096;
+// How long a caller that waits runs the loop at most. A peer that can be reached answers sooner.
+constexpr std::int64_t kHelpNs = 2'000'000;
 constexpr int kPauseMs = 20;  // longest wait of the event loop while there are deadlines
 // A longer time between two iterations counts as a pause of this process.
 constexpr std::int64_t kMissedNs = 100'000'000;
@@ -50,6 +53,7 @@ ControlPlane::ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_p
       datapath_(datapath),
       devices_(&datapath->found.devices),
       notifier_(notifier),
+      helped_(trace == nullptr && knobs->secret_file.empty()),
       setup_(knobs, engines, datapath, page, std::move(trace)),
       node_(random_token()),
       counters_(page == nullptr ? own_counters_ : page->process().counters),
@@ -88,10 +92,6 @@ Status ControlPlane::start(std::string* error) {
     return Status::out_of_descriptors;
   }
   accept_gate_.open_spare();
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.fd = doorbell_;
-  ::epoll_ctl(epoll_, EPOLL_CTL_ADD, doorbell_, &event);
   notices_.reserve(kNoticesMax);
   for (const auto& engine : *engines_) engine->call([&] { engine->watch_peers(this); });
   sigset_t all, before;
@@ -120,6 +120,7 @@ void ControlPlane::stop() noexcept {
   stopping_.store(true);
   wake();
   thread_.join();
+  const std::lock_guard<std::mutex> lock(share_.mutex());
   for (const auto& [id, session] : sessions_) {
     try {
       if (session->confirmed) {
@@ -146,39 +147,83 @@ int ControlPlane::pause_ms() const noexcept {
 void ControlPlane::run() noexcept {
   engine::prepare_exceptions();
   while (!stopping_.load()) {
-    epoll_event events[64];
-    const int count = ::epoll_wait(epoll_, events, 64, pause_ms());
-    try {
-      credit_pause(engine::now_ns());
-      std::vector<std::uint64_t> unread;
-      unread.swap(unread_);
-      for (const std::uint64_t id : unread) {
-        const auto place = channels_.find(id);
-        if (place != channels_.end()) on_readable(place->second.get());
-      }
-      for (int i = 0; i < count; ++i) serve(events[i].data.fd);
-      take_notices();
-      take_dials();
-      const std::int64_t now = engine::now_ns();
-      credit_pause(now);  // the process may have been stopped in this iteration
-      check_deadlines(now);
-    } catch (const std::bad_alloc&) {
-      engine::log(engine::LogLevel::error, "the control plane is out of memory; a connection attempt is lost");
-    }
+    await_work();
+    const std::lock_guard<std::mutex> lock(share_.mutex());
+    if (!stopping_.load()) iterate();
   }
   // Tells the peers that the sessions end, so that they need not detect it themselves.
+  const std::lock_guard<std::mutex> lock(share_.mutex());
   try {
     for (const auto& [id, session] : sessions_) static_cast<void>(send_to(session.get(), encode(Verdict{})));
   } catch (const std::bad_alloc&) {  // out of memory: the peers still see that the sockets are closed
   }
 }
 
-void ControlPlane::serve(int descriptor) {
-  if (descriptor == doorbell_) {
-    std::uint64_t rung;
-    static_cast<void>(!::read(doorbell_, &rung, sizeof rung));
-    return;
+// Sleeps until there is work. Only this thread reads the eventfd, so that whoever writes to it can rely on this thread.
+void ControlPlane::await_work() noexcept {
+  int pause = 0;
+  share_.stay_away(stopping_, &engine::now_ns, [&] {
+    const std::lock_guard<std::mutex> lock(share_.mutex());
+    pause = pause_ms();
+  });
+  pollfd descriptors[2] = {{epoll_, POLLIN, 0}, {doorbell_, POLLIN, 0}};
+  static_cast<void>(::poll(descriptors, 2, pause));
+  std::uint64_t rung;
+  if (descriptors[1].revents != 0) static_cast<void>(!::read(doorbell_, &rung, sizeof rung));
+}
+
+// One iteration of the loop. The caller holds the mutex of `share_`.
+void ControlPlane::iterate() noexcept {
+  epoll_event events[64];
+  const int count = ::epoll_wait(epoll_, events, 64, 0);
+  try {
+    credit_pause(engine::now_ns());
+    std::vector<std::uint64_t> unread;
+    unread.swap(unread_);
+    for (const std::uint64_t id : unread) {
+      const auto place = channels_.find(id);
+      if (place != channels_.end()) on_readable(place->second.get());
+    }
+    for (int i = 0; i < count; ++i) serve(events[i].data.fd);
+    take_notices();
+    take_dials();
+    const std::int64_t now = engine::now_ns();
+    credit_pause(now);  // the process may have been stopped in this iteration
+    check_deadlines(now);
+  } catch (const std::bad_alloc&) {
+    engine::log(engine::LogLevel::error, "the control plane is out of memory; a connection attempt is lost");
   }
+}
+
+void ControlPlane::help(const DialState& dial, std::int64_t timeout_ns) noexcept {
+  if (!helped_ || !share_.enter()) return;
+  engine::prepare_exceptions();
+  const std::int64_t until_ns = engine::now_ns() + std::min(kHelpNs, timeout_ns);
+  bool more = true;
+  while (more && engine::now_ns() < until_ns) {
+    if (share_.see_caller(engine::now_ns())) wake();
+    int pause = 1;
+    {
+      // The thread may take long, while the caller's time is limited: it is not waited for.
+      const std::unique_lock<std::mutex> lock(share_.mutex(), std::try_to_lock);
+      if (stopping_.load()) break;
+      if (lock.owns_lock()) {
+        share_.count_round();
+        iterate();
+        if (!unread_.empty()) pause = 0;
+      }
+    }
+    {
+      const std::lock_guard<std::mutex> lock(dial.mutex);
+      more = dial.status == Status::would_block;
+    }
+    pollfd descriptor{epoll_, POLLIN, 0};
+    if (more) static_cast<void>(::poll(&descriptor, 1, pause));
+  }
+  if (share_.leave()) wake();
+}
+
+void ControlPlane::serve(int descriptor) {
   bool listening = false;
   {
     const std::lock_guard<std::mutex> lock(mutex_);

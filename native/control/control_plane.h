@@ -1,7 +1,7 @@
-// The control plane: a thread that owns control sockets and sessions, opens connections and decides when a peer is
-// dead. Sources: control_plane.cc (the loop and deadlines), control_sockets.cc (listening, accepting),
-// control_channels.cc (dialling and losing control sockets), control_handshake.cc (frames), control_opens.cc (opening
-// connections), control_sessions.cc (sessions).
+// The control plane owns control sockets and sessions, opens connections and decides when a peer is dead. It has a
+// thread, whose loop a caller that waits for its connection may run instead. Sources: control_plane.cc (the loop and
+// deadlines), control_sockets.cc (listening, accepting), control_channels.cc (dialling and losing control sockets),
+// control_handshake.cc (frames), control_opens.cc (opening connections), control_sessions.cc (sessions).
 #pragma once
 
 #include <atomic>
@@ -16,6 +16,7 @@
 #include "native/control/channel.h"
 #include "native/control/control_state.h"
 #include "native/control/flow_setup.h"
+#include "native/control/loop_share.h"
 #include "native/control/process_log.h"
 #include "native/control/session.h"
 #include "native/engine/log_limit.h"
@@ -42,6 +43,9 @@ class ControlPlane final : private engine::PeerWatch {
   // The error of a failed accept in the last `within_ns`; ok if none failed, or if an accept has succeeded since.
   Status accept_trouble(std::int64_t within_ns, std::string* text);
   void dial(std::shared_ptr<DialState> dial);
+  // Runs the loop in the control thread's place until the dial has finished, for `timeout_ns` or some milliseconds at
+  // most, and for as long as an iteration takes.
+  void help(const DialState& dial, std::int64_t timeout_ns) noexcept;
   telemetry::ProcessCounters counters() const noexcept { return telemetry::values(counters_); }  // any thread
 
  private:
@@ -69,6 +73,8 @@ class ControlPlane final : private engine::PeerWatch {
 
   // Defined in control_plane.cc:
   void run() noexcept;
+  void await_work() noexcept;
+  void iterate() noexcept;
   int pause_ms() const noexcept;
   void wake() noexcept;
   void serve(int descriptor);
@@ -168,6 +174,9 @@ class ControlPlane final : private engine::PeerWatch {
   const engine::DatapathChoice* datapath_;
   const std::vector<datapath::DeviceState>* devices_;  // the devices of `datapath_`
   engine::Notifier* notifier_;
+  // Whether callers may run the loop. Not with a trace, which has a ring for each thread, and not with a secret, as the
+  // errors of OpenSSL belong to a thread, which may use it itself.
+  const bool helped_;
   FlowSetup setup_;
   std::unique_ptr<TlsContext> tls_;  // null if no secret is set
   std::uint64_t node_ = 0;
@@ -190,6 +199,8 @@ class ControlPlane final : private engine::PeerWatch {
   std::vector<std::shared_ptr<DialState>> new_dials_;
   std::map<std::uint32_t, int> device_sockets_;
 
+  // The members from here to next_engine_, and all sessions and channels, belong to whoever holds its mutex.
+  LoopShare share_;
   std::map<std::uint64_t, std::unique_ptr<Channel>> channels_;
   std::map<int, std::uint64_t> by_descriptor_;
   std::vector<std::uint64_t> unread_;  // channels that hold frames not yet handled
@@ -199,7 +210,7 @@ class ControlPlane final : private engine::PeerWatch {
   // (session id, dial id) -> the peer's open request
   std::map<std::pair<std::uint64_t, std::uint64_t>, PendingAccept> accepts_;
   std::vector<Confirmed> confirmed_;
-  std::int64_t round_ns_ = 0;  // start of the control thread's last iteration
+  std::int64_t round_ns_ = 0;  // start of the loop's last iteration
   std::uint64_t next_channel_ = 1, next_session_ = 1, next_connection_ = 1;
   std::uint16_t next_engine_ = 0;
   std::thread thread_;

@@ -213,6 +213,7 @@ void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener
     listener->closed = true;
     unclaimed.swap(listener->ready);
   }
+  listener->changed.notify_all();
   for (const auto& connection : unclaimed) connection->fail(Status::connection_closed);
 }
 

@@ -1,7 +1,8 @@
-// State shared by callers' threads and the control thread: a listener's queue and the outcome of a dial. Private to the
+// State shared by callers' threads and the control loop: a listener's queue and the outcome of a dial. Private to the
 // control plane; each struct has its own mutex.
 #pragma once
 
+#include <condition_variable>
 #include <cstring>
 #include <list>
 #include <memory>
@@ -33,6 +34,7 @@ struct ListenerState {
   Handle handle;
   engine::PolicySet policies;  // policies of the listener's connections, instead of the default ones
   std::mutex mutex;
+  std::condition_variable changed;  // notified when a connection is ready and when the listener is closed
   std::list<std::shared_ptr<engine::ConnectionCore>> ready;  // a list, because close_listener() must not allocate
   bool closed = false;
 };
@@ -46,13 +48,14 @@ struct DialState {
   engine::PolicySet policies;
   std::int64_t deadline_ns = 0;
   mutable std::mutex mutex;
+  std::condition_variable changed;  // notified when `status` changes
   Status status = Status::would_block;
   // While the dial is in progress: its last error and that error's status; would_block: no error so far.
   std::string error;
   Status cause = Status::would_block;
   std::shared_ptr<engine::ConnectionCore> connection;
   bool abandoned = false;
-  // Set if `error` says that the peer is stalled. This and the fields below are used by the control thread only.
+  // Set if `error` says that the peer is stalled. This and the fields below are used by the control loop only.
   bool stall_told = false;
   std::int64_t begun_ns = 0;
   bool retried = false;  // the session of this dial ended, and the dial was tried again in another session

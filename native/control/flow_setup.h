@@ -1,5 +1,5 @@
 // Opens the flows of a connection on their engines, and the peers that flows share, from the handshake data of both
-// ends; ends them with their session. Called by the control thread only.
+// ends; ends them with their session. Called by the control loop only.
 #pragma once
 
 #include <map>
@@ -106,7 +106,7 @@ class FlowSetup {
   engine::TelemetryPage* page_;
   std::shared_ptr<engine::TraceWriter> trace_;
   std::map<PeerKey, PeerPlace> peers_;
-  // Limits warnings about missing paths. Engines' threads use it, one at a time, while the control thread waits for
+  // Limits warnings about missing paths. Engines' threads use it, one at a time, while the control loop waits for
   // them.
   engine::LogLimit missing_log_;
 };

@@ -8,7 +8,7 @@
 
 namespace weft::control {
 
-// Called on the control thread. If memory runs out, the line is lost and nothing else happens.
+// Called by the control loop. If memory runs out, the line is lost and nothing else happens.
 class ProcessLog final : public core::TraceSink {
  public:
   // `stall_limit_ns`: the knob peer_stall_ns, which appears in the line about a stalled process.

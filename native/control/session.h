@@ -1,5 +1,5 @@
 // A session: the relation between a process that dialled and the process that it reached. It outlives the control
-// sockets between them and ends with a verdict. It is plain data of the control thread; control_sessions.cc works on
+// sockets between them and ends with a verdict. It is plain data of the control loop; control_sessions.cc works on
 // it.
 #pragma once
 

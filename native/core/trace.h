@@ -50,7 +50,7 @@ class TraceSink {
     static_cast<void>(event);
   }
   virtual void on_decision(const Decision& decision) noexcept { static_cast<void>(decision); }
-  // on_process() is called on the control plane's thread.
+  // on_process() is called by the control plane's loop.
   virtual void on_process(i64 now_ns, const ProcessEvent& event) noexcept {
     static_cast<void>(now_ns);
     static_cast<void>(event);

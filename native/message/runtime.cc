@@ -79,22 +79,55 @@ Status guarded(std::string* error, const Work& work) noexcept {
   }
 }
 
+class DialEvent final : public Event {
+ public:
+  explicit DialEvent(std::shared_ptr<control::DialState> state) : state_(std::move(state)) {}
+  void wait(std::int64_t timeout_ns) noexcept override {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    state_->changed.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                             [this] { return state_->status != Status::would_block; });
+  }
+
+ private:
+  std::shared_ptr<control::DialState> state_;
+};
+
+class ListenerEvent final : public Event {
+ public:
+  explicit ListenerEvent(std::shared_ptr<control::ListenerState> state) : state_(std::move(state)) {}
+  void wait(std::int64_t timeout_ns) noexcept override {
+    std::unique_lock<std::mutex> lock(state_->mutex);
+    state_->changed.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                             [this] { return state_->closed || !state_->ready.empty(); });
+  }
+
+ private:
+  std::shared_ptr<control::ListenerState> state_;
+};
+
 class DialImpl final : public Dial {
  public:
-  DialImpl(std::shared_ptr<control::DialState> state, const ConnectionServices& services, std::shared_ptr<void> runtime)
-      : runtime_(std::move(runtime)), services_(services), state_(std::move(state)) {}
-  ~DialImpl() override {
+  DialImpl(std::shared_ptr<control::DialState> state, control::ControlPlane* control,
+           const ConnectionServices& services, std::shared_ptr<void> runtime)
+      : runtime_(std::move(runtime)), control_(control), services_(services), state_(std::move(state)) {}
+  ~DialImpl() override { close(); }
+  void close() noexcept override {
     std::shared_ptr<engine::ConnectionCore> unclaimed;
     {
       const std::lock_guard<std::mutex> lock(state_->mutex);
       state_->abandoned = true;
+      if (state_->status == Status::would_block) state_->status = Status::cancelled;
       unclaimed.swap(state_->connection);
     }
+    state_->changed.notify_all();
     if (unclaimed != nullptr) unclaimed->fail(Status::cancelled);
   }
+  void help(std::int64_t timeout_ns) noexcept override { control_->help(*state_, timeout_ns); }
+  std::shared_ptr<Event> event() const override { return std::make_shared<DialEvent>(state_); }
   Status poll(std::shared_ptr<Connection>* out) noexcept override {
     try {
       const std::lock_guard<std::mutex> lock(state_->mutex);
+      if (state_->abandoned) return Status::cancelled;  // even if it was connected meanwhile
       if (state_->status != Status::ok) return state_->status;
       if (state_->connection == nullptr) return Status::invalid_argument;  // an earlier call returned the connection
       *out = std::make_shared<ConnectionHandle>(state_->connection, services_, runtime_);
@@ -115,6 +148,7 @@ class DialImpl final : public Dial {
 
  private:
   std::shared_ptr<void> runtime_;
+  control::ControlPlane* control_;
   const ConnectionServices services_;
   std::shared_ptr<control::DialState> state_;
 };
@@ -127,6 +161,7 @@ class ListenerImpl final : public Listener {
                const ConnectionServices& services, std::shared_ptr<void> runtime)
       : runtime_(std::move(runtime)), control_(control), services_(services), state_(std::move(state)) {}
   ~ListenerImpl() override { control_->close_listener(state_); }
+  std::shared_ptr<Event> event() const override { return std::make_shared<ListenerEvent>(state_); }
   control::Handle handle() const noexcept override { return state_->handle; }
   std::uint16_t port() const noexcept override { return control_->own_port(state_); }
   Status trouble(std::int64_t within_ns, std::string* text) const override {
@@ -374,7 +409,7 @@ std::unique_ptr<Dial> RuntimeImpl::dial(int device, std::uint64_t node, std::uin
   state->to = to;
   state->policies = std::move(policies);
   control_->dial(state);
-  return std::make_unique<DialImpl>(std::move(state), services(), shared_from_this());
+  return std::make_unique<DialImpl>(std::move(state), control_.get(), services(), shared_from_this());
 }
 
 Status RuntimeImpl::connect(int device, const control::Handle& handle, const std::string& policies,

@@ -98,12 +98,27 @@ class Connection {
 };
 
 // A connection attempt; call poll() until it succeeds or fails.
+// Something that a caller can wait for. It does not keep the runtime alive.
+class Event {
+ public:
+  virtual ~Event() = default;
+  // Waits until it has happened, for `timeout_ns` at most. Any number of threads may wait.
+  virtual void wait(std::int64_t timeout_ns) noexcept = 0;
+};
+
 class Dial {
  public:
   virtual ~Dial() = default;  // gives up the attempt if it is in progress
   // would_block: the attempt is in progress. ok: *out is the connection. Any other status: it has failed, and error()
   // has the reason.
   virtual Status poll(std::shared_ptr<Connection>* out) noexcept = 0;
+  // Does the control plane's work for a caller that waits, until poll() does not return would_block: for `timeout_ns`
+  // or some milliseconds at most, and for as long as an iteration of its loop takes.
+  virtual void help(std::int64_t timeout_ns) noexcept = 0;
+  // Happens when poll() does not return would_block, or after close().
+  virtual std::shared_ptr<Event> event() const = 0;
+  // Gives up the attempt, as destruction does. May be called on any thread, and again.
+  virtual void close() noexcept = 0;
   // Text of the last error of the attempt, which may still be in progress; empty: none.
   virtual std::string error() const = 0;
   // Status of the error that error() describes; would_block: there was no error so far.
@@ -116,6 +131,8 @@ class Listener {
   virtual control::Handle handle() const noexcept = 0;
   virtual std::uint16_t port() const noexcept = 0;                       // TCP port to which peers connect
   virtual Status accept(std::shared_ptr<Connection>* out) noexcept = 0;  // would_block: no connection waits
+  // Happens when a connection can be accepted or the listener is destroyed.
+  virtual std::shared_ptr<Event> event() const = 0;
   // Why the accept() of a peer's TCP connection failed in the last `within_ns`, for example for lack of descriptors;
   // ok: none failed.
   virtual Status trouble(std::int64_t, std::string*) const { return Status::ok; }

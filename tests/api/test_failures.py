@@ -13,7 +13,7 @@ import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
 from transport import Endpoint, KnobError, WeftError
-from transport.endpoint import _poll_until
+from transport.endpoint import _wait_until
 from transport.errors import (
     AddressError,
     AuthenticationError,
@@ -133,7 +133,9 @@ def test_version__of_another_peer_is_refused_without_a_hang() -> None:
                 accepted.sendall(other)
                 made: list[Any] = []
                 with pytest.raises(VersionMismatchError):
-                    _poll_until(lambda: endpoint._reached("other", dial, made), deadline(5))
+                    _wait_until(
+                        lambda: endpoint._reached("other", dial, made), dial.wait, deadline(5)
+                    )
 
 
 def test_connect__to_one_who_never_answers_times_out() -> None:
@@ -156,7 +158,9 @@ def test_connect__to_nobody_and_to_somebody_else_is_refused() -> None:
             with accepted:
                 accepted.sendall(b"SSH-2.0-other\r\n")
                 with pytest.raises(RefusedError, match="not weft"):
-                    _poll_until(lambda: endpoint._reached("other", dial, []), deadline(5))
+                    _wait_until(
+                        lambda: endpoint._reached("other", dial, []), dial.wait, deadline(5)
+                    )
     with Endpoint(**LOCAL) as endpoint, pytest.raises(RefusedError, match=str(port)):
         endpoint.connect("127.0.0.1", port, timeout_s=5)
 

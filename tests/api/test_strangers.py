@@ -14,7 +14,7 @@ import pytest
 from tests.api import frames
 from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
 from transport import Connection, Endpoint, Listener
-from transport.endpoint import _poll_until
+from transport.endpoint import _wait_until
 from transport.errors import (
     AuthenticationError,
     PeerDeadError,
@@ -92,7 +92,9 @@ def test_secret__keeps_frames_from_whoever_reads_along(tmp_path: Path) -> None:
             assert accepted.recv(1) == b"\x16"  # the first byte of a TLS handshake
             accepted.sendall(frames.hello())
             with pytest.raises(AuthenticationError):
-                _poll_until(lambda: endpoint._reached("it", dial, []), deadline(PATIENCE_S))
+                _wait_until(
+                    lambda: endpoint._reached("it", dial, []), dial.wait, deadline(PATIENCE_S)
+                )
 
 
 def test_refusal__of_a_stranger_is_cleaned(capfd: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +106,9 @@ def test_refusal__of_a_stranger_is_cleaned(capfd: pytest.CaptureFixture[str]) ->
             frames.read_frames(accepted, 1)
             accepted.sendall(frames.refuse(text))
             with pytest.raises(RefusedError, match=r"\?\[31mforged\?weft error: line\?\?xxx"):
-                _poll_until(lambda: endpoint._reached("it", dial, []), deadline(PATIENCE_S))
+                _wait_until(
+                    lambda: endpoint._reached("it", dial, []), dial.wait, deadline(PATIENCE_S)
+                )
     logged = capfd.readouterr().err
     assert "\x1b" not in logged
     assert all(one.startswith("weft ") for one in logged.splitlines())
@@ -179,7 +183,7 @@ def cut_at_confirm(box: socket.socket, port: int) -> None:
 def reached(endpoint: Endpoint, name: str, dial: Any) -> Connection:
     """Waits until a connect that was begun has succeeded; returns the connection."""
     made: list[Connection] = []
-    assert _poll_until(lambda: endpoint._reached(name, dial, made), deadline(PATIENCE_S))
+    assert _wait_until(lambda: endpoint._reached(name, dial, made), dial.wait, deadline(PATIENCE_S))
     return made[0]
 
 

@@ -1,6 +1,9 @@
 """Tests many threads on one endpoint, connection or handle; blocking calls release the GIL."""
 
 import os
+import resource
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.api.support import LOCAL, PATIENCE_S, content, pair
+from tests.api.support import LOCAL, PATIENCE_S, ROOT, content, pair
 from transport import Endpoint
-from transport.errors import OperationCancelledError
+from transport.endpoint import Listener
+from transport.errors import ConnectionClosedError, OperationCancelledError, TimedOutError
 
 
 def together(count: int, work: Callable[[int], Any]) -> None:
@@ -100,6 +104,71 @@ def test_threads__closing_wakes_who_blocks() -> None:
                     there.recv(8, timeout_s=PATIENCE_S)
 
         together(4, work)
+
+
+def test_threads__a_listener_gives_its_port_back_while_another_thread_accepts() -> None:
+    with Endpoint(**LOCAL) as endpoint:
+        listener = endpoint.listen()
+        port = listener.port
+        waits = threading.Event()
+
+        def accepts(listener: Listener) -> None:
+            waits.set()
+            with pytest.raises(ConnectionClosedError):
+                listener.accept(timeout_s=PATIENCE_S)
+
+        for _ in range(20):
+            with listener:
+                thread = threading.Thread(target=accepts, args=(listener,), daemon=True)
+                thread.start()
+                assert waits.wait(PATIENCE_S)
+                waits.clear()
+                time.sleep(0.005)
+            listener = endpoint.listen(port)
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+
+def test_threads__the_last_dial_or_listener_ends_the_runtime() -> None:
+    """Each may be the last to let go of the runtime, whose end releases the GIL itself."""
+    code = """
+from transport import _native
+for last in ("dial", "listener"):
+    runtime = _native.open_runtime([("interfaces", "lo"), ("engines", "1")])[3]
+    listener = runtime.listen(0, 0)[2]
+    dial = runtime.connect_handle(0, listener.handle())[2]
+    runtime.close()
+    for each in (listener, dial) if last == "dial" else (dial, listener):
+        each.close()
+    print(last, "closed")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.split("\n") == ["dial closed", "listener closed", ""]
+
+
+def test_threads__waiting_for_a_peer_costs_next_to_nothing() -> None:
+    """A thread that waits wakes 20 times a second, to look for signals."""
+    wakes: list[int] = []
+    with Endpoint(**LOCAL) as endpoint, endpoint.listen() as listener:
+
+        def accepts() -> None:
+            before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+            with pytest.raises(TimedOutError):
+                listener.accept(timeout_s=1)
+            wakes.append(resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before)
+
+        thread = threading.Thread(target=accepts)
+        thread.start()
+        thread.join(PATIENCE_S)
+    assert wakes[0] < 100
 
 
 def test_threads__a_blocked_call_holds_no_lock() -> None:

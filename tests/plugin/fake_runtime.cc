@@ -192,6 +192,7 @@ class FakeListener final : public Listener {
     queue.pop_front();
     return Status::ok;
   }
+  std::shared_ptr<Event> event() const override { return nullptr; }
 
  private:
   std::shared_ptr<Fabric> fabric_;
@@ -213,6 +214,9 @@ class FakeDial final : public Dial {
     *out = std::make_shared<FakeConnection>(std::move(wire), 0);
     return Status::ok;
   }
+  void help(std::int64_t) noexcept override {}
+  std::shared_ptr<Event> event() const override { return nullptr; }
+  void close() noexcept override {}
   std::string error() const override { return "nobody listens"; }
 
  private:
