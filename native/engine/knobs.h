@@ -121,11 +121,11 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Pinned host memory that messages in GPU memory pass through, for each GPU; pinned when the first one is posted") \
   INTEGER(posts_max, "count", 65536, 1, 1048576, false, "1,16",                                                        \
     "Sends, and receives, of a connection that may wait for room in the engines; further ones are refused")           \
-  INTEGER(spin_ns, "ns", 50000, 0, 1000000000, false, "0,1000,1000000",                                               \
-    "How long an idle engine spins before it sleeps, times the engines: messages take turns over them")               \
-  INTEGER(poll_ns, "ns", 200000, 0, 1000000000, false, "0,1000,1000000",                                               \
-    "How long a caller that waits runs its engine itself before it sleeps, at most; 0: callers never run engines, nor "  \
-    "does NCCL's thread")                                                                                             \
+  INTEGER(spin_ns, "ns", 100000, 0, 1000000000, false, "0,1000,1000000",                                              \
+    "How long an idle engine spins before it sleeps")                                                                 \
+  INTEGER(poll_ns, "ns", 200000, 0, 1000000000, false, "0,1000,1000000",                                              \
+    "How long a caller that waits runs its engine itself before it sleeps, at most; 0: callers, and NCCL's thread, "  \
+    "never run engines")                                                                                              \
   REAL(poll_share, "share", 0.05, 0.0, 1.0, "0,1",                                                                     \
     "Share of the time that a caller that waits may poll without finding its message; 0: none")                       \
   INTEGER(socket_buffer_bytes, "bytes", 8388608, 65536, 1073741824, false, "65536",                                   \

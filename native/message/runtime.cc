@@ -230,7 +230,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   Status open_page(std::int64_t engine_count, std::string* error);
   std::unique_ptr<Dial> dial(int device, std::uint64_t node, std::uint64_t listener, const datapath::SocketAddress& to,
                              engine::PolicySet policies);
-  engine::EngineConfig engine_config(std::int64_t engine_count) const;
+  engine::EngineConfig engine_config() const;
   ConnectionServices services() noexcept {
     return {&board_, &backlog_thread_, &notifier_, static_cast<std::size_t>(knobs_.posts_max), weights_.get()};
   }
@@ -258,11 +258,9 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::unique_ptr<engine::Recorder> recorder_;
 };
 
-engine::EngineConfig RuntimeImpl::engine_config(std::int64_t engine_count) const {
+engine::EngineConfig RuntimeImpl::engine_config() const {
   engine::EngineConfig config;
-  // Successive messages go to successive engines, so with more engines each spins longer, to be awake at its next
-  // message.
-  config.spin_ns = knobs_.spin_ns * engine_count;
+  config.spin_ns = knobs_.spin_ns;
   config.poll_ns = knobs_.poll_ns;
   config.poll_share = knobs_.poll_share;
   config.page = page_.get();
@@ -334,7 +332,7 @@ Status RuntimeImpl::start(std::string* error) {
   for (std::int64_t i = 0; i < count; ++i) {
     const auto id = static_cast<std::uint32_t>(i);
     engines_.push_back(
-        std::make_unique<engine::Engine>(id, engine_config(count), engine::make_datapath(knobs_, datapath_, id)));
+        std::make_unique<engine::Engine>(id, engine_config(), engine::make_datapath(knobs_, datapath_, id)));
     errno = 0;
     if (!engines_.back()->start(error)) {
       return engine::is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::system_error;
