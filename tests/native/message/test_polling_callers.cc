@@ -113,8 +113,8 @@ TEST(polling_callers__move_short_messages) {
 // Receives whose capacity is that of long messages, as NCCL posts them, and long messages among short ones.
 TEST(polling_callers__move_short_and_long_messages) {
   Pair pair(engines(4));
-  exchange(*pair.here, *pair.there, mixed(400, {8, 8, 300'000, 8, 65'536, 65'537, 8, 1'000'000}), 1 << 20);
-  exchange(*pair.here, *pair.there, mixed(1'000, {8, 300'000}), 0);
+  exchange(*pair.here, *pair.there, mixed(80, {8, 8, 300'000, 8, 65'536, 65'537, 8, 1'000'000}), 1 << 20);
+  exchange(*pair.here, *pair.there, mixed(200, {8, 300'000}), 0);
 }
 
 TEST(polling_callers__with_faults) {
