@@ -27,7 +27,7 @@ class Windows {
     const Window& window = found->second;
     const core::u64 offset = address - reinterpret_cast<std::uintptr_t>(window.begin);
     if (offset > window.bytes || bytes > window.bytes - offset) return false;
-    std::memcpy(window.begin + offset, from, bytes);
+    if (bytes != 0) std::memcpy(window.begin + offset, from, bytes);  // an empty segment has no payload to point to
     return true;
   }
 
