@@ -9,7 +9,8 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
 from transport import native
 from transport.buffers import Buffer, DeviceArray
@@ -367,7 +368,7 @@ class Endpoint(AsyncCloses):
         """Closes all connections and listeners and stops the engines; may be called again."""
         if self._native is None:
             return
-        with self._gate:
+        with self._guarded():
             self._closing = True
             children, dials = list(self._children), list(self._dials)
         for child in children:
@@ -429,7 +430,7 @@ class Endpoint(AsyncCloses):
             status, text, dial = self._runtime.connect_handle(index, bytes(target), chosen)
         if status != OK or dial is None:
             raise error_for(status, f"cannot connect to {name}", text)
-        with self._gate:
+        with self._guarded():
             if not self._closing:
                 self._dials.add(dial)
                 return name, dial
@@ -453,9 +454,13 @@ class Endpoint(AsyncCloses):
     def _adopt(self, connection: native.Connection) -> Connection:
         return self._own(Connection(connection, self._runtime, self._reactor, owner=self))
 
+    def _guarded(self) -> AbstractContextManager[Any]:
+        """The gate. A forked child has one thread, and the gate's holder may not exist there."""
+        return self._gate if self._pid == os.getpid() else nullcontext()
+
     def _own(self, child: Child) -> Child:
         """Closes the child with the endpoint, or now if the endpoint has been closed meanwhile."""
-        with self._gate:
+        with self._guarded():
             if not self._closing:
                 self._children.add(child)
                 return child

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import struct
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,18 @@ def test_exhaustion__of_memory_ends_an_attempt_and_nothing_else(spare_mib: str) 
         assert peer.returncode == 0, err
 
 
+def ended(pid: int) -> int:
+    """The exit code of a forked child, which is killed after 5 s."""
+    for _ in range(500):
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    pytest.fail("the child hangs")
+
+
 def test_fork__child_is_refused_and_harms_nobody() -> None:
     with pair() as (here, there):
         pid = os.fork()
@@ -300,15 +313,33 @@ def test_fork__child_is_refused_and_harms_nobody() -> None:
                 code = 0
             finally:
                 os._exit(code)
-        for _ in range(500):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                break
-            time.sleep(0.01)
-        else:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            pytest.fail("the child hangs")
-        assert os.waitstatus_to_exitcode(status) == 0
+        assert ended(pid) == 0
         here.isend(b"still here")
         assert there.recv(10, timeout_s=PATIENCE_S) == b"still here"
+
+
+def test_fork__child_closes_although_a_thread_held_the_endpoints_lock() -> None:
+    held, over = threading.Event(), threading.Event()
+    with Endpoint(**LOCAL) as endpoint, endpoint.listen():
+
+        def holds() -> None:
+            with endpoint._gate:
+                held.set()
+                over.wait(PATIENCE_S)
+
+        thread = threading.Thread(target=holds)
+        thread.start()
+        assert held.wait(PATIENCE_S)
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                endpoint.close()
+                code = 0
+            finally:
+                os._exit(code)
+        try:
+            assert ended(pid) == 0
+        finally:
+            over.set()
+            thread.join(PATIENCE_S)
