@@ -187,8 +187,9 @@ void Engine::sleep() noexcept {
     if (datapath_->holds_datagrams()) timeout_ns = timeout_ns < 0 ? kHoldSleepNs : std::min(timeout_ns, kHoldSleepNs);
     row_->sleeping.set(1);
     sleeps_until_ns_ = due_ns;
+    const std::uint64_t iterations = loop_.iterations();
     loop_.leave();
-    doze(attended ? 0 : timeout_ns, asked_ns);
+    doze(attended ? 0 : timeout_ns, asked_ns, iterations);
     loop_.enter();
     row_->sleeping.set(0);
     ++counters_->wakeups;
@@ -199,13 +200,14 @@ void Engine::sleep() noexcept {
   static_cast<void>(!::read(doorbell_, &rung, sizeof rung));
 }
 
-// Sleeps without the loop, until a datagram arrives or the time is up, unless a caller runs the loop or has asked for
-// it since `asked_ns`. As long as callers run it, datagrams do not wake this thread: it only looks now and then whether
-// the callers are still there.
-void Engine::doze(std::int64_t timeout_ns, std::int64_t asked_ns) noexcept {
+// Sleeps without the loop, until a datagram arrives or the time is up, unless a caller runs the loop, has asked for it
+// since `asked_ns` or has run it since there were `iterations`. As long as callers run it, datagrams do not wake this
+// thread: it only looks now and then whether the callers are still there.
+void Engine::doze(std::int64_t timeout_ns, std::int64_t asked_ns, std::uint64_t iterations) noexcept {
   on_sockets_.store(true, std::memory_order_seq_cst);
-  // Either this thread sees that a caller has asked, or the caller sees `on_sockets_` and rings.
-  if (timeout_ns != 0 && loop_.asked_ns() == asked_ns) datapath_->wait(timeout_ns);
+  // Either this thread sees that a caller has asked for the loop or has run it, which may have set timers, or the
+  // caller sees `on_sockets_` and rings.
+  if (timeout_ns != 0 && loop_.asked_ns() == asked_ns && loop_.iterations() == iterations) datapath_->wait(timeout_ns);
   on_sockets_.store(false, std::memory_order_seq_cst);
   while (loop_.attended(now_ns()) && !woken_.load(std::memory_order_seq_cst)) {
     std::uint64_t rung;
@@ -237,6 +239,7 @@ Engine::Help Engine::help() noexcept {
   stack_.on_away(now_ns_, now);  // no thread has run the loop since
   row_->sleeping.set(0);
   ++counters_->loops;
+  loop_.count_iteration();
   static_cast<void>(round());
   const bool bulk = loop_.count(now_ns_, moved_bytes_);
   row_->sleeping.set(1);
@@ -294,6 +297,7 @@ bool Engine::call_here(const std::function<void()>& work) {
     ~Leave() { engine->leave_call(); }
   } leave{this};
   row_->sleeping.set(0);
+  loop_.count_iteration();
   const std::int64_t before_ns = std::exchange(now_ns_, now_ns());
   stack_.on_away(before_ns, now_ns_);
   take_calls();  // those that came before

@@ -124,7 +124,7 @@ class Engine final : private datapath::RxSink {
   void run() noexcept;
   bool round() noexcept;
   void sleep() noexcept;
-  void doze(std::int64_t timeout_ns, std::int64_t asked_ns) noexcept;
+  void doze(std::int64_t timeout_ns, std::int64_t asked_ns, std::uint64_t iterations) noexcept;
   bool call_here(const std::function<void()>& work);
   void leave_call() noexcept;
   void ring_if_on_sockets() noexcept;

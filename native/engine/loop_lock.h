@@ -45,6 +45,9 @@ class LoopLock {
     asked_ns_.store(now_ns, std::memory_order_seq_cst);
     return true;
   }
+  // Counts an iteration of another thread than the engine's; the lock is held. iterations(): how many there were.
+  void count_iteration() noexcept { iterations_.fetch_add(1, std::memory_order_seq_cst); }
+  std::uint64_t iterations() const noexcept { return iterations_.load(std::memory_order_seq_cst); }
   // When a caller has last asked for the loop.
   std::int64_t asked_ns() const noexcept { return asked_ns_.load(std::memory_order_seq_cst); }
   // The caller will not come back soon.
@@ -83,6 +86,7 @@ class LoopLock {
   std::atomic<bool> held_{true};  // the engine's thread begins with the loop
   std::atomic<std::int64_t> asked_ns_{INT64_MIN / 2};
   std::atomic<std::int64_t> bulk_until_ns_{0};
+  std::atomic<std::uint64_t> iterations_{0};
   // On a cache line of their own: the engine's thread writes them in each iteration, and callers that poll read the
   // rest.
   alignas(64) std::int64_t window_ns_ = 0;
