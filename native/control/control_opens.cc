@@ -290,7 +290,7 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
     on_confirmed(session);
     const std::lock_guard<std::mutex> lock(dial->mutex);
     abandoned = dial->abandoned;
-    dial->connection = connection;
+    if (!abandoned) dial->connection = connection;  // whoever holds an abandoned dial does not keep its connection
   }
   if (abandoned) connection->fail(Status::cancelled);
   finish_dial(dial, status, error);

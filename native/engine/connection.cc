@@ -220,7 +220,7 @@ void ConnectionCore::progress(const Request& request) noexcept {
     static_cast<void>(flows_[core::kHomeFlow].engine->help());
     return;
   }
-  // One thread is too slow for the loops of several engines, and each stripe needs its own.
+  // A thread alone is too slow for the loops of all engines that carry parts of it: their own threads run them.
   const std::int64_t now = now_ns();
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (core::takes_part(slot.message, slot.posted_bytes, i, stripes())) flows_[i].engine->keep_loop(now);
