@@ -79,30 +79,25 @@ Status guarded(std::string* error, const Work& work) noexcept {
   }
 }
 
-class DialEvent final : public Event {
+bool has_happened(const control::DialState& dial) noexcept { return dial.status != Status::would_block; }
+bool has_happened(const control::ListenerState& listener) noexcept {
+  return listener.closed || !listener.ready.empty();
+}
+
+// The event of a dial or of a listener.
+template <typename State>
+class StateEvent final : public Event {
  public:
-  explicit DialEvent(std::shared_ptr<control::DialState> state) : state_(std::move(state)) {}
+  explicit StateEvent(std::shared_ptr<State> state) : state_(std::move(state)) {}
   void wait(std::int64_t timeout_ns) noexcept override {
     std::unique_lock<std::mutex> lock(state_->mutex);
-    state_->changed.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                             [this] { return state_->status != Status::would_block; });
+    state_->changed.wait_for(lock, std::chrono::nanoseconds(std::min(timeout_ns, kLongestNs)),
+                             [this] { return has_happened(*state_); });
   }
 
  private:
-  std::shared_ptr<control::DialState> state_;
-};
-
-class ListenerEvent final : public Event {
- public:
-  explicit ListenerEvent(std::shared_ptr<control::ListenerState> state) : state_(std::move(state)) {}
-  void wait(std::int64_t timeout_ns) noexcept override {
-    std::unique_lock<std::mutex> lock(state_->mutex);
-    state_->changed.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
-                             [this] { return state_->closed || !state_->ready.empty(); });
-  }
-
- private:
-  std::shared_ptr<control::ListenerState> state_;
+  static constexpr std::int64_t kLongestNs = 3'600'000'000'000;  // a longer time would overflow the clock's
+  std::shared_ptr<State> state_;
 };
 
 class DialImpl final : public Dial {
@@ -123,7 +118,7 @@ class DialImpl final : public Dial {
     if (unclaimed != nullptr) unclaimed->fail(Status::cancelled);
   }
   void help(std::int64_t timeout_ns) noexcept override { control_->help(*state_, timeout_ns); }
-  std::shared_ptr<Event> event() const override { return std::make_shared<DialEvent>(state_); }
+  std::shared_ptr<Event> event() const override { return std::make_shared<StateEvent<control::DialState>>(state_); }
   Status poll(std::shared_ptr<Connection>* out) noexcept override {
     try {
       const std::lock_guard<std::mutex> lock(state_->mutex);
@@ -161,7 +156,7 @@ class ListenerImpl final : public Listener {
                const ConnectionServices& services, std::shared_ptr<void> runtime)
       : runtime_(std::move(runtime)), control_(control), services_(services), state_(std::move(state)) {}
   ~ListenerImpl() override { control_->close_listener(state_); }
-  std::shared_ptr<Event> event() const override { return std::make_shared<ListenerEvent>(state_); }
+  std::shared_ptr<Event> event() const override { return std::make_shared<StateEvent<control::ListenerState>>(state_); }
   control::Handle handle() const noexcept override { return state_->handle; }
   std::uint16_t port() const noexcept override { return control_->own_port(state_); }
   Status trouble(std::int64_t within_ns, std::string* text) const override {

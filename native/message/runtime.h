@@ -97,7 +97,6 @@ class Connection {
   virtual std::vector<engine::PolicyInfo> policies() const = 0;
 };
 
-// A connection attempt; call poll() until it succeeds or fails.
 // Something that a caller can wait for. It does not keep the runtime alive.
 class Event {
  public:
@@ -106,6 +105,7 @@ class Event {
   virtual void wait(std::int64_t timeout_ns) noexcept = 0;
 };
 
+// A connection attempt; call poll() until it succeeds or fails.
 class Dial {
  public:
   virtual ~Dial() = default;  // gives up the attempt if it is in progress
