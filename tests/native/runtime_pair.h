@@ -2,8 +2,11 @@
 // Every wait has a time limit.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "native/engine/clock.h"
@@ -42,6 +45,30 @@ struct RuntimePair {
     }
   }
 };
+
+// Opens connections until the pair has `count`, and runs `work(here, there)` for each in a thread of its own. True:
+// none failed a check.
+template <typename Work>
+bool on_connections(RuntimePair* pair, int count, const Work& work) {
+  std::vector<std::pair<std::shared_ptr<message::Connection>, std::shared_ptr<message::Connection>>> ends;
+  for (int i = 0; i < count; ++i) {
+    ends.emplace_back(pair->here, pair->there);
+    if (i + 1 < count) pair->connect();
+  }
+  std::atomic<int> done{0};
+  std::vector<std::thread> threads;
+  for (auto& [here, there] : ends) {
+    threads.emplace_back([&, here = here, there = there] {
+      try {
+        work(*here, *there);
+        ++done;
+      } catch (const Failure&) {  // it has printed what failed
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return done == count;
+}
 
 inline Status finish(message::Connection& connection, engine::Request* request) {
   CHECK_EQUAL(connection.wait(request, kPatienceNs), Status::ok);

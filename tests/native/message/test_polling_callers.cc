@@ -1,7 +1,6 @@
 // Tests that callers that poll their requests, as NCCL does, run the loops of engines for short messages, and that
 // everything goes on when they stop. Every loop has a time limit.
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <thread>
 #include <vector>
@@ -136,24 +135,8 @@ TEST(polling_callers__that_never_run_engines) {
 // Several threads poll requests of connections that share an engine.
 TEST(polling_callers__share_an_engine) {
   Pair pair(engines(1));
-  std::vector<std::pair<std::shared_ptr<Connection>, std::shared_ptr<Connection>>> ends;
-  for (int i = 0; i < 3; ++i) {
-    ends.emplace_back(pair.here, pair.there);
-    if (i < 2) pair.connect();
-  }
-  std::atomic<int> done{0};
-  std::vector<std::thread> threads;
-  for (auto& [here, there] : ends) {
-    threads.emplace_back([&, here = here, there = there] {
-      try {
-        exchange(*here, *there, mixed(500, {8, 4096, 100'000}), 0);
-        ++done;
-      } catch (const weft::test::Failure&) {
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  CHECK_EQUAL(done.load(), 3);
+  CHECK(weft::test::on_connections(
+      &pair, 3, [](Connection& here, Connection& there) { exchange(here, there, mixed(500, {8, 4096, 100'000}), 0); }));
 }
 
 // Nobody polls for what was posted last: the engine's thread sees to it.

@@ -117,24 +117,8 @@ TEST(waiting_callers__share_an_engine) {
   Knobs knobs;
   knobs.engines = 1;
   Pair pair(knobs);
-  std::vector<std::pair<std::shared_ptr<Connection>, std::shared_ptr<Connection>>> ends;
-  for (int i = 0; i < 3; ++i) {
-    ends.emplace_back(pair.here, pair.there);
-    if (i < 2) pair.connect();
-  }
-  std::atomic<int> done{0};
-  std::vector<std::thread> threads;
-  for (auto& [here, there] : ends) {
-    threads.emplace_back([&, here = here, there = there] {
-      try {
-        ping_pong(*here, *there, 300, {8, 4096, 100'000});
-        ++done;
-      } catch (const weft::test::Failure&) {
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  CHECK_EQUAL(done.load(), 3);
+  CHECK(weft::test::on_connections(
+      &pair, 3, [](Connection& here, Connection& there) { ping_pong(here, there, 300, {8, 4096, 100'000}); }));
 }
 
 // The callers run the loop and then go away, in the middle of all that a message still needs.
