@@ -74,23 +74,20 @@ Status ConnectionCore::begin(Direction* direction, const Place& place, std::size
   const Status failure = health();
   if (failure != Status::ok) return failure;
   if (direction->swept) return Status::connection_closed;
-  if (direction->slots == nullptr) {
-    direction->slots.reset(new (std::nothrow) RequestSlot[kRequestsMax]);
-    if (direction->slots == nullptr) return Status::out_of_memory;
-  }
-  RequestSlot& slot = direction->slots[direction->next_message % kRequestsMax];
-  if (!slot.usable()) return Status::would_block;
+  RequestSlot* const slot = direction->slots.obtain(direction->next_message);
+  if (slot == nullptr) return Status::out_of_memory;
+  if (!slot->usable()) return Status::would_block;
   // Notes which memory of the caller the request uses, for quiesce().
   if (place.stages != nullptr) {
-    slot.begin(place.stages, sizeof(core::Stage) * core::stage_count(bytes, stripes()), place.completion);
+    slot->begin(place.stages, sizeof(core::Stage) * core::stage_count(bytes, stripes()), place.completion);
   } else {
-    slot.begin(place.data, bytes, place.completion);
+    slot->begin(place.data, bytes, place.completion);
   }
   if (trace_.on()) {
-    slot.posted_ns = now_ns();
-    slot.channel = place.channel;
+    slot->posted_ns = now_ns();
+    slot->channel = place.channel;
   }
-  *out = &slot;
+  *out = slot;
   return Status::ok;
 }
 
@@ -112,7 +109,7 @@ bool ConnectionCore::reserve(std::uint64_t message, std::uint64_t bytes) noexcep
 bool ConnectionCore::lazily(const Direction& direction, std::uint64_t bytes) const noexcept {
   if (polled_.load(std::memory_order_relaxed)) return bytes <= core::kHomeBytesMax;
   if (bytes > flows_[0].engine->stack().config().eager_bytes) return false;
-  return direction.next_message < 2 || !direction.slots[(direction.next_message - 2) % kRequestsMax].taken();
+  return direction.next_message < 2 || !direction.slots.of(direction.next_message - 2).taken();
 }
 
 Status ConnectionCore::post_send(const Place& place, std::size_t bytes, Request** out, std::uint64_t* number) noexcept {
@@ -194,8 +191,7 @@ bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
 
 void ConnectionCore::release(Request* request) noexcept {
   auto* slot = static_cast<RequestSlot*>(request);
-  // `sends` tells the direction. Comparing the slot's address with both arrays of slots would not be safe, because
-  // another thread may be allocating the other direction's array.
+  // `sends` tells the direction. The other direction's slots must not be searched: another thread may allocate some.
   Direction& direction = slot->sends ? send_ : receive_;
   const std::lock_guard<std::mutex> lock(direction.mutex);
   if (slot->done()) slot->release();
@@ -243,7 +239,7 @@ void ConnectionCore::on_send_done(RequestSlot* slot, std::uint64_t message_bytes
 void ConnectionCore::on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept {
   if (!core::on_stripe_placed(*ticket, message_bytes, stripes())) return;
   const std::uint64_t message = ticket->message.load(std::memory_order_relaxed);
-  complete(&receive_.slots[message % kRequestsMax], Status::ok, message_bytes);
+  complete(&receive_.slots.of(message), Status::ok, message_bytes);
   notifier_->notify();
 }
 
@@ -275,13 +271,13 @@ void ConnectionCore::on_peer_closed(std::uint64_t held_messages, bool receive_wa
 // before it counts as closed by the peer.
 bool ConnectionCore::lacks_parts() noexcept {
   const std::lock_guard<std::mutex> lock(receive_.mutex);
-  for (std::uint64_t i = 0; receive_.slots != nullptr && i < kRequestsMax; ++i) {
-    const RequestSlot& slot = receive_.slots[i];
+  bool lacks = false;
+  receive_.slots.each([&](const RequestSlot& slot) {
     const std::int64_t bytes = slot.ticket.agreed_bytes.load(std::memory_order_acquire);
-    if (!slot.taken() || slot.done() || bytes < 0) continue;
-    if (core::part_count(slot.message, static_cast<std::uint64_t>(bytes), stripes()) > 1) return true;
-  }
-  return false;
+    if (!slot.taken() || slot.done() || bytes < 0) return;
+    lacks |= core::part_count(slot.message, static_cast<std::uint64_t>(bytes), stripes()) > 1;
+  });
+  return lacks;
 }
 
 void ConnectionCore::on_flow_let_go() noexcept {
@@ -298,11 +294,9 @@ void ConnectionCore::on_flow_let_go() noexcept {
 void ConnectionCore::sweep(Direction* direction, Status reason) noexcept {
   const std::lock_guard<std::mutex> lock(direction->mutex);
   direction->swept = true;
-  if (direction->slots == nullptr) return;
-  for (std::uint64_t i = 0; i < kRequestsMax; ++i) {
-    RequestSlot& slot = direction->slots[i];
+  direction->slots.each([&](RequestSlot& slot) {
     if (slot.taken() && !slot.done()) complete(&slot, reason, 0);
-  }
+  });
 }
 
 void ConnectionCore::await_let_go() noexcept {
@@ -322,9 +316,9 @@ void ConnectionCore::close() noexcept {
 
 bool ConnectionCore::outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept {
   const std::lock_guard<std::mutex> lock(direction->mutex);
-  if (direction->slots == nullptr) return false;
-  return std::any_of(direction->slots.get(), direction->slots.get() + kRequestsMax,
-                     [&](const RequestSlot& slot) { return slot.overlaps(data, bytes); });
+  bool overlaps = false;
+  direction->slots.each([&](const RequestSlot& slot) { overlaps |= slot.overlaps(data, bytes); });
+  return overlaps;
 }
 
 void ConnectionCore::quiesce(const void* data, std::size_t bytes) noexcept {

@@ -8,11 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "native/core/receive_queue.h"
 #include "native/engine/engine.h"
 #include "native/engine/notifier.h"
 #include "native/engine/patience.h"
-#include "native/engine/request.h"
+#include "native/engine/request_slots.h"
 #include "native/engine/trace/connection_trace.h"
 #include "native/telemetry/counters.h"
 
@@ -20,37 +19,10 @@ namespace weft::engine {
 
 using telemetry::ConnectionCounters;
 
-class RequestSlot final : public Request {
- public:
-  bool usable() const noexcept { return !taken(); }
-  void begin(const void* data, std::size_t bytes, Completion* completion) noexcept;
-  // Completes the request; called on engine threads. The slot may be reused before this returns.
-  void complete(Status status, std::size_t bytes) noexcept;
-  bool overlaps(const void* data, std::size_t bytes) const noexcept;
-  void wait(std::int64_t timeout_ns) noexcept;
-  void release() noexcept { taken_.store(false, std::memory_order_release); }
-  bool taken() const noexcept { return taken_.load(std::memory_order_acquire); }
-
-  core::ReceiveTicket ticket;           // receives only: shared by the flows that receive the message
-  std::atomic<std::uint32_t> parts{0};  // sends only: number of flows whose part is not acknowledged
-  std::uint64_t message = 0;            // number of the message
-  std::uint64_t posted_bytes = 0;       // its size, or the capacity of the receive
-  bool sends = false;                   // true for a send, false for a receive
-  std::int64_t posted_ns = 0;           // time of the post; set only while a trace is written
-  std::uint32_t channel = 0;            // id of the NCCL channel's trace record; 0: none
-
- private:
-  std::atomic<std::int32_t> sleepers_{0};
-  std::uintptr_t begin_ = 0;
-  std::size_t length_ = 0;
-  Completion* completion_ = nullptr;
-  std::atomic<bool> taken_{false};
-};
-
 class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
  public:
-  // Limit of outstanding requests per direction. The slot of a message is its number modulo this limit.
-  static constexpr std::uint64_t kRequestsMax = 128;
+  // Limit of outstanding requests per direction.
+  static constexpr std::uint64_t kRequestsMax = RequestSlots::kSlots;
 
   ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std::string peer_address, bool reads_payload,
                  Notifier* notifier, ConnectionTrace trace = {});
@@ -110,7 +82,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   struct Direction {
     std::mutex mutex;  // held while a message is numbered and posted
     std::uint64_t next_message = 0;
-    std::unique_ptr<RequestSlot[]> slots;
+    RequestSlots slots;
     bool swept = false;  // sweep() has completed all requests, and new requests are refused
   };
   Status begin(Direction* direction, const Place& place, std::size_t bytes, RequestSlot** out) noexcept;
