@@ -58,6 +58,7 @@ Engine::Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<dat
       spin_ns_(config.spin_ns),
       poll_ns_(config.poll_ns),
       poll_share_(config.poll_share),
+      cpus_(config.cpus),
       page_(config.page),
       row_(page_ == nullptr ? &own_row_ : &page_->engine(id)),
       counters_(&row_->counters),
@@ -76,6 +77,17 @@ Engine::Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<dat
 Engine::~Engine() {
   stop();
   if (doorbell_ >= 0) ::close(doorbell_);
+}
+
+// Limits the engine's thread to the configured CPUs. On failure it runs where its creator may: that is only slower.
+void Engine::place_thread() noexcept {
+  if (cpus_.empty()) return;
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  for (const int cpu : cpus_) CPU_SET(cpu, &mask);
+  const int problem = ::pthread_setaffinity_np(thread_.native_handle(), sizeof mask, &mask);
+  if (problem != 0)
+    log(LogLevel::warn, std::string("cannot limit an engine's thread to its CPUs: ") + std::strerror(problem));
 }
 
 bool Engine::start(std::string* error) {
@@ -100,6 +112,7 @@ bool Engine::start(std::string* error) {
     thread_ = std::thread([this] { run(); });
     const std::string name = "weft-engine-" + std::to_string(id_);
     ::pthread_setname_np(thread_.native_handle(), name.substr(0, 15).c_str());
+    place_thread();
   } catch (const std::exception& problem) {
     *error = std::string("cannot start an engine's thread: ") + problem.what();
   }

@@ -58,6 +58,7 @@ struct EngineConfig {
   double poll_share = 0.05;            // of a caller's time, that it may poll in vain
   TelemetryPage* page = nullptr;       // page for the engine's counters; null: they are in private memory
   std::shared_ptr<TraceWriter> trace;  // null: nothing is traced
+  std::vector<int> cpus;               // on which the thread may run; empty: where its creator may
 };
 
 class Engine final : private datapath::RxSink {
@@ -121,6 +122,7 @@ class Engine final : private datapath::RxSink {
   // stops.
   static constexpr std::int64_t kStatesNs = 10'000'000;
 
+  void place_thread() noexcept;
   void run() noexcept;
   bool round() noexcept;
   void sleep() noexcept;
@@ -151,6 +153,7 @@ class Engine final : private datapath::RxSink {
   const std::int64_t spin_ns_;
   const std::int64_t poll_ns_;
   const double poll_share_;
+  const std::vector<int> cpus_;
   TelemetryPage* const page_;
   telemetry::EnginePageRow own_row_;  // the engine's counters if there is no page
   telemetry::EnginePageRow* const row_;

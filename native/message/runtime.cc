@@ -25,6 +25,7 @@
 #include "native/engine/policies/policy_board.h"
 #include "native/engine/setup/datapath_choice.h"
 #include "native/engine/setup/descriptor_budget.h"
+#include "native/engine/setup/engine_cpus.h"
 #include "native/engine/telemetry_page.h"
 #include "native/engine/trace/open_trace.h"
 #include "native/message/connection_handle.h"
@@ -53,7 +54,13 @@ std::int64_t usable_cores() {
 }
 
 std::int64_t engine_count(const engine::Knobs& knobs) {
-  return knobs.engines != 0 ? knobs.engines : std::clamp<std::int64_t>(usable_cores() / 4, 1, kEnginesAutoMax);
+  if (knobs.engines != 0) return knobs.engines;
+  engine::Cpus listed;
+  std::string unused;
+  std::int64_t most = kEnginesAutoMax;
+  if (engine::parse_cpus(knobs.engine_cpus, &listed, &unused))
+    most = std::min(most, static_cast<std::int64_t>(listed.size()));
+  return std::clamp<std::int64_t>(usable_cores() / 4, 1, most);
 }
 
 // Default number of paths. If ECMP has four routes, the probability that one of them gets no path is 2 in 5 with 8
@@ -239,6 +246,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   mutable engine::Notifier notifier_;
   engine::DatapathChoice datapath_;
   std::vector<datapath::Device> devices_;
+  engine::Cpus cpus_;                            // where engine threads run; empty: anywhere
   engine::DescriptorGrant descriptors_;          // destroyed after the engines, whose sockets it counts
   std::unique_ptr<engine::TelemetryPage> page_;  // destroyed after the engines, whose counters it contains
   std::shared_ptr<engine::TraceWriter> trace_;   // null: nothing is traced
@@ -255,6 +263,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
 
 engine::EngineConfig RuntimeImpl::engine_config() const {
   engine::EngineConfig config;
+  config.cpus = cpus_;
   config.spin_ns = knobs_.spin_ns;
   config.poll_ns = knobs_.poll_ns;
   config.poll_share = knobs_.poll_share;
@@ -319,6 +328,9 @@ Status RuntimeImpl::start(std::string* error) {
                 "checksum, the damaged bytes are delivered, unless the peer has the check on");
   }
   for (const datapath::DeviceState& state : datapath_.found.devices) devices_.push_back(state.info);
+  std::vector<std::string> pci_paths;
+  for (const datapath::Device& device : devices_) pci_paths.push_back(device.pci_path);
+  if (!engine::choose_cpus(knobs_.engine_cpus, pci_paths, &cpus_, error)) return Status::invalid_argument;
   if (!board_.start(error)) return Status::invalid_argument;
   if (const Status status = open_page(count, error); status != Status::ok) return status;
   std::string trace_error;

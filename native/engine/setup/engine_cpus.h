@@ -1,0 +1,27 @@
+// Chooses the CPUs on which engine threads run, by WEFT_ENGINE_CPUS and by where the devices are.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace weft::engine {
+
+// CPU numbers in ascending order.
+using Cpus = std::vector<int>;
+
+// Parses a list as the kernel writes it, such as "0-3,8". Returns false and sets `error` if it isn't one or is empty.
+bool parse_cpus(const std::string& text, Cpus* out, std::string* error);
+
+// The CPUs that this thread may use by its affinity mask; empty if the mask cannot be read.
+Cpus allowed_cpus();
+
+// Of `allowed`, those on the NUMA nodes of the PCI devices at these sysfs paths. All of `allowed` if a path is empty,
+// as for a virtual interface, if a node is unknown, or if none of these CPUs is allowed.
+Cpus near_cpus(const Cpus& allowed, const std::vector<std::string>& pci_paths);
+
+// The CPUs for engine threads: `wish` is "auto" (near the devices), "any", or a list, of which those that this process
+// may not use are left out. Empty: the threads keep the mask that they inherit. Returns false and sets `error` if the
+// list is wrong or this process may use none of it.
+bool choose_cpus(const std::string& wish, const std::vector<std::string>& pci_paths, Cpus* out, std::string* error);
+
+}  // namespace weft::engine

@@ -1,0 +1,67 @@
+"""Tests on which CPUs engine threads run."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.api.support import LOCAL, PATIENCE_S, content
+from transport import Endpoint
+from transport.errors import InvalidArgumentError
+
+
+def allowed(thread: Path) -> set[int]:
+    """The CPUs in the thread's affinity mask."""
+    return os.sched_getaffinity(int(thread.name))
+
+
+def engine_threads() -> list[Path]:
+    threads = Path("/proc/self/task").iterdir()
+    return [each for each in threads if (each / "comm").read_text().startswith("weft-engine")]
+
+
+@pytest.mark.parametrize("wish", ["auto", "any"])
+def test_engine_cpus__all_of_the_process_without_a_nic(wish: str) -> None:
+    with Endpoint(**LOCAL | {"engine_cpus": wish}):
+        threads = engine_threads()
+        assert threads
+        assert all(allowed(thread) == os.sched_getaffinity(0) for thread in threads)
+
+
+def test_engine_cpus__a_list_holds_for_engines_alone() -> None:
+    ours = os.sched_getaffinity(0)
+    last = max(ours)
+    wish = f"{last},1023"  # CPUs that this process may not use are left out
+    with Endpoint(**LOCAL | {"engine_cpus": wish}) as endpoint, endpoint.listen() as listener:
+        threads = engine_threads()
+        assert threads
+        assert all(allowed(thread) == {last} for thread in threads)
+        assert os.sched_getaffinity(0) == ours
+        here = endpoint.connect(listener.handle)
+        there = listener.accept(timeout_s=PATIENCE_S)
+        data = content(100_000, 1)
+        handle = here.isend(data)
+        assert there.recv(100_000, timeout_s=PATIENCE_S) == data
+        handle.wait(PATIENCE_S)
+
+
+def test_engine_cpus__not_more_engines_than_cpus_in_a_list() -> None:
+    only = min(os.sched_getaffinity(0))
+    with Endpoint(**LOCAL | {"engine_cpus": str(only), "engines": 0}):
+        assert len(engine_threads()) == 1
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        ("1023", "WEFT_ENGINE_CPUS=1023: this process may use none of these CPUs, only [0-9,-]+$"),
+        ("0-", "WEFT_ENGINE_CPUS=0-: '0-' is no CPU number and no range such as 0-3; it is auto"),
+        ("near", "WEFT_ENGINE_CPUS=near: 'near' is no CPU number"),
+        ("", "WEFT_ENGINE_CPUS=: it names no CPU"),
+    ],
+)
+def test_engine_cpus__a_wrong_list_is_refused(wish: str, says: str) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        Endpoint(**LOCAL | {"engine_cpus": wish})
+    assert re.search(says, str(raised.value))
