@@ -44,10 +44,6 @@ class CommandRing {
     free_.fetch_add(1, std::memory_order_release);
     return true;
   }
-  // No command is queued, nor reserved. Any thread; empty() is for the reader.
-  bool is_quiet() const noexcept {
-    return free_.load(std::memory_order_relaxed) == static_cast<std::int64_t>(mask_) + 1;
-  }
   bool empty() const noexcept { return cells_[head_ & mask_].turn.load(std::memory_order_acquire) != head_ + 1; }
 
  private:

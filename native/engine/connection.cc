@@ -213,7 +213,7 @@ void ConnectionCore::progress(const Request& request) noexcept {
   const auto& slot = static_cast<const RequestSlot&>(request);
   if (slot.posted_bytes <= core::kHomeBytesMax) {
     polled_.store(true, std::memory_order_relaxed);
-    flows_[core::kHomeFlow].engine->glance();
+    static_cast<void>(flows_[core::kHomeFlow].engine->help());
     return;
   }
   // A thread alone is too slow for the loops of all engines that carry parts of it: their own threads run them.

@@ -40,8 +40,7 @@ constexpr std::int64_t kAwayNs = 1'000'000;
 constexpr int kAwayBursts = 64;
 constexpr int kCallTries = 1'000;
 constexpr std::int64_t kAskedLatelyNs = 1'000'000'000;
-constexpr std::int64_t kGlanceNs = 1'000;  // an iteration for each request that NCCL polls would take its thread's time
-constexpr int kCallRounds = 8;             // iterations after a call, in the place of the engine's thread, at most
+constexpr int kCallRounds = 8;  // iterations after a call, in the place of the engine's thread, at most
 constexpr std::chrono::milliseconds kCallPause{1};
 
 // How many forks led to this process. An engine's thread and its sockets exist only where it was started.
@@ -160,7 +159,7 @@ void Engine::run() noexcept {
   take_calls();
 }
 
-bool Engine::round(bool caller_first) noexcept {
+bool Engine::round() noexcept {
   const std::int64_t before_ns = now_ns_;
   now_ns_ = now_ns();
   if (now_ns_ - before_ns > kAwayNs) stack_.on_away(before_ns, now_ns_);
@@ -177,10 +176,8 @@ bool Engine::round(bool caller_first) noexcept {
   if (stack_.poll_timeout() <= now_ns_) stack_.on_timer(now_ns_);
   // Must precede transmit(): the memory window of a complete message is closed before the acknowledgment is sent (P-1).
   // After the acknowledgment the sender may reuse its buffer, which a late RDMA write could still read.
-  const bool completed = take_events();
-  busy |= completed;
-  // A caller that gets its message first sends the next one earlier; the acknowledgment leaves in the next iteration.
-  if (!(caller_first && completed)) busy |= transmit(caller_first);
+  busy |= take_events();
+  busy |= transmit();
   busy |= take_events();
   if (busy && page_ != nullptr && states_due_ns_ == INT64_MAX)
     states_due_ns_ = std::max(now_ns_, row_->published_ns + kStatesNs);
@@ -247,14 +244,7 @@ void Engine::ring() noexcept {
   static_cast<void>(!::write(doorbell_, &one, sizeof one));
 }
 
-void Engine::glance() noexcept {
-  const std::int64_t now = now_ns();
-  if (ring_.is_quiet() && now - glanced_ns_.load(std::memory_order_relaxed) < kGlanceNs) return;
-  static_cast<void>(help(true));
-  glanced_ns_.store(now_ns(), std::memory_order_relaxed);
-}
-
-Engine::Help Engine::help(bool caller_first) noexcept {
+Engine::Help Engine::help() noexcept {
   if (!helps_ || forks_ != forks.load(std::memory_order_relaxed)) return Help::busy;
   const std::int64_t now = now_ns();
   if (!loop_.ask(now)) return Help::busy;
@@ -263,7 +253,7 @@ Engine::Help Engine::help(bool caller_first) noexcept {
   row_->sleeping.set(0);
   ++counters_->loops;
   loop_.count_iteration();
-  static_cast<void>(round(caller_first));
+  static_cast<void>(round());
   const bool bulk = loop_.count(now_ns_, moved_bytes_);
   row_->sleeping.set(1);
   loop_.leave();
@@ -433,32 +423,14 @@ void Engine::on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) {
   stack_.on_datagram(now_ns_, datagram, known ? arrived_ns : 0);
 }
 
-// Sends the bursts of the batch that carry data, and puts the others at its beginning. Returns how many these are.
-std::size_t Engine::transmit_data_first(std::size_t count) noexcept {
-  wire::TxBurst* data[kTxBatch];
-  std::size_t sent = 0, kept = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    wire::TxBurst* const burst = batch_[i];
-    if (burst->payload[0].bytes != 0) {
-      data[sent++] = burst;
-    } else {
-      batch_[kept++] = burst;
-    }
-  }
-  std::copy(data, data + sent, batch_ + kept);  // each burst stays in the batch
-  if (sent != 0) datapath_->tx_burst(data, sent);
-  return kept;
-}
-
-bool Engine::transmit(bool caller_first) noexcept {
+bool Engine::transmit() noexcept {
   std::size_t count = 0;
   // Reads the clock again, because segments carry their send time and receiving has taken some time.
   const std::int64_t leaves_ns = now_ns();
   while (count < kTxBatch && stack_.poll_transmit(leaves_ns, batch_[count])) ++count;
   if (count == 0) return false;
   for (std::size_t i = 0; i < count; ++i) moved_bytes_ += batch_[i]->total_bytes();
-  if (caller_first && count > 1) count = transmit_data_first(count);
-  if (count != 0) datapath_->tx_burst(batch_, count);
+  datapath_->tx_burst(batch_, count);
   if (now_ns() - leaves_ns > kAwayNs) stack_.on_late_departure(leaves_ns);
   return true;
 }

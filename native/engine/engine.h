@@ -86,12 +86,7 @@ class Engine final : private datapath::RxSink {
   // Runs one iteration of the loop for a caller that waits. `taken`: another thread runs the loop at present. `busy`:
   // the loop moves many bytes, and the caller should sleep. The caller must hold no lock that a completion takes.
   enum class Help : std::uint8_t { ran, taken, busy };
-  // caller_first: nothing is sent in an iteration in which messages are completed, and data leaves before
-  // acknowledgments. The caller or the engine's thread must run the loop again soon.
-  Help help(bool caller_first = false) noexcept;
-  // For a caller that polls many requests in turn: help() with caller_first, unless that was done a moment ago and
-  // nothing was posted.
-  void glance() noexcept;
+  Help help() noexcept;
   // Lets only the engine's thread run the loop for the next milliseconds.
   void keep_loop(std::int64_t now_ns) noexcept;
   // The caller sleeps now: if callers have run the loop, the engine's thread runs it again.
@@ -129,7 +124,7 @@ class Engine final : private datapath::RxSink {
 
   void place_thread() noexcept;
   void run() noexcept;
-  bool round(bool caller_first = false) noexcept;
+  bool round() noexcept;
   void sleep() noexcept;
   void doze(std::int64_t timeout_ns, std::int64_t asked_ns, std::uint64_t iterations) noexcept;
   bool call_here(const std::function<void()>& work);
@@ -144,8 +139,7 @@ class Engine final : private datapath::RxSink {
   Status post_receive(const Command& command) noexcept;
   void close_window(std::uint32_t key) noexcept;
   void close_windows_of(std::uint32_t flow) noexcept;
-  bool transmit(bool caller_first) noexcept;
-  std::size_t transmit_data_first(std::size_t count) noexcept;
+  bool transmit() noexcept;
   bool take_events() noexcept;
   void publish() noexcept;
   void on_peer_released(std::uint32_t peer) noexcept;
@@ -169,9 +163,8 @@ class Engine final : private datapath::RxSink {
   EventLog event_log_;
   std::unique_ptr<EngineTrace> trace_;  // null: nothing is traced
   std::unique_ptr<datapath::Datapath> datapath_;
-  const bool helps_;                         // whether callers may run the loop
-  std::atomic<std::int64_t> glanced_ns_{0};  // when glance() last ran an iteration
-  int forks_ = 0;                            // how many forks led to the process in which the engine was started
+  const bool helps_;  // whether callers may run the loop
+  int forks_ = 0;     // how many forks led to the process in which the engine was started
   CommandRing<Command> ring_;
   CallQueue calls_;
   LoopLock loop_;
