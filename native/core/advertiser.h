@@ -11,12 +11,12 @@ namespace weft::core {
 class Advertiser {
  public:
   static constexpr u64 kSaidAgainMax = 16;
-  // `urgent`: the sender may be waiting for this advertisement, or will be before it has heard of the next one. One
-  // that is not urgent only lets the sender send more eager messages; it is sent after a delay, or at once if the
-  // receives that were never advertised number at least half of the eager slots.
+  // `urgent`: the sender may be waiting for this advertisement. One that is not urgent only lets the sender send more
+  // eager messages; it is sent after a delay, or at once if the unconfirmed receives number at least half of the eager
+  // slots.
   void on_post(i64 now_ns, u64 posted, bool urgent, u64 eager_slots) noexcept {
     posted_ = posted;
-    if (urgent || 2 * (posted - sent_) >= eager_slots) {
+    if (urgent || 2 * (posted - confirmed_) >= eager_slots) {
       due_ = posted_ > sent_;
     } else if (resend_ns_ == kNever) {
       resend_ns_ = now_ns + kLazyNs;
@@ -41,10 +41,7 @@ class Advertiser {
     due_ = sent_ < posted_;
   }
 
-  // Sends the advertisements that were not urgent at once: the sender may need them soon.
-  void hurry() noexcept { due_ = posted_ > sent_; }
   bool due() const noexcept { return due_; }
-  u64 unsent() const noexcept { return posted_ - sent_; }  // receives of which no advertisement was sent
   // True while an advertisement was sent and is not confirmed.
   bool unanswered() const noexcept { return confirmed_ < posted_ && (sent_ > confirmed_ || backoff_ != 0); }
   u64 confirmed() const noexcept { return confirmed_; }

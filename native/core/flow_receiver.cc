@@ -210,11 +210,6 @@ FlowReceiver::Outcome FlowReceiver::on_placed(i64 now_ns, const wire::Packet& pa
   last_path_ = path;
   acks_.on_segment(now_ns, shared_->host, path, packet.data.sent_ns, bytes, marked);
   if (whole) acks_.on_message_whole();
-  short_lately_ = packet.data.message_bytes <= queue_.eager().bytes;
-  if (held_back_ && !(short_lately_ && has_spare_adverts(0))) {
-    held_back_ = false;
-    advertiser_.hurry();
-  }
   if (credit_ != nullptr) {
     if (marked) credit_->on_mark();
     static_cast<void>(credit_->on_demand(now_ns, 0, credited_bytes()));
@@ -271,9 +266,7 @@ Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes,
   if (!advertiser_.unanswered()) progress_ns_ = now_ns;
   const Status status = queue_.post(flow_, message, data, capacity_bytes, key, ticket, stage);
   if (status == Status::ok) {
-    const bool needed = capacity_bytes > queue_.eager().bytes || queue_.eager().slots < 2;
-    const bool urgent = needed && !(short_lately_ && has_spare_adverts(1));
-    held_back_ = (held_back_ || needed) && !urgent;
+    const bool urgent = capacity_bytes > queue_.eager().bytes || queue_.eager().slots < 2;
     advertiser_.on_post(now_ns, queue_.posted(), urgent, queue_.eager().slots);
     if (passed_ != nullptr) advertiser_.pass(std::min(message, passed_->receives.load(std::memory_order_acquire)));
     if (queue_.unblocked_by_post()) ++room_messages_;

@@ -115,11 +115,6 @@ class FlowReceiver {
   Outcome on_no_room(u8 path, const wire::Data& data, Outcome why) noexcept;
   void write_nack(wire::Nack::Kind kind, std::unique_ptr<Refusals>* from, TxBurst* out) noexcept;
   void write_room(wire::Nack nack, TxBurst* out) noexcept;
-  // Whether at least half of the outstanding receives have been advertised. `fresh`: how many of them the advertiser
-  // does not know of yet. Only the home flow takes part in every message, so only it can tell.
-  bool has_spare_adverts(u64 fresh) const noexcept {
-    return passed_ == nullptr && 2 * (advertiser_.unsent() + fresh) <= queue_.outstanding();
-  }
   void on_confirm(i64 now_ns, u64 confirmed) noexcept {
     // The sender may confirm more than was advertised, as it knows which messages went over other flows.
     if (passed_ != nullptr) confirmed = std::min(confirmed, queue_.posted());
@@ -175,8 +170,6 @@ class FlowReceiver {
   u8 piece_path_ = 0;
   u8 last_path_ = 0;
   bool more_pieces_ = false;
-  bool short_lately_ = false;   // the latest message was one that need not be advertised
-  bool held_back_ = false;      // the advertisement of a receive for longer messages is held back
   bool repeated_ = false;       // a duplicate arrived since the last acknowledgment
   bool credit_lifted_ = false;  // the credit policy was removed; the sender must be told
 };

@@ -101,21 +101,6 @@ TEST(advertiser__receives_that_no_long_message_waits_for_may_wait) {
   CHECK(alone.due());
 }
 
-TEST(advertiser__what_is_held_back_goes_when_the_sender_may_need_it) {
-  Advertiser advertiser;
-  advertiser.on_post(0, 2, true, 16);
-  advertiser.on_sent(2, 0, 1000);
-  advertiser.on_post(0, 4, false, 16);
-  CHECK(!advertiser.due());
-  CHECK_EQUAL(advertiser.unsent(), 2u);
-  advertiser.hurry();
-  CHECK(advertiser.due());
-  advertiser.on_sent(4, 0, 1000);
-  CHECK_EQUAL(advertiser.unsent(), 0u);
-  advertiser.hurry();  // nothing is held back
-  CHECK(!advertiser.due());
-}
-
 TEST(advert_ledger__a_message_goes_eagerly_or_when_its_receive_is_known) {
   AdvertLedger ledger;
   const EagerLimits eager{100, 2};
