@@ -65,8 +65,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(engines, "count", 0, 0, 64, true, "1,2,4",                                                                  \
     "Engine threads of the process; 0: a quarter of the usable cores, 1 to 8")                                        \
   TEXT(engine_cpus, "auto", "any,0",                                                                                  \
-    "CPUs on which engine threads run: auto (those near the devices, all where a device has no known NUMA node), any, " \
-    "or a list such as 0-3,8")                                                                                        \
+    "CPUs on which engine threads run: auto (those near the devices; all if a NUMA node is unknown or has fewer CPUs "  \
+    "than there are engines), any, or a list such as 0-3,8")                                                          \
   INTEGER(paths, "count", 0, 1, 256, true, "1,2,3,64,256",                                                            \
     "Paths to each peer, one UDP port pair or queue pair each; 0: 32")                                                \
   INTEGER(stripes, "count", 0, 0, 16, true, "1,2,5",                                                                  \

@@ -58,7 +58,7 @@ std::int64_t engine_count(const engine::Knobs& knobs) {
   engine::Cpus listed;
   std::string unused;
   std::int64_t most = kEnginesAutoMax;
-  if (engine::parse_cpus(knobs.engine_cpus, &listed, &unused))
+  if (engine::choose_cpus(knobs.engine_cpus, {}, 1, &listed, &unused) && !listed.empty())
     most = std::min(most, static_cast<std::int64_t>(listed.size()));
   return std::clamp<std::int64_t>(usable_cores() / 4, 1, most);
 }
@@ -330,7 +330,8 @@ Status RuntimeImpl::start(std::string* error) {
   for (const datapath::DeviceState& state : datapath_.found.devices) devices_.push_back(state.info);
   std::vector<std::string> pci_paths;
   for (const datapath::Device& device : devices_) pci_paths.push_back(device.pci_path);
-  if (!engine::choose_cpus(knobs_.engine_cpus, pci_paths, &cpus_, error)) return Status::invalid_argument;
+  if (!engine::choose_cpus(knobs_.engine_cpus, pci_paths, static_cast<std::size_t>(count), &cpus_, error))
+    return Status::invalid_argument;
   if (!board_.start(error)) return Status::invalid_argument;
   if (const Status status = open_page(count, error); status != Status::ok) return status;
   std::string trace_error;

@@ -32,7 +32,7 @@ def test_engine_cpus__all_of_the_process_without_a_nic(wish: str) -> None:
 def test_engine_cpus__a_list_holds_for_engines_alone() -> None:
     ours = os.sched_getaffinity(0)
     last = max(ours)
-    wish = f"{last},1023"  # CPUs that this process may not use are left out
+    wish = f"{last},1023"  # CPUs that this thread may not use are left out
     with Endpoint(**LOCAL | {"engine_cpus": wish}) as endpoint, endpoint.listen() as listener:
         threads = engine_threads()
         assert threads
@@ -55,8 +55,14 @@ def test_engine_cpus__not_more_engines_than_cpus_in_a_list() -> None:
 @pytest.mark.parametrize(
     ("wish", "says"),
     [
-        ("1023", "WEFT_ENGINE_CPUS=1023: this process may use none of these CPUs, only [0-9,-]+$"),
-        ("0-", "WEFT_ENGINE_CPUS=0-: '0-' is no CPU number and no range such as 0-3; it is auto"),
+        (
+            "1023",
+            "WEFT_ENGINE_CPUS=1023: the calling thread may use none of these CPUs, only [0-9,-]+$",
+        ),
+        (
+            "0-",
+            "WEFT_ENGINE_CPUS=0-: '0-' is no CPU number below 1024 and no range",
+        ),
         ("near", "WEFT_ENGINE_CPUS=near: 'near' is no CPU number"),
         ("", "WEFT_ENGINE_CPUS=: it names no CPU"),
     ],

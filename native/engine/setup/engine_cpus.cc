@@ -14,6 +14,7 @@ namespace {
 
 // Parses "3" or "0-3"; false if it is neither, or names a CPU that a mask cannot hold.
 bool parse_range(const std::string& text, int* first, int* last) {
+  if (text.find("--") != std::string::npos || text.front() == '-') return false;  // no negative numbers
   const char* const end = text.data() + text.size();
   auto [rest, problem] = std::from_chars(text.data(), end, *first);
   *last = *first;
@@ -46,13 +47,13 @@ std::string text_of(const Cpus& cpus) {
 
 bool parse_cpus(const std::string& text, Cpus* out, std::string* error) {
   out->clear();
-  std::istringstream parts(text);
+  std::istringstream parts(text + (text.empty() || text.back() != ',' ? "" : ","));  // getline drops an empty last part
   for (std::string part; std::getline(parts, part, ',');) {
     part.erase(0, part.find_first_not_of(' '));  // not within: "0 1" is no CPU number
     part.erase(part.find_last_not_of(' ') + 1);
     int first = 0, last = 0;
-    if (!parse_range(part, &first, &last)) {
-      *error = "'" + part + "' is no CPU number and no range such as 0-3";
+    if (part.empty() || !parse_range(part, &first, &last)) {
+      *error = "'" + part + "' is no CPU number below " + std::to_string(CPU_SETSIZE) + " and no range such as 0-3";
       return false;
     }
     for (int cpu = first; cpu <= last; ++cpu) out->push_back(cpu);
@@ -74,7 +75,7 @@ Cpus allowed_cpus() {
   return allowed;
 }
 
-Cpus near_cpus(const Cpus& allowed, const std::vector<std::string>& pci_paths) {
+Cpus near_cpus(const Cpus& allowed, const std::vector<std::string>& pci_paths, std::size_t least) {
   Cpus near;
   for (const std::string& path : pci_paths) {
     std::ifstream file(path + "/local_cpulist");
@@ -86,15 +87,16 @@ Cpus near_cpus(const Cpus& allowed, const std::vector<std::string>& pci_paths) {
   std::sort(near.begin(), near.end());
   near.erase(std::unique(near.begin(), near.end()), near.end());
   const Cpus both = common(allowed, near);
-  return both.empty() ? allowed : both;
+  return both.size() < std::max<std::size_t>(least, 1) ? allowed : both;
 }
 
-bool choose_cpus(const std::string& wish, const std::vector<std::string>& pci_paths, Cpus* out, std::string* error) {
+bool choose_cpus(const std::string& wish, const std::vector<std::string>& pci_paths, std::size_t engines, Cpus* out,
+                 std::string* error) {
   const Cpus allowed = allowed_cpus();
   out->clear();
   if (wish == "any") return true;
   if (wish == "auto") {
-    *out = near_cpus(allowed, pci_paths);
+    *out = near_cpus(allowed, pci_paths, engines);
     if (*out == allowed) out->clear();
     return true;
   }
@@ -105,7 +107,7 @@ bool choose_cpus(const std::string& wish, const std::vector<std::string>& pci_pa
   }
   *out = common(allowed, listed);
   if (!out->empty()) return true;
-  *error = "WEFT_ENGINE_CPUS=" + wish + ": this process may use none of these CPUs, only " + text_of(allowed);
+  *error = "WEFT_ENGINE_CPUS=" + wish + ": the calling thread may use none of these CPUs, only " + text_of(allowed);
   return false;
 }
 

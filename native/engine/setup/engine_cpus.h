@@ -1,6 +1,7 @@
 // Chooses the CPUs on which engine threads run, by WEFT_ENGINE_CPUS and by where the devices are.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -16,12 +17,13 @@ bool parse_cpus(const std::string& text, Cpus* out, std::string* error);
 Cpus allowed_cpus();
 
 // Of `allowed`, those on the NUMA nodes of the PCI devices at these sysfs paths. All of `allowed` if a path is empty,
-// as for a virtual interface, if a node is unknown, or if none of these CPUs is allowed.
-Cpus near_cpus(const Cpus& allowed, const std::vector<std::string>& pci_paths);
+// as for a virtual interface, if a node is unknown, or if fewer than `least` of these CPUs are allowed.
+Cpus near_cpus(const Cpus& allowed, const std::vector<std::string>& pci_paths, std::size_t least);
 
-// The CPUs for engine threads: `wish` is "auto" (near the devices), "any", or a list, of which those that this process
-// may not use are left out. Empty: the threads keep the mask that they inherit. Returns false and sets `error` if the
-// list is wrong or this process may use none of it.
-bool choose_cpus(const std::string& wish, const std::vector<std::string>& pci_paths, Cpus* out, std::string* error);
+// The CPUs for the threads of so many engines: `wish` is "auto" (near the devices), "any", or a list, of which those
+// that the calling thread may not use are left out. Empty: the threads keep the mask that they inherit. Returns false
+// and sets `error` if the list is wrong or the calling thread may use none of it.
+bool choose_cpus(const std::string& wish, const std::vector<std::string>& pci_paths, std::size_t engines, Cpus* out,
+                 std::string* error);
 
 }  // namespace weft::engine

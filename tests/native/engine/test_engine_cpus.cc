@@ -48,8 +48,8 @@ TEST(engine_cpus__lists_as_the_kernel_writes_them) {
 }
 
 TEST(engine_cpus__other_lists_are_refused) {
-  for (const char* text :
-       {"", ",", "x", "-1", "3-1", "1-", "-", "0x2", "1-2-3", "1024", "99999999999999", "1;2", "0 1", "0,,1"})
+  for (const char* text : {"", ",", "x", "-1", "3-1", "1-", "-", "0x2", "1-2-3", "1024", "99999999999999", "1;2", "0 1",
+                           "0,,1", "0,", "-0", "0--0"})
     CHECK(parsed(text).empty());
 }
 
@@ -57,18 +57,20 @@ TEST(engine_cpus__near_the_devices) {
   const Sysfs sysfs;
   const std::string first = sysfs.add("first", "0-3"), second = sysfs.add("second", "2-5,9");
   const Cpus allowed{1, 2, 3, 4, 5, 6, 7};
-  CHECK(weft::engine::near_cpus(allowed, {first}) == (Cpus{1, 2, 3}));
-  CHECK(weft::engine::near_cpus(allowed, {first, second}) == (Cpus{1, 2, 3, 4, 5}));
+  CHECK(weft::engine::near_cpus(allowed, {first}, 3) == (Cpus{1, 2, 3}));
+  CHECK(weft::engine::near_cpus(allowed, {first, second}, 1) == (Cpus{1, 2, 3, 4, 5}));
 }
 
 TEST(engine_cpus__all_where_a_place_is_unknown) {
   const Sysfs sysfs;
   const std::string near = sysfs.add("near", "0-3"), odd = sysfs.add("odd", ""), far = sysfs.add("far", "40-43");
   const Cpus allowed{1, 2, 7};
-  CHECK(weft::engine::near_cpus(allowed, {near, ""}) == allowed);
-  CHECK(weft::engine::near_cpus(allowed, {odd}) == allowed);
-  CHECK(weft::engine::near_cpus(allowed, {near + "/absent"}) == allowed);
-  CHECK(weft::engine::near_cpus(allowed, {far}) == allowed);
+  CHECK(weft::engine::near_cpus(allowed, {near, ""}, 1) == allowed);
+  CHECK(weft::engine::near_cpus(allowed, {odd}, 1) == allowed);
+  CHECK(weft::engine::near_cpus(allowed, {near + "/absent"}, 1) == allowed);
+  CHECK(weft::engine::near_cpus(allowed, {far}, 1) == allowed);
+  CHECK(weft::engine::near_cpus(allowed, {near}, 2) == (Cpus{1, 2}));
+  CHECK(weft::engine::near_cpus(allowed, {near}, 3) == allowed);  // three engines would share two CPUs
 }
 
 TEST(engine_cpus__a_wish_outside_the_mask_is_an_error) {
@@ -76,12 +78,12 @@ TEST(engine_cpus__a_wish_outside_the_mask_is_an_error) {
   CHECK(!allowed.empty());
   Cpus cpus;
   std::string error;
-  CHECK(weft::engine::choose_cpus(std::to_string(allowed.front()) + ",1023", {}, &cpus, &error));
+  CHECK(weft::engine::choose_cpus(std::to_string(allowed.front()) + ",1023", {}, 1, &cpus, &error));
   CHECK(cpus == (Cpus{allowed.front()}));
-  CHECK(!weft::engine::choose_cpus("1023", {}, &cpus, &error));
-  CHECK(error.find("WEFT_ENGINE_CPUS=1023: this process may use none of these CPUs") == 0);
-  CHECK(!weft::engine::choose_cpus("near", {}, &cpus, &error));
+  CHECK(!weft::engine::choose_cpus("1023", {}, 1, &cpus, &error));
+  CHECK(error.find("WEFT_ENGINE_CPUS=1023: the calling thread may use none of these CPUs") == 0);
+  CHECK(!weft::engine::choose_cpus("near", {}, 1, &cpus, &error));
   CHECK(error.find("WEFT_ENGINE_CPUS=near: ") == 0);
-  CHECK(weft::engine::choose_cpus("any", {}, &cpus, &error));
+  CHECK(weft::engine::choose_cpus("any", {}, 1, &cpus, &error));
   CHECK(cpus.empty());
 }
