@@ -34,7 +34,6 @@
 namespace weft::message {
 namespace {
 
-constexpr std::int64_t kEnginesAutoMax = 8;
 // How long the destructor waits for peers to confirm that connections are closed. After that, peers learn of the close
 // from the closed control sockets.
 constexpr std::int64_t kFarewellNsMax = 300'000'000;
@@ -56,11 +55,9 @@ std::int64_t usable_cores() {
 std::int64_t engine_count(const engine::Knobs& knobs) {
   if (knobs.engines != 0) return knobs.engines;
   engine::Cpus listed;
-  std::string unused;
-  std::int64_t most = kEnginesAutoMax;
-  if (engine::choose_cpus(knobs.engine_cpus, {}, 1, &listed, &unused) && !listed.empty())
-    most = std::min(most, static_cast<std::int64_t>(listed.size()));
-  return std::clamp<std::int64_t>(usable_cores() / 4, 1, most);
+  std::string unused;  // start() reports a wrong list
+  if (!engine::choose_cpus(knobs.engine_cpus, {}, 1, &listed, &unused)) listed.clear();
+  return engine::engines_for(usable_cores(), listed);
 }
 
 // Default number of paths. If ECMP has four routes, the probability that one of them gets no path is 2 in 5 with 8

@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,12 @@ def allowed(thread: Path) -> set[int]:
 
 
 def engine_threads() -> list[Path]:
-    threads = Path("/proc/self/task").iterdir()
-    return [each for each in threads if (each / "comm").read_text().startswith("weft-engine")]
+    found = []
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread of another test has ended
+            if (thread / "comm").read_text().startswith("weft-engine"):
+                found.append(thread)
+    return found
 
 
 @pytest.mark.parametrize("wish", ["auto", "any"])
@@ -44,12 +49,6 @@ def test_engine_cpus__a_list_holds_for_engines_alone() -> None:
         handle = here.isend(data)
         assert there.recv(100_000, timeout_s=PATIENCE_S) == data
         handle.wait(PATIENCE_S)
-
-
-def test_engine_cpus__not_more_engines_than_cpus_in_a_list() -> None:
-    only = min(os.sched_getaffinity(0))
-    with Endpoint(**LOCAL | {"engine_cpus": str(only), "engines": 0}):
-        assert len(engine_threads()) == 1
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,11 @@ bool parse_cpus(const std::string& text, Cpus* out, std::string* error) {
   return !out->empty();
 }
 
+std::int64_t engines_for(std::int64_t cores, const Cpus& cpus) {
+  const std::int64_t most = cpus.empty() ? kEnginesAutoMax : static_cast<std::int64_t>(cpus.size());
+  return std::clamp<std::int64_t>(cores / 4, 1, std::min(kEnginesAutoMax, most));
+}
+
 Cpus allowed_cpus() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
@@ -105,7 +110,7 @@ bool choose_cpus(const std::string& wish, const std::vector<std::string>& pci_pa
     *error = "WEFT_ENGINE_CPUS=" + wish + ": " + *error + "; it is auto, any, or a list of CPUs such as 0-3,8";
     return false;
   }
-  *out = common(allowed, listed);
+  *out = allowed.empty() ? listed : common(allowed, listed);
   if (!out->empty()) return true;
   *error = "WEFT_ENGINE_CPUS=" + wish + ": the calling thread may use none of these CPUs, only " + text_of(allowed);
   return false;

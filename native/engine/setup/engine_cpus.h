@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,12 @@ using Cpus = std::vector<int>;
 // Parses a list as the kernel writes it, such as "0-3,8". Returns false and sets `error` if it isn't one or is empty.
 bool parse_cpus(const std::string& text, Cpus* out, std::string* error);
 
-// The CPUs that this thread may use by its affinity mask; empty if the mask cannot be read.
+// How many engines a process has by default: a quarter of the cores that it may use, 1 to kEnginesAutoMax, but not more
+// than the CPUs that they may run on. `cpus` empty: any.
+inline constexpr std::int64_t kEnginesAutoMax = 8;
+std::int64_t engines_for(std::int64_t cores, const Cpus& cpus);
+
+// The CPUs that the calling thread may use by its affinity mask; empty if the mask cannot be read.
 Cpus allowed_cpus();
 
 // Of `allowed`, those on the NUMA nodes of the PCI devices at these sysfs paths. All of `allowed` if a path is empty,

@@ -53,6 +53,14 @@ TEST(engine_cpus__other_lists_are_refused) {
     CHECK(parsed(text).empty());
 }
 
+TEST(engine_cpus__not_more_engines_than_cpus) {
+  CHECK_EQUAL(weft::engine::engines_for(1, {}), 1);
+  CHECK_EQUAL(weft::engine::engines_for(31, {}), 7);
+  CHECK_EQUAL(weft::engine::engines_for(256, {}), 8);
+  CHECK_EQUAL(weft::engine::engines_for(256, {3, 4}), 2);
+  CHECK_EQUAL(weft::engine::engines_for(8, {0, 1, 2, 3}), 2);
+}
+
 TEST(engine_cpus__near_the_devices) {
   const Sysfs sysfs;
   const std::string first = sysfs.add("first", "0-3"), second = sysfs.add("second", "2-5,9");
