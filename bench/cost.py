@@ -39,7 +39,9 @@ def receiver(pipe: Pipe, config: Config) -> Config:
             line.receive(small)
             line.send(small)
         line.open_stream(MESSAGE_BYTES)
-        return {"stream": taken(line, WARM * MESSAGE_BYTES), "third": taken(line, 0)}
+        stream = taken(line, WARM * MESSAGE_BYTES)
+        line.open_stream(MESSAGE_BYTES)
+        return {"stream": stream, "third": taken(line, 0)}
 
 
 def taken(line: Line, warm_bytes: int) -> Config:

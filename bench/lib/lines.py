@@ -62,7 +62,8 @@ class WeftLine:
     def take(self) -> int:
         handle, room = self._posted.popleft()
         got = int(handle.wait(timeout_s=WAIT_S))
-        self._post(room)
+        if got:  # after the last message the peer may have closed the connection
+            self._post(room)
         return got
 
     def end(self) -> None:
