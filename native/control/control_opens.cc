@@ -137,8 +137,10 @@ void ControlPlane::say_again(Session* session) {
   for (const auto& [id, pending] : dials_) {
     if (pending.session == session->id && !pending.frame.empty()) static_cast<void>(send_to(session, pending.frame));
   }
-  for (const Confirmed& each : confirmed_) {
-    if (each.session == session->id) static_cast<void>(send_to(session, encode(Confirm{each.dial})));
+  for (Confirmed& each : confirmed_) {
+    if (each.session != session->id) continue;
+    each.until_ns = engine::now_ns() + knobs_->handshake_timeout_ns;
+    static_cast<void>(send_to(session, encode(Confirm{each.dial})));
   }
   send_opens(session);
 }
@@ -259,7 +261,7 @@ bool ControlPlane::on_open(Session* session, Channel* channel, const Frame& fram
     refuse(channel, open.dial, status, error);
     return true;
   }
-  session->busy_ns = engine::now_ns();
+  opened_ns_ = session->busy_ns = engine::now_ns();
   send(channel, accept.reply);
   accepts_.emplace(std::pair{session->id, open.dial}, std::move(accept));
   return true;
@@ -317,6 +319,7 @@ bool ControlPlane::on_confirm(Session* session, const Frame& frame) {
   if (place == accepts_.end()) return true;  // a duplicate confirmation, or the dial was abandoned before
   const PendingAccept accepted = std::move(place->second);
   accepts_.erase(place);
+  opened_ns_ = engine::now_ns();
   forget_open(session, confirm.dial);
   on_confirmed(session);
   bool closed = false;

@@ -54,6 +54,7 @@ ControlPlane::ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_p
       devices_(&datapath->found.devices),
       notifier_(notifier),
       helped_(trace == nullptr && knobs->secret_file.empty()),
+      wait_(knobs->spin_ns),
       setup_(knobs, engines, datapath, page, std::move(trace)),
       node_(random_token()),
       counters_(page == nullptr ? own_counters_ : page->process().counters),
@@ -162,12 +163,14 @@ void ControlPlane::run() noexcept {
 // Sleeps until there is work. Only this thread reads the eventfd, so that whoever writes to it can rely on this thread.
 void ControlPlane::await_work() noexcept {
   int pause = 0;
+  std::int64_t opened_ns = 0;
   share_.stay_away(stopping_, &engine::now_ns, [&] {
     const std::lock_guard<std::mutex> lock(share_.mutex());
     pause = pause_ms();
+    opened_ns = opened_ns_;
   });
   pollfd descriptors[2] = {{epoll_, POLLIN, 0}, {doorbell_, POLLIN, 0}};
-  static_cast<void>(::poll(descriptors, 2, pause));
+  wait_.wait(descriptors, 2, pause, opened_ns);
   std::uint64_t rung;
   if (descriptors[1].revents != 0) static_cast<void>(!::read(doorbell_, &rung, sizeof rung));
 }
@@ -198,7 +201,7 @@ void ControlPlane::iterate() noexcept {
 void ControlPlane::help(const DialState& dial, std::int64_t timeout_ns) noexcept {
   if (!helped_ || !share_.enter()) return;
   engine::prepare_exceptions();
-  const std::int64_t until_ns = engine::now_ns() + std::min(kHelpNs, timeout_ns);
+  const std::int64_t begun_ns = engine::now_ns(), until_ns = begun_ns + std::min(kHelpNs, timeout_ns);
   bool more = true;
   while (more && engine::now_ns() < until_ns) {
     if (share_.see_caller(engine::now_ns())) wake();
@@ -218,7 +221,7 @@ void ControlPlane::help(const DialState& dial, std::int64_t timeout_ns) noexcept
       more = dial.status == Status::would_block;
     }
     pollfd descriptor{epoll_, POLLIN, 0};
-    if (more) static_cast<void>(::poll(&descriptor, 1, pause));
+    if (more) wait_.wait(&descriptor, 1, pause, begun_ns);
   }
   if (share_.leave()) wake();
 }
@@ -319,11 +322,19 @@ void ControlPlane::check_deadlines(std::int64_t now_ns) {
   check_dials(now_ns);
   check_accepts(now_ns);
   check_sessions(now_ns);
-  for (Confirmed& each : confirmed_) {
-    const Session* session = find_session(each.session);
-    if (session != nullptr && session->current == 0) each.until_ns = now_ns + knobs_->handshake_timeout_ns;
+  forget_confirmed(now_ns);
+}
+
+// The oldest come first. Those of a session without a control socket are kept until it has one again.
+void ControlPlane::forget_confirmed(std::int64_t now_ns) {
+  while (!confirmed_.empty() && now_ns >= confirmed_.front().until_ns) {
+    Confirmed oldest = confirmed_.front();
+    confirmed_.pop_front();
+    const Session* session = find_session(oldest.session);
+    if (session == nullptr || session->current != 0) continue;
+    oldest.until_ns = now_ns + knobs_->handshake_timeout_ns;
+    confirmed_.push_back(oldest);
   }
-  std::erase_if(confirmed_, [&](const Confirmed& each) { return now_ns >= each.until_ns; });
 }
 
 void ControlPlane::check_strangers(std::int64_t now_ns) {

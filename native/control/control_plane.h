@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include "native/control/channel.h"
 #include "native/control/control_state.h"
 #include "native/control/flow_setup.h"
+#include "native/control/input_wait.h"
 #include "native/control/loop_share.h"
 #include "native/control/process_log.h"
 #include "native/control/session.h"
@@ -79,6 +81,7 @@ class ControlPlane final : private engine::PeerWatch {
   void wake() noexcept;
   void serve(int descriptor);
   void check_deadlines(std::int64_t now_ns);
+  void forget_confirmed(std::int64_t now_ns);
   void check_strangers(std::int64_t now_ns);
   void check_dials(std::int64_t now_ns);
   void tell_cause(const Session& session, DialState* dial);
@@ -177,6 +180,7 @@ class ControlPlane final : private engine::PeerWatch {
   // Whether callers may run the loop. Not with a trace, which has a ring for each thread, and not with a secret, as the
   // errors of OpenSSL belong to a thread, which may use it itself.
   const bool helped_;
+  InputWait wait_;
   FlowSetup setup_;
   std::unique_ptr<TlsContext> tls_;  // null if no secret is set
   std::uint64_t node_ = 0;
@@ -209,8 +213,9 @@ class ControlPlane final : private engine::PeerWatch {
   std::map<std::uint64_t, PendingDial> dials_;
   // (session id, dial id) -> the peer's open request
   std::map<std::pair<std::uint64_t, std::uint64_t>, PendingAccept> accepts_;
-  std::vector<Confirmed> confirmed_;
-  std::int64_t round_ns_ = 0;  // start of the loop's last iteration
+  std::deque<Confirmed> confirmed_;
+  std::int64_t round_ns_ = 0;   // start of the loop's last iteration
+  std::int64_t opened_ns_ = 0;  // when a peer last asked for a connection or confirmed one
   std::uint64_t next_channel_ = 1, next_session_ = 1, next_connection_ = 1;
   std::uint16_t next_engine_ = 0;
   std::thread thread_;

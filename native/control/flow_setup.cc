@@ -103,7 +103,10 @@ void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flo
   out->payload_crc = checks_payload();
   out->eager_bytes = static_cast<std::uint64_t>(knobs_->eager_bytes);
   out->eager_slots = static_cast<std::uint64_t>(knobs_->eager_slots);
-  if (to != nullptr && datapath_->entry->routed) {
+  // Open peers keep the size of their segments, and asking for a route costs four system calls.
+  const bool fresh =
+      std::any_of(flows.begin(), flows.end(), [&](const auto& flow) { return !peers_.at(flow.key).open; });
+  if (fresh && to != nullptr && datapath_->entry->routed) {
     const std::uint32_t bytes = datapath_->entry->route_segment_bytes(engine::KnobSettings(*knobs_), *to);
     if (bytes != 0) out->segment_bytes = std::min(out->segment_bytes, bytes);
   }

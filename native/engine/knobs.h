@@ -125,7 +125,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(posts_max, "count", 65536, 1, 1048576, false, "1,16",                                                        \
     "Sends, and receives, of a connection that may wait for room in the engines; further ones are refused")           \
   INTEGER(spin_ns, "ns", 100000, 0, 1000000000, false, "0,1000,1000000",                                              \
-    "How long an idle engine spins before it sleeps")                                                                 \
+    "How long an idle engine, or a thread that opens connections, spins before it sleeps")                             \
   INTEGER(poll_ns, "ns", 200000, 0, 1000000000, false, "0,1000,1000000",                                              \
     "How long a caller that waits runs its engine itself before it sleeps, at most; 0: callers, and NCCL's thread, "  \
     "never run engines")                                                                                              \

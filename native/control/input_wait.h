@@ -1,0 +1,54 @@
+// Waits for input of sockets: spins for a while, as waking a thread takes longer than a peer's answer on a short path,
+// and then sleeps.
+#pragma once
+
+#include <poll.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "native/engine/clock.h"
+
+namespace weft::control {
+
+class InputWait {
+ public:
+  // `spin_ns`: the longest time to spin; 0: never.
+  explicit InputWait(std::int64_t spin_ns) noexcept : spin_ns_(spin_ns) {}
+
+  // Returns once a descriptor has input, or after about `pause_ms` milliseconds (-1: never). Spins until `spin_ns`
+  // after `since_ns`, but not for longer than the pause. Several threads may wait at once.
+  void wait(pollfd* descriptors, nfds_t count, int pause_ms, std::int64_t since_ns) noexcept {
+    const std::int64_t now_ns = engine::now_ns();
+    const std::int64_t pause_ns = pause_ms < 0 ? spin_ns_ : std::int64_t{pause_ms} * 1'000'000;
+    const std::int64_t until_ns = std::min(engine::later_ns(since_ns, spin_ns_), engine::later_ns(now_ns, pause_ns));
+    if (spins(descriptors, count, now_ns, until_ns)) return;
+    static_cast<void>(::poll(descriptors, count, pause_ms));
+  }
+
+ private:
+  // If a yield takes this long, another thread needs the core. For kSharedCoreNs threads then sleep instead of
+  // spinning: a thread that is woken gets a core sooner than one that has yielded.
+  static constexpr std::int64_t kInterruptedNs = 500'000, kSharedCoreNs = 100'000'000;
+
+  // True: a descriptor has input.
+  bool spins(pollfd* descriptors, nfds_t count, std::int64_t now_ns, std::int64_t until_ns) noexcept {
+    while (now_ns < until_ns && now_ns >= shared_until_ns_.load(std::memory_order_relaxed)) {
+      if (::poll(descriptors, count, 0) > 0) return true;
+      ::sched_yield();
+      const std::int64_t after_ns = engine::now_ns();
+      if (after_ns - now_ns > kInterruptedNs) {
+        shared_until_ns_.store(after_ns + kSharedCoreNs, std::memory_order_relaxed);
+      }
+      now_ns = after_ns;
+    }
+    return false;
+  }
+
+  const std::int64_t spin_ns_;
+  std::atomic<std::int64_t> shared_until_ns_{0};
+};
+
+}  // namespace weft::control

@@ -1,0 +1,97 @@
+// Tests that a wait for input ends with input, and after its pause, whether it spins or sleeps.
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "native/control/input_wait.h"
+#include "tests/native/check.h"
+
+using weft::control::InputWait;
+using weft::engine::now_ns;
+
+namespace {
+
+constexpr std::int64_t kMs = 1'000'000, kSpinNs = 1'000'000'000, kPatienceNs = 20'000'000'000;
+constexpr int kPatienceMs = 20'000;
+
+// An eventfd, to be watched for input.
+class Bell {
+ public:
+  Bell() { watched_.fd = ::eventfd(0, EFD_NONBLOCK); }
+  ~Bell() { ::close(watched_.fd); }
+  Bell(const Bell&) = delete;
+  Bell& operator=(const Bell&) = delete;
+
+  void ring() {
+    const std::uint64_t one = 1;
+    CHECK(::write(watched_.fd, &one, sizeof one) == sizeof one);
+  }
+  pollfd* watched() { return &watched_; }
+  bool rang() const { return (watched_.revents & POLLIN) != 0; }
+
+ private:
+  pollfd watched_{-1, POLLIN, 0};
+};
+
+// Waits while another thread rings after some time. Returns whether the wait saw it.
+bool hears(InputWait* wait, int pause_ms) {
+  Bell bell;
+  std::thread ringer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    bell.ring();
+  });
+  wait->wait(bell.watched(), 1, pause_ms, now_ns());
+  ringer.join();
+  return bell.rang();
+}
+
+}  // namespace
+
+TEST(input_wait__input_ends_it_while_it_spins) {
+  InputWait wait(kSpinNs);
+  CHECK(hears(&wait, -1));
+  CHECK(hears(&wait, kPatienceMs));
+}
+
+TEST(input_wait__input_ends_it_while_it_sleeps) {
+  InputWait wait(0);
+  CHECK(hears(&wait, -1));
+  CHECK(hears(&wait, kPatienceMs));
+}
+
+TEST(input_wait__input_that_is_there_ends_it_at_once) {
+  for (const std::int64_t spin_ns : {std::int64_t{0}, kSpinNs}) {
+    InputWait wait(spin_ns);
+    Bell bell;
+    bell.ring();
+    for (const int pause_ms : {-1, 0, kPatienceMs}) {
+      bell.watched()->revents = 0;
+      wait.wait(bell.watched(), 1, pause_ms, now_ns());
+      CHECK(bell.rang());
+    }
+  }
+}
+
+TEST(input_wait__spinning_ends_with_the_pause) {
+  InputWait wait(kPatienceNs);
+  Bell bell;
+  const std::int64_t begun_ns = now_ns();
+  wait.wait(bell.watched(), 1, 5, begun_ns);
+  const std::int64_t passed_ns = now_ns() - begun_ns;
+  CHECK(!bell.rang());
+  CHECK(passed_ns >= 5 * kMs && passed_ns < kPatienceNs);
+}
+
+TEST(input_wait__an_event_long_ago_lets_it_sleep_at_once) {
+  InputWait wait(kSpinNs);
+  Bell bell;
+  timespec before, after;
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &before);
+  wait.wait(bell.watched(), 1, 50, now_ns() - 2 * kSpinNs);
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
+  const std::int64_t ran_ns =
+      (std::int64_t{after.tv_sec} - before.tv_sec) * 1'000'000'000 + after.tv_nsec - before.tv_nsec;
+  CHECK(!bell.rang());
+  CHECK(ran_ns < 25 * kMs);
+}
