@@ -151,15 +151,6 @@ def socket_buffer_bytes(wanted_bytes: int) -> int:
         return probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
 
 
-def usable_cores() -> float:
-    """The number of cores in the affinity mask, or the cgroup's CPU quota if that is less."""
-    cores = float(len(os.sched_getaffinity(0)))
-    quota, _, period = read_text("/sys/fs/cgroup/cpu.max").partition(" ")
-    if quota.isdigit() and period.isdigit():
-        cores = min(cores, int(quota) / int(period))
-    return cores
-
-
 def nccl_library() -> tuple[str, str]:
     """Path and version of NCCL, preferably of a Python wheel; empty if there is none."""
     for package in ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11"):

@@ -1,4 +1,4 @@
-// Python bindings of what a runtime will use: devices, and how many descriptors it needs.
+// Python bindings of what a runtime will use: devices, cores, and how many descriptors it needs.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -6,6 +6,7 @@
 #include <string>
 
 #include "native/bind/held.h"
+#include "native/engine/setup/usable_cores.h"
 #include "native/message/runtime.h"
 
 namespace weft::bind {
@@ -39,6 +40,8 @@ void bind_devices(py::module_& module) {
       "descriptors", &descriptors,
       "(status, error, needed with one path, needed with all, (soft limit, hard limit, open, descriptors left to the "
       "program at most)).");
+  module.def("usable_cores", &engine::usable_cores,
+             "Number of CPUs in the affinity mask, or the CPU quota of the control groups if that is less.");
 }
 
 }  // namespace weft::bind

@@ -2,14 +2,12 @@
 // Exceptions are turned into a status and an error text.
 #include "native/message/runtime.h"
 
-#include <sched.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <mutex>
 #include <new>
 #include <set>
@@ -26,6 +24,7 @@
 #include "native/engine/setup/datapath_choice.h"
 #include "native/engine/setup/descriptor_budget.h"
 #include "native/engine/setup/engine_cpus.h"
+#include "native/engine/setup/usable_cores.h"
 #include "native/engine/telemetry_page.h"
 #include "native/engine/trace/open_trace.h"
 #include "native/message/connection_handle.h"
@@ -38,26 +37,12 @@ namespace {
 // from the closed control sockets.
 constexpr std::int64_t kFarewellNsMax = 300'000'000;
 
-// Number of cores that this process may use, by its affinity mask and its cgroup's CPU quota.
-std::int64_t usable_cores() {
-  cpu_set_t mask;
-  CPU_ZERO(&mask);
-  std::int64_t cores = ::sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : 1;
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (file >> quota >> period && quota != "max" && period > 0) {
-    cores = std::min(cores, static_cast<std::int64_t>(std::max(1.0, std::stod(quota) / period)));
-  }
-  return std::max<std::int64_t>(cores, 1);
-}
-
 std::int64_t engine_count(const engine::Knobs& knobs) {
   if (knobs.engines != 0) return knobs.engines;
   engine::Cpus listed;
   std::string unused;  // start() reports a wrong list
   if (!engine::choose_cpus(knobs.engine_cpus, {}, 1, &listed, &unused)) listed.clear();
-  return engine::engines_for(usable_cores(), listed);
+  return engine::engines_for(static_cast<std::int64_t>(engine::usable_cores()), listed);
 }
 
 // Default number of paths. If ECMP has four routes, the probability that one of them gets no path is 2 in 5 with 8

@@ -159,7 +159,10 @@ def check_descriptors() -> Finding:
 
 
 def check_cores() -> Finding:
-    cores = probes.usable_cores()
+    try:
+        cores = native.usable_cores()
+    except native.NativeMissingError:
+        return Finding("cores", LIMITED, "unknown without the extension", "make build")
     text = f"{cores:g} usable"
     if cores < 2:
         remedy = "give the process two or more cores: engine threads compete with the application"
