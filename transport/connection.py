@@ -191,7 +191,8 @@ class Connection(AsyncCloses):
     ) -> None:
         """Sends one message; returns when the peer has received all of it.
 
-        After a timeout or Ctrl-C the message may still be delivered.
+        After a timeout or Ctrl-C the message may still be delivered, and `buf` is read until then:
+        do not change it. To learn when, use isend() and Handle.wait().
         """
         deadline(timeout_s)  # refuses an invalid timeout before anything is sent
         self.isend(buf, memory=memory, stream=stream).wait(timeout_s)
@@ -207,19 +208,19 @@ class Connection(AsyncCloses):
         """Receives one message into the writable `buf` and returns its length in bytes.
 
         A timeout or Ctrl-C withdraws `buf`, so that nothing writes to it afterwards, which ends the
-        connection. To wait in steps, use irecv_into() and Handle.wait().
+        connection. A message that arrives just then is returned, late. To wait in steps, use
+        irecv_into() and Handle.wait().
         """
         deadline(timeout_s)  # refuses an invalid timeout before anything is posted
-        part: Part | None = None
         handle = self._start_plain(buf, memory, stream, receive=True)
         if handle is None:
-            part = self._part(buf, True, memory, stream)
-            handle = self._start(part, receive=True)
+            handle = self._start(self._part(buf, True, memory, stream), receive=True)
         try:
             return handle.wait(timeout_s)
-        except BaseException:
-            self._withdraw(handle, part.buffer if part else native.Buffer(buf, "buf", True))
-            del buf, part, handle  # the traceback keeps this frame, and must not keep the buffer
+        except BaseException as error:
+            if self._withdrawn(handle, error):
+                return handle._result()
+            del buf, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
 
     def recv(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
@@ -260,13 +261,13 @@ class Connection(AsyncCloses):
         A timeout or cancellation withdraws `buf`, which ends the connection.
         """
         seconds = patience(timeout_s)
-        part = self._part(buf, True, memory, stream)
-        handle = self._start(part, receive=True)
+        handle = self._start(self._part(buf, True, memory, stream), receive=True)
         try:
             await self._until(handle, seconds)
-        except BaseException:
-            self._withdraw(handle, part.buffer)
-            del part, handle  # the traceback keeps this frame, and must not keep the buffer
+        except BaseException as error:
+            if self._withdrawn(handle, error):
+                return handle._result()
+            del buf, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
         return handle._result()
 
@@ -417,7 +418,17 @@ class Connection(AsyncCloses):
             raise self._refused(name, status)
         return Handle(self, name, request)
 
-    def _withdraw(self, handle: Handle, memory: native.Buffer | native.DeviceBuffer) -> None:
-        """Ends the use of `memory`: no engine and no copy operation touches it afterwards."""
+    def _withdrawn(self, handle: Handle, error: BaseException) -> bool:
+        """Ends the use of a receive's memory after its wait was left with `error`.
+
+        No engine and no copy operation touches it afterwards. True: the wait has timed out, but the
+        message has arrived meanwhile and is the caller's. After another error nobody gets such a
+        message, so the connection ends, as it does if the receive is withdrawn.
+        """
         if not handle.done:
-            self._native.quiesce(memory)
+            self._native.withdraw(handle._request)
+        arrived = handle.done and handle._request.status == OK
+        if not arrived or isinstance(error, TimedOutError):
+            return arrived
+        self.close()
+        return False

@@ -50,6 +50,7 @@ TROUBLE_S = 1.0
 
 KnobValue = str | int | float | bool | os.PathLike[str]
 Child = TypeVar("Child", "Connection", "Listener", "Memory")
+Lock = AbstractContextManager[Any]
 Policies = Mapping[str, PolicyName]  # family ("window", "path", "loss", "credit") -> policy
 
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
@@ -206,9 +207,9 @@ class Endpoint(AsyncCloses):
         self._reactor = Reactor(runtime.event_descriptor)
         self._children: weakref.WeakSet[Connection | Listener | Memory] = weakref.WeakSet()
         self._dials: weakref.WeakSet[native.Dial] = weakref.WeakSet()
-        self._gate = (
-            threading.RLock()
-        )  # guards these two sets, which do not grow once close() began
+        # Guards these two sets, which do not grow once close() began.
+        self._gate = threading.RLock()
+        self._closer = threading.RLock()  # held while a thread closes the endpoint
         self._closing = False
         _open_endpoints.add(self)
 
@@ -337,7 +338,9 @@ class Endpoint(AsyncCloses):
     @property
     def connections(self) -> list[Connection]:
         """The open connections, in no particular order."""
-        return [one for one in self._children if isinstance(one, Connection) and not one.closed]
+        with self._guarded():
+            children = list(self._children)
+        return [one for one in children if isinstance(one, Connection) and not one.closed]
 
     @property
     def policies(self) -> dict[str, PolicyState]:
@@ -365,7 +368,14 @@ class Endpoint(AsyncCloses):
         return self._native is None
 
     def close(self) -> None:
-        """Closes all connections and listeners and stops the engines; may be called again."""
+        """Closes all connections and listeners and stops the engines; may be called again.
+
+        If another thread is closing the endpoint, this returns once the engines have stopped.
+        """
+        with self._unless_forked(self._closer):
+            self._close()
+
+    def _close(self) -> None:
         if self._native is None:
             return
         with self._guarded():
@@ -455,8 +465,11 @@ class Endpoint(AsyncCloses):
         return self._own(Connection(connection, self._runtime, self._reactor, owner=self))
 
     def _guarded(self) -> AbstractContextManager[Any]:
-        """The gate. A forked child has one thread, and the gate's holder may not exist there."""
-        return self._gate if self._pid == os.getpid() else nullcontext()
+        return self._unless_forked(self._gate)
+
+    def _unless_forked(self, lock: Lock) -> AbstractContextManager[Any]:
+        """The lock. A forked child has one thread, and the lock's holder may not exist there."""
+        return lock if self._pid == os.getpid() else nullcontext()
 
     def _own(self, child: Child) -> Child:
         """Closes the child with the endpoint, or now if the endpoint has been closed meanwhile."""

@@ -80,23 +80,17 @@ class BoundConnection {
     return py::make_tuple(code(status), nullptr);
   }
 
-  void quiesce(const DeviceBuffer& buffer) {
-    const std::shared_ptr<message::Connection> connection = connection_;
-    if (connection == nullptr || home_->forked()) return;
-    const DeviceLane lane = device_lane_;  // a copy, because other threads may change the list during the waits
-    for (const std::shared_ptr<DevicePosted>& posted : lane) {
-      if (posted->holds(buffer) && !posted->done()) posted->quiesce(*connection);
-    }
+  // Ends the use of a request's memory, and the connection, unless the request is done or waits in the backlog.
+  void withdraw(DevicePosted& posted) {
+    const std::shared_ptr<message::Connection> connection = usable();
+    if (connection == nullptr || posted.done()) return;
+    posted.quiesce(*connection);
     reap_device();
   }
-
-  void quiesce(const Buffer& buffer) {
-    const std::shared_ptr<message::Connection> connection = connection_;
-    if (connection == nullptr || home_->forked() || buffer.bytes() == 0) return;
-    {
-      const Unlocked others_run;
-      connection->quiesce(buffer.data(), buffer.bytes());
-    }
+  void withdraw(Posted& posted) {
+    const std::shared_ptr<message::Connection> connection = usable();
+    if (connection == nullptr || posted.done()) return;
+    posted.quiesce(*connection);
     for (Lane& lane : lanes_) reap(&lane);
   }
 

@@ -101,7 +101,6 @@ class DevicePosted {
     const Unlocked others_run;
     if (request != nullptr) connection.quiesce(request.get());
   }
-  bool holds(const DeviceBuffer& buffer) const { return buffer_.get() == &buffer; }
   bool done() const { return request_ == nullptr ? refused_ : request_->done(); }
   Status status() const { return request_ == nullptr ? Status::ok : request_->status(); }
   std::size_t bytes() const { return request_ == nullptr ? 0 : request_->bytes(); }

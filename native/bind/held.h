@@ -171,21 +171,31 @@ class Posted {
     if (const Status result = status(); result != Status::ok) return -2 - code(result);
     return static_cast<std::int64_t>(bytes());
   }
+  // Once it is done, it keeps nothing alive: neither its memory nor the endpoint.
   bool settled() {
     if (!done()) return false;
     buffer_.reset();
     memory_.reset();
+    home_.reset();
     return true;
+  }
+  void quiesce(message::Connection& connection) {
+    const std::shared_ptr<message::HostMessage> message = message_;
+    const Unlocked others_run;
+    if (message != nullptr) connection.quiesce(message.get());
   }
 
   // Waits until the request is done: ok, timed_out, or forked_child. A negative timeout waits without a limit.
   Status wait(std::int64_t timeout_ns) {
     if (done()) return settled(), Status::ok;
     if (home_->forked()) return Status::forked_child;
-    bool interrupted = false;
+    bool interrupted = false, polls = true;
     const Status result = wait_in_slices(
         timeout_ns, [this] { return message_->done(); },
-        [this](std::int64_t slice_ns) { return message_->wait(slice_ns); }, &interrupted);
+        [&](std::int64_t slice_ns) {
+          return std::exchange(polls, false) ? message_->wait(slice_ns) : message_->sleep(slice_ns);
+        },
+        &interrupted);
     settled();
     if (interrupted) throw py::error_already_set();
     return result;

@@ -267,10 +267,10 @@ void bind_connections(py::module_& module) {
             return self.post_device(buffer, memory, true);
           },
           "(status, request).", py::arg("buffer"), py::arg("memory") = nullptr)
-      .def("quiesce", py::overload_cast<const Buffer&>(&C::quiesce),
-           "No engine or copy accesses the buffer afterwards.", py::arg("buffer"))
-      .def("quiesce", py::overload_cast<const DeviceBuffer&>(&C::quiesce), "No copy accesses the buffer afterwards.",
-           py::arg("buffer"))
+      .def("withdraw", py::overload_cast<Posted&>(&C::withdraw),
+           "No engine or copy accesses the request's memory afterwards.", py::arg("request"))
+      .def("withdraw", py::overload_cast<DevicePosted&>(&C::withdraw),
+           "No copy accesses the request's memory afterwards.", py::arg("request"))
       .def("close", &C::close)
       .def("health", [](const C& self) { return code(self.health()); })
       .def("peer_address", [](const C& self) { return self.open()->peer_address(); })

@@ -283,6 +283,8 @@ void Engine::keep_loop(std::int64_t now_ns) noexcept {
 
 void Engine::post(const Command& command, bool lazily) noexcept {
   ring_.post(command);
+  // Either this thread sees that nobody runs the loop, or whoever runs it sees the command.
+  if (lazily) std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!lazily || !loop_.attended(now_ns())) wake();
 }
 
@@ -329,6 +331,7 @@ void Engine::leave_call() noexcept {
   looks_only_ = late && !busy;
   row_->sleeping.set(1);
   loop_.leave();
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // either a caller enters the loop, or it is seen below
   if (late) {
     wake();
   } else if (now_ns() - loop_.asked_ns() < kAskedLatelyNs) {

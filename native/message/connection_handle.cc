@@ -53,6 +53,13 @@ void ConnectionHandle::quiesce(DeviceMessage* message) noexcept {
                    [&](const DeviceMessage& each) { return &each == message; });
 }
 
+void ConnectionHandle::quiesce(HostMessage* message) noexcept {
+  if (message->done() || backlog_->withdraw(message)) return;
+  close();
+  in_pieces_.await(engine::later_ns(engine::now_ns(), kCopiesEndNs),
+                   [&](const HostMessage& each) { return &each == message; });
+}
+
 Status ConnectionHandle::change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
                                        std::string* error, std::int64_t engine) noexcept {
   try {

@@ -67,6 +67,7 @@ class ConnectionHandle final : public Connection {
   void await_copies() noexcept override;
   void quiesce(const void* data, std::size_t bytes) noexcept override;
   void quiesce(DeviceMessage* message) noexcept override;
+  void quiesce(HostMessage* message) noexcept override;
   bool reads_payload() const noexcept override { return core_->reads_payload(); }
   Status health() const noexcept override { return core_->health(); }
   std::string peer_address() const override { return core_->peer_address(); }

@@ -26,6 +26,7 @@ class HostMessage final : public Outcome,
   void cancel(Status reason) noexcept override;
   // As Outcome::wait(); first helps the engines to finish the message.
   Status wait(std::int64_t timeout_ns) noexcept;
+  Status sleep(std::int64_t timeout_ns) noexcept { return Outcome::wait(timeout_ns); }
   bool overlaps(const void* data, std::size_t bytes) const noexcept override;
   bool in_pieces() const noexcept { return !buffer_.pieces.empty(); }
   void on_complete(Status status, std::size_t bytes) noexcept override;

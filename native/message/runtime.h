@@ -79,9 +79,11 @@ class Connection {
   // Makes weft stop using the memory [data, data + bytes). If a request uses it, the request fails with `cancelled`,
   // and the connection ends if the request was already posted to the engines.
   virtual void quiesce(const void* data, std::size_t bytes) noexcept = 0;
-  // Makes weft stop using the GPU memory of a message. If the message waits in the backlog, it is removed; otherwise
-  // the connection ends, because its copies may wait for the work of streams.
+  // Makes weft stop using the memory of a message. If the message waits in the backlog, it is removed; otherwise the
+  // connection ends, as the engines cannot give a message back and copies of GPU memory may wait for the work of
+  // streams.
   virtual void quiesce(DeviceMessage* message) noexcept = 0;
+  virtual void quiesce(HostMessage* message) noexcept = 0;
   // Whether the engines read the payload that they send, because either end uses payload checksums. Then GPU memory
   // needs bounce buffers.
   virtual bool reads_payload() const noexcept = 0;

@@ -97,6 +97,7 @@ class FakeConnection final : public Connection {
   Status start(Backlog::Way, const std::shared_ptr<DeviceMessage>&) noexcept override { return Status::internal_error; }
   void await_copies() noexcept override {}
   void quiesce(DeviceMessage*) noexcept override {}
+  void quiesce(HostMessage*) noexcept override {}
   Status post_staged_send(core::Stage*, std::size_t, engine::Request**) noexcept override {
     return Status::internal_error;
   }
