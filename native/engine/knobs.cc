@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "native/datapath/faults.h"
+#include "native/engine/setup/engine_cpus.h"
 
 extern "C" char** environ;  // NOLINT: declared by no header under strict ISO
 
@@ -111,14 +112,15 @@ Status refuse_unknown(const std::string& variable, std::string* error) {
   const KnobInfo* nearest = nullptr;
   std::size_t nearest_distance = 0;
   for (const KnobInfo& info : knob_table()) {
-    const std::size_t distance = edit_distance(variable, info.variable);
+    const bool begins = variable.size() > kPrefix.size() && info.variable.rfind(variable + "_", 0) == 0;
+    const std::size_t distance = begins ? 0 : edit_distance(variable, info.variable);
     if (nearest == nullptr || distance < nearest_distance) {
       nearest = &info;
       nearest_distance = distance;
     }
   }
   *error = variable + " is not a setting of weft";
-  // Suggests a name only if at most a third of the characters differ.
+  // Suggests a name that begins with the given one, or one of which at most a third of the characters differ.
   if (nearest != nullptr && nearest_distance * 3 <= variable.size())
     *error += "; did you mean " + nearest->variable + "?";
   *error += " (weft knobs lists the settings)";
@@ -224,6 +226,8 @@ double KnobSettings::real(const char* knob) const {
 Status check_knobs(const Knobs& knobs, std::string* error) {
   std::bitset<256> paths;
   if (!datapath::read_paths(knobs.fault_paths, &paths, error)) return Status::invalid_argument;
+  Cpus cpus;
+  if (!parse_wish(knobs.engine_cpus, &cpus, error)) return Status::invalid_argument;
   if (knobs.rto_ns_min > knobs.rto_ns_max) {
     *error = "WEFT_RTO_NS_MIN=" + text_of(knobs.rto_ns_min) + " is above WEFT_RTO_NS_MAX=" + text_of(knobs.rto_ns_max);
     return Status::invalid_argument;

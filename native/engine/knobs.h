@@ -63,10 +63,11 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(control_port, "port", 0, 0, 65535, false, "0",                                                              \
     "TCP port that listeners take when the caller names none; 0: any free port")                                      \
   INTEGER(engines, "count", 0, 0, 64, true, "1,2,4",                                                                  \
-    "Engine threads of the process; 0: a quarter of the usable cores, 1 to 8")                                        \
+    "Engine threads of the process; 0: a quarter of the cores that affinity and CPU quota allow, 1 to 8, but not "     \
+    "more than the CPUs of a list in WEFT_ENGINE_CPUS")                                                                \
   TEXT(engine_cpus, "auto", "any,0",                                                                                  \
     "CPUs on which engine threads run: auto (those near the devices; all if a NUMA node is unknown or has fewer CPUs "  \
-    "than there are engines), any, or a list such as 0-3,8")                                                          \
+    "than there are engines), any, or a list such as 0-3,8, of which those that the process may use count")            \
   INTEGER(paths, "count", 0, 1, 256, true, "1,2,3,64,256",                                                            \
     "Paths to each peer, one UDP port pair or queue pair each; 0: 32")                                                \
   INTEGER(stripes, "count", 0, 0, 16, true, "1,2,5",                                                                  \
@@ -84,7 +85,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "File of weft estimate tune, which chooses NCCL's algorithm, protocol and channels; the same at every rank; "     \
     "empty: NCCL chooses")                                                                                            \
   INTEGER(segment_bytes, "bytes", 0, 576, 65472, true, "576,1472,4096,65472",                                         \
-    "Datagram payload, our header included; 0: path MTU less IP and UDP headers, at most 65472")                       \
+    "Datagram payload, our header included, at most what the path MTU leaves; 0: that, and at most 65472")             \
   INTEGER(eager_bytes, "bytes", core::defaults::kEagerBytes, 0, 65536, false, "0,1,65536",                                                   \
     "Messages up to this size are sent before the receiver advertises a buffer")                                      \
   INTEGER(eager_slots, "count", core::defaults::kEagerSlots, 1, 256, false, "1,2,256",                                                         \
@@ -125,12 +126,13 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(posts_max, "count", 65536, 1, 1048576, false, "1,16",                                                        \
     "Sends, and receives, of a connection that may wait for room in the engines; further ones are refused")           \
   INTEGER(spin_ns, "ns", 100000, 0, 1000000000, false, "0,1000,1000000",                                              \
-    "How long an idle engine, or a thread that opens connections, spins before it sleeps")                             \
+    "How long an idle engine, or a thread that opens connections, spins before it sleeps, at most; less if other "     \
+    "threads want its core")                                                                                           \
   INTEGER(poll_ns, "ns", 200000, 0, 1000000000, false, "0,1000,1000000",                                              \
     "How long a caller that waits runs its engine itself before it sleeps, at most; 0: callers, and NCCL's thread, "  \
     "never run engines")                                                                                              \
   REAL(poll_share, "share", 0.05, 0.0, 1.0, "0,1",                                                                     \
-    "Share of the time that a caller that waits may poll without finding its message; 0: none")                       \
+    "Share of the time that callers that wait may poll without finding a message, for each connection; 0: none")       \
   INTEGER(socket_buffer_bytes, "bytes", 8388608, 65536, 1073741824, false, "65536",                                   \
     "Kernel buffer asked for each data socket; the kernel may grant less")                                            \
   INTEGER(ecn, "switch", 1, 0, 1, false, "0",                                                                         \

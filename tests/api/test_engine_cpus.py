@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, content
-from transport import Endpoint
-from transport.errors import InvalidArgumentError
+from transport import Endpoint, KnobError
+from transport.errors import InvalidArgumentError, WeftError
 
 
 def allowed(thread: Path) -> set[int]:
@@ -52,21 +52,24 @@ def test_engine_cpus__a_list_holds_for_engines_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "says"),
+    ("wish", "says", "error"),
     [
         (
             "1023",
             "WEFT_ENGINE_CPUS=1023: the calling thread may use none of these CPUs, only [0-9,-]+$",
+            InvalidArgumentError,
         ),
         (
             "0-",
-            "WEFT_ENGINE_CPUS=0-: '0-' is no CPU number below 1024 and no range",
+            "WEFT_ENGINE_CPUS=0-: '0-' is no CPU number below 1024 and no rising range",
+            KnobError,
         ),
-        ("near", "WEFT_ENGINE_CPUS=near: 'near' is no CPU number"),
-        ("", "WEFT_ENGINE_CPUS=: it names no CPU"),
+        ("1-0", "WEFT_ENGINE_CPUS=1-0: '1-0' is no CPU number below 1024", KnobError),
+        ("near", "WEFT_ENGINE_CPUS=near: 'near' is no CPU number", KnobError),
+        ("", "WEFT_ENGINE_CPUS=: it names no CPU", KnobError),
     ],
 )
-def test_engine_cpus__a_wrong_list_is_refused(wish: str, says: str) -> None:
-    with pytest.raises(InvalidArgumentError) as raised:
+def test_engine_cpus__a_wrong_list_is_refused(wish: str, says: str, error: type[WeftError]) -> None:
+    with pytest.raises(error) as raised:
         Endpoint(**LOCAL | {"engine_cpus": wish})
     assert re.search(says, str(raised.value))

@@ -53,7 +53,8 @@ bool parse_cpus(const std::string& text, Cpus* out, std::string* error) {
     part.erase(part.find_last_not_of(' ') + 1);
     int first = 0, last = 0;
     if (part.empty() || !parse_range(part, &first, &last)) {
-      *error = "'" + part + "' is no CPU number below " + std::to_string(CPU_SETSIZE) + " and no range such as 0-3";
+      *error =
+          "'" + part + "' is no CPU number below " + std::to_string(CPU_SETSIZE) + " and no rising range such as 0-3";
       return false;
     }
     for (int cpu = first; cpu <= last; ++cpu) out->push_back(cpu);
@@ -95,6 +96,13 @@ Cpus near_cpus(const Cpus& allowed, const std::vector<std::string>& pci_paths, s
   return both.size() < std::max<std::size_t>(least, 1) ? allowed : both;
 }
 
+bool parse_wish(const std::string& wish, Cpus* out, std::string* error) {
+  out->clear();
+  if (wish == "any" || wish == "auto" || parse_cpus(wish, out, error)) return true;
+  *error = "WEFT_ENGINE_CPUS=" + wish + ": " + *error + "; it is auto, any, or a list of CPUs such as 0-3,8";
+  return false;
+}
+
 bool choose_cpus(const std::string& wish, const std::vector<std::string>& pci_paths, std::size_t engines, Cpus* out,
                  std::string* error) {
   const Cpus allowed = allowed_cpus();
@@ -106,10 +114,7 @@ bool choose_cpus(const std::string& wish, const std::vector<std::string>& pci_pa
     return true;
   }
   Cpus listed;
-  if (!parse_cpus(wish, &listed, error)) {
-    *error = "WEFT_ENGINE_CPUS=" + wish + ": " + *error + "; it is auto, any, or a list of CPUs such as 0-3,8";
-    return false;
-  }
+  if (!parse_wish(wish, &listed, error)) return false;
   *out = allowed.empty() ? listed : common(allowed, listed);
   if (!out->empty()) return true;
   *error = "WEFT_ENGINE_CPUS=" + wish + ": the calling thread may use none of these CPUs, only " + text_of(allowed);

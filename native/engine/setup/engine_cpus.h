@@ -14,6 +14,10 @@ using Cpus = std::vector<int>;
 // Parses a list as the kernel writes it, such as "0-3,8". Returns false and sets `error` if it isn't one or is empty.
 bool parse_cpus(const std::string& text, Cpus* out, std::string* error);
 
+// Parses WEFT_ENGINE_CPUS: *out stays empty for "auto" and "any". Returns false and sets `error` if it is no list
+// either.
+bool parse_wish(const std::string& wish, Cpus* out, std::string* error);
+
 // How many engines a process has by default: a quarter of the cores that it may use, 1 to kEnginesAutoMax, but not more
 // than the CPUs that they may run on. `cpus` empty: any.
 inline constexpr std::int64_t kEnginesAutoMax = 8;

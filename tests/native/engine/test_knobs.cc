@@ -78,6 +78,12 @@ TEST(knobs__an_unknown_variable_is_refused_with_the_nearest_name) {
   CHECK_EQUAL(load_knobs(&knobs, &error), Status::invalid_argument);
   unsetenv("WEFT_PTHS");
   CHECK(error.find("did you mean WEFT_PATHS?") != std::string::npos);
+  CHECK_EQUAL(set_knob(&knobs, "WEFT_SPIN", "1", &error), Status::invalid_argument);
+  CHECK(error.find("did you mean WEFT_SPIN_NS?") != std::string::npos);
+  CHECK_EQUAL(set_knob(&knobs, "WEFT_SEGMENT", "1", &error), Status::invalid_argument);
+  CHECK(error.find("did you mean WEFT_SEGMENT_BYTES?") != std::string::npos);
+  CHECK_EQUAL(set_knob(&knobs, "WEFT_", "1", &error), Status::invalid_argument);
+  CHECK(error.find("did you mean") == std::string::npos);
   CHECK(error.find("weft knobs lists the settings") != std::string::npos);
 }
 
