@@ -139,9 +139,16 @@ def _rate(received: Config, part: str) -> float:
 
 
 @click.command("cost")
-@click.option("--repeats", default=3, show_default=True, help="Interleaved rounds.")
 @click.option(
-    "--duration", "duration_s", default=2.0, show_default=True, help="Seconds of a stream."
+    "--repeats", default=3, show_default=True, type=click.IntRange(1), help="Interleaved rounds."
+)
+@click.option(
+    "--duration",
+    "duration_s",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(0.1, 30),
+    help="Seconds of a stream.",
 )
 @click.option("--only", multiple=True, type=click.Choice(CONTENDERS), help="Contenders to run.")
 @json_option

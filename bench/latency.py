@@ -134,9 +134,15 @@ def tcp_trips(_: Pipe, config: Config) -> list[Config]:
 
 
 @click.command("latency")
-@click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
 @click.option(
-    "--iterations", default=2_000, show_default=True, help="Round trips per size and round."
+    "--repeats", default=5, show_default=True, type=click.IntRange(1), help="Interleaved rounds."
+)
+@click.option(
+    "--iterations",
+    default=2_000,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Round trips per size and round.",
 )
 @click.option("-s", "--size", type=Size(), multiple=True, help="Bytes; 8 to 64K by default.")
 @click.option(
@@ -150,7 +156,10 @@ def tcp_trips(_: Pipe, config: Config) -> list[Config]:
 def command(
     repeats: int, iterations: int, size: tuple[int, ...], style: str, json_path: str | None
 ) -> None:
-    """Measures half round trips over lo, 8 B to 64 KB, against TCP_NODELAY with blocking calls."""
+    """Measures half round trips over lo, 8 B to 64 KB, against TCP_NODELAY with blocking calls.
+
+    weft has one engine.
+    """
     rows: list[Config] = []
     knobs = {"interfaces": "lo", "engines": 1}
     sizes = size or SIZES

@@ -199,12 +199,23 @@ def measure(
 
 
 @click.command("p2p")
-@click.option("--pairs", default=5, show_default=True, help="Interleaved rounds.")
 @click.option(
-    "--passes", default=32, show_default=True, help="Times that 64 MB are sent and timed."
+    "--pairs", default=5, show_default=True, type=click.IntRange(1), help="Interleaved rounds."
 )
 @click.option(
-    "--segment", multiple=True, type=int, default=SEGMENTS, show_default=True, help="Segment bytes."
+    "--passes",
+    default=32,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Times that 64 MB are sent and timed.",
+)
+@click.option(
+    "--segment",
+    multiple=True,
+    type=click.IntRange(576, 65_472),
+    default=SEGMENTS,
+    show_default=True,
+    help="Segment bytes.",
 )
 @click.option("--unchecked", is_flag=True, help="Also without payload_crc, in the same rounds.")
 @click.option(
@@ -223,7 +234,10 @@ def command(
     read_hz: int,
     json_path: str | None,
 ) -> None:
-    """Measures one connection's throughput over lo against TCP cubic with a spinning receiver."""
+    """Measures one connection's throughput over lo against TCP cubic with a spinning receiver.
+
+    weft has one engine.
+    """
     rows: list[Config] = []
     with interruptible() as cut:
         # extend() has kept the rows that were made before an interruption.

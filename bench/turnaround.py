@@ -104,7 +104,7 @@ def turn(file: Path, number: int, here: Connection, there: Connection) -> Config
 
 
 @click.command("turnaround")
-@click.option("--repeats", default=5, show_default=True, help="Edits.")
+@click.option("--repeats", default=5, show_default=True, type=click.IntRange(1), help="Edits.")
 @click.option("--strict", is_flag=True, help="Fail if the median exceeds the budget.")
 @json_option
 def command(repeats: int, strict: bool, json_path: str | None) -> None:

@@ -26,7 +26,7 @@ json_option = click.option(
     "json_path",
     metavar="FILE",
     type=OutputFile(*JSON, dir_okay=False, writable=True, allow_dash=True),
-    help="Write JSON to FILE instead of a table; - is stdout.",
+    help="Write JSON to FILE; - writes it to stdout, instead of the table.",
 )
 
 
