@@ -218,7 +218,7 @@ class Connection(AsyncCloses):
         try:
             return handle.wait(timeout_s)
         except BaseException as error:
-            if self._withdrawn(handle, error):
+            if self._arrived_late(handle, error):
                 return handle._result()
             del buf, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
@@ -265,7 +265,7 @@ class Connection(AsyncCloses):
         try:
             await self._until(handle, seconds)
         except BaseException as error:
-            if self._withdrawn(handle, error):
+            if self._arrived_late(handle, error):
                 return handle._result()
             del buf, handle  # the traceback keeps this frame, and must not keep the buffer
             raise
@@ -418,12 +418,12 @@ class Connection(AsyncCloses):
             raise self._refused(name, status)
         return Handle(self, name, request)
 
-    def _withdrawn(self, handle: Handle, error: BaseException) -> bool:
-        """Ends the use of a receive's memory after its wait was left with `error`.
+    def _arrived_late(self, handle: Handle, error: BaseException) -> bool:
+        """Withdraws a receive whose wait ended with `error`. True: its message has arrived instead.
 
-        No engine and no copy operation touches it afterwards. True: the wait has timed out, but the
-        message has arrived meanwhile and is the caller's. After another error nobody gets such a
-        message, so the connection ends, as it does if the receive is withdrawn.
+        No engine and no copy operation touches its memory afterwards. Unless the message has
+        arrived, the connection ends. It also ends if the message has arrived but `error` is no
+        timeout: the caller gets the error, so the message would be lost.
         """
         if not handle.done:
             self._native.withdraw(handle._request)

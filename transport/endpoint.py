@@ -50,7 +50,6 @@ TROUBLE_S = 1.0
 
 KnobValue = str | int | float | bool | os.PathLike[str]
 Child = TypeVar("Child", "Connection", "Listener", "Memory")
-Lock = AbstractContextManager[Any]
 Policies = Mapping[str, PolicyName]  # family ("window", "path", "loss", "credit") -> policy
 
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
@@ -467,7 +466,7 @@ class Endpoint(AsyncCloses):
     def _guarded(self) -> AbstractContextManager[Any]:
         return self._unless_forked(self._gate)
 
-    def _unless_forked(self, lock: Lock) -> AbstractContextManager[Any]:
+    def _unless_forked(self, lock: threading.RLock) -> AbstractContextManager[Any]:
         """The lock. A forked child has one thread, and the lock's holder may not exist there."""
         return lock if self._pid == os.getpid() else nullcontext()
 

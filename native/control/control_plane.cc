@@ -325,7 +325,8 @@ void ControlPlane::check_deadlines(std::int64_t now_ns) {
   forget_confirmed(now_ns);
 }
 
-// The oldest come first. Those of a session without a control socket are kept until it has one again.
+// Looks at the front only; one that say_again() has extended delays those behind it, which is harmless. Those of a
+// session without a control socket are kept until it has one again.
 void ControlPlane::forget_confirmed(std::int64_t now_ns) {
   while (!confirmed_.empty() && now_ns >= confirmed_.front().until_ns) {
     Confirmed oldest = confirmed_.front();

@@ -21,14 +21,16 @@ class InputWait {
   // Returns once a descriptor has input, or after about `pause_ms` milliseconds (-1: never). Spins until `spin_ns`
   // after `since_ns`, but not for longer than the pause. Several threads may wait at once.
   void wait(pollfd* descriptors, nfds_t count, int pause_ms, std::int64_t since_ns) noexcept {
-    const std::int64_t now_ns = engine::now_ns();
-    const std::int64_t pause_ns = pause_ms < 0 ? spin_ns_ : std::int64_t{pause_ms} * 1'000'000;
-    const std::int64_t until_ns = std::min(engine::later_ns(since_ns, spin_ns_), engine::later_ns(now_ns, pause_ns));
-    if (spins(descriptors, count, now_ns, until_ns)) return;
-    static_cast<void>(::poll(descriptors, count, pause_ms));
+    const std::int64_t begun_ns = engine::now_ns();
+    const std::int64_t end_ns = pause_ms < 0 ? INT64_MAX - kMsNs : begun_ns + pause_ms * kMsNs;
+    if (spins(descriptors, count, begun_ns, std::min(engine::later_ns(since_ns, spin_ns_), end_ns))) return;
+    // Rounded up: a caller that waits for a millisecond must not get zero.
+    const std::int64_t left_ms = (std::max<std::int64_t>(end_ns - engine::now_ns(), 0) + kMsNs - 1) / kMsNs;
+    static_cast<void>(::poll(descriptors, count, pause_ms < 0 ? -1 : static_cast<int>(left_ms)));
   }
 
  private:
+  static constexpr std::int64_t kMsNs = 1'000'000;
   // If a yield takes this long, another thread needs the core. For kSharedCoreNs threads then sleep instead of
   // spinning: a thread that is woken gets a core sooner than one that has yielded.
   static constexpr std::int64_t kInterruptedNs = 500'000, kSharedCoreNs = 100'000'000;

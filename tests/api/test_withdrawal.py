@@ -15,7 +15,7 @@ import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, pair
 from transport import Connection, Endpoint, Handle
-from transport.errors import TimedOutError, WeftError
+from transport.errors import ConnectionClosedError, TimedOutError, WeftError
 
 ROUNDS, TIMEOUT_S = 300, 0.002
 SOON_S = 0.05
@@ -66,7 +66,7 @@ def test_receive__an_interrupt_just_after_the_message_ends_the_connection(
                 there.recv(10)
         with pytest.raises(WeftError):
             there.check()
-        with pytest.raises(WeftError):
+        with pytest.raises(ConnectionClosedError):
             here.recv(1, timeout_s=PATIENCE_S)
 
 
@@ -114,7 +114,7 @@ def test_receive__of_any_length_is_withdrawn(buffer: Any) -> None:
             there.recv_into(buffer, timeout_s=SOON_S)
         with pytest.raises(WeftError):
             there.check()
-        with pytest.raises(WeftError):
+        with pytest.raises(ConnectionClosedError):
             here.send(b"", timeout_s=PATIENCE_S)
 
 
@@ -139,7 +139,7 @@ def test_arecv__of_nothing_is_withdrawn() -> None:
             asyncio.run(there.arecv(0, timeout_s=SOON_S))
         with pytest.raises(WeftError):
             there.check()
-        with pytest.raises(WeftError):
+        with pytest.raises(ConnectionClosedError):
             here.send(b"", timeout_s=PATIENCE_S)
 
 
@@ -182,7 +182,7 @@ def test_endpoint__lists_connections_while_others_are_made() -> None:
         def look() -> None:
             try:
                 while not over.is_set():
-                    assert len(endpoint.connections) >= 0
+                    list(endpoint.connections)
             except Exception as error:  # raised again below
                 errors.append(error)
 

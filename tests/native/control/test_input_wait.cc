@@ -83,6 +83,14 @@ TEST(input_wait__spinning_ends_with_the_pause) {
   CHECK(passed_ns >= 5 * kMs && passed_ns < kPatienceNs);
 }
 
+TEST(input_wait__a_pause_without_spinning_is_slept) {
+  InputWait wait(0);
+  Bell bell;
+  const std::int64_t begun_ns = now_ns();
+  wait.wait(bell.watched(), 1, 1, begun_ns);
+  CHECK(now_ns() - begun_ns >= kMs);
+}
+
 TEST(input_wait__an_event_long_ago_lets_it_sleep_at_once) {
   InputWait wait(kSpinNs);
   Bell bell;
