@@ -17,6 +17,8 @@ namespace {
 // Each sleep counts with its planned length at most, so that time in which the process was stopped is left out.
 constexpr std::int64_t kLetGoNsMax = 5'000'000'000;
 constexpr std::int64_t kLetGoNapNs = 1'000'000;
+// Messages that are shorter than this, one at a time, never make a loop move LoopLock::kBulkBytes in its window.
+constexpr std::uint64_t kFewBytes = 4096;
 
 }  // namespace
 
@@ -227,6 +229,19 @@ void ConnectionCore::unattend(std::uint64_t message, std::uint64_t bytes) noexce
   const std::uint32_t parts = core::stage_count(bytes, stripes());
   for (std::uint32_t part = 0; part < parts; ++part) {
     flows_[core::flow_of_stage(message, bytes, part, stripes())].engine->unattend();
+  }
+}
+
+void ConnectionCore::on_waited(bool send, std::uint64_t message, std::uint64_t bytes) noexcept {
+  if (bytes < kFewBytes) return;
+  Direction& direction = send ? send_ : receive_;
+  {
+    const std::lock_guard<std::mutex> lock(direction.mutex);
+    if (direction.next_message != message + 1) return;
+  }
+  const std::uint32_t parts = core::stage_count(bytes, stripes());
+  for (std::uint32_t part = 0; part < parts; ++part) {
+    flows_[core::flow_of_stage(message, bytes, part, stripes())].engine->forget_moved_bytes();
   }
 }
 

@@ -15,8 +15,9 @@ class LoopLock {
  public:
   // After a caller has last asked for the loop, the engine's thread leaves the loop to callers for this long.
   static constexpr std::int64_t kAttendedNs = 200'000;
-  // A loop that moves kBulkBytes within kWindowNs belongs to the engine's thread until it has not done so for kBulkNs,
-  // and a loop that carries stripes for a caller that polls, until that caller has not asked for them for as long.
+  // A loop that moves kBulkBytes within kWindowNs, for callers that do not wait for each message alone, belongs to the
+  // engine's thread until it has not done so for kBulkNs, and a loop that carries stripes for a caller that polls,
+  // until that caller has not asked for them for as long.
   static constexpr std::int64_t kWindowNs = 1'000'000, kBulkNs = 5'000'000;
   static constexpr std::uint64_t kBulkBytes = 512 * 1024;
 
@@ -70,15 +71,19 @@ class LoopLock {
   // Counts what an iteration has moved. True: from now on the loop belongs to the engine's thread. The lock must be
   // held.
   bool count(std::int64_t now_ns, std::uint64_t bytes) noexcept {
+    std::uint64_t before = window_bytes_.load(std::memory_order_relaxed);
     if (now_ns - window_ns_ > kWindowNs) {
       window_ns_ = now_ns;
-      window_bytes_ = 0;
+      before = 0;
     }
-    window_bytes_ += bytes;
-    if (window_bytes_ < kBulkBytes) return false;
+    window_bytes_.store(before + bytes, std::memory_order_relaxed);
+    if (before + bytes < kBulkBytes) return false;
     bulk_until_ns_.store(now_ns + kBulkNs, std::memory_order_relaxed);
     return true;
   }
+  // What was moved until now was moved for a caller that waits for each message alone: it had no other work to do
+  // meanwhile. Any thread: if an iteration counts at the same time, this call may have no effect.
+  void forget_count() noexcept { window_bytes_.store(0, std::memory_order_relaxed); }
 
  private:
   static constexpr int kYields = 100;
@@ -90,7 +95,7 @@ class LoopLock {
   // On a cache line of their own: the engine's thread writes them in each iteration, and callers that poll read the
   // rest.
   alignas(64) std::int64_t window_ns_ = 0;
-  std::uint64_t window_bytes_ = 0;
+  std::atomic<std::uint64_t> window_bytes_{0};
 };
 
 }  // namespace weft::engine

@@ -2,11 +2,19 @@
 // pieces.
 #include "native/message/host_message.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 namespace weft::message {
+namespace {
+
+// How often a caller finds the loop of an engine taken before it yields its core.
+constexpr std::uint32_t kTakenTurns = 32;
+
+}  // namespace
 
 Status HostMessage::begin() noexcept {
   const engine::ConnectionCore::Place place{buffer_.data, buffer_.memory, nullptr, this};
@@ -27,19 +35,31 @@ Status HostMessage::begin() noexcept {
 Status HostMessage::wait(std::int64_t timeout_ns) noexcept {
   const std::int64_t begin_ns = engine::now_ns();
   poll(begin_ns, engine::later_ns(begin_ns, timeout_ns));
-  return done() ? Status::ok : Outcome::wait(timeout_ns - std::min(timeout_ns, engine::now_ns() - begin_ns));
+  if (!done()) {
+    const Status status = Outcome::wait(timeout_ns - std::min(timeout_ns, engine::now_ns() - begin_ns));
+    if (status != Status::ok) return status;
+  }
+  const std::int64_t number = number_.load(std::memory_order_relaxed);
+  if (number >= 0) core_->on_waited(way_ == Backlog::Way::send, static_cast<std::uint64_t>(number), buffer_.bytes);
+  return Status::ok;
 }
 
 void HostMessage::poll(std::int64_t begin_ns, std::int64_t until_ns) noexcept {
   const std::int64_t number = number_.load(std::memory_order_relaxed);
   if (number < 0 || done()) return;
   const auto message = static_cast<std::uint64_t>(number);
-  until_ns = std::min(until_ns, begin_ns + core_->patience().begin(begin_ns));
-  std::uint32_t turn = 0;
+  until_ns = std::min(until_ns, begin_ns + core_->patience().begin(begin_ns, buffer_.bytes));
+  std::uint32_t turn = 0, taken = 0;
   for (; !done() && engine::now_ns() < until_ns; ++turn) {
     const engine::Engine::Help help = core_->help(message, buffer_.bytes, turn);
     if (help == engine::Engine::Help::busy) break;
-    if (help == engine::Engine::Help::taken) engine::relax();
+    if (help != engine::Engine::Help::taken) continue;
+    // The thread that runs the loop may need this core.
+    if (++taken % kTakenTurns == 0) {
+      ::sched_yield();
+    } else {
+      engine::relax();
+    }
   }
   if (done() || turn == 0) return;
   core_->patience().on_vain(engine::now_ns() - begin_ns);

@@ -54,6 +54,16 @@ TEST(loop_lock__a_loop_that_moves_many_bytes_belongs_to_the_engines_thread) {
   CHECK(lock.ask(12 * kMs + LoopLock::kBulkNs));
 }
 
+TEST(loop_lock__callers_that_wait_for_each_message_alone_keep_the_loop) {
+  LoopLock lock;
+  for (int i = 0; i < 100; ++i) {
+    CHECK(!lock.count(10 * kMs + i, LoopLock::kBulkBytes - 1));
+    lock.forget_count();
+    CHECK(lock.ask(10 * kMs + i));
+  }
+  CHECK(lock.count(10 * kMs + 100, LoopLock::kBulkBytes));  // a single wait that takes so many bytes
+}
+
 TEST(loop_lock__a_loop_that_is_kept_belongs_to_the_engines_thread_for_a_while) {
   LoopLock lock;
   CHECK(!lock.keep(10 * kMs));  // no caller runs it
@@ -71,7 +81,7 @@ TEST(patience__polling_in_vain_keeps_to_its_share) {
   Patience patience(kLongest, 0.05);
   std::int64_t now_ns = 1'000 * kMs, vain_ns = 0;
   for (int i = 0; i < 10'000; ++i) {
-    const std::int64_t polled_ns = patience.begin(now_ns);
+    const std::int64_t polled_ns = patience.begin(now_ns, 8);
     if (polled_ns != 0) patience.on_vain(polled_ns);
     vain_ns += polled_ns;
     now_ns += 300'000;
@@ -81,15 +91,38 @@ TEST(patience__polling_in_vain_keeps_to_its_share) {
   CHECK(share < 0.06);
 }
 
+TEST(patience__waits_for_long_messages_are_polled_for_longer_within_the_same_share) {
+  constexpr std::int64_t kLongest = 200'000;
+  Patience patience(kLongest, 0.05);
+  std::int64_t now_ns = 1'000 * kMs, vain_ns = 0;
+  const std::uint64_t sizes[] = {8, 65'536, 512 * 1024, 1 << 20};
+  const std::int64_t limits_ns[] = {kLongest, 3 * kLongest, 17 * kLongest, kLongest};
+  int polled = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    const std::int64_t limit_ns = patience.begin(now_ns, sizes[i % 4]);
+    if (limit_ns != 0) {
+      CHECK_EQUAL(limit_ns, limits_ns[i % 4]);
+      patience.on_vain(limit_ns);
+      ++polled;
+    }
+    vain_ns += limit_ns;
+    now_ns += 4'000'000;
+  }
+  CHECK(polled > 100);
+  const double share = static_cast<double>(vain_ns) / (10'000.0 * 4'000'000);
+  CHECK(share > 0.04);
+  CHECK(share < 0.06);
+}
+
 TEST(patience__polls_that_find_their_message_are_free) {
   Patience patience(200'000, 0.05);
-  for (int i = 0; i < 1'000; ++i) CHECK_EQUAL(patience.begin(1'000 * kMs + i), 200'000);
+  for (int i = 0; i < 1'000; ++i) CHECK_EQUAL(patience.begin(1'000 * kMs + i, 8), 200'000);
 }
 
 TEST(patience__no_share_means_no_polling) {
   Patience patience(200'000, 0.0);
-  CHECK_EQUAL(patience.begin(1'000 * kMs), 0);
-  CHECK_EQUAL(patience.begin(9'000 * kMs), 0);
+  CHECK_EQUAL(patience.begin(1'000 * kMs, 8), 0);
+  CHECK_EQUAL(patience.begin(9'000 * kMs, 8), 0);
   Patience never(0, 1.0);
-  CHECK_EQUAL(never.begin(1'000 * kMs), 0);
+  CHECK_EQUAL(never.begin(1'000 * kMs, 1 << 20), 0);
 }

@@ -112,6 +112,17 @@ TEST(waiting_callers__that_always_poll) {
   ping_pong(*pair.here, *pair.there, 1'000, {8, 100'000});
 }
 
+// One message at a time, of any size: the callers go on running the loops, however many bytes those move.
+TEST(waiting_callers__move_long_messages_one_at_a_time) {
+  for (const int engines : {1, 3}) {
+    Knobs knobs;
+    knobs.engines = engines;
+    knobs.poll_share = 1.0;
+    Pair pair(knobs);
+    ping_pong(*pair.here, *pair.there, 400, {65'536, 65'536, 65'536, 300'000, 65'537, 4'000'000, 4095, 4096});
+  }
+}
+
 // Several threads wait for messages of the same engine, each of its own connection.
 TEST(waiting_callers__share_an_engine) {
   Knobs knobs;
