@@ -115,7 +115,7 @@ def free_port() -> int:
 
 
 def environment(
-    name: str, variables: dict[str, str], gpus: int, folder: Path, where: Hosts
+    name: str, variables: dict[str, str], ranks: int, folder: Path, where: Hosts
 ) -> dict[str, str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("NCCL_")}
     if not name.startswith("weft"):
@@ -125,9 +125,15 @@ def environment(
     interfaces = ("NCCL_SOCKET_IFNAME", "WEFT_INTERFACES")
     clean |= {key: where.interface for key in interfaces if clean.get(key) == "lo"}
     clean |= {"MASTER_ADDR": where.address, "MASTER_PORT": str(free_port())}
-    clean |= {"WORLD_SIZE": str(gpus), "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
+    clean |= {"WORLD_SIZE": str(ranks), "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH"}
     clean |= {"NCCL_DEBUG_FILE": str(folder / "nccl.%p.log"), "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     return clean
+
+
+def of_rank(rank: int, ranks: int, gpus: int) -> dict[str, str]:
+    """A rank's own environment. NCCL refuses two ranks of a host on a GPU: each gets a host id."""
+    own = {"RANK": str(rank), "BENCH_GPU": str(rank % gpus)}
+    return own | ({"NCCL_HOSTID": f"host{rank}"} if ranks > gpus else {})
 
 
 def run(
@@ -137,19 +143,24 @@ def run(
     task: Config,
     where: Hosts | None = None,
     module: str = "bench.lib.nccl_rank",
+    ranks: int | None = None,
 ) -> list[Config]:
-    """Runs the module in a process per GPU, and returns what they print; leaves none running."""
+    """Runs the module in a process per rank, and returns what they print; leaves none running.
+
+    There is a rank per GPU, or `ranks` that take turns over the GPUs.
+    """
     where = where or Hosts()
+    count = ranks or gpus
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
-        base = environment(name, variables, gpus, folder, where)
+        base = environment(name, variables, count, folder, where)
         command = [sys.executable, "-m", module, json.dumps(task)]
-        outputs = [(folder / f"rank{rank}").open("w+") for rank in range(gpus)]
-        ranks = [
+        outputs = [(folder / f"rank{rank}").open("w+") for rank in range(count)]
+        processes = [
             subprocess.Popen(
                 command,
                 cwd=ROOT,
-                env=base | {"RANK": str(rank)},
+                env=base | of_rank(rank, count, gpus),
                 stdout=out,
                 stderr=out,
                 preexec_fn=where.enter(rank),
@@ -157,9 +168,9 @@ def run(
             for rank, out in enumerate(outputs)
         ]
         try:
-            await_all(name, ranks)
+            await_all(name, processes)
         finally:
-            for process in ranks:
+            for process in processes:
                 if process.poll() is None:
                     process.kill()
                 process.wait()
@@ -168,10 +179,10 @@ def run(
                 out.seek(0)
                 said.append(out.read())
                 out.close()
-        if any(process.returncode for process in ranks):
+        if any(process.returncode for process in processes):
             last = "\n".join(text[-1_500:] for text in said)
             raise click.ClickException(f"{name}: a rank failed\n{last}")
-        if gpus > 1:
+        if count > 1:
             prove(name, folder)
         found = [line[7:] for text in said for line in text.splitlines() if line[:7] == "RESULT "]
         return [json.loads(line) for line in found]
@@ -208,6 +219,7 @@ class Measured:
 
 def measure(
     gpus: int,
+    ranks: int,
     repeats: int,
     task: Config,
     known: dict[str, dict[str, str]],
@@ -219,7 +231,7 @@ def measure(
         before, dropped = where.carried(), where.dropped()
         said: Config = {"contender": name, "round": round_}
         try:
-            (result,) = run(name, known[name], gpus, task, where)
+            (result,) = run(name, known[name], gpus, task, where, ranks=ranks)
         except click.ClickException as error:
             found.failed.append(said | {"failed": error.message})
             continue
@@ -271,12 +283,12 @@ def notes_of(found: list[Config]) -> list[str]:
     ]
 
 
-def compare_training(kind: str, gpus: int, json_path: str | None) -> None:
+def compare_training(kind: str, gpus: int, ranks: int, json_path: str | None) -> None:
     """Trains over each network; losses must be equal bit for bit."""
     rows, losses, facts = [], {}, {}
     for _, name in rounds(1, ("weft", "Socket")):
         variables = (weft() if name == "weft" else SOCKET) | FIXED
-        results = run(name, variables, gpus, {"train": kind, "sizes": []})
+        results = run(name, variables, gpus, {"train": kind, "sizes": []}, ranks=ranks)
         facts = results[0]["facts"]
         losses[name] = sorted(result["found"]["loss_bits"] for result in results)
         bits = losses[name][0]
@@ -286,14 +298,29 @@ def compare_training(kind: str, gpus: int, json_path: str | None) -> None:
         )
     same = losses["weft"] == losses["Socket"]
     words = "equal" if same else "DIFFERENT"
-    more = {"gpus": gpus, "equal": same, "losses": losses, "driver": driver()}
+    more = {"gpus": gpus, "ranks": ranks, "equal": same, "losses": losses, "driver": driver()}
     found = document(f"nccl-{kind}", rows, **more, **facts)
     emit(found, json_path, TRAIN_COLUMNS, [f"losses of all ranks and steps: {words} bit for bit"])
     verdict(same)
 
 
+def chosen(only: tuple[str, ...], fixed: bool, rules: Path | None) -> dict[str, dict[str, str]]:
+    """The contenders that the options ask for."""
+    known = contenders() | (tuned(rules) if rules else {})
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise click.UsageError(f"no contender {unknown[0]!r}; choose from {', '.join(known)}")
+    wanted = only or (["weft", *choices()] if fixed else [n for n in known if n not in choices()])
+    if rules:
+        wanted = (*wanted, "weft tuned")
+    return {name: variables for name, variables in known.items() if name in wanted}
+
+
 @click.command("nccl")
-@click.option("--gpus", default=2, show_default=True, help="Ranks, one per GPU.")
+@click.option("--gpus", default=2, show_default=True, type=click.IntRange(1), help="GPUs to use.")
+@click.option("--ranks", type=click.IntRange(2), help="Ranks; by default one per GPU. More take "
+              "turns over the GPUs, which slows them: for sums and losses, not for speed.",
+              )  # fmt: skip
 @click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
 @click.option("--size", "sizes", multiple=True, type=int, default=SIZES, help="Bytes of a buffer.")
 @click.option("--only", multiple=True, help="Contenders by name; by default all but choices.")
@@ -322,6 +349,7 @@ def compare_training(kind: str, gpus: int, json_path: str | None) -> None:
 @json_option
 def command(
     gpus: int,
+    ranks: int | None,
     repeats: int,
     sizes: tuple[int, ...],
     only: tuple[str, ...],
@@ -335,23 +363,19 @@ def command(
     """Measures NCCL collectives over weft and Socket, without P2P and SHM; checks every result."""
     if not native.PLUGIN_PATH.exists():
         raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
+    ranks = ranks or gpus
+    if ranks < gpus:
+        raise click.UsageError(f"{ranks} ranks do not use {gpus} GPUs: lower --gpus")
     if kind is not None:
         if lab_file is not None:
             raise click.UsageError(f"--{kind} compares sums, not networks: leave --lab out")
-        compare_training(kind, gpus, json_path)
+        compare_training(kind, gpus, ranks, json_path)
         return
-    known = contenders() | (tuned(rules) if rules else {})
-    unknown = [name for name in only if name not in known]
-    if unknown:
-        raise click.UsageError(f"no contender {unknown[0]!r}; choose from {', '.join(known)}")
-    wanted = only or (["weft", *choices()] if fixed else [n for n in known if n not in choices()])
-    if rules:
-        wanted = (*wanted, "weft tuned")
-    known = {name: variables for name, variables in known.items() if name in wanted}
+    known = chosen(only, fixed, rules)
     measured = Measured()
-    with interruptible() as cut, hosts(lab_file, gpus) as where:
+    with interruptible() as cut, hosts(lab_file, ranks) as where:
         task = {"train": "", "sizes": list(sizes), "operations": list(operations)}
-        measure(gpus, repeats, task, known, where, measured)
+        measure(gpus, ranks, repeats, task, known, where, measured)
     facts = measured.facts
     if rules:
         facts |= {"rules": rules.read_text().splitlines()}
@@ -361,9 +385,8 @@ def command(
     found_ratios = ratios(summary)
     notes = notes_of(found_ratios)
     notes += [f"failed: {one['contender']}, round {one['round']}" for one in measured.failed]
-    found = document(
-        "nccl", summary, gpus=gpus, repeats=repeats, ratios=found_ratios, driver=driver(), **facts
-    )
+    facts |= {"gpus": gpus, "ranks": ranks, "repeats": repeats, "driver": driver()}
+    found = document("nccl", summary, ratios=found_ratios, **facts)
     found |= {"rounds": measured.rows, "failed": measured.failed}
     emit(found, json_path, COLUMNS, notes, cut)
     verdict(all(row["wrong"] == 0 for row in measured.rows))

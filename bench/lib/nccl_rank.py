@@ -159,7 +159,7 @@ def main() -> None:
 
     task = json.loads(sys.argv[1])
     rank = int(os.environ["RANK"])
-    device = torch.device("cuda", rank)
+    device = torch.device("cuda", int(os.environ["BENCH_GPU"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
     if task["train"]:

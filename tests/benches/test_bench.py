@@ -237,7 +237,8 @@ def test_nccl__log_proves_the_network(tmp_path: Path) -> None:
 def test_nccl__a_contender_that_fails_is_named_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def run(name: str, *_: object) -> list[dict[str, Any]]:
+    def run(name: str, *_: object, ranks: int) -> list[dict[str, Any]]:
+        assert ranks == 4
         if name == "Socket 4x4":
             raise click.ClickException(f"{name}: a rank failed")
         return [{"facts": {"nccl": "2"}, "found": [{"busbw": 1.0}]}]
@@ -245,12 +246,20 @@ def test_nccl__a_contender_that_fails_is_named_and_the_others_go_on(
     monkeypatch.setattr(nccl, "run", run)
     found = nccl.Measured()
     known: dict[str, dict[str, str]] = {"weft": {}, "Socket 4x4": {}, "Socket": {}}
-    nccl.measure(2, 2, {"sizes": [8]}, known, nccl_hosts.Hosts(), found)
+    nccl.measure(2, 4, 2, {"sizes": [8]}, known, nccl_hosts.Hosts(), found)
     assert [row["contender"] for row in found.rows] == ["weft", "Socket"] * 2
     assert [(one["contender"], one["round"]) for one in found.failed] == [
         ("Socket 4x4", 0),
         ("Socket 4x4", 1),
     ]
+
+
+def test_nccl__ranks_take_turns_over_gpus_each_as_a_host() -> None:
+    alone = [nccl.of_rank(rank, 2, 2) for rank in range(2)]
+    assert alone == [{"RANK": "0", "BENCH_GPU": "0"}, {"RANK": "1", "BENCH_GPU": "1"}]
+    shared = [nccl.of_rank(rank, 4, 2) for rank in range(4)]
+    assert [one["BENCH_GPU"] for one in shared] == ["0", "1", "0", "1"]
+    assert len({one["NCCL_HOSTID"] for one in shared}) == 4
 
 
 def test_nccl__tuned_is_weft_with_rules(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Usage: python -m tests.device.diagnose_faults JSON [TRACES [CASE...]]. TRACES: a folder for archives
 of traces whose verdict was wrong. CASE: only these, as ddp-absent. Needs DuckDB. There are four
-ranks, or as many as GPUs, if CHECK_GPUS says that there are more than the default of two.
+ranks, or as many as GPUs, if CHECK_GPUS says that there are more than the default of two, or as
+many as CHECK_RANKS says.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from transport.diagnose import Settings, diagnose, settled_ns
 from transport.trace import open_store
 
 GPUS = int(os.environ.get("CHECK_GPUS", "2"))
-RANKS = max(4, GPUS)
+RANKS = int(os.environ.get("CHECK_RANKS", max(4, GPUS)))
 HEALTHY = 60  # iterations before a fault
 FAULTY_S = 4.0
 ARCHIVES_MAX = 6

@@ -1,7 +1,8 @@
 """Compares traces of a stock NCCL with arithmetic and with PyTorch's own profiler.
 
-Usage: python -m tests.device.trace_checks [JSON [GPUS]]. Without JSON, prints the findings only.
-With two GPUs, the default, all checks; with more, only the volumes of a rank on each GPU.
+Usage: python -m tests.device.trace_checks [JSON [GPUS [RANKS]]]. Without JSON, prints the findings
+only. With two GPUs, the default, all checks; with more, only the volumes of RANKS, by default one
+on each GPU.
 """
 
 from __future__ import annotations
@@ -137,11 +138,11 @@ def check_volumes(name: str, ranks: int, algorithm: str, trace: Trace) -> list[d
     return rows
 
 
-def volumes(gpus: int) -> list[dict[str, Any]]:
+def volumes(gpus: int, counts: tuple[int, ...]) -> list[dict[str, Any]]:
     rows = []
     runs = [
         (f"{ranks} ranks on {gpus} GPUs, {algorithm.lower()}", ranks, algorithm)
-        for ranks in ((2, 4) if gpus == 2 else (gpus,))
+        for ranks in counts
         for algorithm in ("Ring", "Tree")
     ]
     for name, ranks, algorithm in runs:
@@ -225,7 +226,8 @@ def nvlink() -> list[dict[str, Any]]:
 
 def main() -> None:
     gpus = int(sys.argv[2]) if len(sys.argv) > 2 else 2
-    rows = volumes(gpus) + (nvlink() + profiles() if gpus == 2 else [])
+    counts = (int(sys.argv[3]),) if len(sys.argv) > 3 else (2, 4) if gpus == 2 else (gpus,)
+    rows = volumes(gpus, counts) + (nvlink() + profiles() if counts == (2, 4) else [])
     for row in rows:
         print(json.dumps(row))
     import torch
