@@ -31,7 +31,7 @@ from transport.trace import open_store
 GPUS = int(os.environ.get("CHECK_GPUS", "2"))
 RANKS = int(os.environ.get("CHECK_RANKS", max(4, GPUS)))
 HEALTHY = 60  # iterations before a fault
-FAULTY_S = 4.0
+FAULTY_S = 4.0  # at least; longer where iterations are long
 ARCHIVES_MAX = 6
 SLOW = ("straggler", "late calls")
 VERDICTS = {
@@ -64,7 +64,11 @@ def cases() -> list[Case]:
     return made
 
 
-def start(case: Case, folder: Path, stack: ExitStack) -> list[subprocess.Popen[str]]:
+Ranks = list[subprocess.Popen[str]]
+
+
+def start(case: Case, folder: Path, stack: ExitStack) -> tuple[Ranks, float]:
+    """Starts the ranks and waits until the fault begins; also: how many seconds to trace it for."""
     base = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_", "WEFT_"))}
     base |= weft() | {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS),
@@ -85,19 +89,23 @@ def start(case: Case, folder: Path, stack: ExitStack) -> list[subprocess.Popen[s
         assert one.stdout is not None
         if one.stdout.readline().strip() != "RUNNING":
             raise RuntimeError(f"{case.name}: a rank failed: {one.communicate()[1][-800:]}")
-    return processes
+    began = time.monotonic()
+    faulty = processes[case.rank]
+    assert faulty.stdout is not None
+    if faulty.stdout.readline().strip() != "FAULTY":
+        raise RuntimeError(f"{case.name}: the rank ended: {faulty.communicate()[1][-800:]}")
+    return processes, max(FAULTY_S, time.monotonic() - began)
 
 
 def traced(case: Case, folder: Path) -> dict[str, Any]:
     """Diagnoses the job with its fault while it runs; leaves its trace in the folder."""
     with ExitStack() as stack:
         live = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        processes = start(case, live, stack)
-        time.sleep(3.0)  # until the iteration at which faults begin
+        processes, faulty_s = start(case, live, stack)
         if case.fault in ("stopped", "killed"):
             number = signal.SIGSTOP if case.fault == "stopped" else signal.SIGKILL
             os.kill(processes[case.rank].pid, number)
-        time.sleep(FAULTY_S)
+        time.sleep(faulty_s)
         shutil.copytree(live, folder, dirs_exist_ok=True)
         return judged(case, live)
 

@@ -1,6 +1,7 @@
 """One rank of diagnose_faults.py: trains until its time is over; the rank FAULT_RANK has a fault.
 
-Prints "RUNNING" when the first iterations are done. A fault begins at the iteration FAULT_AT.
+Prints "RUNNING" when the first iterations are done, and "FAULTY" at the iteration FAULT_AT, at
+which a fault begins.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ def run(torch: Any, dist: Any, device: Any, kind: str, seconds: float) -> None:
     end = time.monotonic() + seconds
     iteration = 0
     while time.monotonic() < end:
+        if iteration == fault.at:
+            print("FAULTY", flush=True)
         if fault.begins(iteration, "straggler"):
             for _ in range(WORK_TIMES):
                 square @ square
