@@ -188,7 +188,9 @@ class Posted {
   // Waits until the request is done: ok, timed_out, or forked_child. A negative timeout waits without a limit.
   Status wait(std::int64_t timeout_ns) {
     if (done()) return settled(), Status::ok;
-    if (home_->forked()) return Status::forked_child;
+    // Keeps the engines, whose loops this thread runs: another thread may settle the request and close the endpoint.
+    const std::shared_ptr<Home> home = home_;
+    if (home->forked()) return Status::forked_child;
     bool interrupted = false, polls = true;
     const Status result = wait_in_slices(
         timeout_ns, [this] { return message_->done(); },

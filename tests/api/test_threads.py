@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, ROOT, content, pair
-from transport import Endpoint
+from transport import Connection, Endpoint, Handle
 from transport.endpoint import Listener
 from transport.errors import ConnectionClosedError, OperationCancelledError, TimedOutError
 
@@ -224,3 +225,28 @@ def test_threads__who_asks_an_engine_sleeps_meanwhile() -> None:
             assert there.recv(5, timeout_s=PATIENCE_S) == b"hello"
         each_ns = (spent_ns("weft-control") - before_ns) / count
     assert 0 < each_ns < 1_000_000
+
+
+def test_threads__one_closes_the_endpoint_as_another_comes_back_from_the_same_wait() -> None:
+    with Endpoint(**LOCAL) as there, there.listen() as listener:
+        for round_ in range(60):
+            with ThreadPoolExecutor(2) as threads:
+                endpoint = Endpoint(**LOCAL)
+                connection = endpoint.connect(listener.handle)
+                peer = listener.accept(timeout_s=PATIENCE_S)
+                place = bytearray(4096)
+                handle = connection.irecv_into(place)
+                waits = threads.submit(handle.wait, PATIENCE_S)
+                closes = threads.submit(close_after, handle, connection, endpoint)
+                data = content(4096, round_)
+                peer.isend(data)
+                assert waits.result(PATIENCE_S) == 4096
+                closes.result(PATIENCE_S)
+                assert place == data
+                peer.close()
+
+
+def close_after(handle: Handle, connection: Connection, endpoint: Endpoint) -> None:
+    handle.wait(PATIENCE_S)
+    connection.close()
+    endpoint.close()
