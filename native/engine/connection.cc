@@ -17,7 +17,8 @@ namespace {
 // Each sleep counts with its planned length at most, so that time in which the process was stopped is left out.
 constexpr std::int64_t kLetGoNsMax = 5'000'000'000;
 constexpr std::int64_t kLetGoNapNs = 1'000'000;
-// Messages that are shorter than this, one at a time, never make a loop move LoopLock::kBulkBytes in its window.
+// A caller that waits for each message, of fewer bytes than this, is too slow to make a loop move LoopLock::kBulkBytes
+// in its window.
 constexpr std::uint64_t kFewBytes = 4096;
 
 }  // namespace
@@ -241,7 +242,7 @@ void ConnectionCore::on_waited(bool send, std::uint64_t message, std::uint64_t b
   }
   const std::uint32_t parts = core::stage_count(bytes, stripes());
   for (std::uint32_t part = 0; part < parts; ++part) {
-    flows_[core::flow_of_stage(message, bytes, part, stripes())].engine->forget_moved_bytes();
+    flows_[core::flow_of_stage(message, bytes, part, stripes())].engine->discount_bytes(2 * bytes / parts);
   }
 }
 

@@ -91,8 +91,8 @@ class Engine final : private datapath::RxSink {
   void keep_loop(std::int64_t now_ns) noexcept;
   // The caller sleeps now: if callers have run the loop, the engine's thread runs it again.
   void unattend() noexcept;
-  // What the loop has moved until now does not make it move bulk: the caller waits for each message alone.
-  void forget_moved_bytes() noexcept { loop_.forget_count(); }
+  // So many bytes that the loop has moved do not make it move bulk: their caller waited for them.
+  void discount_bytes(std::uint64_t bytes) noexcept { loop_.discount(bytes); }
   bool reserve(std::int64_t count) noexcept { return ring_.reserve(count); }
   void give_back(std::int64_t count) noexcept { ring_.give_back(count); }
   // Wakes the engine's thread, unless callers run the loop and `lazily` is set: they see the command at once.

@@ -5,6 +5,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <ctime>
@@ -15,9 +16,9 @@ class LoopLock {
  public:
   // After a caller has last asked for the loop, the engine's thread leaves the loop to callers for this long.
   static constexpr std::int64_t kAttendedNs = 200'000;
-  // A loop that moves kBulkBytes within kWindowNs, for callers that do not wait for each message alone, belongs to the
-  // engine's thread until it has not done so for kBulkNs, and a loop that carries stripes for a caller that polls,
-  // until that caller has not asked for them for as long.
+  // A loop that moves kBulkBytes within kWindowNs belongs to the engine's thread until kBulkNs after it last did so.
+  // The bytes of callers that wait for each message before they post the next do not count. A loop that carries stripes
+  // for a caller that polls belongs to the engine's thread until kBulkNs after the caller's last call.
   static constexpr std::int64_t kWindowNs = 1'000'000, kBulkNs = 5'000'000;
   static constexpr std::uint64_t kBulkBytes = 512 * 1024;
 
@@ -81,9 +82,12 @@ class LoopLock {
     bulk_until_ns_.store(now_ns + kBulkNs, std::memory_order_relaxed);
     return true;
   }
-  // What was moved until now was moved for a caller that waits for each message alone: it had no other work to do
-  // meanwhile. Any thread: if an iteration counts at the same time, this call may have no effect.
-  void forget_count() noexcept { window_bytes_.store(0, std::memory_order_relaxed); }
+  // Takes bytes off the count: their caller waited for them and had no other work to do meanwhile. Any thread: if an
+  // iteration counts at the same time, this call may have no effect.
+  void discount(std::uint64_t bytes) noexcept {
+    const std::uint64_t counted = window_bytes_.load(std::memory_order_relaxed);
+    window_bytes_.store(counted - std::min(counted, bytes), std::memory_order_relaxed);
+  }
 
  private:
   static constexpr int kYields = 100;
@@ -92,7 +96,7 @@ class LoopLock {
   std::atomic<std::int64_t> asked_ns_{INT64_MIN / 2};
   std::atomic<std::int64_t> bulk_until_ns_{0};
   std::atomic<std::uint64_t> iterations_{0};
-  // On a cache line of their own: the engine's thread writes them in each iteration, and callers that poll read the
+  // On a cache line of their own: whoever runs the loop writes them in each iteration, and callers that poll read the
   // rest.
   alignas(64) std::int64_t window_ns_ = 0;
   std::atomic<std::uint64_t> window_bytes_{0};

@@ -11,7 +11,7 @@
 namespace weft::message {
 namespace {
 
-// How often a caller finds the loop of an engine taken before it yields its core.
+// How often, in one wait, a caller finds the loop of an engine taken before it yields its core.
 constexpr std::uint32_t kTakenTurns = 32;
 
 }  // namespace
@@ -50,7 +50,8 @@ void HostMessage::poll(std::int64_t begin_ns, std::int64_t until_ns) noexcept {
   const auto message = static_cast<std::uint64_t>(number);
   until_ns = std::min(until_ns, begin_ns + core_->patience().begin(begin_ns, buffer_.bytes));
   std::uint32_t turn = 0, taken = 0;
-  for (; !done() && engine::now_ns() < until_ns; ++turn) {
+  std::int64_t now_ns = begin_ns;
+  for (; !done() && (now_ns = engine::now_ns()) < until_ns; ++turn) {
     const engine::Engine::Help help = core_->help(message, buffer_.bytes, turn);
     if (help == engine::Engine::Help::busy) break;
     if (help != engine::Engine::Help::taken) continue;
@@ -61,7 +62,8 @@ void HostMessage::poll(std::int64_t begin_ns, std::int64_t until_ns) noexcept {
       engine::relax();
     }
   }
-  if (done() || turn == 0) return;
+  if (turn == 0) return;
+  if (done()) return core_->patience().on_found(now_ns - begin_ns);
   core_->patience().on_vain(engine::now_ns() - begin_ns);
   core_->unattend(message, buffer_.bytes);
 }

@@ -54,14 +54,26 @@ TEST(loop_lock__a_loop_that_moves_many_bytes_belongs_to_the_engines_thread) {
   CHECK(lock.ask(12 * kMs + LoopLock::kBulkNs));
 }
 
-TEST(loop_lock__callers_that_wait_for_each_message_alone_keep_the_loop) {
+TEST(loop_lock__bytes_that_callers_wait_for_do_not_count) {
   LoopLock lock;
+  constexpr std::uint64_t kMessage = 65'536;
   for (int i = 0; i < 100; ++i) {
-    CHECK(!lock.count(10 * kMs + i, LoopLock::kBulkBytes - 1));
-    lock.forget_count();
-    CHECK(lock.ask(10 * kMs + i));
+    CHECK(!lock.count(10 * kMs + i, kMessage));
+    CHECK(!lock.count(10 * kMs + i, kMessage));  // its answer
+    lock.discount(2 * kMessage);
   }
-  CHECK(lock.count(10 * kMs + 100, LoopLock::kBulkBytes));  // a single wait that takes so many bytes
+  CHECK(!lock.count(10 * kMs + 100, LoopLock::kBulkBytes - 2 * kMessage));  // another caller's
+  lock.discount(0);
+  CHECK(!lock.count(10 * kMs + 101, kMessage));
+  CHECK(lock.count(10 * kMs + 102, kMessage));
+}
+
+TEST(loop_lock__no_more_is_taken_off_than_was_counted) {
+  LoopLock lock;
+  CHECK(!lock.count(10 * kMs, 1));
+  lock.discount(LoopLock::kBulkBytes);
+  CHECK(!lock.count(10 * kMs + 1, LoopLock::kBulkBytes - 1));
+  CHECK(lock.count(10 * kMs + 2, 1));
 }
 
 TEST(loop_lock__a_loop_that_is_kept_belongs_to_the_engines_thread_for_a_while) {
@@ -91,32 +103,57 @@ TEST(patience__polling_in_vain_keeps_to_its_share) {
   CHECK(share < 0.06);
 }
 
-TEST(patience__waits_for_long_messages_are_polled_for_longer_within_the_same_share) {
-  constexpr std::int64_t kLongest = 200'000;
-  Patience patience(kLongest, 0.05);
-  std::int64_t now_ns = 1'000 * kMs, vain_ns = 0;
-  const std::uint64_t sizes[] = {8, 65'536, 512 * 1024, 1 << 20};
-  const std::int64_t limits_ns[] = {kLongest, 3 * kLongest, 17 * kLongest, kLongest};
-  int polled = 0;
-  for (int i = 0; i < 10'000; ++i) {
-    const std::int64_t limit_ns = patience.begin(now_ns, sizes[i % 4]);
-    if (limit_ns != 0) {
-      CHECK_EQUAL(limit_ns, limits_ns[i % 4]);
-      patience.on_vain(limit_ns);
-      ++polled;
+TEST(patience__waits_with_long_buffers_are_polled_for_longer_within_the_same_share) {
+  constexpr std::int64_t kFree = 200'000, kStepNs = 7'300'000;
+  constexpr int kWaits = 4'000;
+  const std::uint64_t sizes[] = {8, 32 * 1024 - 1, 32 * 1024, 65'536, 512 * 1024, 512 * 1024 + 1};
+  const std::int64_t limits_ns[] = {kFree, kFree, 2 * kFree, 3 * kFree, 4 * kFree, kFree};
+  for (int at = 0; at < 6; ++at) {
+    Patience patience(kFree, 0.01);
+    std::int64_t now_ns = 1'000 * kMs, vain_ns = 0;
+    for (int i = 0; i < kWaits; ++i) {
+      const std::int64_t limit_ns = patience.begin(now_ns, sizes[at]);
+      if (limit_ns != 0) {
+        CHECK_EQUAL(limit_ns, limits_ns[at]);
+        patience.on_vain(limit_ns);
+      }
+      vain_ns += limit_ns;
+      now_ns += kStepNs;
     }
-    vain_ns += limit_ns;
-    now_ns += 4'000'000;
+    const double share = static_cast<double>(vain_ns) / (static_cast<double>(kWaits) * kStepNs);
+    CHECK(share > 0.008);
+    CHECK(share < 0.012);
   }
-  CHECK(polled > 100);
-  const double share = static_cast<double>(vain_ns) / (10'000.0 * 4'000'000);
-  CHECK(share > 0.04);
-  CHECK(share < 0.06);
 }
 
-TEST(patience__polls_that_find_their_message_are_free) {
+// Short messages that come into long buffers, or seldom: what is polled for longer than a short wait has its price.
+TEST(patience__polls_that_find_their_message_late_keep_to_the_share) {
+  constexpr std::int64_t kFree = 200'000, kPeriodNs = 700'000;
+  Patience patience(kFree, 0.05);
+  std::int64_t now_ns = 1'000 * kMs, beyond_ns = 0;
+  int polled = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    if (patience.begin(now_ns, 512 * 1024) != 0) {
+      patience.on_found(kPeriodNs);
+      beyond_ns += kPeriodNs - kFree;
+      ++polled;
+    }
+    now_ns += kPeriodNs;
+  }
+  CHECK(polled > 100);
+  CHECK(static_cast<double>(beyond_ns) / (10'000.0 * kPeriodNs) < 0.06);
+}
+
+TEST(patience__polls_that_find_their_message_soon_are_free) {
   Patience patience(200'000, 0.05);
-  for (int i = 0; i < 1'000; ++i) CHECK_EQUAL(patience.begin(1'000 * kMs + i, 8), 200'000);
+  for (int i = 0; i < 1'000; ++i) {
+    CHECK_EQUAL(patience.begin(1'000 * kMs + i, 8), 200'000);
+    patience.on_found(200'000);
+  }
+  for (int i = 0; i < 1'000; ++i) {
+    CHECK_EQUAL(patience.begin(1'000 * kMs + i, 65'536), 600'000);
+    patience.on_found(150'000);
+  }
 }
 
 TEST(patience__no_share_means_no_polling) {
@@ -124,5 +161,5 @@ TEST(patience__no_share_means_no_polling) {
   CHECK_EQUAL(patience.begin(1'000 * kMs, 8), 0);
   CHECK_EQUAL(patience.begin(9'000 * kMs, 8), 0);
   Patience never(0, 1.0);
-  CHECK_EQUAL(never.begin(1'000 * kMs, 1 << 20), 0);
+  CHECK_EQUAL(never.begin(1'000 * kMs, 512 * 1024), 0);
 }

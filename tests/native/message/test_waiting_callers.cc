@@ -112,7 +112,7 @@ TEST(waiting_callers__that_always_poll) {
   ping_pong(*pair.here, *pair.there, 1'000, {8, 100'000});
 }
 
-// One message at a time, of any size: the callers go on running the loops, however many bytes those move.
+// One message at a time, of sizes that callers move and of sizes that the engines' threads move.
 TEST(waiting_callers__move_long_messages_one_at_a_time) {
   for (const int engines : {1, 3}) {
     Knobs knobs;
