@@ -15,6 +15,7 @@ import tempfile
 import time
 import tomllib
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ NET_ONLY = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", **UNICAST}
 SOCKET = NET_ONLY | {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
 CTAS = {"NCCL_MIN_CTAS": "4", "NCCL_MAX_CTAS": "4"}
 FIXED = {**CTAS, "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+LOCAL = ("SHM", "NVLink")  # contenders that stay within a host
 CHOICES = (
     ("Ring", "LL", 0), ("Ring", "LL", 1), ("Ring", "LL", 4), ("Tree", "LL", 0),
     ("Ring", "Simple", 1), ("Ring", "Simple", 2), ("Ring", "Simple", 4), ("Ring", "Simple", 8),
@@ -107,6 +109,19 @@ def driver() -> str:
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return done.stdout.split("\n", 1)[0].strip()
+
+
+def check_host(gpus: int) -> None:
+    """Raises an error if the ranks could not run here."""
+    if find_spec("torch") is None:
+        raise click.ClickException("needs PyTorch with CUDA: pip install torch")
+    words = ["nvidia-smi", "--list-gpus"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=30)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise click.ClickException(f"no GPU found: nvidia-smi failed ({error})") from error
+    if (found := len(done.stdout.splitlines())) < gpus:
+        raise click.ClickException(f"this host has {found} GPUs: lower --gpus")
 
 
 def free_port() -> int:
@@ -304,9 +319,15 @@ def compare_training(kind: str, gpus: int, ranks: int, json_path: str | None) ->
     verdict(same)
 
 
-def chosen(only: tuple[str, ...], fixed: bool, rules: Path | None) -> dict[str, dict[str, str]]:
-    """The contenders that the options ask for."""
+def chosen(
+    only: tuple[str, ...], fixed: bool, rules: Path | None, shared: bool
+) -> dict[str, dict[str, str]]:
+    """The contenders that the options ask for. shared: several ranks share a GPU."""
     known = contenders() | (tuned(rules) if rules else {})
+    if shared:  # each rank counts as a host of its own
+        if local := [name for name in only if name in LOCAL]:
+            raise click.UsageError(f"{local[0]} needs a GPU per rank: leave --ranks or it out")
+        known = {name: variables for name, variables in known.items() if name not in LOCAL}
     unknown = [name for name in only if name not in known]
     if unknown:
         raise click.UsageError(f"no contender {unknown[0]!r}; choose from {', '.join(known)}")
@@ -318,8 +339,8 @@ def chosen(only: tuple[str, ...], fixed: bool, rules: Path | None) -> dict[str, 
 
 @click.command("nccl")
 @click.option("--gpus", default=2, show_default=True, type=click.IntRange(1), help="GPUs to use.")
-@click.option("--ranks", type=click.IntRange(2), help="Ranks; by default one per GPU. More take "
-              "turns over the GPUs, which slows them: for sums and losses, not for speed.",
+@click.option("--ranks", type=click.IntRange(1), help="Number of ranks; by default one per GPU. "
+              "If there are more, several share a GPU: results are checked, times say little.",
               )  # fmt: skip
 @click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
 @click.option("--size", "sizes", multiple=True, type=int, default=SIZES, help="Bytes of a buffer.")
@@ -365,13 +386,15 @@ def command(
         raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
     ranks = ranks or gpus
     if ranks < gpus:
-        raise click.UsageError(f"{ranks} ranks do not use {gpus} GPUs: lower --gpus")
+        raise click.UsageError(f"{ranks} ranks on {gpus} GPUs: lower --gpus or raise --ranks")
     if kind is not None:
         if lab_file is not None:
             raise click.UsageError(f"--{kind} compares sums, not networks: leave --lab out")
+        check_host(gpus)
         compare_training(kind, gpus, ranks, json_path)
         return
-    known = chosen(only, fixed, rules)
+    known = chosen(only, fixed, rules, ranks > gpus)
+    check_host(gpus)
     measured = Measured()
     with interruptible() as cut, hosts(lab_file, ranks) as where:
         task = {"train": "", "sizes": list(sizes), "operations": list(operations)}

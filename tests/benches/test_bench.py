@@ -254,12 +254,54 @@ def test_nccl__a_contender_that_fails_is_named_and_the_others_go_on(
     ]
 
 
-def test_nccl__ranks_take_turns_over_gpus_each_as_a_host() -> None:
-    alone = [nccl.of_rank(rank, 2, 2) for rank in range(2)]
-    assert alone == [{"RANK": "0", "BENCH_GPU": "0"}, {"RANK": "1", "BENCH_GPU": "1"}]
-    shared = [nccl.of_rank(rank, 4, 2) for rank in range(4)]
+def test_nccl__ranks_share_gpus_each_as_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NCCL_HOSTID", raising=False)
+    monkeypatch.setattr(nccl, "prove", lambda *_: None)
+    stub, task = "tests.benches.stub_rank", {"sizes": [8]}
+    alone = nccl.run("weft", nccl.weft(), 2, task, module=stub)
+    assert [(one["RANK"], one["BENCH_GPU"]) for one in alone] == [("0", "0"), ("1", "1")]
+    assert all(one["WORLD_SIZE"] == "2" and "NCCL_HOSTID" not in one for one in alone)
+    shared = nccl.run("weft", nccl.weft(), 2, task, module=stub, ranks=4)
     assert [one["BENCH_GPU"] for one in shared] == ["0", "1", "0", "1"]
     assert len({one["NCCL_HOSTID"] for one in shared}) == 4
+    assert all(one["WORLD_SIZE"] == "4" and one["task"] == task for one in shared)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (("--gpus", "4", "--ranks", "2"), "lower --gpus or raise --ranks"),
+        (("--ranks", "4", "--only", "SHM"), "SHM needs a GPU per rank"),
+        (("--only", "nothing"), "choose from weft"),
+        (("--gpus", "0"), "0 is not in the range"),
+    ],
+)
+def test_nccl__wrong_options_say_what_to_do(words: tuple[str, ...], error: str) -> None:
+    done = CliRunner().invoke(nccl.command, words)
+    assert done.exit_code == 2
+    assert error in done.output
+
+
+def test_nccl__contenders_within_a_host_are_left_out_if_ranks_share_gpus() -> None:
+    assert set(nccl.LOCAL) <= set(nccl.chosen((), False, None, False))
+    assert not set(nccl.LOCAL) & set(nccl.chosen((), False, None, True))
+
+
+def test_nccl__a_host_without_gpus_is_refused_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(nccl, "find_spec", lambda _: None)
+    with pytest.raises(click.ClickException, match="pip install torch"):
+        nccl.check_host(2)
+    monkeypatch.setattr(nccl, "find_spec", lambda _: object())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(click.ClickException, match="no GPU found"):
+        nccl.check_host(2)
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho GPU 0: a card\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    nccl.check_host(1)
+    with pytest.raises(click.ClickException, match="1 GPUs: lower --gpus"):
+        nccl.check_host(2)
 
 
 def test_nccl__tuned_is_weft_with_rules(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Diagnoses real training with faults: PyTorch DDP, FSDP and a pipeline over weft.
 
 Usage: python -m tests.device.diagnose_faults JSON [TRACES [CASE...]]. TRACES: a folder for archives
-of traces whose verdict was wrong. CASE: only these, as ddp-absent. Needs DuckDB. There are four
-ranks, or as many as GPUs, if CHECK_GPUS says that there are more than the default of two, or as
-many as CHECK_RANKS says.
+of traces whose verdict was wrong. CASE: only these, as ddp-absent. Needs DuckDB. CHECK_GPUS:
+how many GPUs there are, by default two. CHECK_RANKS: how many ranks, by default as many, but four
+at least. Ends with 1 if a verdict is wrong.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def start(case: Case, folder: Path, stack: ExitStack) -> tuple[Ranks, float]:
     for rank in range(RANKS):
         mine = {"RANK": str(rank), "CHECK_GPU": str(rank % GPUS), "NCCL_HOSTID": f"host{rank}"}
         one = subprocess.Popen(
-            [sys.executable, "-m", "tests.device.diagnose_rank", case.job, "60"],
+            [sys.executable, "-m", "tests.device.diagnose_rank", case.job, "180"],
             env=base | mine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         stack.callback(one.wait)
@@ -145,8 +145,11 @@ def main() -> None:
                 with tarfile.open(archives / f"{case.name}.tar.gz", "w:gz") as archive:
                     archive.add(folder, arcname=case.name)
         print(case.name, rows[-1]["said"], flush=True)
-    write_json(document("diagnose_faults", rows, driver=driver()), sys.argv[1])
-    print(sum(bool(row["right"]) for row in rows), "of", len(rows), "verdicts are right")
+    facts = {"driver": driver(), "gpus": GPUS, "ranks": RANKS}
+    write_json(document("diagnose_faults", rows, **facts), sys.argv[1])
+    right = sum(bool(row["right"]) for row in rows)
+    print(right, "of", len(rows), "verdicts are right")
+    sys.exit(0 if right == len(rows) else 1)
 
 
 if __name__ == "__main__":

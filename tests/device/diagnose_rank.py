@@ -1,7 +1,7 @@
 """One rank of diagnose_faults.py: trains until its time is over; the rank FAULT_RANK has a fault.
 
-Prints "RUNNING" when the first iterations are done, and "FAULTY" at the iteration FAULT_AT, at
-which a fault begins.
+Every rank prints "RUNNING" when the first iterations are done, and "FAULTY" at the iteration
+FAULT_AT, at which the fault begins.
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
 #!/usr/bin/env bash
-# Checks weft with as many ranks as GPUs, four or more: collectives on loopback, matrices, diagnosis, FSDP.
-# RANKS: more ranks than GPUs, which take turns over them; what they send is checked as well, but times mean little.
+# Checks weft with a rank on each of four GPUs or more, or with more ranks, several to a GPU: losses of FSDP, matrices,
+# diagnosis, collectives on loopback. If ranks share GPUs, times say little, and only three sizes are measured.
 # Needs PyTorch with NCCL, numba, DuckDB, cmake, ninja and pybind11, and installs none of them.
-#   usage: tests/device/many_gpus.sh FOLDER GPUS [RANKS]      JSON goes to FOLDER; about 7 minutes
+#   usage: tests/device/many_gpus.sh FOLDER GPUS [RANKS]      JSON goes to FOLDER; about 7 minutes with four or eight ranks
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+if [[ $# -lt 2 || ! -d $1 || ${3:-$2} -lt $2 ]]; then
+  echo "usage: many_gpus.sh FOLDER GPUS [RANKS]; FOLDER exists, RANKS is not less than GPUS" >&2
+  exit 2
+fi
 out=$(realpath "$1") gpus=$2 ranks=${3:-$2}
+cd "$(dirname "$0")/../.."
 python3 -c 'import transport._native' 2> /dev/null ||
   python3 -m pip install --quiet --no-build-isolation --no-deps --editable . > "$out/build.log" 2>&1 ||
   { tail -50 "$out/build.log"; exit 1; }

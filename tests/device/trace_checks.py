@@ -1,8 +1,8 @@
 """Compares traces of a stock NCCL with arithmetic and with PyTorch's own profiler.
 
 Usage: python -m tests.device.trace_checks [JSON [GPUS [RANKS]]]. Without JSON, prints the findings
-only. With two GPUs, the default, all checks; with more, only the volumes of RANKS, by default one
-on each GPU.
+only. With two GPUs, the default, and no RANKS, all checks; else only the volumes of RANKS, by
+default one on each GPU.
 """
 
 from __future__ import annotations
