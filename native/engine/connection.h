@@ -47,8 +47,8 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void progress(const Request& request) noexcept;
   // The caller that waits for the message sleeps now.
   void unattend(std::uint64_t message, std::uint64_t bytes) noexcept;
-  // A caller has waited for the message, which is done. If no later one of its direction is posted, its bytes, and as
-  // many of an answer, do not count towards LoopLock::kBulkBytes.
+  // A caller has waited for the message, which is done and had so many bytes. If no later one of its direction is
+  // posted, they, and as many of an answer, do not count towards LoopLock::kBulkBytes.
   void on_waited(bool send, std::uint64_t message, std::uint64_t bytes) noexcept;
   Patience& patience() noexcept { return patience_; }
   bool on_staged(Request* send, std::uint32_t stage) noexcept;

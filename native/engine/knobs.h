@@ -129,8 +129,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "How long an idle engine, or a thread that opens connections, spins before it sleeps, at most; less if other "     \
     "threads want its core")                                                                                           \
   INTEGER(poll_ns, "ns", 200000, 0, 1000000000, false, "0,1000,1000000",                                              \
-    "How long a waiting caller runs its engine before it sleeps, 50 ms at most; for each full 32 KiB of its buffer, "   \
-    "if that has at most 512 KiB, as long again, four times at most. 0: callers, and NCCL's thread, never run engines") \
+    "How long a waiting caller runs its engine before it sleeps; with a buffer of 32 to 512 KiB up to four times as "   \
+    "long; 50 ms at most. 0: callers, and NCCL's thread, never run engines")                                          \
   REAL(poll_share, "share", 0.05, 0.0, 1.0, "0,1",                                                                     \
     "Share of the time that waiting callers may poll in vain, or for longer than poll_ns, for each connection; 0: none") \
   INTEGER(socket_buffer_bytes, "bytes", 8388608, 65536, 1073741824, false, "65536",                                   \

@@ -12,15 +12,15 @@ namespace weft::engine {
 
 class Patience {
  public:
-  // A wait may poll for free_ns more for each full kStepBytes of its buffer, kLongest times free_ns at most. Buffers of
-  // more than kBytesMax get free_ns only, because the engine's thread moves their messages (LoopLock::kBulkBytes).
+  // A wait may poll for free_ns more for each full kStepBytes of its buffer, kFactorMax times free_ns at most. Buffers
+  // of more than kBytesMax get free_ns only, because the engine's thread moves their messages (LoopLock::kBulkBytes).
   static constexpr std::uint64_t kStepBytes = 32 * 1024, kBytesMax = 512 * 1024;
-  static constexpr std::int64_t kLongest = 4;
+  static constexpr std::int64_t kFactorMax = 4;
 
   // free_ns: polling of a wait with a short buffer, at most; a message that comes within it is free. share: how much of
   // the time may be polled beyond that, 0 to 1.
   Patience(std::int64_t free_ns, double share) noexcept
-      : free_ns_(free_ns), share_(share), budget_ns_(share > 0 ? kLongest * free_ns : 0) {}
+      : free_ns_(free_ns), share_(share), budget_ns_(share > 0 ? kFactorMax * free_ns : 0) {}
 
   // How long a wait that begins now may poll, for a buffer of so many bytes; 0 if the budget is less than that. Threads
   // may race: the budget is then kept less exactly.
@@ -29,10 +29,10 @@ class Patience {
     const auto earned_ns =
         static_cast<std::int64_t>(share_ * static_cast<double>(std::max<std::int64_t>(passed_ns, 0)));
     const std::int64_t budget_ns =
-        std::min(budget_ns_.load(std::memory_order_relaxed) + earned_ns, kLongest * free_ns_);
+        std::min(budget_ns_.load(std::memory_order_relaxed) + earned_ns, kFactorMax * free_ns_);
     budget_ns_.store(budget_ns, std::memory_order_relaxed);
     const auto steps = bytes > kBytesMax ? 1 : 1 + static_cast<std::int64_t>(bytes / kStepBytes);
-    const std::int64_t limit_ns = free_ns_ * std::min(steps, kLongest);
+    const std::int64_t limit_ns = free_ns_ * std::min(steps, kFactorMax);
     return budget_ns < limit_ns ? 0 : limit_ns;
   }
   // A wait has polled for this long until its message came.

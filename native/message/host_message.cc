@@ -40,7 +40,7 @@ Status HostMessage::wait(std::int64_t timeout_ns) noexcept {
     if (status != Status::ok) return status;
   }
   const std::int64_t number = number_.load(std::memory_order_relaxed);
-  if (number >= 0) core_->on_waited(way_ == Backlog::Way::send, static_cast<std::uint64_t>(number), buffer_.bytes);
+  if (number >= 0) core_->on_waited(way_ == Backlog::Way::send, static_cast<std::uint64_t>(number), bytes());
   return Status::ok;
 }
 
