@@ -59,7 +59,7 @@ def receive(listener):
         except WeftError:
             pass
 
-with Endpoint() as endpoint, endpoint.listen(port={PORT}) as listener:
+with Endpoint() as endpoint, endpoint.listen(port={PORT}, open=True) as listener:
     thread = threading.Thread(target=receive, args=(listener,))
     thread.start()
     print("ready", flush=True)

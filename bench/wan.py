@@ -135,7 +135,7 @@ def endpoint() -> Endpoint:
 
 def receive_weft(warm_s: float) -> Config:
     memory = rows_of_memory()
-    with endpoint() as here, here.listen(port=PORT) as listener:
+    with endpoint() as here, here.listen(port=PORT, open=True) as listener:
         print("ready", flush=True)
         with listener.accept(timeout_s=60) as connection:
             count = Count(warm_s)

@@ -1,6 +1,6 @@
 """Sends as fast as it can to the next host of a ring, and receives from the host before.
 
-Run it on each host, as in docs/PLANNING.md: python -m examples.ring_of_hosts 10.1.0.2 --seconds 5
+Run it on each host, as in docs/PLANNING.md: python -m examples.ring_of_hosts --open 10.1.0.2
 """
 
 import threading
@@ -56,8 +56,14 @@ def connect(endpoint: Endpoint, to: str, port: int) -> Connection:
 @click.argument("to")
 @click.option("--port", default=7000, help="Port that the hosts listen on.")
 @click.option("--seconds", default=5.0, help="How long to send.")
-def main(to: str, port: int, seconds: float) -> None:
-    with Endpoint() as endpoint, endpoint.listen(port=port) as listener:
+@click.option("--open", "is_open", is_flag=True, help="Accept any process that reaches the port.")
+def main(to: str, port: int, seconds: float, is_open: bool) -> None:
+    if not is_open:
+        raise click.UsageError(
+            "the hosts find each other by address and not by handles, so any process that reaches "
+            "the port may connect: say --open, and set WEFT_SECRET_FILE to keep others out"
+        )
+    with Endpoint() as endpoint, endpoint.listen(port=port, open=True) as listener:
         thread = threading.Thread(target=receive, args=(listener,))
         thread.start()
         with connect(endpoint, to, port) as after:

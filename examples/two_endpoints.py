@@ -9,7 +9,7 @@ from transport import Endpoint
 def main() -> None:
     with Endpoint(interfaces="lo") as server, Endpoint(interfaces="lo") as client:
         listener = server.listen()
-        # The handle is 64 bytes, passed to the peer by any means; host and port also work.
+        # The handle is 80 bytes, passed to the peer by any means. Whoever has it may connect.
         here = client.connect(listener.handle)
         there = listener.accept(timeout_s=10)
 

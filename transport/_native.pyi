@@ -295,7 +295,11 @@ class Runtime:
         self, owner: Any, runs: list[tuple[int, int]], device: int
     ) -> tuple[int, str, DeviceBuffer | None]: ...
     def listen(
-        self, device: int, port: int, policies: str = ""
+        self,
+        device: int,
+        port: int,
+        policies: str = "",
+        open: bool = False,  # noqa: A002
     ) -> tuple[int, str, Listener | None]: ...
     def connect_handle(
         self, device: int, handle: bytes, policies: str = ""

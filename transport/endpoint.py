@@ -42,7 +42,8 @@ from transport.reactor import Reactor
 from transport.recording import LiveRecording
 from transport.timeouts import deadline, patience
 
-HANDLE_BYTES = 64
+HANDLE_BYTES = 80
+OLD_HANDLE_BYTES = 64  # of handles without a key, which weft 0.1 made
 # How long a call waits natively before it looks for signals, and whether the endpoint was closed.
 SLICE_S = 0.05
 # An accept that times out also reports a peer that failed to connect in this time before the call.
@@ -81,7 +82,10 @@ def _wait_until(
 
 
 class Listener(AsyncCloses):
-    """Accepts peers, which connect to its handle (sent by any means) or to address and port."""
+    """Accepts peers, which connect to its handle (sent by any means).
+
+    An open listener also accepts those that connect to its host and port.
+    """
 
     def __init__(self, endpoint: Endpoint, listener: native.Listener) -> None:
         self._endpoint = endpoint
@@ -91,12 +95,18 @@ class Listener(AsyncCloses):
 
     @property
     def handle(self) -> bytes:
-        """The 64 bytes for a peer's Endpoint.connect(): addresses, ports and a token."""
+        """The 80 bytes for a peer's Endpoint.connect(): address, port and key.
+
+        Whoever can read them may connect: pass them on as you would pass on a password.
+        """
         return self._handle
 
     @property
     def port(self) -> int:
-        """The TCP port on which the listener listens."""
+        """The TCP port on which the listener listens.
+
+        Only an open listener accepts peers that connect to it without the handle.
+        """
         return self._port
 
     @property
@@ -218,16 +228,23 @@ class Endpoint(AsyncCloses):
         return self._devices
 
     def listen(
-        self, port: int = 0, *, device: int | str = 0, policies: Policies | None = None
+        self,
+        port: int = 0,
+        *,
+        open: bool = False,  # noqa: A002 - the word for it
+        device: int | str = 0,
+        policies: Policies | None = None,
     ) -> Listener:
         """Listens on a TCP port of a device (0: the knob control_port, or any free port).
 
-        `device` is an index into `devices` or a name. `policies` replaces the endpoint's policies
-        for connections accepted here, as in {"window": "dctcp"}. AddressError if the port is taken.
+        Only peers that have the listener's handle are accepted, unless it is `open`: then anybody
+        who reaches the port is, or with WEFT_SECRET_FILE, anybody who has the secret. `device` is
+        an index into `devices` or a name. `policies` replaces the endpoint's policies for
+        connections accepted here, as in {"window": "dctcp"}. AddressError if the port is taken.
         """
         number = self._port(port)
         chosen = set_text(policies)
-        status, text, listener = self._runtime.listen(self._device(device), number, chosen)
+        status, text, listener = self._runtime.listen(self._device(device), number, chosen, open)
         if status != OK or listener is None:
             raise error_for(status, f"cannot listen on port {port}", text)
         return self._own(Listener(self, listener))
@@ -241,7 +258,7 @@ class Endpoint(AsyncCloses):
         device: int | str = 0,
         policies: Policies | None = None,
     ) -> Connection:
-        """Connects to a listener's handle, or to a host and port.
+        """Connects to a listener's handle, or to the host and port of an open listener.
 
         `policies` replaces the endpoint's policies for this connection, as in
         {"window": "dctcp"}; a connection with its own path policy also gets its own paths.
@@ -432,7 +449,7 @@ class Endpoint(AsyncCloses):
                 index, target, self._port(port), chosen
             )
         else:
-            if len(target) != HANDLE_BYTES:
+            if len(target) not in (HANDLE_BYTES, OLD_HANDLE_BYTES):
                 text = f"needs a listener's {HANDLE_BYTES} bytes, not {len(target)}"
                 raise InvalidArgumentError(f"host_or_handle: {text}")
             name = "the handle's listener"

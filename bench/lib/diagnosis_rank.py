@@ -34,7 +34,7 @@ class Rank:
     def connect(self, endpoint: Endpoint) -> tuple[Connection, Connection]:
         """The connections from the rank before and to the rank after."""
         after = self.addresses[(self.me + 1) % len(self.addresses)]
-        with endpoint.listen(port=PORT) as listener:
+        with endpoint.listen(port=PORT, open=True) as listener:
             print("listening", flush=True)
             self.ready.wait(PATIENCE_S)  # until all ranks listen
             to = endpoint.connect(after, PORT, timeout_s=PATIENCE_S)

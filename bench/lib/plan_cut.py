@@ -25,7 +25,7 @@ from transport.plan.follow import Follower
 name, far, weights = sys.argv[1:]
 with Endpoint(path_policy="weighted") as endpoint:
     if name == "server":
-        with endpoint.listen(port=7000) as listener:
+        with endpoint.listen(port=7000, open=True) as listener:
             print("ready", flush=True)
             with listener.accept(timeout_s=60) as connection:
                 while connection.recv(1 << 20, timeout_s=60):

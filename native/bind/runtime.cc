@@ -146,15 +146,16 @@ struct BoundRuntime {
     if (status != Status::ok) return py::make_tuple(code(status), error, nullptr);
     return py::make_tuple(code(status), error, std::make_unique<Bound>(held, std::move(made)));
   }
-  py::tuple listen(int device, std::uint16_t port, const std::string& policies) const {
+  py::tuple listen(int device, std::uint16_t port, const std::string& policies, bool open) const {
     return make<BoundListener, message::Listener>([&](message::Runtime& runtime, auto* out, std::string* error) {
-      return runtime.listen(device, port, policies, out, error);
+      return runtime.listen(device, port, open, policies, out, error);
     });
   }
   py::tuple connect_handle(int device, const py::bytes& handle, const std::string& policies) const {
     const auto text = static_cast<std::string>(handle);
     control::Handle native;
-    if (text.size() != sizeof native.bytes) throw py::value_error("handle: needs the 64 bytes of a listener's handle");
+    if (text.size() != control::kHandleBytes && text.size() != control::kOldHandleBytes)
+      throw py::value_error("handle: needs the 80 bytes of a listener's handle, or the 64 of an older weft's");
     std::memcpy(native.bytes, text.data(), text.size());
     return make<BoundDial, message::Dial>([&](message::Runtime& runtime, auto* out, std::string* error) {
       return runtime.connect(device, native, policies, out, error);
@@ -408,7 +409,7 @@ void bind_runtime(py::module_& module) {
           "lend_intake", [](const BoundRuntime& self, int device) { return lend_intake(self.open(), device); },
           "(status, error, intake).", py::arg("device"))
       .def("listen", &BoundRuntime::listen, "(status, error, listener).", py::arg("device"), py::arg("port"),
-           py::arg("policies") = "")
+           py::arg("policies") = "", py::arg("open") = false)
       .def("connect_handle", &BoundRuntime::connect_handle, "(status, error, dial).", py::arg("device"),
            py::arg("handle"), py::arg("policies") = "")
       .def("connect_address", &BoundRuntime::connect_address, "(status, error, dial).", py::arg("device"),

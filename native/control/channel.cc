@@ -43,16 +43,24 @@ int ask_remote(int descriptor, sockaddr* address, socklen_t* length) {
 
 }  // namespace
 
-Channel::Channel(std::uint64_t id, int descriptor, bool dialled, std::int64_t now_ns,
-                 std::unique_ptr<TlsStream> tls) noexcept
+Channel::Channel(std::uint64_t id, int descriptor, std::int64_t now_ns, std::unique_ptr<TlsStream> tls) noexcept
     : id_(id),
       descriptor_(descriptor),
-      dialled_(dialled),
+      dialled_(true),
       since_ns_(now_ns),
-      state_(dialled ? State::connecting : State::greeting),
+      state_(State::connecting),
       tls_(std::move(tls)) {}
 
+Channel::Channel(std::uint64_t id, int descriptor, std::int64_t now_ns, const TlsServer& server) noexcept
+    : id_(id), descriptor_(descriptor), dialled_(false), since_ns_(now_ns), state_(State::greeting), server_(server) {}
+
 Channel::~Channel() { datapath::close_socket(descriptor_); }
+
+KeyName Channel::proof() const noexcept {
+  KeyName name;
+  if (tls_ != nullptr) static_cast<void>(decode(tls_->identity(), &name));
+  return name;
+}
 
 bool Channel::send(const std::string& frame) {
   if (tls_ != nullptr) {
@@ -67,7 +75,7 @@ bool Channel::send(const std::string& frame) {
 // If TLS output cannot be stored, the stream would have a gap, so the socket counts as failed.
 bool Channel::flush() noexcept {
   try {
-    if (tls_ != nullptr) tls_->take_output(&out_);
+    if (tls_ != nullptr && !tls_->unknown_key()) tls_->take_output(&out_);
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -103,18 +111,29 @@ bool Channel::receive() noexcept {
   }
   if (received_bytes_ == 0) first_byte_ = buffer[0];
   received_bytes_ += static_cast<std::size_t>(got);
-  // The first byte shows whether the peer uses TLS; without TLS, its input is read as plaintext.
   try {
-    if (tls_ == nullptr || !begins_tls(first_byte_)) {
-      in_.append(buffer, static_cast<std::size_t>(got));
-    } else {
-      unproved_ = !tls_->on_received(buffer, static_cast<std::size_t>(got), &in_);
-      tls_->take_output(&out_);
-    }
+    ended_ = !take(buffer, static_cast<std::size_t>(got));
   } catch (const std::bad_alloc&) {
     ended_ = true;
   }
   return !ended_;
+}
+
+// Takes input from the socket. Its first byte shows whether the peer uses TLS; without TLS, input is plaintext. Returns
+// false if memory runs out.
+bool Channel::take(const char* data, std::size_t bytes) {
+  if (tls_ == nullptr && server_.context != nullptr && begins_tls(first_byte_)) {
+    tls_ = TlsStream::make_server(*server_.context, server_.keys);
+    if (tls_ == nullptr) return false;
+  }
+  if (tls_ == nullptr || !begins_tls(first_byte_)) {
+    in_.append(data, bytes);
+    return true;
+  }
+  unproved_ = !tls_->on_received(data, bytes, &in_);
+  // A peer whose key is unknown gets a refusal that it can read, instead of OpenSSL's alert.
+  if (!tls_->unknown_key()) tls_->take_output(&out_);
+  return true;
 }
 
 Channel::Read Channel::poll(Frame* out, std::uint16_t* version) {

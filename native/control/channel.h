@@ -7,6 +7,7 @@
 #include <string>
 
 #include "native/control/frames.h"
+#include "native/control/keys.h"
 #include "native/control/tls.h"
 
 namespace weft::control {
@@ -15,9 +16,15 @@ class Channel {
  public:
   // greeting: connected, but the hello frames have not been exchanged. ready: part of a session.
   enum class State : std::uint8_t { connecting, greeting, ready, dead };
-  // plain: the peer does not use TLS, but this end does. sealed: the peer uses TLS, but this end does not. unproved:
-  // the peer does not have the secret.
+  // plain: the peer answers without TLS, but this end uses it. sealed: the peer uses TLS, but this end cannot.
+  // unproved: the peer does not have the key; proof() names it.
   enum class Read : std::uint8_t { frame, nothing, ended, stranger, version, damaged, plain, sealed, unproved };
+
+  // What an accepted socket needs if its peer begins with TLS. context: null if this process cannot use TLS.
+  struct TlsServer {
+    const TlsContext* context = nullptr;
+    TlsKeys* keys = nullptr;
+  };
 
   // The kernel's state of the control socket's TCP connection.
   struct Kernel {
@@ -27,9 +34,10 @@ class Channel {
     std::int64_t rtt_ns = 0;     // minimum round-trip time; 0: unknown
   };
 
-  // Takes ownership of the descriptor. `dialled`: this end connected, so it sends the first hello. `tls`: null if no
-  // secret is set.
-  Channel(std::uint64_t id, int descriptor, bool dialled, std::int64_t now_ns, std::unique_ptr<TlsStream> tls) noexcept;
+  // Both take ownership of the descriptor. A dialled socket sends the first hello; `tls`: null if nothing is to be
+  // proved. An accepted socket uses TLS if its peer does.
+  Channel(std::uint64_t id, int descriptor, std::int64_t now_ns, std::unique_ptr<TlsStream> tls) noexcept;
+  Channel(std::uint64_t id, int descriptor, std::int64_t now_ns, const TlsServer& server) noexcept;
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -48,9 +56,14 @@ class Channel {
     return !timed_out_;
   }  // valid once the socket has ended: by the peer, not by a timeout of the kernel
 
+  // The key that the handshake is about; its guard is `none` without TLS.
+  KeyName proof() const noexcept;
+  // Whether the peer named a key that this end does not have.
+  bool unknown_key() const noexcept { return tls_ != nullptr && tls_->unknown_key(); }
+
   // Queues a frame. Returns false if more output is queued than a peer can be expected to read, or if TLS has failed.
   bool send(const std::string& frame);
-  // Queues a frame without TLS: a refusal to a peer that does not use TLS.
+  // Queues a frame without TLS: a refusal to a peer that does not use TLS, or has no key.
   void send_plain(const std::string& frame) { out_ += frame; }
   bool has_output() const noexcept { return !out_.empty(); }
   // Writes queued output to the socket. Returns false if the socket has failed.
@@ -72,6 +85,7 @@ class Channel {
 
  private:
   bool receive() noexcept;
+  bool take(const char* data, std::size_t bytes);
   std::uint64_t id_;
   int descriptor_;
   bool dialled_;
@@ -79,6 +93,7 @@ class Channel {
   std::int64_t since_ns_;
   State state_;
   std::unique_ptr<TlsStream> tls_;
+  TlsServer server_;
   std::size_t received_bytes_ = 0;
   char first_byte_ = 0;
   std::string in_, out_;

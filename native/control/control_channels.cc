@@ -51,27 +51,14 @@ int begin_connect(const datapath::SocketAddress& to, const datapath::SocketAddre
 
 }  // namespace
 
-// Adds a control socket and watches it. Returns null with errno if OpenSSL is out of memory or the kernel cannot watch
-// the socket; the socket is then closed.
-Channel* ControlPlane::add_channel(int descriptor, bool dialled) {
-  std::unique_ptr<TlsStream> tls;
-  if (tls_ != nullptr) {
-    tls = TlsStream::make(*tls_, dialled);
-    if (tls == nullptr) {
-      datapath::close_socket(descriptor);
-      errno = ENOMEM;
-      return nullptr;
-    }
-  }
+// Watches a new control socket. Returns null with errno if the kernel cannot; the socket is then closed.
+Channel* ControlPlane::watch_channel(std::unique_ptr<Channel> channel) {
+  const int descriptor = channel->descriptor();
   epoll_event event{};
-  event.events = dialled ? EPOLLOUT : EPOLLIN;
+  event.events = channel->dialled() ? EPOLLOUT : EPOLLIN;
   event.data.fd = descriptor;
-  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) != 0) {
-    datapath::close_socket(descriptor);
-    return nullptr;
-  }
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) != 0) return nullptr;
   set_keepalive(descriptor, knobs_->peer_dead_ns);
-  auto channel = std::make_unique<Channel>(next_channel_++, descriptor, dialled, engine::now_ns(), std::move(tls));
   Channel* made = channel.get();
   by_descriptor_[descriptor] = made->id();
   channels_[made->id()] = std::move(channel);
@@ -88,7 +75,16 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
   int descriptor = from.is_v6() == to.is_v6() ? begin_connect(to, &from) : -1;
   if (descriptor < 0 && place == 0) descriptor = begin_connect(to, nullptr);
   if (descriptor < 0 && errno == EMFILE && engine::raise_descriptor_limit()) descriptor = begin_connect(to, &from);
-  Channel* channel = descriptor < 0 ? nullptr : add_channel(descriptor, true);
+  Channel* channel = nullptr;
+  if (descriptor >= 0) {
+    std::unique_ptr<TlsStream> tls = client_for(*session);
+    if (tls != nullptr || session->guard == Guard::none) {
+      channel = watch_channel(std::make_unique<Channel>(next_channel_++, descriptor, engine::now_ns(), std::move(tls)));
+    } else {
+      datapath::close_socket(descriptor);
+      errno = ENOMEM;
+    }
+  }
   if (channel == nullptr) {
     const int problem = errno;
     if (place != 0) return nullptr;  // no error: the peer sends no data to this interface's address

@@ -1,6 +1,6 @@
 // Handles the frames received on control sockets. A handler that returns false makes the caller drop the control
-// socket. No other frame is processed before the hello; if a secret is set, nothing is processed before the peer has
-// proved that it has the secret.
+// socket. No other frame is processed before the hello; if the peer begins with TLS, nothing is processed before it has
+// proved that it has the key.
 #include <algorithm>
 
 #include "native/control/control_plane.h"
@@ -17,6 +17,13 @@ constexpr std::int64_t kProofNs = 1'000'000'000;
 constexpr std::uint32_t kAgeMsMax = 1000;  // an engine whose last iteration is older than this is starved of CPU
 constexpr char kOneSecret[] = "only one of the two ends has WEFT_SECRET_FILE set";
 constexpr char kOtherSecret[] = "the secrets in WEFT_SECRET_FILE differ";
+constexpr char kOtherKey[] =
+    "it does not accept the handle's key: is the handle whole, and WEFT_SECRET_FILE the same at both ends?";
+constexpr char kPlainAnswer[] = "it does not know the handle's key: it is another process, or an older weft";
+constexpr char kHandlesOnly[] =
+    "it accepts only peers that have a handle of one of its listeners; to be dialled by host and port, it must call "
+    "listen(open=True)";
+constexpr char kGone[] = "the requested process is gone; another process listens at its address";
 
 std::string version_text(std::uint16_t theirs) {
   return "the peer uses version " + std::to_string(theirs) + " of the control protocol, this process version " +
@@ -93,22 +100,13 @@ bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& fr
       drop_channel(channel, "a damaged control frame", Status::would_block);
       return false;
     case Channel::Read::plain:
-    case Channel::Read::sealed: {
-      // The refusal is sent in plaintext, which both ends understand.
-      stranger(*channel,
-               tls_ != nullptr ? "has no secret, but this end has one" : "has a secret, but this end has none");
-      Refuse refusal;
-      refusal.status = static_cast<std::uint32_t>(Status::authentication_failed);
-      refusal.text = kOneSecret;
-      if (!channel->dialled()) channel->send_plain(encode(refusal));
-      static_cast<void>(channel->flush());
-      drop_channel(channel, kOneSecret, Status::authentication_failed);
+      on_plain_answer(channel, frame);
       return false;
-    }
+    case Channel::Read::sealed:
+      turn_down(channel, Status::authentication_failed, tls_ == nullptr ? tls_problem_ : kOneSecret);
+      return false;
     case Channel::Read::unproved:
-      stranger(*channel, "does not hold the same secret");
-      static_cast<void>(channel->flush());
-      drop_channel(channel, kOtherSecret, ready ? Status::would_block : Status::authentication_failed);
+      on_unproved(channel);
       return false;
     case Channel::Read::ended:
       drop_channel(channel, ready ? "the control socket was closed" : "the peer closed during the handshake",
@@ -116,6 +114,46 @@ bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& fr
       return false;
   }
   return false;
+}
+
+// Refuses a peer that is not allowed to say hello, in plaintext, which both ends understand, and drops its socket.
+void ControlPlane::turn_down(Channel* channel, Status status, const std::string& text) {
+  stranger(*channel, "was refused: " + text);
+  Refuse refusal;
+  refusal.status = static_cast<std::uint32_t>(status);
+  refusal.text = text;
+  if (!channel->dialled()) channel->send_plain(encode(refusal));
+  static_cast<void>(channel->flush());
+  drop_channel(channel, text, status);
+}
+
+// The TLS handshake failed, or the stream was damaged afterwards.
+void ControlPlane::on_unproved(Channel* channel) {
+  const KeyName proof = channel->proof();
+  if (!channel->dialled() && channel->unknown_key()) {
+    const bool secret = proof.guard == Guard::secret;
+    if (secret && secret_.empty()) return turn_down(channel, Status::authentication_failed, kOneSecret);
+    return turn_down(channel, secret ? Status::authentication_failed : Status::refused, secret ? kHandlesOnly : kGone);
+  }
+  const bool ready = channel->state() == Channel::State::ready;
+  const char* const why = proof.guard == Guard::key ? kOtherKey : kOtherSecret;
+  stranger(*channel, proof.guard == Guard::key ? "has another key or another secret" : "does not hold the same secret");
+  static_cast<void>(channel->flush());
+  drop_channel(channel, why, ready ? Status::would_block : Status::authentication_failed);
+}
+
+// The dialled process answers without TLS. Its refusal is reported, although anybody on the way could have sent it:
+// they could end the attempt in any case.
+void ControlPlane::on_plain_answer(Channel* channel, const Frame& frame) {
+  const bool key = channel->proof().guard == Guard::key;
+  std::string why = key ? kPlainAnswer : kOneSecret;
+  Refuse refusal;
+  Status status = Status::authentication_failed;
+  if (frame.type == FrameType::refuse && decode(frame.body, &refusal)) {
+    why = channel->peer_address + " refused: " + engine::printable(refusal.text, kRefusalTextMax);
+    if (static_cast<Status>(refusal.status) == Status::refused) status = Status::refused;
+  }
+  drop_channel(channel, why, status);
 }
 
 bool ControlPlane::on_frame(Channel* channel, const Frame& frame) {
@@ -164,7 +202,7 @@ Hello ControlPlane::hello_of(const Session& session, const Channel& channel) {
 // If a secret is set, both ends must see the same two addresses on the control socket. This stops a relay that forwards
 // a handshake to another holder of the secret, or back to its sender, because the relay has its own addresses.
 bool ControlPlane::fits_socket(const Channel& channel, const Hello& theirs) const noexcept {
-  return tls_ == nullptr || (same_end(theirs.from, channel.remote()) && same_end(theirs.to, channel.local()));
+  return secret_.empty() || (same_end(theirs.from, channel.remote()) && same_end(theirs.to, channel.local()));
 }
 
 // Returns the session that a hello belongs to: an existing one, or a new one. Null if the hello is refused.
@@ -173,7 +211,8 @@ Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::s
     const bool named = theirs.joined != 0 && session->token == theirs.joined && session->greeted;
     // The peer made several connection attempts in parallel; a slower one belongs to the same session.
     const bool twin = theirs.joined == 0 && !session->dialled && session->node == theirs.node;
-    if ((named || twin) && session->remote_token == theirs.session) return session.get();
+    const bool proved = has_proved(*channel, *session);
+    if ((named || twin) && proved && session->remote_token == theirs.session) return session.get();
   }
   if (theirs.joined != 0) {
     *error = "the session that the hello names has ended; connect again";
@@ -187,6 +226,7 @@ Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::s
   Session* session = add_session(false);
   session->remote_token = theirs.session;
   session->node = theirs.node;
+  session->guard = channel->proof().guard;
   session->device = channel->device;
   session->remote_device = theirs.device;
   session->remote_engines = theirs.engines;
@@ -195,7 +235,7 @@ Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::s
   session->greeted = true;
   // Without a secret, dial only the address that the peer's own socket comes from; otherwise it could make us dial a
   // third party.
-  if (tls_ != nullptr || same_host(theirs.control, channel->remote())) session->control = theirs.control;
+  if (!secret_.empty() || same_host(theirs.control, channel->remote())) session->control = theirs.control;
   return session;
 }
 
@@ -213,7 +253,11 @@ bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
     return false;
   }
   if (theirs.target_node != 0 && theirs.target_node != node_) {
-    refuse(channel, 0, Status::refused, "the requested process is gone; another process listens at its address");
+    refuse(channel, 0, Status::refused, kGone);
+    return false;
+  }
+  if (!admits(*channel, theirs)) {
+    turn_down(channel, Status::authentication_failed, secret_.empty() ? kHandlesOnly : kOneSecret);
     return false;
   }
   if (!fits_socket(*channel, theirs)) {
@@ -263,7 +307,7 @@ bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
       session->control.v6.sin6_scope_id = session->target.v6.sin6_scope_id;
   }
   const bool proves = channel->proves;
-  if (first && tls_ == nullptr) prove_addresses(session, theirs);  // send_opens() waits for these proofs
+  if (first && secret_.empty()) prove_addresses(session, theirs);  // send_opens() waits for these proofs
   join(session, channel);
   if (proves) {
     drop_channel(channel, "the address is proved", Status::would_block);

@@ -21,6 +21,8 @@ constexpr std::size_t kPeersMax = 1024, kUnclaimedMax = 4096;
 }  // namespace
 
 void ControlPlane::start_dial(const std::shared_ptr<DialState>& dial) {
+  if (is_set(dial->key) && tls_ == nullptr)
+    return finish_dial(dial, Status::system_error, "the handle's key cannot be proved: " + tls_problem_);
   Session* session = dialled_session(*dial);
   PendingDial& pending = dials_[dial->id];
   pending.state = dial;
@@ -149,7 +151,7 @@ void ControlPlane::say_again(Session* session) {
 // states is replaced by one of those, so that no data reaches a third party; paths to a replaced address stay silent.
 // With a secret, the stated addresses are trusted. Queue pairs use the datapath's own text instead of addresses.
 void ControlPlane::keep_proved(const Session& session, Open* open) {
-  if (tls_ != nullptr || session.proved.empty()) return;
+  if (!secret_.empty() || session.proved.empty()) return;
   if (!datapath_->entry->routed) return;
   for (datapath::SocketAddress& address : open->addresses) {
     const bool proved = std::any_of(session.proved.begin(), session.proved.end(),
@@ -205,7 +207,8 @@ Status ControlPlane::check_limits(const Session& session, const ListenerState& l
 Status ControlPlane::accept_open(Session* session, const Open& open, PendingAccept* accept, std::string* error) {
   accept->listener = listener_for(*session, open.listener);
   if (accept->listener == nullptr) {
-    *error = "there is no listener with the requested id or port";
+    *error = session->guard == Guard::key ? "there is no listener with the requested id"
+                                          : "there is no open listener with the requested id or port";
     return Status::refused;
   }
   const ListenerState& listener = *accept->listener;

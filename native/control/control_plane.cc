@@ -12,8 +12,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 
 #include "native/engine/clock.h"
 #include "native/engine/exceptions.h"
@@ -53,7 +51,7 @@ ControlPlane::ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_p
       datapath_(datapath),
       devices_(&datapath->found.devices),
       notifier_(notifier),
-      helped_(trace == nullptr && knobs->secret_file.empty()),
+      helped_(trace == nullptr),
       wait_(knobs->spin_ns),
       setup_(knobs, engines, datapath, page, std::move(trace)),
       node_(random_token()),
@@ -70,19 +68,7 @@ ControlPlane::~ControlPlane() {
 }
 
 Status ControlPlane::start(std::string* error) {
-  if (!knobs_->secret_file.empty()) {
-    std::ifstream file(knobs_->secret_file, std::ios::binary);
-    std::stringstream content;
-    content << file.rdbuf();
-    std::string secret = content.str();
-    while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
-    if (!file || secret.empty()) {
-      *error = "WEFT_SECRET_FILE=" + knobs_->secret_file + " cannot be read or is empty";
-      return Status::invalid_argument;
-    }
-    tls_ = TlsContext::make(secret, error);
-    if (tls_ == nullptr) return Status::system_error;
-  }
+  if (const Status status = load_keys(error); status != Status::ok) return status;
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (epoll_ < 0 || doorbell_ < 0) {

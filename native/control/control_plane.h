@@ -18,6 +18,7 @@
 #include "native/control/control_state.h"
 #include "native/control/flow_setup.h"
 #include "native/control/input_wait.h"
+#include "native/control/keys.h"
 #include "native/control/loop_share.h"
 #include "native/control/process_log.h"
 #include "native/control/session.h"
@@ -25,7 +26,7 @@
 
 namespace weft::control {
 
-class ControlPlane final : private engine::PeerWatch {
+class ControlPlane final : private engine::PeerWatch, private TlsKeys {
  public:
   ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_ptr<engine::Engine>>* engines,
                const engine::DatapathChoice* datapath, engine::Notifier* notifier, engine::TelemetryPage* page,
@@ -36,11 +37,12 @@ class ControlPlane final : private engine::PeerWatch {
   void stop() noexcept;
 
   // Called by callers' threads:
-  Status listen(std::uint32_t device, std::uint16_t port, const engine::PolicySet& policies,
+  // `open`: also accepts dials that do not prove the handle's key.
+  Status listen(std::uint32_t device, std::uint16_t port, bool open, const engine::PolicySet& policies,
                 std::shared_ptr<ListenerState>* out, std::string* error);
   void close_listener(const std::shared_ptr<ListenerState>& listener) noexcept;
-  // Returns the listener's own port. The first call opens that port; until then the listener has none, because its
-  // handle names the port that all listeners of the device share. 0: the port cannot be opened.
+  // Returns the port that the listener's handle names, which all listeners of the device share, or the own port of an
+  // open listener: the first call opens it. 0: it cannot be opened.
   std::uint16_t own_port(const std::shared_ptr<ListenerState>& listener) noexcept;
   // The error of a failed accept in the last `within_ns`; ok if none failed, or if an accept has succeeded since.
   Status accept_trouble(std::int64_t within_ns, std::string* text);
@@ -107,7 +109,7 @@ class ControlPlane final : private engine::PeerWatch {
   void close_sockets() noexcept;
 
   // Defined in control_channels.cc:
-  Channel* add_channel(int descriptor, bool dialled);
+  Channel* watch_channel(std::unique_ptr<Channel> channel);
   Channel* dial_channel(Session* session, const datapath::SocketAddress& to, std::size_t place);
   void need_channel(Session* session, std::int64_t now_ns);
   void on_connected(Channel* channel);
@@ -133,7 +135,19 @@ class ControlPlane final : private engine::PeerWatch {
   bool fits_socket(const Channel& channel, const Hello& theirs) const noexcept;
   Session* session_for(Channel* channel, const Hello& theirs, std::string* error);
   void refuse(Channel* channel, std::uint64_t dial, Status status, const std::string& text);
+  void turn_down(Channel* channel, Status status, const std::string& text);
+  void on_unproved(Channel* channel);
+  void on_plain_answer(Channel* channel, const Frame& frame);
   void stranger(const Channel& channel, const std::string& what);
+
+  // Defined in control_keys.cc:
+  Status load_keys(std::string* error);
+  bool find(const std::string& identity, Digest* key) override;
+  KeyName name_for(const Session& session) const noexcept;
+  std::unique_ptr<TlsStream> client_for(const Session& session);
+  bool has_proved(const Channel& channel, const Session& session) const noexcept;
+  bool admits(const Channel& channel, const Hello& theirs) const noexcept;
+  bool is_authenticated(const Session& session) const noexcept;
 
   // Defined in control_opens.cc:
   void start_dial(const std::shared_ptr<DialState>& dial);
@@ -177,12 +191,13 @@ class ControlPlane final : private engine::PeerWatch {
   const engine::DatapathChoice* datapath_;
   const std::vector<datapath::DeviceState>* devices_;  // the devices of `datapath_`
   engine::Notifier* notifier_;
-  // Whether callers may run the loop. Not with a trace, which has a ring for each thread, and not with a secret, as the
-  // errors of OpenSSL belong to a thread, which may use it itself.
-  const bool helped_;
+  const bool helped_;  // whether callers may run the loop: not with a trace, which has a ring for each thread
   InputWait wait_;
   FlowSetup setup_;
-  std::unique_ptr<TlsContext> tls_;  // null if no secret is set
+  std::unique_ptr<TlsContext> tls_;  // null if this process cannot use TLS, for the reason `tls_problem_`
+  std::string tls_problem_;
+  std::string secret_;  // empty if none is set
+  const HandleKey key_ = random_key();
   std::uint64_t node_ = 0;
   int epoll_ = -1, doorbell_ = -1;
   std::atomic<bool> stopping_{false};
@@ -199,6 +214,7 @@ class ControlPlane final : private engine::PeerWatch {
   std::mutex mutex_;        // guards the next five members, which callers' threads use too
   AcceptGate accept_gate_;  // callers' threads call only AcceptGate::problem()
   std::map<std::uint64_t, std::shared_ptr<ListenerState>> listeners_;
+  std::atomic<int> open_listeners_{0};      // number of open ones; written with the mutex locked
   std::map<int, std::uint32_t> listening_;  // listening socket -> device
   std::vector<std::shared_ptr<DialState>> new_dials_;
   std::map<std::uint32_t, int> device_sockets_;

@@ -59,7 +59,7 @@ Session* ControlPlane::add_session(bool dialled) {
                                    [&, of = id](const auto& each) { return each.first.first == of; });
     if (oldest == nullptr && !opens && made->busy_ns - session->busy_ns >= kOpensSoonNs) oldest = session.get();
   }
-  if (!dialled && tls_ == nullptr && unconfirmed >= kUnusedSessionsMax && oldest != nullptr)
+  if (!dialled && secret_.empty() && unconfirmed >= kUnusedSessionsMax && oldest != nullptr)
     end_session(oldest, Status::refused, "too many sessions without a connection", true);
   Session* session = made.get();
   sessions_[session->id] = std::move(made);
@@ -67,15 +67,18 @@ Session* ControlPlane::add_session(bool dialled) {
 }
 
 // A handle names one process; a dial by address may reach any process at that address. So a dial by handle and a dial
-// by address do not share a session.
+// by address do not share a session, nor do handles with different keys, one of which is damaged or forged.
 Session* ControlPlane::dialled_session(const DialState& dial) {
   const std::string target = target_of(dial.to);
-  const std::string key = std::to_string(dial.device) + ' ' + target + ' ' + std::to_string(dial.node);
+  const std::string key = std::to_string(dial.device) + ' ' + target + ' ' + std::to_string(dial.node) + ' ' +
+                          std::string(dial.key.begin(), dial.key.end());
   const auto place = by_key_.find(key);
   if (place != by_key_.end()) return find_session(place->second);
   Session* session = add_session(true);
   session->device = dial.device;
   session->node = dial.node;
+  session->guard = is_set(dial.key) ? Guard::key : secret_.empty() ? Guard::none : Guard::secret;
+  session->handle_key = dial.key;
   session->target = dial.to;
   session->key = key;
   session->name = target;

@@ -103,11 +103,17 @@ std::uint16_t port_of(int descriptor) {
 
 }  // namespace
 
-Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, const engine::PolicySet& policies,
+Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, bool open, const engine::PolicySet& policies,
                             std::shared_ptr<ListenerState>* out, std::string* error) {
+  if (!open && tls_ == nullptr) {
+    *error = "a listener that only holders of its handle may dial needs TLS. " + tls_problem_ +
+             ", or let everybody dial it: listen(open=True)";
+    return Status::system_error;
+  }
   auto made = std::make_shared<ListenerState>();
   made->id = random_token();
   made->device = device;
+  made->open = open;
   made->policies = policies;
   datapath::SocketAddress address = (*devices_)[device].places[0].address;
   const std::lock_guard<std::mutex> lock(mutex_);
@@ -127,8 +133,15 @@ Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, const engi
     address.set_port(made->port);
   }
   if (status != Status::ok) return status;
-  write_handle({node_, made->id, device, address}, &made->handle);
+  made->handle_port = address.port();
+  if (open && secret_.empty()) {
+    engine::log(engine::LogLevel::info, "listening openly on " + target_of(address) +
+                                            ": any process that reaches this host may connect, as neither a handle's "
+                                            "key nor WEFT_SECRET_FILE is asked for");
+  }
+  write_handle({node_, made->id, device, address, tls_ == nullptr ? HandleKey() : key_}, &made->handle);
   listeners_[made->id] = made;
+  open_listeners_ += open ? 1 : 0;
   *out = std::move(made);
   return Status::ok;
 }
@@ -157,6 +170,7 @@ std::uint16_t ControlPlane::own_port(const std::shared_ptr<ListenerState>& liste
   try {
     std::string error;
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (!listener->open) return listener->handle_port;
     if (listener->port == 0 && open_port(listener.get(), 0, &error) != Status::ok)
       engine::log(engine::LogLevel::warn, error);
     return listener->port;
@@ -165,15 +179,17 @@ std::uint16_t ControlPlane::own_port(const std::shared_ptr<ListenerState>& liste
   }
 }
 
-// Finds a listener by its id; if the id is 0, by the port on which the session was accepted.
+// Finds a listener by its id; if the id is 0, an open one by the port on which the session was accepted. A peer that
+// has not proved the key of this process's handles reaches open listeners only.
 std::shared_ptr<ListenerState> ControlPlane::listener_for(const Session& session, std::uint64_t id) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (id != 0) {
     const auto place = listeners_.find(id);
-    return place == listeners_.end() ? nullptr : place->second;
+    const bool allowed = place != listeners_.end() && (session.guard == Guard::key || place->second->open);
+    return allowed ? place->second : nullptr;
   }
   for (const auto& [known, listener] : listeners_) {
-    if (listener->port == session.local_port) return listener;
+    if (listener->port == session.local_port && listener->open) return listener;
   }
   return nullptr;
 }
@@ -200,7 +216,7 @@ void ControlPlane::close_sockets() noexcept {
 void ControlPlane::close_listener(const std::shared_ptr<ListenerState>& listener) noexcept {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    listeners_.erase(listener->id);
+    if (listeners_.erase(listener->id) != 0 && listener->open) --open_listeners_;
     if (listener->descriptor >= 0) {
       listening_.erase(listener->descriptor);
       datapath::close_socket(listener->descriptor);  // the kernel also removes it from the epoll instance
@@ -269,7 +285,8 @@ bool ControlPlane::accept_one(int listening, std::uint32_t device) {
 
 Channel* ControlPlane::add_accepted(int descriptor, int listening, std::uint32_t device,
                                     const datapath::SocketAddress& from) {
-  Channel* channel = add_channel(descriptor, false);
+  const Channel::TlsServer server{tls_.get(), this};
+  Channel* channel = watch_channel(std::make_unique<Channel>(next_channel_++, descriptor, engine::now_ns(), server));
   if (channel == nullptr) return nullptr;
   channel->device = device;
   channel->local_port = port_of(listening);

@@ -30,7 +30,9 @@ struct ListenerState {
   std::uint64_t id = 0;
   std::uint32_t device = 0;
   std::uint16_t port = 0;  // the listener's own port; 0: none yet
-  int descriptor = -1;     // the listener's own socket; -1: it shares the device's socket
+  std::uint16_t handle_port = 0;
+  int descriptor = -1;  // the listener's own socket; -1: it shares the device's socket
+  bool open = false;    // accepts dials by host and port, whose process has not proved the handle's key
   Handle handle;
   engine::PolicySet policies;  // policies of the listener's connections, instead of the default ones
   std::mutex mutex;
@@ -45,6 +47,7 @@ struct DialState {
   std::uint64_t node = 0;      // the process to reach; 0: any process at the address `to`
   std::uint64_t listener = 0;  // the listener to reach; 0: the listener on the port of `to`
   datapath::SocketAddress to;
+  HandleKey key{};  // of the handle; all zero: the dial has none
   engine::PolicySet policies;
   std::int64_t deadline_ns = 0;
   mutable std::mutex mutex;

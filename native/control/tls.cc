@@ -1,7 +1,8 @@
 // TLS on byte buffers by OpenSSL. The prototypes below are OpenSSL's stable interface since 1.1.1, so its headers are
 // not needed to build. Only external pre-shared keys with an ephemeral Diffie-Hellman exchange (RFC 8446, section 2.2)
 // are offered and accepted: no certificates and no other TLS version. A key used in both roles allows a reflection
-// attack (Drucker and Gueron, "Selfie"), so the hello frames name both ends, and the control plane checks them.
+// attack (Drucker and Gueron, "Selfie"): keys of handles differ by direction, and with a secret the hello frames name
+// both ends, and the control plane checks them.
 #include "native/control/tls.h"
 
 #include <dlfcn.h>
@@ -34,9 +35,8 @@ using FindSession = int(void* ssl, const unsigned char* identity, std::size_t id
   X(SSL_CTX_set_verify, void, (void*, int, void*))                                \
   X(SSL_CTX_set_psk_use_session_callback, void, (void*, UseSession*))             \
   X(SSL_CTX_set_psk_find_session_callback, void, (void*, FindSession*))           \
-  X(SSL_CTX_set_ex_data, int, (void*, int, void*))                                \
-  X(SSL_CTX_get_ex_data, void*, (const void*, int))                               \
-  X(SSL_get_SSL_CTX, void*, (const void*))                                        \
+  X(SSL_set_ex_data, int, (void*, int, void*))                                    \
+  X(SSL_get_ex_data, void*, (const void*, int))                                   \
   X(SSL_new, void*, (void*))                                                      \
   X(SSL_free, void, (void*))                                                      \
   X(SSL_set_bio, void, (void*, void*, void*))                                     \
@@ -58,6 +58,7 @@ using FindSession = int(void* ssl, const unsigned char* identity, std::size_t id
   X(BIO_read, int, (void*, void*, int))                                           \
   X(BIO_write, int, (void*, const void*, int))                                    \
   X(BIO_free, int, (void*))                                                       \
+  X(OPENSSL_init_ssl, int, (std::uint64_t, const void*))                          \
   X(ERR_clear_error, void, (void))
 
 struct OpenSsl {
@@ -71,11 +72,12 @@ namespace {
 constexpr int kTls13 = 0x0304;
 constexpr int kSetMinVersion = 123, kSetMaxVersion = 124;  // command numbers of SSL_CTX_ctrl
 constexpr int kVerifyPeer = 1;
+constexpr int kSetMode = 33;
+constexpr long kReleaseBuffers = 0x10;  // an idle stream keeps no 16 KB buffers
+constexpr std::uint64_t kNoAtExit = 0x80000;
 constexpr int kWantRead = 2;
 constexpr char kCipherSuite[] = "TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kCipherId[2] = {0x13, 0x01};  // code of kCipherSuite (RFC 8446, appendix B.4)
-constexpr char kIdentity[] = "weft control";
-constexpr char kKeyLabel[] = "weft control key, TLS 1.3, version 3";
 
 const OpenSsl* load(std::string* error) {
   static const OpenSsl* const loaded = []() -> const OpenSsl* {
@@ -89,60 +91,44 @@ const OpenSsl* load(std::string* error) {
   whole = whole && made->name != nullptr;
       WEFT_OPENSSL_TABLE(WEFT_OPENSSL_FIND)
 #undef WEFT_OPENSSL_FIND
-      if (whole) return made;
+      // OpenSSL's exit handler would free what the control thread may still use while the process ends.
+      if (whole && made->OPENSSL_init_ssl(kNoAtExit, nullptr) == 1) return made;
       delete made;
     }
     return nullptr;
   }();
   if (loaded == nullptr)
-    *error = "WEFT_SECRET_FILE needs OpenSSL 1.1.1 or newer (libssl.so.3 or libssl.so.1.1): install it";
+    *error = "OpenSSL 1.1.1 or newer is needed (libssl.so.3 or libssl.so.1.1), and this host has none: install it";
   return loaded;
 }
 
-// Returns the pre-shared key of an SSL object. It is stored in the object's SSL context, because OpenSSL's callbacks
-// have no user pointer.
-Digest* key_of(const OpenSsl* library, void* ssl) {
-  return static_cast<Digest*>(library->SSL_CTX_get_ex_data(library->SSL_get_SSL_CTX(ssl), 0));
-}
-
-void* make_session(const OpenSsl* library, void* ssl) {
-  const Digest* key = key_of(library, ssl);
-  void* session = library->SSL_SESSION_new();
-  if (session == nullptr || key == nullptr) return nullptr;
-  const void* cipher = library->SSL_CIPHER_find(ssl, kCipherId);
-  if (cipher != nullptr && library->SSL_SESSION_set1_master_key(session, key->data(), key->size()) == 1 &&
-      library->SSL_SESSION_set_cipher(session, cipher) == 1 &&
-      library->SSL_SESSION_set_protocol_version(session, kTls13) == 1) {
-    return session;
-  }
-  library->SSL_SESSION_free(session);
-  return nullptr;
+// An SSL object's application data is its stream.
+TlsStream* stream_of(const OpenSsl* library, void* ssl) {
+  return static_cast<TlsStream*>(library->SSL_get_ex_data(ssl, 0));
 }
 
 extern "C" int use_session(void* ssl, const void*, const unsigned char** identity, std::size_t* identity_bytes,
                            void** session) {
   std::string unused;
-  *session = make_session(load(&unused), ssl);
-  *identity = reinterpret_cast<const unsigned char*>(kIdentity);
-  *identity_bytes = sizeof kIdentity - 1;
+  *session = stream_of(load(&unused), ssl)->offered_session(identity, identity_bytes);
   return *session != nullptr ? 1 : 0;
 }
 
+// Without a session the handshake fails, because there is no certificate.
 extern "C" int find_session(void* ssl, const unsigned char* identity, std::size_t identity_bytes, void** session) {
   std::string unused;
-  *session = nullptr;
-  if (identity_bytes != sizeof kIdentity - 1 || std::memcmp(identity, kIdentity, identity_bytes) != 0) return 1;
-  *session = make_session(load(&unused), ssl);
-  return *session != nullptr ? 1 : 0;
+  *session = stream_of(load(&unused), ssl)->found_session(identity, identity_bytes);
+  return 1;
 }
 
-void* make_context(const OpenSsl* library, bool client, Digest* key) {
+void* make_context(const OpenSsl* library, bool client) {
   void* context = library->SSL_CTX_new(library->TLS_method());
   if (context == nullptr) return nullptr;
   if (library->SSL_CTX_ctrl(context, kSetMinVersion, kTls13, nullptr) == 1 &&
       library->SSL_CTX_ctrl(context, kSetMaxVersion, kTls13, nullptr) == 1 &&
       library->SSL_CTX_set_ciphersuites(context, kCipherSuite) == 1 &&
-      library->SSL_CTX_set_num_tickets(context, 0) == 1 && library->SSL_CTX_set_ex_data(context, 0, key) == 1) {
+      library->SSL_CTX_set_num_tickets(context, 0) == 1) {
+    library->SSL_CTX_ctrl(context, kSetMode, kReleaseBuffers, nullptr);
     // Rejects every certificate, because no certificate authority is configured. A listener has no certificate and
     // requests none.
     if (client) library->SSL_CTX_set_verify(context, kVerifyPeer, nullptr);
@@ -154,38 +140,66 @@ void* make_context(const OpenSsl* library, bool client, Digest* key) {
   return nullptr;
 }
 
+// Empties the calling thread's queue of OpenSSL's errors, which SSL_get_error() looks at, at both ends of a scope. The
+// thread may be the caller's, which may use OpenSSL itself.
+class NoErrors {
+ public:
+  explicit NoErrors(const OpenSsl* library) : library_(library) { library_->ERR_clear_error(); }
+  ~NoErrors() { library_->ERR_clear_error(); }
+  NoErrors(const NoErrors&) = delete;
+  NoErrors& operator=(const NoErrors&) = delete;
+
+ private:
+  const OpenSsl* library_;
+};
+
 }  // namespace
 
-std::unique_ptr<TlsContext> TlsContext::make(const std::string& secret, std::string* error) {
+std::unique_ptr<TlsContext> TlsContext::make(std::string* error) {
   const OpenSsl* library = load(error);
   if (library == nullptr) return nullptr;
+  const NoErrors errors(library);
   std::unique_ptr<TlsContext> made(new TlsContext(library));
   for (void** context : {&made->client_, &made->server_}) {
-    auto key = std::make_unique<Digest>(hmac_sha256(secret, kKeyLabel));
-    *context = make_context(library, context == &made->client_, key.get());
+    *context = make_context(library, context == &made->client_);
     if (*context == nullptr) {
       *error = "OpenSSL refuses TLS 1.3 with a pre-shared key: is it forbidden by this host's crypto policy?";
       return nullptr;
     }
-    static_cast<void>(key.release());  // the SSL context owns the key from now on
   }
   return made;
 }
 
 TlsContext::~TlsContext() {
   for (void* context : {client_, server_}) {
-    if (context == nullptr) continue;
-    auto* key = static_cast<Digest*>(library_->SSL_CTX_get_ex_data(context, 0));
-    library_->SSL_CTX_free(context);
-    delete key;
+    if (context != nullptr) library_->SSL_CTX_free(context);
   }
 }
 
-std::unique_ptr<TlsStream> TlsStream::make(const TlsContext& context, bool client) {
-  const OpenSsl* library = context.library_;
-  std::unique_ptr<TlsStream> made(new TlsStream(library));
-  made->ssl_ = library->SSL_new(client ? context.client_ : context.server_);
-  if (made->ssl_ == nullptr) return nullptr;
+std::unique_ptr<TlsStream> TlsStream::make_client(const TlsContext& context, std::string identity, const Digest& key) {
+  const NoErrors errors(context.library_);
+  std::unique_ptr<TlsStream> made(new TlsStream(context.library_, nullptr));
+  made->identity_ = std::move(identity);
+  made->key_ = key;
+  made = start(std::move(made), context.client_);
+  if (made == nullptr) return nullptr;
+  made->library_->SSL_set_connect_state(made->ssl_);
+  static_cast<void>(made->advance());
+  return made;
+}
+
+std::unique_ptr<TlsStream> TlsStream::make_server(const TlsContext& context, TlsKeys* keys) {
+  const NoErrors errors(context.library_);
+  std::unique_ptr<TlsStream> made(new TlsStream(context.library_, keys));
+  made = start(std::move(made), context.server_);
+  if (made != nullptr) made->library_->SSL_set_accept_state(made->ssl_);
+  return made;
+}
+
+std::unique_ptr<TlsStream> TlsStream::start(std::unique_ptr<TlsStream> made, void* context) {
+  const OpenSsl* library = made->library_;
+  made->ssl_ = library->SSL_new(context);
+  if (made->ssl_ == nullptr || library->SSL_set_ex_data(made->ssl_, 0, made.get()) != 1) return nullptr;
   made->in_ = library->BIO_new(library->BIO_s_mem());
   made->out_ = library->BIO_new(library->BIO_s_mem());
   if (made->in_ == nullptr || made->out_ == nullptr) {
@@ -194,12 +208,6 @@ std::unique_ptr<TlsStream> TlsStream::make(const TlsContext& context, bool clien
     return nullptr;
   }
   library->SSL_set_bio(made->ssl_, made->in_, made->out_);
-  if (client) {
-    library->SSL_set_connect_state(made->ssl_);
-    static_cast<void>(made->advance());
-  } else {
-    library->SSL_set_accept_state(made->ssl_);
-  }
   return made;
 }
 
@@ -207,10 +215,39 @@ TlsStream::~TlsStream() {
   if (ssl_ != nullptr) library_->SSL_free(ssl_);
 }
 
+void* TlsStream::session_with(const Digest& key) noexcept {
+  void* session = library_->SSL_SESSION_new();
+  if (session == nullptr) return nullptr;
+  const void* cipher = library_->SSL_CIPHER_find(ssl_, kCipherId);
+  if (cipher != nullptr && library_->SSL_SESSION_set1_master_key(session, key.data(), key.size()) == 1 &&
+      library_->SSL_SESSION_set_cipher(session, cipher) == 1 &&
+      library_->SSL_SESSION_set_protocol_version(session, kTls13) == 1) {
+    return session;
+  }
+  library_->SSL_SESSION_free(session);
+  return nullptr;
+}
+
+void* TlsStream::offered_session(const unsigned char** identity, std::size_t* identity_bytes) noexcept {
+  *identity = reinterpret_cast<const unsigned char*>(identity_.data());
+  *identity_bytes = identity_.size();
+  return session_with(key_);
+}
+
+void* TlsStream::found_session(const unsigned char* identity, std::size_t identity_bytes) noexcept {
+  try {
+    identity_.assign(reinterpret_cast<const char*>(identity), identity_bytes);
+    Digest key;
+    unknown_key_ = !keys_->find(identity_, &key);
+    return unknown_key_ ? nullptr : session_with(key);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 bool TlsStream::advance() {
   if (failed_) return false;
   if (established_) return true;
-  library_->ERR_clear_error();
   const int result = library_->SSL_do_handshake(ssl_);
   if (result == 1) {
     // OpenSSL reports a handshake with a pre-shared key as resumed. Any other handshake would not prove that the peer
@@ -225,7 +262,6 @@ bool TlsStream::advance() {
 
 bool TlsStream::flush() {
   while (!waiting_.empty()) {
-    library_->ERR_clear_error();
     const int wrote = library_->SSL_write(ssl_, waiting_.data(), static_cast<int>(waiting_.size()));
     if (wrote <= 0) {
       failed_ = true;
@@ -238,6 +274,7 @@ bool TlsStream::flush() {
 
 bool TlsStream::on_received(const char* data, std::size_t bytes, std::string* plain) {
   if (failed_) return false;
+  const NoErrors errors(library_);
   while (bytes != 0) {
     const int took = library_->BIO_write(in_, data, static_cast<int>(bytes));
     if (took <= 0) {
@@ -250,7 +287,6 @@ bool TlsStream::on_received(const char* data, std::size_t bytes, std::string* pl
   if (!advance()) return false;
   char buffer[16384];
   while (established_) {
-    library_->ERR_clear_error();
     const int got = library_->SSL_read(ssl_, buffer, sizeof buffer);
     if (got > 0) {
       plain->append(buffer, static_cast<std::size_t>(got));
@@ -264,6 +300,7 @@ bool TlsStream::on_received(const char* data, std::size_t bytes, std::string* pl
 
 bool TlsStream::send(const std::string& plain) {
   if (failed_) return false;
+  const NoErrors errors(library_);
   waiting_ += plain;
   return !established_ || flush();
 }

@@ -177,7 +177,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   Status start(std::string* error);
 
   const std::vector<datapath::Device>& devices() const noexcept override { return devices_; }
-  Status listen(int device, std::uint16_t port, const std::string& policies, std::unique_ptr<Listener>* out,
+  Status listen(int device, std::uint16_t port, bool open, const std::string& policies, std::unique_ptr<Listener>* out,
                 std::string* error) noexcept override;
   Status connect(int device, const control::Handle& handle, const std::string& policies, std::unique_ptr<Dial>* out,
                  std::string* error) noexcept override;
@@ -212,8 +212,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
  private:
   bool valid(int device, std::string* error) const;
   Status open_page(std::int64_t engine_count, std::string* error);
-  std::unique_ptr<Dial> dial(int device, std::uint64_t node, std::uint64_t listener, const datapath::SocketAddress& to,
-                             engine::PolicySet policies);
+  std::unique_ptr<Dial> dial(int device, const control::HandleFields& target, engine::PolicySet policies);
   engine::EngineConfig engine_config() const;
   ConnectionServices services() noexcept {
     return {&board_, &backlog_thread_, &notifier_, static_cast<std::size_t>(knobs_.posts_max), weights_.get()};
@@ -373,28 +372,28 @@ bool RuntimeImpl::valid(int device, std::string* error) const {
   return false;
 }
 
-Status RuntimeImpl::listen(int device, std::uint16_t port, const std::string& policies, std::unique_ptr<Listener>* out,
-                           std::string* error) noexcept {
+Status RuntimeImpl::listen(int device, std::uint16_t port, bool open, const std::string& policies,
+                           std::unique_ptr<Listener>* out, std::string* error) noexcept {
   return guarded(error, [&] {
     if (!valid(device, error)) return Status::invalid_argument;
     engine::PolicySet chosen;
     Status status = board_.choose(policies, &chosen, error);
     if (status != Status::ok) return status;
     std::shared_ptr<control::ListenerState> state;
-    status = control_->listen(static_cast<std::uint32_t>(device), port, chosen, &state, error);
+    status = control_->listen(static_cast<std::uint32_t>(device), port, open, chosen, &state, error);
     if (status == Status::ok)
       *out = std::make_unique<ListenerImpl>(state, control_.get(), services(), shared_from_this());
     return status;
   });
 }
 
-std::unique_ptr<Dial> RuntimeImpl::dial(int device, std::uint64_t node, std::uint64_t listener,
-                                        const datapath::SocketAddress& to, engine::PolicySet policies) {
+std::unique_ptr<Dial> RuntimeImpl::dial(int device, const control::HandleFields& target, engine::PolicySet policies) {
   auto state = std::make_shared<control::DialState>();
   state->device = static_cast<std::uint32_t>(device);
-  state->node = node;
-  state->listener = listener;
-  state->to = to;
+  state->node = target.node;
+  state->listener = target.listener;
+  state->to = target.address;
+  state->key = target.key;
   state->policies = std::move(policies);
   control_->dial(state);
   return std::make_unique<DialImpl>(std::move(state), control_.get(), services(), shared_from_this());
@@ -411,7 +410,7 @@ Status RuntimeImpl::connect(int device, const control::Handle& handle, const std
     }
     engine::PolicySet chosen;
     const Status status = board_.choose(policies, &chosen, error);
-    if (status == Status::ok) *out = dial(device, fields.node, fields.listener, fields.address, std::move(chosen));
+    if (status == Status::ok) *out = dial(device, fields, std::move(chosen));
     return status;
   });
 }
@@ -421,11 +420,12 @@ Status RuntimeImpl::connect(int device, const std::string& host, std::uint16_t p
   return guarded(error, [&] {
     if (!valid(device, error)) return Status::invalid_argument;
     const bool v6 = datapath_.found.devices[static_cast<std::size_t>(device)].places[0].address.is_v6();
-    datapath::SocketAddress to;
-    if (!datapath::resolve(host, port, v6 ? AF_INET6 : AF_INET, &to, error)) return Status::address_unavailable;
+    control::HandleFields target;
+    if (!datapath::resolve(host, port, v6 ? AF_INET6 : AF_INET, &target.address, error))
+      return Status::address_unavailable;
     engine::PolicySet chosen;
     const Status status = board_.choose(policies, &chosen, error);
-    if (status == Status::ok) *out = dial(device, 0, 0, to, std::move(chosen));
+    if (status == Status::ok) *out = dial(device, target, std::move(chosen));
     return status;
   });
 }

@@ -131,7 +131,8 @@ class Listener {
  public:
   virtual ~Listener() = default;
   virtual control::Handle handle() const noexcept = 0;
-  virtual std::uint16_t port() const noexcept = 0;                       // TCP port to which peers connect
+  // TCP port to which peers connect; one of its own if the listener is open, 0 if that cannot be opened.
+  virtual std::uint16_t port() const noexcept = 0;
   virtual Status accept(std::shared_ptr<Connection>* out) noexcept = 0;  // would_block: no connection waits
   // Happens when a connection can be accepted or the listener is destroyed.
   virtual std::shared_ptr<Event> event() const = 0;
@@ -148,11 +149,12 @@ class Runtime {
   // Computes how many file descriptors open() needs with all paths, without leaving any open.
   static Status descriptor_need(const engine::Knobs& knobs, engine::DescriptorNeed* out, std::string* error) noexcept;
   virtual const std::vector<datapath::Device>& devices() const noexcept = 0;
-  // Creates a listener, which accepts peers that have its handle or dial its address and port. `port` 0: any free port.
+  // Creates a listener, which accepts peers that have its handle and, if it is `open`, those that dial its address and
+  // port. `port` 0: any free port.
   // `policies` (also in connect()): policies of the connections, such as "window=dctcp path=reps" or "class 3" (a
   // traffic class); "": the defaults of the process.
-  virtual Status listen(int device, std::uint16_t port, const std::string& policies, std::unique_ptr<Listener>* out,
-                        std::string* error) noexcept = 0;
+  virtual Status listen(int device, std::uint16_t port, bool open, const std::string& policies,
+                        std::unique_ptr<Listener>* out, std::string* error) noexcept = 0;
   virtual Status connect(int device, const control::Handle& handle, const std::string& policies,
                          std::unique_ptr<Dial>* out, std::string* error) noexcept = 0;
   virtual Status connect(int device, const std::string& host, std::uint16_t port, const std::string& policies,

@@ -111,7 +111,7 @@ Status listen(void* context, int device, void* handle, void** listen_comm) {
   made->context = context;
   if (const Status status = Session::instance().runtime(&made->runtime); status != Status::ok) return status;
   std::string error;
-  const Status status = made->runtime->listen(device, 0, policies_of(traffic_class), &made->listener, &error);
+  const Status status = made->runtime->listen(device, 0, false, policies_of(traffic_class), &made->listener, &error);
   if (status != Status::ok) {
     Session::instance().log(engine::LogLevel::warn, "cannot listen: " + error);
     made.reset();

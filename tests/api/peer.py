@@ -40,7 +40,7 @@ def posts_and_sleeps(address: str, count: str) -> None:
 
 def greets() -> None:
     """Listens, never accepts, and prints its port."""
-    with Endpoint() as endpoint, endpoint.listen() as listener:
+    with Endpoint() as endpoint, endpoint.listen(open=True) as listener:
         print(listener.port, flush=True)
         time.sleep(60)
 
@@ -200,7 +200,7 @@ def listening(limit: int = 0) -> None:
 
     if limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    with Endpoint() as endpoint, endpoint.listen() as listener:
+    with Endpoint() as endpoint, endpoint.listen(open=True) as listener:
         print(listener.handle.hex(), listener.port, flush=True)
         for _ in sys.stdin:
             counters = endpoint.counters()

@@ -2,11 +2,13 @@
 
 import os
 import select
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,43 @@ def line(process: subprocess.Popen[str]) -> str:
         process.kill()
         raise AssertionError(f"the child ended: {process.communicate()[1]}")
     return text
+
+
+@contextmanager
+def relay(port: int, seen: bytearray | None = None) -> Iterator[int]:
+    """Runs a relay that forwards bytes between its clients and `port`; yields the relay's port.
+
+    `seen` gets all bytes that pass.
+    """
+    ended = threading.Event()
+    sockets: list[socket.socket] = []
+
+    def carry(source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                if seen is not None:
+                    seen.extend(data)
+                target.sendall(data)
+        with suppress(OSError):
+            target.shutdown(socket.SHUT_WR)
+
+    def serve(server: socket.socket) -> None:
+        with suppress(OSError):
+            while not ended.is_set():
+                near, _ = server.accept()
+                far = socket.create_connection(("127.0.0.1", port))
+                sockets.extend((near, far))
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=carry, args=ends, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, args=[server], daemon=True).start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            ended.set()
+            for one in sockets:
+                one.close()
 
 
 class Log:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 SERVER = f"""
 from transport import Endpoint
-with Endpoint(interfaces="e0+e1") as endpoint, endpoint.listen(port=7000) as listener:
+with Endpoint(interfaces="e0+e1") as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", endpoint.devices[0].mtu_bytes, flush=True)
     with listener.accept(timeout_s=30) as connection:
         for number in range(int(input())):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.api import frames
-from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
+from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, relay, running
 from transport import Connection, Endpoint, Listener
 from transport.endpoint import _wait_until
 from transport.errors import (
@@ -27,38 +27,6 @@ from transport.timeouts import deadline
 LOCALHOST = "127.0.0.1"
 
 
-@contextlib.contextmanager
-def relay(port: int) -> Iterator[int]:
-    """Runs a relay that forwards bytes between its clients and `port`; yields the relay's port."""
-    ended = threading.Event()
-    sockets: list[socket.socket] = []
-
-    def carry(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-        with contextlib.suppress(OSError):
-            target.shutdown(socket.SHUT_WR)
-
-    def serve(server: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while not ended.is_set():
-                near, _ = server.accept()
-                far = socket.create_connection((LOCALHOST, port))
-                sockets.extend((near, far))
-                for ends in ((near, far), (far, near)):
-                    threading.Thread(target=carry, args=ends, daemon=True).start()
-
-    with socket.create_server((LOCALHOST, 0)) as server:
-        threading.Thread(target=serve, args=[server], daemon=True).start()
-        try:
-            yield server.getsockname()[1]
-        finally:
-            ended.set()
-            for one in sockets:
-                one.close()
-
-
 def secret(tmp_path: Path) -> dict[str, str]:
     file = tmp_path / "secret"
     file.write_bytes(content(32, 1))
@@ -71,7 +39,7 @@ def test_relay__of_a_handshake_gets_nobody_in(tmp_path: Path, to: str) -> None:
     knobs = LOCAL | secret(tmp_path)
     with Endpoint(**knobs) as victim, Endpoint(**knobs) as other:
         target = victim if to == "itself" else other
-        with target.listen() as listener, relay(listener.port) as port:
+        with target.listen(open=True) as listener, relay(listener.port) as port:
             with pytest.raises(AuthenticationError, match="relay"):
                 victim.connect(LOCALHOST, port, timeout_s=PATIENCE_S)
             with pytest.raises(TimedOutError):
@@ -217,7 +185,7 @@ def test_open__that_names_somebody_else_sends_nothing_there() -> None:
             one.bind(("127.0.0.9", port))
             one.settimeout(0.05)
         endpoint = held.enter_context(Endpoint(**LOCAL))
-        listener = held.enter_context(endpoint.listen())
+        listener = held.enter_context(endpoint.listen(open=True))
         stranger = held.enter_context(greeted(listener.port))
         stranger.sendall(frames.open_frame(1, address="127.0.0.9"))
         assert frames.read_frames(stranger, 1)[0][0] == frames.OPEN_REPLY
@@ -230,7 +198,7 @@ def test_open__that_names_somebody_else_sends_nothing_there() -> None:
 def test_open__again_and_again_without_a_confirmation_is_bounded() -> None:
     with pair() as (here, there):
         endpoint = there._owner
-        with endpoint.listen() as listener, greeted(listener.port) as one:
+        with endpoint.listen(open=True) as listener, greeted(listener.port) as one:
             for dial in range(1, 200):
                 one.sendall(frames.open_frame(dial, peer=dial))
             kinds = [kind for kind, _ in frames.read_frames(one, 199)]
@@ -249,7 +217,7 @@ def test_open__stalled_by_the_thousand_in_many_sessions_keeps_nobody_out(
 ) -> None:
     """If the table of half-open connections is full, a real peer replaces the oldest entries."""
     with pair() as (here, there), contextlib.ExitStack() as held:
-        listener = held.enter_context(there._owner.listen())
+        listener = held.enter_context(there._owner.listen(open=True))
         kinds: list[int] = []
         for session in range(1, sessions + 1):
             one = held.enter_context(greeted(listener.port, node=session, session=session))
@@ -291,7 +259,7 @@ def test_session__outlives_a_cut_as_its_first_confirmation_passes() -> None:
     """A connection opens although a middlebox drops the first confirm frame and both sockets."""
     with (
         Endpoint(**LOCAL) as there,
-        there.listen() as listener,
+        there.listen(open=True) as listener,
         Endpoint(**LOCAL) as here,
         socket.create_server((LOCALHOST, 0)) as box,
     ):
@@ -309,7 +277,7 @@ def test_open__that_comes_late_once_more_harms_no_connection() -> None:
     """An open frame that arrives again after the connection exists has no effect."""
     with (
         Endpoint(**LOCAL) as endpoint,
-        endpoint.listen() as listener,
+        endpoint.listen(open=True) as listener,
         opened(listener) as (one, connection),
     ):
         one.sendall(frames.open_frame(1) + frames.ping(9))
@@ -323,7 +291,7 @@ def test_open__that_comes_late_once_more_harms_no_connection() -> None:
 def test_verdict__that_is_no_end_ends_the_session_as_a_farewell(status: int) -> None:
     with (
         Endpoint(**LOCAL) as endpoint,
-        endpoint.listen() as listener,
+        endpoint.listen(open=True) as listener,
         opened(listener) as (one, connection),
     ):
         one.sendall(frames.verdict(status))
@@ -334,7 +302,7 @@ def test_verdict__that_is_no_end_ends_the_session_as_a_farewell(status: int) -> 
 def test_session__without_a_connection_gives_way_to_others() -> None:
     """Too many sessions: the oldest are dropped, but not one that has a connection."""
     with pair() as (here, there), contextlib.ExitStack() as held:
-        listener = held.enter_context(there._owner.listen())
+        listener = held.enter_context(there._owner.listen(open=True))
         unused = [
             held.enter_context(greeted(listener.port, node=number, session=number))
             for number in range(1, 257)
@@ -354,7 +322,7 @@ def test_session__without_a_connection_gives_way_to_others() -> None:
 
 
 def test_session__of_somebody_else_cannot_be_joined() -> None:
-    with Endpoint(**LOCAL) as endpoint, endpoint.listen() as listener:
+    with Endpoint(**LOCAL) as endpoint, endpoint.listen(open=True) as listener:
         with greeted(listener.port, node=1, session=5):
             for joined in (1, 2**63):
                 with socket.create_connection((LOCALHOST, listener.port), timeout=5) as other:
@@ -368,7 +336,7 @@ def test_session__of_somebody_else_cannot_be_joined() -> None:
 
 def test_frames__of_any_kind_leave_the_listener_well() -> None:
     """Frames with random bodies, with and without a hello, do not affect the real peer."""
-    with pair() as (here, there), there._owner.listen() as listener:
+    with pair() as (here, there), there._owner.listen(open=True) as listener:
         for seed in range(60):
             body = content(seed * 7 % 300, seed)
             for kind in range(12):

@@ -201,7 +201,7 @@ def test_endpoint__says_what_it_is() -> None:
         with pytest.raises(InvalidArgumentError, match=r"device: .*'eth7'.*0 lo"):
             endpoint.listen(device="eth7")
         with pytest.raises(InvalidArgumentError, match="port"):
-            endpoint.listen(port=70_000)
+            endpoint.listen(port=70_000, open=True)
     assert endpoint.closed
     endpoint.close()
     with pytest.raises(ConnectionClosedError):
@@ -209,7 +209,10 @@ def test_endpoint__says_what_it_is() -> None:
 
 
 def test_endpoint__connects_by_address_and_iterates() -> None:
-    with Endpoint(interfaces="lo", engines=1) as endpoint, endpoint.listen(device="lo") as listener:
+    with (
+        Endpoint(interfaces="lo", engines=1) as endpoint,
+        endpoint.listen(device="lo", open=True) as listener,
+    ):
         here = [endpoint.connect("127.0.0.1", listener.port) for _ in range(3)]
         there = [connection for _, connection in zip(range(3), listener, strict=False)]
         for i, connection in enumerate(here):

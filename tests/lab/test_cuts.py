@@ -36,7 +36,7 @@ def serve(connection):
     while True:
         count = connection.recv_into(memory)
         connection.send(memoryview(memory)[:count])
-with Endpoint() as endpoint, endpoint.listen(port=7000) as listener:
+with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", flush=True)
     for connection in listener:
         threading.Thread(target=serve, args=[connection], daemon=True).start()

@@ -31,7 +31,7 @@ KNOBS = {"WEFT_INTERFACES": DEVICE, "WEFT_ENGINES": "1", "WEFT_PATHS": "32"}
 RECEIVER = """
 import hashlib, sys
 from transport import Endpoint
-with Endpoint() as endpoint, endpoint.listen(port=7000) as listener:
+with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", flush=True)
     with listener.accept(timeout_s=60) as connection:
         for _ in range(int(sys.argv[1])):

@@ -19,7 +19,7 @@ SHORT = 1_500  # length of the longest IP packet that passes: a datagram of 1,47
 # Each line on the client's stdin starts a round: 16 messages to the server, one message back.
 SERVER = f"""
 from transport import Endpoint
-with Endpoint() as endpoint, endpoint.listen(port=7000) as listener:
+with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", flush=True)
     with listener.accept(timeout_s=30) as connection:
         while True:

@@ -18,7 +18,7 @@ MESSAGE_BYTES = 1 << 20
 MESSAGES = 16
 SERVER = f"""
 from transport import Endpoint
-with Endpoint() as endpoint, endpoint.listen(port=7000) as listener:
+with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", endpoint.devices[0].name, flush=True)
     with listener.accept(timeout_s=30) as connection:
         for number in range({MESSAGES}):

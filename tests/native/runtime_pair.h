@@ -22,12 +22,13 @@ struct RuntimePair {
   std::unique_ptr<message::Listener> listener;
   std::shared_ptr<message::Connection> here, there;
 
-  explicit RuntimePair(engine::Knobs knobs) {
+  // `open`: the listener also accepts peers without its handle.
+  explicit RuntimePair(engine::Knobs knobs, bool open = false) {
     knobs.interfaces = "lo";
     std::string error;
     CHECK_EQUAL(message::Runtime::open(knobs, &a, &error), Status::ok);
     CHECK_EQUAL(message::Runtime::open(knobs, &b, &error), Status::ok);
-    CHECK_EQUAL(a->listen(0, 0, "", &listener, &error), Status::ok);
+    CHECK_EQUAL(a->listen(0, 0, open, "", &listener, &error), Status::ok);
     connect();
   }
   void connect() {

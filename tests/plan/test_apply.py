@@ -18,7 +18,7 @@ BASE, PATHS = 20_000, 8
 MESSAGE_BYTES, MESSAGES = 1 << 20, 8
 SERVER = f"""
 from transport import Endpoint
-with Endpoint() as endpoint, endpoint.listen(port=7000) as listener:
+with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", flush=True)
     with listener.accept(timeout_s=30) as connection:
         for number in range({MESSAGES}):

@@ -145,7 +145,7 @@ def test_faults__a_peer_that_is_killed(mode: str) -> None:
     clean |= {f"WEFT_{name.upper()}": str(value) for name, value in knobs.items()}
     with (
         Endpoint(rdma_devices="rxea", peer_silence_ns=SILENCE_NS, **knobs) as endpoint,
-        endpoint.listen() as listener,
+        endpoint.listen(open=True) as listener,
     ):
         words = ["send", str(listener.port), "1000", str(LARGE_BYTES), "1"]
         with subprocess.Popen(

@@ -86,7 +86,7 @@ def serve(count: int, most: int, seed: int) -> None:
     contents, wrong, total = Contents(), 0, 0
     memory = [bytearray(most) for _ in range(min(AHEAD, count))]
     places = [address(buffer) for buffer in memory]
-    with Endpoint() as endpoint, endpoint.listen() as listener:
+    with Endpoint() as endpoint, endpoint.listen(open=True) as listener:
         print(listener.port, flush=True)
         with listener.accept(timeout_s=300) as connection:
             # Register the buffers, so that the NIC writes into them with

@@ -103,7 +103,7 @@ def test_softverbs__control_packets_longer_than_a_datagram(mode: str) -> None:
         under({"MTU_BYTES": "1024"}),
         Endpoint(**knobs, engines=1, log_level="error") as here,
         Endpoint(**knobs, engines=1, log_level="error") as there,
-        here.listen() as listener,
+        here.listen(open=True) as listener,
         there.connect(listener.handle) as sending,
         listener.accept(timeout_s=PATIENCE_S) as receiving,
     ):
@@ -133,7 +133,7 @@ def test_softverbs__a_peer_that_is_killed_is_an_error(mode: str) -> None:
         Endpoint(
             **knobs, engines=1, paths=4, peer_silence_ns=SILENCE_NS, log_level="error"
         ) as here,
-        here.listen() as listener,
+        here.listen(open=True) as listener,
         start("sender", words, {"WEFT_RDMA_MODE": mode}) as peer,
     ):
         try:

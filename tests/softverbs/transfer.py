@@ -125,7 +125,7 @@ def end(role: str, plans: list[tuple[int, int, int]], weathers: Sequence[Weather
         plan = sizes(count, most, seed)
         with under(weather), Endpoint() as endpoint:
             if role == "receiver":
-                with endpoint.listen() as listener:
+                with endpoint.listen(open=True) as listener:
                     print(listener.port, flush=True)
                     with listener.accept(timeout_s=PATIENCE_S) as connection:
                         said = receive(endpoint, connection, plan, most)

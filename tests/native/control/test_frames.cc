@@ -1,10 +1,12 @@
 // Tests that control frames and handles survive encoding and decoding, and that damaged frames are refused safely.
 #include <cstdlib>
+#include <cstring>
 #include <iterator>
 
 #include "native/control/frames.h"
 #include "native/control/handle.h"
 #include "native/core/random.h"
+#include "native/wire/crc32c.h"
 #include "tests/native/check.h"
 
 namespace {
@@ -171,6 +173,7 @@ TEST(handle__survives_and_refuses) {
   fields.address.v4.sin_family = AF_INET;
   fields.address.v4.sin_addr.s_addr = 0x0100007f;
   fields.address.set_port(4242);
+  fields.key = random_key();
   Handle handle;
   write_handle(fields, &handle);
   std::string error;
@@ -178,11 +181,31 @@ TEST(handle__survives_and_refuses) {
   CHECK_EQUAL(back.listener, 2u);
   CHECK_EQUAL(back.address.text(), "127.0.0.1");
   CHECK_EQUAL(back.address.port(), 4242);
-  for (std::size_t i = 0; i < 52; ++i) {
+  CHECK(back.key == fields.key);
+  for (std::size_t i = 0; i < 68; ++i) {
     Handle bad = handle;
     bad.bytes[i] = static_cast<std::uint8_t>(bad.bytes[i] ^ 0x10);
     error.clear();
     CHECK(!read_handle(bad, &back, &error));
     CHECK(!error.empty());
   }
+}
+
+// Version 1: 64 bytes without a key.
+TEST(handle__of_the_first_version_is_read) {
+  const std::uint8_t old_handle[kOldHandleBytes] = {'W', 'F', 'T', 'H', 1, 0, 52,   0,    1,   0, 0, 0,
+                                                    0,   0,   0,   0,   2, 0, 0,    0,    0,   0, 0, 0,
+                                                    3,   0,   0,   0,   4, 0, 0x92, 0x10, 127, 0, 0, 1};
+  Handle handle;
+  std::memcpy(handle.bytes, old_handle, sizeof old_handle);
+  const std::uint32_t crc = weft::wire::crc32c(0, handle.bytes, 48);
+  std::memcpy(handle.bytes + 48, &crc, 4);
+  HandleFields back;
+  std::string error;
+  CHECK(read_handle(handle, &back, &error));
+  CHECK_EQUAL(back.node, 1u);
+  CHECK_EQUAL(back.listener, 2u);
+  CHECK_EQUAL(back.address.text(), "127.0.0.1");
+  CHECK_EQUAL(back.address.port(), 4242);
+  CHECK(!is_set(back.key));
 }

@@ -168,11 +168,14 @@ void exchange(RuntimePair& pair, std::uint32_t seed) {
 
 }  // namespace
 
-TEST(handshakes__of_strangers_leave_the_listener_and_its_peer_well) {
+namespace {
+
+// Plays handshakes at a listener that is open, or that only holders of its handle may dial.
+void play_all(bool open) {
   Knobs knobs;
   knobs.log_level = LogLevel::error;
   knobs.handshake_timeout_ns = 500'000'000;
-  RuntimePair pair(knobs);
+  RuntimePair pair(knobs, open);
   exchange(pair, 0);
   const std::size_t before = descriptors();
   const char* wanted = std::getenv("WEFT_HANDSHAKES");
@@ -183,12 +186,15 @@ TEST(handshakes__of_strangers_leave_the_listener_and_its_peer_well) {
     Random random(static_cast<std::uint64_t>(i) + 1);
     play(port, i, random);
     if (i % 200 == 0) exchange(pair, static_cast<std::uint32_t>(i));
-    while (pair.listener->accept(&unasked) == Status::ok) unasked.reset();
+    while (pair.listener->accept(&unasked) == Status::ok) {
+      CHECK(open);  // nobody without the handle gets in
+      unasked.reset();
+    }
   }
   exchange(pair, 1);
   // Use another listener, because at the first one confirmed connections of strangers may still wait to be accepted.
   std::string error;
-  CHECK_EQUAL(pair.a->listen(0, 0, "", &pair.listener, &error), Status::ok);
+  CHECK_EQUAL(pair.a->listen(0, 0, open, "", &pair.listener, &error), Status::ok);
   pair.connect();
   exchange(pair, 2);
   // Sessions of strangers end when their sockets close; only few stay until the handshake timeout.
@@ -197,3 +203,9 @@ TEST(handshakes__of_strangers_leave_the_listener_and_its_peer_well) {
     ::usleep(10'000);
   }
 }
+
+}  // namespace
+
+TEST(handshakes__of_strangers_leave_an_open_listener_and_its_peer_well) { play_all(true); }
+
+TEST(handshakes__of_strangers_get_nowhere_without_the_handle) { play_all(false); }

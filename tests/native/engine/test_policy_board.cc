@@ -35,7 +35,7 @@ struct Pair {
     knobs.engines = 2;
     std::string error;
     CHECK_EQUAL(Runtime::open(knobs, &runtime, &error), Status::ok);
-    CHECK_EQUAL(runtime->listen(0, 0, own, &listener, &error), Status::ok);
+    CHECK_EQUAL(runtime->listen(0, 0, false, own, &listener, &error), Status::ok);
     std::unique_ptr<Dial> dial;
     CHECK_EQUAL(runtime->connect(0, listener->handle(), own, &dial, &error), Status::ok);
     for (const std::int64_t until = now_ns() + kPatienceNs; here == nullptr || there == nullptr;) {

@@ -106,7 +106,7 @@ TEST(policy_races__a_change_unloads_nothing_that_a_dial_has_just_opened) {
   std::thread other([&] {  // connections of this thread change their policies
     std::unique_ptr<Listener> listener;
     std::string error;
-    CHECK_EQUAL(pair.a->listen(0, 0, own_policies(1), &listener, &error), Status::ok);
+    CHECK_EQUAL(pair.a->listen(0, 0, false, own_policies(1), &listener, &error), Status::ok);
     for (int i = 0; now_ns() < until || i < 32; ++i, ++dials) {
       const Ends ends = dial_with(*listener, *pair.b, own_policies(i));
       const auto& [family, text] = change_of(i);

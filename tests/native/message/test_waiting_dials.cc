@@ -59,7 +59,7 @@ TEST(waiting_dials__from_many_threads_and_both_ends) {
   Pair pair({});
   std::unique_ptr<Listener> second;
   std::string error;
-  CHECK_EQUAL(pair.b->listen(0, 0, "", &second, &error), Status::ok);
+  CHECK_EQUAL(pair.b->listen(0, 0, false, "", &second, &error), Status::ok);
   std::atomic<int> missing{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i) {

@@ -43,7 +43,7 @@ struct Ends {
     std::unique_ptr<Dial> dial;
     if (Runtime::open(knobs, &a, &error) != Status::ok) weft::test::fail(__FILE__, __LINE__, error);
     CHECK_EQUAL(Runtime::open(knobs, &b, &error), Status::ok);
-    CHECK_EQUAL(b->listen(0, 0, "", &listener, &error), Status::ok);
+    CHECK_EQUAL(b->listen(0, 0, false, "", &listener, &error), Status::ok);
     CHECK_EQUAL(a->connect(0, listener->handle(), "", &dial, &error), Status::ok);
     for (const std::int64_t until = now_ns() + kPatienceNs; from == nullptr || to == nullptr;) {
       if (from == nullptr) CHECK(dial->poll(&from) == Status::would_block || from != nullptr);

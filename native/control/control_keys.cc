@@ -1,0 +1,91 @@
+// Which key each control socket proves, and whom a process without open listeners refuses.
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "native/control/control_plane.h"
+
+namespace weft::control {
+
+Status ControlPlane::load_keys(std::string* error) {
+  if (!knobs_->secret_file.empty()) {
+    std::ifstream file(knobs_->secret_file, std::ios::binary);
+    std::stringstream content;
+    content << file.rdbuf();
+    secret_ = content.str();
+    while (!secret_.empty() && (secret_.back() == '\n' || secret_.back() == '\r')) secret_.pop_back();
+    if (!file || secret_.empty()) {
+      *error = "WEFT_SECRET_FILE=" + knobs_->secret_file + " cannot be read or is empty";
+      return Status::invalid_argument;
+    }
+  }
+  tls_ = TlsContext::make(&tls_problem_);
+  if (tls_ != nullptr || secret_.empty()) return Status::ok;
+  *error = "WEFT_SECRET_FILE cannot be used: " + tls_problem_;
+  return Status::system_error;
+}
+
+// Called during the TLS handshake of an accepted control socket.
+bool ControlPlane::find(const std::string& identity, Digest* key) {
+  KeyName name;
+  if (!decode(identity, &name)) return false;
+  const auto of_dialled = [&](Guard guard) {
+    return std::find_if(sessions_.begin(), sessions_.end(), [&, guard](const auto& each) {
+      const Session& session = *each.second;
+      return session.dialled && session.guard == guard && (guard == Guard::secret || session.node == name.node);
+    });
+  };
+  if (name.guard == Guard::secret) {
+    if (secret_.empty() || (open_listeners_ == 0 && of_dialled(Guard::secret) == sessions_.end())) return false;
+    *key = derive(name, secret_, HandleKey());
+    return true;
+  }
+  if (name.to_owner) {
+    if (name.node != node_) return false;
+    *key = derive(name, secret_, key_);
+    return true;
+  }
+  const auto session = of_dialled(Guard::key);
+  if (session == sessions_.end()) return false;
+  *key = derive(name, secret_, session->second->handle_key);
+  return true;
+}
+
+// The key that this end proves when it dials a control socket of the session.
+KeyName ControlPlane::name_for(const Session& session) const noexcept {
+  KeyName name;
+  name.guard = session.guard;
+  name.to_owner = session.dialled;
+  if (session.guard == Guard::key) name.node = session.dialled ? session.node : node_;
+  return name;
+}
+
+// Returns null if the session proves nothing, or if memory runs out.
+std::unique_ptr<TlsStream> ControlPlane::client_for(const Session& session) {
+  const KeyName name = name_for(session);
+  if (name.guard == Guard::none || tls_ == nullptr) return nullptr;
+  const Digest key = derive(name, secret_, session.dialled ? session.handle_key : key_);
+  return TlsStream::make_client(*tls_, encode(name), key);
+}
+
+// Whether a control socket that the peer dialled has proved what the session asks for.
+bool ControlPlane::has_proved(const Channel& channel, const Session& session) const noexcept {
+  const KeyName proof = channel.proof();
+  if (proof.guard != session.guard) return false;
+  // The peer owns the key in a session that this end dialled with the peer's handle.
+  return proof.guard != Guard::key ||
+         (proof.to_owner != session.dialled && proof.node == (session.dialled ? session.node : node_));
+}
+
+// Whether a hello may be answered at all: those who have not proved the key of a handle reach open listeners only, or
+// come back to a session that this end has dialled openly.
+bool ControlPlane::admits(const Channel& channel, const Hello& theirs) const noexcept {
+  const KeyName proof = channel.proof();
+  if (proof.guard == Guard::key) return proof.to_owner || theirs.joined != 0;
+  if (proof.guard == Guard::none && !secret_.empty()) return false;
+  return open_listeners_ > 0 || theirs.joined != 0;
+}
+
+bool ControlPlane::is_authenticated(const Session& session) const noexcept { return session.guard != Guard::none; }
+
+}  // namespace weft::control
