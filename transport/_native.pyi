@@ -402,6 +402,7 @@ class Schedule:
     windows: bool
     windows_outlive: bool
     late_reads: bool
+    open_bytes: int
     staged_sends: float
     staged_receives: float
     post_gap_ns_max: int
@@ -430,6 +431,8 @@ class RunReport:
     def violation(self) -> str: ...
     @property
     def hung(self) -> bool: ...
+    @property
+    def early_bytes(self) -> int: ...
     @property
     def fingerprint(self) -> int: ...
     @property

@@ -118,6 +118,7 @@ void bind_schedule(py::module_& module) {
       .def_readwrite("windows", &BoundSchedule::windows)
       .def_readwrite("windows_outlive", &BoundSchedule::windows_outlive)
       .def_readwrite("late_reads", &BoundSchedule::late_reads)
+      .def_readwrite("open_bytes", &BoundSchedule::open_bytes)
       .def_readwrite("staged_sends", &BoundSchedule::staged_sends)
       .def_readwrite("staged_receives", &BoundSchedule::staged_receives)
       .def_readwrite("post_gap_ns_max", &BoundSchedule::post_gap_ns_max)
@@ -151,6 +152,7 @@ void bind_run(py::module_& module) {
   py::class_<sim::RunReport>(module, "RunReport", "Results of a run; `violation` is empty if every invariant held.")
       .def_readonly("violation", &sim::RunReport::violation)
       .def_readonly("hung", &sim::RunReport::hung)
+      .def_readonly("early_bytes", &sim::RunReport::early_bytes)
       .def_readonly("fingerprint", &sim::RunReport::fingerprint)
       .def_readonly("size_changes", &sim::RunReport::size_changes)
       .def_property_readonly("segment_bytes_last",

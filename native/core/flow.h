@@ -10,13 +10,16 @@ namespace weft::core {
 
 struct Flow {
   Flow(Shared* shared, PolicyChoice credit, CreditPort* port, u32 index, const FlowConfig& flow_config, Peer* owner)
-      : config(with_counters(flow_config, &own_counters)),
+      : index(index),
+        config(with_counters(flow_config, &own_counters)),
         peer(owner),
         tx(shared, index, config, owner->config(), &owner->paths()),
         rx(shared, credit, port, index, config, owner->config(), &owner->paths()) {}
   Flow(const Flow&) = delete;
   Flow& operator=(const Flow&) = delete;
 
+  const u32 index;
+  FlowLink link;           // place among the flows of the peer
   FlowCells own_counters;  // the flow's counters if its configuration supplies none
   FlowConfig config;
   Peer* peer;
@@ -69,5 +72,17 @@ struct Flow {
     return config;
   }
 };
+
+inline void FlowList::add(Flow* flow) noexcept {
+  flow->link = {last_, nullptr};
+  (last_ == nullptr ? first_ : last_->link.next) = flow;
+  last_ = flow;
+}
+
+inline void FlowList::remove(Flow* flow) noexcept {
+  const FlowLink link = flow->link;
+  (link.previous == nullptr ? first_ : link.previous->link.next) = link.next;
+  (link.next == nullptr ? last_ : link.next->link.previous) = link.previous;
+}
 
 }  // namespace weft::core

@@ -7,9 +7,10 @@
 namespace weft::core {
 
 PathSet::PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes,
-                 u16 search_bytes, PathCells* counters)
+                 u16 search_bytes, PathCells* counters, i64 open_bytes)
     : shared_(shared),
       peer_(peer),
+      gate_(open_bytes),
       room_bytes_(room_bytes),
       segment_bytes_(segment_bytes),
       count_(count),
@@ -169,13 +170,34 @@ void PathSet::set_probe(u8 path, i64 at_ns) noexcept {
 i64 PathSet::probe_interval_ns(u8 path) const noexcept { return timeout_ns(path, 0); }
 
 void PathSet::measure(i64 now_ns) noexcept {
-  for (std::size_t i = 0; i < count_; ++i) {
-    const auto path = static_cast<u8>(i);
-    if (this->path(i).rtt.measured() || trouble(i).probe_ns != kNever) continue;
-    if (!states() || !troubles()) return;
-    troubles_[i].probe_interval_ns = probe_interval_ns(path);
-    set_probe(path, now_ns);
+  if (gate_.is_closed()) {
+    if (probed_count_ == 0) ask_first(now_ns, first_path_);
+    return;
   }
+  for (std::size_t i = 0; i < count_; ++i) measure_path(now_ns, static_cast<u8>(i));
+}
+
+void PathSet::measure_path(i64 now_ns, u8 path) noexcept {
+  if (this->path(path).rtt.measured() || trouble(path).probe_ns != kNever || !states() || !troubles()) return;
+  troubles_[path].probe_interval_ns = probe_interval_ns(path);
+  troubles_[path].measures = 0;
+  set_probe(path, now_ns);
+}
+
+// Asks for the first answer of the peer, beginning with this path.
+void PathSet::ask_first(i64 now_ns, u8 path) noexcept {
+  if (!states() || !troubles()) return;
+  set_probe(first_path_, kNever);
+  first_path_ = path;
+  troubles_[path].probe_interval_ns = probe_interval_ns(path);
+  troubles_[path].measures = 0;
+  set_probe(path, now_ns);
+}
+
+void PathSet::on_probed_by_peer(i64 now_ns, u8 path) noexcept {
+  if (gate_.is_closed()) return ask_first(now_ns, path);
+  hasten_probe(now_ns, path);
+  measure_path(now_ns, path);
 }
 
 void PathSet::note_life(i64 now_ns, u8 path) noexcept {
@@ -194,6 +216,10 @@ bool PathSet::on_arrival(i64 now_ns, u8 path) noexcept {
 bool PathSet::on_heard(i64 now_ns, u8 path) noexcept {
   note_life(now_ns, path);
   if (paths_ == nullptr) return false;  // nothing was sent to the peer yet, so the packet answers nothing
+  if (gate_.is_closed()) {
+    gate_.on_answer();
+    measure(now_ns);
+  }
   PathState& state = paths_[path];
   state.heard_ns = now_ns;
   if (size_ != nullptr && !state.usable) {
@@ -339,30 +365,53 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
       return static_cast<int>(i);
     }
   }
+  const int path = due_probe(now_ns);
+  if (path < 0) return -1;
+  const auto index = static_cast<std::size_t>(path);
+  PathState& state = paths_[index];
+  PathTrouble& trouble = troubles_[index];
+  trouble.probe_ns = now_ns + trouble.probe_interval_ns;
+  trouble.probe_interval_ns = std::min(2 * trouble.probe_interval_ns, shared_->config.rto_ns_max);
+  trouble.probe_id = shared_->random.next();
+  trouble.probe_sent_ns = now_ns;
+  trouble.probe_order_ns = state.probe_asked ? shared_->unique_ns(now_ns) : -1;
+  // The probe is padded to segment size, to show whether the path carries segments. A short second probe shows whether
+  // it carries anything.
+  if (size_ != nullptr) {
+    trouble.probe_id >>= 1;
+    if (!state.usable || state.probe_asked) *bytes = segment_bytes();
+    size_->path(index).small_due = !state.usable;
+  }
+  state.probe_asked = false;
+  *probe_id = trouble.probe_id;
+  return path;
+}
+
+// Returns the path of the next probe that is due; -1: none. Cancels those that are not needed any more.
+int PathSet::due_probe(i64 now_ns) noexcept {
   if (probed_count_ == 0) return -1;
   for (std::size_t i = 0; i < count_; ++i) {
-    PathState& state = paths_[i];
+    const PathState& state = paths_[i];
     PathTrouble& trouble = troubles_[i];
     if (trouble.probe_ns > now_ns) continue;
-    if (state.usable && state.rtt.measured() && !state.probe_asked) {
-      set_probe(static_cast<u8>(i), kNever);  // acknowledgments have measured the path meanwhile
+    if (!state.usable || state.probe_asked) return static_cast<int>(i);
+    // Acknowledgments have measured the path meanwhile, or nobody answers.
+    if (state.rtt.measured() || trouble.measures >= kMeasuresMax) {
+      set_probe(static_cast<u8>(i), kNever);
       continue;
     }
-    trouble.probe_ns = now_ns + trouble.probe_interval_ns;
-    trouble.probe_interval_ns = std::min(2 * trouble.probe_interval_ns, shared_->config.rto_ns_max);
-    trouble.probe_id = shared_->random.next();
-    trouble.probe_sent_ns = now_ns;
-    trouble.probe_order_ns = state.probe_asked ? shared_->unique_ns(now_ns) : -1;
-    // The probe is padded to segment size, to show whether the path carries segments. A short second probe shows
-    // whether it carries anything.
-    if (size_ != nullptr) {
-      trouble.probe_id >>= 1;
-      if (!state.usable || state.probe_asked) *bytes = segment_bytes();
-      size_->path(i).small_due = !state.usable;
+    if (!gate_.is_closed() || trouble.measures == 0) {
+      ++trouble.measures;
+      return static_cast<int>(i);
     }
-    state.probe_asked = false;
-    *probe_id = trouble.probe_id;
-    return static_cast<int>(i);
+    // Before the first answer, each probe takes another path, as the last one's may be dead.
+    set_probe(static_cast<u8>(i), kNever);
+    const std::size_t next = (i + 1) % count_;
+    troubles_[next].probe_interval_ns = trouble.probe_interval_ns;
+    troubles_[next].measures = trouble.measures + 1;
+    first_path_ = static_cast<u8>(next);
+    set_probe(first_path_, now_ns);
+    return static_cast<int>(next);
   }
   return -1;
 }

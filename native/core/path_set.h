@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "native/core/answer_gate.h"
 #include "native/core/policy_slot.h"
 #include "native/core/rtt_estimator.h"
 #include "native/core/shared.h"
@@ -41,6 +42,7 @@ struct PathTrouble {
   i64 probe_order_ns = -1;  // send time of the probe `probe_id` (Shared::unique_ns()); -1: no loss policy requested it
   i64 probed_sent_ns = -1;  // `probe_order_ns` of the newest answered probe; -1: none
   u32 hastened = 0;         // early probes since the path became silent, sent because the peer was heard on it
+  u32 measures = 0;         // probes sent while the path was usable, since measuring it was last begun
 };
 
 struct PickRequest {
@@ -58,12 +60,14 @@ struct Pick {
 
 class PathSet {
  public:
+  static constexpr u32 kMeasuresMax = 3;
   enum class Feedback : i64 { good = 1, ecn = 2, nack = 3, timeout = 4 };
 
   // `search_bytes`: the agreed datagram size, which may be too long for some paths; 0: the size is fixed and not
   // searched. `counters`: one entry per path; null: allocated when something is sent.
+  // `open_bytes`: see PeerConfig.
   PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 room_bytes, i64 segment_bytes,
-          u16 search_bytes = 0, PathCells* counters = nullptr);
+          u16 search_bytes = 0, PathCells* counters = nullptr, i64 open_bytes = -1);
 
   Pick pick(i64 now_ns, const PickRequest& request) noexcept;
   void on_sent(u8 path, i64 bytes, i64 segments) noexcept;
@@ -95,8 +99,12 @@ class PathSet {
   i64 heard_ns() const noexcept { return heard_ns_; }
   u8 heard_path() const noexcept { return heard_path_; }
   i64 resumed_ns() const noexcept { return resumed_ns_; }  // when the peer was heard again after its last silence
-  // The peer sent a probe over this path. If the path is silent, it may work again, so its next probe is sent sooner.
-  void on_probed_by_peer(i64 now_ns, u8 path) noexcept { hasten_probe(now_ns, path); }
+  // The peer sent a probe over this path. If the path is silent, it may work again, so its next probe is sent sooner. A
+  // usable path is measured, because earlier probes may have come before the peer was open.
+  void on_probed_by_peer(i64 now_ns, u8 path) noexcept;
+  // Limits what is sent before the peer's first answer.
+  AnswerGate& gate() noexcept { return gate_; }
+  const AnswerGate& gate() const noexcept { return gate_; }
 
   // Sets a known round-trip time for all paths, as if it had been measured.
   void know(i64 rtt_ns) noexcept {
@@ -108,7 +116,9 @@ class PathSet {
   void expect(i64 rtt_ns) noexcept { untouched_.rtt.expect(rtt_ns); }
   // Notes that a segment waited `away_ns` in the peer's socket because the peer's thread did not run.
   void on_peer_away(i64 now_ns, i64 away_ns) noexcept { away_.add(now_ns, away_ns); }
-  // Probes every path without an RTT sample, because an end that only receives gets none from acknowledgments.
+  // Probes every path without an RTT sample, because an end that only receives gets none from acknowledgments. At most
+  // kMeasuresMax probes, at doubling intervals, are sent over a path that does not answer. Before the first answer of a
+  // peer that may be a stranger, so many are sent in all, each over another path.
   void measure(i64 now_ns) noexcept;
   // Returns the next path to probe now and schedules its next probe; -1: none is due. `bytes`: size to which the probe
   // must be padded; 0: no padding.
@@ -170,6 +180,9 @@ class PathSet {
     return troubles_ != nullptr;
   }
   void set_probe(u8 path, i64 at_ns) noexcept;
+  void measure_path(i64 now_ns, u8 path) noexcept;
+  void ask_first(i64 now_ns, u8 path) noexcept;
+  int due_probe(i64 now_ns) noexcept;
   void hasten_probe(i64 now_ns, u8 path) noexcept;
   RttSample probe_sample(i64 sent_ns) const noexcept;
   void on_sample(u8 path, RttSample rtt) noexcept;
@@ -197,6 +210,7 @@ class PathSet {
 
   Shared* shared_;
   u32 peer_;
+  AnswerGate gate_;
   i64 room_bytes_;
   i64 segment_bytes_;  // payload of the largest datagram
   u16 count_;
@@ -215,6 +229,7 @@ class PathSet {
   PolicySlot policy_;
   bool started_ = false;
   u8 heard_path_ = 0;
+  u8 first_path_ = 0;  // before the first answer: path of the last probe or of the next one
 };
 
 }  // namespace weft::core

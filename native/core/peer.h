@@ -6,6 +6,7 @@
 #include <memory>
 #include <new>
 
+#include "native/core/flow_list.h"
 #include "native/core/flow_queue.h"
 #include "native/core/path_set.h"
 #include "native/wire/burst.h"
@@ -19,7 +20,7 @@ class Peer {
         config_(config),
         paths_(shared, config.path, index, config.path_count, config.port_buffer_bytes,
                wire::segment_payload_bytes(config.segment_bytes), config.search_size ? config.segment_bytes : u16{0},
-               config.path_counters),
+               config.path_counters, config.open_bytes),
         index_(index),
         counters_(config.counters == nullptr ? &own_counters_ : config.counters) {
     if (config.rtt_ns > 0) paths_.know(config.rtt_ns);
@@ -28,8 +29,15 @@ class Peer {
 
   // Number of open flows to this peer. A dead peer is released when its last flow is.
   u32 flows() const noexcept { return flows_; }
-  void on_flow_opened() noexcept { counters_->flows.set(++flows_); }
-  void on_flow_released() noexcept { counters_->flows.set(--flows_); }
+  void on_flow_opened(Flow* flow) noexcept {
+    list_.add(flow);
+    counters_->flows.set(++flows_);
+  }
+  void on_flow_released(Flow* flow) noexcept {
+    list_.remove(flow);
+    counters_->flows.set(--flows_);
+  }
+  Flow* first_flow() const noexcept { return list_.first(); }
 
   PathSet& paths() noexcept { return paths_; }
   const PathSet& paths() const noexcept { return paths_; }
@@ -122,6 +130,7 @@ class Peer {
   std::unique_ptr<Keepalives> keepalives_;  // null until a keepalive is sent
   PeerCells own_counters_;                  // the peer's counters if its configuration supplies none
   PeerCells* counters_;
+  FlowList list_;
   u32 flows_ = 0;
   u32 waiting_flows_ = 0;
   i64 heard_ns_ = -1;

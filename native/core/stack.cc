@@ -84,10 +84,10 @@ Status Stack::open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcep
   if (owner == nullptr || config.stripes == 0 || config.stripe >= config.stripes) return Status::invalid_argument;
   if (owner->dead()) return Status::peer_dead;
   try {
-    owner->path_waiters().reserve(flows_.size());
+    owner->path_waiters().reserve(owner->flows() + 1);
     const PolicyChoice credit = config.own_credit ? config.credit : shared_.config.credit;
     flows_.put(index, std::make_unique<Flow>(&shared_, credit, credit_port(credit), index, config, owner));
-    owner->on_flow_opened();
+    owner->on_flow_opened(flow(index));
     owner->paths().measure(now_ns);
     if (owner->paths().poll_timeout() <= now_ns) queue_peer_control(config.peer);
   } catch (const std::bad_alloc&) {
@@ -113,10 +113,10 @@ void Stack::release_flow(u32 index) noexcept {
     if (gone->in_room_wait) block_waiters_.remove(index);
     const u64 held = gone->rx.eager_held();
     const u32 owner_index = gone->config.peer;
+    owner->on_flow_released(gone);
     flows_.destroy(index);
     timers_.set(kNever, index);
     for (u64 i = 0; i < held; ++i) wake_block_waiters();
-    owner->on_flow_released();
     if (owner->flows() == 0 && owner->dead()) on_peer_unused(owner_index);
   }
   flows_.release(index);
@@ -137,6 +137,11 @@ Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 
   shared_.trace.now_ns = now_ns;
   const Status status = target->tx.post(now_ns, message, data, message_bytes, memory, cookie, stage);
   refresh(now_ns, index);
+  PathSet& paths = target->peer->paths();
+  if (paths.gate().is_closed()) {  // the message waits for the peer's first answer, so this asks for it again
+    paths.measure(now_ns);
+    queue_peer_control(target->config.peer);
+  }
   return status;
 }
 
@@ -269,23 +274,19 @@ void Stack::fail_peer(i64 now_ns, u32 index, Status reason) noexcept {
   Peer* gone = peer(index);
   if (gone == nullptr || gone->dead()) return;
   bury(index, *gone, reason);
-  for (u32 i = 0; i < flows_.size(); ++i) {
-    Flow* each = flow(i);
-    if (each == nullptr || each->peer != gone) continue;
-    if (each->is_open()) end_flow(i, *each, reason);
+  for (Flow* each = gone->first_flow(); each != nullptr; each = each->link.next) {
+    if (each->is_open()) end_flow(each->index, *each, reason);
     if (each->closer.state() == Closer::State::closing) each->closer.on_confirm();
-    queue_control(i);
-    refresh(now_ns, i);
+    queue_control(each->index);
+    refresh(now_ns, each->index);
   }
 }
 
 void Stack::give_up_peer(i64 now_ns, u32 index, Status reason) noexcept {
   Peer* lost = peer(index);
   if (lost == nullptr || lost->dead()) return;
-  for (u32 i = 0; i < flows_.size(); ++i) {
-    Flow* each = flow(i);
-    if (each == nullptr || each->peer != lost || each->peer_closed) continue;
-    give_up_flow(now_ns, i, reason);
+  for (Flow* each = lost->first_flow(); each != nullptr; each = each->link.next) {
+    if (!each->peer_closed) give_up_flow(now_ns, each->index, reason);
   }
   bury(index, *lost, reason);
 }

@@ -135,7 +135,7 @@ class Stack {
   // The functions from here to wake_block_waiters() are in stack_receive.cc.
   bool on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet,
                       const RxDatagram& datagram) noexcept;
-  bool on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept;
+  bool on_peer_packet(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
   bool on_data(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
   bool on_advert(i64 now_ns, u32 index, Flow& flow, const wire::Advert& advert) noexcept;
   void on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& close) noexcept;

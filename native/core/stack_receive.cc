@@ -3,6 +3,11 @@
 #include "native/core/stack.h"
 
 namespace weft::core {
+namespace {
+
+i64 bytes_of(const RxDatagram& datagram) noexcept { return i64{datagram.header_bytes} + datagram.payload_bytes; }
+
+}  // namespace
 
 void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns) noexcept {
   shared_.trace.now_ns = now_ns;
@@ -27,7 +32,7 @@ void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns) 
       return;
   }
   if (packet.common.type == wire::Type::probe || packet.common.type == wire::Type::probe_reply) {
-    static_cast<void>(on_peer_packet(now_ns, packet));
+    static_cast<void>(on_peer_packet(now_ns, packet, datagram));
     return;
   }
   const u32 index = packet.common.flow;
@@ -40,6 +45,7 @@ void Stack::on_datagram(i64 now_ns, const RxDatagram& datagram, i64 arrived_ns) 
     ++counters.malformed;
     return;
   }
+  target->peer->paths().gate().on_arrived(bytes_of(datagram));
   if (!on_flow_packet(now_ns, index, *target, packet, datagram)) return;
   // The flow still exists, even if handling the packet made it fail: only its owner releases it.
   refresh(now_ns, index);
@@ -145,15 +151,15 @@ void Stack::on_peer_close(i64 now_ns, u32 index, Flow& flow, const wire::Close& 
   end_flow(index, flow, Status::connection_closed);
 }
 
-bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
+bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept {
   const u32 index = packet.common.flow;
   Peer* target = peer(index);
   if (target == nullptr || target->config().local_token != packet.common.token) return refuse(&shared_.counters->stray);
   if (packet.common.path >= target->paths().count()) return refuse(&shared_.counters->malformed);
+  target->paths().gate().on_arrived(bytes_of(datagram));
   if (packet.common.type == wire::Type::probe) {
     target->paths().on_probed_by_peer(now_ns, packet.common.path);
     target->on_probe(packet.common.path, packet.probe);
-    target->paths().measure(now_ns);  // probes again: earlier probes may have come before the peer was open
     queue_peer_control(index);
   } else if (!target->on_keepalive_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
     if (target->paths().on_probe_reply(now_ns, packet.common.path, packet.probe.probe_id)) {
@@ -165,14 +171,12 @@ bool Stack::on_peer_packet(i64 now_ns, const wire::Packet& packet) noexcept {
   return true;
 }
 
-// Tells every flow with segments in flight to the peer that a probe on the path was answered. It visits all flows, but
-// is rarely called.
+// Tells the peer's flows with segments in flight that a probe on the path was answered.
 void Stack::on_probed(i64 now_ns, Peer* peer, u8 path) noexcept {
-  for (u32 index = 0; index < flows_.size(); ++index) {
-    Flow* target = flow(index);
-    if (target == nullptr || target->peer != peer || !target->is_open() || !target->tx.has_inflight()) continue;
-    target->tx.on_probed(now_ns, path);
-    refresh(now_ns, index);
+  for (Flow* each = peer->first_flow(); each != nullptr; each = each->link.next) {
+    if (!each->is_open() || !each->tx.has_inflight()) continue;
+    each->tx.on_probed(now_ns, path);
+    refresh(now_ns, each->index);
   }
 }
 

@@ -53,6 +53,12 @@ u8 control_path(Shared& shared, const PathSet& paths) noexcept {
   return static_cast<u8>(first);
 }
 
+// Whether a control packet may be sent to the peer. Before the first answer of a stranger one may not, and is then
+// treated as any other that is lost.
+bool admits(Peer& peer, const TxBurst& packet) noexcept {
+  return peer.paths().gate().admits(static_cast<i64>(packet.total_bytes()));
+}
+
 }  // namespace
 
 void Stack::queue_control(u32 index) noexcept {
@@ -93,7 +99,8 @@ bool Stack::transmit_control(i64 now_ns, TxBurst* out) noexcept {
     Flow* target = flow(index);
     if (target != nullptr && transmit_flow_control(now_ns, *target, out)) {
       schedule_flow(index);
-      return true;
+      if (admits(*target->peer, *out)) return true;
+      continue;
     }
     control_.pop();
     if (target == nullptr) continue;  // the flow was released while it was queued
@@ -114,7 +121,8 @@ bool Stack::transmit_control(i64 now_ns, TxBurst* out) noexcept {
     Peer* target = peer(index);
     const bool sent = target != nullptr && target->poll_transmit(now_ns, out);
     if (target != nullptr && target->paths().take_revived()) wake_path_waiters(*target);
-    if (sent) return true;
+    if (sent && admits(*target, *out)) return true;
+    if (sent) continue;
     peer_control_.pop();
     if (target == nullptr) continue;
     target->in_control = false;
@@ -157,6 +165,11 @@ bool Stack::transmit_data(i64 now_ns, bool resend, TxBurst* out) noexcept {
     if (target == nullptr) continue;
     (resend ? target->in_resend : target->in_ready) = false;
     if (!target->is_open()) continue;
+    if (target->peer->paths().gate().is_closed()) {  // data waits for the peer's first answer
+      target->in_path_wait = true;
+      target->peer->path_waiters().push(index);
+      continue;
+    }
     target->deficit_bytes = std::min(target->deficit_bytes + kQuantumBytes, 2 * kQuantumBytes);
     const i64 deficit = target->deficit_bytes;
     const FlowSender::Blocked blocked = target->tx.poll_transmit(now_ns, deficit, out);
@@ -274,12 +287,11 @@ void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {
   target->scheduled_ns = kNever;
   if (target->dead()) return;
   // A flow whose receives other flows have completed does not wait for the peer, so it must not make the peer count as
-  // silent. This visits all flows, but only when a peer is quiet.
-  for (u32 i = 0; target->quiet(now_ns) && i < flows_.size(); ++i) {
-    Flow* each = flow(i);
-    if (each == nullptr || each->peer != target || !each->waits || each->rx.waits()) continue;
+  // silent.
+  for (Flow* each = target->first_flow(); target->quiet(now_ns) && each != nullptr; each = each->link.next) {
+    if (!each->waits || each->rx.waits()) continue;
     each->rx.forget_elsewhere();
-    refresh(now_ns, i);
+    refresh(now_ns, each->index);
   }
   const i64 silence_ns = shared_.config.peer_silence_ns;
   if (!shared_.config.owner_judges && target->silent(now_ns)) {

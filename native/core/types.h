@@ -83,6 +83,9 @@ struct PeerConfig {
   i64 rtt_ns = 0;                   // known round-trip time of all paths; 0: unknown, probes measure it
   i64 rtt_expected_ns = 0;          // estimated round-trip time until the first sample; 0: none
   bool payload_crc = false;         // one end or both requested payload checksums
+  // Bytes that came with the request of a peer that may be a stranger: until it answers, what is sent to it is limited
+  // (answer_gate.h). -1: this end opened the peer, or the peer is authenticated.
+  i64 open_bytes = -1;
   // Search for the datagram size that the paths carry, because some may drop datagrams of `segment_bytes`
   // (size_search.h). The fragments of a segment may then exceed train_bytes_max by their headers.
   bool search_size = false;

@@ -137,6 +137,35 @@ def test_properties__without_faults_nothing_fails_or_is_sent_again(schedule: Any
         assert stack.malformed == stack.stray == stack.bad_crc == 0
 
 
+@given(schedule=schedules(), open_bytes=st.integers(0, 2_000))
+def test_properties__a_stranger_gets_at_most_three_times_its_own_bytes(
+    schedule: Any, open_bytes: int
+) -> None:
+    """The rig checks the bound with each datagram, and that no data is sent to a stranger."""
+    schedule.open_bytes = open_bytes
+    report = native.run_schedule(schedule)
+    assert report.violation == ""
+    assert not report.hung
+    assert report.corrupt_messages == 0
+    assert native.Rig(schedule).run().fingerprint == report.fingerprint
+
+
+@given(schedule=schedules(), open_bytes=st.integers(0, 2_000))
+def test_properties__a_stranger_that_is_never_heard_gets_three_times_its_request(
+    schedule: Any, open_bytes: int
+) -> None:
+    schedule.open_bytes = open_bytes
+    schedule.faults = native.LinkFaults()
+    schedule.outages = [
+        native.PathOutage(path=path, from_ns=0, until_ns=2**62) for path in range(schedule.paths)
+    ]
+    schedule.dies_at_ns = schedule.close_at_ns = -1
+    report = native.run_schedule(schedule)
+    assert report.violation == ""
+    assert report.early_bytes <= 3 * open_bytes
+    assert (report.early_bytes > 0) == (open_bytes >= 14)  # enough for one probe of 40 bytes
+
+
 @st.composite
 def late_writes(draw: st.DrawFn) -> Any:
     """Sends long messages through RDMA memory windows; the network delays and reorders."""

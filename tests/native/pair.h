@@ -62,7 +62,7 @@ struct Pair {
   static constexpr u64 kPeerToken[2] = {0xAAAA'0000u, 0xBBBB'0000u};
 
   explicit Pair(const StackConfig& config, u16 paths = 4, u16 segment_bytes = 1472, i64 port_buffer_bytes = 1 << 20,
-                bool search_size = false)
+                bool search_size = false, i64 open_bytes = -1)
       : stack{Stack(config), Stack(config)}, burst(std::make_unique<TxBurst>()) {
     for (int end = 0; end < 2; ++end) {
       static_cast<void>(stack[end].reserve_peer(&peer[end]));
@@ -78,6 +78,7 @@ struct Pair {
       peer_config.train_bytes_max = 65'000;
       peer_config.port_buffer_bytes = port_buffer_bytes;
       peer_config.search_size = search_size;
+      peer_config.open_bytes = end == 1 ? open_bytes : -1;  // end 1 has accepted
       opened = opened && stack[end].open_peer(now_ns, peer[end], peer_config) == Status::ok;
       FlowConfig flow_config;
       flow_config.peer = peer[end];

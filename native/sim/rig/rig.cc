@@ -42,6 +42,7 @@ void Rig::connect() {
     peer.train_bytes_max = std::max<u32>(65'000, schedule_.segment_bytes);
     peer.port_buffer_bytes = schedule_.port_buffer_bytes;
     peer.search_size = schedule_.search_size;
+    peer.open_bytes = end == 1 ? schedule_.open_bytes : -1;
     Side& side = *sides_[end];
     side.peer = peer_index[end];
     bool ok = side.stack.open_peer(now_ns_, side.peer, peer) == Status::ok;
@@ -430,6 +431,7 @@ void Rig::deliver(const Arrival& arrival) {
     if (schedule_.faults.loss > 0 && random_.uniform() < kHeaderLost) return;
   }
   mix(static_cast<u64>(now_ns_) ^ (datagram.header_bytes * 31u + datagram.payload_bytes));
+  if (!arrival.corrupted) sides_[arrival.to]->arrived_bytes += i64{datagram.header_bytes} + datagram.payload_bytes;
   sides_[arrival.to]->stack.on_datagram(now_ns_, datagram);
 }
 

@@ -49,6 +49,9 @@ struct Schedule {
   double staged_sends = 0.0, staged_receives = 0.0;
   // The link reads payload when it is delivered instead of when it is sent, like a NIC that processes a request late.
   bool late_reads = false;
+  // End 1 has accepted end 0 as a stranger whose request had so many bytes, so it limits what it sends before the first
+  // answer; -1: end 0 is no stranger.
+  i64 open_bytes = -1;
   core::PolicyChoice window, path, loss, credit;
   LinkFaults faults;
   std::vector<PathOutage> outages;
@@ -60,6 +63,7 @@ struct Schedule {
 struct RunReport {
   std::string violation;  // number of the violated invariant and what was seen; empty: none violated
   bool hung = false;      // P-2 is violated: requests were outstanding at the time limit
+  i64 early_bytes = 0;    // bytes that end 1 sent to a stranger before its first answer
   u64 fingerprint = 0;    // hash of everything delivered and completed, in order
   i64 ended_ns = 0;
   i64 completed = 0, failed = 0;  // number of requests of both ends
@@ -119,6 +123,7 @@ class Rig {
   bool read_late(const Arrival& arrival) const noexcept { return schedule_.late_reads && !arrival.settled; }
   bool settled() const noexcept;  // whether the run can end: all flows are closed and healed paths had time to recover
   void check_burst(int end);
+  void check_early_bytes(int end);
   void violate(const char* invariant, const std::string& what);
   void check_window(int end, u32 remote_flow);
   void check_step();

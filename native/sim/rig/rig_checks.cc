@@ -31,6 +31,7 @@ void Rig::check_burst(int end) {
   Side& side = *sides_[end];
   if (burst.count == 0 || burst.path >= schedule_.paths)
     return violate("P-6", "a stack sent a burst without datagrams or on an unknown path");
+  check_early_bytes(end);
   for (std::size_t i = 0; i < burst.count; ++i) {
     wire::Packet packet;
     if (wire::decode(burst.header(i), burst.header_bytes, burst.payload[i].bytes, &packet) != wire::Verdict::ok) {
@@ -63,6 +64,15 @@ void Rig::check_burst(int end) {
     }
     place->second = burst.path;
   }
+}
+
+// A stranger that has answered nothing gets no data, and at most three times the bytes that came from it.
+void Rig::check_early_bytes(int end) {
+  Side& side = *sides_[end];
+  if (end != 1 || schedule_.open_bytes < 0 || !side.stack.peer(side.peer)->paths().gate().is_closed()) return;
+  report_.early_bytes += static_cast<i64>(burst_->total_bytes());
+  if (report_.early_bytes > 3 * (schedule_.open_bytes + side.arrived_bytes))
+    violate("bound", "a stranger that has not answered got more than three times its own bytes");
 }
 
 // Called for each sent segment. The policy's window limits every flow, whatever its message sizes; one segment is

@@ -40,6 +40,7 @@ struct Rig::Side {
   std::vector<Transfer*> sends, receives;
   std::size_t next_send = 0, next_receive = 0;
   u64 received = 0;
+  i64 arrived_bytes = 0;  // bytes of all datagrams that were delivered undamaged
   u32 flows_closed = 0, flows_peer_closed = 0;
   u64 held = 0;  // number of messages that had arrived when the peer closed
   bool failed = false;

@@ -120,6 +120,27 @@ TEST(memory__an_idle_peer_with_8_paths_costs_at_most_256_kb) {
   CHECK(bytes <= 256 * 1024);
 }
 
+TEST(memory__a_peer_with_a_flow_costs_the_same_however_many_there_are) {
+  Stack stack(weft::test::shipped_config());
+  const auto open = [&](u32 count) {
+    const long before = live_bytes.load();
+    for (u32 i = 0; i < count; ++i) {
+      u32 peer = 0, flow = 0;
+      CHECK_EQUAL(stack.reserve_peer(&peer), Status::ok);
+      CHECK_EQUAL(stack.open_peer(0, peer, peer_config(i)), Status::ok);
+      CHECK_EQUAL(stack.reserve_flow(&flow), Status::ok);
+      FlowConfig config;
+      config.peer = peer;
+      config.local_token = config.remote_token = 1000 + flow;
+      CHECK_EQUAL(stack.open_flow(0, flow, config), Status::ok);
+    }
+    return (live_bytes.load() - before) / count;
+  };
+  const long few = open(100), many = open(4000);
+  std::printf("     %ld bytes each of 100, %ld each of 4000\n", few, many);
+  CHECK(many <= few + few / 4);  // the tables of indices grow in steps
+}
+
 TEST(memory__what_is_released_is_given_back) {
   const long before = live_bytes.load();
   {

@@ -1,0 +1,26 @@
+// The flows of one peer, in the order in which they were opened: a list through the flows themselves, so that a peer's
+// memory, and the time to visit its flows, follow their own number and not that of all flows.
+#pragma once
+
+namespace weft::core {
+
+struct Flow;
+
+// A flow's place in the list of its peer.
+struct FlowLink {
+  Flow* previous = nullptr;
+  Flow* next = nullptr;
+};
+
+class FlowList {
+ public:
+  Flow* first() const noexcept { return first_; }
+  void add(Flow* flow) noexcept;
+  void remove(Flow* flow) noexcept;
+
+ private:
+  Flow* first_ = nullptr;
+  Flow* last_ = nullptr;
+};
+
+}  // namespace weft::core
