@@ -219,7 +219,7 @@ Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::s
     return nullptr;
   }
   constexpr std::size_t kSessionsMax = 8192;
-  if (sessions_.size() >= kSessionsMax) {
+  if (sessions_.size() >= kSessionsMax && !drop_a_stranger(0)) {
     *error = "this process has " + std::to_string(sessions_.size()) + " sessions and accepts no more";
     return nullptr;
   }
@@ -236,6 +236,7 @@ Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::s
   // Without a secret, dial only the address that the peer's own socket comes from; otherwise it could make us dial a
   // third party.
   if (!secret_.empty() || same_host(theirs.control, channel->remote())) session->control = theirs.control;
+  if (!admit_session(session, channel->remote(), error)) return nullptr;
   return session;
 }
 

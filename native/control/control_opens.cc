@@ -180,10 +180,19 @@ bool ControlPlane::drop_oldest_accept() {
   return true;
 }
 
-Status ControlPlane::check_limits(const Session& session, const ListenerState& listener, const Open& open,
+bool ControlPlane::has_accepts(std::uint64_t session) const noexcept {
+  const auto first = accepts_.lower_bound({session, 0});
+  return first != accepts_.end() && first->first.first == session;
+}
+
+std::size_t ControlPlane::accepts_of(std::uint64_t session) const noexcept {
+  return static_cast<std::size_t>(
+      std::distance(accepts_.lower_bound({session, 0}), accepts_.lower_bound({session + 1, 0})));
+}
+
+Status ControlPlane::check_limits(const Session& session, ListenerState* listener, const Open& open,
                                   std::string* error) {
-  const auto own = static_cast<std::size_t>(std::count_if(
-      accepts_.begin(), accepts_.end(), [&](const auto& each) { return each.first.first == session.id; }));
+  const std::size_t own = accepts_of(session.id);
   if (own >= kUnconfirmedMax || (accepts_.size() >= kUnconfirmedOfAllMax && !drop_oldest_accept())) {
     *error = "too many connections are being opened at once; try again later";
     return Status::refused;
@@ -196,23 +205,28 @@ Status ControlPlane::check_limits(const Session& session, const ListenerState& l
   }
   std::size_t unclaimed = 0;
   {
-    const std::lock_guard<std::mutex> lock(const_cast<ListenerState&>(listener).mutex);
-    unclaimed = listener.ready.size();
+    const std::lock_guard<std::mutex> lock(listener->mutex);
+    if (listener->ready.size() >= kUnclaimedMax)
+      listener->ready.remove_if([](const auto& connection) { return connection->health() != Status::ok; });
+    unclaimed = listener->ready.size();
   }
-  if (unclaimed < kUnclaimedMax) return Status::ok;
+  if (unclaimed < kUnclaimedMax || drop_a_stranger(session.id)) return Status::ok;
   *error = std::to_string(unclaimed) + " connections wait to be accepted by this listener, which is its limit";
   return Status::refused;
 }
 
-Status ControlPlane::accept_open(Session* session, const Open& open, PendingAccept* accept, std::string* error) {
+// `open_bytes`: size of the open frame.
+Status ControlPlane::accept_open(Session* session, const Open& open, std::int64_t open_bytes, PendingAccept* accept,
+                                 std::string* error) {
   accept->listener = listener_for(*session, open.listener);
   if (accept->listener == nullptr) {
     *error = session->guard == Guard::key ? "there is no listener with the requested id"
                                           : "there is no open listener with the requested id or port";
     return Status::refused;
   }
-  const ListenerState& listener = *accept->listener;
+  ListenerState& listener = *accept->listener;
   std::vector<FlowPlan> plans;
+  std::vector<PeerKey> peers;
   for (const FlowEnd& flow : open.flows) {
     if (flow.remote_engine >= engines_->size()) {
       *error = "a flow names engine " + std::to_string(flow.remote_engine) +
@@ -221,6 +235,7 @@ Status ControlPlane::accept_open(Session* session, const Open& open, PendingAcce
     }
     // The key holds the peer's token, because the peer's index may be reused after a dial was abandoned.
     plans.push_back({flow.remote_engine, flow.engine, std::uint64_t{1} << 63 | flow.peer_token});
+    peers.push_back({session->id, flow.remote_engine, listener.device, open.device, flow.engine, plans.back().apart});
   }
   if (plans.empty() || open.addresses.empty() || open.segment_bytes < 256 ||
       open.segment_bytes > datapath::kSegmentBytesMax ||
@@ -228,8 +243,10 @@ Status ControlPlane::accept_open(Session* session, const Open& open, PendingAcce
     *error = "the open frame has no flows or no addresses, or its segment size is out of range";
     return Status::refused;
   }
-  Status status = check_limits(*session, listener, open, error);
+  Status status = check_limits(*session, &listener, open, error);
   if (status != Status::ok) return status;
+  const bool strange = !is_authenticated(*session);
+  if (strange && !admit_open(*session, peers, error)) return Status::refused;
   std::vector<LocalFlow> flows;
   status = setup_.reserve(listener.device, session->id, open.device, plans, &flows, error);
   if (status != Status::ok) return status;
@@ -238,7 +255,8 @@ Status ControlPlane::accept_open(Session* session, const Open& open, PendingAcce
   setup_.describe(listener.device, flows, &open.addresses[0], &reply);
   reply.segment_bytes = std::min(reply.segment_bytes, open.segment_bytes);
   status = setup_.open(next_connection_++, flows, listener.policies, open, reply.segment_bytes, rtt_ns(*session),
-                       session->name, notifier_, &accept->connection, error);
+                       strange ? open_bytes : -1, session->name, notifier_, &accept->connection, error);
+  if (strange) budget_.set(session->id, setup_.holding(session->id));
   if (status != Status::ok) return status;
   accept->begun_ns = engine::now_ns();
   accept->deadline_ns = accept->begun_ns + knobs_->handshake_timeout_ns;
@@ -259,7 +277,8 @@ bool ControlPlane::on_open(Session* session, Channel* channel, const Frame& fram
   if (std::find(finished.begin(), finished.end(), open.dial) != finished.end()) return true;
   PendingAccept accept;
   std::string error;
-  const Status status = accept_open(session, open, &accept, &error);
+  const auto bytes = static_cast<std::int64_t>(kFrameHeaderBytes + frame.body.size());
+  const Status status = accept_open(session, open, bytes, &accept, &error);
   if (status != Status::ok) {
     refuse(channel, open.dial, status, error);
     return true;
@@ -287,7 +306,7 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
   std::shared_ptr<engine::ConnectionCore> connection;
   std::string error;
   const Status status = setup_.open(next_connection_++, flows, dial->policies, reply, reply.segment_bytes,
-                                    rtt_ns(*session), session->name, notifier_, &connection, &error);
+                                    rtt_ns(*session), -1, session->name, notifier_, &connection, &error);
   bool abandoned = false;
   if (status == Status::ok) {
     confirmed_.push_back({engine::now_ns() + knobs_->handshake_timeout_ns, session->id, dial->id});

@@ -56,7 +56,8 @@ ControlPlane::ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_p
       setup_(knobs, engines, datapath, page, std::move(trace)),
       node_(random_token()),
       counters_(page == nullptr ? own_counters_ : page->process().counters),
-      process_log_(knobs->peer_stall_ns) {
+      process_log_(knobs->peer_stall_ns),
+      budget_({knobs->open_bytes_per_address, knobs->open_bytes}) {
   static_cast<void>(trace_.subscribe(&process_log_, core::kTraceProcesses));
 }
 
@@ -295,6 +296,7 @@ void ControlPlane::credit_pause(std::int64_t now_ns) {
   for (auto& [id, accept] : accepts_) accept.deadline_ns += missed_ns;
   for (Confirmed& each : confirmed_) each.until_ns += missed_ns;
   for (auto& [id, channel] : channels_) channel->credit_pause(missed_ns);
+  setup_.credit_pause(missed_ns);
 }
 
 void ControlPlane::check_deadlines(std::int64_t now_ns) {

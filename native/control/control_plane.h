@@ -1,7 +1,8 @@
 // The control plane owns control sockets and sessions, opens connections and decides when a peer is dead. It has a
 // thread, whose loop a caller that waits for its connection may run instead. Sources: control_plane.cc (the loop and
 // deadlines), control_sockets.cc (listening, accepting), control_channels.cc (dialling and losing control sockets),
-// control_handshake.cc (frames), control_opens.cc (opening connections), control_sessions.cc (sessions).
+// control_handshake.cc (frames), control_opens.cc (opening connections), control_sessions.cc (sessions),
+// control_strangers.cc (bounds of peers that are not authenticated).
 #pragma once
 
 #include <atomic>
@@ -20,6 +21,7 @@
 #include "native/control/input_wait.h"
 #include "native/control/keys.h"
 #include "native/control/loop_share.h"
+#include "native/control/open_budget.h"
 #include "native/control/process_log.h"
 #include "native/control/session.h"
 #include "native/engine/log_limit.h"
@@ -161,10 +163,23 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   bool on_confirm(Session* session, const Frame& frame);
   void on_confirmed(Session* session);
   void forget_open(Session* session, std::uint64_t dial);
+  bool has_accepts(std::uint64_t session) const noexcept;
+  std::size_t accepts_of(std::uint64_t session) const noexcept;
   bool drop_oldest_accept();
-  Status accept_open(Session* session, const Open& open, PendingAccept* accept, std::string* error);
+  Status accept_open(Session* session, const Open& open, std::int64_t open_bytes, PendingAccept* accept,
+                     std::string* error);
   void keep_proved(const Session& session, Open* open);
-  Status check_limits(const Session& session, const ListenerState& listener, const Open& open, std::string* error);
+  Status check_limits(const Session& session, ListenerState* listener, const Open& open, std::string* error);
+
+  // Defined in control_strangers.cc:
+  bool admit_session(Session* session, const datapath::SocketAddress& from, std::string* error);
+  bool admit_open(const Session& session, const std::vector<PeerKey>& peers, std::string* error);
+  bool make_room_for(std::uint64_t session, const datapath::SocketAddress& from, std::int64_t bytes,
+                     std::string* error);
+  bool drop_if_silent(std::uint64_t session, std::int64_t now_ns);
+  bool drop_a_stranger(std::uint64_t spared);
+  void count_strangers(std::int64_t now_ns);
+  void let_silent_go(std::int64_t now_ns);
 
   // Defined in control_sessions.cc:
   Session* add_session(bool dialled);
@@ -230,8 +245,10 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   // (session id, dial id) -> the peer's open request
   std::map<std::pair<std::uint64_t, std::uint64_t>, PendingAccept> accepts_;
   std::deque<Confirmed> confirmed_;
-  std::int64_t round_ns_ = 0;   // start of the loop's last iteration
-  std::int64_t opened_ns_ = 0;  // when a peer last asked for a connection or confirmed one
+  OpenBudget budget_;            // sessions that peers opened which are not authenticated
+  std::int64_t counted_ns_ = 0;  // when count_strangers() was last called
+  std::int64_t round_ns_ = 0;    // start of the loop's last iteration
+  std::int64_t opened_ns_ = 0;   // when a peer last asked for a connection or confirmed one
   std::uint64_t next_channel_ = 1, next_session_ = 1, next_connection_ = 1;
   std::uint16_t next_engine_ = 0;
   std::thread thread_;

@@ -55,9 +55,8 @@ Session* ControlPlane::add_session(bool dialled) {
   for (const auto& [id, session] : sessions_) {
     if (session->dialled || session->confirmed) continue;
     ++unconfirmed;
-    const bool opens = std::any_of(accepts_.begin(), accepts_.end(),
-                                   [&, of = id](const auto& each) { return each.first.first == of; });
-    if (oldest == nullptr && !opens && made->busy_ns - session->busy_ns >= kOpensSoonNs) oldest = session.get();
+    const bool old = made->busy_ns - session->busy_ns >= kOpensSoonNs;
+    if (oldest == nullptr && old && !has_accepts(id)) oldest = session.get();
   }
   if (!dialled && secret_.empty() && unconfirmed >= kUnusedSessionsMax && oldest != nullptr)
     end_session(oldest, Status::refused, "too many sessions without a connection", true);
@@ -119,6 +118,7 @@ void ControlPlane::end_session(Session* session, Status status, const std::strin
   }
   std::erase_if(confirmed_, [&](const Confirmed& each) { return each.session == id; });
   setup_.forget(id, reason);
+  budget_.forget(id);
   sessions_.erase(id);
   notifier_->notify();
 }
@@ -223,10 +223,9 @@ void ControlPlane::report_condition(Session* session, std::int64_t heard_ns, std
 
 // True if the session has been without connections for so long that it must end.
 bool ControlPlane::is_idle(Session* session, std::int64_t now_ns) {
-  const auto of_session = [&](const auto& each) { return each.first.first == session->id; };
   const bool dialling =
       std::any_of(dials_.begin(), dials_.end(), [&](const auto& each) { return each.second.session == session->id; });
-  const bool busy = dialling || std::any_of(accepts_.begin(), accepts_.end(), of_session);
+  const bool busy = dialling || has_accepts(session->id);
   if (busy || setup_.survey(session->id, false).flows != 0) {
     session->busy_ns = now_ns;
     return false;
@@ -240,6 +239,8 @@ bool ControlPlane::is_idle(Session* session, std::int64_t now_ns) {
 void ControlPlane::check_sessions(std::int64_t now_ns) {
   const bool look_for_idle = now_ns >= idle_check_ns_;
   if (look_for_idle) idle_check_ns_ = now_ns + kIdleCheckNs;
+  let_silent_go(now_ns);
+  counters_.strangers_bytes.set(budget_.bytes());
   std::vector<std::uint64_t> ids;
   for (const auto& [id, session] : sessions_) ids.push_back(id);
   for (const std::uint64_t id : ids) {

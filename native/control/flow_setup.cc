@@ -14,10 +14,18 @@ namespace weft::control {
 
 namespace {
 
+// How often a peer is asked for its first answer after the probes at its opening: at a quarter and at half of the
+// silence limit, after which it is let go.
+constexpr std::uint32_t kAsksMax = 2;
+
 // Runs on the engine's thread. Releases a reserved peer that was never opened.
 void release_peer(engine::Engine* engine, std::uint32_t index) {
   engine->datapath().close_link(index);
   engine->stack().release_peer(index);
+}
+
+std::uint64_t number_of(std::uint32_t engine, std::uint32_t peer) noexcept {
+  return std::uint64_t{engine} << 32 | peer;
 }
 
 }  // namespace
@@ -67,7 +75,7 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint
   for (const FlowPlan& plan : plans) {
     LocalFlow flow;
     flow.engine = (*engines_)[plan.local_engine].get();
-    flow.key = PeerKey{plan.local_engine, session, device, remote_device, plan.remote_engine, plan.apart};
+    flow.key = PeerKey{session, plan.local_engine, device, remote_device, plan.remote_engine, plan.apart};
     flow.end.engine = plan.local_engine;
     flow.end.remote_engine = plan.remote_engine;
     const auto [place, fresh] = peers_.try_emplace(flow.key);
@@ -84,6 +92,7 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint
       if (error->empty()) *error = "an engine has no index or no memory left for another flow: close some connections";
       return status;
     }
+    if (fresh) sessions_[number_of(plan.local_engine, place->second.index)] = session;
     ++place->second.reserved;
     flow.end.peer = place->second.index;
     flow.end.peer_token = place->second.token;
@@ -119,14 +128,14 @@ void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flo
 
 Status FlowSetup::open_peer(const LocalFlow& local, const engine::PolicySet& policies, const FlowEnd& remote,
                             const Open& open, std::uint32_t segment_bytes, std::int64_t rtt_expected_ns,
-                            std::string* error) {
+                            std::int64_t open_bytes, std::string* error) {
   PeerPlace& place = peers_.at(local.key);
   if (place.open) {
     if (place.remote_index == remote.peer && place.remote_token == remote.peer_token) return Status::ok;
     *error = "the peer sent a different index or token for an engine than in an earlier connection";
     return Status::refused;
   }
-  const std::uint32_t device = std::get<2>(local.key);
+  const std::uint32_t device = local.key.device;
   core::PeerConfig config;
   config.remote_peer = remote.peer;
   config.remote_token = remote.peer_token;
@@ -139,6 +148,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const engine::PolicySet& pol
   if (policies.path != nullptr) config.path = policies.path->choice();
   config.payload_crc = open.payload_crc || checks_payload();
   config.rtt_expected_ns = rtt_expected_ns;
+  config.open_bytes = open_bytes;
   std::vector<std::string> addresses;
   for (const datapath::SocketAddress& address : open.addresses) addresses.push_back(address.text());
   Status status = Status::ok;
@@ -169,6 +179,9 @@ Status FlowSetup::open_peer(const LocalFlow& local, const engine::PolicySet& pol
     row = nullptr;
   }
   place.open = status == Status::ok;
+  place.strange = place.silent = place.open && open_bytes >= 0;
+  place.silent_since_ns = engine::now_ns();
+  place.paths = config.path_count;
   place.row = row;
   place.remote_index = remote.peer;
   place.remote_token = remote.peer_token;
@@ -194,12 +207,14 @@ telemetry::FlowPageRow* FlowSetup::take_flow_row(std::uint64_t connection, const
 
 Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const engine::PolicySet& policies,
                        const Open& remote, std::uint32_t segment_bytes, std::int64_t rtt_expected_ns,
-                       const std::string& peer_address, engine::Notifier* notifier,
+                       std::int64_t open_bytes, const std::string& peer_address, engine::Notifier* notifier,
                        std::shared_ptr<engine::ConnectionCore>* out, std::string* error) {
   std::vector<engine::FlowRef> refs;
   Status status = Status::ok;
   for (std::size_t i = 0; i < flows.size() && status == Status::ok; ++i) {
-    status = open_peer(flows[i], policies, remote.flows[i], remote, segment_bytes, rtt_expected_ns, error);
+    // A frame may ask for a peer with each flow, so each peer gets its share of the frame's bytes.
+    const std::int64_t share = open_bytes < 0 ? -1 : open_bytes / static_cast<std::int64_t>(flows.size());
+    status = open_peer(flows[i], policies, remote.flows[i], remote, segment_bytes, rtt_expected_ns, share, error);
     refs.push_back({flows[i].engine, flows[i].end.flow});
   }
   if (status != Status::ok) {
@@ -242,7 +257,11 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
         status = Status::out_of_memory;
       }
     });
-    if (status == Status::ok) --peers_.at(flows[opened].key).reserved;
+    if (status == Status::ok) {
+      PeerPlace& place = peers_.at(flows[opened].key);
+      --place.reserved;
+      ++place.flows;
+    }
     if (status != Status::ok && row != nullptr) page_->give_back(row);
   }
   if (status != Status::ok) {
@@ -264,30 +283,39 @@ void FlowSetup::give_back(const std::vector<LocalFlow>& flows) {
       flow.engine->stack().release_flow(flow.end.flow);
       if (last) release_peer(flow.engine, place->second.index);
     });
-    if (last) peers_.erase(place);
+    if (last) release_place(place);
   }
 }
 
+void FlowSetup::release_place(std::map<PeerKey, PeerPlace>::iterator place) noexcept {
+  sessions_.erase(number_of(place->first.engine, place->second.index));
+  peers_.erase(place);
+}
+
+// Makes only one call to each engine, however many of the session's peers the engine has.
 void FlowSetup::forget(std::uint64_t session, Status reason) {
-  for (auto place = peers_.begin(); place != peers_.end();) {
-    if (std::get<1>(place->first) != session) {
-      ++place;
-      continue;
-    }
-    engine::Engine* engine = (*engines_)[std::get<0>(place->first)].get();
-    const std::uint32_t index = place->second.index;
-    const bool opened = place->second.open;
-    // The engine closes an opened peer's link and releases its index after the peer's last flow.
+  std::map<std::uint32_t, std::vector<PeerPlace>> gone;  // by engine
+  for (auto [place, end] = range(session); place != end;) {
+    const auto next = std::next(place);
+    gone[place->first.engine].push_back(place->second);
+    release_place(place);
+    place = next;
+  }
+  for (const auto& [id, places] : gone) {
+    engine::Engine* engine = (*engines_)[id].get();
+    // The engine closes an opened peer's link and releases its index after the peer's last flow. A peer that has never
+    // answered is not told: to wait until it confirms would keep its memory.
     engine->call([&] {
-      if (!opened) {
-        release_peer(engine, index);
-      } else if (reason == Status::peer_dead) {
-        engine->stack().fail_peer(engine->time_ns(), index, reason);
-      } else {
-        engine->stack().give_up_peer(engine->time_ns(), index, reason);
+      for (const PeerPlace& place : places) {
+        if (!place.open) {
+          release_peer(engine, place.index);
+        } else if (reason == Status::peer_dead || place.silent) {
+          engine->stack().fail_peer(engine->time_ns(), place.index, reason);
+        } else {
+          engine->stack().give_up_peer(engine->time_ns(), place.index, reason);
+        }
       }
     });
-    place = peers_.erase(place);
   }
 }
 
@@ -295,10 +323,9 @@ void FlowSetup::forget(std::uint64_t session, Status reason) {
 Survey FlowSetup::survey(std::uint64_t session, bool probe) {
   Survey found;
   std::map<std::uint32_t, std::vector<std::uint32_t>> open;  // engine -> indices of its open peers
-  for (const auto& [key, place] : peers_) {
-    if (std::get<1>(key) != session) continue;
-    found.flows += place.reserved;
-    if (place.open) open[std::get<0>(key)].push_back(place.index);
+  for (auto [place, end] = range(session); place != end; ++place) {
+    found.flows += place->second.reserved;
+    if (place->second.open) open[place->first.engine].push_back(place->second.index);
   }
   for (const auto& [id, indices] : open) {
     engine::Engine* engine = (*engines_)[id].get();
@@ -317,15 +344,74 @@ Survey FlowSetup::survey(std::uint64_t session, bool probe) {
 }
 
 std::size_t FlowSetup::peers_of(std::uint64_t session) const {
-  return static_cast<std::size_t>(std::count_if(peers_.begin(), peers_.end(),
-                                                [&](const auto& each) { return std::get<1>(each.first) == session; }));
+  const auto [begin, end] = const_cast<FlowSetup*>(this)->range(session);
+  return static_cast<std::size_t>(std::distance(begin, end));
+}
+
+void FlowSetup::count(std::int64_t now_ns, std::uint64_t session) {
+  std::map<std::uint32_t, std::vector<PeerPlace*>> open;
+  for (auto [place, end] = range(session); place != end; ++place) {
+    if (place->second.open && place->second.strange) open[place->first.engine].push_back(&place->second);
+  }
+  // The probes at the opening may have met an outage of all paths.
+  const auto asks = [&](const PeerPlace& place) {
+    return place.silent && place.asked < kAsksMax &&
+           now_ns - place.silent_since_ns >= (place.asked + 1) * knobs_->peer_silence_ns / 4;
+  };
+  for (const auto& [id, places] : open) {
+    engine::Engine* engine = (*engines_)[id].get();
+    engine->call([&] {
+      for (PeerPlace* place : places) {
+        const core::Peer* peer = engine->stack().peer(place->index);
+        if (peer == nullptr) continue;
+        place->flows = peer->flows();
+        place->silent = place->silent && peer->paths().gate().is_closed();
+        if (!asks(*place)) continue;
+        ++place->asked;
+        engine->stack().probe_peer(place->index);
+      }
+    });
+  }
+}
+
+namespace {
+
+void add_peer(Holding* holding, std::size_t paths, std::size_t flows) noexcept {
+  ++holding->peers;
+  holding->paths += paths;
+  holding->flows += flows;
+}
+
+}  // namespace
+
+Holding FlowSetup::holding(std::uint64_t session, const std::vector<PeerKey>& more) const {
+  Holding found;
+  const auto [begin, end] = const_cast<FlowSetup*>(this)->range(session);
+  for (auto place = begin; place != end; ++place) {
+    const PeerPlace& peer = place->second;
+    add_peer(&found, peer.open ? peer.paths : static_cast<std::size_t>(knobs_->paths), peer.flows + peer.reserved);
+    if (peer.open && !peer.silent) continue;
+    ++found.silent_peers;
+    const bool older = found.silent_since_ns < 0 || peer.silent_since_ns < found.silent_since_ns;
+    if (older) found.silent_since_ns = peer.silent_since_ns;
+  }
+  std::vector<PeerKey> fresh;
+  for (const PeerKey& key : more) {
+    ++found.flows;
+    if (peers_.count(key) != 0 || std::find(fresh.begin(), fresh.end(), key) != fresh.end()) continue;
+    fresh.push_back(key);
+    add_peer(&found, static_cast<std::size_t>(knobs_->paths), 0);
+  }
+  return found;
+}
+
+void FlowSetup::credit_pause(std::int64_t pause_ns) noexcept {
+  for (auto& [key, place] : peers_) place.silent_since_ns += pause_ns;
 }
 
 std::uint64_t FlowSetup::session_of(std::uint32_t engine, std::uint32_t peer) const {
-  for (const auto& [key, place] : peers_) {
-    if (std::get<0>(key) == engine && place.index == peer) return std::get<1>(key);
-  }
-  return 0;
+  const auto place = sessions_.find(number_of(engine, peer));
+  return place == sessions_.end() ? 0 : place->second;
 }
 
 }  // namespace weft::control

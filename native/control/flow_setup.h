@@ -2,13 +2,16 @@
 // ends; ends them with their session. Called by the control loop only.
 #pragma once
 
+#include <compare>
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "native/control/frames.h"
+#include "native/control/open_budget.h"
 #include "native/engine/connection.h"
 #include "native/engine/engine.h"
 #include "native/engine/log_limit.h"
@@ -17,11 +20,17 @@
 
 namespace weft::control {
 
-// The key of a peer: local engine, session, local device, remote device, remote engine, and a number that keeps peers
-// of one engine apart. The session is part of the key so that what one process claims cannot affect another. All paths
-// of a peer share one path policy, so the dialling end opens one peer for each path policy, and the listening end opens
-// one for each peer of the dialling end.
-using PeerKey = std::tuple<std::uint32_t, std::uint64_t, std::uint32_t, std::uint32_t, std::uint16_t, std::uint64_t>;
+// The key of a peer. The session is part of it so that what one process claims cannot affect another, and comes first
+// so that a session's peers are found together. `apart` keeps peers of one engine apart: all paths of a peer share one
+// path policy, so the dialling end opens one peer for each path policy, and the listening end opens one for each peer
+// of the dialling end.
+struct PeerKey {
+  std::uint64_t session = 0;
+  std::uint32_t engine = 0, device = 0, remote_device = 0;
+  std::uint16_t remote_engine = 0;
+  std::uint64_t apart = 0;
+  auto operator<=>(const PeerKey&) const = default;
+};
 
 // A flow reserved on a local engine, with this end's part of the data exchanged in the handshake.
 struct LocalFlow {
@@ -60,9 +69,10 @@ class FlowSetup {
   void describe(std::uint32_t device, const std::vector<LocalFlow>& flows, const datapath::SocketAddress* to,
                 Open* out) const;
   // Opens peers and flows with the data of the peer's frame. On failure, everything that was reserved is released.
-  // `rtt_expected_ns`: round-trip time of a control socket to the same process; 0: unknown.
+  // `rtt_expected_ns`: round-trip time of a control socket to the same process; 0: unknown. `open_bytes`: size of the
+  // frame of a peer that may be a stranger; -1: it is none.
   Status open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const engine::PolicySet& policies,
-              const Open& remote, std::uint32_t segment_bytes, std::int64_t rtt_expected_ns,
+              const Open& remote, std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::int64_t open_bytes,
               const std::string& peer_address, engine::Notifier* notifier, std::shared_ptr<engine::ConnectionCore>* out,
               std::string* error);
   void give_back(const std::vector<LocalFlow>& flows);
@@ -72,6 +82,13 @@ class FlowSetup {
   // the replies.
   Survey survey(std::uint64_t session, bool probe);
   std::size_t peers_of(std::uint64_t session) const;
+  // What an accepted session of a stranger holds, as of the last count(). `more`: flows that it asks for; they are
+  // counted as if they were open.
+  Holding holding(std::uint64_t session, const std::vector<PeerKey>& more = {}) const;
+  // Counts the flows of strangers' sessions and sees which peers have answered, with one call to each engine; only of
+  // one session if `session` is not 0. Now and then it asks peers that never answered for an answer.
+  void count(std::int64_t now_ns, std::uint64_t session = 0);
+  void credit_pause(std::int64_t pause_ns) noexcept;  // pauses of this process count for no peer
   // The session to which a peer of an engine belongs; 0: none.
   std::uint64_t session_of(std::uint32_t engine, std::uint32_t peer) const;
 
@@ -84,12 +101,26 @@ class FlowSetup {
     std::string words;           // endpoint parameters that our datapath states to the peer's datapath
     std::uint32_t reserved = 0;  // flows that are neither open nor released
     bool open = false;
+    bool strange = false;              // opened by a peer that is not authenticated
+    bool silent = false;               // strange, and has never answered over a data path
+    std::int64_t silent_since_ns = 0;  // when it was opened
+    std::uint32_t asked = 0;           // how often count() has asked it for an answer
+    std::uint32_t paths = 0;
+    std::uint32_t flows = 0;                // flows that are open, as of the last count()
     telemetry::PeerPageRow* row = nullptr;  // released by the engine; null: not in the telemetry page
   };
   void log_notice(engine::Engine* engine);  // logs what the datapath says about the last link
   Status reserve_peer(engine::Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error);
   Status open_peer(const LocalFlow& local, const engine::PolicySet& policies, const FlowEnd& remote, const Open& open,
-                   std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::string* error);
+                   std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::int64_t open_bytes,
+                   std::string* error);
+  void release_place(std::map<PeerKey, PeerPlace>::iterator place) noexcept;
+  // The peers of a session, or with 0, of all.
+  std::pair<std::map<PeerKey, PeerPlace>::iterator, std::map<PeerKey, PeerPlace>::iterator> range(
+      std::uint64_t session) noexcept {
+    if (session == 0) return {peers_.begin(), peers_.end()};
+    return {peers_.lower_bound(PeerKey{.session = session}), peers_.lower_bound(PeerKey{.session = session + 1})};
+  }
   telemetry::FlowPageRow* take_flow_row(std::uint64_t connection, const LocalFlow& flow, std::size_t stripe,
                                         std::size_t stripes) noexcept;
 
@@ -106,6 +137,7 @@ class FlowSetup {
   engine::TelemetryPage* page_;
   std::shared_ptr<engine::TraceWriter> trace_;
   std::map<PeerKey, PeerPlace> peers_;
+  std::unordered_map<std::uint64_t, std::uint64_t> sessions_;  // engine << 32 | peer -> session
   // Limits warnings about missing paths. Engines' threads use it, one at a time, while the control loop waits for
   // them.
   engine::LogLimit missing_log_;

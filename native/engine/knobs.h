@@ -121,6 +121,11 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "waited for")                                                                                                     \
   INTEGER(handshake_timeout_ns, "ns", 10000000000, 1000000, 3600000000000, false, "100000000",                        \
     "How long a connection attempt, or a stranger at a listener, may take to finish its handshake")                   \
+  INTEGER(open_bytes_per_address, "bytes", 67108864, 1048576, 1099511627776, false, "1048576",                        \
+    "Memory for the connections that peers of one address open without being authenticated; beyond it those end of "   \
+    "which no data path has ever answered, and if all have, further ones are refused")                                \
+  INTEGER(open_bytes, "bytes", 268435456, 1048576, 1099511627776, false, "1048576",                                   \
+    "The same for the peers of all addresses together")                                                               \
   INTEGER(gpu_pool_bytes, "bytes", 268435456, 1048576, 1099511627776, false, "1048576",                               \
     "Pinned host memory that messages in GPU memory pass through, for each GPU; pinned when the first one is posted") \
   INTEGER(posts_max, "count", 65536, 1, 1048576, false, "1,16",                                                        \

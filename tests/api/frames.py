@@ -5,6 +5,7 @@ They follow docs/PROTOCOL.md and do not use weft's encoder, so that they test th
 
 import socket
 import struct
+from collections.abc import Sequence
 from functools import cache
 
 VERSION = 5
@@ -49,14 +50,24 @@ def hello(
     return frame(HELLO, body + b"".join(ends) + struct.pack("<H", 0))
 
 
-def open_frame(dial: int, *, listener: int = 0, address: str = "127.0.0.1", peer: int = 0) -> bytes:
-    """An open frame that offers one flow over eight paths."""
+def open_frame(
+    dial: int,
+    *,
+    listener: int = 0,
+    address: str = "127.0.0.1",
+    peer: int = 0,
+    peers: int = 1,
+    ports: Sequence[int] = range(40_000, 40_008),
+) -> bytes:
+    """An open frame that offers a flow over eight paths; `peers`: so many, each of its own peer."""
     body = struct.pack("<QQIIIIQ?QQ", dial, listener, 0, 0, 1472, 65000, 1 << 20, True, 8192, 16)
-    words = b"u" + struct.pack("<8H", *range(40_000, 40_008))
-    flow = struct.pack("<HHIQIQ", 0, 0, peer, 11 + peer, 0, 13) + struct.pack("<H", len(words))
-    return frame(
-        OPEN, body + struct.pack("<H", 1) + _address(address) + struct.pack("<H", 1) + flow + words
+    words = b"u" + struct.pack(f"<{len(ports)}H", *ports)
+    flows = b"".join(
+        struct.pack("<HHIQIQH", 0, 0, each, 11 + each, 0, 13, len(words)) + words
+        for each in range(peer, peer + peers)
     )
+    addresses = struct.pack("<H", 1) + _address(address)
+    return frame(OPEN, body + addresses + struct.pack("<H", peers) + flows)
 
 
 def refuse(text: bytes, *, dial: int = 0, status: int = 7) -> bytes:

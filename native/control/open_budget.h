@@ -1,0 +1,89 @@
+// Accounts for the memory of sessions whose peers are not authenticated, by source address and in all, and names the
+// session that has to go when there is no room for more. A pure state machine: it reads no clock and ends no session.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "native/datapath/address.h"
+
+namespace weft::control {
+
+// What an accepted session holds.
+struct Holding {
+  std::size_t peers = 0, paths = 0, flows = 0;
+  std::size_t silent_peers = 0;       // those that have never answered over a data path
+  std::int64_t silent_since_ns = -1;  // when the oldest of these was opened; -1: there is none
+};
+
+class OpenBudget {
+ public:
+  struct Limits {
+    std::int64_t bytes_per_address = 0, bytes = 0;
+  };
+  enum class Answer : std::uint8_t {
+    fits,
+    in_the_way,       // there is room once the named session has ended
+    address_is_full,  // all that the address holds has answered
+    full,             // all that is held has answered
+  };
+  // Memory that each takes, rounded up; the constants were measured (tests/native/control/test_open_budget.cc).
+  static constexpr std::int64_t kSessionBytes = 8192, kPeerBytes = 4096, kPathBytes = 512, kFlowBytes = 4096;
+  // A peer that opens more in a session in which it has answered before gets this long to answer again.
+  static constexpr std::int64_t kPatienceNs = 1'000'000'000;
+
+  explicit OpenBudget(const Limits& limits) noexcept : limits_(limits) {}
+
+  static std::int64_t bytes_of(const Holding& holding) noexcept {
+    return kSessionBytes + static_cast<std::int64_t>(holding.peers) * kPeerBytes +
+           static_cast<std::int64_t>(holding.paths) * kPathBytes +
+           static_cast<std::int64_t>(holding.flows) * kFlowBytes;
+  }
+  void begin(std::uint64_t session, const datapath::SocketAddress& from, std::int64_t now_ns);
+  void set(std::uint64_t session, const Holding& holding);
+  void forget(std::uint64_t session) noexcept;
+  // Whether the session may hold `bytes` more, or if `session` is 0, whether a new session of this address may.
+  // `in_the_way`: a session that must end first. Those that never answered go first, the oldest before the others; a
+  // session that has answered goes only if it has had a silent peer for kPatienceNs.
+  Answer ask(std::uint64_t session, const datapath::SocketAddress& from, std::int64_t bytes, std::int64_t now_ns,
+             std::uint64_t* in_the_way) const noexcept;
+  // The session that has to go first, whatever room there is; 0: none.
+  std::uint64_t first_to_go(std::uint64_t spared, std::int64_t now_ns) const noexcept {
+    return first_of(order_, spared, now_ns);
+  }
+  bool holds(std::uint64_t session) const noexcept { return entries_.count(session) != 0; }
+  std::int64_t bytes() const noexcept { return bytes_; }
+  std::int64_t bytes_from(const datapath::SocketAddress& from) const noexcept;
+
+ private:
+  // An address; of an IPv6 address that is valid beyond its link, the first 64 bits, as a host chooses the others.
+  using Host = std::array<std::uint8_t, 16>;
+  // Whether the session has answered before, since when it is silent, its id: the order in which sessions go.
+  using Order = std::set<std::tuple<bool, std::int64_t, std::uint64_t>>;
+  struct Entry {
+    Host host{};
+    std::int64_t bytes = 0, begun_ns = 0;
+    bool goes = false;  // it is in the two orders
+    bool answered = false;
+    std::int64_t since_ns = 0;
+  };
+  struct Account {
+    std::int64_t bytes = 0;
+    Order order;
+  };
+  static Host host_of(const datapath::SocketAddress& address) noexcept;
+  static std::uint64_t first_of(const Order& order, std::uint64_t spared, std::int64_t now_ns) noexcept;
+  void take_out(std::uint64_t session, Entry* entry) noexcept;
+
+  Limits limits_;
+  std::int64_t bytes_ = 0;
+  std::map<std::uint64_t, Entry> entries_;
+  std::map<Host, Account> accounts_;
+  Order order_;
+};
+
+}  // namespace weft::control
