@@ -40,6 +40,7 @@ BENCHES = {
     "policy": "The cost of a policy call, against the same policy in C.",
     "ring": "Ring all-reduce over the Python API, integers checked exactly.",
     "starved": "Two processes and their spinning threads on two cores, weft and TCP.",
+    "strangers": "Dials to an open listener, alone and under strangers: time, load, memory.",
     "step": "Training steps on GPUs: what one computes, and over networks (PyTorch).",
     "trace_cost": "What tracing costs NCCL: all-reduces over weft without and with a trace.",
     "trace_events": "What the calls of NCCL's profiler cost, with a trace.",

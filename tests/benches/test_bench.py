@@ -13,7 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from bench import nccl
+from bench import nccl, strangers
 from bench.__main__ import BENCHES
 from bench.lib import callgrind, nccl_hosts
 from bench.lib.common import document, rounds
@@ -82,6 +82,14 @@ def test_bench__cost() -> None:
         assert row["half_us"] > 0
         assert row["rested_half_us"] > 0
     assert rows["TCP"]["idle_cores"] == 0  # it has no other threads
+
+
+def test_bench__strangers() -> None:
+    found = bench("strangers", "--pairs", "1", "--seconds", "0.5", "--rate", "100")
+    assert [row["contender"] for row in found["rows"]] == list(strangers.CONTENDERS)
+    for row in found["rows"]:
+        assert set(row) == set(strangers.COLUMNS)
+        assert row["dials"] > 0
 
 
 def test_bench__turnaround() -> None:
