@@ -27,6 +27,9 @@ constexpr std::size_t kNoticesMax = 4096;
 // How long a caller that waits runs the loop at most. A peer that can be reached answers sooner.
 constexpr std::int64_t kHelpNs = 2'000'000;
 constexpr int kPauseMs = 20;  // longest wait of the event loop while there are deadlines
+// Deadlines are checked at most this often: it takes time for each session and each control socket, of which strangers
+// may hold thousands while they cause many iterations.
+constexpr std::int64_t kCheckNs = 5'000'000;
 // A longer time between two iterations counts as a pause of this process.
 constexpr std::int64_t kMissedNs = 100'000'000;
 constexpr int kIdlePauseMs = 1000;  // longest wait of the event loop while there are sessions, which may become idle
@@ -179,7 +182,10 @@ void ControlPlane::iterate() noexcept {
     take_dials();
     const std::int64_t now = engine::now_ns();
     credit_pause(now);  // the process may have been stopped in this iteration
-    check_deadlines(now);
+    if (now - checked_ns_ >= kCheckNs) {
+      checked_ns_ = now;
+      check_deadlines(now);
+    }
   } catch (const std::bad_alloc&) {
     engine::log(engine::LogLevel::error, "the control plane is out of memory; a connection attempt is lost");
   }

@@ -247,6 +247,7 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   std::deque<Confirmed> confirmed_;
   OpenBudget budget_;            // sessions that peers opened which are not authenticated
   std::int64_t counted_ns_ = 0;  // when count_strangers() was last called
+  std::int64_t checked_ns_ = 0;  // when deadlines were last checked
   std::int64_t round_ns_ = 0;    // start of the loop's last iteration
   std::int64_t opened_ns_ = 0;   // when a peer last asked for a connection or confirmed one
   std::uint64_t next_channel_ = 1, next_session_ = 1, next_connection_ = 1;
