@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 from transport import native
@@ -287,6 +288,12 @@ class Connection(AsyncCloses):
             raise TimedOutError(f"{handle._name}: not done within {seconds} s") from None
 
     # State of the connection.
+
+    @property
+    def telemetry_page(self) -> Path | None:
+        """The file with the live counters of the connection's endpoint; None: there is none."""
+        path = self._runtime.telemetry_page()
+        return Path(path) if path else None
 
     @property
     def peer_address(self) -> str:

@@ -10,6 +10,7 @@ import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, TypeVar
 
 from transport import native
@@ -373,6 +374,12 @@ class Endpoint(AsyncCloses):
     def counters(self) -> native.EndpointCounters:
         """The counters of all engines together: traffic, refusals, injected faults."""
         return self._runtime.counters()
+
+    @property
+    def telemetry_page(self) -> Path | None:
+        """The file with the endpoint's live counters; None if WEFT_TELEMETRY is off."""
+        path = self._runtime.telemetry_page()
+        return Path(path) if path else None
 
     def summary(self) -> str:
         """One line for a log: datapath, engines, devices, paths, segment, policies."""

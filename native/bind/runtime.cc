@@ -422,6 +422,7 @@ void bind_runtime(py::module_& module) {
              const Unlocked others_run;
              return home->runtime().counters();
            })
+      .def("telemetry_page", [](const BoundRuntime& self) { return self.open()->runtime().telemetry_page(); })
       .def("summary", [](const BoundRuntime& self) { return self.open()->runtime().summary(); })
       .def("close", [](BoundRuntime& self) { self.home.reset(); });
   module.def("open_runtime", &open_runtime, "(status, error, whether the knobs are valid, runtime).",

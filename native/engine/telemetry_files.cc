@@ -75,6 +75,11 @@ bool read_page_name(const std::string& name, PageOwner* out) {
   return out->pid > 0 && name == page_name(*out, number);
 }
 
+std::string page_identity(const std::string& path) {
+  const std::size_t begin = path.rfind('/') + 1 + std::string("weft-").size();
+  return path.substr(begin, path.rfind('.') - begin);
+}
+
 std::size_t collect_dead_pages(const std::string& directory, std::int64_t grace_s) {
   const PageOwner self = this_process();
   DIR* listing = self.pid_namespace == 0 ? nullptr : ::opendir(directory.c_str());

@@ -18,6 +18,8 @@ PageOwner this_process();
 // Returns the file name of a page. `number`: the page's number within the process.
 std::string page_name(const PageOwner& owner, std::uint32_t number);
 bool read_page_name(const std::string& name, PageOwner* out);
+// Returns what distinguishes a page from all others of the host: its file name without "weft-" and ".page".
+std::string page_identity(const std::string& path);
 
 // How long a page is kept after its process was found dead. kDeadPagesMax: how many such pages are kept at most.
 inline constexpr std::int64_t kPageGraceS = 600;

@@ -22,7 +22,7 @@ namespace weft::message {
 namespace {
 
 constexpr auto kPace = std::chrono::milliseconds(50);
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kVersion = 2;
 constexpr std::size_t kMegabytesMax = 64;
 constexpr double kUnit = 10'000;  // weights are passed on in steps of 1 / kUnit
 
@@ -35,7 +35,7 @@ bool read_row(datapath::JsonCursor* json, std::vector<double>* row) {
   });
 }
 
-// The peers of one process: address -> engine -> weights.
+// The peers of one runtime: address -> engine -> weights.
 bool read_peers(datapath::JsonCursor* json, PeerWeights* out) {
   return json->object([&](const std::string& address) {
     return json->object([&](const std::string& name) {
@@ -61,17 +61,16 @@ std::string params_of(const std::vector<double>& weights) {
 
 }  // namespace
 
-bool read_weights(const std::string& file, std::int64_t process, PeerWeights* out, std::string* error) {
+bool read_weights(const std::string& file, const std::string& page, PeerWeights* out, std::string* error) {
   out->clear();
   std::string text;
   if (!datapath::read_text_file(file, kMegabytesMax, &text, error)) return false;
   std::int64_t version = 0;
   datapath::JsonCursor json(text);
-  const std::string mine = std::to_string(process);
   const bool whole = json.object([&](const std::string& key) {
     if (key == "weft_weights") return json.integer(&version);
-    if (key != "processes") return json.skip();
-    return json.object([&](const std::string& id) { return id == mine ? read_peers(&json, out) : json.skip(); });
+    if (key != "pages") return json.skip();
+    return json.object([&](const std::string& id) { return id == page ? read_peers(&json, out) : json.skip(); });
   });
   if (whole && json.at_end() && version == kVersion) return true;
   out->clear();
@@ -131,7 +130,7 @@ void PathWeights::step() {
   if (!changed()) return;
   PeerWeights weights;
   std::string problem;
-  if (read_weights(file_, ::getpid(), &weights, &problem)) {
+  if (read_weights(file_, page_, &weights, &problem)) {
     apply(weights);
   } else {
     warn("the weights " + file_ + " are not used: " + problem + " (WEFT_WEIGHTS)");

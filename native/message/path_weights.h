@@ -20,12 +20,15 @@ namespace weft::message {
 // Address of a peer -> number of an engine -> weights of its paths to the peer, 0 to 1.
 using PeerWeights = std::map<std::string, std::map<std::int64_t, std::vector<double>>>;
 
-// Reads the weights of one process. False, with one line in `error`, if the file is wrong.
-bool read_weights(const std::string& file, std::int64_t process, PeerWeights* out, std::string* error);
+// Reads the weights of one runtime; `page`: engine::page_identity() of its telemetry page. False, with one line in
+// `error`, if the file is wrong.
+bool read_weights(const std::string& file, const std::string& page, PeerWeights* out, std::string* error);
 
 class PathWeights {
  public:
-  PathWeights(std::string file, engine::PolicyBoard* board) : file_(std::move(file)), board_(board) {}
+  // page: see read_weights(). Pids would not do: containers share them, and so do the runtimes of a process.
+  PathWeights(std::string file, std::string page, engine::PolicyBoard* board)
+      : file_(std::move(file)), page_(std::move(page)), board_(board) {}
   PathWeights(const PathWeights&) = delete;
   PathWeights& operator=(const PathWeights&) = delete;
   ~PathWeights() { stop(); }
@@ -46,7 +49,7 @@ class PathWeights {
   void apply(engine::ConnectionCore* connection, const std::map<std::int64_t, std::vector<double>>& by_engine);
   void warn(const std::string& text);
 
-  const std::string file_;
+  const std::string file_, page_;
   engine::PolicyBoard* const board_;
   std::mutex mutex_;  // protects the members from here to stopping_
   std::condition_variable wake_;

@@ -25,6 +25,7 @@
 #include "native/engine/setup/descriptor_budget.h"
 #include "native/engine/setup/engine_cpus.h"
 #include "native/engine/setup/usable_cores.h"
+#include "native/engine/telemetry_files.h"
 #include "native/engine/telemetry_page.h"
 #include "native/engine/trace/open_trace.h"
 #include "native/message/connection_handle.h"
@@ -207,6 +208,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   DeviceBoard* gpus() noexcept override { return gpus_.get(); }
   void close_gpus() noexcept override { gpus_.reset(); }
   EndpointCounters counters() const override;
+  std::string telemetry_page() const override { return page_ == nullptr ? std::string() : page_->path(); }
   std::string summary() const override;
 
  private:
@@ -328,7 +330,13 @@ Status RuntimeImpl::start(std::string* error) {
     }
   }
   if (!knobs_.weights.empty()) {
-    weights_ = std::make_unique<PathWeights>(knobs_.weights, &board_);
+    if (page_ == nullptr) {
+      engine::log(engine::LogLevel::warn, "the weights " + knobs_.weights +
+                                              " are not used: they are computed from the telemetry page, and there is "
+                                              "none (WEFT_TELEMETRY)");
+    }
+    const std::string page = page_ == nullptr ? std::string() : engine::page_identity(page_->path());
+    weights_ = std::make_unique<PathWeights>(knobs_.weights, page, &board_);
     if (weights_->start() != Status::ok) {
       *error = "cannot start the thread that follows WEFT_WEIGHTS";
       return Status::system_error;

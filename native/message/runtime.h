@@ -192,6 +192,8 @@ class Runtime {
   // Makes the event descriptor readable, for events outside this runtime.
   virtual void notify() noexcept = 0;
   virtual EndpointCounters counters() const = 0;
+  // File of the telemetry page; empty: there is none.
+  virtual std::string telemetry_page() const = 0;
   // One line for logs, with datapath, engines, devices, paths, segment size and policies.
   virtual std::string summary() const = 0;
 };

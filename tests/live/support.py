@@ -76,6 +76,7 @@ def page(
     pid = fields.get("pid", 4711)
     values: dict[str, Any] = {
         "path": Path(f"/pages/weft-0-1-{pid}-5-0.page"),
+        "user": 0,
         "pid": pid,
         "process_state": "running",
         "boot_id": "",

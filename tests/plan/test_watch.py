@@ -8,10 +8,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from tests.lab.support import ROOT, reason_to_skip, unique, weft
+from tests.live.support import page, peer
 from tests.plan.support import clos
 from transport.cli.plan_watch import Lasting
 from transport.lab import Lab, LabModel
@@ -19,6 +22,7 @@ from transport.plan import planfile, watch
 from transport.plan.assign import assign
 from transport.plan.shares import LEAST, Change, Judge, Seen
 from transport.plan.watch import Moved
+from transport.telemetry import PagesRead
 
 HANG_S = 10.0  # far longer than a change of shares takes
 
@@ -81,14 +85,14 @@ def test_judge__equal_trouble_on_all_paths_moves_nothing() -> None:
 
 def test_weights__survive_a_file_and_wrong_ones_are_one_line(tmp_path: Path) -> None:
     file = tmp_path / "weights.json"
-    weights = {"12": {"10.1.0.2": {"0": [1.0, 0.5]}}}
+    weights = {"0-7-12-9-0": {"10.1.0.2": {"0": [1.0, 0.5]}}}
     watch.write(weights, file)
     assert watch.read(file) == weights
     for text, said in (
         ("", "is no file of weights"),
-        ('{"weft_weights":9}', "is version 9 of weights; this weft reads 1"),
-        ('{"weft_weights":1,"processes":{"1":{"a":{"0":[2.0]}}}}', "is no file of weights"),
-        ('{"weft_weights":1,"processes":{"1":{"a":{"x":[1.0]}}}}', "is no file of weights"),
+        ('{"weft_weights":9}', "is version 9 of weights; this weft reads 2"),
+        ('{"weft_weights":2,"pages":{"1":{"a":{"0":[2.0]}}}}', "is no file of weights"),
+        ('{"weft_weights":2,"pages":{"1":{"a":{"x":[1.0]}}}}', "is no file of weights"),
     ):
         file.write_text(text)
         with pytest.raises(watch.WeightsError, match=said):
@@ -195,7 +199,8 @@ def watch_a_cut(lab: Lab, folder: Path, by_itself: bool) -> None:
 
     def row() -> list[float]:
         found = watch.read(weights) if weights.exists() else {}
-        return found.get(str(client.pid), {}).get(lab.address("host1"), {}).get("0", [])
+        (page,) = [one for one in found if one.split("-")[2] == str(client.pid)] or [""]
+        return found.get(page, {}).get(lab.address("host1"), {}).get("0", [])
 
     try:
         start("host1", [sys.executable, "-c", JOB, "server", "-", "-"])
@@ -224,12 +229,57 @@ def watch_a_cut(lab: Lab, folder: Path, by_itself: bool) -> None:
             one.communicate(timeout=10)
 
 
+def test_watch__containers_and_endpoints_of_one_process_have_weights_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four pages with the same pid, row and generation; the second one's first path is dead."""
+    names = ("0-1-4711-5-0", "0-1-4711-5-1", "0-2-4711-5-0", "7-2-4711-5-0")
+
+    def read_pages(_: Path | None) -> PagesRead:
+        made = []
+        for name in names:
+            one = peer(address="10.0.0.2")
+            if name == names[1]:
+                first = replace(one.paths[0], counters={"usable": 0})
+                one = replace(one, paths=(first, *one.paths[1:]))
+            file = Path(f"/pages/weft-{name}.page")
+            made.append(page(peers=(one,), path=file, process_state="unknown"))
+        return PagesRead(tuple(made), ("ignored /pages/x: it belongs to uid 9",), 1)
+
+    monkeypatch.setattr(watch, "read_pages", read_pages)
+    pair = SimpleNamespace(source_address="127.0.0.1", target_address="10.0.0.2", links=())
+    judge = watch.Watch(cast(planfile.Plan, SimpleNamespace(jobs={"job": [pair]})))
+    moved = judge.step()
+    assert [(one.page, one.change.path, one.change.state) for one in moved] == [
+        (names[1], 0, "dead")
+    ]
+    well, sick = {"10.0.0.2": {"0": [1.0, 1.0]}}, {"10.0.0.2": {"0": [0.0, 1.0]}}
+    assert judge.weights() == dict.fromkeys(names, well) | {names[1]: sick}
+    assert judge.processes == 3
+    assert judge.ignored == "ignored /pages/x: it belongs to uid 9"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+def test_weights__of_another_user_are_not_followed(tmp_path: Path) -> None:
+    file = tmp_path / "weights.json"
+    watch.write({"0-7-12-9-0": {"10.1.0.2": {"0": [1.0, 0.5]}}}, file)
+    os.chown(file, 65_534, -1)
+    with pytest.raises(watch.WeightsError, match="belongs to uid 65534"):
+        watch.read(file)
+    file.chmod(0o666)
+    os.chown(file, 0, -1)
+    with pytest.raises(watch.WeightsError, match="has mode 0666"):
+        watch.read(file)
+
+
 def test_watch__tells_what_lasts() -> None:
     """A path that is lossy for moments gets no lines; its death and its return get one at once."""
     lasting = Lasting()
 
     def told(at_s: float, state: str = "", was: str = "") -> list[tuple[str, str]]:
-        moves = [Moved(7, "10.0.0.2", 0, Change(3, state, was, 0.1), ())] if state else []
+        moves = (
+            [Moved("0-1-7-3-0", 7, "10.0.0.2", 0, Change(3, state, was, 0.1), ())] if state else []
+        )
         return [(one.change.was, one.change.state) for one in lasting.of(moves, at_s)]
 
     assert told(0.0, "lossy", "well") == told(0.4, "well", "lossy") == told(2.0) == []

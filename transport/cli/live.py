@@ -1,5 +1,6 @@
 """Telemetry pages as text, for `weft counters`: counters of running and just killed processes."""
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -25,17 +26,14 @@ def show(which: str, json_path: str | None) -> None:
         raise click.UsageError(f"--live takes the id of a process, not {which}")
     pid = None if which == ALL else int(which)
     where = telemetry.directory()
-    found = []
     try:
-        paths = telemetry.pages(where, pid)
+        read = telemetry.read_pages(where, () if pid is None else (pid,))
     except telemetry.PageError as error:
         raise click.ClickException(str(error)) from None
-    for path in paths:
-        try:
-            found.append(telemetry.read_page(path))
-        except telemetry.PageError as error:
-            click.echo(f"weft: {error}", err=True)
-    if not found and (pid is not None or paths):
+    for problem in read.problems:
+        click.echo(f"weft: {problem}", err=True)
+    found = read.pages
+    if not found and (pid is not None or read.problems):
         whose = "" if pid is None else f" of process {pid}"
         raise click.ClickException(f"no telemetry page{whose} in {where} can be read")
     if json_path is not None:
@@ -55,7 +53,10 @@ def _plain(value: Any) -> Any:
 
 def _print(page: telemetry.Page) -> None:
     began = datetime.fromtimestamp(page.created_realtime_ns / 1e9).isoformat(" ", "seconds")
-    click.echo(f"process {page.pid}: {page.process_state}, counts since {began}, {page.path}")
+    owner = "" if page.user == os.geteuid() else f" of uid {page.user}"
+    click.echo(
+        f"process {page.pid}{owner}: {page.process_state}, counts since {began}, {page.path}"
+    )
     _print_engines(page)
     _section(
         ["peer", "engine", "address", "heard", "is", "flows", "keepalives", "answered"],

@@ -73,10 +73,13 @@ def follow(watch: Watch, weights_file: Path | None, pace_s: float, until_s: floa
 
     written: watching.Weights | None = None
     due_s = begin_s = time.monotonic()
-    alone, lasting = False, Lasting()
+    alone, ignored, lasting = False, "", Lasting()
     while due_s < until_s:
         for one in lasting.of(watch.step(), time.monotonic()):
             click.echo(line_of(one, dry=weights_file is None))
+        if watch.ignored != ignored:
+            ignored = watch.ignored
+            click.echo(ignored or "no telemetry page is ignored any more")
         if not alone and watch.processes == 0 and due_s > begin_s + ALONE_S:
             alone = True
             click.echo(
@@ -99,13 +102,13 @@ class Lasting:
     """
 
     def __init__(self) -> None:
-        self._told: dict[tuple[int, str, int, int], str] = {}  # last reported state
-        self._waiting: dict[tuple[int, str, int, int], tuple[Moved, float]] = {}
+        self._told: dict[tuple[str, str, int, int], str] = {}  # last reported state
+        self._waiting: dict[tuple[str, str, int, int], tuple[Moved, float]] = {}
 
     def of(self, moves: Sequence[Moved], now_s: float) -> list[Moved]:
         """The changes to report now. moves: those since the last call."""
         for one in moves:
-            key = (one.pid, one.peer, one.engine, one.change.path)
+            key = (one.page, one.peer, one.engine, one.change.path)
             known = self._told.setdefault(key, one.change.was)
             self._waiting.pop(key, None)
             if one.change.state != known:

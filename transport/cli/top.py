@@ -63,7 +63,8 @@ def command(
 
     Without PID: all processes of this user that have a telemetry page. Keys: q ends, h lists all.
     """
-    first = _read(pids)
+    said: set[str] = set()
+    first = _read(pids, said)
     missing = [pid for pid in pids if pid not in {page.pid for page in first.pages}]
     if missing:
         where = telemetry.directory()
@@ -77,23 +78,28 @@ def command(
         ended = watch(lambda: read(pids=pids), interval_s, view, console)
         return INTERRUPTED if ended == signal.SIGINT else 0
     width = console.width if console.is_terminal else PLAIN_WIDTH
-    _snapshots(first, pids, interval_s, count or 1, view, width, json_path)
+    _snapshots(first, pids, said, interval_s, count or 1, view, width, json_path)
     return 0
 
 
-def _read(pids: tuple[int, ...]) -> Reading:
+def _read(pids: tuple[int, ...], said: set[str]) -> Reading:
+    """Takes a reading; prints its problems, except those in `said`, which then holds them all."""
     try:
         found = read(pids=pids)
     except telemetry.PageError as error:
         raise click.ClickException(str(error)) from None
     for problem in found.problems:
-        click.echo(f"weft: {problem}", err=True)
+        if problem not in said:
+            click.echo(f"weft: {problem}", err=True)
+    said.clear()
+    said.update(found.problems)
     return found
 
 
 def _snapshots(
     before: Reading,
     pids: tuple[int, ...],
+    said: set[str],
     interval_s: float,
     count: int,
     view: View,
@@ -104,7 +110,7 @@ def _snapshots(
     document = []
     for index in range(count):
         time.sleep(interval_s)
-        now = _read(pids)
+        now = _read(pids, said)
         found = rates(before, now)
         if json_path is not None:
             seconds = (now.read_ns - before.read_ns) / 1e9

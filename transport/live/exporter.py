@@ -23,7 +23,12 @@ SERIES_MAX = 20_000
 WELL = {
     "directory": "the directory of pages can be listed again",
     "bound": "all labels have their own values again",
+    "ignored": "no telemetry page is ignored any more",
 }
+IGNORED = (
+    "telemetry pages that other users made or can change are ignored; "
+    "weft_exporter_ignored_pages counts them"
+)
 RELAXED = 0.8  # a label gets its values back if at most this share of series_max is then used
 
 
@@ -56,13 +61,15 @@ class Exporter:
             yield _metric(family, values)
 
     def scrape(self) -> Samples:
-        """All samples at this moment: at most `series_max` of processes, and 8 of the exporter."""
+        """All samples at this moment: at most `series_max` of processes, and 9 of the exporter."""
         try:
             reading, failed = read(self.where, self.pids), 0
             self._say("directory", "")
         except PageError as error:
             reading, failed = Reading(0, (), {}, ()), 1
             self._say("directory", str(error))
+        # Without their number and names, which whoever makes such files can change at each scrape.
+        self._say("ignored", IGNORED if reading.ignored else "")
         pages = [page for page in reading.pages if page.process_state != "gone"]
         self._count(pages)
         samples, left_out = self._fitting(reading, pages)
@@ -75,7 +82,8 @@ class Exporter:
             ("series", series),
             ("series_max", self.series_max),
             ("processes_left_out", left_out),
-            ("unreadable_pages", len(reading.problems)),
+            ("unreadable_pages", len(reading.problems) - bool(reading.ignored)),
+            ("ignored_pages", reading.ignored),
             ("failed", failed),
         ):
             samples.add(EXPORTER["weft_exporter_" + name], (), value)

@@ -79,6 +79,7 @@ EXPORTER = {
         ),
         _state("exporter_processes_left_out", "endpoints without samples: too many series"),
         _state("exporter_unreadable_pages", "telemetry pages that could not be read"),
+        _state("exporter_ignored_pages", "telemetry pages that other users made or can change"),
         _state("exporter_failed", "1 if the directory of pages could not be listed"),
     )
 }

@@ -103,8 +103,10 @@ class ProcessRates:
     """One endpoint of a process: one page. `endpoint` is its number within the process.
 
     cpu_share: share of one CPU that weft's threads of all endpoints of the process used.
+    process: tells processes with the same pid apart (Page.process_identity).
     """
 
+    process: str
     pid: int
     endpoint: int
     rank: str
@@ -122,25 +124,26 @@ class ProcessRates:
 def rates(before: Reading | None, now: Reading) -> tuple[ProcessRates, ...]:
     """The rates of every page of the second reading, in its order."""
     old = {page.path: page for page in before.pages} if before is not None else {}
-    pages_of: dict[int, list[Page]] = {}
+    pages_of: dict[str, list[Page]] = {}
     intervals = {}
     for page in now.pages:
-        pages_of.setdefault(page.pid, []).append(page)
+        pages_of.setdefault(page.process_identity, []).append(page)
         earlier = old.get(page.path)
         if earlier is not None and earlier.created_ns != page.created_ns:
             earlier = None
         intervals[page.path] = _Interval.of(before, earlier, page)
     shares = {}
-    for pid, pages in pages_of.items():
+    for process, pages in pages_of.items():
         # Each page of a process has the CPU time of the whole process: use the first page that was
         # there at the earlier reading.
         of_pages = (_cpu_shares(before, now, page, intervals[page.path]) for page in pages)
-        shares[pid] = next(filter(None, of_pages), {})
+        shares[process] = next(filter(None, of_pages), {})
     found = []
     for page in now.pages:
         facts = now.facts.get(page.path, Facts())
-        alone = len(pages_of[page.pid]) == 1
-        found.append(_process(page, intervals[page.path], facts, shares[page.pid], alone))
+        process = page.process_identity
+        alone = len(pages_of[process]) == 1
+        found.append(_process(page, intervals[page.path], facts, shares[process], alone))
     return tuple(found)
 
 
@@ -202,6 +205,7 @@ def _process(
     connections = _connections(page, interval, peers, waits)
     held = [waiting.of_engine(page, engine) for engine in page.engines]
     return ProcessRates(
+        process=page.process_identity,
         pid=page.pid,
         endpoint=number_of(page),
         rank=facts.rank,

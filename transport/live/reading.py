@@ -38,13 +38,14 @@ class Reading:
     """All pages at one moment, oldest process first.
 
     read_ns: CLOCK_MONOTONIC when reading began. facts: of each page, by its file.
-    problems: why other pages were not read, a line each.
+    problems: why other pages were not read, a line each. ignored: how many other users made.
     """
 
     read_ns: int
     pages: tuple[telemetry.Page, ...]
     facts: Mapping[Path, Facts]
     problems: tuple[str, ...]
+    ignored: int = 0
 
 
 def read(where: Path | None = None, pids: Collection[int] = ()) -> Reading:
@@ -53,20 +54,11 @@ def read(where: Path | None = None, pids: Collection[int] = ()) -> Reading:
     PageError if the directory cannot be listed.
     """
     now_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    found: list[telemetry.Page] = []
-    problems = []
-    for path in telemetry.pages(where):
-        name = NAME.fullmatch(path.name)
-        if pids and (name is None or int(name[3]) not in pids):
-            continue
-        try:
-            found.append(telemetry.read_page(path))
-        except telemetry.PageError as error:
-            if path.exists():  # a process that just ended has removed its page
-                problems.append(str(error))
+    read_all = telemetry.read_pages(where, pids)
+    found = read_all.pages
     of_pid = {page.pid: facts_of(page.pid) for page in found if is_here(page)}
     facts = {page.path: of_pid[page.pid] if is_here(page) else Facts() for page in found}
-    return Reading(now_ns, tuple(found), facts, tuple(problems))
+    return Reading(now_ns, found, facts, read_all.problems, read_all.ignored)
 
 
 def is_here(page: telemetry.Page) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -172,10 +173,15 @@ class Exported:
 
 
 def pid_of(page: Page) -> str:
-    """The pid; followed by the inode of the PID namespace if the process is in another one."""
+    """The pid; followed by the inode of the PID namespace if the process is in another one.
+
+    Then the owner follows if it is not this process's user: nothing shows that the pid is the
+    owner's, whose samples must not mix with those of others.
+    """
     if page.process_state != "unknown":
         return str(page.pid)
-    return f"{page.pid}@{page.path.name.split('-')[2]}"
+    owner = "" if page.user == os.geteuid() else f"/{page.user}"
+    return f"{page.pid}@{page.path.name.split('-')[2]}{owner}"
 
 
 def bounded(parts: Iterable[Samples], series_max: int) -> tuple[Samples, int]:

@@ -6,13 +6,13 @@ endpoint needs a path policy with weights: path_policy="weighted".
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from transport.control import Telemetry, Updates
 from transport.errors import WeftError
 from transport.plan.watch import WeightsError, read
+from transport.telemetry.page import identity_of
 
 
 class Follower:
@@ -37,13 +37,15 @@ class Follower:
             return None
         self._version = version
         try:
-            mine = read(self._file).get(str(os.getpid()), {})
+            weights = read(self._file)
         except WeightsError as error:
             if self._on_error is not None and str(error) != self._said:
                 self._said = str(error)
                 self._on_error(self._said)
             return None
         for seen in telemetry.connections:
+            page = seen.connection.telemetry_page
+            mine = weights.get(identity_of(page), {}) if page is not None else {}
             peer = seen.connection.peer_address.partition(" port ")[0]
             for engine, weight in mine.get(peer, {}).items():
                 try:

@@ -15,17 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transport import trusted
 from transport.errors import InvalidArgumentError
 from transport.plan.assign import PairPlan
 from transport.plan.planfile import Plan
 from transport.plan.shares import Change, Judge, Seen
-from transport.telemetry import Page, PageError, PeerRow, pages, read_page
+from transport.telemetry import Page, PeerRow, read_pages
+from transport.telemetry.page import IGNORED
 
 FILE = "weights.json"
-VERSION = 1
+VERSION = 2
 BYTES_MAX = 1 << 24
 
-# Process id -> address of a peer -> engine of the process -> weights of the paths.
+# Page.identity of an endpoint -> address of a peer -> engine -> weights of the paths. Process ids
+# would not do: containers share them, and so do the endpoints of a process.
 Weights = dict[str, dict[str, dict[str, list[float]]]]
 
 
@@ -35,8 +38,12 @@ class WeightsError(InvalidArgumentError):
 
 @dataclass(frozen=True)
 class Moved:
-    """A change of a path. links: those that the plan says it crosses; empty: not known."""
+    """A change of a path. links: those that the plan says it crosses; empty: not known.
 
+    page: Page.identity of the endpoint.
+    """
+
+    page: str
     pid: int
     peer: str
     engine: int
@@ -48,7 +55,7 @@ def write(weights: Weights, file: Path) -> None:
     """Replaces the file atomically, so that a reader sees the old or the new one."""
     new = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        new.write_text(json.dumps({"weft_weights": VERSION, "processes": weights}) + "\n")
+        new.write_text(json.dumps({"weft_weights": VERSION, "pages": weights}) + "\n")
         new.replace(file)
     except OSError as error:
         raise WeightsError(f"cannot write {file}: {error.strerror}") from None
@@ -60,22 +67,26 @@ def write(weights: Weights, file: Path) -> None:
 def read(file: Path) -> Weights:
     """Reads a file of weights; WeightsError in one line if it is wrong."""
     try:
-        if file.stat().st_size > BYTES_MAX:
+        with trusted.open_file(file, what="the file of weights") as opened:
+            data = opened.read(BYTES_MAX + 1)
+        if len(data) > BYTES_MAX:
             raise WeightsError(f"{file} is larger than 16 MB: it is no file of weights")
-        found = json.loads(file.read_text())
+        found = json.loads(data)
         if found["weft_weights"] != VERSION:
             raise WeightsError(
                 f"{file} is version {found['weft_weights']!r} of weights; this weft reads {VERSION}"
             )
         return {
-            str(pid): {
+            str(page): {
                 str(peer): {str(int(engine)): _weights(row) for engine, row in engines.items()}
                 for peer, engines in peers.items()
             }
-            for pid, peers in found["processes"].items()
+            for page, peers in found["pages"].items()
         }
     except OSError as error:
         raise WeightsError(f"{file}: {error.strerror}") from None
+    except trusted.UntrustedError as error:
+        raise WeightsError(str(error)) from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         if isinstance(error, WeightsError):
             raise
@@ -119,8 +130,11 @@ class Watch:
         self._pairs: dict[str, PairPlan] = {
             pair.target_address: pair for pair in pairs if local[pair.source_address]
         }
-        self._judges: dict[tuple[int, int, int], Judge] = {}
-        self._weights: dict[tuple[int, str, int], list[float]] = {}
+        # Page.identity, row and generation -> judge of the peer's paths.
+        self._judges: dict[tuple[str, int, int], Judge] = {}
+        self._weights: dict[tuple[str, str, int], list[float]] = {}
+        self._followed: frozenset[str] = frozenset()
+        self.ignored = ""  # a line about pages that other users made or can change; "": none
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -130,40 +144,48 @@ class Watch:
     @property
     def processes(self) -> int:
         """How many processes are followed."""
-        return len({pid for pid, _, _ in self._weights})
+        return len(self._followed)
 
     def weights(self) -> Weights:
         made: Weights = {}
-        for (pid, peer, engine), row in sorted(self._weights.items()):
-            made.setdefault(str(pid), {}).setdefault(peer, {})[str(engine)] = row
+        for (page, peer, engine), row in sorted(self._weights.items()):
+            made.setdefault(page, {}).setdefault(peer, {})[str(engine)] = row
         return made
 
     def step(self) -> list[Moved]:
         """Reads all pages once; returns the paths whose state changed."""
         moved: list[Moved] = []
-        now: dict[tuple[int, str, int], list[float]] = {}
-        judges: dict[tuple[int, int, int], Judge] = {}
+        now: dict[tuple[str, str, int], list[float]] = {}
+        judges: dict[tuple[str, int, int], Judge] = {}
+        followed: set[str] = set()
         for page in self._pages():
             for peer in page.peers:
                 address, engine = str(peer.state.get("address", "")), _engine(peer)
                 if address not in self._pairs or not peer.paths:
                     continue
-                key = page.pid, peer.index, peer.generation
+                followed.add(page.process_identity)
+                key = page.identity, peer.index, peer.generation
                 judge = self._judges.get(key) or Judge([1.0] * len(peer.paths))
                 judges[key] = judge
                 for change in judge.step(_seen(peer)):
                     links = self._links(page, address, change.path)
-                    moved.append(Moved(page.pid, address, engine, change, links))
-                now[page.pid, address, engine] = [round(one, 4) for one in judge.weights.tolist()]
-        self._weights, self._judges = now, judges
+                    moved.append(Moved(page.identity, page.pid, address, engine, change, links))
+                now[page.identity, address, engine] = [
+                    round(one, 4) for one in judge.weights.tolist()
+                ]
+        self._weights, self._judges, self._followed = now, judges, frozenset(followed)
         return moved
 
     def _pages(self) -> Iterator[Page]:
-        for file in pages(self._where):
-            with suppress(PageError):  # the process is starting or has ended
-                page = read_page(file)
-                if page.process_state != "gone" and same_network(page.pid):
-                    yield page
+        found = read_pages(self._where)
+        if bool(found.ignored) != bool(self.ignored):
+            lines = [one for one in found.problems if one.startswith(IGNORED)]
+            self.ignored = lines[0] if lines else ""
+        for page in found.pages:
+            # A pid of another PID namespace says nothing here.
+            here = page.process_state in ("running", "stopped")
+            if page.process_state != "gone" and (not here or same_network(page.pid)):
+                yield page
 
     def _links(self, page: Page, address: str, path: int) -> tuple[str, ...]:
         """The links of a path; unknown for processes with several engines, which share the

@@ -1,7 +1,8 @@
 """Finds and reads the telemetry pages of processes, without their cooperation.
 
 Another process may write a page while it is read, and a page may be damaged: every field is
-checked, and PageError is raised if one is wrong. docs/TELEMETRY.md describes the format.
+checked, and PageError is raised if one is wrong. docs/TELEMETRY.md describes the format, and which
+pages are believed: the directory is writable by all, so a name proves nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 import stat
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,10 @@ SECTION = struct.Struct("<16sQII")
 SECTIONS_MAX = 64
 BOOT_BYTES = 40
 SCHEMA_BYTES_MAX = 1 << 20
+# One reading takes at most so many bytes of pages of each other user: root reads them all.
+USER_BYTES_MAX = 64 << 20
+ROOT = 0
+IGNORED = "ignored "  # begins the line about pages that other users made or can change
 NAME = re.compile(r"weft-(\d+)-(\d+)-(\d+)-(\d+)-(\d+)\.page")
 SCHEMA_LINE = re.compile(
     r"(\w+) (\w+) (?:i64(?:x(\d{1,4}))?|text(\d{1,4})) (\w+) (\w+) (\d{1,9})", re.ASCII
@@ -40,6 +45,10 @@ NEEDED = ("process", "engine", "peer", "path", "flow")
 
 class PageError(InvalidArgumentError):
     """The file is not a telemetry page, is damaged, or cannot be read."""
+
+
+class ForeignPageError(PageError):
+    """The page was made, or can be changed, by another user than the one whose page it claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +90,13 @@ class PeerRow(Row):
 class Page:
     """The contents of a page: the counters of a process by scope, at one moment.
 
-    `process_state` is "running", "stopped" (by a signal or a debugger), "gone", or "unknown" for
-    a process of another PID namespace. Times in state fields are the host's CLOCK_MONOTONIC;
-    `realtime_s()` converts them.
+    `user` owns the file, and so made it. `process_state` is "running", "stopped" (by a signal or a
+    debugger), "gone", or "unknown" for a process of another PID namespace. Times in state fields
+    are the host's CLOCK_MONOTONIC; `realtime_s()` converts them.
     """
 
     path: Path
+    user: int
     pid: int
     process_state: str
     boot_id: str
@@ -97,6 +107,19 @@ class Page:
     engines: tuple[Row, ...]
     peers: tuple[PeerRow, ...]
     flows: tuple[Row, ...]
+
+    @property
+    def identity(self) -> str:
+        """USER-NAMESPACE-PID-START-NUMBER: no other page of this host is called so.
+
+        The same pid may exist in several PID namespaces, and a process may have several endpoints.
+        """
+        return identity_of(self.path)
+
+    @property
+    def process_identity(self) -> str:
+        """USER-NAMESPACE-PID-START: the same for all pages of one process only."""
+        return self.identity.rpartition("-")[0]
 
     def realtime_s(self, monotonic_ns: int) -> float:
         """Converts a time of a state field to seconds since 1970."""
@@ -121,6 +144,11 @@ class _Layout:
     realtime_ns: int
     boot_id: str
     sections: Mapping[str, _Section]
+
+
+def identity_of(path: Path) -> str:
+    """The identity of a page (see Page) by its file."""
+    return path.name.removeprefix("weft-").removesuffix(".page")
 
 
 def directory() -> Path:
@@ -148,9 +176,70 @@ def pages(where: Path | str | None = None, pid: int | None = None) -> list[Path]
     return [path for _, path in sorted(found)]
 
 
+@dataclass(frozen=True, slots=True)
+class PagesRead:
+    """All pages of a directory at one moment, oldest first.
+
+    problems: why others were not read, a line each. ignored: number of pages that other users made
+    or can change; one line of `problems` is about them.
+    """
+
+    pages: tuple[Page, ...]
+    problems: tuple[str, ...]
+    ignored: int
+
+
+def read_pages(where: Path | str | None = None, pids: Collection[int] = ()) -> PagesRead:
+    """Reads the pages in a directory: all, or those of some processes.
+
+    PageError if the directory cannot be listed.
+    """
+    root = directory() if where is None else Path(where)
+    found: list[Page] = []
+    problems: list[str] = []
+    foreign: list[str] = []
+    left_bytes: dict[int, int] = {}
+    unread: dict[int, int] = {}  # user -> pages beyond the bound
+
+    def may_read(user: int, size: int) -> bool:
+        if user == os.geteuid():
+            return True
+        left_bytes[user] = left_bytes.get(user, USER_BYTES_MAX) - size
+        return left_bytes[user] >= 0
+
+    for path in pages(root):
+        name = NAME.fullmatch(path.name)
+        if name is None or (pids and int(name[3]) not in pids):
+            continue
+        try:
+            found.append(_read(path, may_read))
+        except _TooManyBytesError:
+            unread[int(name[1])] = unread.get(int(name[1]), 0) + 1
+        except ForeignPageError as error:
+            foreign.append(str(error))
+        except PageError as error:
+            if path.exists():  # a process that just ended has removed its page
+                problems.append(str(error))
+    if foreign:
+        more = f", and {len(foreign) - 1} more like it" if len(foreign) > 1 else ""
+        problems.append(f"{IGNORED}{foreign[0]}{more}")
+    for user, count in unread.items():
+        most = f"{USER_BYTES_MAX >> 20} MiB"
+        problems.append(f"{count} pages of uid {user} in {root} are not read: it has over {most}")
+    return PagesRead(tuple(found), tuple(problems), len(foreign))
+
+
 def read_page(path: Path | str) -> Page:
-    """Reads a page. PageError if the file is not a complete page."""
-    where = Path(path)
+    """Reads a page. PageError if the file is not a complete page, or cannot be believed."""
+    return _read(Path(path), lambda _user, _size: True)
+
+
+class _TooManyBytesError(PageError):
+    """The user has more bytes of pages than one reading takes."""
+
+
+def _read(where: Path, may_read: Callable[[int, int], bool]) -> Page:
+    """Reads a page. may_read: asked with its user and size before more than the header is read."""
     try:
         # pread, because a mapped file that shrinks raises SIGBUS. O_NONBLOCK, because FIFOs block.
         file = os.open(where, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -160,23 +249,66 @@ def read_page(path: Path | str) -> Page:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             raise PageError(f"{where}: not a regular file")
-        if status.st_size > PAGE_BYTES_MAX:
-            raise PageError(f"{where}: {status.st_size} bytes are too many for a telemetry page")
+        user = _owner(where, status)
+        # The header tells what to read: an empty file of any size costs nothing.
+        head = os.pread(file, HEADER.size, 0)
+        size = _file_bytes(head, status.st_size)
+        if not may_read(user, size):
+            raise _TooManyBytesError(f"{where}: {size} bytes are too many")
         # A row is valid if its generation is the same in all three reads.
-        before, data, after = (os.pread(file, status.st_size, 0) for _ in range(3))
+        before, data, after = (os.pread(file, size, 0) for _ in range(3))
+        return _decode(where, user, before, data, after)
     except OSError as error:
         raise PageError(f"cannot read {where}: {error.strerror}") from None
+    except (ForeignPageError, _TooManyBytesError):
+        raise
+    except PageError as error:
+        raise PageError(f"{where}: {str(error).removeprefix(f'{where}: ')}") from None
     finally:
         os.close(file)
-    try:
-        return _decode(where, before, data, after)
-    except PageError as error:
-        raise PageError(f"{where}: {error}") from None
 
 
-def _decode(where: Path, before: bytes, data: bytes, after: bytes) -> Page:
+def _owner(where: Path, status: os.stat_result) -> int:
+    """The user who made the open file; ForeignPageError if we should not believe that user.
+
+    Each user's pages count for that user: for themselves, and for root, who reads all pages. A
+    second name (a hard link) would let others count a page twice.
+    """
+    user, name = status.st_uid, NAME.fullmatch(where.name)
+    claimed = user if name is None else int(name[1])
+    us = os.geteuid()
+    if user != claimed or us not in (user, ROOT) or (name is None and user != us):
+        raise ForeignPageError(
+            f"{where}: it belongs to uid {user}, not to uid {us if name is None else claimed}"
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_nlink > 1:
+        raise ForeignPageError(
+            f"{where}: others than its owner can change it (mode {stat.S_IMODE(status.st_mode):04o}"
+            f", {status.st_nlink} names)"
+        )
+    return user
+
+
+def _file_bytes(head: bytes, size: int) -> int:
+    """The size that the header states, checked against the size of the file."""
+    if len(head) < HEADER.size or not any(head[: len(MAGIC)]):
+        raise PageError("not a telemetry page, or not complete yet")
+    magic, version, _, file_bytes = HEADER.unpack(head)[:4]
+    if magic != MAGIC:
+        raise PageError("not a telemetry page")
+    if version != VERSION:
+        raise PageError(f"its version is {version}; this reader supports version {VERSION}")
+    if file_bytes > PAGE_BYTES_MAX:
+        raise PageError(f"{file_bytes} bytes are too many for a telemetry page")
+    if file_bytes > size:
+        raise PageError(f"truncated: {size} bytes of {file_bytes}")
+    return int(file_bytes)
+
+
+def _decode(where: Path, user: int, before: bytes, data: bytes, after: bytes) -> Page:
     read_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
     layout = _layout(data)
+    state = _checked_state(where, user, layout)
     if min(len(before), len(after)) < layout.file_bytes:
         raise PageError("the file shrank while it was read")
     images = (before, data, after)
@@ -188,8 +320,9 @@ def _decode(where: Path, before: bytes, data: bytes, after: bytes) -> Page:
         raise PageError("the peers have more paths than the section `path` has rows")
     return Page(
         path=where,
+        user=user,
         pid=layout.pid,
-        process_state=_process_state(layout),
+        process_state=state,
         boot_id=layout.boot_id,
         read_ns=read_ns,
         created_ns=layout.monotonic_ns,
@@ -202,18 +335,9 @@ def _decode(where: Path, before: bytes, data: bytes, after: bytes) -> Page:
 
 
 def _layout(data: bytes) -> _Layout:
-    if len(data) < HEADER.size or not any(data[: len(MAGIC)]):
-        raise PageError("not a telemetry page, or not complete yet")
+    file_bytes = _file_bytes(data[: HEADER.size], len(data))
     header = HEADER.unpack_from(data)
-    magic, version, header_bytes, file_bytes, pid, count, ticks, space, monotonic, real = header[
-        :10
-    ]
-    if magic != MAGIC:
-        raise PageError("not a telemetry page")
-    if version != VERSION:
-        raise PageError(f"its version is {version}; this reader supports version {VERSION}")
-    if file_bytes > len(data):
-        raise PageError(f"truncated: {len(data)} bytes of {file_bytes}")
+    header_bytes, _, pid, count, ticks, space, monotonic, real = header[2:10]
     sections_end = HEADER.size + count * SECTION.size
     if count > SECTIONS_MAX or not sections_end + BOOT_BYTES <= header_bytes <= file_bytes:
         raise PageError("damaged header: its sizes are inconsistent")
@@ -312,6 +436,37 @@ def _with_paths(row: Row, paths: _Section, data: bytes) -> PeerRow:
         raise PageError("damaged row: a peer's paths lie outside the section path")
     mine = (_row(paths, data, index, row.generation) for index in range(first, first + count))
     return PeerRow(row.index, row.generation, row.state, row.counters, row.histograms, tuple(mine))
+
+
+def _checked_state(where: Path, user: int, layout: _Layout) -> str:
+    """The state of the page's process; ForeignPageError if the page is of another one.
+
+    Whoever may write files can name any process: a page counts only as one of its owner's
+    processes. Our own and root's pages need no such proof.
+    """
+    name = NAME.fullmatch(where.name)
+    named = (layout.pid_namespace, layout.pid, layout.start_ticks)
+    if name is not None and tuple(map(int, name.group(2, 3, 4))) != named:
+        raise ForeignPageError(f"{where}: it is the page of another process, {layout.pid}")
+    state = _process_state(layout)
+    if state in ("running", "stopped") and user not in (os.geteuid(), ROOT):
+        users = _users_of(layout.pid)
+        if users and users != {user}:
+            raise ForeignPageError(
+                f"{where}: it belongs to uid {user}, and process {layout.pid} runs as uid "
+                f"{', '.join(map(str, sorted(users)))}"
+            )
+    return state
+
+
+def _users_of(pid: int) -> set[int]:
+    """The real, effective and saved user of a process; empty if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return set()
+    found = next((line for line in lines if line.startswith("Uid:")), "")
+    return {int(one) for one in found.split()[1:4]}
 
 
 def _process_state(layout: _Layout) -> str:

@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "native/engine/telemetry_files.h"
 #include "native/message/path_weights.h"
 #include "tests/native/check.h"
 #include "tests/native/runtime_pair.h"
@@ -33,9 +34,15 @@ struct File {
   }
 };
 
-std::string of_process(const std::string& peers) {
-  return R"({"weft_weights":1,"processes":{"1":{"10.0.0.9":{"0":[1e3]}},")" + std::to_string(::getpid()) +
-         "\":" + peers + "}}";
+constexpr char kPage[] = "0-7-8-9-1";
+
+std::string of_page(const std::string& peers, const std::string& page = kPage) {
+  return R"({"weft_weights":2,"pages":{"0-7-8-9-0":{"10.0.0.9":{"0":[1e3]}},")" + page + "\":" + peers + "}}";
+}
+
+// The weights for the runtime that dials.
+std::string of_dialer(const Pair& pair, const std::string& peers) {
+  return of_page(peers, engine::page_identity(pair.b->telemetry_page()));
 }
 
 // The first two weights of the path policy of one engine's flows, as the connection reports them.
@@ -69,60 +76,60 @@ engine::Knobs knobs(const File& file) {
 
 }  // namespace
 
-TEST(path_weights__are_those_of_the_process) {
+TEST(path_weights__are_those_of_the_page) {
   const File file;
   PeerWeights found;
   std::string error;
-  file.write(of_process(R"({"10.1.0.2":{"0":[1.0,0.25, 0.0],"11":[0,1]},"10.2.0.2":{}})"));
-  CHECK(read_weights(file.path, ::getpid(), &found, &error));
+  file.write(of_page(R"({"10.1.0.2":{"0":[1.0,0.25, 0.0],"11":[0,1]},"10.2.0.2":{}})"));
+  CHECK(read_weights(file.path, kPage, &found, &error));
   CHECK_EQUAL(found.size(), 1u);
   CHECK(found["10.1.0.2"][0] == (std::vector<double>{1.0, 0.25, 0.0}));
   CHECK(found["10.1.0.2"][11] == (std::vector<double>{0, 1}));
-  CHECK(read_weights(file.path, ::getpid() + 1, &found, &error));
+  CHECK(read_weights(file.path, "0-7-8-9-2", &found, &error));
   CHECK(found.empty());
 }
 
 TEST(path_weights__wrong_files_are_refused_in_one_line) {
   const File file;
-  const std::string good = of_process(R"({"10.1.0.2":{"0":[1.0,0.25]}})");
+  const std::string good = of_page(R"({"10.1.0.2":{"0":[1.0,0.25]}})");
   PeerWeights found;
   for (const char* const row : {"[2.0]", "[-1]", "[1", "[1e3]", "[0.5.5]", "[nan]", "[\"1\"]", "1", "[1,]"}) {
     std::string error;
-    file.write(of_process(std::string("{\"10.1.0.2\":{\"0\":") + row + "}}"));
-    CHECK(!read_weights(file.path, ::getpid(), &found, &error));
+    file.write(of_page(std::string("{\"10.1.0.2\":{\"0\":") + row + "}}"));
+    CHECK(!read_weights(file.path, kPage, &found, &error));
     CHECK_EQUAL(error, std::string("it is no file of weights: weft plan watch writes it"));
     CHECK(found.empty());
   }
   for (std::size_t length = 0; length < good.size(); ++length) {
     std::string error;
     file.write(good.substr(0, length));
-    CHECK(!read_weights(file.path, ::getpid(), &found, &error));
+    CHECK(!read_weights(file.path, kPage, &found, &error));
     CHECK(found.empty());
   }
   std::string error;
   CHECK_EQUAL(::unlink(file.path.c_str()), 0);
   CHECK_EQUAL(::mkfifo(file.path.c_str(), 0600), 0);  // nobody writes into it
-  CHECK(!read_weights(file.path, ::getpid(), &found, &error));
+  CHECK(!read_weights(file.path, kPage, &found, &error));
   CHECK_EQUAL(error, std::string("it is not a file"));
-  file.write(R"({"weft_weights":9,"processes":{}})");
-  CHECK(!read_weights(file.path, ::getpid(), &found, &error));
-  CHECK_EQUAL(error, std::string("it has version 9, and this weft reads 1"));
+  file.write(R"({"weft_weights":9,"pages":{}})");
+  CHECK(!read_weights(file.path, kPage, &found, &error));
+  CHECK_EQUAL(error, std::string("it has version 9, and this weft reads 2"));
 }
 
 TEST(path_weights__connections_follow_the_file) {
   const File file;
   Pair pair(knobs(file));
   CHECK(weights_of(*pair.here) == std::make_pair(1.0, 1.0));
-  file.write(of_process(R"({"127.0.0.1":{"0":[1.0,0.25,1,1]}})"));
+  file.write(of_dialer(pair, R"({"127.0.0.1":{"0":[1.0,0.25,1,1]}})"));
   CHECK(until([&] { return weights_of(*pair.here) == std::make_pair(10'000.0, 2'500.0); }));
   file.write("nonsense");
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   CHECK(weights_of(*pair.here) == std::make_pair(10'000.0, 2'500.0));
   // Weights of an engine that the connection does not use change nothing.
-  file.write(of_process(R"({"127.0.0.1":{"7":[0,1,1,1]},"10.0.0.1":{"0":[0,1,1,1]}})"));
+  file.write(of_dialer(pair, R"({"127.0.0.1":{"7":[0,1,1,1]},"10.0.0.1":{"0":[0,1,1,1]}})"));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   CHECK(weights_of(*pair.here) == std::make_pair(10'000.0, 2'500.0));
-  file.write(of_process(R"({"127.0.0.1":{"0":[0,1,1,1]}})"));
+  file.write(of_dialer(pair, R"({"127.0.0.1":{"0":[0,1,1,1]}})"));
   CHECK(until([&] { return weights_of(*pair.here) == std::make_pair(0.0, 10'000.0); }));
   pair.connect();  // a new connection to the same peer
   CHECK(until([&] { return weights_of(*pair.here) == std::make_pair(0.0, 10'000.0); }));

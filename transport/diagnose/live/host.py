@@ -123,15 +123,22 @@ class Host:
             lines.append(f"no telemetry pages: {error}")
             return {}
         lines += reading.problems
-        ticks = {(page.pid, page.path.name.split("-")[4]) for page in reading.pages}
-        numbers = {
-            int(one["pid"]): int(one["number"]) for one in processes
-            if not one["ended"] and (int(one["pid"]), str(one["start_ticks"])) in ticks
-        }  # fmt: skip
-        absent = [one for one in processes if not one["ended"] and int(one["pid"]) not in numbers]
-        if absent and processes:
+        # Pid and start time -> processes with pages. Containers may have several that are alike: it
+        # is then not known which one a trace belongs to.
+        alike: dict[tuple[int, str], set[str]] = {}
+        for page in reading.pages:
+            start = page.process_identity.rpartition("-")[2]
+            alike.setdefault((page.pid, start), set()).add(page.process_identity)
+        numbers: dict[str, int] = {}
+        absent = 0
+        for process in [each for each in processes if not each["ended"]]:
+            named = alike.get((int(process["pid"]), str(process["start_ticks"])), set())
+            if len(named) == 1:
+                numbers |= dict.fromkeys(named, int(process["number"]))
+            absent += len(named) != 1
+        if absent:
             lines.append(
-                f"{len(absent)} of {len(processes)} processes have no telemetry page in "
+                f"{absent} of {len(processes)} processes have no telemetry page in "
                 f"{self.pages or telemetry.directory()}: what they wait for is not known"
             )
         found: dict[int, list[dict[str, Any]]] = {}
@@ -139,9 +146,10 @@ class Host:
         longest_ns = max((one.wait.ns for one in everyone if one.wait.reason == "receive"),
                          default=0)  # fmt: skip
         for one in everyone:
-            if one.pid in numbers:
-                found.setdefault(numbers[one.pid], []).extend(
-                    {"process": numbers[one.pid], **each} for each in said_of(one, longest_ns)
+            if one.process in numbers:
+                number = numbers[one.process]
+                found.setdefault(number, []).extend(
+                    {"process": number, **each} for each in said_of(one, longest_ns)
                 )
         return found
 
