@@ -35,7 +35,7 @@ PYTHON_ROOMS = {
     "transport/diagnose": {"transport", "numpy"},
     "transport/diagnose/live": {"transport", "numpy", "prometheus_client", "pynvml"},
     "transport/lab": {"transport", "pyroute2"},
-    "transport/live": {"transport", "rich", "prometheus_client"},
+    "transport/live": {"transport", "rich", "prometheus_client", "tornado"},
     "transport/lab/model": set(),
     "transport/estimate": {"transport", "numpy", "scipy"},
     "transport/plan": {"transport", "numpy"},
@@ -51,6 +51,7 @@ LAZY = {
     *("numba", "llvmlite", "torch", "cupy", "matplotlib", "pyverbs", "pyroute2", "distributed"),
     "duckdb",
     "prometheus_client",
+    "tornado",
     "pynvml",
 }
 # Packages that any module may import lazily; an optional extra of weft installs them.

@@ -214,6 +214,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
  private:
   bool valid(int device, std::string* error) const;
   Status open_page(std::int64_t engine_count, std::string* error);
+  Status follow_weights(std::string* error);
   std::unique_ptr<Dial> dial(int device, const control::HandleFields& target, engine::PolicySet policies);
   engine::EngineConfig engine_config() const;
   ConnectionServices services() noexcept {
@@ -289,6 +290,20 @@ Status RuntimeImpl::open_page(std::int64_t engine_count, std::string* error) {
   return Status::system_error;
 }
 
+Status RuntimeImpl::follow_weights(std::string* error) {
+  if (knobs_.weights.empty()) return Status::ok;
+  if (page_ == nullptr) {
+    engine::log(engine::LogLevel::warn, "the weights " + knobs_.weights +
+                                            " are not used: they are computed from the telemetry page, and there is "
+                                            "none (WEFT_TELEMETRY)");
+    return Status::ok;
+  }
+  weights_ = std::make_unique<PathWeights>(knobs_.weights, engine::page_identity(page_->path()), &board_);
+  if (weights_->start() == Status::ok) return Status::ok;
+  *error = "cannot start the thread that follows WEFT_WEIGHTS";
+  return Status::system_error;
+}
+
 Status RuntimeImpl::start(std::string* error) {
   engine::prepare_exceptions();
   engine::set_log_level(knobs_.log_level);
@@ -329,19 +344,7 @@ Status RuntimeImpl::start(std::string* error) {
       return engine::is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::system_error;
     }
   }
-  if (!knobs_.weights.empty()) {
-    if (page_ == nullptr) {
-      engine::log(engine::LogLevel::warn, "the weights " + knobs_.weights +
-                                              " are not used: they are computed from the telemetry page, and there is "
-                                              "none (WEFT_TELEMETRY)");
-    }
-    const std::string page = page_ == nullptr ? std::string() : engine::page_identity(page_->path());
-    weights_ = std::make_unique<PathWeights>(knobs_.weights, page, &board_);
-    if (weights_->start() != Status::ok) {
-      *error = "cannot start the thread that follows WEFT_WEIGHTS";
-      return Status::system_error;
-    }
-  }
+  if (const Status status = follow_weights(error); status != Status::ok) return status;
   if (!knobs_.record_file.empty()) {
     const Status status = start_recording(knobs_.record_file, nullptr, error);
     if (status != Status::ok) return status;

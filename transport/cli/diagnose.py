@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from transport.cli import trace_open as shared
+from transport.cli.http_options import access_options
 from transport.cli.options import FiniteRange
 from transport.cli.output import json_option, write_json
 
@@ -63,6 +64,7 @@ ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live")
               default=60.0, show_default=True,
               help="Kill that command after this time.")  # fmt: skip
 @click.option("--listen", metavar="HOST:PORT", help="Serve verdicts to Prometheus there.")
+@access_options
 @json_option
 def command(
     folder: Path | None, job: str | None, routes_file: Path | None, plan_file: Path | None,

@@ -19,6 +19,7 @@ import click
 
 from transport.cli import INTERRUPTED
 from transport.cli.diagnose import known_routes
+from transport.cli.http_options import access_of, need_packages
 from transport.cli.metrics import address
 from transport.cli.output import unwritten
 from transport.diagnose import report
@@ -159,6 +160,10 @@ class Live:
         if given["on_finding"] is not None:
             self.action = Action(given["on_finding"], given["act"], given["action_s"])
         self.listen = None if given["listen"] is None else address(given["listen"])
+        files_of_access = ("token_file", "tls_cert", "tls_key")
+        if self.listen is None and any(given.get(name) is not None for name in files_of_access):
+            raise click.UsageError("--token-file and --tls-cert are for --listen")
+        self.who = access_of(*(given.get(name) for name in files_of_access))
         self._problems: dict[str, str] = {}
         self._acted = False  # whether this collector acted in the last interval
 
@@ -353,19 +358,20 @@ class Live:
         if self.listen is None or self.collector is None:
             yield
             return
-        from transport.diagnose.live.metrics import served
+        from transport.diagnose.live.metrics import Verdicts
+        from transport.live.http import served
 
+        need_packages("--listen", "prometheus_client", "tornado")
         host, port = self.listen
         with contextlib.ExitStack() as stack:
             try:
-                at = stack.enter_context(served(self.collector, host, port))
-            except ImportError:
-                raise click.ClickException(
-                    "--listen needs the package prometheus_client: pip install prometheus_client"
-                ) from None
+                verdicts = Verdicts(self.collector)
+                at = stack.enter_context(served(verdicts, host, port, self.who))
             except OSError as error:
                 raise click.ClickException(
                     f"cannot listen at {host}:{port}: {error.strerror or error}"
                 ) from None
-            self.say(f"serving http://{host}:{at}/metrics")
+            for warning in self.who.warnings(host):
+                self.say(warning)
+            self.say(f"serving {self.who.scheme}://{host}:{at}/metrics")
             yield

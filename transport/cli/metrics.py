@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import signal
 from importlib.resources import files
-from importlib.util import find_spec
+from pathlib import Path
 
 import click
 
 from transport import telemetry
 from transport.cli import INTERRUPTED
+from transport.cli.http_options import access_of, access_options, need_packages
 from transport.cli.options import JSON, OutputFile
 from transport.cli.output import unwritten
 from transport.live.exporter import SERIES_MAX, Exporter
+from transport.live.http import Access
 from transport.live.serve import serve, text
 
 PORT_MAX = 65_535
@@ -37,8 +39,8 @@ def address(given: str) -> tuple[str, int]:
     type=address,
     default="127.0.0.1:9464",
     show_default=True,
-    help="Where to serve. Whoever reaches this address can read the metrics; the default is "
-    "reachable from this host only. Port 0: any free one.",
+    help="Where to serve. Whoever reaches this address can read the metrics, unless there is "
+    "--token-file; the default is reachable from this host only. Port 0: any free one.",
 )
 @click.option("--once", is_flag=True, help="Print the metrics and end.")
 @click.option(
@@ -60,6 +62,7 @@ def address(given: str) -> tuple[str, int]:
     type=OutputFile(*JSON, dir_okay=False, writable=True, allow_dash=True),
     help="Write a Grafana dashboard of these metrics to FILE and end; - is stdout.",
 )
+@access_options
 def command(
     pids: tuple[int, ...],
     listen: tuple[str, int],
@@ -67,6 +70,7 @@ def command(
     paths: bool,
     series_max: int,
     board_path: str | None,
+    **files: Path | None,
 ) -> int:
     """Serve counters and states of running processes to Prometheus, until Ctrl-C.
 
@@ -75,17 +79,14 @@ def command(
     if board_path is not None:
         _write_board(board_path)
         return 0
-    if find_spec("prometheus_client") is None:
-        raise click.ClickException(
-            "weft metrics needs the package prometheus_client: pip install prometheus_client"
-        )
+    need_packages("weft metrics", "prometheus_client", *([] if once else ["tornado"]))
     try:
         telemetry.pages()
     except telemetry.PageError as error:
         raise click.ClickException(str(error)) from None
     exporter = Exporter(pids=pids, paths=paths, series_max=series_max, once=once, log=_log)
     if not once:
-        return _serve(exporter, *listen)
+        return _serve(exporter, *listen, access_of(**files))
     click.echo(text(exporter), nl=False)
     return 0
 
@@ -106,16 +107,17 @@ def _write_board(path: str) -> None:
         raise unwritten(path, error) from None
 
 
-def _serve(exporter: Exporter, host: str, port: int) -> int:
+def _serve(exporter: Exporter, host: str, port: int, who: Access) -> int:
     """Serves until SIGINT or SIGTERM; returns the exit status."""
     shown = f"[{host}]" if ":" in host else host
+
+    def serving(at: int) -> None:
+        for warning in who.warnings(host):
+            _log(warning)
+        click.echo(f"weft: serving {who.scheme}://{shown}:{at}/metrics")
+
     try:
-        ended = serve(
-            exporter,
-            host,
-            port,
-            lambda at: click.echo(f"weft: serving http://{shown}:{at}/metrics"),
-        )
+        ended = serve(exporter, host, port, who, serving)
     except OSError as error:
         why = error.strerror or str(error)
         raise click.ClickException(f"cannot listen at {shown}:{port}: {why}") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -70,22 +69,6 @@ class Verdicts:
         add("weft_diagnosis_longest_pause_seconds", self._collector.pauses.longest_ns / 1e9)
         add("weft_diagnosis_seconds", self._collector.spent_ns / 1e9)
         yield from made.values()
-
-
-@contextlib.contextmanager
-def served(collector: Collector, host: str, port: int) -> Iterator[int]:
-    """Serves the verdicts over HTTP; yields the port. OSError if it cannot listen there."""
-    from prometheus_client import CollectorRegistry, start_http_server
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(Verdicts(collector))
-    server, thread = start_http_server(port, host, registry)
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def markdown() -> str:
