@@ -151,3 +151,16 @@ def test_planfile__planners_at_once_merge(tmp_path: Path) -> None:
     ]
     assert [one.wait(timeout=120) for one in planners] == [0, 0, 0, 0]
     assert set(planfile.read(tmp_path / "plan.json").jobs) == set("abcd")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to other users")
+def test_plan__that_steers_a_process_is_ours_alone(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    planfile.write(planfile.Plan("x"), file)
+    assert planfile.read(file, steers=True).fabric == "x"
+    for owner, mode, said in ((65_534, 0o644, "belongs to uid 65534"), (0, 0o666, "mode 0666")):
+        os.chown(file, owner, -1)
+        file.chmod(mode)
+        assert planfile.read(file).fabric == "x"
+        with pytest.raises(planfile.PlanError, match=said):
+            planfile.read(file, steers=True)

@@ -51,7 +51,7 @@ def command(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
-        watch = Watch(planfile.read(plan_file), where=telemetry)
+        watch = Watch(planfile.read(plan_file, steers=True), where=telemetry)
         if not watch.peers:
             raise click.ClickException(
                 f"{plan_file} has no pair that sends from an address of this host: give the plan "

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from transport import trusted
 from transport.errors import InvalidArgumentError
 from transport.plan.assign import PATHS_MAX, PairPlan
 from transport.plan.routes import Routes, text
@@ -83,12 +84,19 @@ def routes_of_paths(plan: Plan, routes: Routes) -> Routes:
     return replace(routes, links=tuple(number), of=of)
 
 
-def read(file: Path) -> Plan:
-    """Reads a plan file; PlanError in one line if it is wrong."""
+def read(file: Path, *, steers: bool = False) -> Plan:
+    """Reads a plan file; PlanError in one line if it is wrong.
+
+    steers: the plan decides where a process sends, so that nobody else may be able to change it.
+    """
     try:
-        if file.stat().st_size > BYTES_MAX:
+        with trusted.open_file(file, what="the plan") if steers else file.open("rb") as opened:
+            data = opened.read(BYTES_MAX + 1)
+        if len(data) > BYTES_MAX:
             raise PlanError(f"{file} is larger than 256 MB: it is no plan")
-        found = json.loads(file.read_text())
+        found = json.loads(data)
+    except trusted.UntrustedError as error:
+        raise PlanError(str(error)) from None
     except OSError as error:
         raise PlanError(f"{file}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,9 +29,58 @@ UNSEEN = 3  # a fault that was not seen in so many intervals has ended
 JUDGED_WINDOWS = 8  # at least so many of the last iterations are judged in each interval
 INCIDENTS_MAX = 256
 NOTES_MAX = 10_000
+MERGES_MAX = 64  # in one interval, to find the hosts whose summaries break the diagnosis
+EMPTY: Mapping[str, str] = {}
 NUMBER = re.compile(r"\b\d+(\.\d+)?\b")
 Key = tuple[str, str, str]  # class, kind and name of the place
 HANGS = ("communication_hang", "non_communication_hang", "crash", "mismatch")
+
+
+def _line_of(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:LINE_MAX]
+
+
+def usable(
+    hosts: Sequence[HostFile], job: str | None, suspects: Mapping[str, str] = EMPTY
+) -> tuple[list[HostFile], dict[str, str]]:
+    """The hosts whose summaries can be judged together, and why each other host's cannot.
+
+    suspects: hosts that could not be judged in the last interval, which are tried last.
+    """
+    good: list[HostFile] = []
+    broken: dict[str, str] = {}
+    left = MERGES_MAX
+
+    def fails(more: Sequence[HostFile]) -> str:
+        nonlocal left
+        if left <= 0:
+            return "not tried: too many other summaries cannot be judged"
+        left -= 1
+        try:
+            made = merged([*good, *more], job)
+            if made is not None:
+                judged(made.facts, made.dead, Settings(), made.notes)
+        except TraceExtraError:
+            raise
+        except Exception as error:
+            return _line_of(error)
+        return ""
+
+    def add(more: Sequence[HostFile]) -> None:
+        why = fails(more)
+        if not why:
+            good.extend(more)
+        elif len(more) == 1 or left <= 0:
+            broken.update({one.host: why for one in more})
+        else:
+            add(more[: len(more) // 2])
+            add(more[len(more) // 2 :])
+
+    for group in ([one for one in hosts if one.host not in suspects],
+                  [one for one in hosts if one.host in suspects]):  # fmt: skip
+        if group:
+            add(group)
+    return good, broken
 
 
 @dataclass
@@ -87,6 +136,7 @@ class Collector:
     found: int = 0  # number of incidents that became certain
     spent_ns: int = 0
     _told: set[str] = field(default_factory=set)
+    _broken: dict[str, str] = field(default_factory=dict)  # host -> why it was left out
     _judged_ns: int = 0
     _told_count: int = 0
 
@@ -96,17 +146,39 @@ class Collector:
         self.intervals += 1
         self.notes = self._new([f"{host.host}: {line}" for host in hosts for line in host.notes])
         try:
-            return self._step(hosts)
+            events = self._step(hosts)
+            self._tell_broken({})
+            return events
         except TraceExtraError:
             raise
-        # A damaged summary can raise any exception: report it, and judge again in the next
-        # interval.
+        # A damaged summary can raise any exception: judge without the hosts that raise it, and
+        # judge them again in the next interval.
         except Exception as error:
-            what = " ".join(f"{type(error).__name__}: {error}".split())[:LINE_MAX]
-            self.notes += self._new([f"an interval could not be judged ({what})"])
-            return []
+            return self._step_without_broken(hosts, error)
         finally:
             self.spent_ns += time.process_time_ns() - began_ns
+
+    def _step_without_broken(self, hosts: Sequence[HostFile], error: Exception) -> list[Event]:
+        good, broken = usable(hosts, self.job, self._broken)
+        if not broken or not good:  # no host alone is to blame
+            self.notes += self._new([f"an interval could not be judged ({_line_of(error)})"])
+            return []
+        self._tell_broken(broken)
+        try:
+            return self._step(good)
+        except TraceExtraError:
+            raise
+        except Exception as again:
+            self.notes += self._new([f"an interval could not be judged ({_line_of(again)})"])
+            return []
+
+    def _tell_broken(self, broken: dict[str, str]) -> None:
+        """Adds a note for each host whose summary began or ceased to break the diagnosis."""
+        for host, why in broken.items():
+            if NUMBER.sub("#", why) != NUMBER.sub("#", self._broken.get(host, "")):
+                self.notes.append(f"{host} is left out: its summary breaks the diagnosis ({why})")
+        self.notes += [f"{host} is judged again" for host in self._broken if host not in broken]
+        self._broken = broken
 
     def _step(self, hosts: Sequence[HostFile]) -> list[Event]:
         job = merged(hosts, self.job) if hosts else None

@@ -20,6 +20,7 @@ Array = NDArray[Any]
 Table = dict[str, Array]
 MAGIC = b"weftcols"
 HEAD = struct.Struct("<8sQQQ")  # magic, bytes of the JSON, bytes after the head, CRC-32 of these
+TEXT_BYTES_MAX = 16 << 20
 NAME_BYTES_MAX = 200  # at most so many characters of a text in a column are kept
 
 
@@ -80,8 +81,13 @@ def pack(meta: Mapping[str, Any], tables: Mapping[str, Table]) -> bytes:
     return HEAD.pack(MAGIC, len(text), len(body), zlib.crc32(body)) + body
 
 
-def unpack(data: bytes, bytes_max: int) -> tuple[dict[str, Any], dict[str, Table]]:
-    """The inverse of pack(). ColumnsError if the file is damaged, or larger than bytes_max."""
+def unpack(
+    data: bytes, bytes_max: int, wanted: Mapping[str, Mapping[str, Any]] | None = None
+) -> tuple[dict[str, Any], dict[str, Table]]:
+    """The inverse of pack(). ColumnsError if the file is damaged, or larger than bytes_max.
+
+    wanted: table -> its columns; others are passed over. None: all are returned.
+    """
     if len(data) > bytes_max:
         raise ColumnsError(f"{len(data)} bytes are too many")
     if len(data) < HEAD.size:
@@ -93,14 +99,20 @@ def unpack(data: bytes, bytes_max: int) -> tuple[dict[str, Any], dict[str, Table
     if len(body) != body_bytes or text_bytes > body_bytes or zlib.crc32(body) != check:
         raise ColumnsError("damaged or incomplete")
     try:
+        # Small texts of JSON make large objects.
+        if text_bytes > TEXT_BYTES_MAX:
+            raise ColumnsError(f"its head has more than {TEXT_BYTES_MAX >> 20} MiB")
         meta = json.loads(bytes(body[:text_bytes]))
         arrays, at = {}, HEAD.size + text_bytes
         for key, kind, count in meta["columns"]:
             dtype = np.dtype(kind)
             if dtype.kind not in "iufb":
                 raise ColumnsError(f"column {key} does not hold numbers")
-            arrays[key] = np.frombuffer(data, dtype, count, at)
-            at += arrays[key].nbytes
+            column = np.frombuffer(data, dtype, count, at)
+            at += column.nbytes
+            table, _, name = key.partition(".")
+            if wanted is None or name in wanted.get(table, ()):
+                arrays[key] = column
         return meta, _tables(arrays, meta["texts"])
     # Even with a correct checksum, the JSON may have another structure.
     except (

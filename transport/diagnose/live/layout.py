@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -37,12 +38,51 @@ TABLES: Mapping[str, Mapping[str, str]] = {
     "quick": {"process": _INT, "pair": _ID, "message": _INT, "sends": _FLAG, "posted_ns": _INT,
               "end_ns": _INT},
 }  # fmt: skip
+INT16_MAX, INT32_MAX, INT64_MAX = (1 << 16) - 1, (1 << 31) - 1, (1 << 63) - 1
+ID_MAX = (1 << 32) - 1
+RANKS_MAX = 1 << 20
+TIME_NS_MAX = (1 << 62) - 1  # the sum and the difference of two times must fit as well
+COUNT_MAX = 1 << 53  # of elements, calls and segments
+BYTES_MAX = 1 << 56
+_NUMBER, _TIME = (-INT64_MAX - 1, INT64_MAX), (-1, TIME_NS_MAX)
+# Column -> the least and the largest number in it; a table may differ. Columns of u8 are ids of
+# NCCL or of connections: any number.
+_RANGES: Mapping[str, tuple[int, int]] = {
+    "process": (0, INT32_MAX), "id": (0, ID_MAX), "operation": (-1, ID_MAX),
+    "rank": (-1, RANKS_MAX),
+    "ranks": (0, RANKS_MAX), "sequence": (-1, COUNT_MAX), "count": (-1, COUNT_MAX),
+    "root": (-1, RANKS_MAX), "peer": (-1, RANKS_MAX), "turn": (-COUNT_MAX, COUNT_MAX),
+    "connection": (-1, ID_MAX), "message": (0, INT64_MAX), "bytes": (0, BYTES_MAX),
+    "status": (0, INT16_MAX), "segments": (0, ID_MAX), "resent": (0, ID_MAX),
+    "messages": (0, COUNT_MAX), "path": (0, INT16_MAX), "value": (0, INT64_MAX),
+    "segments_sent": (0, COUNT_MAX), "segments_lost": (0, COUNT_MAX), "rtt_ns": _TIME,
+    "sent": (0, COUNT_MAX), "latency_ns": (-TIME_NS_MAX, TIME_NS_MAX),
+    "busy_ns": (-TIME_NS_MAX, TIME_NS_MAX), "gpu_wait_ns": _TIME,
+    **dict.fromkeys(("begin_ns", "arrival_ns", "end_ns"), _TIME),
+    **dict.fromkeys(("posted_ns", "first_ns", "time_ns"), _TIME),
+}  # fmt: skip
+_OF_TABLE = {("calls", "id"): (0, COUNT_MAX), ("messages", "segments"): (-1, ID_MAX),
+             ("messages", "resent"): (-1, ID_MAX), ("quick", "message"): _NUMBER}  # fmt: skip
+RANGES: Mapping[tuple[str, str], tuple[int, int]] = {
+    (table, name): _OF_TABLE.get((table, name), _RANGES.get(name, _NUMBER))
+    for table, columns in TABLES.items() for name, kind in columns.items() if kind in (_INT, _REAL)
+}  # fmt: skip
 # The columns that are times of a clock.
 CLOCKED = {
     table: tuple(name for name in columns if name in {
         "begin_ns", "arrival_ns", "end_ns", "time_ns", "posted_ns", "first_ns"})
     for table, columns in TABLES.items()
 }  # fmt: skip
+
+
+def beyond(table: Mapping[str, Mapping[str, Any]]) -> str:
+    """The first column with a number out of its range, as `table.column`; "": there is none."""
+    for (name, column), (least, most) in RANGES.items():
+        values = table[name][column]
+        # A NaN compares as false, so that it is out of range.
+        if len(values) and not (values.min() >= least and values.max() <= most):
+            return f"{name}.{column}"
+    return ""
 
 
 def typed(tables: Mapping[str, Table]) -> dict[str, Table]:

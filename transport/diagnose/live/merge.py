@@ -54,7 +54,7 @@ class Job:
 
 def merged(hosts: Sequence[HostFile], job: str | None) -> Job | None:
     """The job of the hosts; None if there is no process. job: its name; None: the latest."""
-    chosen_ones = _of_job(hosts, job)
+    chosen_ones, contradictions = _of_job(hosts, job)
     if not chosen_ones:
         return None
     processes = [one for _, one in chosen_ones]
@@ -62,6 +62,7 @@ def merged(hosts: Sequence[HostFile], job: str | None) -> Job | None:
     tables = {name: _of_all(hosts, name, number_of) for name in TABLES}
     offsets, notes = _aligned(processes, tables)
     _move(processes, tables, offsets)
+    notes += contradictions
     evidence, devices = _evidence(hosts, number_of)
     runs = any(one["state"] not in (None, "", *ENDED) for one in processes)
     until_ns = _seen_until(hosts, processes, offsets) if runs else FOREVER_NS
@@ -82,8 +83,10 @@ def merged(hosts: Sequence[HostFile], job: str | None) -> Job | None:
     return Job(facts, dead, notes, processes, evidence, devices, missing)
 
 
-def _of_job(hosts: Sequence[HostFile], job: str | None) -> list[tuple[int, dict[str, Any]]]:
-    """The processes of a job's last attempt, each with the number of its host."""
+def _of_job(
+    hosts: Sequence[HostFile], job: str | None
+) -> tuple[list[tuple[int, dict[str, Any]]], list[str]]:
+    """The processes of a job's last attempt, each with the number of its host; contradictions."""
     found = [(at, dict(one)) for at, host in enumerate(hosts) for one in host.processes
              if one["last_ns"] is not None and one["first_ns"] is not None]  # fmt: skip
     if job is None and found:
@@ -93,6 +96,7 @@ def _of_job(hosts: Sequence[HostFile], job: str | None) -> list[tuple[int, dict[
     mine = [each for each in mine if int(each[1].get("attempt") or 0) == last]
     # Some launchers restart a rank without counting attempts: of the processes of a rank, the one
     # that began last counts.
+    notes = _contradictions(mine)
     begun: dict[int, int] = {}
     for _, one in mine:
         if one["rank"] is not None:
@@ -103,7 +107,30 @@ def _of_job(hosts: Sequence[HostFile], job: str | None) -> list[tuple[int, dict[
         if each[1]["rank"] is None or int(each[1]["first_ns"]) == begun[each[1]["rank"]]
     ]
     # Facts.processes has the same order: by rank, those without a rank last.
-    return sorted(mine, key=lambda each: (each[1]["rank"] is None, each[1]["rank"] or 0))
+    order = sorted(mine, key=lambda each: (each[1]["rank"] is None, each[1]["rank"] or 0))
+    return order, notes
+
+
+def _contradictions(mine: Sequence[tuple[int, dict[str, Any]]]) -> list[str]:
+    """Notes on ranks that several hosts run at once, and on different numbers of ranks."""
+    notes = []
+    hosts_of: dict[int, dict[int, str]] = {}
+    for at, one in mine:
+        if one["rank"] is not None and one["state"] not in (None, "", *ENDED):
+            hosts_of.setdefault(one["rank"], {})[at] = str(one["host"])
+    twice = {rank: names for rank, names in hosts_of.items() if len(names) > 1}
+    if twice:
+        rank, names = min(twice.items())
+        notes.append(
+            f"rank {rank} runs on {' and '.join(sorted(names.values())[:4])} at once"
+            f"{f', and {len(twice) - 1} other ranks on several hosts' if len(twice) > 1 else ''}: "
+            "of each, the process that began last is judged"
+        )
+    sizes = sorted({one["world_size"] for _, one in mine if one["world_size"] is not None})
+    if len(sizes) > 1:
+        named = ", ".join(map(str, sizes[:4]))
+        notes.append(f"the job's processes were told different numbers of ranks: {named}")
+    return notes
 
 
 def _of_all(hosts: Sequence[HostFile], name: str, number_of: dict[tuple[int, int], int]) -> Table:

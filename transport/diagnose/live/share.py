@@ -22,7 +22,16 @@ from transport.diagnose.live.columns import (
     unpack,
     write_at_once,
 )
-from transport.diagnose.live.layout import PROCESSES_MAX, TABLES, typed
+from transport.diagnose.live.layout import (
+    INT32_MAX,
+    INT64_MAX,
+    PROCESSES_MAX,
+    RANKS_MAX,
+    TABLES,
+    TIME_NS_MAX,
+    beyond,
+    typed,
+)
 
 VERSION = 4
 NAME = re.compile(r"weft-host-([A-Za-z0-9._-]{1,100})\.summary")
@@ -30,8 +39,12 @@ FILE_BYTES_MAX = 32 << 20
 FILES_MAX = 4_096
 TEXT_MAX = 1_000  # characters of a text
 STACK_MAX = 10_000
-INT32_MAX, INT64_MAX = (1 << 31) - 1, (1 << 63) - 1
-TIME_NS_MAX = 1 << 62  # differences of times must fit as well
+# All summaries together: what the collector holds in memory. The largest are left out.
+TOTAL_BYTES_MAX = 1 << 30
+BEYOND_TOTAL = (
+    f"all summaries have more than {TOTAL_BYTES_MAX >> 20} MiB, and it is one of the largest"
+)
+EVIDENCE_MAX, NOTES_MAX = 16_384, 1_024
 
 
 @dataclass
@@ -92,7 +105,7 @@ def write(folder: Path, said: HostFile, tag: str = "") -> int:
 
 def parse(data: bytes) -> HostFile:
     """The summary in a file's bytes. ColumnsError if they are damaged or of another version."""
-    meta, tables = unpack(data, FILE_BYTES_MAX)
+    meta, tables = unpack(data, FILE_BYTES_MAX, TABLES)
     if not isinstance(meta, dict) or "weft_summary" not in meta:
         raise ColumnsError("it is not a summary of weft diagnose")
     if meta["weft_summary"] != VERSION:
@@ -107,23 +120,30 @@ def parse(data: bytes) -> HostFile:
         for one, kind in columns.items():
             if tables[name][one].dtype != np.dtype(kind):
                 raise ColumnsError(f"the column {name}.{one} has another type")
+    if strange := beyond(tables):
+        raise ColumnsError(f"the column {strange} has a number out of its range")
     try:
         if len(meta["processes"]) > PROCESSES_MAX:
             raise ColumnsError(f"it lists more than {PROCESSES_MAX} processes")
+        if len(meta["evidence"]) > EVIDENCE_MAX or len(meta["notes"]) > NOTES_MAX:
+            raise ColumnsError(f"it has more than {EVIDENCE_MAX} observations or {NOTES_MAX} notes")
         processes = [_process(one) for one in meta["processes"]]
         evidence = [_evidence(one) for one in meta["evidence"]]
         if not isinstance(meta["notes"], list):
             raise TypeError
         notes = [_text(one) for one in meta["notes"]]
-        made = HostFile(_text(meta["host"]), _whole(meta["sequence"]), _whole(meta["read_ns"]),
-                        processes, evidence, notes, tables)  # fmt: skip
+        made = HostFile(_text(meta["host"]), _whole(meta["sequence"]),
+                        _whole(meta["read_ns"], TIME_NS_MAX), processes, evidence, notes,
+                        tables)  # fmt: skip
         numbers = {one["number"] for one in processes}
+        if len(numbers) < len(processes):
+            raise ColumnsError("it lists two processes with one number")
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         raise ColumnsError("its head is damaged") from None
     for name in TABLES:
-        strange = {int(one) for one in set(tables[name]["process"].tolist())} - numbers
-        if strange:
-            raise ColumnsError(f"{name} names process {min(strange)}, which it does not list")
+        absent_ones = {int(one) for one in set(tables[name]["process"].tolist())} - numbers
+        if absent_ones:
+            raise ColumnsError(f"{name} names process {min(absent_ones)}, which it does not list")
     return made
 
 
@@ -136,7 +156,7 @@ def _process(said: Mapping[str, Any]) -> dict[str, Any]:
     for name, most in (("number", INT32_MAX), ("pid", INT32_MAX), ("attempt", INT32_MAX),
                        ("dropped", INT64_MAX)):  # fmt: skip
         made[name] = _whole(said[name], most)
-    for name, most in (("rank", INT32_MAX), ("world_size", INT32_MAX), ("first_ns", TIME_NS_MAX),
+    for name, most in (("rank", RANKS_MAX), ("world_size", RANKS_MAX), ("first_ns", TIME_NS_MAX),
                        ("last_ns", TIME_NS_MAX), ("closed_ns", TIME_NS_MAX)):  # fmt: skip
         made[name] = None if said[name] is None else _whole(said[name], most)
     made["state"] = None if state is None else str(state)[:1]
@@ -166,7 +186,9 @@ def _evidence(said: Mapping[str, Any]) -> dict[str, Any]:
         "text": _text(said["text"]),
         "stack": _text(said.get("stack", ""), STACK_MAX),
     }
-    made |= {name: _whole(said.get(name, 0)) for name in ("since_ns", "readings", "ns")}
+    made |= {
+        name: _whole(said.get(name, 0), TIME_NS_MAX) for name in ("since_ns", "readings", "ns")
+    }
     share = float(said.get("share", 0.0))
     return made | {"share": share if 0.0 <= share <= 1.0 else 0.0}
 
@@ -194,6 +216,7 @@ class Share:
         """The summaries that are up to date, and lines about files that became bad or good."""
         lines, good = [], []
         there = set(self._files())
+        too_many = self._beyond_total(there)
         if self._problem and self._problem != self._said:
             lines.append(self._problem)
         self._said = self._problem
@@ -201,7 +224,11 @@ class Share:
             del self._seen[path]
             self._lines.pop(path, None)
         for path in sorted(there):
-            seen = self._look(path)
+            if path in too_many:
+                self._seen.pop(path, None)
+                seen = _Seen(problem=f"{path.name} is left out: {BEYOND_TOTAL}")
+            else:
+                seen = self._look(path)
             line = seen.problem
             age_s = time.monotonic() - seen.changed_s
             if not line and age_s > self.stale_s:
@@ -229,6 +256,19 @@ class Share:
             return
         for name in [one for one in names if NAME.fullmatch(one)][:FILES_MAX]:
             yield self.folder / name
+
+    def _beyond_total(self, there: set[Path]) -> set[Path]:
+        """The largest files, without which the others have at most TOTAL_BYTES_MAX."""
+        sizes = []
+        for path in there:
+            with contextlib.suppress(OSError):  # _look() says so
+                sizes.append((path.stat().st_size, path))
+        left, beyond_it = TOTAL_BYTES_MAX, set()
+        for size, path in sorted(sizes):
+            left -= size
+            if left < 0 and size <= FILE_BYTES_MAX:
+                beyond_it.add(path)
+        return beyond_it
 
     def _look(self, path: Path) -> _Seen:
         """Reads a file if it has changed."""
