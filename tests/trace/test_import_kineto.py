@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.fuzz.mutator import mutated
 from transport.trace import json_stream, matrix_of, open_store, profile_of
 from transport.trace.imported import Import, summary
 from transport.trace.json_stream import JsonError, read_object
@@ -18,7 +19,6 @@ from transport.trace.matrix import DERIVED
 from transport.trace.torch_names import COLLECTIVES, DATATYPES, function_of, nccl_type, ranks_text
 
 from .test_commands import trace
-from .test_import_nccl import mutated
 
 BASE_NS = 1_700_000_000_000_000_000
 RING = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

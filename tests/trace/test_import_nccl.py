@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz.mutator import mutated
 from transport.trace import matrix_of, open_store, profile_of
 from transport.trace.imported import Import, summary
 from transport.trace.layout import TraceError
@@ -221,28 +222,6 @@ def test_import__reads_compressed_logs_and_very_long_lines(tmp_path: Path) -> No
     text = "x" * (3 * LINE_MAX) + "\n" + two_ranks()
     log.write_bytes(gzip.compress(text.encode()))
     assert read(log).read["operations"] == 6
-
-
-def mutated(text: bytes, draw: random.Random) -> bytes:
-    """The text with some bytes changed, removed, repeated, or numbers replaced by extremes."""
-    data = bytearray(text)
-    for _ in range(draw.randint(1, 6)):
-        at = draw.randrange(len(data))
-        size = draw.randint(1, 40)
-        kind = draw.randrange(5)
-        if kind == 0:
-            data[at] = draw.randrange(256)
-        elif kind == 1:
-            del data[at : at + size]
-        elif kind == 2:
-            data[at:at] = data[at : at + size] * draw.randint(1, 3)
-        elif kind == 3:
-            data[at : at + 1] = draw.choice((b"99999999999999999999", b"-1", b"0", b"1e999", b"\n"))
-        else:
-            data[at : at + size] = draw.randbytes(size)
-        if not data:
-            data = bytearray(b" ")
-    return bytes(data)
 
 
 def test_import__survives_damage(tmp_path: Path) -> None:
