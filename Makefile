@@ -69,7 +69,7 @@ test-native: weft-tests ## Run native tests, and build the host program of the p
 
 # Tests in virtual time or of files.
 COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/golden tests/core tests/sim tests/swarm \
-  tests/trace tests/diagnose tests/estimate
+  tests/trace tests/diagnose tests/estimate tests/fuzz
 
 # Tests that look at the whole machine, such as at all labs: never two at once. They mostly wait, and `test` runs those
 # in virtual time beside them.
@@ -145,12 +145,15 @@ schedules: build ## Run a thousand random process schedules, and find planted mi
 	@SCHEDULES=full $(PY) -m pytest --build-tree $(BUILD)/release tests/schedules/test_defects.py
 	@PROCESS_SCHEDULES=1000 $(PY) -m pytest --build-tree $(BUILD)/release tests/processes
 
+FUZZ_JUDGE := tests/fuzz/test_summaries.py::test_summary__that_is_accepted_costs_at_most_its_host
 fuzz: build ## Fuzz the control plane and the imports of traces (half an hour)
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target test_frames test_handshakes
 	@WEFT_FUZZ_FRAMES=100000000 $(BUILD)/release/test_frames
 	@WEFT_HANDSHAKES=1000000 $(BUILD)/release/test_handshakes
 	@WEFT_FUZZ_TRACES=10000 WEFT_FUZZ_READER=1000000 WEFT_FUZZ_COMMANDS=10000 \
 	  $(PY) -m pytest tests/trace -k "damage or other_versions"
+	@WEFT_FUZZ_EXECUTIONS=20000 $(PY) -m pytest tests/fuzz --deselect $(FUZZ_JUDGE)
+	@WEFT_FUZZ_EXECUTIONS=500 $(PY) -m pytest $(FUZZ_JUDGE)
 
 scale: build ## Compare matrices of 256 and 1,024 simulated ranks with arithmetic (some minutes)
 	@SIM_RANKS="256 1024" $(PY) -m pytest tests/trace/test_sim_trace.py -k "arithmetic or more_ranks"

@@ -54,6 +54,7 @@ def refused(path: Path) -> str:
 def test_owner__of_the_file_must_be_the_user_in_its_name(mine: Path) -> None:
     forged = put(named(mine, endpoint=77), mine.read_bytes())
     assert refused(forged) == f"{forged}: it belongs to uid {NOBODY}, not to uid 0"
+    assert forged not in telemetry.pages(mine.parent)
     found = telemetry.read_pages(mine.parent)
     assert [page.user for page in found.pages] == [0, 0]
     assert (found.ignored, len(found.problems)) == (1, 1)

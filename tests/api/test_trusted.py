@@ -130,3 +130,23 @@ def test_directory__of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(folder, NOBODY, -1)
     said = refusal(lambda: trusted.check_directory(folder, what="the policy directory"))
     assert f"run chown 0 {folder}" in said
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+def test_replace__makes_a_file_that_counts_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    file = tmp_path / "plan"
+    before = os.umask(umask)
+    try:
+        for content in (b"old", b"new"):
+            trusted.replace_file(file, content)
+    finally:
+        os.umask(before)
+    with trusted.open_file(file, what="the plan") as opened:
+        assert opened.read() == b"new"
+    assert os.listdir(tmp_path) == ["plan"]
+    with pytest.raises(OSError, match="directory"):
+        trusted.replace_file(tmp_path / "none" / "plan", b"")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        trusted.replace_file(tmp_path / "folder", b"")
+    assert sorted(os.listdir(tmp_path)) == ["folder", "plan"]

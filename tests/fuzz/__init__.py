@@ -1,0 +1,1 @@
+"""Tests that read damaged files: no crash, no hang, no memory without bound."""

@@ -15,7 +15,6 @@ from transport.trace.kineto import KinetoTraces
 from transport.trace.layout import TraceError
 from transport.trace.nccl_log import NcclLogs
 
-
 FINISHED = 16  # one in so many files is put into tables, which takes a database and 50 ms
 
 

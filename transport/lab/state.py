@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transport import trusted
 from transport.lab.model import LabError, LabModel, LabModelError, Link, as_dict, from_dict, nearest
 
 VERSION = 1
@@ -80,7 +81,7 @@ def lock() -> Iterator[None]:
                         "another weft lab command has held the lock for a minute: wait or end it"
                     ) from None
                 time.sleep(STEP_S)
-        for part in where.glob("*.part"):  # left by a process that died while writing
+        for part in where.glob(".*.json.*"):  # left by a process that died while writing
             part.unlink(missing_ok=True)
         yield
     finally:
@@ -90,12 +91,16 @@ def lock() -> Iterator[None]:
 def load(name: str) -> State:
     """Loads the state of a lab by name."""
     path = directory() / f"{name}.json"
-    try:
-        content = json.loads(path.read_text())
-    except FileNotFoundError:
+    if not path.exists():
         known = names()
         there = nearest(name, known) if known else "; none is up: weft lab up makes one"
-        raise LabModelError(f"there is no lab named {name}{there}") from None
+        raise LabModelError(f"there is no lab named {name}{there}")
+    try:
+        # It names what root changes and removes.
+        with trusted.open_file(path, what="the state file") as file:
+            content = json.load(file)
+    except trusted.UntrustedError as error:
+        raise LabError(str(error)) from None
     except ValueError as error:
         raise damaged(path, error) from None
     try:
@@ -140,9 +145,7 @@ def save(state: State) -> None:
             name: {"link": vars(one.link), "cut": one.cut} for name, one in state.changed.items()
         },
     }
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content, indent=1))
-    part.replace(path)
+    trusted.replace_file(path, json.dumps(content, indent=1).encode())
 
 
 def forget(name: str) -> None:

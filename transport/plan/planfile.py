@@ -9,7 +9,7 @@ import socket
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -174,19 +174,11 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 def write(plan: Plan, file: Path) -> None:
     """Replaces the file at once: readers see the old plan or the new one."""
-    new = file.with_name(f".{file.name}.{socket.gethostname()}.{os.getpid()}")
+    text = json.dumps(as_json(plan), separators=(",", ":")) + "\n"
     try:
-        with new.open("w") as out:
-            json.dump(as_json(plan), out, separators=(",", ":"))
-            out.write("\n")
-            out.flush()
-            os.fsync(out.fileno())
-        new.replace(file)
+        trusted.replace_file(file, text.encode())
     except OSError as error:
         raise PlanError(f"cannot write {file}: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            new.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,15 +52,11 @@ class Moved:
 
 def write(weights: Weights, file: Path) -> None:
     """Replaces the file atomically, so that a reader sees the old or the new one."""
-    new = file.with_name(f".{file.name}.{os.getpid()}")
+    text = json.dumps({"weft_weights": VERSION, "pages": weights}) + "\n"
     try:
-        new.write_text(json.dumps({"weft_weights": VERSION, "pages": weights}) + "\n")
-        new.replace(file)
+        trusted.replace_file(file, text.encode())
     except OSError as error:
         raise WeightsError(f"cannot write {file}: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            new.unlink(missing_ok=True)
 
 
 def read(file: Path) -> Weights:

@@ -160,8 +160,22 @@ def directory() -> Path:
 def pages(where: Path | str | None = None, pid: int | None = None) -> list[Path]:
     """This user's pages in a directory, or for root all users', oldest first.
 
-    PageError if the directory cannot be listed.
+    Files that do not belong to the user in their name are left out. PageError if the directory
+    cannot be listed.
     """
+    return [path for path in _named(where, pid) if _is_honest(path)]
+
+
+def _is_honest(path: Path) -> bool:
+    name = NAME.fullmatch(path.name)
+    try:
+        return name is not None and path.lstat().st_uid == int(name[1])
+    except OSError:
+        return False
+
+
+def _named(where: Path | str | None = None, pid: int | None = None) -> list[Path]:
+    """The files that are pages by their names."""
     root = directory() if where is None else Path(where)
     found = []
     try:
@@ -207,7 +221,7 @@ def read_pages(where: Path | str | None = None, pids: Collection[int] = ()) -> P
         left_bytes[user] = left_bytes.get(user, USER_BYTES_MAX) - size
         return left_bytes[user] >= 0
 
-    for path in pages(root):
+    for path in _named(root):
         name = NAME.fullmatch(path.name)
         if name is None or (pids and int(name[3]) not in pids):
             continue
