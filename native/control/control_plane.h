@@ -2,7 +2,7 @@
 // thread, whose loop a caller that waits for its connection may run instead. Sources: control_plane.cc (the loop and
 // deadlines), control_sockets.cc (listening, accepting), control_channels.cc (dialling and losing control sockets),
 // control_handshake.cc (frames), control_opens.cc (opening connections), control_sessions.cc (sessions),
-// control_strangers.cc (bounds of peers that are not authenticated).
+// control_keys.cc (keys that control sockets prove), control_strangers.cc (bounds of peers that are not authenticated).
 #pragma once
 
 #include <atomic>

@@ -83,7 +83,7 @@ def test_probes__of_a_silent_stranger_are_few_and_it_is_let_go() -> None:
     """It gets at most three times its bytes, whatever the owner sends; then both ends hear why."""
     with (
         Endpoint(**LOCAL | SOON) as endpoint,
-        endpoint.listen() as listener,
+        endpoint.listen(open=True) as listener,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as deaf,
         stranger(listener.port) as one,
     ):
@@ -112,7 +112,7 @@ def test_probes__of_a_silent_stranger_are_few_and_it_is_let_go() -> None:
 
 
 def test_silence__ends_no_idle_connection_that_has_answered() -> None:
-    with pair(**SOON) as (here, there), there._owner.listen() as listener:
+    with pair(**SOON) as (here, there), there._owner.listen(open=True) as listener:
         for _ in range(2):  # twice the time after which a stranger is let go
             with stranger(listener.port) as one:
                 assert opens(one, 1) == [frames.OPEN_REPLY]
@@ -128,7 +128,7 @@ def test_bytes__of_strangers_are_bounded_and_16_ranks_get_in(way: str) -> None:
     """Strangers from the ranks' own address fill the bound many times, before and after."""
     with ExitStack() as held:
         endpoint = held.enter_context(Endpoint(**LOCAL | {"open_bytes_per_address": MIB}))
-        listener = held.enter_context(endpoint.listen())
+        listener = held.enter_context(endpoint.listen(open=True))
         Echo(listener)
         port = listener.port
         if way == "behind one address":
@@ -161,7 +161,7 @@ def test_bytes__of_all_addresses_are_bounded() -> None:
     knobs = LOCAL | {"open_bytes": MIB, "open_bytes_per_address": MIB}
     with ExitStack() as held:
         endpoint = held.enter_context(Endpoint(**knobs))
-        listener = held.enter_context(endpoint.listen())
+        listener = held.enter_context(endpoint.listen(open=True))
         Echo(listener)
         for number in range(8):
             one = held.enter_context(socket.socket())
@@ -181,7 +181,7 @@ def test_bytes__are_refused_only_when_all_have_answered() -> None:
     """The error names the knob; what is open goes on; what is closed makes room."""
     with ExitStack() as held:
         endpoint = held.enter_context(Endpoint(**LOCAL | {"open_bytes_per_address": MIB}))
-        listener = held.enter_context(endpoint.listen())
+        listener = held.enter_context(endpoint.listen(open=True))
         Echo(listener)
         own = held.enter_context(Endpoint(**LOCAL))
         made: list[Connection] = []
