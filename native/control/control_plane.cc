@@ -130,6 +130,7 @@ void ControlPlane::wake() noexcept {
 int ControlPlane::pause_ms() const noexcept {
   if (!unread_.empty()) return 0;
   bool waits = accept_gate_.is_paused() || !dials_.empty() || !accepts_.empty() || !confirmed_.empty();
+  waits = waits || budget_.any_silent();
   for (const auto& [id, channel] : channels_) waits = waits || channel->state() != Channel::State::ready;
   for (const auto& [id, session] : sessions_) waits = waits || session->tick_ns >= 0 || session->ends_ns >= 0;
   return waits ? kPauseMs : sessions_.empty() ? -1 : kIdlePauseMs;

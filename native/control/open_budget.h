@@ -55,6 +55,7 @@ class OpenBudget {
   std::uint64_t first_to_go(std::uint64_t spared, std::int64_t now_ns) const noexcept {
     return first_of(order_, spared, now_ns);
   }
+  bool any_silent() const noexcept { return !order_.empty(); }  // whether a session waits for an answer
   bool holds(std::uint64_t session) const noexcept { return entries_.count(session) != 0; }
   std::int64_t bytes() const noexcept { return bytes_; }
   std::int64_t bytes_from(const datapath::SocketAddress& from) const noexcept;
