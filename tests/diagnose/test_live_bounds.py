@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -99,6 +101,18 @@ def test_tables__that_weft_does_not_know_cost_nothing(tmp_path: Path) -> None:
     more = {"more": {"x": np.zeros(100_000, np.int8)}, "calls": {**tables["calls"]}}
     said = parse(columns.pack(meta, {**tables, **more}))
     assert set(said.tables) == set(TABLES)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["08", "i4,08", "1,", "(9999999,)i8", "<f16", "O", "S8", "", "<i8,<i8", ["<i8"], 7, None],
+)
+def test_columns__of_strange_types_are_refused(kind: object) -> None:
+    """Some of these made NumPy raise a SyntaxError."""
+    text = json.dumps({"texts": {}, "columns": [["calls.id", kind, 0]]}).encode()
+    head = columns.HEAD.pack(columns.MAGIC, len(text), len(text), zlib.crc32(text))
+    with pytest.raises(columns.ColumnsError):
+        parse(head + text)
 
 
 def breaking(monkeypatch: pytest.MonkeyPatch, *names: str, why: str = "too big") -> list[int]:

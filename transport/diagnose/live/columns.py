@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import stat
 import struct
 import zlib
@@ -20,6 +21,7 @@ Array = NDArray[Any]
 Table = dict[str, Array]
 MAGIC = b"weftcols"
 HEAD = struct.Struct("<8sQQQ")  # magic, bytes of the JSON, bytes after the head, CRC-32 of these
+KIND = re.compile(r"<[iuf]8|<[iuf]4|<[iu]2|\|[iu]1|\|b1", re.ASCII)  # types of columns
 TEXT_BYTES_MAX = 16 << 20
 NAME_BYTES_MAX = 200  # at most so many characters of a text in a column are kept
 
@@ -105,9 +107,10 @@ def unpack(
         meta = json.loads(bytes(body[:text_bytes]))
         arrays, at = {}, HEAD.size + text_bytes
         for key, kind, count in meta["columns"]:
+            # NumPy has a language of types, which it partly evaluates as Python.
+            if not KIND.fullmatch(kind):
+                raise ColumnsError(f"column {key[:NAME_BYTES_MAX]} does not hold numbers")
             dtype = np.dtype(kind)
-            if dtype.kind not in "iufb":
-                raise ColumnsError(f"column {key} does not hold numbers")
             column = np.frombuffer(data, dtype, count, at)
             at += column.nbytes
             table, _, name = key.partition(".")
