@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from bench.lib.diagnosis_hosts import Shape, host_file
+from transport.diagnose.finding import Finding
 from transport.diagnose.live import collector, columns, share
 from transport.diagnose.live.collector import Collector, usable
 from transport.diagnose.live.layout import RANGES, TABLES, TIME_NS_MAX
 from transport.diagnose.live.merge import Job, merged
+from transport.diagnose.live.refine import refined
 from transport.diagnose.live.share import HostFile, Share, file_of, parse, write
 
 SHAPE = Shape(32, iterations=10, sent_rows=256)
@@ -154,6 +156,21 @@ def test_merge__is_done_without_the_hosts_that_break_it(
         f"{name} is judged again" for name in names
     ]
     assert made.latest.ranks == SHAPE.ranks
+
+
+def test_merge__also_what_follows_it_costs_the_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host whose evidence breaks what is said of findings."""
+
+    def fails(job: Job, findings: Sequence[Finding]) -> list[Finding]:
+        if any(one["host"] == "node2" for one in job.processes):
+            raise IndexError("out of bounds")
+        return refined(job, findings)
+
+    monkeypatch.setattr(collector, "refined", fails)
+    made = Collector()
+    made.step(hosts(1))
+    assert made.judged == 1
+    assert any(one.startswith("node2 is left out: ") for one in made.notes)
 
 
 def test_merge__costs_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:

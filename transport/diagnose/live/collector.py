@@ -59,7 +59,9 @@ def usable(
         try:
             made = merged([*good, *more], job)
             if made is not None:
-                judged(made.facts, made.dead, Settings(), made.notes)
+                found = judged(made.facts, made.dead, Settings(), made.notes)
+                refined(made, found.findings)
+                Pauses(UNTAUGHT_NS).learn(made.facts, found.iteration_ns)
         except TraceExtraError:
             raise
         except Exception as error:
@@ -187,13 +189,13 @@ class Collector:
             # Without any summary the job is not observed, so no fault counts as ended.
             return self._told_of(()) if hosts else []
         self.latest = self._judged(job)
-        self.judged += 1
         found = doubted(refined(job, self.latest.findings), job.missing)
         findings = [one for one in found if self._matters(one)]
         for one in findings:
             if one.certain and one.kind in HANGS and "paused_ns" not in one.more:
                 self.pauses.fault(one.from_ns, one.to_ns)
         self.pauses.learn(job.facts, self.latest.iteration_ns)
+        self.judged += 1
         self.notes += self._new(self.latest.notes)
         return self._told_of(findings)
 
