@@ -92,21 +92,24 @@ IMPURE = {
 
 NATIVE_ROOMS = {
     "telemetry": {"telemetry"},
+    "files": {"files"},
     "wire": {"wire"},
-    "policy": {"policy", "wire"},
+    "policy": {"policy", "wire", "files"},
     "core": {"core", "wire", "policy", "telemetry"},
-    "datapath": {"datapath", "wire", "telemetry"},
+    "datapath": {"datapath", "wire", "telemetry", "files"},
     "gpu": {"gpu", "core"},
     "softverbs": {"softverbs", "gpu"},
-    "engine": {"engine", "core", "wire", "policy", "datapath", "telemetry"},
-    "control": {"control", "engine", "core", "wire", "policy", "datapath", "telemetry"},
-    "message": {"message", "control", "engine", "core", "wire", "datapath", "gpu", "telemetry"},
+    "engine": {"engine", "core", "wire", "policy", "datapath", "telemetry", "files"},
+    "control": {"control", "engine", "core", "wire", "policy", "datapath", "telemetry", "files"},
+    "message": {
+        *("message", "control", "engine", "core", "wire", "datapath", "gpu", "telemetry", "files"),
+    },
     "bench": {
         *("bench", "engine", "core", "wire", "policy", "datapath", "gpu", "telemetry"),
         "plugin",  # the profiler's interface, which a benchmark calls as NCCL does
     },
     "sim": {"sim", "core", "wire", "policy", "telemetry"},
-    "plugin": {"plugin", "message", "engine"},
+    "plugin": {"plugin", "message", "engine", "files"},
     "bind": {
         *("bind", "message", "bench", "engine", "datapath", "gpu", "sim"),
         *("core", "wire", "policy", "telemetry"),
@@ -120,6 +123,7 @@ OUTSIDE = r".*/.*|unistd\.h|dlfcn\.h|fcntl\.h|errno\.h|cerrno|fstream|filesystem
 FOREIGN = r"cuda.*|infiniband/.*|pybind11/.*|nccl.*|Python\.h"
 BANNED_INCLUDES = {
     "telemetry": f"{CLOCKS}|{THREADS}|{FOREIGN}|random",
+    "files": FOREIGN,
     "wire": f"{CLOCKS}|{THREADS}|{OUTSIDE}|{FOREIGN}|random",
     "core": f"{CLOCKS}|{THREADS}|{OUTSIDE}|{FOREIGN}|random",
     "sim": f"{CLOCKS}|{OUTSIDE}|{FOREIGN}|random",

@@ -1,21 +1,24 @@
 // Which key each control socket proves, and whom a process without open listeners refuses.
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 #include "native/control/control_plane.h"
+#include "native/files/trusted_file.h"
 
 namespace weft::control {
+namespace {
+
+constexpr std::size_t kSecretBytesMax = 65'536;
+
+}  // namespace
 
 Status ControlPlane::load_keys(std::string* error) {
   if (!knobs_->secret_file.empty()) {
-    std::ifstream file(knobs_->secret_file, std::ios::binary);
-    std::stringstream content;
-    content << file.rdbuf();
-    secret_ = content.str();
+    std::string problem;
+    const bool is_read =
+        files::read_trusted(knobs_->secret_file, files::Readers::owner, kSecretBytesMax, &secret_, &problem);
     while (!secret_.empty() && (secret_.back() == '\n' || secret_.back() == '\r')) secret_.pop_back();
-    if (!file || secret_.empty()) {
-      *error = "WEFT_SECRET_FILE=" + knobs_->secret_file + " cannot be read or is empty";
+    if (!is_read || secret_.empty()) {
+      *error = "WEFT_SECRET_FILE=" + knobs_->secret_file + " cannot be used: " + (is_read ? "it is empty" : problem);
       return Status::invalid_argument;
     }
   }

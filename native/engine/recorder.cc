@@ -1,7 +1,6 @@
 // Writes recordings of policy decisions. If an error occurs, the recording ends and the traffic continues.
 #include "native/engine/recorder.h"
 
-#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 
 #include "native/engine/log.h"
 #include "native/engine/write_all.h"
+#include "native/files/created_file.h"
 
 namespace weft::engine {
 namespace {
@@ -82,9 +82,12 @@ bool Recorder::start(const std::string& path, std::size_t engines, std::int64_t 
     path_.replace(at, 2, process);
   }
   path_ = take_name(path_);
-  file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (file_ < 0 || !write_all(file_, core::kRecordingMagic, sizeof core::kRecordingMagic)) {
-    *error = "cannot record into " + path_ + ": " + std::strerror(errno);
+  std::string problem;
+  file_ = files::create_file(path_, &problem);
+  if (file_ >= 0 && !write_all(file_, core::kRecordingMagic, sizeof core::kRecordingMagic))
+    problem = std::strerror(errno);
+  if (!problem.empty()) {
+    *error = "cannot record into " + path_ + ": " + problem;
     give_name_back(path_);
     if (file_ >= 0) ::close(file_);
     file_ = -1;

@@ -14,15 +14,15 @@
 #include <utility>
 
 #include "native/datapath/json_cursor.h"
-#include "native/datapath/text_file.h"
 #include "native/engine/log.h"
+#include "native/files/trusted_file.h"
 
 namespace weft::message {
 namespace {
 
 constexpr auto kPace = std::chrono::milliseconds(50);
 constexpr std::int64_t kVersion = 2;
-constexpr std::size_t kMegabytesMax = 64;
+constexpr std::size_t kFileBytesMax = 64u << 20;
 constexpr double kUnit = 10'000;  // weights are passed on in steps of 1 / kUnit
 
 bool read_row(datapath::JsonCursor* json, std::vector<double>* row) {
@@ -63,7 +63,12 @@ std::string params_of(const std::vector<double>& weights) {
 bool read_weights(const std::string& file, const std::string& page, PeerWeights* out, std::string* error) {
   out->clear();
   std::string text;
-  if (!datapath::read_text_file(file, kMegabytesMax, &text, error)) return false;
+  return files::read_trusted(file, files::Readers::anyone, kFileBytesMax, &text, error) &&
+         parse_weights(text, page, out, error);
+}
+
+bool parse_weights(const std::string& text, const std::string& page, PeerWeights* out, std::string* error) {
+  out->clear();
   std::int64_t version = 0;
   datapath::JsonCursor json(text);
   const bool whole = json.object([&](const std::string& key) {

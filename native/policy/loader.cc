@@ -3,6 +3,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "native/files/trusted_file.h"
 #include "native/policy/library_file.h"
 #include "native/wire/cpu.h"
 
@@ -50,9 +52,12 @@ Shape shape_of(Family family) {
   return {0, 0, 0, 0};
 }
 
+// Whether a text of a descriptor ends within its field, and is one line.
 template <std::size_t bytes>
-bool terminated(const char (&text)[bytes]) {
-  return std::memchr(text, 0, bytes) != nullptr && text[0] != 0;
+bool is_line(const char (&text)[bytes]) {
+  const char* const end = std::find(text, text + bytes, '\0');
+  return end != text + bytes && end != text &&
+         std::none_of(text, end, [](unsigned char letter) { return letter < ' '; });
 }
 
 // Whether this CPU supports the instruction set baseline that a policy was compiled for.
@@ -194,8 +199,8 @@ std::string complaint(const Descriptor& descriptor) {
            std::to_string(kAbiVersion) + ": compile it again";
   }
   if (!known(descriptor.family)) return "its policy family is unknown to this build: compile it again";
-  if (!terminated(descriptor.name) || !terminated(descriptor.source_sha256) || !terminated(descriptor.cpu_baseline)) {
-    return "a text in its descriptor is not terminated: compile it again";
+  if (!is_line(descriptor.name) || !is_line(descriptor.source_sha256) || !is_line(descriptor.cpu_baseline)) {
+    return "a text in its descriptor is not terminated, or has several lines: compile it again";
   }
   if (!runs_here(descriptor.cpu_baseline)) {
     return std::string("it was compiled for ") + descriptor.cpu_baseline + ", which this CPU does not support";
@@ -224,9 +229,8 @@ Library::~Library() {
 }
 
 std::shared_ptr<const Library> Library::load(const std::string& path, std::string* error) noexcept try {
-  // Adds "./" to a name without a slash, for which dlopen would search the system's directories.
-  const std::string file = path.find('/') == std::string::npos ? "./" + path : path;
-  const std::string unfit = file_complaint(file);
+  std::string file, unfit;
+  if (files::check_library(path, &file, &unfit)) unfit = file_complaint(file);
   if (!unfit.empty()) {
     say(error, path + " cannot be loaded: " + unfit);
     return nullptr;

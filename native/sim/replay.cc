@@ -132,11 +132,11 @@ bool Replay::name_policy(std::span<const std::byte> body, const RecordingEntry& 
     policies_.back().name = name;
     policies_.back().source_sha256 = source;
   }
-  policies_[named.policy].known = named.descriptor != nullptr;
+  if (named.descriptor != nullptr) policies_[named.policy].known = true;
   named.params.resize(params_bytes / sizeof(i64) + 1);
   if (params_bytes != 0) std::memcpy(named.params.data(), body.data() + kPolicyHeadBytes, params_bytes);
   // Policy slots point to the parameters stored here. The pointers stay valid, because the engine never uses a policy's
-  // id again for another one.
+  // id again for another one. If a damaged recording does, set_params() replaces a pointer before it is used.
   named_.insert_or_assign(engine_of(head) << 16 | head.policy_id, std::move(named));
   return true;
 }
@@ -153,7 +153,11 @@ Replay::Owner* Replay::owner_of(const RecordingEntry& head, const Named& named) 
   owner = std::make_unique<Owner>(family, choice);
   owner->start_failed = start_failed;
   const bool credit = family == policy::Family::credit;
-  if (!owner->slot.open(credit ? 1 : head.path_count)) return nullptr;
+  owner->paths = head.path_count;
+  if (!owner->slot.open(credit ? 1 : head.path_count)) {
+    owner.reset();
+    return nullptr;
+  }
   if (credit) {
     std::vector<i64>& record = ports_[{engine_of(head), named.descriptor}];
     record.resize(named.descriptor->shared_bytes / sizeof(i64) + 1);
@@ -184,6 +188,7 @@ bool Replay::decide(std::span<const std::byte> body, const RecordingEntry& head)
     ++totals.skipped;
     return true;
   }
+  if (path && head.path_count != owner->paths) return false;
   std::array<i64, 64> event{};
   if (descriptor.event_bytes > sizeof event) return false;
   std::memcpy(event.data(), body.data(), descriptor.event_bytes);

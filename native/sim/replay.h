@@ -60,6 +60,7 @@ class Replay {
   struct Owner {
     explicit Owner(policy::Family family, core::PolicyChoice choice) : slot(family, choice) {}
     core::PolicySlot slot;
+    std::size_t paths = 0;  // for how many the slot has records
     bool start_failed = false;
   };
   struct Results;

@@ -2,6 +2,8 @@
 // ends its case, and a failed case fails the executable; crashes are not caught.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstdio>
 #include <cstring>
 #include <sstream>
@@ -50,6 +52,7 @@ void check_equal(const A& a, const B& b, const char* text, const char* file, int
 
 // Runs the cases whose name contains the first argument, or all cases; returns 1 if a case failed or none was found.
 inline int run(int argc, char** argv) {
+  ::umask(022);  // weft reads no plan, policy or secret that other users can write
   int failed = 0;
   int ran = 0;
   for (const Case& test : cases()) {

@@ -2,13 +2,13 @@
 #include "native/datapath/udp/port_plan.h"
 
 #include "native/datapath/json_cursor.h"
-#include "native/datapath/text_file.h"
+#include "native/files/trusted_file.h"
 
 namespace weft::datapath {
 namespace {
 
 constexpr std::int64_t kVersion = 1;
-constexpr std::size_t kMegabytesMax = 256;
+constexpr std::size_t kFileBytesMax = 256u << 20;
 
 struct Row {
   std::string from, to;
@@ -44,7 +44,11 @@ bool read_row(JsonCursor* json, Row* row) {
 bool PortPlan::read(const std::string& file, std::string* error) {
   pairs_.clear();
   std::string text;
-  if (!read_text_file(file, kMegabytesMax, &text, error)) return false;
+  return files::read_trusted(file, files::Readers::anyone, kFileBytesMax, &text, error) && parse(text, error);
+}
+
+bool PortPlan::parse(const std::string& text, std::string* error) {
+  pairs_.clear();
   std::int64_t version = 0;
   JsonCursor json(text);
   const bool whole = json.object([&](const std::string& key) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <system_error>
 
+#include "native/files/trusted_file.h"
+
 namespace weft::datapath {
 namespace {
 
@@ -51,7 +53,12 @@ bool load(const std::string& name, Ibv* out, std::string* error) {
   const std::string file = name.empty()          ? "libibverbs.so.1"
                            : name == "softverbs" ? file_beside_us("libweft-softverbs.so")
                                                  : name;
-  void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string path = file;  // without a slash, dlopen searches the system's directories
+  if (file.find('/') != std::string::npos && !files::check_library(file, &path, error)) {
+    *error = "the RDMA library " + file + " is not used: " + *error;
+    return false;
+  }
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     *error = name.empty() ? "libibverbs is not installed: apt-get install libibverbs1 ibverbs-providers"
                           : std::string(::dlerror()) +

@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "native/engine/knobs.h"
+#include "native/files/trusted_file.h"
 #include "native/plugin/plugin.h"
 
 namespace weft::nccl {
@@ -168,7 +169,9 @@ std::string ChainLibrary::open() {
   // Knobs with errors are logged by the profiler, which reads them too.
   if (engine::load_knobs(&knobs, &error) != Status::ok || knobs.profiler_chain.empty()) return "";
   path_ = knobs.profiler_chain;
-  library_ = ::dlopen(path_.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string path = path_;  // without a slash, dlopen searches the system's directories
+  if (path_.find('/') != std::string::npos && !files::check_library(path_, &path, &error)) return error;
+  library_ = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library_ == nullptr) {
     const char* const why = ::dlerror();
     error = why == nullptr ? "unknown error" : why;

@@ -1,14 +1,12 @@
 // Reads the rules of a tuning file, and finds the one for a collective.
 #include "native/plugin/tuner/table.h"
 
-#include <sys/stat.h>
-
 #include <array>
 #include <charconv>
-#include <fstream>
 #include <string_view>
 #include <system_error>
 
+#include "native/files/trusted_file.h"
 #include "native/plugin/tuner/abi_v5.h"
 
 namespace weft::nccl {
@@ -17,7 +15,7 @@ namespace {
 constexpr std::string_view kHead = "weft_tune 1";
 constexpr std::size_t kFields = 8;
 constexpr std::size_t kRulesMax = 10'000;
-constexpr std::streamsize kFileBytesMax = 4'000'000;
+constexpr std::size_t kFileBytesMax = 4u << 20;
 constexpr std::uint64_t kChannelsMax = 64;
 
 struct Name {
@@ -126,24 +124,8 @@ bool read_rules(const std::string& text, std::vector<Rule>* out, std::string* er
 
 bool read_rules_file(const std::string& file, std::vector<Rule>* out, std::string* error) {
   out->clear();
-  struct stat found{};
-  if (::stat(file.c_str(), &found) != 0 || !S_ISREG(found.st_mode)) {  // opening a pipe would wait for its writer
-    *error = "it is not a regular file";
-    return false;
-  }
-  std::ifstream in(file, std::ios::binary);
-  std::string text(static_cast<std::size_t>(kFileBytesMax) + 1, '\0');
-  if (in) in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (in.bad() || (!in && in.gcount() == 0 && !in.eof())) {
-    *error = "it cannot be read";
-    return false;
-  }
-  if (in.gcount() > kFileBytesMax) {
-    *error = "it is larger than 4 MB";
-    return false;
-  }
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  return read_rules(text, out, error);
+  std::string text;
+  return files::read_trusted(file, files::Readers::anyone, kFileBytesMax, &text, error) && read_rules(text, out, error);
 }
 
 const Rule* find_rule(const std::vector<Rule>& rules, int function, std::uint64_t bytes) noexcept {

@@ -19,7 +19,7 @@ struct Rule {
 // Reads the text of a file. False, with the line and the reason in `error`, if it has a mistake; `out` is then empty.
 bool read_rules(const std::string& text, std::vector<Rule>* out, std::string* error);
 
-// Reads a file.
+// Reads a file, if it is trusted (native/files/trusted_file.h).
 bool read_rules_file(const std::string& file, std::vector<Rule>* out, std::string* error);
 
 // The first rule for a collective; null: none.

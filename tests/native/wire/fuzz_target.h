@@ -1,5 +1,4 @@
-// Helpers of the fuzz tests: a corpus of real packets, a mutation that knows the positions of fields, and a pair of
-// stacks as the target, which reports violated rules.
+// For fuzz_wire.cc: a corpus of real packets, and a pair of stacks as the target, which reports violated rules.
 #pragma once
 
 #include <algorithm>
@@ -40,84 +39,12 @@ inline std::vector<Wired> corpus() {
   return seen;
 }
 
+// Corrects the checksum of a header.
 inline void reseal(std::vector<u8>* header) {
   if (header->size() < 8) return;
   std::memset(header->data() + 4, 0, 4);
   const u32 crc = wire::crc32c(0, header->data(), header->size());
   std::memcpy(header->data() + 4, &crc, 4);
-}
-
-inline u64 wild(Random& random) {
-  constexpr u64 kValues[] = {0,
-                             1,
-                             2,
-                             63,
-                             64,
-                             65,
-                             0x7F,
-                             0x80,
-                             0xFF,
-                             0x7FFF,
-                             0x8000,
-                             0xFFFF,
-                             kWindowSegments - 1,
-                             kWindowSegments,
-                             0x7FFF'FFFFu,
-                             0x8000'0000u,
-                             0xFFFF'FFFFu,
-                             u64{1} << 40,
-                             0x7FFF'FFFF'FFFF'FFFFu,
-                             0x8000'0000'0000'0000u,
-                             ~u64{0},
-                             ~u64{0} - 1};
-  const u64 pick = random.next() % (std::size(kValues) + 3);
-  return pick < std::size(kValues) ? kValues[pick] : random.next() >> (random.next() % 64);
-}
-
-// Changes a packet a few times: a bit, a byte, an aligned field, truncation, extra bytes. Usually corrects the CRC and
-// the length field afterwards.
-inline Wired mutate(const Wired& from, Random& random) {
-  Wired packet = from;
-  for (u64 changes = random.next() % 4; changes != 0; --changes) {
-    std::vector<u8>& target = packet.payload.empty() || random.next() % 8 != 0 ? packet.header : packet.payload;
-    if (target.empty()) continue;
-    const std::size_t at = random.next() % target.size();
-    switch (random.next() % 6) {
-      case 0:
-        target[at] = static_cast<u8>(target[at] ^ (1u << (random.next() % 8)));
-        break;
-      case 1:
-        target[at] = static_cast<u8>(random.next());
-        break;
-      case 2:
-        target.resize(at);
-        break;
-      case 3:
-        target.resize(std::min<std::size_t>(target.size() + random.next() % 64, 9000), static_cast<u8>(random.next()));
-        break;
-      default: {
-        // Prefer fields of the packet type, which begin at 24: wrong common fields usually make the packet discarded.
-        const std::size_t width = std::size_t{1} << (random.next() % 4);
-        const std::size_t first = random.next() % 8 == 0 ? 0 : std::min<std::size_t>(24, target.size());
-        if (target.size() < first + width) break;
-        const std::size_t slots = (target.size() - first) / width;
-        const u64 value = wild(random);
-        std::memcpy(target.data() + first + width * (random.next() % slots), &value, width);
-        break;
-      }
-    }
-  }
-  if (random.next() % 8 != 0 && packet.header.size() >= wire::kCommonBytes) {
-    const bool is_data = packet.header[3] == static_cast<u8>(wire::Type::data);
-    const auto body = static_cast<u16>(is_data ? packet.payload.size() : packet.header.size() - wire::kCommonBytes);
-    if (random.next() % 8 != 0) std::memcpy(packet.header.data() + 22, &body, 2);
-    if (is_data && packet.header.size() >= 48 && random.next() % 2 == 0) {
-      const u32 crc = wire::crc32c(0, packet.payload.data(), packet.payload.size());
-      std::memcpy(packet.header.data() + 44, &crc, 4);
-    }
-    reseal(&packet.header);
-  }
-  return packet;
 }
 
 // A pair of stacks in the middle of transfers, to which single packets are passed; its replies are dropped.

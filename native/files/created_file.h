@@ -1,0 +1,13 @@
+// Creates output files at paths that another user may have prepared.
+#pragma once
+
+#include <string>
+
+namespace weft::files {
+
+// Creates a file for writing with mode 0644, or empties a file that is there, if it is a regular file of the user of
+// this process without other names. Returns the descriptor, or -1 with the reason and the remedy in `error`: nothing is
+// then changed. Symbolic links are not followed.
+int create_file(const std::string& path, std::string* error);
+
+}  // namespace weft::files

@@ -1,0 +1,44 @@
+// Fuzzes the settings: a text changes its setting, or nothing and gives one line.
+#include "native/engine/knobs.h"
+#include "tests/native/fuzz/fuzz.h"
+
+using namespace weft;
+using fuzz::require;
+
+// An input is the number of a setting, and then the text; or a number without a setting, and then NAME=TEXT.
+std::vector<fuzz::Input> fuzz::corpus() {
+  std::vector<Input> made;
+  for (const engine::KnobInfo& knob : engine::knob_table()) {
+    const auto number = static_cast<char>(made.size() / 3);
+    made.push_back(input_of(number + knob.default_value));
+    made.push_back(input_of(number + knob.wild.substr(0, knob.wild.find(','))));
+    made.push_back(input_of('\xff' + knob.variable + "=" + knob.default_value));
+  }
+  return made;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
+  if (bytes == 0) return 0;
+  const std::string line(reinterpret_cast<const char*>(data) + 1, bytes - 1);
+  const std::vector<engine::KnobInfo>& table = engine::knob_table();
+  const bool is_number = data[0] < table.size();
+  const std::size_t equals = line.find('=');
+  const std::string name = is_number ? table[data[0]].field : line.substr(0, equals);
+  const std::string text = is_number ? line : equals == std::string::npos ? "" : line.substr(equals + 1);
+  engine::Knobs knobs;
+  const std::string before = engine::knob_value(knobs, name);
+  std::string error;
+  if (engine::set_knob(&knobs, name, text, &error) != Status::ok) {
+    require(!error.empty(), "a text is refused without a reason");
+    require(engine::knob_value(knobs, name) == before, "a text is refused, and its setting changed");
+    return 0;
+  }
+  ++fuzz::accepted;
+  require(error.empty(), "a text is accepted with an error: " + error);
+  static_cast<void>(engine::check_knobs(knobs, &error));
+  const std::string written = engine::knob_value(knobs, name);
+  engine::Knobs again;
+  require(engine::set_knob(&again, name, written, &error) == Status::ok && engine::knob_value(again, name) == written,
+          name + "=" + written + " is not read as it is written: " + error);
+  return 0;
+}
