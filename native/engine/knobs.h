@@ -168,7 +168,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "empty: none")                                                                                                     \
   TEXT(trace_job, "", "job-17", \
     "Name of the job in its traces; empty: that of the launcher (Slurm, PBS, LSF, torchrun)") \
-  INTEGER(trace_bytes_max, "bytes", 1073741824, 1048576, 1099511627776, false, "1048576",                             \
+  INTEGER(trace_bytes_max, "bytes", 1073741824, 1048576, 68719476736, false, "1048576",                             \
     "Size of a process's trace, above which its oldest files are removed")                                            \
   INTEGER(trace_keep_ns, "ns", 0, 1000000000, 31536000000000000, true, "1000000000",                                  \
     "Age above which files of a trace are removed; 0: they are kept while trace_bytes_max allows")                    \

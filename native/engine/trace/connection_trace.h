@@ -31,7 +31,7 @@ class ConnectionTrace {
  public:
   ConnectionTrace() = default;  // writes nothing
   ConnectionTrace(std::shared_ptr<TraceWriter> writer, const TracedConnection& connection)
-      : writer_(std::move(writer)), record_(writer_ == nullptr ? 0 : writer_->next_id()) {
+      : writer_(std::move(writer)), record_(writer_ == nullptr ? 0 : writer_->next_standing_id()) {
     if (writer_ == nullptr) return;
     telemetry::TraceConnection record;
     record.head.id = record_;

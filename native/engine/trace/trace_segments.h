@@ -14,6 +14,7 @@ struct TraceLimits {
   std::int64_t bytes_max = 1 << 30;       // limit for all segments of the process; beyond it, the oldest are removed
   std::int64_t segment_bytes = 16 << 20;  // a segment ends at this size
   std::int64_t keep_ns = 0;               // segments that ended longer ago are removed; 0: age does not matter
+  std::uint32_t first_id = 0;             // where the ids of records begin; for tests
 };
 
 class TraceSegments {

@@ -34,6 +34,10 @@ constexpr std::int64_t kStallNs = 100'000'000;         // waking up so late is a
 constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
 constexpr std::int64_t kTraceLookNs = 250'000'000;     // time between checks whether the file was removed
 constexpr std::uint32_t kIdsTaken = 256;               // ids that a thread takes at once
+// Bit of the ids of standing records. These may stay for the life of the process, so they keep apart from the ids that
+// begin anew.
+constexpr std::uint32_t kStandingId = 0x8000'0000;
+static_assert(kStandingId % kIdsTaken == 0);
 constexpr std::int64_t kTraceWarnNs = 60'000'000'000;
 constexpr std::int64_t kTraceCloseNs = 3'000'000'000;  // longest wait for the last writes, which a hung disk may block
 
@@ -97,7 +101,7 @@ thread_local ThreadRing thread_ring;
 // Ids that this thread has taken from a writer and not used yet: those after `last`.
 struct ThreadIds {
   std::uint64_t serial = 0;
-  std::uint32_t last = 0, left = 0;
+  std::uint32_t next = 0, left = 0;
 };
 thread_local ThreadIds thread_ids;
 
@@ -125,7 +129,9 @@ TraceWriter::TraceWriter(std::string directory, const TraceLimits& limits)
     : directory_(std::move(directory)),
       pid_(::getpid()),
       serial_(next_serial.fetch_add(1)),
-      segments_(directory_, limits, trace_identity()) {
+      segments_(directory_, limits, trace_identity()),
+      ids_(limits.first_id),
+      standing_ids_(limits.first_id) {
   block_.reserve(sizeof(TraceBlockHeader) + std::max(kTraceRingBytes, kTextBytesMax));
 }
 
@@ -175,11 +181,20 @@ bool TraceWriter::in_child() const noexcept { return process.load(std::memory_or
 
 std::uint32_t TraceWriter::next_id() noexcept {
   if (thread_ids.serial != serial_ || thread_ids.left == 0) {
-    thread_ids = {serial_, ids_.fetch_add(kIdsTaken, std::memory_order_relaxed), kIdsTaken};
+    thread_ids = {serial_, ids_.fetch_add(kIdsTaken, std::memory_order_relaxed) & ~kStandingId, kIdsTaken};
   }
   --thread_ids.left;
-  const std::uint32_t id = ++thread_ids.last;
+  const std::uint32_t id = thread_ids.next++;
   return id != 0 ? id : next_id();
+}
+
+std::uint32_t TraceWriter::next_standing_id() noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::uint32_t id = 0;
+  do {
+    id = kStandingId | standing_ids_++;
+  } while (standing_.count(id) != 0);
+  return id;
 }
 
 void TraceWriter::put_bytes(const void* record, std::size_t bytes) noexcept {

@@ -59,8 +59,10 @@ class TraceWriter {
     end_standing(record.head.id);
   }
   void count_dropped() noexcept { dropped_.fetch_add(1, std::memory_order_relaxed); }
-  // Returns a new id for a record, unique in the process and never 0.
+  // Returns a new id for a record, never 0. Ids begin anew after 2^31 records.
   std::uint32_t next_id() noexcept;
+  // Returns an id for a standing record, which no other standing record that has not ended has, nor any other record.
+  std::uint32_t next_standing_id() noexcept;
 
   TraceStats stats() const noexcept;
   // Sleeps until all records that this thread has put are written or dropped. False: the timeout has expired before
@@ -103,7 +105,7 @@ class TraceWriter {
   const std::uint64_t serial_;  // unique, because a later writer may have the same address
   TraceSegments segments_;      // used by the writing thread only, once it runs
   std::atomic<std::int64_t> dropped_{0}, bytes_{0};
-  std::atomic<std::uint32_t> ids_{0};
+  std::atomic<std::uint32_t> ids_;
 
   mutable std::mutex mutex_;  // protects the members from here to stopping_
   std::vector<std::shared_ptr<TraceRing>> rings_;
@@ -111,6 +113,7 @@ class TraceWriter {
   std::unordered_map<std::string, std::uint32_t> texts_;
   std::size_t text_bytes_ = 0;
   std::map<std::uint32_t, std::vector<std::byte>> standing_;
+  std::uint32_t standing_ids_;
   std::vector<std::uint32_t> ended_;  // ids of ended standing records, repeated until all rings were read once more
   std::vector<std::byte> fresh_;      // standing records that the current segment does not have yet
   std::condition_variable wake_, drained_;

@@ -38,13 +38,10 @@ bool has_kernels(const void* operation) noexcept {
   return (reinterpret_cast<std::uintptr_t>(operation) & kWithKernels) != 0;
 }
 
-// The handle of an API call has its time instead of a record, because a call has no record of its own: the lowest 55
-// bits, which last for a year of uptime, after a bit that says whether the call is captured into a graph.
-constexpr std::uintptr_t kCallTimeMask = (std::uintptr_t{1} << 55) - 1;
+// The handle of an API call has its time instead of a record, because a call has no record of its own: see call_time.h.
 void* handle_of_call(std::int64_t time_ns, bool is_captured) noexcept {
   return reinterpret_cast<void*>(std::uintptr_t{static_cast<std::uint8_t>(HandleKind::api_call)} << 56 |
-                                 std::uintptr_t{is_captured} << 55 |
-                                 (static_cast<std::uintptr_t>(time_ns) & kCallTimeMask));
+                                 packed_call(time_ns, is_captured));
 }
 bool is_call(const void* handle) noexcept {
   return reinterpret_cast<std::uintptr_t>(handle) >> 56 == static_cast<std::uint8_t>(HandleKind::api_call);
@@ -121,7 +118,7 @@ void Profiler::init(void** context, int* mask, const CommunicatorFacts& facts, L
     }
     if (writer != nullptr) {
       auto made = std::make_unique<Context>();
-      made->record = writer->next_id();
+      made->record = writer->next_standing_id();
       if (facts.ranks > 0) name(made.get(), facts);
       *context = contexts_.add(std::move(made));
     }
@@ -164,8 +161,8 @@ void Profiler::start_operation(void* context, const OperationFacts& facts, void*
   record.kind = static_cast<std::uint16_t>(facts.kind);
   if (is_call(facts.call)) {
     const auto call = reinterpret_cast<std::uintptr_t>(facts.call);
-    record.called_ns = static_cast<std::int64_t>(call & kCallTimeMask);
-    record.captured = (call >> 55 & 1) != 0 ? 1 : 0;
+    record.called_ns = call_time(call, record.head.time_ns);
+    record.captured = is_captured_call(call) ? 1 : 0;
   }
   writer->put(record);
   *event = handle_of(record.head.id, wants_kernels());

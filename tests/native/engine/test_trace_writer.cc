@@ -222,6 +222,41 @@ TEST(trace__threads_lose_nothing_that_fits) {
   CHECK_EQUAL(count(read_all(folder), TraceMessage::kType), static_cast<std::size_t>(stats.records));
 }
 
+TEST(trace__ids_wrap_and_spare_standing_records) {
+  Folder folder;
+  TraceLimits limits;
+  limits.first_id = 0x7FFF'FF00;  // 256 ids before the wrap
+  auto writer = opened(folder, limits);
+  std::set<std::uint32_t> ids;
+  for (int i = 0; i < 1000; ++i) {
+    const std::uint32_t id = writer->next_id();
+    CHECK(id != 0 && id < 0x8000'0000);
+    CHECK(ids.insert(id).second);
+  }
+  CHECK(ids.count(0x7FFF'FFFF) != 0 && ids.count(1) != 0);
+  TraceConnection record;
+  record.head.id = writer->next_standing_id();
+  CHECK(record.head.id >= 0x8000'0000);
+  writer->begin(record);
+  std::set<std::uint32_t> standing{record.head.id};
+  for (int i = 0; i < 1000; ++i) CHECK(standing.insert(writer->next_standing_id()).second);
+  CHECK(standing.count(0xFFFF'FFFF) != 0 && standing.count(0x8000'0000) != 0);
+}
+
+// Once all numbers have been used, a record that still stands keeps its own.
+TEST(trace__an_id_that_stands_is_not_given_again) {
+  Folder folder;
+  TraceLimits limits;
+  limits.first_id = 0x7FFF'FFFF;
+  auto writer = opened(folder, limits);
+  TraceConnection record;
+  record.head.id = 0x8000'0000;  // as if it stood since all numbers were used before
+  writer->begin(record);
+  CHECK_EQUAL(writer->next_standing_id(), 0xFFFF'FFFFu);
+  CHECK_EQUAL(writer->next_standing_id(), 0x8000'0001u);
+  writer->end(TraceConnectionEnd{{TraceConnectionEnd::kType, sizeof(TraceConnectionEnd), record.head.id, now_ns()}});
+}
+
 TEST(trace__a_full_ring_refuses_records_until_it_is_read) {
   TraceRing ring(256);
   const std::vector<std::byte> record(96);
