@@ -146,14 +146,20 @@ schedules: build ## Run a thousand random process schedules, and find planted mi
 	@PROCESS_SCHEDULES=1000 $(PY) -m pytest --build-tree $(BUILD)/release tests/processes
 
 FUZZ_JUDGE := tests/fuzz/test_summaries.py::test_summary__that_is_accepted_costs_at_most_its_host
-fuzz: build ## Fuzz the control plane and the imports of traces (half an hour)
-	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target test_frames test_handshakes
-	@WEFT_FUZZ_FRAMES=100000000 $(BUILD)/release/test_frames
+# Inputs of each native target (ten of them) and of each Python target.
+FUZZ_NATIVE ?= 10000000
+FUZZ_PYTHON ?= 200000
+
+fuzz: build ## Fuzz everything that reads bytes from outside, native and Python (an hour)
+	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_fuzz test_handshakes
+	@for target in $(sort $(notdir $(basename $(shell find tests/native -name 'fuzz_*.cc')))); do \
+	  echo $$target; WEFT_FUZZ_EXECUTIONS=$(FUZZ_NATIVE) $(BUILD)/release/$$target || exit 1; \
+	done
+	@WEFT_FUZZ_EXECUTIONS=$(FUZZ_PYTHON) $(PY) -m pytest --build-tree $(BUILD)/release tests/fuzz --deselect $(FUZZ_JUDGE)
+	@WEFT_FUZZ_EXECUTIONS=500 $(PY) -m pytest --build-tree $(BUILD)/release $(FUZZ_JUDGE)
 	@WEFT_HANDSHAKES=1000000 $(BUILD)/release/test_handshakes
 	@WEFT_FUZZ_TRACES=10000 WEFT_FUZZ_READER=1000000 WEFT_FUZZ_COMMANDS=10000 \
 	  $(PY) -m pytest tests/trace -k "damage or other_versions"
-	@WEFT_FUZZ_EXECUTIONS=20000 $(PY) -m pytest tests/fuzz --deselect $(FUZZ_JUDGE)
-	@WEFT_FUZZ_EXECUTIONS=500 $(PY) -m pytest $(FUZZ_JUDGE)
 
 scale: build ## Compare matrices of 256 and 1,024 simulated ranks with arithmetic (some minutes)
 	@SIM_RANKS="256 1024" $(PY) -m pytest tests/trace/test_sim_trace.py -k "arithmetic or more_ranks"

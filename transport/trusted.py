@@ -7,7 +7,6 @@ is in a group is not known, and they also show what an access control list permi
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 from pathlib import Path
@@ -73,26 +72,6 @@ def check(status: os.stat_result, path: Path | str, *, secret: bool = False, wha
             f"{mode:04o}, so others than uid {user} and root can {danger} it: run "
             f"{' and '.join(f'{one} {path}' for one in remedies)}"
         )
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Replaces a file at once, so that readers see the old one or the new one. OSError if it fails.
-
-    open_file() accepts the new one, whatever the umask, and nobody else can have prepared the file
-    beside it that is written first, as in a folder that all can write.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(beside, flags, 0o644)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
 
 
 def _reason(error: OSError | ValueError) -> str:

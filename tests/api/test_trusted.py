@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from transport import trusted
+from transport import created, trusted
 from transport.errors import InvalidArgumentError
 from transport.trusted import UntrustedError
 
@@ -138,15 +138,15 @@ def test_replace__makes_a_file_that_counts_whatever_the_umask(tmp_path: Path, um
     before = os.umask(umask)
     try:
         for content in (b"old", b"new"):
-            trusted.replace_file(file, content)
+            created.replace(file, content)
     finally:
         os.umask(before)
     with trusted.open_file(file, what="the plan") as opened:
         assert opened.read() == b"new"
     assert os.listdir(tmp_path) == ["plan"]
     with pytest.raises(OSError, match="directory"):
-        trusted.replace_file(tmp_path / "none" / "plan", b"")
+        created.replace(tmp_path / "none" / "plan", b"")
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="directory"):
-        trusted.replace_file(tmp_path / "folder", b"")
+        created.replace(tmp_path / "folder", b"")
     assert sorted(os.listdir(tmp_path)) == ["folder", "plan"]

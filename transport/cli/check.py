@@ -63,7 +63,11 @@ def show(report: Report, unpromised: list[str], seed: int) -> None:
 @click.option("--seed", default=7, show_default=True, type=SEED, help="Seed of the events.")
 @json_option
 def command(policy: str, quick: bool, events: int | None, seed: int, json_path: str | None) -> None:
-    """Check a policy against its declared properties and those required of every policy."""
+    """Check a policy against its declared properties and those required of every policy.
+
+    This runs FILE, as Python and compiled: check only what you would run. FILE must belong to you
+    or to root, and nobody else may be able to write to it or to its folder.
+    """
     from transport.conformance import (
         FULL_EVENTS,
         QUICK_EVENTS,

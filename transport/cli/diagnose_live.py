@@ -17,6 +17,7 @@ from typing import Any, TextIO
 
 import click
 
+from transport import created
 from transport.cli import INTERRUPTED
 from transport.cli.diagnose import known_routes
 from transport.cli.http_options import access_of, need_packages
@@ -124,7 +125,7 @@ def _output(json_path: str | None) -> Iterator[TextIO | None]:
         yield sys.stdout if json_path == "-" else None
         return
     try:
-        with open(json_path, "w", encoding="utf-8") as out:
+        with created.open_text(json_path) as out:
             yield out
     except OSError as error:
         raise unwritten(json_path, error) from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from transport import created
 from transport.cli.output import json_option, print_table, unwritten, write_json
 from transport.sim.units import bytes_text, time_text
 
@@ -58,7 +59,7 @@ def command(
     except ImportError:
         raise click.ClickException("calibrate needs SciPy: pip install scipy") from None
     try:
-        output.write_text(text_of(found.network), encoding="utf-8")
+        created.write_output(output, text_of(found.network))
     except OSError as error:
         raise unwritten(output, error) from None
     if json_path is not None:

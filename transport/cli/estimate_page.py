@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from transport import created
 from transport.cli.output import unwritten
 from transport.sim.html import PAGE, STYLE, table
 from transport.sim.units import bytes_text, time_text
@@ -90,7 +91,7 @@ def write_page(
     page = PAGE.substitute(title=escape(title), style=STYLE, warning="", command=escape(command),
                            body=body)  # fmt: skip
     try:
-        out.write_text(page, encoding="utf-8")
+        created.write_output(out, page)
     except OSError as error:
         raise unwritten(out, error) from None
     click.echo(f"wrote {out}", err=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from transport import created
 from transport.cli.output import print_table, unwritten
 from transport.sim.units import bytes_text
 
@@ -33,9 +34,7 @@ def command(results: tuple[Path, ...], output: Path) -> None:
     except SamplesError as error:
         raise click.UsageError(str(error)) from None
     try:
-        output.write_text(
-            text_of(rules, ", ".join(file.name for file in results)), encoding="utf-8"
-        )
+        created.write_output(output, text_of(rules, ", ".join(file.name for file in results)))
     except OSError as error:
         raise unwritten(output, error) from None
     print_table(

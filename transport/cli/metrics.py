@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from transport import telemetry
+from transport import created, telemetry
 from transport.cli import INTERRUPTED
 from transport.cli.http_options import access_of, access_options, need_packages
 from transport.cli.options import JSON, OutputFile
@@ -101,8 +101,7 @@ def _write_board(path: str) -> None:
         click.echo(board, nl=False)
         return
     try:
-        with open(path, "w") as file:
-            file.write(board)
+        created.write_output(path, board)
     except OSError as error:
         raise unwritten(path, error) from None
 

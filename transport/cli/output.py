@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from transport import created
 from transport.cli.options import JSON, OutputFile
 
 # Errors that a wrong file name causes, unlike a full disk.
@@ -37,7 +38,7 @@ def write_json(value: Any, path: str) -> None:
         click.echo(text, nl=False)
         return
     try:
-        Path(path).write_text(text)
+        created.write_output(path, text)
     except OSError as error:
         raise unwritten(path, error) from None
 

@@ -124,7 +124,10 @@ def new(name: str, family: str) -> None:
 )
 @click.option("--cpu", default="", help="The CPU baseline: x86-64-v3 or aarch64.")
 def compile_file(policy: str, out: Path | None, cpu: str) -> None:
-    """Compile a policy file or a registered policy into a library that needs no Python."""
+    """Compile a policy file or a registered policy into a library that needs no Python.
+
+    This runs FILE as Python: compile only what you would run.
+    """
     from transport.compiler import PolicyError, compile_policy, emit
 
     if cpu and cpu != emit.baseline():

@@ -19,6 +19,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from transport import created
 from transport.build_info import build_info, build_text
 from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
@@ -252,7 +253,7 @@ def title_of(result: Result) -> str:
 
 def save(file: Path, text: str) -> None:
     try:
-        file.write_text(text)
+        created.write_output(file, text)
     except OSError as error:
         raise unwritten(file, error) from None
 

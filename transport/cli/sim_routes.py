@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from transport import created
 from transport.cli.output import unwritten
 from transport.sim import Simulation, planned
 
@@ -20,7 +21,7 @@ def write_routes(simulation: Simulation, routes_file: Path) -> None:
     rows = [[*pair, size] for pair, size in demand.items()]
     try:
         routes.write(routes_file)
-        demand_file.write_text(json.dumps({"demand": rows}) + "\n")
+        created.write_output(demand_file, json.dumps({"demand": rows}) + "\n")
     except OSError as error:
         raise unwritten(error.filename or routes_file, error) from None
     paths = own.keys["hosts"]["paths"]

@@ -16,6 +16,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from transport import created
 from transport.build_info import build_info, build_text
 from transport.cli.options import SEED
 from transport.cli.output import json_option, unwritten, write_json
@@ -87,9 +88,8 @@ def keep(wish: Wish, one: Found, tables: Tables, suffix: str) -> str:
     command = replay_command(str(file), one.seed, one.finding)
     try:
         wish.out.mkdir(parents=True, exist_ok=True)
-        file.write_text(
-            header(build_text(), one.seed, one.finding, command) + "\n" + written(tables)
-        )
+        text = header(build_text(), one.seed, one.finding, command) + "\n" + written(tables)
+        created.write_output(file, text)
     except OSError as error:
         raise unwritten(file, error) from None
     return str(file)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from transport import created
 from transport.cli.check import progress_on_a_terminal
 from transport.cli.output import unwritten
 from transport.trace.text import printable
@@ -111,7 +112,7 @@ def show_notes(notes: Sequence[str]) -> None:
 
 def write_text(text: str, out: Path) -> None:
     try:
-        out.write_text(text, encoding="utf-8")
+        created.write_output(out, text)
     except OSError as error:
         raise unwritten(out, error) from None
     click.echo(f"wrote {out}", err=True)

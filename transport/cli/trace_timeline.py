@@ -12,6 +12,7 @@ from typing import BinaryIO, cast
 
 import click
 
+from transport import created
 from transport.cli import trace_open as shared
 from transport.cli.options import output_file
 from transport.cli.output import json_option, write_json
@@ -90,7 +91,7 @@ def _opened(out: Path) -> Iterator[BinaryIO]:
     aside = (not out.exists() or out.is_file()) and os.access(target.parent, os.W_OK)
     part = target.with_name(f"{target.name}.part") if aside else out
     try:
-        with part.open("wb") as file:
+        with created.open_output(part) if aside else part.open("wb") as file:
             if out.suffix == ".gz":
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     yield cast(BinaryIO, packed)

@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from congestion.api import FAMILIES
+from transport import created
 from transport.arena import Network, Outcome, Traffic, run
 from transport.cli import plots
 from transport.cli.lookup import is_file, named
@@ -208,6 +209,7 @@ def command(
     """Run POLICIES in a small simulated network and print the results.
 
     A policy is a registered name or a .py file, with parameters as in a WEFT_*_POLICY variable.
+    A file is run: try only what you would run.
     Families without a policy use weft's defaults. The same seed gives the same run.
 
     Example: weft policy try mine.py path=reps --paths 4 --loss 0.001 --plot mine.svg
@@ -262,7 +264,7 @@ def simulated(
 
 def keep(outcome: Outcome, out: Path) -> None:
     try:
-        out.write_bytes(outcome.report.recording)
+        created.write_output(out, outcome.report.recording)
     except OSError as error:
         raise unwritten(out, error) from None
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FunctionType
 
 from congestion.api import Policy
+from transport import created
 from transport.compiler import emit, source
 from transport.compiler.errors import PolicyError
 
@@ -26,7 +27,9 @@ def directory() -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     folder = Path(home) / "weft" / "policies"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for one in reversed((folder, *folder.parents)):
+            if not one.is_dir():
+                one.mkdir(exist_ok=True, mode=0o700)  # with some umasks a group could write to it
         found = folder.stat()
     except OSError as error:
         raise PolicyError(
@@ -104,9 +107,7 @@ def compiled(
         os.utime(library)
         return library
     emit.write_library(policy, library, cpu, hooks)
-    beside = folder / f".{name}.{os.getpid()}"
-    beside.write_text(hashlib.sha256(library.read_bytes()).hexdigest(), encoding="ascii")
-    beside.replace(digest)
+    created.replace(digest, hashlib.sha256(library.read_bytes()).hexdigest())
     _prune(folder)
     return library
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from congestion.api import Policy, Record
+from transport import created
 from transport.compiler import lint, lower, source
 from transport.compiler.errors import PolicyError
 from transport.compiler.objectfile import symbols
@@ -236,7 +237,7 @@ def linker(policy: Policy) -> str:
 def write_object(policy: Policy, out: Path, symbol: str, cpu: str) -> Path:
     image = object_image(policy, cpu, symbol)
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_bytes(image)
+    created.write_output(out, image)
     return out
 
 
@@ -268,7 +269,5 @@ def write_library(policy: Policy, out: Path, cpu: str, hooks: Lowered | None = N
                 policy.module, 0, f"linking failed: {done.stderr.strip()}", "see the linker's error"
             )
         # Rename into place, so that a process that has mapped the old library keeps the old file.
-        beside = out.with_name(f".{out.name}.{os.getpid()}")
-        shutil.copyfile(linked, beside)
-        beside.replace(out)
+        created.replace(out, linked.read_bytes())
     return out

@@ -12,7 +12,11 @@ from typing import Any
 import numpy as np
 
 from congestion.api import FAMILIES, MAX_PATHS, Policy
+from transport import trusted
 from transport.compiler import emit, source
+
+# Whoever can write here can change weft itself.
+_INSTALLED = Path(__file__).resolve().parents[1]
 
 _HOOK = ctypes.CFUNCTYPE(
     ctypes.c_int32,
@@ -99,8 +103,12 @@ class Library:
 
 
 def load(path: str | Path) -> Library:
-    """Loads a library written by `write_library`."""
-    handle = ctypes.CDLL(str(path))
+    """Loads a library written by `write_library`. UntrustedError: another user could change it."""
+    file = Path(path).resolve()
+    if not file.is_relative_to(_INSTALLED):
+        trusted.check_directory(file.parent, what="the folder of the policy library")
+        trusted.open_file(file, what="the policy library").close()
+    handle = ctypes.CDLL(str(file))
     return Library(Descriptor.in_dll(handle, emit.DESCRIPTOR), handle)
 
 

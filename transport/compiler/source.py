@@ -9,10 +9,12 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import stat
 import types
 from pathlib import Path
 
 from congestion.api import Policy
+from transport import trusted
 from transport.compiler.errors import PolicyError
 
 _texts: dict[str, str] = {}  # the text of each loaded file, by resolved path
@@ -27,7 +29,7 @@ def load(policy_or_path: Policy | str | Path) -> Policy:
         raise PolicyError(str(path), 0, "no such file", "give the path of a policy file")
     if path.suffix != ".py":
         raise PolicyError(str(path), 0, "not a Python file", "give a file that ends in .py")
-    text = _read(str(path))
+    text = _read_trusted(path)
     module = types.ModuleType(f"policy_{path.stem}")
     module.__file__ = str(path)
     try:
@@ -56,6 +58,20 @@ def load(policy_or_path: Policy | str | Path) -> Policy:
     return policy
 
 
+def _read_trusted(path: Path) -> str:
+    """The text of a file that is about to run: no other user may have written it."""
+    try:
+        # Others can add files to a directory such as /tmp, but not replace this one.
+        if not path.parent.stat().st_mode & stat.S_ISVTX:
+            trusted.check_directory(path.parent, what="the folder of the policy")
+        with trusted.open_file(path, what="the policy") as file:
+            return file.read().decode()
+    except UnicodeDecodeError as error:
+        raise _not_utf8(str(path), error) from None
+    except trusted.UntrustedError as error:
+        raise PolicyError(str(path), 0, str(error), "or use a copy of your own") from None
+
+
 def _read(file: str) -> str:
     try:
         return Path(file).read_text(encoding="utf-8")
@@ -64,7 +80,11 @@ def _read(file: str) -> str:
             file, 0, f"cannot be read: {error.strerror}", "check its path and permissions"
         ) from None
     except UnicodeDecodeError as error:
-        raise PolicyError(file, 0, f"not UTF-8 at byte {error.start}", "save it as UTF-8") from None
+        raise _not_utf8(file, error) from None
+
+
+def _not_utf8(file: str, error: UnicodeDecodeError) -> PolicyError:
+    return PolicyError(file, 0, f"not UTF-8 at byte {error.start}", "save it as UTF-8")
 
 
 def _line_in(error: BaseException, path: Path) -> int:

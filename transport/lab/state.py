@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transport import trusted
+from transport import created, trusted
 from transport.lab.model import LabError, LabModel, LabModelError, Link, as_dict, from_dict, nearest
 
 VERSION = 1
@@ -145,7 +145,7 @@ def save(state: State) -> None:
             name: {"link": vars(one.link), "cut": one.cut} for name, one in state.changed.items()
         },
     }
-    trusted.replace_file(path, json.dumps(content, indent=1).encode())
+    created.replace(path, json.dumps(content, indent=1), durable=True)
 
 
 def forget(name: str) -> None:

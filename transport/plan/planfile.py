@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from transport import trusted
+from transport import created, trusted
 from transport.errors import InvalidArgumentError
 from transport.plan.assign import PATHS_MAX, PairPlan
 from transport.plan.routes import Routes, text
@@ -174,9 +174,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 def write(plan: Plan, file: Path) -> None:
     """Replaces the file at once: readers see the old plan or the new one."""
-    text = json.dumps(as_json(plan), separators=(",", ":")) + "\n"
     try:
-        trusted.replace_file(file, text.encode())
+        text = json.dumps(as_json(plan), separators=(",", ":")) + "\n"
+        created.replace(file, text, durable=True)
     except OSError as error:
         raise PlanError(f"cannot write {file}: {error.strerror}") from None
 
@@ -190,7 +190,7 @@ def changing(file: Path, fabric: str, *, wait_s: float = 10.0) -> Iterator[Plan]
     """
     lock = file.with_name(file.name + ".lock")
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise PlanError(f"cannot open {lock}: {error.strerror}") from None
     try:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transport import created
 from transport.errors import InvalidArgumentError
 
 FILE = "routes.json"
@@ -53,7 +54,7 @@ class Routes:
             "ports": [[*ends, *pair] for ends, pair in self.ports.items()],
         }
         made |= {key: value for key, value in extra.items() if value}
-        file.write_text(json.dumps(made, separators=(",", ":")) + "\n")
+        created.write_output(file, json.dumps(made, separators=(",", ":")) + "\n")
 
     def fingerprint(self) -> str:
         """Identifies the fabric: `fabric` if given, else a hash of its hosts and known links."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transport import trusted
+from transport import created, trusted
 from transport.errors import InvalidArgumentError
 from transport.plan.assign import PairPlan
 from transport.plan.planfile import Plan
@@ -52,9 +52,8 @@ class Moved:
 
 def write(weights: Weights, file: Path) -> None:
     """Replaces the file atomically, so that a reader sees the old or the new one."""
-    text = json.dumps({"weft_weights": VERSION, "pages": weights}) + "\n"
     try:
-        trusted.replace_file(file, text.encode())
+        created.replace(file, json.dumps({"weft_weights": VERSION, "pages": weights}) + "\n")
     except OSError as error:
         raise WeightsError(f"cannot write {file}: {error.strerror}") from None
 

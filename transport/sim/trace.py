@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from transport import created
 from transport.plan import routes
 from transport.sim.network import Array
 from transport.sim.program import BEGIN, END, LAUNCH, RECEIVE, ROOTED, SEND, Program
@@ -200,7 +201,7 @@ def write_trace(result: Result, folder: Path) -> int:
         file.write(folder / f"weft-{number:016x}-000000.trace")
     if run.traced is not None:
         routes_of(run.traced, run.network).write(folder / routes.FILE)
-    (folder / "truth.json").write_text(json.dumps(truth(result), indent=1) + "\n")
+    created.write_output(folder / "truth.json", json.dumps(truth(result), indent=1) + "\n")
     return world
 
 

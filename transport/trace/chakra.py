@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from transport import created
 from transport.trace.operation_times import OPERATION_TIMES
 from transport.trace.places import Places, places_of
 from transport.trace.protobuf import data, number, text, varint
@@ -63,7 +64,7 @@ def write_chakra(store: Store, folder: Path) -> Exported:
     found = Exported()
     with new_folder(folder):
         for spot in sorted(set(places.of_process.values())):
-            with (folder / f"weft.{_number(places, spot)}.et").open("wb") as file:
+            with created.open_output(folder / f"weft.{_number(places, spot)}.et") as file:
                 _write_message(file, text(1, VERSION))
             found.files += 1
         with ExitStack() as stack:

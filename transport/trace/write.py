@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport import created
 from transport.native import crc32c, trace_schema
 from transport.trace.layout import CRC_OFFSET, HEADER, MAGIC, VERSION, Kind, read_schema
 
@@ -88,7 +89,7 @@ class TraceFile:
         sizes = (VERSION, size, len(schema), len(identity), 0)
         head = HEADER.pack(MAGIC, *sizes, 0, self._ahead_ns, 0, 0) + schema + identity
         try:
-            with path.open("wb") as file:
+            with created.open_output(path) as file:
                 file.write(_sealed(head.ljust(size, b"\0"), CRC_OFFSET))
                 blocks = [self._text_records(), *self._blocks]
                 if self._until_ns is None:

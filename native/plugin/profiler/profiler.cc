@@ -11,6 +11,7 @@
 #include "native/engine/clock.h"
 #include "native/engine/trace/open_trace.h"
 #include "native/plugin/fork_check.h"
+#include "native/plugin/profiler/call_time.h"
 
 namespace weft::nccl {
 namespace {

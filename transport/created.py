@@ -1,0 +1,92 @@
+"""Writes output files at paths that another user may have prepared.
+
+Nothing is written through a symbolic link, into a pipe, or over a file of another user. Files get
+mode 0644 or less, whatever the umask is: a policy or a plan that a group can write is not used.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+_MODE = 0o644
+_FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_output(path: Path | str) -> BinaryIO:
+    """Opens a file for writing: a new one, or an empty one in place of this user's own.
+
+    OSError, which names the file, if it is a link, no regular file, or another user's. Names in
+    /dev, such as /dev/stdout, are opened as they are: only root makes files there.
+    """
+    path = os.fspath(path)
+    if path.startswith("/dev/") and not path.startswith("/dev/shm/"):
+        return open(path, "wb")
+    return os.fdopen(_create(path), "wb")
+
+
+def open_text(path: Path | str) -> TextIO:
+    """The same, for text in UTF-8."""
+    return io.TextIOWrapper(open_output(path), encoding="utf-8")
+
+
+def write_output(path: Path | str, content: str | bytes) -> None:
+    """Writes a whole file, as open_output() opens it."""
+    with open_output(path) as out:
+        out.write(content if isinstance(content, bytes) else content.encode())
+
+
+def replace(path: Path | str, content: str | bytes, *, durable: bool = False) -> None:
+    """Replaces a file at once: a reader sees the old content or the new one.
+
+    durable: the content is on the disk before the old one goes.
+    """
+    path = Path(path)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as out:
+            os.fchmod(descriptor, _MODE)
+            out.write(content if isinstance(content, bytes) else content.encode())
+            if durable:
+                out.flush()
+                os.fsync(descriptor)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _create(path: str) -> int:
+    with suppress(FileExistsError):
+        return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, _MODE)
+    # O_NONBLOCK, because opening a FIFO would wait for its reader; O_TRUNC only once it is ours.
+    try:
+        descriptor = os.open(path, _FLAGS | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(
+                errno.ELOOP, "it is a symbolic link: name the file itself", path
+            ) from None
+        raise
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise PermissionError(errno.EPERM, "it is not a regular file: name another", path)
+        if found.st_uid != os.geteuid():
+            text = f"it belongs to uid {found.st_uid}: remove it, or name another"
+            raise PermissionError(errno.EPERM, text, path)
+        if found.st_nlink > 1:
+            text = "it has other names (hard links): remove it, or name another"
+            raise PermissionError(errno.EPERM, text, path)
+        os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
