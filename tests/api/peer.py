@@ -7,6 +7,7 @@ import threading
 import time
 from pathlib import Path
 
+from tests.waiting import until
 from transport import Connection, Endpoint
 from transport.errors import WeftError
 
@@ -31,9 +32,8 @@ def posts_and_sleeps(address: str, count: str) -> None:
         handles = [connection.isend(bytes([i % 251]) * (i % 61)) for i in range(int(count))]
         print("posted", flush=True)
         sys.stdin.readline()
-        until = time.monotonic() + 10  # wait, as the last acknowledgments may be in flight
-        while not all(handle.done for handle in handles) and time.monotonic() < until:
-            time.sleep(0.01)
+        # The last acknowledgments may still be in flight.
+        until(lambda: all(handle.done for handle in handles), "sends are not done")
         print("done", sum(handle.done for handle in handles), flush=True)
         sys.stdin.readline()
 
@@ -42,7 +42,7 @@ def greets() -> None:
     """Listens, never accepts, and prints its port."""
     with Endpoint() as endpoint, endpoint.listen(open=True) as listener:
         print(listener.port, flush=True)
-        time.sleep(60)
+        time.sleep(300)  # until the test ends it
 
 
 def echoes() -> None:
@@ -95,10 +95,10 @@ def forking() -> None:
         with listener.accept(timeout_s=60):
             pid = os.fork()
             if pid == 0:
-                time.sleep(60)
+                time.sleep(300)  # until the test ends it
                 os._exit(0)
             print(pid, flush=True)
-            time.sleep(60)
+            time.sleep(300)  # until the test ends it
 
 
 def sends_and_dies() -> None:
@@ -109,7 +109,7 @@ def sends_and_dies() -> None:
             connection.send(b"first")
             connection.send(b"second")
             print("sent", flush=True)
-            time.sleep(60)
+            time.sleep(300)  # until the test ends it
 
 
 def blocked() -> None:
@@ -117,8 +117,8 @@ def blocked() -> None:
     with Endpoint() as endpoint, endpoint.listen() as listener:
         print(listener.handle.hex(), flush=True)
         with listener.accept(timeout_s=60) as connection:
-            print("blocked", flush=True)
             try:
+                print("blocked", flush=True)
                 connection.recv(1 << 20)
             except KeyboardInterrupt:
                 print("interrupted", flush=True)
@@ -127,8 +127,8 @@ def blocked() -> None:
 def accepting() -> None:
     """Waits for a peer that never comes."""
     with Endpoint() as endpoint, endpoint.listen() as listener:
-        print("blocked", flush=True)
         try:
+            print("blocked", flush=True)
             listener.accept()
         except KeyboardInterrupt:
             print("interrupted", flush=True)

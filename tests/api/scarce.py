@@ -149,7 +149,8 @@ def accepts(spared: int) -> None:
         tell(handle=listener.handle.hex())
         sys.stdin.readline()
         try:
-            with listener.accept(timeout_s=5) as connection:
+            # Without a spared one no peer can be accepted, which is said when the time is over.
+            with listener.accept(timeout_s=PATIENCE_S if spared else 5) as connection:
                 failure = {"received": connection.recv(5, timeout_s=PATIENCE_S).decode()}
         except WeftError as error:
             failure = failure_of(error)

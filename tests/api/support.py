@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from tests.waiting import PATIENCE_S as PATIENCE_S
 from transport import Connection, Endpoint
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60.0
 LOCAL: dict[str, Any] = {"interfaces": "lo", "engines": 1}
 
 

@@ -88,7 +88,7 @@ def test_asyncio__close_wakes_who_waits() -> None:
             ((here, there),) = await connected(endpoint, 1)
             waiting = asyncio.create_task(there.arecv(10))
             accepting = asyncio.create_task(listener.aaccept())
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # so that both wait; to close earlier ends them as well
             listener.close()
             there.close()
             with pytest.raises(OperationCancelledError):
@@ -136,7 +136,7 @@ def test_asyncio__two_loops_at_once_are_refused() -> None:
         async with Endpoint(**LOCAL) as endpoint:
             ((_, there),) = await connected(endpoint, 1)
             waiting = asyncio.create_task(there.arecv(10))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)  # so that the task has begun
 
             def other() -> None:
                 with pytest.raises(RuntimeError, match="two event loops"):

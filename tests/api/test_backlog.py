@@ -1,11 +1,11 @@
 """Tests the backlog: operations beyond the engines' rings are posted in order, up to a bound."""
 
 import gc
-import time
 
 import numpy as np
 import pytest
 
+from tests.waiting import until
 from transport import Endpoint
 from transport.errors import ConnectionClosedError, OperationCancelledError, WouldBlockError
 
@@ -98,8 +98,5 @@ def test_backlog__pieces_are_filled_though_nobody_asks() -> None:
         del handle
         gc.collect()
         there.send(sent, timeout_s=PATIENCE_S)
-        until = time.monotonic() + PATIENCE_S
-        while bytes(np.concatenate(pieces))[: len(sent)] != sent:
-            assert time.monotonic() < until
-            time.sleep(0.001)
+        until(lambda: bytes(np.concatenate(pieces))[: len(sent)] == sent, "pieces are missing")
         assert not any(np.concatenate(pieces)[len(sent) :])

@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.api.support import PATIENCE_S, ROOT, content, pair
+from tests.waiting import until
 from transport import Connection, ControlLoop, Telemetry
 from transport.errors import InvalidArgumentError
 
@@ -56,18 +56,18 @@ def test_step__sees_totals_and_what_changed_since() -> None:
 
 def test_updates__reach_live_flows_and_nothing_is_lost() -> None:
     wanted = iter(range(100_000, 10**9, 1_000))
+    done = threading.Event()
 
     def step(telemetry: Telemetry) -> dict[str, dict[str, int]]:
-        return {"window": {"window_bytes": next(wanted)}}
+        window_bytes = next(wanted)
+        if window_bytes > 120_000:
+            done.set()
+        return {"window": {"window_bytes": window_bytes}}
 
     with pair(window_policy="fixed") as (here, there):
         endpoint = here._owner
-        done = threading.Event()
-        timer = threading.Timer(0.5, done.set)
-        timer.start()
         with ControlLoop(endpoint, step, pace_s=0.002) as loop:
-            assert traffic(here, there, done) > 4
-        timer.join()
+            traffic(here, there, done)
         assert loop.steps > 20
         in_force = here.policies["window"].params["window_bytes"]
         assert in_force == 100_000 + (loop.steps - 1) * 1_000
@@ -95,9 +95,7 @@ def test_step__a_parameter_that_does_not_exist_is_an_error() -> None:
     with pair() as (here, _):
         loop = ControlLoop(here, lambda telemetry: {"window": {"speed": 1}}, pace_s=0.001)
         loop.start()
-        deadline = time.monotonic() + PATIENCE_S
-        while loop.error is None and time.monotonic() < deadline:
-            time.sleep(0.001)
+        until(lambda: loop.error is not None, "the loop goes on")
         with pytest.raises(InvalidArgumentError, match="no parameter 'speed'"):
             loop.stop()
 
@@ -107,10 +105,7 @@ def test_loop__ends_quietly_with_what_it_looks_after() -> None:
         loop = ControlLoop(here, lambda telemetry: None, pace_s=0.001).start()
         traffic(here, there)
         here.close()
-        deadline = time.monotonic() + PATIENCE_S
-        while loop._thread is not None and loop._thread.is_alive():
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        until(lambda: loop._thread is None or not loop._thread.is_alive(), "the loop goes on")
         loop.stop()
         assert loop.error is None
 
@@ -135,17 +130,13 @@ def test_step__that_returns_something_else_is_told_what_to_return(returned: Any)
 
 
 def test_fault_paths__only_those_named_lose() -> None:
-    with pair(fault_loss=0.3, fault_paths="0,2", paths=4) as (here, there):
-        for _ in range(10):
+    with pair(fault_loss=1.0, fault_paths="0,2", paths=4) as (here, there):
+
+        def only_those_are_down() -> bool:
             traffic(here, there)
-        paths = here.counters().paths
-        named, spared = (
-            sum(path.segments_lost for path in some) / sum(path.segments_sent for path in some)
-            for some in (paths[0::2], paths[1::2])
-        )
-        assert named > 0.2
-        # The factor is not smaller, as on a loaded machine late acknowledgments count as losses.
-        assert spared < 0.6 * named
+            return [bool(path.usable) for path in here.counters().paths] == [False, True] * 2
+
+        until(only_those_are_down, lambda: str(here.counters().paths))
 
 
 def test_example__weights_are_learned() -> None:

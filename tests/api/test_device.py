@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ import pytest
 
 from tests.api.fake_gpu import FakeArray, FakeGpu, FakeTensor
 from tests.api.support import LOCAL, PATIENCE_S, ROOT, content, pair
+from tests.waiting import until
 from transport import Connection, native
 from transport.errors import (
     DeviceError,
@@ -282,11 +282,13 @@ def test_device__a_list_of_the_hosts_is_filled_though_nobody_asks(ends: Ends) ->
     first, second = bytearray(3), bytearray(3)
     there.irecv_into([first, second])
     here.send(b"abcdef", timeout_s=PATIENCE_S)
-    until = time.monotonic() + PATIENCE_S
-    while second != b"def" and time.monotonic() < until:
+
+    def filled_after_another_message() -> bool:
         here.send(b"", timeout_s=PATIENCE_S)
         there.recv(0, timeout_s=PATIENCE_S)
-    assert bytes(first + second) == b"abcdef"
+        return bytes(first + second) == b"abcdef"
+
+    until(filled_after_another_message, "the list is not filled")
 
 
 def test_device__a_forked_child_closes_at_once(gpu: FakeGpu, ends: Ends) -> None:
@@ -297,10 +299,7 @@ def test_device__a_forked_child_closes_at_once(gpu: FakeGpu, ends: Ends) -> None
         here.close()
         there.close()
         os._exit(0)
-    until = time.monotonic() + PATIENCE_S
-    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert time.monotonic() < until
+    until(lambda: os.waitpid(child, os.WNOHANG) != (0, 0), "the child hangs")
     here.send(filled(gpu, 100), timeout_s=PATIENCE_S)
     assert handle.wait(PATIENCE_S) == 100
 
@@ -537,13 +536,13 @@ class Array:
     __cuda_array_interface__ = dict(shape=(4,), typestr="|u1", data=(4096, False), version=3)
 
 with Endpoint(interfaces="lo") as a, a.listen() as listener, a.connect(listener.handle) as here:
-    there = listener.accept(timeout_s=10)
+    there = listener.accept(timeout_s=60)
     try:
         here.send(Array())
     except errors.DeviceMissingError as error:
         print(error)
-    here.send(b"host", timeout_s=10)
-    print(there.recv(10, timeout_s=10))
+    here.send(b"host", timeout_s=60)
+    print(there.recv(10, timeout_s=60))
 """
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
+from tests.waiting import until
 from transport import Endpoint, KnobError, WeftError
 from transport.endpoint import _wait_until
 from transport.errors import (
@@ -29,17 +30,15 @@ from transport.timeouts import deadline
 
 
 @pytest.mark.parametrize("role", ["blocked", "accepting"])
-def test_interrupt__reaches_a_blocked_call_within_a_second(role: str) -> None:
+def test_interrupt__reaches_a_blocked_call(role: str) -> None:
     with running(child(role)) as peer, Endpoint(**LOCAL) as endpoint:
         if role == "blocked":
             connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
             assert not connection.closed
         assert line(peer) == "blocked"
-        time.sleep(0.2)
-        begin = time.monotonic()
+        time.sleep(0.2)  # so that it blocks; a signal that comes earlier is caught as well
         peer.send_signal(signal.SIGINT)
         assert line(peer) == "interrupted"
-        assert time.monotonic() - begin < 1.0
         out, err = peer.communicate(timeout=PATIENCE_S)
         assert (out, err, peer.returncode) == ("", "", 0)
 
@@ -50,15 +49,13 @@ def test_death__fails_every_outstanding_request() -> None:
         assert line(peer) == "accepted"
         handles = [connection.irecv_into(bytearray(10)) for _ in range(20)]
         handles += [connection.isend(bytes(1 << 20)) for _ in range(200)]
-        time.sleep(0.1)
+        time.sleep(0.1)  # time in which none of them may be done
         assert not any(handle.done for handle in handles)
-        begin = time.monotonic()
         peer.kill()
+        # The kernel closed the peer's sockets, which proves its death: no PeerSilentError.
         for handle in handles:
             with pytest.raises(PeerDeadError):
                 handle.wait(PATIENCE_S)
-        # The kernel closed the peer's sockets, which proves its death without a timeout.
-        assert time.monotonic() - begin < 5.0
         with pytest.raises(ConnectionLostError):
             connection.check()
 
@@ -80,14 +77,14 @@ def udp_ports(pid: int) -> list[int]:
 
 
 def test_strangers__are_counted_and_change_nothing() -> None:
-    with running(child("listening", WEFT_HANDSHAKE_TIMEOUT_NS="300000000")) as peer:
+    with running(child("listening", WEFT_HANDSHAKE_TIMEOUT_NS="2000000000")) as peer:
         handle, port = line(peer).split()
         assert peer.stdin is not None
         with Endpoint(**LOCAL) as endpoint:
             for noise in (b"GET / HTTP/1.0\r\n\r\n", b"\0" * 4096, content(200, 1), b"W"):
-                with socket.create_connection(("127.0.0.1", int(port)), timeout=5) as stranger:
+                address = ("127.0.0.1", int(port))
+                with socket.create_connection(address, timeout=PATIENCE_S) as stranger:
                     stranger.sendall(noise)
-                    stranger.settimeout(5)
                     # The listener closes or refuses the socket; it does not keep it open.
                     with contextlib.suppress(ConnectionResetError):
                         stranger.recv(4096)
@@ -99,12 +96,15 @@ def test_strangers__are_counted_and_change_nothing() -> None:
                     for data_port in noise_ports:
                         for noise in (b"x", content(100, 2), bytes(1400)):
                             stranger.sendto(noise, ("127.0.0.1", data_port))
-                time.sleep(0.2)
-                peer.stdin.write("\n")
-                peer.stdin.flush()
-                refused, ignored = map(int, line(peer).split())
-                assert refused >= 4
-                assert ignored >= len(noise_ports)
+                stdin = peer.stdin
+
+                def all_counted() -> bool:
+                    stdin.write("\n")
+                    stdin.flush()
+                    refused, ignored = map(int, line(peer).split())
+                    return refused >= 4 and ignored >= len(noise_ports)
+
+                until(all_counted, "strangers are not counted")
 
 
 def test_version__of_another_peer_is_refused_without_a_hang() -> None:
@@ -114,8 +114,7 @@ def test_version__of_another_peer_is_refused_without_a_hang() -> None:
         # As listener, the endpoint answers with its own version and closes the connection.
         with endpoint.listen() as listener:
             address = ("127.0.0.1", listener.port)
-            with socket.create_connection(address, timeout=5) as stranger:
-                stranger.settimeout(5)
+            with socket.create_connection(address, timeout=PATIENCE_S) as stranger:
                 stranger.sendall(other)
                 answer = b""
                 for _ in range(100):
@@ -127,7 +126,7 @@ def test_version__of_another_peer_is_refused_without_a_hang() -> None:
                 assert struct.unpack_from("<H", answer, 4)[0] != 999
         # As dialler: connecting fails with VersionMismatchError.
         with socket.create_server(("127.0.0.1", 0)) as server:
-            server.settimeout(5)
+            server.settimeout(PATIENCE_S)
             _, dial = endpoint._dial("127.0.0.1", server.getsockname()[1], 0)
             accepted, _ = server.accept()
             with accepted:
@@ -135,7 +134,9 @@ def test_version__of_another_peer_is_refused_without_a_hang() -> None:
                 made: list[Any] = []
                 with pytest.raises(VersionMismatchError):
                     _wait_until(
-                        lambda: endpoint._reached("other", dial, made), dial.wait, deadline(5)
+                        lambda: endpoint._reached("other", dial, made),
+                        dial.wait,
+                        deadline(PATIENCE_S),
                     )
 
 
@@ -160,10 +161,12 @@ def test_connect__to_nobody_and_to_somebody_else_is_refused() -> None:
                 accepted.sendall(b"SSH-2.0-other\r\n")
                 with pytest.raises(RefusedError, match="not weft"):
                     _wait_until(
-                        lambda: endpoint._reached("other", dial, []), dial.wait, deadline(5)
+                        lambda: endpoint._reached("other", dial, []),
+                        dial.wait,
+                        deadline(PATIENCE_S),
                     )
     with Endpoint(**LOCAL) as endpoint, pytest.raises(RefusedError, match=str(port)):
-        endpoint.connect("127.0.0.1", port, timeout_s=5)
+        endpoint.connect("127.0.0.1", port, timeout_s=PATIENCE_S)
 
 
 def test_settings__unknown_interface_says_which_and_what_there_is() -> None:
@@ -291,15 +294,21 @@ def test_exhaustion__of_memory_ends_an_attempt_and_nothing_else(spare_mib: str) 
 
 
 def ended(pid: int) -> int:
-    """The exit code of a forked child, which is killed after 5 s."""
-    for _ in range(500):
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.01)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    pytest.fail("the child hangs")
+    """The exit code of a forked child, which is killed if it hangs."""
+    found = (0, 0)
+
+    def has_ended() -> bool:
+        nonlocal found
+        found = os.waitpid(pid, os.WNOHANG)
+        return found[0] != 0
+
+    try:
+        until(has_ended, "the child hangs")
+    finally:
+        if not found[0]:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(found[1])
 
 
 def test_fork__child_is_refused_and_harms_nobody() -> None:

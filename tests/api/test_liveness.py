@@ -4,16 +4,17 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from tests.api import frames
-from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
+from tests.api.support import LOCAL, PATIENCE_S, Log, child, content, line, pair, running
+from tests.stopping import stopped
+from tests.waiting import until
 from transport import Connection, Endpoint
 from transport.errors import (
     ConnectionLostError,
@@ -28,19 +29,6 @@ from transport.errors import (
 SHORT = {"peer_silence_ns": 1_000_000_000}
 
 
-@contextlib.contextmanager
-def stopped(peer: subprocess.Popen[str]) -> Iterator[None]:
-    """Keeps the process stopped by SIGSTOP during the `with`."""
-    peer.send_signal(signal.SIGSTOP)
-    try:
-        until = time.monotonic() + PATIENCE_S
-        while " T " not in Path(f"/proc/{peer.pid}/stat").read_text():
-            assert time.monotonic() < until
-        yield
-    finally:
-        peer.send_signal(signal.SIGCONT)
-
-
 def echoed(connection: Connection, size_bytes: int, seed: int) -> bool:
     """Whether one message comes back unchanged from the `echo` child."""
     data = content(size_bytes, seed)
@@ -53,14 +41,14 @@ def test_stall__a_stopped_peer_is_waited_for() -> None:
         connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
         assert echoed(connection, 100_000, 1)
         data = content(3_000_000, 2)
-        with stopped(peer):
+        with stopped(peer.pid):
             send = connection.isend(data)
             receive = connection.irecv_into(back := bytearray(len(data)))
             # Four times peer_silence_ns, after which a silent network would end the connection.
             time.sleep(4.0)
+            until(lambda: endpoint.counters().peers_stalled == 1, "the peer is not stalled")
             assert not send.done
             connection.check()
-            assert endpoint.counters().peers_stalled == 1
         send.wait(PATIENCE_S)
         receive.wait(PATIENCE_S)
         assert bytes(back) == data
@@ -74,38 +62,37 @@ def test_stall__the_stopped_one_does_not_charge_its_pause_to_the_peer() -> None:
             connection = endpoint.connect(handle, timeout_s=PATIENCE_S)
             assert echoed(connection, 1000, 1)  # then the child waits in its next receive
             for seed in range(2):
-                with stopped(peer):
-                    time.sleep(2.5)
+                with stopped(peer.pid):
+                    time.sleep(2.5)  # longer than either end's peer_silence_ns
                 assert echoed(connection, 2_000_000, seed)
 
 
 def test_stall__the_one_that_was_stopped_reads_every_greeting_that_waits() -> None:
     """A process reads 100 hellos after a stop that is longer than its handshake timeout."""
-    with running(child("greets", WEFT_HANDSHAKE_TIMEOUT_NS="1000000000")) as peer:
+    with running(child("greets", WEFT_HANDSHAKE_TIMEOUT_NS="4000000000")) as peer:
         port = int(line(peer))
         sockets = [
             socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) for _ in range(100)
         ]
         time.sleep(0.3)  # the sockets are accepted, and their handshake timeout runs
-        with stopped(peer):
+        with stopped(peer.pid):
             for index, one in enumerate(sockets):
                 one.sendall(frames.hello(node=1000 + index, session=1000 + index))
-            time.sleep(2.0)
+            time.sleep(5.0)  # longer than the handshake timeout
         for one in sockets:
             assert frames.read_frames(one, 1)
             one.close()
 
 
 def test_stall__ends_within_the_knob_where_one_is_set() -> None:
-    knobs = SHORT | {"peer_stall_ns": 1_000_000_000}
+    knobs = SHORT | {"peer_stall_ns": 3_000_000_000}
     with running(child("silent")) as peer, Endpoint(**LOCAL, **knobs) as endpoint:
         connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
         assert line(peer) == "accepted"
-        with stopped(peer), pytest.raises(PeerStalledError, match="WEFT_PEER_STALL_NS"):
+        with stopped(peer.pid), pytest.raises(PeerStalledError, match="WEFT_PEER_STALL_NS"):
             connection.send(bytes(1 << 20), timeout_s=PATIENCE_S)
         # The stopped process reports its own stop, not a stall of its peer.
-        assert peer.stderr is not None
-        assert "this process did not run" in peer.stderr.readline()
+        Log(peer).take("this process did not run")
 
 
 def test_stall__connecting_to_a_stopped_process_waits_for_it() -> None:
@@ -113,12 +100,12 @@ def test_stall__connecting_to_a_stopped_process_waits_for_it() -> None:
     with running(child("echo")) as peer, Endpoint(**LOCAL, **knobs) as endpoint:
         handle = bytes.fromhex(line(peer))
         made: list[Connection] = []
-        with stopped(peer):
+        with stopped(peer.pid):
             dialling = threading.Thread(
                 target=lambda: made.append(endpoint.connect(handle, timeout_s=PATIENCE_S))
             )
             dialling.start()
-            dialling.join(1.5)
+            dialling.join(1.5)  # time in which it may not end
             assert dialling.is_alive()
         dialling.join(PATIENCE_S)
         assert echoed(made[0], 1000, 1)
@@ -127,10 +114,10 @@ def test_stall__connecting_to_a_stopped_process_waits_for_it() -> None:
 def test_stall__the_one_that_was_stopped_loses_none_of_its_dials() -> None:
     """No dial fails if the dialling process is stopped for longer than the handshake timeout.
 
-    200 handshakes at once take much less than the timeout, also beside busy neighbours.
+    200 handshakes at once take much less than the timeout of 4 s, also beside busy neighbours.
     """
     with (
-        Endpoint(**LOCAL, handshake_timeout_ns=1_000_000_000) as endpoint,
+        Endpoint(**LOCAL, handshake_timeout_ns=4_000_000_000) as endpoint,
         endpoint.listen() as listener,
     ):
 
@@ -147,13 +134,13 @@ def test_stall__the_one_that_was_stopped_loses_none_of_its_dials() -> None:
         accepting = threading.Thread(target=accept)
         accepting.start()
         handle = listener.handle.hex()
-        dialler = child("dials_at_once", handle, WEFT_HANDSHAKE_TIMEOUT_NS="1000000000")
+        dialler = child("dials_at_once", handle, WEFT_HANDSHAKE_TIMEOUT_NS="4000000000")
         with running(dialler) as peer:
             assert line(peer) == "dialling"
-            for _ in range(3):
-                time.sleep(0.05)
-                with stopped(peer):
-                    time.sleep(2.0)
+            for _ in range(2):
+                time.sleep(0.05)  # so that other dials are half done than at the last stop
+                with stopped(peer.pid):
+                    time.sleep(5.0)  # longer than the handshake timeout
             assert line(peer) == "0"
         listener.close()
         accepting.join(PATIENCE_S)
@@ -161,7 +148,7 @@ def test_stall__the_one_that_was_stopped_loses_none_of_its_dials() -> None:
 
 def test_redial__after_a_stall_verdict_meets_the_same_process_again() -> None:
     """A stall verdict removes all state of the peer, so that the peer can connect again."""
-    knobs = SHORT | {"peer_stall_ns": 500_000_000}
+    knobs = SHORT | {"peer_stall_ns": 3_000_000_000}
     with (
         running(child("echoes")) as peer,
         running(child("echoes")) as other,
@@ -171,7 +158,7 @@ def test_redial__after_a_stall_verdict_meets_the_same_process_again() -> None:
         beside = endpoint.connect(healthy, timeout_s=PATIENCE_S)
         first = endpoint.connect(handle, timeout_s=PATIENCE_S)
         assert echoed(first, 1000, 1)
-        with stopped(peer), pytest.raises(ConnectionLostError):
+        with stopped(peer.pid), pytest.raises(ConnectionLostError):
             first.send(bytes(1 << 20), timeout_s=PATIENCE_S)
         for seed in range(3):
             again = endpoint.connect(handle, timeout_s=PATIENCE_S)
@@ -185,19 +172,18 @@ def test_redial__after_a_stall_verdict_meets_the_same_process_again() -> None:
 
 
 def test_death__is_told_although_a_forked_child_lives_on() -> None:
-    with running(child("forking")) as peer, Endpoint(**LOCAL) as endpoint:
+    # With these knobs, only a proof of death ends a connection within the patience of the test.
+    patient = {"peer_silence_ns": 3_600_000_000_000, "peer_dead_ns": 3_600_000_000_000}
+    with running(child("forking")) as peer, Endpoint(**LOCAL, **patient) as endpoint:
         connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
         grandchild = int(line(peer))
         receive = connection.irecv_into(bytearray(10))
         try:
-            begin = time.monotonic()
             peer.kill()
             with pytest.raises(PeerDeadError):
                 receive.wait(PATIENCE_S)
-            # A silent peer is given up after 20 s, but a proven death is reported at once.
-            assert time.monotonic() - begin < 10.0
             with pytest.raises(RefusedError):
-                endpoint.connect("127.0.0.1", connection_port(connection), timeout_s=5)
+                endpoint.connect("127.0.0.1", connection_port(connection), timeout_s=PATIENCE_S)
         finally:
             os.kill(grandchild, signal.SIGKILL)
 
@@ -206,13 +192,16 @@ def connection_port(connection: Connection) -> int:
     return int(connection.peer_address.rsplit(" ", 1)[1])
 
 
-def test_death__what_was_sent_to_the_end_is_received_first() -> None:
-    with running(child("sends_and_dies")) as peer, Endpoint(**LOCAL) as endpoint:
+def test_death__what_was_sent_to_the_end_is_received_first(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    knobs = LOCAL | {"log_level": "info"}
+    with running(child("sends_and_dies")) as peer, Endpoint(**knobs) as endpoint:
         connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
         assert line(peer) == "sent"
         peer.kill()
         peer.wait(PATIENCE_S)
-        time.sleep(1.0)  # enough time for the death to be detected
+        until(lambda: "disconnected from" in capfd.readouterr().err, "the death is not noticed")
         assert connection.recv(100, timeout_s=PATIENCE_S) == b"first"
         assert connection.recv(100, timeout_s=PATIENCE_S) == b"second"
         with pytest.raises(PeerDeadError):
@@ -225,12 +214,9 @@ def test_dials__by_the_hundred_at_once_all_succeed() -> None:
         dials = [left._dial(listener.handle, None, 0) for _ in range(many)]
         made: list[Connection] = []
         accepted: list[Connection] = []
-        until = time.monotonic() + PATIENCE_S
         for name, dial in dials:
             one: list[Connection] = []
-            while not left._reached(name, dial, one):
-                assert time.monotonic() < until
-                time.sleep(0.001)
+            until(partial(left._reached, name, dial, one), "a dial hangs")
             made += one
         while len(accepted) < many:
             accepted.append(listener.accept(timeout_s=PATIENCE_S))
@@ -243,7 +229,7 @@ def test_dials__by_the_hundred_at_once_all_succeed() -> None:
 def test_timeout__of_a_dial_that_is_abandoned_leaves_the_next_one_alone() -> None:
     with running(child("echoes")) as peer, Endpoint(**LOCAL) as endpoint:
         handle = bytes.fromhex(line(peer))
-        with stopped(peer), pytest.raises(TimedOutError):
+        with stopped(peer.pid), pytest.raises(TimedOutError):
             endpoint.connect(handle, timeout_s=0.5)
         assert echoed(endpoint.connect(handle, timeout_s=PATIENCE_S), 1000, 1)
 
@@ -253,7 +239,7 @@ def test_dials__that_are_given_up_leave_room_for_the_next() -> None:
     with running(child("echoes")) as peer, Endpoint(**LOCAL) as endpoint:
         handle = bytes.fromhex(line(peer))
         kept = endpoint.connect(handle, timeout_s=PATIENCE_S)
-        with stopped(peer):
+        with stopped(peer.pid):
             for _ in range(60):
                 with pytest.raises(TimedOutError):
                     endpoint.connect(handle, timeout_s=0.02)
@@ -278,7 +264,7 @@ def test_close__of_an_endpoint_while_others_dial_and_listen_is_told_to_them() ->
         threads = [threading.Thread(target=use, args=[work]) for work in works]
         for thread in threads:
             thread.start()
-        time.sleep(0.05)
+        time.sleep(0.05)  # some dials and listens are under way; the end is told at any moment
         endpoint.close()
         for thread in threads:
             thread.join(PATIENCE_S)
@@ -299,11 +285,9 @@ def test_silence__of_the_network_one_way_is_told_to_both_ends(deaf: str) -> None
         there = listener.accept(timeout_s=PATIENCE_S)
         receives = [one.irecv_into(bytearray(1 << 20)) for one in (here, there)]
         sends = [one.isend(bytes(1 << 20)) for one in (here, there)]
-        begin = time.monotonic()
         for handle in (*receives, *sends):
             with pytest.raises(PeerSilentError):
                 handle.wait(PATIENCE_S)
-        assert time.monotonic() - begin > 0.5
         # The first, failed connection does not block a second one, which fails in the same way.
         again = left.connect(listener.handle, timeout_s=PATIENCE_S)
         with pytest.raises(PeerSilentError):

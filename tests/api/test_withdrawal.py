@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, pair
+from tests.waiting import auntil, until
 from transport import Connection, Endpoint, Handle
 from transport.errors import ConnectionClosedError, TimedOutError, WeftError
 
@@ -34,9 +35,7 @@ def left_late(error: BaseException) -> Callable[[Handle, float | None], int]:
     """A fake of Handle.wait() that is left with `error` just after the message has arrived."""
 
     def wait(self: Handle, timeout_s: float | None = None) -> int:
-        until = time.monotonic() + PATIENCE_S
-        while not self.done and time.monotonic() < until:
-            time.sleep(0.001)
+        until(lambda: self.done, "the message does not arrive")
         raise error
 
     return wait
@@ -121,14 +120,13 @@ def test_receive__of_any_length_is_withdrawn(buffer: Any) -> None:
 def test_arecv__a_message_that_arrives_as_the_time_is_up_is_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def until(_self: Connection, handle: Handle, _seconds: float | None) -> None:
-        while not handle.done:
-            await asyncio.sleep(0.001)
+    async def late(_self: Connection, handle: Handle, _seconds: float | None) -> None:
+        await auntil(lambda: handle.done, "the message does not arrive")
         raise TimedOutError("fake")
 
     with pair() as (here, there):
         here.isend(b"first")
-        monkeypatch.setattr(Connection, "_until", until)
+        monkeypatch.setattr(Connection, "_until", late)
         assert asyncio.run(there.arecv(10, timeout_s=TIMEOUT_S)) == b"first"
         there.check()
 
