@@ -1,15 +1,12 @@
 """Tests many threads on one endpoint, connection or handle; blocking calls release the GIL."""
 
-import os
 import resource
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,47 +180,6 @@ def test_threads__a_blocked_call_holds_no_lock() -> None:
         here.send(b"x", timeout_s=PATIENCE_S)
         waiting.join(PATIENCE_S)
         assert not waiting.is_alive()
-
-
-@contextmanager
-def one_core() -> Iterator[None]:
-    """Pins threads and processes that start in the `with` to one core."""
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(cores)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
-
-
-def spent_ns(name: str) -> int:
-    """Processor time of this process's threads with this name."""
-    total = 0
-    for task in Path("/proc/self/task").iterdir():
-        if (task / "comm").read_text().strip() == name:
-            total += int((task / "schedstat").read_text().split()[0])
-    return total
-
-
-def test_threads__who_asks_an_engine_sleeps_meanwhile() -> None:
-    """The control thread sleeps while it waits for an engine that needs the same CPU core."""
-    if not Path("/proc/self/schedstat").exists():
-        pytest.skip("needs a kernel with CONFIG_SCHED_INFO")
-    count = 50
-    with (
-        one_core(),
-        Endpoint(**LOCAL) as left,
-        Endpoint(**LOCAL) as right,
-        right.listen() as listener,
-    ):
-        before_ns = spent_ns("weft-control")
-        for _ in range(count):
-            here = left.connect(listener.handle, timeout_s=PATIENCE_S)
-            there = listener.accept(timeout_s=PATIENCE_S)
-            here.isend(b"hello")
-            assert there.recv(5, timeout_s=PATIENCE_S) == b"hello"
-        each_ns = (spent_ns("weft-control") - before_ns) / count
-    assert 0 < each_ns < 1_000_000
 
 
 def test_threads__one_closes_the_endpoint_as_another_comes_back_from_the_same_wait() -> None:

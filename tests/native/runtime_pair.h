@@ -15,7 +15,7 @@
 
 namespace weft::test {
 
-inline constexpr std::int64_t kPatienceNs = 20'000'000'000;
+inline constexpr std::int64_t kPatienceNs = 60'000'000'000;
 
 struct RuntimePair {
   std::shared_ptr<message::Runtime> a, b;

@@ -27,7 +27,7 @@ using datapath::Ibv;
 using datapath::QpTraits;
 using datapath::QueuePair;
 
-inline constexpr std::int64_t kPatienceNs = 10'000'000'000;
+inline constexpr std::int64_t kPatienceNs = 60'000'000'000;
 inline constexpr std::size_t kMemoryBytes = 1 << 18;
 inline constexpr int kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND;
 

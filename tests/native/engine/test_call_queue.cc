@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "native/engine/call_queue.h"
+#include "tests/native/asleep.h"
 #include "tests/native/check.h"
 
 using namespace weft::engine;
@@ -70,6 +71,23 @@ TEST(call_queue__a_call_may_post_another) {
   CHECK_EQUAL(runs, 0);
   CHECK(queue.take(kNoAbort));
   CHECK_EQUAL(runs, 1);
+}
+
+TEST(call_queue__a_thread_that_waits_sleeps) {
+  CallQueue queue;
+  std::atomic<std::int32_t> caller{0};
+  const std::function<void()> work = [] {};
+  Call call(work);
+  std::thread waiting([&] {
+    caller = weft::test::this_thread();
+    call.wait();
+  });
+  while (caller == 0) std::this_thread::yield();
+  const bool slept = weft::test::falls_asleep(caller);
+  CHECK(queue.post(&call));
+  CHECK(queue.take(kNoAbort));
+  waiting.join();
+  CHECK(slept);
 }
 
 TEST(call_queue__threads_wait_until_their_calls_have_run_on_the_taking_thread) {

@@ -18,7 +18,7 @@ namespace {
 
 using namespace weft::engine;
 
-constexpr std::int64_t kPatienceNs = 20'000'000'000;
+constexpr std::int64_t kPatienceNs = 60'000'000'000;
 
 // State of a log sink that blocks at each line until `permits` allows the line.
 struct Gate {

@@ -21,7 +21,7 @@ using namespace weft;
 using namespace weft::engine;
 using namespace weft::message;
 
-constexpr std::int64_t kPatienceNs = 20'000'000'000;
+constexpr std::int64_t kPatienceNs = 60'000'000'000;
 
 std::string policies() { return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "policies").string(); }
 
@@ -208,7 +208,7 @@ TEST(policy_board__changes_from_many_threads_while_data_flows) {
       std::string error;
       RecordingStats stats;
       CHECK_EQUAL(pair.runtime->start_recording(file, nullptr, &error), Status::ok);
-      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));  // some decisions are recorded, or none
       CHECK_EQUAL(pair.runtime->stop_recording(&stats, &error), Status::ok);
       CHECK_EQUAL(stats.error, "");
     }

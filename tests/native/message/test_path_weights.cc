@@ -123,7 +123,7 @@ TEST(path_weights__connections_follow_the_file) {
   file.write(of_dialer(pair, R"({"127.0.0.1":{"0":[1.0,0.25,1,1]}})"));
   CHECK(until([&] { return weights_of(*pair.here) == std::make_pair(10'000.0, 2'500.0); }));
   file.write("nonsense");
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // time in which nothing may change
   CHECK(weights_of(*pair.here) == std::make_pair(10'000.0, 2'500.0));
   // Weights of an engine that the connection does not use change nothing.
   file.write(of_dialer(pair, R"({"127.0.0.1":{"7":[0,1,1,1]},"10.0.0.1":{"0":[0,1,1,1]}})"));

@@ -166,7 +166,7 @@ TEST(polling_callers__see_that_the_connection_was_closed) {
   Request* receive = nullptr;
   CHECK_EQUAL(pair.here->post_receive(received.data(), received.size(), 0, &receive), Status::ok);
   std::thread closer([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));  // so that it polls; an earlier close is seen as well
     pair.there->close();
   });
   const std::int64_t until = now_ns() + kPatienceNs;

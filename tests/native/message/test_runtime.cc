@@ -517,7 +517,7 @@ TEST(runtime__a_wait_may_be_as_long_as_there_are_numbers) {
   Request *send = nullptr, *receive = nullptr;
   CHECK_EQUAL(pair.there->post_receive(received.data(), received.size(), 0, &receive), Status::ok);
   std::thread later([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that it waits; an earlier message ends it as well
     CHECK_EQUAL(pair.here->post_send(sent.data(), sent.size(), 0, &send), Status::ok);
   });
   const Status status = pair.there->wait(receive, INT64_MAX);

@@ -101,7 +101,7 @@ TEST(waiting_dials__closing_a_listener_ends_the_wait) {
   Pair pair({});
   const std::shared_ptr<Event> event = pair.listener->event();
   std::thread waiting([&] { event->wait(kPatienceNs); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));  // so that it waits; an earlier close ends it as well
   pair.listener.reset();
   waiting.join();
   event->wait(kPatienceNs);  // returns at once
