@@ -6,15 +6,16 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tests.waiting import PATIENCE_S as PATIENCE_S
+from tests.waiting import until
 from transport import Connection, Endpoint
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,15 +129,16 @@ class Log:
 
     def take(self, words: str) -> str:
         """Waits for a line that contains `words` and returns it; earlier lines are dropped."""
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            *lines, rest = self.text.split("\n")
-            for number, found in enumerate(lines):
-                if words in found:
-                    self.text = "\n".join([*lines[number + 1 :], rest])
-                    return found
-            assert time.monotonic() < end, self.text
-            if select.select([self.descriptor], [], [], 1)[0]:
-                more = os.read(self.descriptor, 65536)
-                assert more, f"the child closed its log: {self.text}"
-                self.text += more.decode()
+        return until(partial(self._look, words), lambda: f"no line has {words!r}: {self.text}")
+
+    def _look(self, words: str) -> str:
+        *lines, rest = self.text.split("\n")
+        for number, found in enumerate(lines):
+            if words in found:
+                self.text = "\n".join([*lines[number + 1 :], rest])
+                return found
+        if select.select([self.descriptor], [], [], 1)[0]:
+            more = os.read(self.descriptor, 65536)
+            assert more, f"the child closed its log: {self.text}"
+            self.text += more.decode()
+        return ""

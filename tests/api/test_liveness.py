@@ -44,8 +44,7 @@ def test_stall__a_stopped_peer_is_waited_for() -> None:
         with stopped(peer.pid):
             send = connection.isend(data)
             receive = connection.irecv_into(back := bytearray(len(data)))
-            # Four times peer_silence_ns, after which a silent network would end the connection.
-            time.sleep(4.0)
+            time.sleep(4.0)  # four times the silence that would end a connection
             until(lambda: endpoint.counters().peers_stalled == 1, "the peer is not stalled")
             assert not send.done
             connection.check()

@@ -6,7 +6,6 @@ import gc
 import os
 import random
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,15 +156,26 @@ def test_handle__a_kept_one_keeps_no_engine() -> None:
         pending.wait()
 
 
+def wait_for_wakes(thread: threading.Thread, count: int) -> None:
+    """Waits until a thread has slept and woken so many times more."""
+
+    def slept() -> int:
+        status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+        return int(status.split("\nvoluntary_ctxt_switches:")[1].split()[0])
+
+    last = slept() + count
+    until(lambda: slept() >= last, "the thread does not wake")
+
+
 def test_wait__idle_waits_do_not_poll_again() -> None:
     with Endpoint(**LOCAL) as endpoint, endpoint.listen() as listener:
         here = endpoint.connect(listener.handle, timeout_s=PATIENCE_S)
         there = listener.accept(timeout_s=PATIENCE_S)
         thread = threading.Thread(target=there.recv, args=[8])
         thread.start()
-        time.sleep(0.3)
+        wait_for_wakes(thread, 5)
         loops = endpoint.counters().loops
-        time.sleep(1)
+        wait_for_wakes(thread, 20)  # to look for signals
         assert endpoint.counters().loops - loops < 200  # twenty polls made thousands
         here.send(b"end", timeout_s=PATIENCE_S)
         thread.join(PATIENCE_S)
