@@ -118,7 +118,7 @@ def test_sick__a_device_goes_and_comes_back(what: str) -> None:
             wire.replug(0)
         sender.stdin.write("go on\n")
         sender.stdin.flush()
-        time.sleep(2)
+        time.sleep(2)  # how long the sender has no interface
         if what == "down":
             ip(wire, "link", "set", DEVICE, "up")
         elif what == "address":
@@ -134,7 +134,7 @@ def test_sick__paths_fall_ill_one_after_the_other() -> None:
         sender.stdin.flush()
         for index in range(4):
             wire.change(index, loss=1.0)
-            time.sleep(0.7)
+            time.sleep(0.7)  # how long the path loses everything
             wire.change(index, loss=0.0)
 
 

@@ -21,7 +21,7 @@ SERVER = f"""
 from transport import Endpoint
 with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", flush=True)
-    with listener.accept(timeout_s=30) as connection:
+    with listener.accept(timeout_s=60) as connection:
         while True:
             for number in range({MESSAGES}):
                 data = connection.recv({MESSAGE_BYTES})
@@ -33,15 +33,15 @@ with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
 CLIENT = f"""
 import sys
 from transport import Endpoint
-with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7000, timeout_s=30) as connection:
+with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7000, timeout_s=60) as connection:
     for line in sys.stdin:
         handles = [
             connection.isend(bytes([n]) * {MESSAGE_BYTES}) for n in range({MESSAGES})
         ]
-        handles[{MESSAGES} // 4].wait(timeout_s=50)
+        handles[{MESSAGES} // 4].wait(timeout_s=60)
         print("under way", flush=True)
         for handle in handles:
-            handle.wait(timeout_s=50)
+            handle.wait(timeout_s=60)
         assert connection.recv({MESSAGE_BYTES}) == b"x" * {MESSAGE_BYTES}
         print("done", flush=True)
     connection.send(b"e")
@@ -94,7 +94,7 @@ class Transfers:
     def close(self) -> None:
         for one in (self.client, self.server):
             one.kill()
-            one.communicate(timeout=10)
+            one.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def await_long(lab: Lab, transfers: Transfers) -> int:
     until = time.monotonic() + 120
     sent, mean = payload_of(lab, transfers)
     while mean < 4_000 and time.monotonic() < until:
-        time.sleep(2)
+        time.sleep(2)  # the ends look for a longer datagram after some seconds
         sent, mean = payload_of(lab, transfers)
     assert mean > 4_000
     return sent

@@ -20,7 +20,7 @@ SERVER = f"""
 from transport import Endpoint
 with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", flush=True)
-    with listener.accept(timeout_s=30) as connection:
+    with listener.accept(timeout_s=60) as connection:
         for number in range({MESSAGES}):
             assert connection.recv({MESSAGE_BYTES}) == bytes([number]) * {MESSAGE_BYTES}
         connection.send(b"all there")
@@ -28,9 +28,9 @@ with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
 CLIENT = f"""
 import sys
 from transport import Endpoint
-with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7000, timeout_s=30) as connection:
+with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7000, timeout_s=60) as connection:
     for number in range({MESSAGES}):
-        connection.send(bytes([number]) * {MESSAGE_BYTES}, timeout_s=30)
+        connection.send(bytes([number]) * {MESSAGE_BYTES}, timeout_s=60)
     assert connection.recv(100) == b"all there"
 """
 
@@ -72,21 +72,21 @@ def move(lab: Lab, **settings: str) -> str:
         assert server.stdout.readline() == "ready\n"
         client = lab.run(
             "host0", [sys.executable, "-c", CLIENT, lab.address("host1")],
-            stderr=pipe, text=True, timeout=60, cwd=ROOT, env=clean,
+            stderr=pipe, text=True, timeout=120, cwd=ROOT, env=clean,
         )  # fmt: skip
         assert client.returncode == 0, client.stderr
-        _, log = server.communicate(timeout=30)
+        _, log = server.communicate(timeout=60)
         assert server.returncode == 0, log
         return str(client.stderr + log)
     finally:
         server.kill()
-        server.communicate(timeout=10)
+        server.communicate(timeout=60)
 
 
-def by_spine(lab: Lab, **settings: str) -> list[float]:
+def by_spine(lab: Lab, **settings: str) -> list[int]:
+    """The bytes that each spine carried from host0 to host1."""
     growth = grown(lab, lambda: move(lab, **settings))
-    carried = [growth[f"leaf0>spine{i}"].bytes for i in range(4)]
-    return [one / sum(carried) for one in carried]
+    return [growth[f"leaf0>spine{i}"].bytes for i in range(4)]
 
 
 @pytest.mark.parametrize("engines", [1, 2])
@@ -97,8 +97,10 @@ def test_apply__the_paths_take_the_planned_spines(
     avoided = [word for spine in (0, 2, 3) for word in ("--avoid", f"leaf0-spine{spine}")]
     assigned(routes, plan, *avoided, "--engines", "2")
     settings = {"WEFT_PLAN": str(plan), "WEFT_PORT_BASE": str(BASE), "WEFT_ENGINES": str(engines)}
-    shares = by_spine(lab, **settings)
-    assert shares[1] > 0.98, shares  # the control connection's TCP ports are not planned
+    carried = by_spine(lab, **settings)
+    assert carried[1] > MESSAGES * MESSAGE_BYTES, carried
+    # The control connection's TCP ports are not planned.
+    assert sum(carried) - carried[1] < MESSAGE_BYTES // 8, carried
 
 
 def test_apply__an_even_plan_uses_every_spine(lab: Lab, routes: Path, tmp_path: Path) -> None:
@@ -106,8 +108,8 @@ def test_apply__an_even_plan_uses_every_spine(lab: Lab, routes: Path, tmp_path: 
     assigned(routes, plan)
     # In turn over the paths: other policies avoid paths that are slow on a busy machine.
     settings = {"WEFT_PLAN": str(plan), "WEFT_PORT_BASE": str(BASE)}
-    shares = by_spine(lab, **settings, WEFT_PATH_POLICY="round_robin")
-    assert min(shares) > 0.05, shares
+    carried = by_spine(lab, **settings, WEFT_PATH_POLICY="round_robin")
+    assert min(carried) > MESSAGE_BYTES // 8, carried
     spines = {
         pair["from"]: [plan_links(plan)[path[1]] for path in pair["links"]]
         for pair in json.loads(plan.read_text())["jobs"]["job"]

@@ -135,8 +135,8 @@ def test_planfile__a_second_planner_gets_one_line_then_its_turn(tmp_path: Path) 
         assert f"another planner (process {held.pid} on " in run.stderr
         assert not plan.exists()
     finally:
-        held.communicate("\n", timeout=30)
-    assert weft(*words, "--wait", "5").returncode == 0
+        held.communicate("\n", timeout=60)
+    assert weft(*words, "--wait", "60").returncode == 0
     assert set(planfile.read(plan).jobs) == {"job"}
 
 

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +14,7 @@ import pytest
 from tests.lab.support import ROOT, reason_to_skip, unique, weft
 from tests.live.support import page, peer
 from tests.plan.support import clos
+from tests.waiting import until
 from transport.cli.plan_watch import Lasting
 from transport.lab import Lab, LabModel
 from transport.plan import planfile, watch
@@ -23,8 +22,6 @@ from transport.plan.assign import assign
 from transport.plan.shares import LEAST, Change, Judge, Seen
 from transport.plan.watch import Moved
 from transport.telemetry import PagesRead
-
-HANG_S = 10.0  # far longer than a change of shares takes
 
 
 class Paths:
@@ -56,7 +53,7 @@ def test_judge__a_dead_path_carries_nothing_until_it_is_usable_again() -> None:
     paths.usable[2] = True
     (change,) = judge.step(paths.step())
     assert (change.state, change.was) == ("well", "dead")
-    assert 0 < shares(judge)[2] < 0.25
+    assert shares(judge) == [0.323, 0.323, 0.03, 0.323]
     for _ in range(10):
         assert judge.step(paths.step()) == []
     assert shares(judge) == [0.25] * 4
@@ -126,33 +123,24 @@ with Endpoint(path_policy="weighted") as endpoint:
     if name == "server":
         with endpoint.listen(port=7000, open=True) as listener:
             print("ready", flush=True)
-            with listener.accept(timeout_s=30) as connection:
+            with listener.accept(timeout_s=60) as connection:
                 while connection.recv(1 << 20):
                     pass
     else:
         follower = Follower(weights, on_error=print) if weights != "-" else lambda _: None
         seen = set()
-        with endpoint.connect(far, 7000, timeout_s=30) as connection:
+        with endpoint.connect(far, 7000, timeout_s=60) as connection:
             with ControlLoop(endpoint, follower, pace_s=0.05):
                 print("ready", flush=True)
                 stop = threading.Event()
                 threading.Thread(target=lambda: (sys.stdin.readline(), stop.set())).start()
                 while not stop.is_set():
-                    connection.send(bytes(1 << 18), timeout_s=30)
+                    connection.send(bytes(1 << 18), timeout_s=60)
                     seen.add(tuple(connection.policies["path"].params["weight"][:8]))
-                    time.sleep(0.001)
-                connection.send(b"", timeout_s=30)
+                    time.sleep(0.001)  # weights change every 50 ms: no need to send faster
+                connection.send(b"", timeout_s=60)
                 print(len(seen), flush=True)
 """
-
-
-def until(true: Callable[[], bool]) -> float:
-    """Waits until true() holds; returns the seconds, fails after HANG_S."""
-    begin_s = time.monotonic()
-    while not true():
-        assert time.monotonic() < begin_s + HANG_S, "nothing has changed"
-        time.sleep(0.01)
-    return time.monotonic() - begin_s
 
 
 @pytest.mark.namespaces
@@ -215,18 +203,18 @@ def watch_a_cut(lab: Lab, folder: Path, by_itself: bool) -> None:
         until(lambda: [path for path, one in enumerate(row()) if one == 0.0] == cut)
         lab.heal("leaf0-spine1")
         until(lambda: min(row()) == 1.0)
-        output, _ = client.communicate("\n", timeout=30)
+        output, _ = client.communicate("\n", timeout=60)
         assert client.returncode == 0
         assert int(output) >= 2
         watcher.send_signal(signal.SIGINT)
-        said, _ = watcher.communicate(timeout=30)
+        said, _ = watcher.communicate(timeout=60)
         assert watcher.returncode == 0
         assert "over leaf0>spine1 spine1>leaf1 is dead (was well): now carries 0.0%" in said
         assert said.endswith("ended; the weights stay as they are\n")
     finally:
         for one in started:
             one.kill()
-            one.communicate(timeout=10)
+            one.communicate(timeout=60)
 
 
 def test_watch__containers_and_endpoints_of_one_process_have_weights_of_their_own(
