@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,7 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.diagnose.support import traced
+from tests.stopping import stopped
 from tests.trace.writer import message, rank_of
+from tests.waiting import until
 from transport.cli import weft
 from transport.diagnose import report
 from transport.diagnose.diagnosis import Settings, judged
@@ -255,17 +256,21 @@ me = int(os.environ["RANK"])
 with Endpoint(interfaces="lo") as endpoint, endpoint.listen() as listener:
     print(listener.handle.hex(), flush=True)
     after = endpoint.connect(bytes.fromhex(sys.stdin.readline().strip()))
-    before = listener.accept(timeout_s=30)
+    before = listener.accept(timeout_s=60)
     part, into = b"x" * 50_000, bytearray(50_000)
     for number in range(100_000):
         receive = before.irecv_into(into)
         send = after.isend(part)
-        receive.wait(30)
-        send.wait(30)
-        time.sleep(0.002)
+        receive.wait(60)
+        send.wait(60)
+        time.sleep(0.002)  # rounds are long enough to be told apart
         if number == 200:
             print("running", flush=True)
 """
+
+
+def found_by(done: Result) -> Result | None:
+    return done if "is stopped (state T)" in done.output else None
 
 
 def test_diagnose__says_that_a_process_is_stopped(tmp_path: Path) -> None:
@@ -287,18 +292,15 @@ def test_diagnose__says_that_a_process_is_stopped(tmp_path: Path) -> None:
         for one in ranks:
             assert one.stdout is not None
             assert one.stdout.readline() == "running\n"
-        os.kill(ranks[1].pid, signal.SIGSTOP)
-        for _ in range(60):  # until the pause exceeds all earlier pauses of this job
-            done = run("diagnose", tmp_path)
-            if done.exit_code == 1:
-                break
-            signal.sigtimedwait([], 0.5)
+        with stopped(ranks[1].pid):
+            # It is found when the pause exceeds all earlier pauses of this job.
+            done = until(lambda: found_by(run("diagnose", tmp_path)), "nothing is found")
         assert f"(pid {ranks[1].pid}) is stopped (state T)" in done.output
         assert done.output.startswith("non_communication_hang: rank 1, confidence 99%")
     finally:
         for one in ranks:
             one.kill()
-            one.communicate(timeout=10)
+            one.communicate(timeout=60)
 
 
 SCENARIO = """

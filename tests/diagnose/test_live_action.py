@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S, until
 from transport.diagnose import Finding, Place
 from transport.diagnose.live.action import Action
 from transport.diagnose.live.collector import Event, Incident
-
-PATIENCE_S = 30.0
 
 
 def event(what: str = "finding", number: int = 1) -> Event:
@@ -25,11 +23,13 @@ def event(what: str = "finding", number: int = 1) -> Event:
 
 
 def until_done(action: Action) -> list[str]:
-    lines, end_s = [], time.monotonic() + PATIENCE_S
-    while action._running:
-        lines += action.poll()
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
+    lines: list[str] = []
+
+    def is_done() -> bool:
+        lines.extend(action.poll())
+        return not action._running
+
+    until(is_done, "the command goes on")
     return lines
 
 
@@ -63,16 +63,11 @@ def test_action__runs_once_with_the_finding(tmp_path: Path) -> None:
 
 def test_action__a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     action = Action(f"sleep 600 & echo $! > {tmp_path}/child; wait", act=True, timeout_s=0.5)
-    began_s = time.monotonic()
     assert len(action.tell(event())) == 1
-    assert time.monotonic() - began_s < PATIENCE_S
     (line,) = until_done(action)
     assert line == ("incident 1: the command was killed, because it ran longer than 0.5 s")
     child = int((tmp_path / "child").read_text())
-    end_s = time.monotonic() + PATIENCE_S
-    while _runs(child):
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
+    until(lambda: not _runs(child), "the command's child goes on")
 
 
 def _runs(pid: int) -> bool:
@@ -92,10 +87,7 @@ def test_action__a_command_that_fails_is_named() -> None:
 def test_action__its_end_kills_what_still_runs(tmp_path: Path) -> None:
     action = Action(f"echo $$ > {tmp_path}/pid; exec sleep 600", act=True, timeout_s=600)
     action.tell(event())
-    end_s = time.monotonic() + PATIENCE_S
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
+    until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
     looks = []
 
     def hurries() -> bool:

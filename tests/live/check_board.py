@@ -81,7 +81,7 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
 def answer(url: str, query: str) -> list[dict[str, Any]]:
     """The series that a query returns now."""
     data = urllib.parse.urlencode({"query": query}).encode()
-    with urllib.request.urlopen(f"{url}/api/v1/query", data, timeout=10) as reply:
+    with urllib.request.urlopen(f"{url}/api/v1/query", data, timeout=PATIENCE_S) as reply:
         document = json.load(reply)
     found: list[dict[str, Any]] = document["data"]["result"]
     return found
@@ -98,7 +98,7 @@ def unanswered(url: str) -> list[str]:
     end = time.monotonic() + PATIENCE_S
     left = asked
     while left and time.monotonic() < end:
-        time.sleep(0.5)
+        time.sleep(0.5)  # Prometheus reads new values so often
         try:
             left = [
                 text

@@ -16,7 +16,7 @@ def main(address: str, size_bytes: int = 100_000) -> None:
         while not select.select([sys.stdin], [], [], 0)[0]:
             connection.send(message)
             assert connection.recv(size_bytes) == message
-            time.sleep(0.001)
+            time.sleep(0.001)  # other processes of the test want a turn
 
 
 if __name__ == "__main__":

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -113,15 +112,6 @@ def exchanging(
         with running(partner):
             assert line(partner) == "connected"
             yield echo, partner
-
-
-def until(holds: Callable[[], Any]) -> Any:
-    """Waits until a call returns something true, and returns it."""
-    end = time.monotonic() + PATIENCE_S
-    while not (found := holds()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found
 
 
 def weft_command(*arguments: str) -> list[str]:

@@ -8,7 +8,6 @@ import re
 import signal
 import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,8 +17,10 @@ from typing import Any
 import pytest
 
 from tests.api.support import PATIENCE_S, ROOT
-from tests.live.support import exchanging, until, weft, weft_command
-from transport.diagnose.live.share import file_of, tag_of
+from tests.live.support import exchanging, weft, weft_command
+from tests.stopping import stopped
+from tests.waiting import until
+from transport.diagnose.live.share import file_of, parse, tag_of
 
 
 @contextmanager
@@ -60,6 +61,37 @@ def ended(process: subprocess.Popen[str], where: Path) -> tuple[int, str]:
     return process.returncode, (where / "stderr").read_text()
 
 
+def until_both_ran(share: Path) -> None:
+    """Waits until four summaries of this host have told of both processes."""
+    told: set[int] = set()
+
+    def looks() -> bool:
+        for file in share.glob("weft-host-*.summary"):
+            summary = parse(file.read_bytes())
+            if len(summary.processes) == 2:
+                told.add(summary.sequence)
+        return len(told) >= 4
+
+    until(looks, "no summary tells of both processes")
+
+
+def collect(share: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """Judges the summaries in a share for five intervals."""
+    command = weft_command("diagnose", "--live", "--share", str(share), "--collect",
+                           "--interval", "0.3", "--count", "5", *more)  # fmt: skip
+    clean = {k: v for k, v in os.environ.items() if k != "WEFT_TRACE"}
+    return subprocess.run(command, env=clean, cwd=ROOT, capture_output=True, text=True,
+                          timeout=PATIENCE_S, check=False)  # fmt: skip
+
+
+def found_by(
+    done: subprocess.CompletedProcess[str],
+) -> subprocess.CompletedProcess[str] | None:
+    """The run if it found the stopped rank; None if that was not in the summaries yet."""
+    assert done.returncode in (0, 1), done.stderr
+    return done if ": non_communication_hang: rank 3, " in done.stdout else None
+
+
 def test_live__a_healthy_job_has_no_findings(tmp_path: Path) -> None:
     traces = str(tmp_path / "traces")
     with exchanging(tmp_path, WEFT_TRACE=traces):
@@ -76,15 +108,11 @@ def test_live__a_healthy_job_has_no_findings(tmp_path: Path) -> None:
 def test_live__a_stopped_process_is_told_to_be_stopped(tmp_path: Path) -> None:
     with (
         exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")) as (_, partner),
-        diagnosing(tmp_path) as process,
+        diagnosing(tmp_path, "--share", str(tmp_path / "share"), "--collect") as process,
     ):
-        until(lambda: list((tmp_path / "traces").glob("*.trace")))
-        time.sleep(1.0)  # until diagnosis has seen both processes run
-        partner.send_signal(signal.SIGSTOP)
-        try:
+        until_both_ran(tmp_path / "share")
+        with stopped(partner.pid):
             (found, *_) = until(lambda: verdicts(tmp_path, "finding"))
-        finally:
-            partner.send_signal(signal.SIGCONT)
         assert found["class"] == "non_communication_hang"
         assert found["place"]["name"] == "rank 3"
         # On a busy host its peers may find it silent before its host has seen it stopped twice.
@@ -102,8 +130,7 @@ def test_live__a_killed_process_has_crashed(tmp_path: Path) -> None:
             "--on-finding", f"cat >> {tmp_path}/ran.json",
         ) as process,
     ):  # fmt: skip
-        until(lambda: list((tmp_path / "share").glob("weft-host-*.summary")))
-        time.sleep(1.0)
+        until_both_ran(tmp_path / "share")
         partner.kill()
         (found, *_) = until(lambda: verdicts(tmp_path, "finding"))
         assert (found["class"], found["place"]["name"]) == ("crash", "rank 3")
@@ -127,20 +154,11 @@ def test_live__hosts_meet_through_a_share(tmp_path: Path) -> None:
         exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")) as (_, partner),
         diagnosing(tmp_path, "--share", str(share)) as agent,
     ):
-        until(lambda: list(share.glob("weft-host-*.summary")))
+        until_both_ran(share)
         (share / "weft-host-bad.summary").write_bytes(b"PK\3\4 truncated")
-        time.sleep(1.0)
-        partner.send_signal(signal.SIGSTOP)
-        time.sleep(1.5)
-        done = subprocess.run(
-            weft_command("diagnose", "--live", "--share", str(share), "--collect",
-                         "--interval", "0.3", "--count", "5", "--on-finding", "exit 1"),
-            env={k: v for k, v in os.environ.items() if k != "WEFT_TRACE"},
-            cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        )  # fmt: skip
-        partner.send_signal(signal.SIGCONT)
+        with stopped(partner.pid):
+            done = until(lambda: found_by(collect(share, "--on-finding", "exit 1")))
         assert ended(agent, tmp_path)[0] == 0
-    assert done.returncode == 1, done.stderr
     assert ": non_communication_hang: rank 3, confidence 99%\n" in done.stdout
     assert done.stderr.count("weft-host-bad.summary is left out: damaged or incomplete") == 1
     assert ": exit 1 (dry run: --act runs it)" in done.stderr
@@ -184,42 +202,30 @@ def test_live__a_share_that_cannot_be_written_is_one_line(tmp_path: Path) -> Non
 
 def test_live__a_second_collector_says_so_and_runs_nothing(tmp_path: Path) -> None:
     share = tmp_path / "share"
-    command = weft_command("diagnose", "--live", "--share", str(share), "--collect",
-                           "--interval", "0.2", "--count", "5", "--act",
-                           "--on-finding", f"touch {tmp_path}/ran")  # fmt: skip
-    clean = {k: v for k, v in os.environ.items() if k != "WEFT_TRACE"}
     with (
         exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")) as (_, partner),
         diagnosing(tmp_path, "--share", str(share), "--collect") as first,
     ):
-        until(lambda: list(share.glob("weft-host-*.summary")))
-        time.sleep(1.0)
-        partner.send_signal(signal.SIGSTOP)
-        try:
+        until_both_ran(share)
+        with stopped(partner.pid):
             until(lambda: verdicts(tmp_path, "finding"))
-            done = subprocess.run(command, env=clean, cwd=ROOT, capture_output=True, text=True,
-                                  timeout=PATIENCE_S, check=False)  # fmt: skip
-        finally:
-            partner.send_signal(signal.SIGCONT)
+            command = ("--act", "--on-finding", f"touch {tmp_path}/ran")
+            done = until(lambda: found_by(collect(share, *command)))
         assert ended(first, tmp_path)[0] == 1
     assert done.stderr.count("another collector judges this share (process ") == 1
     assert not (tmp_path / "ran").exists()
-    assert done.returncode == 1
 
 
 def test_live__ctrl_c_ends_it_and_its_command(tmp_path: Path) -> None:
+    share = str(tmp_path / "share")
     with (
         exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")) as (_, partner),
-        diagnosing(tmp_path, "--act", "--on-finding", f"echo > {tmp_path}/ran; sleep 600")
-        as process,
+        diagnosing(tmp_path, "--share", share, "--collect", "--act",
+                   "--on-finding", f"echo > {tmp_path}/ran; sleep 600") as process,
     ):  # fmt: skip
-        until(lambda: list((tmp_path / "traces").glob("*.trace")))
-        time.sleep(1.0)
-        partner.send_signal(signal.SIGSTOP)
-        try:
+        until_both_ran(tmp_path / "share")
+        with stopped(partner.pid):
             until((tmp_path / "ran").exists)
-        finally:
-            partner.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE_S)
         err = (tmp_path / "stderr").read_text()

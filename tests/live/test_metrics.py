@@ -16,7 +16,8 @@ import pytest
 from tests.api.support import PATIENCE_S, ROOT, line, running
 from tests.live import board
 from tests.live.check_board import serving
-from tests.live.support import exchanging, until, weft, weft_command
+from tests.live.support import exchanging, weft, weft_command
+from tests.waiting import until
 from transport.live import names
 
 prometheus_client = pytest.importorskip("prometheus_client")
