@@ -28,7 +28,6 @@ INTERVAL_S = 0.01
 IN_FLIGHT = 16  # messages; short and few, because the bench sees only whole messages arrive
 BACK = 0.9  # a flow has recovered when its rate is this share of its rate before the cut
 SILENCE_NS = 3_000_000_000  # WEFT_PEER_DEAD_NS of the run in which all paths are cut for good
-LOOK_S = 0.2  # time before a cut in which the busiest link is determined
 ONE, ALL, FOR_GOOD = CUTS = ("one path", "all for 1 s", "all for good")
 ALL_S = 1.0
 SHORTEST_S = 3.0  # shortest run: one second before the cut, and time to recover
@@ -64,7 +63,6 @@ class Hand:
 
     def act(self, times: Times) -> None:
         self.window_ns = times.window_ns
-        self._until(self.cut_s - LOOK_S)
         before = self.lab.counters()
         self._until(self.cut_s)
         after = self.lab.counters()
