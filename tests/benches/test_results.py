@@ -216,7 +216,7 @@ def test_placement__a_study_runs_inside_a_namespace(tmp_path: Path) -> None:
             assert os.readlink(namespace) != os.readlink("/proc/self/ns/net")
             place = Placement("inside", enter=EnterNamespace(namespace))
             with program(["readlink", "/proc/self/ns/net"], place) as asked:
-                assert asked.communicate(timeout=10)[0].strip() == os.readlink(namespace)
+                assert asked.communicate(timeout=60)[0].strip() == os.readlink(namespace)
             path = tmp_path / "places.json"
             path.write_text(json.dumps([{"namespace": namespace}] * 2))
             done = call("cpu", "--tiny", "--place", path, "--json", "-")
