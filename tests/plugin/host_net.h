@@ -55,8 +55,8 @@ inline void log(int level, unsigned long, const char*, int, const char* format, 
 using Clock = std::chrono::steady_clock;
 // Time limits of calls: a call that blocks would stop all connections of NCCL's proxy thread, and could not be aborted.
 // The limits only detect a hang; a busy machine stays far below them.
-inline constexpr auto kPollBound = std::chrono::seconds(2);
-inline constexpr auto kSetupBound = std::chrono::seconds(10);
+inline constexpr auto kPollBound = std::chrono::seconds(30);
+inline constexpr auto kSetupBound = std::chrono::seconds(30);
 // Whether calls have time limits. False in a process that will be stopped, because the stop counts as time of a call.
 inline std::atomic<bool> bounded{true};
 

