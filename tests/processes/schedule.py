@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab.support import ROOT, unique
+from tests.processes.node import DESCRIPTORS_MORE
+from tests.waiting import PATIENCE_S, until
 from transport.lab import Lab, LabModel
 
 HOSTS, PATHS = 4, 4
@@ -26,9 +28,6 @@ ACTIONS = (
     *("stop", "go", "kill", "kill", "fork", "fork", "cut", "cut", "heal", "rest"),
     *("dial", "dial", "close", "abort", "burst", "swap", "swap", "churn"),
 )
-PATIENCE_S = 60.0
-# A process's death must be reported within this time, even if a forked child holds its sockets.
-DEATH_S = 30.0
 # Length of a pause; with KNOBS, control sockets on a cut path are closed in this time.
 REST_S = 6.0
 KNOBS = {
@@ -43,8 +42,6 @@ KNOBS = {
 TREE = os.environ.get("SCHEDULES_TREE", str(ROOT))
 # The errors allowed for a connection whose remote process was killed.
 DEATHS = {"peer_dead", "connection_closed", "refused", "timed_out"}
-# How many more descriptors than at the start are allowed, for sockets of paths and sessions.
-DESCRIPTORS_MORE = 40
 
 
 class ViolationError(AssertionError):
@@ -99,12 +96,14 @@ class Process:
             self.child.send_signal(number)
 
 
-def wait(what: Callable[[], bool], name: str, limit_s: float = PATIENCE_S) -> None:
-    until = time.monotonic() + limit_s
-    while not what():
-        if time.monotonic() > until:
-            raise ViolationError(f"waited {limit_s:.0f} s in vain for {name}")
-        time.sleep(0.01)
+def wait(what: Callable[[], bool], name: str) -> None:
+    """Waits for an event; a violation of the schedule's rules passes through."""
+    try:
+        until(what, name)
+    except ViolationError:
+        raise
+    except AssertionError as error:
+        raise ViolationError(str(error)) from None
 
 
 @dataclass
@@ -155,7 +154,7 @@ class Schedule:
                 self.dial(process)
             for _ in range(self.chance.randint(5, 12)):
                 self.act(self.chance.choice(ACTIONS))
-                time.sleep(self.chance.random() * 0.5)
+                time.sleep(self.chance.random() * 0.5)  # the schedule's own times
             self.make_peace()
             self.reckon()
         except ViolationError as violation:
@@ -191,7 +190,7 @@ class Schedule:
             case "cut" | "heal":
                 self.change(action)
             case "rest":
-                time.sleep(REST_S if self.cut else 0)
+                time.sleep(REST_S if self.cut else 0)  # sockets on a cut path are closed meanwhile
             case "dial":
                 self.dial(process)
             case "burst":
@@ -247,8 +246,7 @@ class Schedule:
         bursts = [one for one in self.dialled if one.burst]
         healthy = [one for one in self.dialled if not (one.mortal or one.closed or one.burst)]
         for process in self.living():
-            process.order(do="report")
-        time.sleep(0.1)
+            self.await_report(process)
         before = {one.number: one.rounds() for one in healthy}
 
         for one in healthy:
@@ -267,6 +265,11 @@ class Schedule:
             process.order(do="end")
         for process in self.living():
             self.bid_farewell(process)
+
+    def await_report(self, process: Process) -> None:
+        count = len(process.of("report"))
+        process.order(do="report")
+        wait(lambda: len(process.of("report")) > count, "a report")
 
     def await_progress(self, one: Dialled, before: int) -> None:
         def goes_on() -> bool:
@@ -303,7 +306,7 @@ class Schedule:
             )
 
     def await_failure(self, one: Dialled) -> dict[str, Any]:
-        wait(lambda: one.failure() is not None, f"the end of connection {one.number}", DEATH_S)
+        wait(lambda: one.failure() is not None, f"the end of connection {one.number}")
         failure = one.failure()
         assert failure is not None
         return failure
@@ -320,7 +323,7 @@ class Schedule:
             )
         if wrong := process.of("wrong"):
             raise ViolationError(f"messages arrived with wrong bytes: {wrong}")
-        wait(lambda: bool(process.of("ended")), "the last event of a process", 10)
+        wait(lambda: bool(process.of("ended")), "the last event of a process")
         grown = process.of("ended")[0]["descriptors"] - process.of("ready")[0]["descriptors"]
         if grown > DESCRIPTORS_MORE:
             raise ViolationError(f"a process has {grown} more descriptors open than at its start")
