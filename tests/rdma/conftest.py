@@ -2,11 +2,13 @@
 
 import json
 import subprocess
-import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import until
 
 Netem = Callable[..., None]
 
@@ -32,6 +34,10 @@ def dropped_packets(device: str) -> int:
     return int(json.loads(done.stdout)[0].get("drops", 0))
 
 
+def is_active(state: Path) -> bool:
+    return "ACTIVE" in state.read_text()
+
+
 def restore_links() -> None:
     """Sets both links up and restores their neighbour entries, which a link that is down loses."""
     lines = [
@@ -40,9 +46,6 @@ def restore_links() -> None:
         "neigh replace 192.0.2.1 lladdr 02:00:00:00:00:01 dev vb nud permanent",
     ]
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True)
-    until_s = time.monotonic() + 30
     for device in ("rxea", "rxeb"):
         state = Path("/sys/class/infiniband") / device / "ports/1/state"
-        while "ACTIVE" not in state.read_text():
-            assert time.monotonic() < until_s, f"{device} is not active"
-            time.sleep(0.05)
+        until(partial(is_active, state), f"{device} is not active")

@@ -110,7 +110,7 @@ def serve(count: int, most: int, seed: int) -> None:
                     print(so_far, file=sys.stderr)
             took_s = time.monotonic() - begun_s
             connection.send(b"all of them")
-            time.sleep(QUIET_S)
+            time.sleep(QUIET_S)  # late copies arrive meanwhile, and are counted
             said: Facts = {"wrong": wrong, "bytes": total, "seconds": took_s}
             said |= {"connection": facts(connection.counters())}
             print(json.dumps(said | {"engine": facts(endpoint.counters())}), flush=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.waiting import until
 from transport import native
 from transport.sim import Scenario, parse
 from transport.sim.network import Network
@@ -73,22 +73,27 @@ def children(pid: int) -> list[int]:
 
 
 def wait_for_a_worker(pid: int) -> list[int]:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        if len(found := children(pid)) >= min(2, len(os.sched_getaffinity(0))):
-            return found
-        time.sleep(0.02)
-    raise AssertionError("no worker started")
+    workers = min(2, len(os.sched_getaffinity(0)))
+    until(lambda: len(children(pid)) >= workers, "no worker started")
+    return children(pid)
 
 
 def wait_until_rows_are_done(pid: int) -> None:
     """Waits until the workers have used so much CPU time that a long run must have begun."""
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        if sum(cpu_seconds(child) for child in children(pid)) > 6.0:
-            return
-        time.sleep(0.05)
-    raise AssertionError("the workers did not use 6 s of CPU time within 120 s")
+    until(
+        lambda: sum(cpu_seconds(child) for child in children(pid)) > 6.0,
+        "the workers did not use 6 s of CPU time",
+        patience_s=120,
+    )
+
+
+def wait_until_it_computes(pid: int) -> None:
+    """Waits until it has used more CPU time, with its workers, than its start takes."""
+    until(
+        lambda: cpu_seconds(pid) + sum(cpu_seconds(child) for child in children(pid)) > 4.0,
+        "it did not use 4 s of CPU time",
+        patience_s=120,
+    )
 
 
 def cpu_seconds(pid: int) -> float:

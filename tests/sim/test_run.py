@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from tests.sim.support import (
     needs_fabric,
     scenario,
     wait_for_a_worker,
+    wait_until_it_computes,
     wait_until_rows_are_done,
 )
 from transport import build_info, native
@@ -409,7 +409,7 @@ def test_cli__ctrl_c_shows_what_there_is(arguments: tuple[str, ...], tmp_path: P
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     try:
-        time.sleep(4)
+        wait_until_it_computes(running.pid)
         os.killpg(running.pid, signal.SIGINT)
         _, said = running.communicate(timeout=60)
     finally:

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.softverbs.arrays import ARRAYS
+from tests.waiting import PATIENCE_S as PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "transport" / "lib" / "libweft-softverbs.so"
-PATIENCE_S = 30.0
 EXCHANGE_S = 200.0  # time limit for all weathers together
 AHEAD = 8  # number of messages in flight
 RESTING = 8  # number of buffers that rest, to be checked for late writes before reuse

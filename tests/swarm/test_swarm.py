@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.support import wait_for_a_worker
+from tests.waiting import until
 from transport.sim import Simulation
 from transport.sim.draw import draw, scenario_of
 from transport.sim.swarm import Finding, judged, kind_of, look, look_at_seed, replay_command
@@ -128,7 +129,7 @@ def test_cli__ctrl_c_says_what_was_done(after_s: float, tmp_path: Path) -> None:
     )  # fmt: skip
     try:
         wait_for_a_worker(running.pid)
-        time.sleep(after_s)
+        time.sleep(after_s)  # some moments of its work; it must end in the same way at any
         os.killpg(running.pid, signal.SIGINT)
         _, said = running.communicate(timeout=60)
     finally:
@@ -165,11 +166,8 @@ def test_cli__workers_end_with_their_parent(arguments: tuple[str, ...], tmp_path
     )  # fmt: skip
     try:
         workers = wait_for_a_worker(running.pid)
-        time.sleep(2)
+        time.sleep(2)  # so that they compute, mostly; they end in the same way before that
     finally:
         running.kill()
         running.wait()
-    until = time.monotonic() + 60
-    while alive := [pid for pid in workers if runs(pid)]:
-        assert time.monotonic() < until, f"{alive} still run"
-        time.sleep(0.05)
+    until(lambda: not any(map(runs, workers)), f"some of {workers} still run")

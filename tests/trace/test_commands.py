@@ -8,11 +8,11 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import until
 from transport import native
 from transport.cli import invoke
 from transport.trace.query import QueryError, select
@@ -274,9 +274,7 @@ def test_record__passes_signals_on(tmp_path: Path) -> None:
         [*COMMAND, "record", "-o", str(tmp_path / "out"), "--", "sh", "-c", script],
         cwd=tmp_path, env=CLEAN, stderr=subprocess.PIPE,
     )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until((tmp_path / "ready").exists)
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=60)
     assert child.returncode == 5
@@ -291,9 +289,7 @@ def test_record__a_key_reaches_the_command_once(tmp_path: Path) -> None:
     if pid == 0:
         os.chdir(tmp_path)
         os.execve(COMMAND[0], [*COMMAND, "record", "--", "sh", "-c", script], CLEAN)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    until((tmp_path / "ready").exists)
     os.write(terminal, b"\x03")
     with contextlib.suppress(OSError):  # Linux reports the end of a terminal as an error
         while os.read(terminal, 4096):
