@@ -67,6 +67,7 @@ def sender(_pipe: Pipe, config: Config) -> Config:
             line.put(data)
         with metered() as used:
             until = time.monotonic() + config["duration_s"]
+            line.put(data)  # one at least, also if this process is not run meanwhile
             while time.monotonic() < until:
                 line.put(data)
             line.end()
@@ -75,6 +76,7 @@ def sender(_pipe: Pipe, config: Config) -> Config:
         with metered() as used:
             for _ in range(max(int(config["duration_s"] / (BUSY_S + QUIET_S)), 1)):
                 until = time.monotonic() + BUSY_S
+                line.put(data)
                 while time.monotonic() < until:
                     line.put(data)
                 time.sleep(QUIET_S)
