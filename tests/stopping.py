@@ -8,14 +8,13 @@ import contextlib
 import fcntl
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.waiting import until
 
-MARKS = Path(tempfile.gettempdir()) / f"weft-tests-stopped-{os.geteuid()}"
+MARKS = Path(f"/tmp/weft-tests-stopped-{os.geteuid()}")  # also in tests/plugin/host_trouble.cc
 
 
 @contextlib.contextmanager

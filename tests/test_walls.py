@@ -143,6 +143,30 @@ BANNED_WORDS = {
     "sim": r"\b(clock_gettime|gettimeofday|getenv|std::chrono|std::random_device|std::mt19937)\b",
 }
 
+# Names that hold a measured time, rate or share. No test compares them with each other or with a
+# figure (docs/CONTRIBUTING.md), because other work on the machine changes them.
+MEASURED = re.compile(
+    r"(?:_|^)(?:ns|us|ms|seconds|elapsed|took|shares?|ratios?|rates?|busbw|algbw)(?:_min|_max)?$"
+    r"|_s$|^(?:ns|us|ms)_per_|_per_(?:byte|gbyte|segment)$"
+    r"|^(?:time|monotonic|perf_counter)(?:_ns)?$"
+)
+# Waits for events here, and nowhere else.
+WAITING = {"tests/waiting.py", "tests/stopping.py"}
+# Programs for hosts with GPUs: a person runs them and reads what they measured.
+BY_HAND = ("tests/device/",)
+# Tests whose times are those of a simulator, of the two-endpoint rig, or of records that the test
+# has written: the same at each run, whatever else the machine does.
+VIRTUAL = (
+    *("tests/compiler/", "tests/conformance/", "tests/core/", "tests/estimate/", "tests/golden/"),
+    *("tests/policies/", "tests/replay/", "tests/schedules/", "tests/sim/", "tests/swarm/"),
+    # Traces that the tests write themselves, or that the simulator writes.
+    *("tests/trace/test_played_back.py", "tests/trace/test_sim_trace.py"),
+    "tests/trace/test_store.py",
+    *("tests/diagnose/test_gaps.py", "tests/diagnose/test_rules.py"),
+    *("tests/diagnose/test_stragglers.py", "tests/diagnose/test_windows.py"),
+    *("tests/diagnose/test_live_collector.py", "tests/diagnose/test_live_summary.py"),
+)
+
 
 def sources(suffixes: set[str], *rooms: str) -> Iterator[tuple[str, Path]]:
     for room in rooms:
@@ -310,6 +334,66 @@ def top_level_breaches() -> Iterator[str]:
             yield f"{path.name}: not a known name at the top level"
 
 
+def names_in(node: ast.AST) -> Iterator[str]:
+    """The names, attributes and keys that an expression reads."""
+    for child in ast.walk(node):
+        if isinstance(child, ast.Name):
+            yield child.id
+        elif isinstance(child, ast.Attribute):
+            yield child.attr
+        elif isinstance(child, ast.Subscript) and isinstance(child.slice, ast.Constant):
+            yield str(child.slice.value)
+
+
+def comparisons(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """The pairs of neighbours that an expression compares by size."""
+    for child in ast.walk(node):
+        if isinstance(child, ast.Compare):
+            operands = [child.left, *child.comparators]
+            for left, operator, right in zip(operands, child.ops, operands[1:], strict=False):
+                if isinstance(operator, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+                    yield left, right
+
+
+def measured_breaches(text: str) -> Iterator[tuple[int, str]]:
+    """Asserts, in a file of tests, that compare what names with units of measurement hold."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.Assert):
+            continue
+        for pair in comparisons(node.test):
+            # Anything measured may be compared with 0: a value is there, or it is not negative.
+            if any(isinstance(one, ast.Constant) and one.value == 0 for one in pair):
+                continue
+            if found := {one for side in pair for one in names_in(side) if MEASURED.search(one)}:
+                names = ", ".join(sorted(found))
+                yield node.lineno, f"compares what is measured ({names}): docs/CONTRIBUTING.md"
+                break
+
+
+def sleep_breaches(text: str) -> Iterator[tuple[int, str]]:
+    """Sleeps without a comment on their line that says why no event is waited for."""
+    lines = text.splitlines()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            sleeps = node.func.attr == "sleep" and isinstance(owner, ast.Name)
+            sleeps |= ast.unparse(node).startswith(("threading.Event().wait(", "Event().wait("))
+            for_nothing = any(isinstance(one, ast.Constant) and one.value == 0 for one in node.args)
+            if sleeps and not for_nothing and "#" not in lines[node.lineno - 1]:
+                yield node.lineno, "sleeps without a reason: wait for an event (tests/waiting.py)"
+
+
+def clock_breaches() -> Iterator[str]:
+    for where, path in sources({".py"}, "tests"):
+        if where in WAITING or where.startswith(BY_HAND):
+            continue
+        text = path.read_text()
+        found = list(sleep_breaches(text))
+        if not where.startswith(VIRTUAL):
+            found += measured_breaches(text)
+        yield from (f"{where}:{number}: {said}" for number, said in sorted(found))
+
+
 def test_walls__python_imports() -> None:
     assert list(python_breaches()) == []
 
@@ -330,6 +414,42 @@ def test_walls__top_level() -> None:
     assert list(top_level_breaches()) == []
 
 
+def test_walls__no_test_judges_by_the_clock() -> None:
+    assert list(clock_breaches()) == []
+
+
+def test_walls__a_comparison_of_what_was_measured_is_seen() -> None:
+    for text in (
+        "assert row['ns_per_segment'] > row['fake_ns'] > 0",
+        "assert time.monotonic() - begin < 1.0",
+        "assert 1e9 < good['error_ns'] < 20e9",
+        "assert took_s < END_S",
+        "assert all(one.capacity_share >= 0.4 for one in rows)",
+        "assert min(shares) > 0.05, shares",
+        "assert found.busbw > 3, 'slow'",
+        "assert a and (found['gbytes_per_s'] >= 1)",
+    ):
+        assert len(list(measured_breaches(text))) == 1, text
+    for text in (
+        "assert row['fct_ns'] > 0",
+        "assert {'cpu_share', 'spread'} <= set(row)",
+        "assert in_order(fields['posted_ns'], fields['last_ns'])",
+        "assert row['error_share'] == pytest.approx(row['a_ns'] / row['b_ns'] - 1)",
+        "assert row['segments'] > 20",
+        "if time.monotonic() > end: raise AssertionError",
+        "assert second.bytes_sent >= 4 * size",
+    ):
+        assert list(measured_breaches(text)) == [], text
+
+
+def test_walls__a_sleep_without_a_reason_is_seen() -> None:
+    in_a_loop = "async def f():\n    await asyncio.sleep(PAUSE_S)"
+    for text in ("time.sleep(1)", "threading.Event().wait(0.1)", in_a_loop):
+        assert len(list(sleep_breaches(text))) == 1, text
+    for text in ("time.sleep(1)  # time in which nothing may arrive", "await_ = asyncio.sleep(0)"):
+        assert list(sleep_breaches(text)) == [], text
+
+
 def test_walls__a_breach_is_seen() -> None:
     tree = ast.parse("from ..native import x\nfrom . import _native\ndef f():\n    import numba\n")
     found = dict(imports("transport/sim/a.py", tree))
@@ -347,8 +467,11 @@ if __name__ == "__main__":
         *opening_breaches(),
         *size_breaches(),
         *top_level_breaches(),
+        *clock_breaches(),
     ]
     test_walls__a_breach_is_seen()
+    test_walls__a_comparison_of_what_was_measured_is_seen()
+    test_walls__a_sleep_without_a_reason_is_seen()
     print(*found, sep="\n", end="\n" if found else "")
     print(f"walls: {len(found)} breaches")
     sys.exit(bool(found))
