@@ -166,15 +166,11 @@ void exchange(RuntimePair& pair, std::uint32_t seed) {
   CHECK(sent == received);
 }
 
-}  // namespace
-
-namespace {
-
 // Plays handshakes at a listener that is open, or that only holders of its handle may dial.
 void play_all(bool open) {
   Knobs knobs;
   knobs.log_level = LogLevel::error;
-  knobs.handshake_timeout_ns = 500'000'000;
+  knobs.handshake_timeout_ns = 2'000'000'000;
   RuntimePair pair(knobs, open);
   exchange(pair, 0);
   const std::size_t before = descriptors();
