@@ -1,29 +1,12 @@
-"""Stops processes by SIGSTOP: for a test, or for a moment at random beside the tests.
-
-A process that a test keeps stopped has a mark, so that whoever stops and continues processes
-beside the tests does not continue it.
-"""
+"""Keeps a process stopped for a test."""
 
 import contextlib
-import fcntl
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tests.waiting import until
-
-MARKS = Path(f"/tmp/weft-tests-stopped-{os.geteuid()}")  # also in tests/plugin/host_trouble.cc
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Keeps other processes from marking, stopping and continuing meanwhile."""
-    MARKS.mkdir(exist_ok=True)
-    with (MARKS / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def is_stopped(pid: int) -> bool:
@@ -37,28 +20,12 @@ def is_stopped(pid: int) -> bool:
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
     """Keeps a process stopped during the `with`."""
-    mark = MARKS / str(pid)
-    with _alone():
-        mark.touch()
-        os.kill(pid, signal.SIGSTOP)
+    # Sent also to a process that is stopped already: what pauses processes beside the tests sees
+    # that this signal is pending, and does not continue it.
+    os.kill(pid, signal.SIGSTOP)
     try:
         until(lambda: is_stopped(pid), f"process {pid} does not stop")
         yield
     finally:
-        with _alone():
-            mark.unlink()
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
-
-
-def pause(pid: int, seconds: float) -> None:
-    """Stops a process for some time, unless a test keeps it stopped, or has ended it."""
-    mark = MARKS / str(pid)
-    with _alone(), contextlib.suppress(ProcessLookupError):
-        if mark.exists():
-            return
-        os.kill(pid, signal.SIGSTOP)
-    time.sleep(seconds)
-    with _alone(), contextlib.suppress(ProcessLookupError):
-        if not mark.exists():
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)

@@ -151,7 +151,7 @@ MEASURED = re.compile(
     r"|^(?:time|monotonic|perf_counter)(?:_ns)?$"
 )
 # Waits for events here, and nowhere else.
-WAITING = {"tests/waiting.py", "tests/stopping.py"}
+WAITING = {"tests/waiting.py"}
 # Programs for hosts with GPUs: a person runs them and reads what they measured.
 BY_HAND = ("tests/device/",)
 # Tests whose times are those of a simulator, of the two-endpoint rig, or of records that the test

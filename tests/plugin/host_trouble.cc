@@ -3,7 +3,6 @@
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,26 +24,14 @@ namespace {
 
 void pause_for(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
-// The mark of a process that a test keeps stopped: what stops and continues processes at random beside the tests does
-// not continue this one (tests/stopping.py).
-std::string mark_of(const Peer& peer) {
-  const std::string folder = "/tmp/weft-tests-stopped-" + std::to_string(::geteuid());
-  static_cast<void>(::mkdir(folder.c_str(), 0777));
-  return folder + "/" + std::to_string(peer.pid);
-}
-
 // Stops another rank's process, and waits until it is stopped.
 void stop_process(const Peer& peer) {
-  std::ofstream(mark_of(peer)).flush();
   REQUIRE(::kill(peer.pid, SIGSTOP) == 0);
   int status = 0;
   REQUIRE(waitpid(peer.pid, &status, WUNTRACED) == peer.pid && WIFSTOPPED(status));
 }
 
-void resume_process(const Peer& peer) {
-  REQUIRE(::unlink(mark_of(peer).c_str()) == 0);
-  REQUIRE(::kill(peer.pid, SIGCONT) == 0);
-}
+void resume_process(const Peer& peer) { REQUIRE(::kill(peer.pid, SIGCONT) == 0); }
 
 void kill_process(Peer* peer) {
   peer->killed = true;
