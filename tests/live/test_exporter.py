@@ -16,7 +16,7 @@ from transport.live.reading import Facts, Reading
 from transport.telemetry import Page, PageError
 
 Values = dict[str, float]
-EXPORTER_SAMPLES = 8
+EXPORTER_SAMPLES = 9
 
 
 class Host:
