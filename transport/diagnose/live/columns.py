@@ -152,9 +152,12 @@ def read_file(path: Path, bytes_max: int) -> bytes:
 
 def write_at_once(file: Path, data: bytes) -> None:
     """Replaces a file, so that a reader sees the old one or the new one; OSError if it fails."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}.new")
+    # A name that cannot be guessed, and no link: others may be able to write into the folder.
+    beside = file.with_name(f".{file.name}.{os.getpid()}.{os.urandom(4).hex()}.new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        beside.write_bytes(data)
+        with open(os.open(beside, flags, 0o666), "wb") as out:
+            out.write(data)
         beside.replace(file)
     except OSError:
         with contextlib.suppress(OSError):

@@ -27,6 +27,7 @@ def append(folder: Path, events: Sequence[Event]) -> None:
         file.replace(file.with_name(FILE + ".before"))
     text = "".join(json.dumps(one.as_json()) + "\n" for one in events)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+    flags |= os.O_NOFOLLOW
     with open(os.open(file, flags, 0o666), "a", encoding="utf-8") as out:
         out.write(text)
 
