@@ -48,7 +48,7 @@ def test_created__nothing_is_written_through_another_name(kind: str, tmp_path: P
         os.mkfifo(out)
         if kind == "read pipe":
             reader = os.open(out, os.O_RDONLY | os.O_NONBLOCK)
-    with pytest.raises(OSError, match="link|regular|No such device") as refused:
+    with pytest.raises(OSError, match=r"link|regular|No such device") as refused:
         created.write_output(out, "new")
     assert refused.value.filename == str(out)
     assert precious.read_text() == "precious"

@@ -33,18 +33,18 @@ def folder(tmp_path: Path) -> Path:
     made = tmp_path / "policies"
     made.mkdir(mode=0o755)
     (tmp_path / "code.c").write_text(CODE)
-    out = made / "window_mine.so"
+    out = made / "window_swift.so"
     flags = ["-shared", "-fPIC", "-Wl,--build-id=none", "-Wl,-z,noexecstack", "-s"]
     subprocess.run([compiler, *flags, "-o", str(out), str(tmp_path / "code.c")], check=True)
     return made
 
 
 def open_with(folder: Path) -> str:
-    """What a process says that opens an endpoint with a policy of the folder."""
+    """What a process says that opens an endpoint with the policies of the folder."""
     program = (
         "from transport import Endpoint, WeftError\n"
         "try:\n"
-        f"    Endpoint(**{LOCAL!r}, policy_directory={str(folder)!r}, window_policy='mine')\n"
+        f"    Endpoint(**{LOCAL!r}, policy_directory={str(folder)!r})\n"
         "except WeftError as error:\n"
         "    print(error)\n"
     )
@@ -57,7 +57,7 @@ def test_policy_trust__the_library_of_this_test_would_run(folder: Path) -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("of_other", ["window_mine.so", "."])
+@pytest.mark.parametrize("of_other", ["window_swift.so", "."])
 def test_policy_trust__no_constructor_of_another_user_runs(folder: Path, of_other: str) -> None:
     os.chown(folder / of_other, NOBODY, NOBODY)
     said = open_with(folder)
@@ -65,7 +65,7 @@ def test_policy_trust__no_constructor_of_another_user_runs(folder: Path, of_othe
     assert "the constructor runs" not in said
 
 
-@pytest.mark.parametrize("writable", ["window_mine.so", ".", ".."])
+@pytest.mark.parametrize("writable", ["window_swift.so", ".", ".."])
 @pytest.mark.parametrize("bit", [0o002, 0o020])
 def test_policy_trust__nor_one_that_others_can_write(folder: Path, writable: str, bit: int) -> None:
     place = (folder / writable).resolve()
@@ -91,7 +91,7 @@ def test_policy_trust__a_source_that_others_can_write_does_not_run(
     place = tmp_path / "sources"
     place.mkdir(mode=0o755)
     file = place / "mine.py"
-    file.write_text(f"open({str(ran)!r}, 'w')\n")
+    file.write_text(f"open({str(ran)!r}, 'w').close()\n")
     (file if what == "file" else place).chmod(0o777)
     with pytest.raises(PolicyError, match="chmod go-w"):
         source.load(file)
