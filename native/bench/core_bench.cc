@@ -47,7 +47,7 @@ Status bench_core(const engine::Knobs& knobs, std::int64_t segments, std::int64_
   peer.path_count = static_cast<std::uint16_t>(paths);
   peer.segment_bytes = static_cast<std::uint16_t>(segment_bytes);
   // No NIC limits the bursts here, so they may be as large as the protocol allows.
-  peer.train_bytes_max = static_cast<std::uint32_t>(wire::kMaxBurstSegments * segment_bytes);
+  peer.train_bytes_max = static_cast<std::uint32_t>(wire::kMaxBurstSegments) * peer.segment_bytes;
   peer.port_buffer_bytes = 8 << 20;
   MemWire wire;
   const auto bench = std::make_unique<Loop>(config, peer, &wire);

@@ -50,7 +50,9 @@ std::uint32_t payload_bytes_of(const RdmaBenchPlan& plan) {
 class DatapathLoop final : public datapath::RxSink {
  public:
   DatapathLoop(const RdmaBenchPlan& plan, const VerbsOptions& options)
-      : plan_(plan), datapath_(options, datapath::stub_provider()), bursts_(kStepSegments / plan.burst_segments) {
+      : plan_(plan),
+        datapath_(options, datapath::stub_provider()),
+        bursts_(static_cast<std::size_t>(kStepSegments / plan.burst_segments)) {
     if (plan.payload != RdmaBenchPayload::none) from_.resize(kBufferBytes);
     if (plan.payload == RdmaBenchPayload::copied) into_.resize(kBufferBytes);
   }

@@ -13,7 +13,7 @@ namespace weft::bind {
 class Unlocked {
  public:
   Unlocked() : thread_(PyEval_SaveThread()) {}
-  ~Unlocked() noexcept(false) {
+  ~Unlocked() noexcept(false) {  // NOLINT(bugprone-unsafe-to-allow-exceptions)
     try {
       PyEval_RestoreThread(thread_);
     } catch (const abi::__forced_unwind&) {

@@ -25,6 +25,7 @@ class HostMessage final : public Outcome,
   Status begin() noexcept override;
   void cancel(Status reason) noexcept override;
   // As Outcome::wait(); first helps the engines to finish the message.
+  // NOLINTNEXTLINE(bugprone-derived-method-shadowing-base-method)
   Status wait(std::int64_t timeout_ns) noexcept;
   Status sleep(std::int64_t timeout_ns) noexcept { return Outcome::wait(timeout_ns); }
   bool overlaps(const void* data, std::size_t bytes) const noexcept override;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <new>
@@ -52,7 +53,7 @@ std::string params_of(const std::vector<double>& weights) {
   char number[32];
   for (const double weight : weights) {
     if (text.back() != '=') text += '/';
-    std::snprintf(number, sizeof number, "%lld", static_cast<long long>(weight * kUnit + 0.5));
+    std::snprintf(number, sizeof number, "%lld", std::llround(weight * kUnit));
     text += number;
   }
   return text;

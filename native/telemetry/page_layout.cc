@@ -12,7 +12,7 @@ std::string line(const char* section, const char* name, const std::string& type,
 // How many numbers a field has: a counter has one, a histogram one per bucket.
 template <class Field>
 std::string type_of() {
-  const std::size_t numbers = sizeof(Field) / sizeof(Cell);
+  const std::size_t numbers = sizeof(Field) / sizeof(Cell);  // NOLINT(bugprone-sizeof-expression)
   return numbers == 1 ? "i64" : "i64x" + std::to_string(numbers);
 }
 

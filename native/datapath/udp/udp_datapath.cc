@@ -74,6 +74,7 @@ bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
   }
   // Forbids fragmentation, and makes the kernel ignore ICMP messages about a path's MTU. The transport's own probes
   // find out how large a datagram each path carries (core/size_search.h), so a probe must not pass in fragments.
+  // Two kernel interfaces, whose values only happen to be equal. NOLINTNEXTLINE(bugprone-branch-clone)
   const int fragment = v6 ? IPV6_PMTUDISC_PROBE : IP_PMTUDISC_PROBE;
   ::setsockopt(descriptor, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &fragment,
                sizeof fragment);

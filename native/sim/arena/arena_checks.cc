@@ -1,6 +1,7 @@
 // Compares an independent count of the bytes on the wire with the core's count and the policy's window. Also makes the
 // report: samples during the run and totals at the end.
 #include <algorithm>
+#include <cmath>
 
 #include "native/sim/arena/arena_state.h"
 
@@ -9,7 +10,7 @@ namespace {
 
 i64 percentile(std::vector<i64> values, double share) {
   if (values.empty()) return 0;
-  const auto rank = static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5);
+  const auto rank = static_cast<std::size_t>(std::llround(share * static_cast<double>(values.size() - 1)));
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rank), values.end());
   return values[rank];
 }

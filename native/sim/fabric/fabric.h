@@ -71,7 +71,6 @@ class Fabric {
   FabricNodes nodes_;
   std::vector<std::unique_ptr<FabricShard>> shards_;
   i64 window_ps_ = 0;
-  i64 window_ = 0;  // the next window to handle
   i64 windows_ = 0;
   bool over_ = false, finished_ = false;
   i64 now_ps_ = 0;
