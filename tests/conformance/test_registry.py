@@ -1,6 +1,6 @@
 """Runs the whole suite on every registered policy, with fewer events and shorter runs.
 
-`make test` has one policy of each family, `make test-slow` the others; `make conformance` runs the
+`make test` has one policy of each family, `make test-long` the others; `make conformance` runs the
 suite in full.
 """
 

@@ -10,6 +10,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 180
 Play = Callable[..., subprocess.CompletedProcess[str]]
+# The tests of these interface versions are long; those of the oldest and the newest are not.
+BETWEEN = (9, 10, 11)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marker
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == Path(__file__).parent and isinstance(item, pytest.Function):
+            values = item.callspec.params if hasattr(item, "callspec") else {}
+            if values.get("version") in BETWEEN:
+                item.add_marker(pytest.mark.long)
 
 
 def built(file: Path) -> Path:

@@ -54,6 +54,7 @@ def workshop(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFacto
     return Workshop(tmp_path_factory.mktemp("defects"), policies)
 
 
+@pytest.mark.long
 def test_schedules__leave_every_healthy_connection_whole() -> None:
     if reason := reason_to_skip():
         pytest.skip(reason)
