@@ -15,54 +15,70 @@ NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name 
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
-        test-computing test-network test-alone test-slow weft-tests test-sanitized \
-        test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm schedules fuzz scale docs tidy wheel clean
+        test-computing test-network test-alone test-only test-long test-beside weft-tests \
+        test-sanitized test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm schedules fuzz scale docs tidy wheel clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
-# The stamp avoids running the set-up again unless its requirements change.
+# The stamps avoid running the set-up again unless its requirements change. What only developers need is
+# three times as large as the rest.
+READY = $(VENV)/.ready$(if $(filter-out build run wheel,$(MAKECMDGOALS)),-dev)
+
 $(VENV)/.ready: pyproject.toml .ci/setup
 	@.ci/setup $(VENV)
 	@touch $@
 
-setup: $(VENV)/.ready ## Create .venv with everything the build and the tests need
+$(VENV)/.ready-dev: pyproject.toml .ci/setup
+	@.ci/setup $(VENV) dev
+	@touch $(VENV)/.ready $@
 
-$(VENV)/bin/weft: $(VENV)/.ready setup.py
+setup: $(VENV)/.ready-dev ## Create .venv with everything that tests and lint need (1.5 GB)
+
+$(VENV)/bin/weft: $(READY) setup.py
 	@$(VENV)/bin/pip install --quiet --no-build-isolation --no-deps --editable .
 	@touch $@
 
-build: $(VENV)/bin/weft ## Build the extension, the plugin and the shipped policies in place
+build: $(VENV)/bin/weft ## Build the extension, the plugin and the shipped policies in place (2 minutes)
 	@$(PY) setup.py --quiet build_ext --inplace
 
-run: build ## Send data between two processes over eight lossy paths and print a table
+run: build ## For everybody: send data over eight lossy paths and print a table (2.5 minutes, 0.5 GB)
 	@$(PY) -m examples.first_run
 
-test: ## Run all of CI: import rules, lint, build, native tests, pytest, RDMA in a guest
+test: ## For each change: import rules, lint, build, the main tests of each room (10 minutes after the build)
 	@$(MAKE) --no-print-directory test-walls
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint build
-	@$(MAKE) --no-print-directory test-native
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-computing test-alone
-	@$(MAKE) --no-print-directory test-network
-	@$(MAKE) --no-print-directory test-rdma-smoke
+	@$(MAKE) --no-print-directory test-only
 	@echo "make test: all passed"
+
+test-only: test-native test-python ## Run the tests of `make test`, without import rules and lint
+
+test-long: ## Before a merge: all tests that `make test` leaves out, clang-tidy, RDMA in a guest (25 minutes)
+	@$(MAKE) --no-print-directory LENGTH=long test-python
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target tidy test-rdma-smoke
+	@echo "make test-long: all passed"
+
+test-beside: weft-tests ## For changes of tests: the tests of `make test` beside busy loops and random pauses (SEED=N)
+	@$(PY) -m tests.beside $(if $(SEED),--seed $(SEED)) -- $(MAKE) --no-print-directory test-only
 
 test-walls: ## Check imports, includes, file sizes and first lines, without an installation
 	@python3 tests/test_walls.py
 
-lint: $(VENV)/.ready ## Run ruff, mypy and clang-format without changing files
+lint: $(READY) ## Run ruff, mypy and clang-format without changing files
 	@$(VENV)/bin/ruff check $(PYTHON_SOURCES)
 	@$(VENV)/bin/ruff format --check $(PYTHON_SOURCES)
 	@$(VENV)/bin/mypy $(PYTHON_SOURCES)
 	@$(VENV)/bin/clang-format --dry-run --Werror $(NATIVE_SOURCES)
 
-format: $(VENV)/.ready ## Format the sources with ruff and clang-format
+format: $(READY) ## Format the sources with ruff and clang-format
 	@$(VENV)/bin/ruff check --fix $(PYTHON_SOURCES)
 	@$(VENV)/bin/ruff format $(PYTHON_SOURCES)
 	@$(VENV)/bin/clang-format -i $(NATIVE_SOURCES)
 
-tidy: build ## Run clang-tidy on the native sources
-	@$(VENV)/bin/clang-tidy --quiet -p $(BUILD)/release $(filter native/%.cc,$(NATIVE_SOURCES))
+# The sources are compiled several at a time (CMakeLists.txt), and checked so.
+tidy: build ## Run clang-tidy on all native sources
+	@grep -oE '"file": "[^"]*"' $(BUILD)/release/compile_commands.json | cut -d'"' -f4 | grep -v -e '/tests/' -e cmake_pch | sort -u | \
+	  xargs -P $(JOBS) -n 1 $(VENV)/bin/clang-tidy --quiet -p $(BUILD)/release
 
 test-native: weft-tests ## Run native tests, and build the host program of the plugin tests
 	@$(VENV)/bin/ctest --test-dir $(BUILD)/release --output-on-failure --parallel $(JOBS)
@@ -75,9 +91,13 @@ COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/
 # in virtual time beside them.
 ALONE := tests/lab tests/plan tests/processes tests/benches tests/live
 
-PYTEST := $(PY) -m pytest --build-tree $(BUILD)/release -m "not slow"
+# Which tests run: those marked `long`, or all others.
+LENGTH := not long
+PYTEST = $(PY) -m pytest --build-tree $(BUILD)/release -m "$(LENGTH)"
 
-test-python: test-computing test-network test-alone ## Run pytest
+test-python: weft-tests ## Run pytest
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-computing test-alone
+	@$(MAKE) --no-print-directory test-network
 
 weft-tests: build
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests
@@ -91,20 +111,17 @@ test-network: weft-tests ## Run the tests of the network that can share the mach
 test-alone: weft-tests ## Run the tests that look at the whole machine
 	@$(PYTEST) $(ALONE)
 
-test-slow: weft-tests ## Run the tests marked slow: every policy, every planted mistake (8 minutes)
-	@$(subst not slow,slow,$(PYTEST)) --numprocesses $(JOBS) $(COMPUTING)
-
 # Not part of `test`, because it takes as long as all of it: to be run after each change of native code.
 test-sanitized: ## Run native tests under the address, undefined-behaviour and thread sanitizers (20 minutes)
 	@$(MAKE) --no-print-directory test-native-asan
 	@$(MAKE) --no-print-directory test-native-tsan
 
 test-native-asan: SANITIZE := address
-test-native-asan: $(VENV)/.ready ## Run native tests under the address and undefined-behaviour sanitizers
+test-native-asan: $(READY) ## Run native tests under the address and undefined-behaviour sanitizers
 	@$(sanitized)
 
 test-native-tsan: SANITIZE := thread
-test-native-tsan: $(VENV)/.ready ## Run native tests under the thread sanitizer
+test-native-tsan: $(READY) ## Run native tests under the thread sanitizer
 	@$(sanitized)
 
 define sanitized
@@ -170,7 +187,7 @@ docs: build ## Regenerate the documentation and the stub made from tables
 	@$(VENV)/bin/weft counters --markdown > docs/COUNTERS.md
 	@$(VENV)/bin/weft counters --stub > transport/_native_counters.pyi
 
-wheel: $(VENV)/.ready ## Build a wheel into dist/
+wheel: $(READY) ## Build a wheel into dist/
 	@CMAKE_BINARY_DIR= $(VENV)/bin/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
 
 clean: ## Remove all build outputs, but not .venv
