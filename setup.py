@@ -23,6 +23,12 @@ def tool(name: str) -> str:
     return found
 
 
+def python() -> str:
+    """This interpreter, by one name for pip and for make: a new name compiles policies again."""
+    named = Path(sys.executable).with_name("python3")
+    return str(named if named.exists() else sys.executable)
+
+
 class CMakeBuild(build_ext):
     """Builds everything native, then installs it beside the Python sources or into the wheel."""
 
@@ -47,7 +53,7 @@ class CMakeBuild(build_ext):
             "-GNinja",
             f"-DCMAKE_MAKE_PROGRAM={tool('ninja')}",
             "-DCMAKE_BUILD_TYPE=Release",
-            f"-DPython_EXECUTABLE={sys.executable}",
+            f"-DPython_EXECUTABLE={python()}",
             f"-Dpybind11_DIR={pybind11.get_cmake_dir()}",
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]

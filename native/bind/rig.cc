@@ -34,7 +34,7 @@ const BoundSchedule& checked(const BoundSchedule& schedule) {
                     schedule.port_buffer_bytes > 0 && schedule.faults.reorder_ns_max > 0 &&
                     schedule.faults.replay_ns_max > 0 && schedule.eager_bytes <= core::kMessageBytesMax;
   if (!fits) throw py::value_error("the schedule's paths, stripes, segment, buffer or delays are out of range");
-  return schedule;
+  return schedule;  // NOLINT(bugprone-return-const-ref-from-parameter)
 }
 
 struct BoundRig {

@@ -81,7 +81,7 @@ class Comm {
   std::atomic<Status> failure_{Status::ok};
   std::mutex registrations_mutex_;
   // counts registrations of the whole process, so that no comm accepts another comm's mhandle
-  static inline std::atomic<std::uint32_t> next_registration_{0};
+  static inline std::atomic<std::uint32_t> next_registration_{0};  // NOLINT(readability-identifier-naming)
   std::unordered_map<const void*, Registration> registrations_;
   std::atomic<bool> failure_logged_{false};
 };

@@ -145,6 +145,7 @@ bool Adapter::take_arrivals(std::int64_t now_ns) {
       add(Count::duplicated);
       if (!held_.hold(now_ns + fate.copy_delay_ns, packet, in_.data())) add(Count::lost);
     }
+    // NOLINTNEXTLINE(bugprone-branch-clone)
     if (fate.lost) {
       add(Count::lost);
     } else if (fate.delay_ns == 0) {

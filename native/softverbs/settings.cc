@@ -81,6 +81,7 @@ bool read_settings(Settings* out, std::string* error) {
     *error = "SOFTVERBS_MTU_BYTES=" + std::to_string(read.mtu_bytes) + " is not one of 256, 512, 1024, 2048, 4096";
     return false;
   }
+  // NOLINTNEXTLINE(performance-use-std-move)
   *out = read;
   return true;
 }
