@@ -42,7 +42,7 @@ $(VENV)/bin/weft: $(READY) setup.py
 build: $(VENV)/bin/weft ## Build the extension, the plugin and the shipped policies in place (2 minutes)
 	@$(PY) setup.py --quiet build_ext --inplace
 
-run: build ## For everybody: send data over eight lossy paths and print a table (2.5 minutes, 0.5 GB)
+run: build ## For everybody: send data over eight lossy paths and print a table (2.5 minutes, 0.7 GB)
 	@$(PY) -m examples.first_run
 
 test: ## For each change: import rules, lint, build, the main tests of each room (10 minutes after the build)
