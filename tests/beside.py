@@ -69,7 +69,7 @@ def is_stopped_soon(pid: int) -> bool:
     while (state := stat(pid)[0]) not in STOPPED:
         if state in ENDED or time.monotonic() > last_s:
             return False
-        time.sleep(0.001)
+        time.sleep(0.001)  # the kernel tells nobody when a signal arrives
     return True
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.api import frames
-from tests.api.support import LOCAL, PATIENCE_S, content, pair
-from tests.api.test_strangers import greeted, relay
+from tests.api.support import LOCAL, PATIENCE_S, content, pair, relay
+from tests.api.test_strangers import greeted
 from transport import Connection, Endpoint, Listener
 from transport.errors import PeerSilentError, RefusedError, WeftError
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.api.support import PATIENCE_S, ROOT, line, running
-from tests.live.support import until, weft, weft_command
+from tests.live.support import weft, weft_command
+from tests.waiting import until
 
 pytest.importorskip("prometheus_client")
 pytest.importorskip("tornado")
