@@ -244,6 +244,7 @@ class FakeRuntime final : public Runtime {
   }
   void deregister_memory(std::uint32_t) noexcept override {}
   const std::vector<datapath::Device>& devices() const noexcept override { return devices_; }
+  std::string telemetry_page() const override { return ""; }
   Status listen(int device, std::uint16_t, bool, const std::string&, std::unique_ptr<Listener>* out,
                 std::string* error) noexcept override {
     if (device < 0 || device >= static_cast<int>(devices_.size())) {
