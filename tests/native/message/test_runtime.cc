@@ -323,7 +323,7 @@ struct UnequalPair {
     for_a.interfaces = for_b.interfaces = "lo";
     CHECK_EQUAL(Runtime::open(for_a, &a, &error), Status::ok);
     CHECK_EQUAL(Runtime::open(for_b, &b, &error), Status::ok);
-    CHECK_EQUAL(a->listen(0, 0, false, "", &listener, &error), Status::ok);
+    CHECK_EQUAL(a->listen(0, 0, true, "", &listener, &error), Status::ok);
     here = dial(listener->port());
     there = accept(*listener);
   }
@@ -410,7 +410,7 @@ TEST(runtime__a_port_is_one_listeners) {
   UnequalPair pair({}, {});
   std::unique_ptr<Listener> second;
   std::string error;
-  CHECK_EQUAL(pair.a->listen(0, 0, false, "", &second, &error), Status::ok);
+  CHECK_EQUAL(pair.a->listen(0, 0, true, "", &second, &error), Status::ok);
   CHECK(second->port() != pair.listener->port());
   const auto here = pair.dial(second->port());
   const auto there = UnequalPair::accept(*second);
@@ -418,7 +418,7 @@ TEST(runtime__a_port_is_one_listeners) {
   // Close the listener and reuse its port: the peer's control socket stays the same, but the port has another listener.
   const std::uint16_t port = second->port();
   second.reset();
-  CHECK_EQUAL(pair.a->listen(0, port, false, "", &second, &error), Status::ok);
+  CHECK_EQUAL(pair.a->listen(0, port, true, "", &second, &error), Status::ok);
   const auto again = pair.dial(port);
   const auto accepted = UnequalPair::accept(*second);
   exchange(*again, *accepted, 100, 0);
@@ -436,7 +436,7 @@ TEST(runtime__the_knobs_port_serves_many_listeners) {
   std::vector<std::unique_ptr<Listener>> more(5);
   std::string error;
   for (auto& listener : more) {
-    CHECK_EQUAL(pair.a->listen(0, 0, false, "", &listener, &error), Status::ok);
+    CHECK_EQUAL(pair.a->listen(0, 0, true, "", &listener, &error), Status::ok);
     std::unique_ptr<Dial> dial;
     CHECK_EQUAL(pair.b->connect(0, listener->handle(), "", &dial, &error), Status::ok);
     const auto there = UnequalPair::accept(*listener);
