@@ -162,6 +162,7 @@ def test_dial__without_a_descriptor_says_so() -> None:
 @pytest.mark.parametrize("secret", [False, True])
 def test_accept__without_a_descriptor_is_said_at_both_ends(secret: bool, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("0123456789abcdef0123456789abcdef")
+    (tmp_path / "secret").chmod(0o600)
     file = str(tmp_path / "secret") if secret else ""
     with (
         running(scarce("accepts", 200, 200, 0, WEFT_SECRET_FILE=file)) as peer,

@@ -206,6 +206,7 @@ def test_bytes__are_refused_only_when_all_have_answered() -> None:
 
 def test_bytes__of_an_authenticated_peer_are_not_charged(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(content(32, 1))
+    (tmp_path / "secret").chmod(0o600)
     with pair(secret_file=str(tmp_path / "secret")) as (here, there):
         assert there._owner.counters().strangers_bytes == 0
         here.isend(b"hello")

@@ -30,6 +30,7 @@ LOCALHOST = "127.0.0.1"
 def secret(tmp_path: Path) -> dict[str, str]:
     file = tmp_path / "secret"
     file.write_bytes(content(32, 1))
+    file.chmod(0o600)
     return {"secret_file": str(file)}
 
 

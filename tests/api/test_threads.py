@@ -106,7 +106,7 @@ def test_threads__closing_wakes_who_blocks() -> None:
 
 def test_threads__a_listener_gives_its_port_back_while_another_thread_accepts() -> None:
     with Endpoint(**LOCAL) as endpoint:
-        listener = endpoint.listen()
+        listener = endpoint.listen(open=True)
         port = listener.port
         waits = threading.Event()
 
@@ -122,7 +122,7 @@ def test_threads__a_listener_gives_its_port_back_while_another_thread_accepts() 
                 assert waits.wait(PATIENCE_S)
                 waits.clear()
                 time.sleep(0.005)  # so that it waits; an accept that comes later fails alike
-            listener = endpoint.listen(port)
+            listener = endpoint.listen(port, open=True)
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
 

@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "native/control/handle.h"
 #include "tests/plugin/host_finalize.h"
 #include "tests/plugin/host_scenarios.h"
 
@@ -420,7 +421,8 @@ void properties(Side& side) {
   // Open a listener, check its handle, and close it without using it.
   std::uint8_t handle[weft::nccl::kHandleBytesMax];
   void* const listener = side.listen(handle);
-  REQUIRE(std::all_of(handle + 64, handle + sizeof handle, [](std::uint8_t byte) { return byte == 0; }));
+  REQUIRE(std::all_of(handle + weft::control::kHandleBytes, handle + sizeof handle,
+                      [](std::uint8_t byte) { return byte == 0; }));
   REQUIRE(side.net.close_listen(listener) == Result::success);
   side.stop();
 }

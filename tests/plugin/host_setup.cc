@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "native/control/handle.h"
 #include "tests/plugin/host_scenarios.h"
 
 namespace host {
@@ -208,7 +209,8 @@ void a_handle_is_plain_bytes(Side& side) {
     REQUIRE(side.net.listen(side.context, 0, handles[i].data(), &listeners[i]) == Result::success);
     const auto untouched = [&](std::uint8_t byte) { return byte == (i == 0 ? 0x5A : 0xA5); };
     REQUIRE(std::all_of(handles[i].begin() + bytes, handles[i].end(), untouched));
-    REQUIRE(std::all_of(handles[i].begin() + 64, handles[i].begin() + bytes, [](auto byte) { return byte == 0; }));
+    REQUIRE(std::all_of(handles[i].begin() + weft::control::kHandleBytes, handles[i].begin() + bytes,
+                        [](auto byte) { return byte == 0; }));
     for (std::size_t at = 0; at + 8 <= bytes; at += 8) {
       std::uint64_t word = 0;
       std::memcpy(&word, handles[i].data() + at, 8);
