@@ -8,7 +8,7 @@
 
 namespace weft::message {
 
-// A shared pointer holds this object. NOLINTNEXTLINE(bugprone-exception-escape)
+// shared_from_this() cannot throw: a shared pointer holds this object. NOLINTNEXTLINE(bugprone-exception-escape)
 Status Backlog::add(Way way, const std::shared_ptr<Post>& post) noexcept {
   Lane& lane = this->lane(way);
   try {

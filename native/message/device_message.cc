@@ -3,7 +3,7 @@
 
 namespace weft::message {
 
-// A shared pointer holds this object. NOLINTNEXTLINE(bugprone-exception-escape)
+// shared_from_this() cannot throw: a shared pointer holds this object. NOLINTNEXTLINE(bugprone-exception-escape)
 Status DeviceMessage::begin() noexcept {
   const std::shared_ptr<Connection> connection = connection_.lock();
   if (connection == nullptr) return Status::connection_closed;
@@ -12,7 +12,7 @@ Status DeviceMessage::begin() noexcept {
   return status;
 }
 
-// A shared pointer holds this object. NOLINTNEXTLINE(bugprone-exception-escape)
+// shared_from_this() cannot throw: a shared pointer holds this object. NOLINTNEXTLINE(bugprone-exception-escape)
 void DeviceMessage::cancel(Status reason) noexcept {
   const After after = std::exchange(after_, {});
   if (after.event != nullptr || after.intake != nullptr) worker_->drop(after);

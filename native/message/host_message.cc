@@ -16,7 +16,7 @@ constexpr std::uint32_t kTakenTurns = 32;
 
 }  // namespace
 
-// A shared pointer holds this object. NOLINTNEXTLINE(bugprone-exception-escape)
+// shared_from_this() cannot throw: a shared pointer holds this object. NOLINTNEXTLINE(bugprone-exception-escape)
 Status HostMessage::begin() noexcept {
   const engine::ConnectionCore::Place place{buffer_.data, buffer_.memory, nullptr, this};
   engine::Request* unused = nullptr;
