@@ -26,7 +26,7 @@ def open_output(path: Path | str) -> BinaryIO:
     /dev, such as /dev/stdout, are opened as they are: only root makes files there.
     """
     path = os.fspath(path)
-    if path.startswith("/dev/") and not path.startswith("/dev/shm/"):
+    if _is_device(path):
         return open(path, "wb")
     return os.fdopen(_create(path), "wb")
 
@@ -61,6 +61,12 @@ def replace(path: Path | str, content: str | bytes, *, durable: bool = False) ->
         with suppress(OSError):
             os.unlink(name)
         raise
+
+
+def _is_device(path: str) -> bool:
+    """Whether a path names something in /dev, however it is spelled, except in /dev/shm."""
+    folder = os.path.realpath(os.path.dirname(os.path.abspath(path)))
+    return f"{folder}/".startswith("/dev/") and not f"{folder}/".startswith("/dev/shm/")
 
 
 def _create(path: str) -> int:

@@ -457,7 +457,7 @@ class Endpoint(AsyncCloses):
             )
         else:
             if len(target) not in (HANDLE_BYTES, OLD_HANDLE_BYTES):
-                text = f"needs a listener's {HANDLE_BYTES} bytes, not {len(target)}"
+                text = f"needs a host, or the {HANDLE_BYTES} bytes of a listener's handle"
                 raise InvalidArgumentError(f"host_or_handle: {text}")
             name = "the handle's listener"
             status, text, dial = self._runtime.connect_handle(index, bytes(target), chosen)

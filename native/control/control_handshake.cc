@@ -2,6 +2,7 @@
 // socket. No other frame is processed before the hello; if the peer begins with TLS, nothing is processed before it has
 // proved that it has the key.
 #include <algorithm>
+#include <utility>
 
 #include "native/control/control_plane.h"
 #include "native/engine/clock.h"
@@ -21,8 +22,9 @@ constexpr char kOtherKey[] =
     "it does not accept the handle's key: is the handle whole, and WEFT_SECRET_FILE the same at both ends?";
 constexpr char kPlainAnswer[] = "it does not know the handle's key: it is another process, or an older weft";
 constexpr char kHandlesOnly[] =
-    "it accepts only peers that have a handle of one of its listeners; to be dialled by host and port, it must call "
-    "listen(open=True)";
+    "its process accepts only peers that have a handle of one of its listeners; to be dialled by host and port, the "
+    "listener has to be made with listen(open=True)";
+constexpr char kNoHandle[] = "dialled by host and port, but this process has no listener made with open=True";
 constexpr char kGone[] = "the requested process is gone; another process listens at its address";
 
 std::string version_text(std::uint16_t theirs) {
@@ -64,7 +66,13 @@ void ControlPlane::on_readable(Channel* channel) {
   // cannot starve other sessions.
   const Session* session = find_session(channel->session);
   const bool known = session != nullptr && (session->dialled || session->confirmed);
+  // Those that have not said hello may still prove a key, and their frames take little time.
+  const bool strange = session != nullptr && !session->dialled && !is_authenticated(*session);
   for (int i = 0; i < (known ? kFramesATurn : kStrangersFramesATurn); ++i) {
+    if (strange && engine::now_ns() >= strangers_until_ns_) {
+      if (!std::exchange(channel->deferred, true)) deferred_.push_back(id);
+      return;
+    }
     Frame frame;
     std::uint16_t version = 0;
     const Channel::Read read = channel->poll(&frame, &version);
@@ -103,7 +111,9 @@ bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& fr
       on_plain_answer(channel, frame);
       return false;
     case Channel::Read::sealed:
-      turn_down(channel, Status::authentication_failed, tls_ == nullptr ? tls_problem_ : kOneSecret);
+      turn_down(channel, Status::authentication_failed, tls_ == nullptr ? tls_problem_ : kOneSecret,
+                tls_ == nullptr ? "uses TLS, which this process cannot"
+                                : "has a secret or a handle, but this end dials openly");
       return false;
     case Channel::Read::unproved:
       on_unproved(channel);
@@ -117,8 +127,9 @@ bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& fr
 }
 
 // Refuses a peer that is not allowed to say hello, in plaintext, which both ends understand, and drops its socket.
-void ControlPlane::turn_down(Channel* channel, Status status, const std::string& text) {
-  stranger(*channel, "was refused: " + text);
+// `text` is for the peer, `what` for the log of this end.
+void ControlPlane::turn_down(Channel* channel, Status status, const std::string& text, const std::string& what) {
+  stranger(*channel, what);
   Refuse refusal;
   refusal.status = static_cast<std::uint32_t>(status);
   refusal.text = text;
@@ -132,8 +143,11 @@ void ControlPlane::on_unproved(Channel* channel) {
   const KeyName proof = channel->proof();
   if (!channel->dialled() && channel->unknown_key()) {
     const bool secret = proof.guard == Guard::secret;
-    if (secret && secret_.empty()) return turn_down(channel, Status::authentication_failed, kOneSecret);
-    return turn_down(channel, secret ? Status::authentication_failed : Status::refused, secret ? kHandlesOnly : kGone);
+    constexpr Status kFailed = Status::authentication_failed;
+    if (secret && secret_.empty())
+      return turn_down(channel, kFailed, kOneSecret, "has a secret, but this end has none");
+    if (secret) return turn_down(channel, kFailed, kHandlesOnly, kNoHandle);
+    return turn_down(channel, Status::refused, kGone, "has a handle of another process");
   }
   const bool ready = channel->state() == Channel::State::ready;
   const char* const why = proof.guard == Guard::key ? kOtherKey : kOtherSecret;
@@ -258,7 +272,9 @@ bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
     return false;
   }
   if (!admits(*channel, theirs)) {
-    turn_down(channel, Status::authentication_failed, secret_.empty() ? kHandlesOnly : kOneSecret);
+    const bool secret = !secret_.empty();
+    turn_down(channel, Status::authentication_failed, secret ? kOneSecret : kHandlesOnly,
+              secret ? "has no secret, but this end has one" : kNoHandle);
     return false;
   }
   if (!fits_socket(*channel, theirs)) {

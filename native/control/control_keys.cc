@@ -35,7 +35,8 @@ bool ControlPlane::find(const std::string& identity, Digest* key) {
   const auto of_dialled = [&](Guard guard) {
     return std::find_if(sessions_.begin(), sessions_.end(), [&, guard](const auto& each) {
       const Session& session = *each.second;
-      return session.dialled && session.guard == guard && (guard == Guard::secret || session.node == name.node);
+      if (!session.dialled || session.guard != guard) return false;
+      return guard == Guard::secret || (session.node == name.node && id_of(session.handle_key) == name.key_id);
     });
   };
   if (name.guard == Guard::secret) {
@@ -55,11 +56,12 @@ bool ControlPlane::find(const std::string& identity, Digest* key) {
 }
 
 // The key that this end proves when it dials a control socket of the session.
-KeyName ControlPlane::name_for(const Session& session) const noexcept {
+KeyName ControlPlane::name_for(const Session& session) const {
   KeyName name;
   name.guard = session.guard;
   name.to_owner = session.dialled;
   if (session.guard == Guard::key) name.node = session.dialled ? session.node : node_;
+  if (session.guard == Guard::key && !session.dialled) name.key_id = id_of(key_);
   return name;
 }
 
@@ -72,12 +74,14 @@ std::unique_ptr<TlsStream> ControlPlane::client_for(const Session& session) {
 }
 
 // Whether a control socket that the peer dialled has proved what the session asks for.
-bool ControlPlane::has_proved(const Channel& channel, const Session& session) const noexcept {
+bool ControlPlane::has_proved(const Channel& channel, const Session& session) const {
   const KeyName proof = channel.proof();
   if (proof.guard != session.guard) return false;
+  if (proof.guard != Guard::key) return true;
   // The peer owns the key in a session that this end dialled with the peer's handle.
-  return proof.guard != Guard::key ||
-         (proof.to_owner != session.dialled && proof.node == (session.dialled ? session.node : node_));
+  if (proof.to_owner == session.dialled) return false;
+  if (proof.to_owner) return proof.node == node_;
+  return proof.node == session.node && proof.key_id == id_of(session.handle_key);
 }
 
 // Whether a hello may be answered at all: those who have not proved the key of a handle reach open listeners only, or

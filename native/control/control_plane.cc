@@ -26,6 +26,8 @@ namespace {
 constexpr std::size_t kNoticesMax = 4096;
 // How long a caller that waits runs the loop at most. A peer that can be reached answers sooner.
 constexpr std::int64_t kHelpNs = 2'000'000;
+// How long an iteration handles frames of peers that are not authenticated, so that they delay others by this at most.
+constexpr std::int64_t kStrangersNs = 2'000'000;
 constexpr int kPauseMs = 20;  // longest wait of the event loop while there are deadlines
 // Deadlines are checked at most this often: it takes time for each session and each control socket, of which strangers
 // may hold thousands while they cause many iterations.
@@ -128,7 +130,7 @@ void ControlPlane::wake() noexcept {
 }
 
 int ControlPlane::pause_ms() const noexcept {
-  if (!unread_.empty()) return 0;
+  if (!unread_.empty() || !deferred_.empty()) return 0;
   bool waits = accept_gate_.is_paused() || !dials_.empty() || !accepts_.empty() || !confirmed_.empty();
   waits = waits || budget_.any_silent();
   for (const auto& [id, channel] : channels_) waits = waits || channel->state() != Channel::State::ready;
@@ -172,11 +174,17 @@ void ControlPlane::iterate() noexcept {
   const int count = ::epoll_wait(epoll_, events, 64, 0);
   try {
     credit_pause(engine::now_ns());
+    strangers_until_ns_ = engine::now_ns() + kStrangersNs;
+    // Those that had no turn come first, so that each gets one.
     std::vector<std::uint64_t> unread;
-    unread.swap(unread_);
+    unread.swap(deferred_);
+    unread.insert(unread.end(), unread_.begin(), unread_.end());
+    unread_.clear();
     for (const std::uint64_t id : unread) {
       const auto place = channels_.find(id);
-      if (place != channels_.end()) on_readable(place->second.get());
+      if (place == channels_.end()) continue;
+      place->second->deferred = false;
+      on_readable(place->second.get());
     }
     for (int i = 0; i < count; ++i) serve(events[i].data.fd);
     take_notices();

@@ -101,6 +101,7 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   std::shared_ptr<ListenerState> listener_for(const Session& session, std::uint64_t id);
   Status device_socket(std::uint32_t device, int* descriptor, std::string* error);
   datapath::SocketAddress control_address(std::uint32_t device) noexcept;
+  void say_open(const ListenerState& listener, const datapath::SocketAddress& address);
   Status open_port(ListenerState* listener, std::uint16_t port, std::string* error);
   void accept_all(int listening);
   bool accept_one(int listening, std::uint32_t device);
@@ -137,7 +138,7 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   bool fits_socket(const Channel& channel, const Hello& theirs) const noexcept;
   Session* session_for(Channel* channel, const Hello& theirs, std::string* error);
   void refuse(Channel* channel, std::uint64_t dial, Status status, const std::string& text);
-  void turn_down(Channel* channel, Status status, const std::string& text);
+  void turn_down(Channel* channel, Status status, const std::string& text, const std::string& what);
   void on_unproved(Channel* channel);
   void on_plain_answer(Channel* channel, const Frame& frame);
   void stranger(const Channel& channel, const std::string& what);
@@ -145,9 +146,9 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   // Defined in control_keys.cc:
   Status load_keys(std::string* error);
   bool find(const std::string& identity, Digest* key) override;
-  KeyName name_for(const Session& session) const noexcept;
+  KeyName name_for(const Session& session) const;
   std::unique_ptr<TlsStream> client_for(const Session& session);
-  bool has_proved(const Channel& channel, const Session& session) const noexcept;
+  bool has_proved(const Channel& channel, const Session& session) const;
   bool admits(const Channel& channel, const Hello& theirs) const noexcept;
   bool is_authenticated(const Session& session) const noexcept;
 
@@ -238,7 +239,9 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   LoopShare share_;
   std::map<std::uint64_t, std::unique_ptr<Channel>> channels_;
   std::map<int, std::uint64_t> by_descriptor_;
-  std::vector<std::uint64_t> unread_;  // channels that hold frames not yet handled
+  std::vector<std::uint64_t> unread_;    // channels that hold frames not yet handled
+  std::vector<std::uint64_t> deferred_;  // channels of strangers that had no turn in the last iteration
+  std::int64_t strangers_until_ns_ = 0;  // until when this iteration handles frames of strangers
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_;
   std::map<std::string, std::uint64_t> by_key_;  // key of a dialled session -> session id
   std::map<std::uint64_t, PendingDial> dials_;

@@ -134,11 +134,7 @@ Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, bool open,
   }
   if (status != Status::ok) return status;
   made->handle_port = address.port();
-  if (open && secret_.empty()) {
-    engine::log(engine::LogLevel::info, "listening openly on " + target_of(address) +
-                                            ": any process that reaches this host may connect, as neither a handle's "
-                                            "key nor WEFT_SECRET_FILE is asked for");
-  }
+  if (made->port != 0 && port == 0) say_open(*made, address);
   write_handle({node_, made->id, device, address, tls_ == nullptr ? HandleKey() : key_}, &made->handle);
   listeners_[made->id] = made;
   open_listeners_ += open ? 1 : 0;
@@ -163,7 +159,16 @@ Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std:
   listening_[descriptor] = listener->device;
   listener->descriptor = descriptor;
   listener->port = port_of(descriptor);
+  address.set_port(listener->port);
+  say_open(*listener, address);
   return Status::ok;
+}
+
+void ControlPlane::say_open(const ListenerState& listener, const datapath::SocketAddress& address) {
+  if (!listener.open || !secret_.empty()) return;
+  engine::log(engine::LogLevel::info, "listening openly on " + target_of(address) +
+                                          ": any process that reaches it may connect, as neither a handle's key nor "
+                                          "WEFT_SECRET_FILE is asked for");
 }
 
 std::uint16_t ControlPlane::own_port(const std::shared_ptr<ListenerState>& listener) noexcept {

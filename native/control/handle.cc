@@ -22,10 +22,10 @@ void write_handle(const HandleFields& fields, Handle* out) noexcept {
   std::uint8_t* at = out->bytes;
   std::memset(at, 0, kHandleBytes);
   const std::uint16_t family = fields.address.is_v6() ? 6 : 4, port = fields.address.port();
-  const std::uint16_t length = length_of(kCrcAt);
+  const std::uint16_t stated_bytes = length_of(kCrcAt);
   std::memcpy(at, &kMagic, 4);
   std::memcpy(at + 4, &kVersion, 2);
-  std::memcpy(at + 6, &length, 2);
+  std::memcpy(at + 6, &stated_bytes, 2);
   std::memcpy(at + 8, &fields.node, 8);
   std::memcpy(at + 16, &fields.listener, 8);
   std::memcpy(at + 24, &fields.device, 4);

@@ -6,10 +6,13 @@
 #include "native/control/tls.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <array>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "native/control/sha256.h"
 
@@ -79,6 +82,28 @@ constexpr int kWantRead = 2;
 constexpr char kCipherSuite[] = "TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kCipherId[2] = {0x13, 0x01};  // code of kCipherSuite (RFC 8446, appendix B.4)
 
+// Both live as long as the process.
+std::mutex& gate() {
+  static auto* const mutex = new std::mutex;
+  return *mutex;
+}
+
+bool& has_ended() noexcept {
+  static bool ended = false;  // guarded by gate()
+  return ended;
+}
+
+// Runs before OpenSSL's own exit handler, which was registered earlier, and waits for the use under way. A forked child
+// has no thread that uses OpenSSL, but may have inherited a locked mutex.
+void end_uses_at_exit() noexcept {
+  static const pid_t loaded_by = ::getpid();
+  static_cast<void>(std::atexit([] {
+    if (::getpid() != loaded_by) return;
+    const std::lock_guard<std::mutex> lock(gate());
+    has_ended() = true;
+  }));
+}
+
 const OpenSsl* load(std::string* error) {
   static const OpenSsl* const loaded = []() -> const OpenSsl* {
     for (const char* name : {"libssl.so.3", "libssl.so.1.1"}) {
@@ -91,8 +116,10 @@ const OpenSsl* load(std::string* error) {
   whole = whole && made->name != nullptr;
       WEFT_OPENSSL_TABLE(WEFT_OPENSSL_FIND)
 #undef WEFT_OPENSSL_FIND
-      // OpenSSL's exit handler would free what the control thread may still use while the process ends.
-      if (whole && made->OPENSSL_init_ssl(kNoAtExit, nullptr) == 1) return made;
+      if (whole && made->OPENSSL_init_ssl(kNoAtExit, nullptr) == 1) {
+        end_uses_at_exit();
+        return made;
+      }
       delete made;
     }
     return nullptr;
@@ -140,16 +167,23 @@ void* make_context(const OpenSsl* library, bool client) {
   return nullptr;
 }
 
-// Empties the calling thread's queue of OpenSSL's errors, which SSL_get_error() looks at, at both ends of a scope. The
-// thread may be the caller's, which may use OpenSSL itself.
-class NoErrors {
+// A use of OpenSSL by a thread, of which there is one at a time. False once the process ends: exit handlers free what
+// OpenSSL needs while the control thread still runs. The calling thread's queue of errors, which SSL_get_error() looks
+// at, is empty at both ends: the thread may be the caller's, which may use OpenSSL itself.
+class Use {
  public:
-  explicit NoErrors(const OpenSsl* library) : library_(library) { library_->ERR_clear_error(); }
-  ~NoErrors() { library_->ERR_clear_error(); }
-  NoErrors(const NoErrors&) = delete;
-  NoErrors& operator=(const NoErrors&) = delete;
+  explicit Use(const OpenSsl* library) : lock_(gate()), library_(has_ended() ? nullptr : library) {
+    if (library_ != nullptr) library_->ERR_clear_error();
+  }
+  ~Use() {
+    if (library_ != nullptr) library_->ERR_clear_error();
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  explicit operator bool() const noexcept { return library_ != nullptr; }
 
  private:
+  std::lock_guard<std::mutex> lock_;
   const OpenSsl* library_;
 };
 
@@ -158,7 +192,8 @@ class NoErrors {
 std::unique_ptr<TlsContext> TlsContext::make(std::string* error) {
   const OpenSsl* library = load(error);
   if (library == nullptr) return nullptr;
-  const NoErrors errors(library);
+  const Use use(library);
+  if (!use) return nullptr;
   std::unique_ptr<TlsContext> made(new TlsContext(library));
   for (void** context : {&made->client_, &made->server_}) {
     *context = make_context(library, context == &made->client_);
@@ -171,13 +206,16 @@ std::unique_ptr<TlsContext> TlsContext::make(std::string* error) {
 }
 
 TlsContext::~TlsContext() {
+  const Use use(library_);
+  if (!use) return;
   for (void* context : {client_, server_}) {
     if (context != nullptr) library_->SSL_CTX_free(context);
   }
 }
 
 std::unique_ptr<TlsStream> TlsStream::make_client(const TlsContext& context, std::string identity, const Digest& key) {
-  const NoErrors errors(context.library_);
+  const Use use(context.library_);
+  if (!use) return nullptr;
   std::unique_ptr<TlsStream> made(new TlsStream(context.library_, nullptr));
   made->identity_ = std::move(identity);
   made->key_ = key;
@@ -189,7 +227,8 @@ std::unique_ptr<TlsStream> TlsStream::make_client(const TlsContext& context, std
 }
 
 std::unique_ptr<TlsStream> TlsStream::make_server(const TlsContext& context, TlsKeys* keys) {
-  const NoErrors errors(context.library_);
+  const Use use(context.library_);
+  if (!use) return nullptr;
   std::unique_ptr<TlsStream> made(new TlsStream(context.library_, keys));
   made = start(std::move(made), context.server_);
   if (made != nullptr) made->library_->SSL_set_accept_state(made->ssl_);
@@ -212,7 +251,8 @@ std::unique_ptr<TlsStream> TlsStream::start(std::unique_ptr<TlsStream> made, voi
 }
 
 TlsStream::~TlsStream() {
-  if (ssl_ != nullptr) library_->SSL_free(ssl_);
+  const Use use(library_);
+  if (use && ssl_ != nullptr) library_->SSL_free(ssl_);
 }
 
 void* TlsStream::session_with(const Digest& key) noexcept {
@@ -274,7 +314,8 @@ bool TlsStream::flush() {
 
 bool TlsStream::on_received(const char* data, std::size_t bytes, std::string* plain) {
   if (failed_) return false;
-  const NoErrors errors(library_);
+  const Use use(library_);
+  if (!use) return false;
   while (bytes != 0) {
     const int took = library_->BIO_write(in_, data, static_cast<int>(bytes));
     if (took <= 0) {
@@ -300,12 +341,15 @@ bool TlsStream::on_received(const char* data, std::size_t bytes, std::string* pl
 
 bool TlsStream::send(const std::string& plain) {
   if (failed_) return false;
-  const NoErrors errors(library_);
+  const Use use(library_);
+  if (!use) return false;
   waiting_ += plain;
   return !established_ || flush();
 }
 
 void TlsStream::take_output(std::string* cipher) {
+  const Use use(library_);
+  if (!use) return;
   char buffer[16384];
   for (int got = 0; (got = library_->BIO_read(out_, buffer, sizeof buffer)) > 0;) {
     cipher->append(buffer, static_cast<std::size_t>(got));

@@ -299,8 +299,7 @@ void Adapter::on_answer(std::int64_t now_ns, Qp* pair, const Packet& packet) {
         break;
       }
       go_back(pair);
-      // NOLINTNEXTLINE(bugprone-narrowing-conversions)
-      pair->rest_until_ns = now_ns + std::max<std::int64_t>(packet.address, 1);
+      pair->rest_until_ns = now_ns + std::max<std::int64_t>(static_cast<std::int64_t>(packet.address), 1);
       break;
     default:
       fail_request(pair, 0, packet.kind == Kind::nak_access ? IBV_WC_REM_ACCESS_ERR : IBV_WC_REM_INV_REQ_ERR);

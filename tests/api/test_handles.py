@@ -67,7 +67,7 @@ def test_listen__openly_takes_host_and_port_and_says_so(capfd: pytest.CaptureFix
         with there.connect(LOCALHOST, listener.port, timeout_s=PATIENCE_S) as connection:
             connection.check()
         listener.accept(timeout_s=PATIENCE_S).close()
-    assert "listening openly on 127.0.0.1 port" in capfd.readouterr().err
+    assert f"listening openly on 0.0.0.0 port {listener.port}:" in capfd.readouterr().err
 
 
 def test_open__a_peer_without_the_handle_reaches_open_listeners_only() -> None:

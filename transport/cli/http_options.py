@@ -42,6 +42,5 @@ def need_packages(what: str, *names: str) -> None:
     """ClickException if a package is missing."""
     absent = [name for name in names if find_spec(name) is None]
     if absent:
-        raise click.ClickException(
-            f"{what} needs the package {absent[0]}: pip install {' '.join(absent)}"
-        )
+        which = f"package {absent[0]}" if len(absent) == 1 else f"packages {' and '.join(absent)}"
+        raise click.ClickException(f"{what} needs the {which}: pip install {' '.join(absent)}")

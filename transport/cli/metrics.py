@@ -85,6 +85,8 @@ def command(
     except telemetry.PageError as error:
         raise click.ClickException(str(error)) from None
     exporter = Exporter(pids=pids, paths=paths, series_max=series_max, once=once, log=_log)
+    if once and any(files.values()):
+        raise click.UsageError("--once serves nobody: --token-file and --tls-… are for serving")
     if not once:
         return _serve(exporter, *listen, access_of(**files))
     click.echo(text(exporter), nl=False)

@@ -11,6 +11,7 @@ KeyName handle_name(bool to_owner, std::uint64_t node) {
   name.guard = Guard::key;
   name.to_owner = to_owner;
   name.node = node;
+  name.key_id = to_owner ? 0 : 99;
   return name;
 }
 
@@ -23,6 +24,7 @@ TEST(keys__names_survive) {
     CHECK(back.guard == Guard::key);
     CHECK_EQUAL(back.to_owner, to_owner);
     CHECK_EQUAL(back.node, 0x0123456789abcdefu);
+    CHECK_EQUAL(back.key_id, to_owner ? 0u : 99u);
   }
   KeyName secret, back;
   secret.guard = Guard::secret;
@@ -38,7 +40,8 @@ TEST(keys__other_names_are_none) {
     CHECK(back.guard == Guard::none);
   }
   CHECK(!decode(good + "x", &back));
-  CHECK(!decode("weft handle =12345678", &back));
+  CHECK(!decode("weft handle =1234567812345678", &back));
+  CHECK(decode("weft handle <1234567812345678", &back));
 }
 
 // The secret, the handle's key and the direction each change the pre-shared key.
