@@ -28,6 +28,8 @@ constexpr std::size_t kNoticesMax = 4096;
 constexpr std::int64_t kHelpNs = 2'000'000;
 // How long an iteration handles frames of peers that are not authenticated, so that they delay others by this at most.
 constexpr std::int64_t kStrangersNs = 2'000'000;
+// Sockets of strangers that wait for their turn stay readable; more of them than this would hide others.
+constexpr int kEventsMax = 1024;
 constexpr int kPauseMs = 20;  // longest wait of the event loop while there are deadlines
 // Deadlines are checked at most this often: it takes time for each session and each control socket, of which strangers
 // may hold thousands while they cause many iterations.
@@ -170,8 +172,8 @@ void ControlPlane::await_work() noexcept {
 
 // One iteration of the loop. The caller holds the mutex of `share_`.
 void ControlPlane::iterate() noexcept {
-  epoll_event events[64];
-  const int count = ::epoll_wait(epoll_, events, 64, 0);
+  epoll_event events[kEventsMax];
+  const int count = ::epoll_wait(epoll_, events, kEventsMax, 0);
   try {
     credit_pause(engine::now_ns());
     strangers_until_ns_ = engine::now_ns() + kStrangersNs;
