@@ -24,7 +24,7 @@ void write_handle(const HandleFields& fields, Handle* out) noexcept {
   const std::uint16_t family = fields.address.is_v6() ? 6 : 4, port = fields.address.port();
   const std::uint16_t stated_bytes = length_of(kCrcAt);
   std::memcpy(at, &kMagic, 4);
-  std::memcpy(at + 4, &kVersion, 2);
+  std::memcpy(at + 4, &kVersion, 2);  // NOLINT(bugprone-not-null-terminated-result): no text
   std::memcpy(at + 6, &stated_bytes, 2);
   std::memcpy(at + 8, &fields.node, 8);
   std::memcpy(at + 16, &fields.listener, 8);
