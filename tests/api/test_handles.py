@@ -5,6 +5,8 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -213,6 +215,50 @@ def test_handle__needs_openssl(tmp_path: Path) -> None:
     assert "open=True" in cannot_listen
     assert is_open == "open"
     assert "OpenSSL" in cannot_dial
+
+
+LEAVES = """
+import ctypes, sys
+from transport import Endpoint
+endpoint = Endpoint(interfaces="lo", engines=1)
+listener = endpoint.listen()
+print(listener.handle.hex(), flush=True)
+sys.stdin.readline()
+ctypes.CDLL(None).exit(0)  # as a C program ends: Python does not close the endpoint
+"""
+
+
+def test_exit__of_a_c_program_waits_for_the_use_of_openssl() -> None:
+    """OpenSSL's exit handler frees what handshakes in progress use."""
+    for _ in range(6):
+        victim = subprocess.Popen(
+            [sys.executable, "-c", LEAVES],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        with running(victim):
+            handle = bytes.fromhex(line(victim))
+            ended = threading.Event()
+
+            def dials(handle: bytes = handle, ended: threading.Event = ended) -> None:
+                while not ended.is_set():
+                    with Endpoint(**LOCAL, log_level="error") as here, suppress(WeftError):
+                        here.connect(handle, timeout_s=1).close()
+
+            threads = [threading.Thread(target=dials) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            assert victim.stdin is not None
+            victim.stdin.write("\n")
+            victim.stdin.flush()
+            status = victim.wait(PATIENCE_S)
+            ended.set()
+            for thread in threads:
+                thread.join(PATIENCE_S)
+            assert status == 0
 
 
 def test_handle__that_is_damaged_is_refused_before_anything_is_sent() -> None:
