@@ -2,7 +2,6 @@
 // socket. No other frame is processed before the hello; if the peer begins with TLS, nothing is processed before it has
 // proved that it has the key.
 #include <algorithm>
-#include <utility>
 
 #include "native/control/control_plane.h"
 #include "native/engine/clock.h"
@@ -70,7 +69,8 @@ void ControlPlane::on_readable(Channel* channel) {
   const bool strange = session != nullptr && !session->dialled && !is_authenticated(*session);
   for (int i = 0; i < (known ? kFramesATurn : kStrangersFramesATurn); ++i) {
     if (strange && engine::now_ns() >= strangers_until_ns_) {
-      if (!std::exchange(channel->deferred, true)) deferred_.push_back(id);
+      if (!channel->deferred) deferred_.push_back(id);
+      channel->deferred = true;
       return;
     }
     Frame frame;

@@ -179,8 +179,10 @@ void ControlPlane::iterate() noexcept {
     strangers_until_ns_ = engine::now_ns() + kStrangersNs;
     // Those that had no turn come first, so that each gets one.
     std::vector<std::uint64_t> unread;
-    unread.swap(deferred_);
+    unread.reserve(deferred_.size() + unread_.size());  // the lists stay whole if memory runs out
+    unread.insert(unread.end(), deferred_.begin(), deferred_.end());
     unread.insert(unread.end(), unread_.begin(), unread_.end());
+    deferred_.clear();
     unread_.clear();
     for (const std::uint64_t id : unread) {
       const auto place = channels_.find(id);
