@@ -214,6 +214,31 @@ def test_evidence__a_stopped_process_is_told_to_be_stopped() -> None:
     assert "kill -CONT 105 on node1" in finding.advice
 
 
+def test_evidence__a_stop_after_a_pause_is_found_as_well(tmp_path: Path) -> None:
+    collector = Collector(pauses=Pauses(untaught_ns=0))
+    told(collector, hosts(1))
+    hang = ("finding", "non_communication_hang", "rank 13")
+    assert told(collector, waiting(2, 13, 30)) == [hang]
+    said = seen(waiting(2, 13, 31), 13, kind="stopped", text="the process is stopped (state T)")
+    append(tmp_path, collector.step(said))
+    assert told(collector, said) == []
+    assert collector.found == 2
+    assert reported(tmp_path, 0) == {("non_communication_hang", "rank", "rank 13", True)}
+    exposed = {one.name: one.samples for one in Verdicts(collector).collect()}
+    assert len(exposed["weft_diagnosis_finding"]) == 1  # Prometheus refuses two that are alike
+
+
+@pytest.mark.parametrize("kind", ["gone", "zombie", "stopped"])
+def test_evidence__a_hang_waits_until_a_first_reading_is_confirmed(kind: str) -> None:
+    collector = Collector(pauses=Pauses(untaught_ns=0))
+    told(collector, hosts(1))
+    said = seen(waiting(2, 13, 30), 13, kind=kind, text="it does not run", readings=1)
+    assert {what for what, _, _ in told(collector, said)} == {"suspicion"}
+    said[1].evidence[0]["readings"] = 2
+    crash = "non_communication_hang" if kind == "stopped" else "crash"
+    assert told(collector, said) == [("finding", crash, "rank 13")]
+
+
 def test_evidence__a_process_that_is_gone_has_crashed() -> None:
     collector = Collector()
     told(collector, hosts(1))
@@ -319,7 +344,7 @@ def test_verdicts__say_what_was_reported_and_has_not_ended(tmp_path: Path) -> No
     collector = Collector()
     for interval in (1, 2):
         append(tmp_path, collector.step(hosts(interval, slow_rank=9)))
-    place = ("non_communication_slow", "rank", "rank 9")
+    place = ("non_communication_slow", "rank", "rank 9", False)
     with (tmp_path / FILE).open("a") as file:
         file.write('[\n{"class": 3}\n7\n\xff\n' + "[" * 10_000 + "\n")
     assert reported(tmp_path, 0) == {place}
@@ -396,7 +421,7 @@ def test_metrics__are_bounded() -> None:
     assert families["weft_diagnosis_ranks"].samples[0].value == 32
     (one,) = collector.incidents.values()
     for number in range(10 * FINDINGS_MAX):
-        collector.incidents["a", "b", str(number)] = one
+        collector.incidents["a", "b", str(number), False] = one
     count = sum(len(family.samples) for family in Verdicts(collector).collect())
     assert count <= 2 * FINDINGS_MAX + 20
 

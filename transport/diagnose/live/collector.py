@@ -32,8 +32,16 @@ NOTES_MAX = 10_000
 MERGES_MAX = 64  # in one interval, to find the hosts whose summaries break the diagnosis
 EMPTY: Mapping[str, str] = {}
 NUMBER = re.compile(r"\b\d+(\.\d+)?\b")
-Key = tuple[str, str, str]  # class, kind and name of the place
+Key = tuple[str, str, str, bool]  # class, kind and name of the place, whether it is stopped
 HANGS = ("communication_hang", "non_communication_hang", "crash", "mismatch")
+
+
+def key_of(one: Finding) -> Key:
+    """What makes two findings the same fault.
+
+    A process that is stopped is not the same fault as a pause of it that was found before.
+    """
+    return (one.kind, one.place.kind, one.place.name, one.more.get("state") == "stopped")
 
 
 def _line_of(error: Exception) -> str:
@@ -243,7 +251,7 @@ class Collector:
         """The events to report for the findings of this interval."""
         events = []
         for one in findings:
-            key = (one.kind, one.place.kind, one.place.name)
+            key = key_of(one)
             if key not in self.incidents:
                 if len(self.incidents) >= INCIDENTS_MAX:
                     continue

@@ -48,8 +48,12 @@ class Verdicts:
             made[name].add_sample(name + total, labels, value)
 
         now = sorted(self._collector.incidents.values(), key=lambda one: not one.certain)
+        told: set[tuple[str, str]] = set()
         for one in now[:FINDINGS_MAX]:
             labels = {"class": one.finding.kind, "place": one.finding.place.name[:PLACE_MAX]}
+            if (labels["class"], labels["place"]) in told:
+                continue  # two samples with the same labels would make Prometheus refuse all
+            told.add((labels["class"], labels["place"]))
             kind = "finding" if one.certain else "suspicion"
             add(f"weft_diagnosis_{kind}", 1, **labels)
             if one.certain:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from transport.diagnose.finding import SUSPECTED_MAX, Finding, Place
+from transport.diagnose.finding import SUSPECTED_MAX, Finding, Place, graded
 from transport.diagnose.hang import LAST_QUERY
 from transport.diagnose.live.merge import SURE, Job
 
@@ -16,6 +16,7 @@ STUCK_NS = 5_000_000_000  # an engine that has not run for so long is worth a su
 # If an application posts nothing while a peer waits for so long, it is suspected.
 IDLE_NS = 5_000_000_000
 NAMED_MAX = 4
+HANGS = ("communication_hang", "non_communication_hang")
 SLOW = ("non_communication_slow", "communication_slow")
 STARVED_MIN = 2  # so many ranks of a host that lack cores are a fault of the host
 STATUS_QUERY = "SELECT process, peer, status, end_ns FROM connections ORDER BY end_ns"
@@ -33,9 +34,10 @@ def refined(job: Job, findings: Sequence[Finding]) -> list[Finding]:
         )
         # A stopped or dead process makes its peers wait, so a hang that the rules found is its
         # effect.
-        follows = names and one.kind in ("communication_hang", "non_communication_hang")
+        follows = names and one.kind in HANGS
         if not known and not follows:
-            made.append(_with_evidence(job, one))
+            waits = one.kind in HANGS and _is_undecided(job)
+            made.append(_with_evidence(job, graded(one, False) if waits else one))
     made = _overloaded(job, made)
     if not any(one.certain for one in made):
         hung = {one.place.name for one in made if one.kind == "non_communication_hang"}
@@ -59,6 +61,15 @@ def _of_states(job: Job) -> list[Finding]:
                 # Not in the first reading: the end of its trace may not have been read yet.
                 made.append(_gone(job, at, seen, bool(alive)))
     return made
+
+
+def _is_undecided(job: Job) -> bool:
+    """Whether a process seems to be stopped or gone, but too few readings have shown it yet."""
+    return any(
+        seen.get("kind") in ("stopped", "gone", "zombie") and int(seen.get("readings", 1)) < SURE
+        for at, process in enumerate(job.facts.processes) if process.ended is not True
+        for seen in job.evidence.get(at, ())
+    )  # fmt: skip
 
 
 def _place(job: Job, at: int) -> Place:

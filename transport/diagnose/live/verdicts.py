@@ -13,6 +13,8 @@ from transport.diagnose.live.columns import read_file
 
 FILE = "verdicts.jsonl"
 BYTES_MAX = 16 << 20
+# What a line raises that is no verdict.
+NO_VERDICT = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 def append(folder: Path, events: Sequence[Event]) -> None:
@@ -43,9 +45,10 @@ def reported(folder: Path, since_ns: int) -> set[Key]:
         with contextlib.suppress(OSError):
             data = read_file(folder / name, 2 * BYTES_MAX)
         for line in data.splitlines():
-            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
+            with contextlib.suppress(*NO_VERDICT):
                 one = json.loads(line)
-                key = (str(one["class"]), str(one["place"]["kind"]), str(one["place"]["name"]))
+                place, is_stopped = one["place"], one["more"].get("state") == "stopped"
+                key = (str(one["class"]), str(place["kind"]), str(place["name"]), is_stopped)
                 if one["event"] == "ended":
                     found.discard(key)
                 elif one["event"] == "finding" and one["time_ns"] >= since_ns:
