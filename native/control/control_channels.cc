@@ -100,9 +100,22 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
   return channel;
 }
 
+// A stranger who names an address of its own would have it dialled again and again. So a peer that is not authenticated
+// is dialled once it has answered over a data path, from which its process is known to be there.
+bool ControlPlane::may_be_dialled(const Session& session, std::int64_t now_ns) {
+  if (session.dialled || is_authenticated(session)) return true;
+  setup_.count(now_ns, session.id);
+  const Holding holding = setup_.holding(session.id);
+  return holding.peers > holding.silent_peers;
+}
+
 // Starts another connection attempt if no control socket works and no attempt in progress is likely to succeed.
 void ControlPlane::need_channel(Session* session, std::int64_t now_ns) {
   if (now_ns < session->attempt_ns || (session->greeted && session->control.port() == 0)) return;
+  if (!may_be_dialled(*session, now_ns)) {
+    session->attempt_ns = now_ns + kAttemptNs;
+    return;
+  }
   std::vector<Channel*> connecting;
   for (const auto& [id, channel] : channels_) {
     if (channel->session != session->id || channel->proves) continue;

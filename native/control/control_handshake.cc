@@ -426,7 +426,8 @@ bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
     end_session(session, Status::connection_closed, why, false);
     return true;
   }
-  end_session(session, status, std::string("the peer ended it: ") + status_text(status), false);
+  const std::string why = verdict.text.empty() ? status_text(status) : engine::printable(verdict.text, kRefusalTextMax);
+  end_session(session, status, "the peer ended it: " + why, false);
   return true;
 }
 

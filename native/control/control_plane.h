@@ -114,6 +114,7 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   // Defined in control_channels.cc:
   Channel* watch_channel(std::unique_ptr<Channel> channel);
   Channel* dial_channel(Session* session, const datapath::SocketAddress& to, std::size_t place);
+  bool may_be_dialled(const Session& session, std::int64_t now_ns);
   void need_channel(Session* session, std::int64_t now_ns);
   void on_connected(Channel* channel);
   void drop_channel(Channel* channel, const std::string& why, Status outcome = Status::address_unavailable);

@@ -102,7 +102,7 @@ void ControlPlane::end_session(Session* session, Status status, const std::strin
   for (const auto& [channel_id, channel] : channels_) {
     if (channel->session == id) channels.push_back(channel.get());
   }
-  const std::string verdict = encode(Verdict{static_cast<std::uint32_t>(status)});
+  const std::string verdict = encode(Verdict{static_cast<std::uint32_t>(status), why});
   for (Channel* channel : channels) {
     if (say_so && channel->state() == Channel::State::ready) send(channel, verdict);
     channel->session = 0;

@@ -261,12 +261,14 @@ bool decode(const std::string& body, Pong* out) {
 std::string encode(const Verdict& verdict) {
   Writer writer;
   writer.put(verdict.status);
+  writer.put_text(verdict.text.substr(0, kRefusalTextMax));
   return writer.frame(FrameType::verdict);
 }
 
 bool decode(const std::string& body, Verdict* out) {
   Reader reader(body);
   reader.get(&out->status);
+  reader.get_text(&out->text, kRefusalTextMax);
   return reader.whole();
 }
 

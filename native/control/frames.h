@@ -14,7 +14,7 @@ namespace weft::control {
 
 // Increment this with any change of a frame or of the wire format. Each end refuses another version, and its message
 // names both versions.
-inline constexpr std::uint16_t kControlVersion = 5;
+inline constexpr std::uint16_t kControlVersion = 6;
 static_assert(wire::kVersion == 3, "another wire format: raise kControlVersion as well, and this number");
 inline constexpr std::uint32_t kControlMagic = 0x43544657;  // "WFTC" in memory order
 inline constexpr std::size_t kFrameHeaderBytes = 16;
@@ -104,9 +104,11 @@ struct Pong {
   std::vector<std::uint32_t> engine_age_ms;  // time since each engine's last iteration
 };
 
-// Says that the sender has ended the session. status: the reason; ok if the session had no connection.
+// Says that the sender has ended the session. status: the reason; ok if the session had no connection. text: the
+// reason in words; may be empty.
 struct Verdict {
   std::uint32_t status = 0;
+  std::string text;
 };
 
 std::string encode(FrameType type, const Hello& hello);  // for hello and hello_reply frames

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from functools import cache
 
-VERSION = 5
+VERSION = 6
 HELLO, HELLO_REPLY, OPEN, OPEN_REPLY, CONFIRM, REFUSE, PING, PONG, VERDICT = (1, 2, *range(4, 11))
 HEADER = struct.Struct("<4sHHII")
 
@@ -85,9 +85,9 @@ def ping(number: int) -> bytes:
     return frame(PING, struct.pack("<Q", number))
 
 
-def verdict(status: int) -> bytes:
+def verdict(status: int, text: bytes = b"") -> bytes:
     """The frame that ends a session."""
-    return frame(VERDICT, struct.pack("<I", status))
+    return frame(VERDICT, struct.pack("<IH", status, len(text)) + text)
 
 
 def read_frames(peer: socket.socket, count: int) -> list[tuple[int, bytes]]:

@@ -99,9 +99,10 @@ def test_probes__of_a_silent_stranger_are_few_and_it_is_let_go() -> None:
         accepted.isend(content(1 << 20, 1))  # to a stranger that answers this would be a megabyte
         with pytest.raises(PeerSilentError):
             accepted.recv(10, timeout_s=PATIENCE_S)
-        kinds: list[int] = []
-        while frames.VERDICT not in kinds:
-            kinds += [kind for kind, _ in frames.read_frames(one, 1)]
+        said: list[tuple[int, bytes]] = []
+        while frames.VERDICT not in [kind for kind, _ in said]:
+            said += frames.read_frames(one, 1)
+        assert b"no data path to the peer has carried an answer" in said[-1][1]
         sizes = []
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -109,6 +110,23 @@ def test_probes__of_a_silent_stranger_are_few_and_it_is_let_go() -> None:
         assert sum(sizes) <= 3 * len(frame)
         assert len(sizes) >= PEERS
         until(lambda: endpoint.counters().strangers_bytes == 0)
+
+
+def test_control__a_silent_stranger_is_not_dialled_back() -> None:
+    """It names a port for control sockets; its session waits there for one, and ends."""
+    with (
+        Endpoint(**LOCAL | SOON) as endpoint,
+        endpoint.listen(open=True) as listener,
+        socket.create_server((LOCALHOST, 0)) as port,
+    ):
+        port.setblocking(False)
+        with greeted(listener.port, control=port.getsockname()[1]) as one:
+            assert opens(one, 1) == [frames.OPEN_REPLY]
+            accepted = listener.accept(timeout_s=PATIENCE_S)
+        with pytest.raises(PeerSilentError):
+            accepted.recv(1, timeout_s=PATIENCE_S)
+        with pytest.raises(BlockingIOError):
+            port.accept()
 
 
 def test_silence__ends_no_idle_connection_that_has_answered() -> None:

@@ -83,7 +83,7 @@ std::vector<fuzz::Input> fuzz::corpus() {
                                 encode(refusal),
                                 encode(Ping{1}),
                                 encode(Pong{1, {1, 2, 3}}),
-                                encode(Verdict{6})};
+                                encode(Verdict{6, "why"})};
   std::vector<Input> made;
   std::string all;
   for (const std::string& frame : frames) {

@@ -85,7 +85,7 @@ TEST(frames__others_survive) {
   CHECK_EQUAL(pong_back.number, 3u);
   CHECK(pong_back.engine_age_ms == pong.engine_age_ms);
   Verdict verdict_back;
-  CHECK(decode(take(encode(Verdict{6})).body, &verdict_back));
+  CHECK(decode(take(encode(Verdict{6, "why"})).body, &verdict_back));
   CHECK_EQUAL(verdict_back.status, 6u);
   Refuse refuse;
   refuse.text = std::string(2000, 'x');  // the encoder truncates it and does not refuse it

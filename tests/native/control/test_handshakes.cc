@@ -110,7 +110,7 @@ std::string conversation(Random& random) {
   if (random.next() % 4 == 0) frames.push_back(encode(Confirm{open.dial}));
   if (random.next() % 4 == 0) frames.push_back(encode(Ping{random.next()}));
   if (random.next() % 8 == 0) frames.push_back(encode(Pong{random.next(), {1, 2, 3}}));
-  if (random.next() % 8 == 0) frames.push_back(encode(Verdict{static_cast<std::uint32_t>(random.next() % 30)}));
+  if (random.next() % 8 == 0) frames.push_back(encode(Verdict{static_cast<std::uint32_t>(random.next() % 30), "why"}));
   if (random.next() % 8 == 0) frames.push_back(encode(Refuse{open.dial, 7, kControlVersion, "no\n\x1b[31m"}));
   std::string bytes;
   for (std::size_t i = 0; i < frames.size(); ++i) {
