@@ -8,6 +8,8 @@ namespace weft::control {
 namespace {
 
 constexpr std::size_t kSecretBytesMax = 65'536;
+// Whoever records a handshake can try guesses, so that a shorter secret is none.
+constexpr std::size_t kSecretBytesMin = 16;
 
 }  // namespace
 
@@ -17,8 +19,12 @@ Status ControlPlane::load_keys(std::string* error) {
     const bool is_read =
         files::read_trusted(knobs_->secret_file, files::Readers::owner, kSecretBytesMax, &secret_, &problem);
     while (!secret_.empty() && (secret_.back() == '\n' || secret_.back() == '\r')) secret_.pop_back();
-    if (!is_read || secret_.empty()) {
-      *error = "WEFT_SECRET_FILE=" + knobs_->secret_file + " cannot be used: " + (is_read ? "it is empty" : problem);
+    if (is_read && secret_.size() < kSecretBytesMin)
+      problem = "it holds " + std::to_string(secret_.size()) +
+                " bytes, and a secret that nobody can guess has at least " + std::to_string(kSecretBytesMin) +
+                ": make one with openssl rand -hex 32";
+    if (!problem.empty()) {
+      *error = "WEFT_SECRET_FILE=" + knobs_->secret_file + " cannot be used: " + problem;
       return Status::invalid_argument;
     }
   }

@@ -148,7 +148,7 @@ def test_key__never_appears_on_the_wire() -> None:
 def test_secret__is_asked_for_beside_the_handle(tmp_path: Path, whose: str) -> None:
     files = {}
     for name in ("one", "other"):
-        (tmp_path / name).write_text(name)
+        (tmp_path / name).write_text(f"a secret, and long enough: {name}")
         (tmp_path / name).chmod(0o600)
         files[name] = {"secret_file": str(tmp_path / name)}
     here_knobs = LOCAL | (files["one"] if whose != "listener" else {})
