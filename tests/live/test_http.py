@@ -20,6 +20,8 @@ from tests.waiting import until
 
 pytest.importorskip("prometheus_client")
 pytest.importorskip("tornado")
+from prometheus_client import Metric
+
 from transport.live import http
 
 TOKEN = "c0ffee" * 8
@@ -61,6 +63,16 @@ def scraped(port: int, *lines: str) -> bytes:
     return reply(port, head.encode())
 
 
+class Large:
+    """A collector of 12 MB."""
+
+    def collect(self) -> Iterator[Metric]:
+        metric = Metric("large", "", "gauge")
+        for number in range(100_000):
+            metric.add_sample("large", {"number": f"{number:0100}"}, number)
+        yield metric
+
+
 def threads(process: subprocess.Popen[str]) -> int:
     return len(os.listdir(f"/proc/{process.pid}/task"))
 
@@ -83,15 +95,6 @@ def test_idle__connections_are_closed_in_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also those that send a byte now and then, or do not read what they asked for."""
-    from prometheus_client import Metric
-
-    class Large:
-        def collect(self) -> Iterator[Metric]:
-            metric = Metric("large", "", "gauge")
-            for number in range(100_000):
-                metric.add_sample("large", {"number": f"{number:0100}"}, number)
-            yield metric
-
     monkeypatch.setattr(http, "CONNECTION_S", 1.0)
     with http.served(Large(), "127.0.0.1", 0, http.Access()) as port:
         ended = []
@@ -114,6 +117,25 @@ def test_idle__connections_are_closed_in_time(
                     received += len(part)
         assert ended == [b""]
         assert received < 100_000 * 100  # far more than the kernel buffers for a socket
+
+
+def test_idle__connections_interrupt_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More half requests than there may be connections come while a client reads its answer."""
+    monkeypatch.setattr(http, "CONNECTIONS_MAX", 16)
+    with (
+        http.served(Large(), "127.0.0.1", 0, http.Access()) as port,
+        connected(port) as reader,
+        contextlib.ExitStack() as stack,
+    ):
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
+        reader.sendall(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+        answer = reader.recv(1 << 16)
+        for _ in range(64):
+            stack.enter_context(connected(port)).sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+        while part := reader.recv(1 << 16):
+            answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in head.lower()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +167,7 @@ def token_file(folder: Path, text: str = TOKEN) -> Path:
 
 
 def test_token__is_needed_and_compared_whole(tmp_path: Path) -> None:
-    with server(tmp_path, "--token-file", str(token_file(tmp_path))) as (_, port):
+    with server(tmp_path, "--token-file", str(token_file(tmp_path))) as (process, port):
         good = scraped(port, f"Authorization: Bearer {TOKEN}")
         assert good.startswith(b"HTTP/1.1 200")
         assert b"weft_exporter_series" in good
@@ -157,6 +179,10 @@ def test_token__is_needed_and_compared_whole(tmp_path: Path) -> None:
             refused = scraped(port, *given)
             assert refused.startswith(b"HTTP/1.1 401")
             assert b"weft_" not in refused
+        process.terminate()
+        _, err = process.communicate(timeout=PATIENCE_S)
+        # One line says so, however many were refused in a minute.
+        assert err.count("refused a request: 401 GET /metrics (127.0.0.1)") == 1
 
 
 @pytest.mark.parametrize(

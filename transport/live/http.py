@@ -16,6 +16,7 @@ import logging
 import resource
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from transport.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
+    from tornado.httputil import HTTPServerRequest
     from tornado.iostream import IOStream
 
 CONNECTION_S = 30.0  # a connection is closed after this time, whatever it does
@@ -34,6 +36,7 @@ CONNECTIONS_MAX = 512  # the oldest connection is closed if there are more
 HEADER_BYTES_MAX = 16 << 10
 BODY_BYTES_MAX = 1 << 10
 FILE_BYTES_MAX = 1 << 20
+LOG_S = 60.0  # at most one line about refused requests in so many seconds
 TOKEN_CHARACTERS = range(16, 1_025)
 
 
@@ -126,6 +129,30 @@ def _opened(file: Path, what: str, *, secret: bool) -> Iterator[Any]:
         yield opened
 
 
+class Seldom(logging.Filter):
+    """Passes one warning in LOG_S: they are about what clients do, who could fill a log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last_s = -LOG_S
+        self._withheld = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now_s = time.monotonic()
+        if now_s - self._last_s < LOG_S:
+            self._withheld += 1
+            return False
+        text = record.getMessage()
+        if self._withheld:
+            text += f" (and {self._withheld} lines more about requests since the last one)"
+        record.msg, record.args = f"refused a request: {text}", None
+        self._last_s, self._withheld = now_s, 0
+        return True
+
+
+SELDOM = Seldom()
+
+
 @contextlib.contextmanager
 def served(collector: Collector, host: str, port: int, who: Access) -> Iterator[int]:
     """Serves the collector's metrics in a thread; yields the port. OSError if it cannot listen.
@@ -138,8 +165,8 @@ def served(collector: Collector, host: str, port: int, who: Access) -> Iterator[
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     application = _guarded(make_wsgi_app(registry), who.token)
-    # Its warnings are about what clients do; they would let these fill a log.
-    logging.getLogger("tornado").setLevel(logging.ERROR)
+    for name in ("access", "general"):
+        logging.getLogger(f"tornado.{name}").addFilter(SELDOM)
     sockets = bind_sockets(port, host, backlog=1024)
     stop = _Stop()
     thread = threading.Thread(
@@ -182,13 +209,18 @@ async def _serve(application: Any, sockets: Any, who: Access, stop: _Stop) -> No
 
     opened = Connections()
 
+    class Container(WSGIContainer):
+        def __call__(self, request: HTTPServerRequest) -> None:
+            opened.asked(request)
+            super().__call__(request)
+
     class Server(HTTPServer):
         def handle_stream(self, stream: IOStream, address: tuple[Any, ...]) -> None:
             opened.add(stream)
             super().handle_stream(stream, address)
 
     server = Server(
-        WSGIContainer(application),
+        Container(application),
         no_keep_alive=True,
         ssl_options=who.tls,
         max_header_size=HEADER_BYTES_MAX,
@@ -206,27 +238,36 @@ async def _serve(application: Any, sockets: Any, who: Access, stop: _Stop) -> No
 class Connections:
     """Bounds how many connections there are, and how long each may last.
 
-    A new connection takes the place of the oldest: connections that only idle keep nobody out.
+    A new connection takes the place of the oldest that has asked for nothing yet, or if all have,
+    of the oldest: connections that only idle keep nobody out, and interrupt no answer.
     """
 
     def __init__(self) -> None:
         self._most = min(CONNECTIONS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._timers: dict[IOStream, asyncio.TimerHandle] = {}
+        self._idle: dict[IOStream, None] = {}
 
     def add(self, stream: IOStream) -> None:
         if len(self._timers) >= self._most:
             for one in [one for one in self._timers if one.closed()]:
                 self._end(one)
         if len(self._timers) >= self._most:
-            self._end(next(iter(self._timers)))
+            self._end(next(iter(self._idle or self._timers)))
         loop = asyncio.get_running_loop()
         self._timers[stream] = loop.call_later(CONNECTION_S, self._end, stream)
+        self._idle[stream] = None
+
+    def asked(self, request: HTTPServerRequest) -> None:
+        """A connection's request is complete."""
+        stream: IOStream = request.connection.stream  # type: ignore[union-attr]
+        self._idle.pop(stream, None)
 
     def close(self) -> None:
         for one in list(self._timers):
             self._end(one)
 
     def _end(self, stream: IOStream) -> None:
+        self._idle.pop(stream, None)
         self._timers.pop(stream).cancel()
         stream.close()
 
