@@ -92,6 +92,7 @@ class Listener(AsyncCloses):
         self._endpoint = endpoint
         self._native: native.Listener | None = listener
         self._port = listener.port()
+        self._refused_before = endpoint.counters().strangers_refused
         self._handle = listener.handle()
 
     @property
@@ -171,6 +172,12 @@ class Listener(AsyncCloses):
             status, why = listener.trouble(int((timeout_s + TROUBLE_S) * 1e9))
             if status != OK:
                 return error_for(status, said, why)
+        refused = self._endpoint.counters().strangers_refused - self._refused_before
+        if refused > 0:
+            said += (
+                f"; {refused} that tried {'was' if refused == 1 else 'were'} refused, for reasons "
+                "that the log has (without this listener's handle they need listen(open=True))"
+            )
         return TimedOutError(said)
 
     def _wait(self, timeout_ns: int) -> None:

@@ -108,7 +108,11 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-Status refuse_unknown(const std::string& variable, std::string* error) {
+bool is_prefixed(const std::string& name) { return name.compare(0, kPrefix.size(), kPrefix) == 0; }
+
+// Names settings as the caller does: with the prefix, or without it.
+Status refuse_unknown(const std::string& name, std::string* error) {
+  const std::string variable = is_prefixed(name) ? name : variable_of(name);
   const KnobInfo* nearest = nullptr;
   std::size_t nearest_distance = 0;
   for (const KnobInfo& info : knob_table()) {
@@ -119,10 +123,10 @@ Status refuse_unknown(const std::string& variable, std::string* error) {
       nearest_distance = distance;
     }
   }
-  *error = variable + " is not a setting of weft";
+  *error = name + " is not a setting of weft";
   // Suggests a name that begins with the given one, or one of which at most a third of the characters differ.
   if (nearest != nullptr && nearest_distance * 3 <= variable.size())
-    *error += "; did you mean " + nearest->variable + "?";
+    *error += "; did you mean " + (is_prefixed(name) ? nearest->variable : nearest->field) + "?";
   *error += " (weft knobs lists the settings)";
   return Status::invalid_argument;
 }
@@ -190,8 +194,7 @@ Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, 
 #undef WEFT_KNOB_INTEGER
 #undef WEFT_KNOB_REAL
 #undef WEFT_KNOB_CHOICE
-  const bool prefixed = name.compare(0, kPrefix.size(), kPrefix) == 0;
-  return refuse_unknown(prefixed ? name : variable_of(name), error);
+  return refuse_unknown(name, error);
 }
 
 std::string KnobSettings::text(const char* knob) const {

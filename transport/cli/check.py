@@ -23,9 +23,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_on_a_terminal(title: str) -> Iterator[OnProgress]:
-    """A progress bar on stderr, removed at the end; none if stderr is not a terminal."""
+    """A progress bar on stderr, removed at the end; one line if stderr is not a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
+        click.echo(f"{title}: checking, which takes some minutes (--quick: seconds)", err=True)
         yield lambda what, share: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
