@@ -41,6 +41,9 @@ $(VENV)/bin/weft: $(READY) setup.py
 
 build: $(VENV)/bin/weft ## Build the extension, the plugin and the shipped policies in place (2 minutes)
 	@$(PY) setup.py --quiet build_ext --inplace
+	@cd / && $(abspath $(PY)) -c 'import transport; raise SystemExit(transport.__file__ != "$(CURDIR)/transport/__init__.py")' || \
+	  { echo "$(VENV) has a weft that is not this checkout: installing this one again"; \
+	    $(abspath $(VENV))/bin/pip install --quiet --no-build-isolation --no-deps --editable $(CURDIR); }
 
 run: build ## For everybody: send data over eight lossy paths and print a table (2.5 minutes, 0.7 GB)
 	@$(PY) -m examples.first_run

@@ -58,15 +58,23 @@ class CMakeBuild(build_ext):
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(len(os.sched_getaffinity(0))))
-        for command in (
-            configure,
-            [tool("cmake"), "--build", str(self.tree), "--parallel", jobs],
-            [tool("cmake"), "--install", str(self.tree), "--prefix", str(prefix)],
+        # Configuring and installing take a second each: their lines are shown if they fail.
+        for command, seen in (
+            (configure, False),
+            ([tool("cmake"), "--build", str(self.tree), "--parallel", jobs], True),
+            ([tool("cmake"), "--install", str(self.tree), "--prefix", str(prefix)], False),
         ):
-            status = subprocess.run(command, check=False).returncode
-            if status != 0:
+            done = subprocess.run(
+                command,
+                check=False,
+                stdout=None if seen else subprocess.PIPE,
+                stderr=None if seen else subprocess.STDOUT,
+                text=True,
+            )
+            if done.returncode != 0:
                 # The tool has printed its error; a traceback would hide it.
-                sys.exit(f"weft: {command[0]} {command[1]} failed with status {status}")
+                print(done.stdout or "", end="")
+                sys.exit(f"weft: {command[0]} {command[1]} failed with status {done.returncode}")
 
     def get_outputs(self) -> list[str]:
         return []
