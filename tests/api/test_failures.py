@@ -184,7 +184,7 @@ def test_settings__port_in_use_is_named() -> None:
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [
-        ({"pahts": 8}, "WEFT_PAHTS.*WEFT_PATHS"),
+        ({"pahts": 8}, "^pahts is not a setting.*did you mean paths"),
         ({"paths": 257}, "WEFT_PATHS.*257.*1..256"),
         ({"paths": "many"}, "WEFT_PATHS.*many"),
         ({"fault_loss": 2}, "WEFT_FAULT_LOSS"),

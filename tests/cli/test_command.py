@@ -179,7 +179,7 @@ def test_policy_check__a_refused_file_names_the_line(tmp_path: Path) -> None:
 def test_policy_check__json_of_a_registered_name() -> None:
     done = quick("aimd", "--json", "-")
     assert done.exit_code == 0, done.output
-    content = json.loads(done.output)
+    content = json.loads(done.stdout)
     assert (content["family"], content["name"], content["passed"]) == ("window", "aimd", True)
     names = {check["check"] for check in content["checks"]}
     assert {"growth", "fair", "account in flight", "same on random events"} <= names
