@@ -67,7 +67,8 @@ test-beside: weft-tests ## For changes of tests: the tests of `make test` beside
 test-walls: ## Check imports, includes, file sizes and first lines, without an installation
 	@python3 tests/test_walls.py
 
-lint: $(READY) ## Run ruff, mypy and clang-format without changing files
+lint: $(READY) ## Check with ruff, mypy and clang-format, without changing files, and commit messages
+	@$(PY) tests/test_history.py
 	@$(VENV)/bin/ruff check $(PYTHON_SOURCES)
 	@$(VENV)/bin/ruff format --check $(PYTHON_SOURCES)
 	@$(VENV)/bin/mypy $(PYTHON_SOURCES)
