@@ -8,7 +8,7 @@
 namespace weft::gpu {
 
 inline constexpr std::size_t kGranuleBytes = 64 << 10;  // sizes of rings and pieces are multiples of this
-// Limits of a piece: each copy of a piece costs a few microseconds besides the time for its bytes. docs/DIARY.md has
+// Limits of a piece: each copy of a piece costs a few microseconds besides the time for its bytes. bench/DIARY.md has
 // measurements for other sizes.
 inline constexpr std::size_t kPieceBytesMin = 1 << 20, kPieceBytesMax = 4 << 20;
 inline constexpr std::size_t kPiecesWanted = 8;  // pieces per stripe, so that the network can begin with the first one

@@ -1,7 +1,7 @@
 // Layout of the telemetry page: a file in shared memory with a process's counters, which other processes can read.
 //
 // It has a header, a text that describes the fields of every row, and then one section of rows for each scope. A reader
-// only needs to know the header's layout. docs/TELEMETRY.md describes both.
+// only needs to know the header's layout. docs/LIVE.md describes both.
 #pragma once
 
 #include <cstddef>

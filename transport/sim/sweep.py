@@ -117,7 +117,7 @@ def worker_environment() -> Iterator[None]:
     """While active, new processes use huge pages, and one thread in numerical libraries.
 
     The C library uses huge pages only if the environment asks for them at process start. A fabric
-    accesses memory at random: runs are some 15 % faster with huge pages (docs/DIARY.md).
+    accesses memory at random: runs are some 15 % faster with huge pages (bench/DIARY.md).
     """
     before = {name: os.environ.get(name) for name in (*THREADS, TUNABLES)}
     os.environ.update(dict.fromkeys(THREADS, "1"))

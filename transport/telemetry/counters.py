@@ -27,6 +27,8 @@ SCOPES = {
 }
 HEAD = """# Counters
 
+For those who read counters of running processes.
+
 The counters of weft, by scope. The values of several engines, paths or flows are merged by kind: a
 *sum* (which only grows) and a *gauge* (a level that rises and falls) are added; of a *maximum* the
 largest is taken. A *histogram* is a row of numbers: the first counts values below 1, number i those

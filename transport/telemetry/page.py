@@ -1,7 +1,7 @@
 """Finds and reads the telemetry pages of processes, without their cooperation.
 
 Another process may write a page while it is read, and a page may be damaged: every field is
-checked, and PageError is raised if one is wrong. docs/TELEMETRY.md describes the format, and which
+checked, and PageError is raised if one is wrong. docs/LIVE.md describes the format, and which
 pages are believed: the directory is writable by all, so a name proves nothing.
 """
 

@@ -1,0 +1,62 @@
+"""Tests the pages as a reader walks them: links lead somewhere, each page says for whom it is."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```", re.M | re.S)
+
+
+def pages() -> list[Path]:
+    """The README and the pages that it leads to."""
+    folders = (DOCS, ROOT / "bench", ROOT / "tests")
+    return [ROOT / "README.md", *(page for each in folders for page in sorted(each.rglob("*.md")))]
+
+
+@cache
+def text_of(page: Path) -> str:
+    """The page without its blocks of code."""
+    return CODE.sub("", page.read_text())
+
+
+def anchor_of(heading: str) -> str:
+    """The name that a heading has in a link."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.strip().lower())
+    return re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The names of all headings of a page."""
+    return {anchor_of(one) for one in re.findall(r"^#+ (.*)$", text_of(page), re.M)}
+
+
+def dead_links(page: Path) -> Iterator[str]:
+    """The links of a page that lead nowhere."""
+    for link in LINK.findall(text_of(page)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            yield f"{page.relative_to(ROOT)}: {link}"
+
+
+def test_docs__links_lead_somewhere() -> None:
+    assert [link for page in pages() for link in dead_links(page)] == []
+
+
+def test_docs__each_page_says_first_for_whom_it_is() -> None:
+    for page in sorted(DOCS.glob("*.md")):
+        assert page.read_text().split("\n\n")[1].startswith("For "), page.name
+
+
+def test_docs__the_map_has_every_page() -> None:
+    linked = set(LINK.findall(text_of(DOCS / "README.md")))
+    assert {page.name for page in DOCS.glob("*.md")} - {"README.md"} <= {
+        link.partition("#")[0] for link in linked
+    }
