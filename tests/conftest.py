@@ -1,5 +1,6 @@
 """Defines the command-line options and fixtures that all tests share."""
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,4 +32,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Sets a temporary policy cache, so that tests evict nothing from the user's cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_priority() -> Iterator[None]:
+    """Keeps the tests' priority: a command that lowers its own would slow down all later tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "nice", lambda increment: 0)
         yield
