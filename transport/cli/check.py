@@ -23,10 +23,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def progress_on_a_terminal(title: str) -> Iterator[OnProgress]:
-    """A progress bar on stderr, removed at the end; one line if stderr is not a terminal."""
+    """A progress bar on stderr, removed at the end; none if stderr is not a terminal."""
     console = Console(stderr=True)
     if not console.is_terminal:
-        click.echo(f"{title}: checking, which takes some minutes (--quick: seconds)", err=True)
         yield lambda what, share: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -79,6 +78,8 @@ def command(policy: str, quick: bool, events: int | None, seed: int, json_path: 
 
     declared = named(policy)
     count = events or (QUICK_EVENTS if quick else FULL_EVENTS)
+    if not quick and not Console(stderr=True).is_terminal:
+        click.echo(f"checking {declared.name} takes some minutes (--quick: seconds)", err=True)
     with progress_on_a_terminal(declared.name) as progress:
         report = check_policy(declared, Settings(count, seed, quick), progress)
     missing = unpromised(declared)
