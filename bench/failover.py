@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,6 +30,9 @@ BACK = 0.9  # a flow has recovered when its rate is this share of its rate befor
 SILENCE_NS = 3_000_000_000  # WEFT_PEER_DEAD_NS of the run in which all paths are cut for good
 ONE, ALL, FOR_GOOD = CUTS = ("one path", "all for 1 s", "all for good")
 ALL_S = 1.0
+ERROR_S = (
+    60.0  # how long the error is waited for after all paths are cut for good; a busy host is late
+)
 SHORTEST_S = 3.0  # shortest run: one second before the cut, and time to recover
 STUDY = Study(
     "failover",
@@ -138,7 +141,8 @@ def run(name: str, cut: str, given: Common, load: Load) -> Config:
     row: Config = {"cut": cut, "size_bytes": load.size_bytes}
     try:
         flow = Flow(0, 1, kind, peer.streams)
-        found = traffic.run([flow], labs.across(lab), load, hand.act)
+        whole = replace(load, duration_s=length_s + ERROR_S) if cut == FOR_GOOD else load
+        found = traffic.run([flow], labs.across(lab), whole, hand.act)
     except click.ClickException as error:
         if cut != FOR_GOOD or not hand.moments_ns or "PeerDeadError" not in error.message:
             raise

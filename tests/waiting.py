@@ -6,8 +6,9 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, TypeVar
 
-# Far longer than anything takes beside other work, and at least 30 s: it only ends a hang.
-PATIENCE_S = 60.0
+# Far longer than anything takes beside other work: it only ends a hang. A process of low priority
+# gets a twentieth of a core beside busy loops.
+PATIENCE_S = 240.0
 POLL_S = 0.005
 Found = TypeVar("Found")
 

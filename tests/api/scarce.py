@@ -12,7 +12,7 @@ from transport import Endpoint, WeftError
 from transport.cli.doctor import check_descriptors
 
 LOCAL = "lo"
-PATIENCE_S = 60
+PATIENCE_S = 240
 MANY = 20_000  # more than any limit that a test sets
 
 

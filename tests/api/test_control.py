@@ -155,7 +155,7 @@ def test_example__weights_of_lossy_paths_fall() -> None:
 def test_example__weights_are_learned() -> None:
     command = [sys.executable, "-m", "examples.learn_weights"]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the lossy paths carry " in done.stdout

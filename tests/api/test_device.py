@@ -536,13 +536,13 @@ class Array:
     __cuda_array_interface__ = dict(shape=(4,), typestr="|u1", data=(4096, False), version=3)
 
 with Endpoint(interfaces="lo") as a, a.listen() as listener, a.connect(listener.handle) as here:
-    there = listener.accept(timeout_s=60)
+    there = listener.accept(timeout_s=240)
     try:
         here.send(Array())
     except errors.DeviceMissingError as error:
         print(error)
-    here.send(b"host", timeout_s=60)
-    print(there.recv(10, timeout_s=60))
+    here.send(b"host", timeout_s=240)
+    print(there.recv(10, timeout_s=240))
 """
 
 

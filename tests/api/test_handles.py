@@ -184,10 +184,10 @@ with Endpoint(interfaces="lo", engines=1) as there, Endpoint(interfaces="lo", en
     except WeftError as error:
         print(error)
     with there.listen(open=True) as listener:
-        here.connect(listener.handle, timeout_s=60).close()
+        here.connect(listener.handle, timeout_s=240).close()
         print("open")
     try:
-        here.connect(bytes.fromhex(sys.argv[1]), timeout_s=60)
+        here.connect(bytes.fromhex(sys.argv[1]), timeout_s=240)
     except WeftError as error:
         print(error)
 """

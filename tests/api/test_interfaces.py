@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 MESSAGE_BYTES = 1 << 20
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +22,7 @@ SERVER = f"""
 from transport import Endpoint
 with Endpoint(interfaces="e0+e1") as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", endpoint.devices[0].mtu_bytes, flush=True)
-    with listener.accept(timeout_s=60) as connection:
+    with listener.accept(timeout_s=240) as connection:
         for number in range(int(input())):
             assert connection.recv({MESSAGE_BYTES}) == bytes([number % 251]) * {MESSAGE_BYTES}
         connection.send(b"all there")
@@ -32,14 +32,14 @@ import sys, time
 from transport import Endpoint
 messages, pause_s = int(sys.argv[1]), float(sys.argv[2])
 with Endpoint(interfaces="e0+e1") as endpoint:
-    with endpoint.connect("10.77.0.2", 7000, timeout_s=60) as connection:
+    with endpoint.connect("10.77.0.2", 7000, timeout_s=240) as connection:
         handles = []
         for number in range(messages):
             handles.append(connection.isend(bytes([number % 251]) * {MESSAGE_BYTES}))
             time.sleep(pause_s)  # so that some messages are posted after the cut
         print("under way", flush=True)
         for handle in handles:
-            handle.wait(timeout_s=60)
+            handle.wait(timeout_s=240)
         assert connection.recv(100) == b"all there"
         usable = [path.usable for path in connection.counters().paths]
         print("done", *usable, flush=True)
@@ -48,7 +48,9 @@ with Endpoint(interfaces="e0+e1") as endpoint:
 
 def ip(*words: str, namespace: str = "") -> str:
     place = ["-n", namespace] if namespace else []
-    done = subprocess.run(["ip", *place, *words], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["ip", *place, *words], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     if done.returncode != 0:
         raise RuntimeError(f"ip {' '.join(words)}: {done.stderr.strip()}")
     return done.stdout
@@ -69,7 +71,7 @@ def sent_bytes(namespace: str, interface: str) -> int:
         ["ip", "netns", "exec", namespace, "cat", path],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     return int(done.stdout)
@@ -135,14 +137,14 @@ def play(hosts: tuple[str, str], messages: int, pause_s: float, cut: bool) -> li
         limit.start()
         output = client.stdout.read()
         limit.cancel()
-        assert client.wait(timeout=60) == 0
-        assert server.wait(timeout=60) == 0
+        assert client.wait(timeout=PATIENCE_S) == 0
+        assert server.wait(timeout=PATIENCE_S) == 0
         return output.split()
     finally:
         for process in (server, client):
             if process is not None:
                 process.kill()
-                process.communicate(timeout=60)
+                process.communicate(timeout=PATIENCE_S)
 
 
 def test_interfaces__two_carry_one_connection(hosts: tuple[str, str]) -> None:
@@ -184,7 +186,7 @@ def listed(namespace: str, **variables: str) -> str:
         | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     return done.stdout.strip()

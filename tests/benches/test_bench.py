@@ -17,6 +17,7 @@ from bench import nccl, strangers
 from bench.__main__ import BENCHES
 from bench.lib import callgrind, nccl_hosts
 from bench.lib.common import document, rounds
+from tests.waiting import PATIENCE_S
 from transport import native
 
 TIMES = ("t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "99%[usec]")
@@ -31,7 +32,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         env=clean,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

@@ -19,7 +19,7 @@ from bench.__main__ import bench
 from bench.lib import labs, stats, timeline, traffic
 from tests.benches.support import children
 from tests.lab.support import ROOT, left_behind, reason_to_skip
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from transport.lab import Lab, LabModel, Link, namespace, state
 
 MS = 1_000_000
@@ -114,7 +114,7 @@ def test_benches__interrupted_they_keep_what_they_have_and_leave_no_lab(
             until(lambda: len(children(running.pid)) >= 3, "the benchmark starts no processes")
             time.sleep(2.0)  # so that it has some rows, mostly; without a row it ends alike
             running.send_signal(number)
-            _, errors = running.communicate(timeout=60)
+            _, errors = running.communicate(timeout=PATIENCE_S)
         finally:
             running.kill()
             if name in state.names():

@@ -20,6 +20,7 @@ from bench.lib.record import result_hash, seal_state, sealed
 from bench.lib.report import csv_text
 from bench.lib.study import present
 from bench.peers import ALL, PROGRAMS, SOCKETS, iperf3, libfabric, missing, mptcp, tcp, ucx
+from tests.waiting import PATIENCE_S
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 COST = {"sender_cpu_ns": 10**9, "receiver_cpu_ns": 2 * 10**9, "cpu_share": 0.2}
@@ -216,7 +217,7 @@ def test_placement__a_study_runs_inside_a_namespace(tmp_path: Path) -> None:
             assert os.readlink(namespace) != os.readlink("/proc/self/ns/net")
             place = Placement("inside", enter=EnterNamespace(namespace))
             with program(["readlink", "/proc/self/ns/net"], place) as asked:
-                assert asked.communicate(timeout=60)[0].strip() == os.readlink(namespace)
+                assert asked.communicate(timeout=PATIENCE_S)[0].strip() == os.readlink(namespace)
             path = tmp_path / "places.json"
             path.write_text(json.dumps([{"namespace": namespace}] * 2))
             done = call("cpu", "--tiny", "--place", path, "--json", "-")

@@ -23,7 +23,7 @@ from bench.lib.collective import Buffers, Rank
 from bench.lib.options import CHECKED
 from bench.lib.record import seal_state
 from tests.benches.support import children
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -298,7 +298,7 @@ def test_study__ctrl_c_leaves_a_partial_result_and_no_process(tmp_path: Path) ->
             time.sleep(1.5)  # so that it has some rows, mostly; without a row it ends alike
             started = children(running.pid)
             os.killpg(running.pid, signal.SIGINT)  # as a terminal does on Ctrl-C
-            said, errors = running.communicate(timeout=60)
+            said, errors = running.communicate(timeout=PATIENCE_S)
         finally:
             running.kill()
     assert running.returncode == 130, errors

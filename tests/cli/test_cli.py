@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
 from transport import cli, knobs, native, telemetry
 from transport.cli import run
 
@@ -32,7 +33,13 @@ def weft(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from transport.cli import main; main()", *arguments]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")} | variables
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from tests.diagnose.support import traced
 from tests.stopping import stopped
 from tests.trace.writer import message, rank_of
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from transport.cli import weft
 from transport.diagnose import report
 from transport.diagnose.diagnosis import Settings, judged
@@ -256,7 +256,7 @@ me = int(os.environ["RANK"])
 with Endpoint(interfaces="lo") as endpoint, endpoint.listen() as listener:
     print(listener.handle.hex(), flush=True)
     after = endpoint.connect(bytes.fromhex(sys.stdin.readline().strip()))
-    before = listener.accept(timeout_s=60)
+    before = listener.accept(timeout_s=240)
     part, into = b"x" * 50_000, bytearray(50_000)
     for number in range(100_000):
         receive = before.irecv_into(into)
@@ -300,7 +300,7 @@ def test_diagnose__says_that_a_process_is_stopped(tmp_path: Path) -> None:
     finally:
         for one in ranks:
             one.kill()
-            one.communicate(timeout=60)
+            one.communicate(timeout=PATIENCE_S)
 
 
 SCENARIO = """

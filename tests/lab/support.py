@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
 from transport.lab import Counters, Lab, LabError, LabModel, Link, features, namespace, state
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +55,7 @@ def weft(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", script, *words],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         cwd=ROOT,
         **options,
     )

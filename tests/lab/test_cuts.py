@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.support import ROOT, reason_to_skip, unique
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from transport.lab import Lab, LabModel
 
 pytestmark = pytest.mark.namespaces
@@ -48,7 +48,7 @@ CLIENT = """
 import os, sys, threading, time
 from transport import Endpoint
 with Endpoint() as endpoint:
-    busy, idle = (endpoint.connect(sys.argv[1], 7000, timeout_s=60) for _ in range(2))
+    busy, idle = (endpoint.connect(sys.argv[1], 7000, timeout_s=240) for _ in range(2))
     waiting = idle.irecv_into(awaited := bytearray(10))
     rounds, ended = 0, threading.Event()
     def exchange():
@@ -63,7 +63,7 @@ with Endpoint() as endpoint:
     thread.start()
     for word in sys.stdin:
         if word.strip() == "dial":
-            with endpoint.connect(sys.argv[1], 7000, timeout_s=60) as fresh:
+            with endpoint.connect(sys.argv[1], 7000, timeout_s=240) as fresh:
                 fresh.send(b"x" * 100_000)
                 assert fresh.recv(100_000) == b"x" * 100_000
             print("dialled", flush=True)
@@ -145,7 +145,7 @@ class Pair:
     def end(self) -> None:
         for one in self.processes:
             one.kill()
-            one.communicate(timeout=60)
+            one.communicate(timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize("links", CHOSEN, ids="+".join)

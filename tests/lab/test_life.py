@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.support import ROOT, left_behind, line, reason_to_skip, unique, weft
+from tests.waiting import PATIENCE_S
 from transport.cli import invoke
 from transport.lab import Lab, LabError, LabModelError, namespace, state
 
@@ -140,7 +141,7 @@ def shared() -> Iterator[str]:
 def test_life__ended_while_building(name: str, number: signal.Signals) -> None:
     child = building(name)
     child.send_signal(number)
-    child.wait(timeout=60)
+    child.wait(timeout=PATIENCE_S)
     if number == signal.SIGINT:
         assert left_behind(name) == []
         return

@@ -33,7 +33,7 @@ import hashlib, sys
 from transport import Endpoint
 with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", flush=True)
-    with listener.accept(timeout_s=60) as connection:
+    with listener.accept(timeout_s=240) as connection:
         for _ in range(int(sys.argv[1])):
             print(hashlib.sha256(connection.recv(int(sys.argv[2]))).hexdigest(), flush=True)
         connection.send(b"all")
@@ -41,7 +41,7 @@ with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
 SENDER = """
 import sys
 from transport import Endpoint
-with Endpoint() as endpoint, endpoint.connect(sys.argv[3], 7000, timeout_s=60) as connection:
+with Endpoint() as endpoint, endpoint.connect(sys.argv[3], 7000, timeout_s=240) as connection:
     for index in range(int(sys.argv[1])):
         connection.send(bytes([index]) * int(sys.argv[2]))
         print(index, flush=True)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.lab.support import ROOT, reason_to_skip, unique
+from tests.waiting import PATIENCE_S
 from transport.lab import Lab, LabModel
 
 pytestmark = pytest.mark.namespaces
@@ -21,7 +22,7 @@ SERVER = f"""
 from transport import Endpoint
 with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", flush=True)
-    with listener.accept(timeout_s=60) as connection:
+    with listener.accept(timeout_s=240) as connection:
         while True:
             for number in range({MESSAGES}):
                 data = connection.recv({MESSAGE_BYTES})
@@ -33,15 +34,15 @@ with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
 CLIENT = f"""
 import sys
 from transport import Endpoint
-with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7000, timeout_s=60) as connection:
+with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7000, timeout_s=240) as connection:
     for line in sys.stdin:
         handles = [
             connection.isend(bytes([n]) * {MESSAGE_BYTES}) for n in range({MESSAGES})
         ]
-        handles[{MESSAGES} // 4].wait(timeout_s=60)
+        handles[{MESSAGES} // 4].wait(timeout_s=240)
         print("under way", flush=True)
         for handle in handles:
-            handle.wait(timeout_s=60)
+            handle.wait(timeout_s=240)
         assert connection.recv({MESSAGE_BYTES}) == b"x" * {MESSAGE_BYTES}
         print("done", flush=True)
     connection.send(b"e")
@@ -94,7 +95,7 @@ class Transfers:
     def close(self) -> None:
         for one in (self.client, self.server):
             one.kill()
-            one.communicate(timeout=60)
+            one.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture

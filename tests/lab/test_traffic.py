@@ -20,7 +20,7 @@ from tests.lab.support import (
     reason_to_skip,
     unique,
 )
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from transport.lab import Lab, LabError, LabModel, Link
 
 pytestmark = pytest.mark.namespaces
@@ -151,11 +151,11 @@ def test_traffic__tcp_crosses_a_corrupting_link(pair: Pair) -> None:
     thread = threading.Thread(target=serve)
     thread.start()
     address = (pair.lab.address("host1"), PORT)
-    client = pair.lab.call("host0", lambda: socket.create_connection(address, timeout=60))
+    client = pair.lab.call("host0", lambda: socket.create_connection(address, timeout=PATIENCE_S))
     with client, server:
         client.sendall(data)
         client.shutdown(socket.SHUT_WR)
-        thread.join(timeout=60)
+        thread.join(timeout=PATIENCE_S)
     assert received == data
     assert pair.lab.counters()["leaf0>spine0"].corrupted > 0
 

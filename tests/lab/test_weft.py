@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.support import ROOT, grown, reason_to_skip, unique
+from tests.waiting import PATIENCE_S
 from transport.lab import Lab, LabModel
 from transport.trace import matrix_of, open_store
 
@@ -20,7 +21,7 @@ SERVER = f"""
 from transport import Endpoint
 with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", endpoint.devices[0].name, flush=True)
-    with listener.accept(timeout_s=60) as connection:
+    with listener.accept(timeout_s=240) as connection:
         for number in range({MESSAGES}):
             assert connection.recv({MESSAGE_BYTES}) == bytes([number]) * {MESSAGE_BYTES}
         connection.send(b"all there")
@@ -28,16 +29,16 @@ with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
 CLIENT = f"""
 import sys, time
 from transport import Endpoint
-with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7000, timeout_s=60) as connection:
+with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7000, timeout_s=240) as connection:
     handles = []
     for number in range({MESSAGES}):
         handles.append(connection.isend(bytes([number]) * {MESSAGE_BYTES}))
         if number == {MESSAGES} // 4:
-            handles[0].wait(timeout_s=60)
+            handles[0].wait(timeout_s=240)
             print("under way", flush=True)
             input()
     for handle in handles:
-        handle.wait(timeout_s=60)
+        handle.wait(timeout_s=240)
     assert connection.recv(100) == b"all there"
     print("done", flush=True)
 """
@@ -82,13 +83,13 @@ def move(lab: Lab, *, cut: str = "", trace: Path | None = None, **variables: str
         assert client.stdout.readline() == "under way\n"
         if cut:
             lab.cut(cut)
-        output, _ = client.communicate("\n", timeout=60)
+        output, _ = client.communicate("\n", timeout=PATIENCE_S)
         assert (client.returncode, output) == (0, "done\n")
-        assert processes[0].wait(timeout=60) == 0
+        assert processes[0].wait(timeout=PATIENCE_S) == 0
     finally:
         for one in processes:
             one.kill()
-            one.communicate(timeout=60)
+            one.communicate(timeout=PATIENCE_S)
 
 
 def test_weft__takes_every_path_past_loss(lab: Lab) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab.support import ROOT, grown, reason_to_skip, unique, weft
+from tests.waiting import PATIENCE_S
 from transport.lab import Lab, LabModel
 
 pytestmark = pytest.mark.namespaces
@@ -20,7 +21,7 @@ SERVER = f"""
 from transport import Endpoint
 with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
     print("ready", flush=True)
-    with listener.accept(timeout_s=60) as connection:
+    with listener.accept(timeout_s=240) as connection:
         for number in range({MESSAGES}):
             assert connection.recv({MESSAGE_BYTES}) == bytes([number]) * {MESSAGE_BYTES}
         connection.send(b"all there")
@@ -28,9 +29,9 @@ with Endpoint() as endpoint, endpoint.listen(port=7000, open=True) as listener:
 CLIENT = f"""
 import sys
 from transport import Endpoint
-with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7000, timeout_s=60) as connection:
+with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7000, timeout_s=240) as connection:
     for number in range({MESSAGES}):
-        connection.send(bytes([number]) * {MESSAGE_BYTES}, timeout_s=60)
+        connection.send(bytes([number]) * {MESSAGE_BYTES}, timeout_s=240)
     assert connection.recv(100) == b"all there"
 """
 
@@ -72,15 +73,15 @@ def move(lab: Lab, **settings: str) -> str:
         assert server.stdout.readline() == "ready\n"
         client = lab.run(
             "host0", [sys.executable, "-c", CLIENT, lab.address("host1")],
-            stderr=pipe, text=True, timeout=120, cwd=ROOT, env=clean,
+            stderr=pipe, text=True, timeout=PATIENCE_S, cwd=ROOT, env=clean,
         )  # fmt: skip
         assert client.returncode == 0, client.stderr
-        _, log = server.communicate(timeout=60)
+        _, log = server.communicate(timeout=PATIENCE_S)
         assert server.returncode == 0, log
         return str(client.stderr + log)
     finally:
         server.kill()
-        server.communicate(timeout=60)
+        server.communicate(timeout=PATIENCE_S)
 
 
 def by_spine(lab: Lab, **settings: str) -> list[int]:

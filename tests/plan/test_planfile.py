@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.lab.support import weft
 from tests.plan.support import clos
+from tests.waiting import PATIENCE_S
 from transport.plan import planfile
 from transport.plan.assign import assign
 from transport.plan.demand import of_ring
@@ -135,7 +136,7 @@ def test_planfile__a_second_planner_gets_one_line_then_its_turn(tmp_path: Path) 
         assert f"another planner (process {held.pid} on " in run.stderr
         assert not plan.exists()
     finally:
-        held.communicate("\n", timeout=60)
+        held.communicate("\n", timeout=PATIENCE_S)
     assert weft(*words, "--wait", "60").returncode == 0
     assert set(planfile.read(plan).jobs) == {"job"}
 
@@ -149,7 +150,7 @@ def test_planfile__planners_at_once_merge(tmp_path: Path) -> None:
         subprocess.Popen([sys.executable, "-c", script, *words, job], stdout=subprocess.DEVNULL)
         for job in "abcd"
     ]
-    assert [one.wait(timeout=120) for one in planners] == [0, 0, 0, 0]
+    assert [one.wait(timeout=PATIENCE_S) for one in planners] == [0, 0, 0, 0]
     assert set(planfile.read(tmp_path / "plan.json").jobs) == set("abcd")
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.lab.support import ROOT, reason_to_skip, unique, weft
 from tests.live.support import page, peer
 from tests.plan.support import clos
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from transport.cli.plan_watch import Lasting
 from transport.lab import Lab, LabModel
 from transport.plan import planfile, watch
@@ -123,22 +123,22 @@ with Endpoint(path_policy="weighted") as endpoint:
     if name == "server":
         with endpoint.listen(port=7000, open=True) as listener:
             print("ready", flush=True)
-            with listener.accept(timeout_s=60) as connection:
+            with listener.accept(timeout_s=240) as connection:
                 while connection.recv(1 << 20):
                     pass
     else:
         follower = Follower(weights, on_error=print) if weights != "-" else lambda _: None
         seen = set()
-        with endpoint.connect(far, 7000, timeout_s=60) as connection:
+        with endpoint.connect(far, 7000, timeout_s=240) as connection:
             with ControlLoop(endpoint, follower, pace_s=0.05):
                 print("ready", flush=True)
                 stop = threading.Event()
                 threading.Thread(target=lambda: (sys.stdin.readline(), stop.set())).start()
                 while not stop.is_set():
-                    connection.send(bytes(1 << 18), timeout_s=60)
+                    connection.send(bytes(1 << 18), timeout_s=240)
                     seen.add(tuple(connection.policies["path"].params["weight"][:8]))
                     time.sleep(0.001)  # weights change every 50 ms: no need to send faster
-                connection.send(b"", timeout_s=60)
+                connection.send(b"", timeout_s=240)
                 print(len(seen), flush=True)
 """
 
@@ -154,9 +154,14 @@ def test_watch__shares_leave_a_cut_link_and_come_back(tmp_path: Path, by: str) -
             ("assign", "r.json", "--ring", "all", "--plan", "plan.json"),
         ):
             run = subprocess.run(
-                command("plan", *words), cwd=tmp_path, capture_output=True, text=True, timeout=60,
-                env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False,
-            )  # fmt: skip
+                command("plan", *words),
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE_S,
+                env=os.environ | {"PYTHONPATH": str(ROOT)},
+                check=False,
+            )
             assert run.returncode == 0, run.stderr
         watch_a_cut(lab, tmp_path, by == "WEFT_WEIGHTS")
 
@@ -203,18 +208,18 @@ def watch_a_cut(lab: Lab, folder: Path, by_itself: bool) -> None:
         until(lambda: [path for path, one in enumerate(row()) if one == 0.0] == cut)
         lab.heal("leaf0-spine1")
         until(lambda: min(row()) == 1.0)
-        output, _ = client.communicate("\n", timeout=60)
+        output, _ = client.communicate("\n", timeout=PATIENCE_S)
         assert client.returncode == 0
         assert int(output) >= 2
         watcher.send_signal(signal.SIGINT)
-        said, _ = watcher.communicate(timeout=60)
+        said, _ = watcher.communicate(timeout=PATIENCE_S)
         assert watcher.returncode == 0
         assert "over leaf0>spine1 spine1>leaf1 is dead (was well): now carries 0.0%" in said
         assert said.endswith("ended; the weights stay as they are\n")
     finally:
         for one in started:
             one.kill()
-            one.communicate(timeout=60)
+            one.communicate(timeout=PATIENCE_S)
 
 
 def test_watch__containers_and_endpoints_of_one_process_have_weights_of_their_own(

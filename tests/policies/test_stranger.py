@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 pytest.importorskip("numba")
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +27,7 @@ with (
     Endpoint(interfaces="lo", engines=1, window_policy="copa:delta=0.25") as endpoint,
     endpoint.listen() as listener,
     endpoint.connect(listener.handle) as here,
-    listener.accept(timeout_s=30) as there,
+    listener.accept(timeout_s=240) as there,
 ):
     state = here.policies["window"]
     assert (state.name, state.params["delta"]) == ("copa", 0.25), state
@@ -61,7 +63,7 @@ def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPro
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 

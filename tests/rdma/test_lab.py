@@ -14,6 +14,7 @@ if os.environ.get("RDMA_GUEST") != "1":
     pytest.skip("only in the guest of `python -m tests.rdma.guest`", allow_module_level=True)
 
 from tests.rdma.conftest import Netem, dropped_packets
+from tests.waiting import PATIENCE_S
 
 HERE = Path(__file__).resolve().parent
 DEVICES = Path("/sys/class/infiniband")
@@ -22,7 +23,7 @@ MTU_BYTES = 4096
 
 
 def call(*words: object) -> str:
-    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=PATIENCE_S)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(map(str, words))}: {done.stderr.strip()}")
     return done.stdout

@@ -19,6 +19,7 @@ from tests.sim.support import (
     wait_until_it_computes,
     wait_until_rows_are_done,
 )
+from tests.waiting import PATIENCE_S
 from transport import build_info, native
 from transport.cli import sim
 from transport.errors import InvalidArgumentError
@@ -64,7 +65,11 @@ except OutOfMemoryError as error:
     print("said:", error)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     assert "of 64 cannot be created" in done.stdout
@@ -237,7 +242,7 @@ def test_sweep__dask_gives_the_same() -> None:
 def weft(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from transport.cli import main; main()", "sim", *arguments]
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
 
 
@@ -411,7 +416,7 @@ def test_cli__ctrl_c_shows_what_there_is(arguments: tuple[str, ...], tmp_path: P
     try:
         wait_until_it_computes(running.pid)
         os.killpg(running.pid, signal.SIGINT)
-        _, said = running.communicate(timeout=60)
+        _, said = running.communicate(timeout=PATIENCE_S)
     finally:
         running.kill()
     assert running.returncode == 130, said
@@ -432,7 +437,7 @@ def test_cli__a_worker_that_is_killed_costs_no_row_that_was_done(tmp_path: Path)
     try:
         wait_until_rows_are_done(running.pid)
         os.kill(wait_for_a_worker(running.pid)[0], signal.SIGKILL)
-        _, said = running.communicate(timeout=60)
+        _, said = running.communicate(timeout=PATIENCE_S)
     finally:
         running.kill()
     assert running.returncode == 1, said

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # Runs in its own process, because multiprocessing starts its tracker with the first process.
@@ -27,4 +29,4 @@ def test_workers__the_first_one_starts_with_interrupts_held(tmp_path: Path) -> N
     script = tmp_path / "first.py"
     script.write_text(FIRST_WORKER)
     subprocess.run([sys.executable, str(script)], cwd=ROOT, env={"PYTHONPATH": str(ROOT)},
-                   timeout=60, check=True)  # fmt: skip
+                   timeout=PATIENCE_S, check=True)  # fmt: skip

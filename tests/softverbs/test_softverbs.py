@@ -182,7 +182,7 @@ def test_softverbs__what_is_set_wrongly_is_named(
         env=dict(os.environ) | variables,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     last = done.stderr.strip().splitlines()[-1]

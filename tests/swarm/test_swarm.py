@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.support import wait_for_a_worker
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from transport.sim import Simulation
 from transport.sim.draw import draw, scenario_of
 from transport.sim.swarm import Finding, judged, kind_of, look, look_at_seed, replay_command
@@ -131,7 +131,7 @@ def test_cli__ctrl_c_says_what_was_done(after_s: float, tmp_path: Path) -> None:
         wait_for_a_worker(running.pid)
         time.sleep(after_s)  # some moments of its work; it must end in the same way at any
         os.killpg(running.pid, signal.SIGINT)
-        _, said = running.communicate(timeout=60)
+        _, said = running.communicate(timeout=PATIENCE_S)
     finally:
         running.kill()
     assert running.returncode == 130, said

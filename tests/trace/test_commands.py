@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 from transport import native
 from transport.cli import invoke
 from transport.trace.query import QueryError, select
@@ -29,7 +29,7 @@ CLEAN["PYTHONPATH"] = str(ROOT)
 def trace(*words: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *map(str, words)],
-        cwd=cwd, env=CLEAN, capture_output=True, text=True, timeout=60, check=False,
+        cwd=cwd, env=CLEAN, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
 
 
@@ -276,7 +276,7 @@ def test_record__passes_signals_on(tmp_path: Path) -> None:
     )  # fmt: skip
     until((tmp_path / "ready").exists)
     child.send_signal(signal.SIGTERM)
-    child.communicate(timeout=60)
+    child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 5
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.waiting import PATIENCE_S
 from transport.sim import ScenarioError, Simulation, parse
 from transport.sim.result import Result
 from transport.sim.steps import COLLECTIVES
@@ -272,7 +273,11 @@ def test_playback__a_trace_of_messages_alone_is_refused(
 def weft_sim(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from transport.cli import main; main()", "sim"]
     return subprocess.run(
-        [*command, *map(str, words)], capture_output=True, text=True, timeout=60, check=False
+        [*command, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
 

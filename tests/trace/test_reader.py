@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.waiting import PATIENCE_S
 from transport.native import trace_records
 from transport.trace import TraceError, read_segment
 from transport.trace.layout import read_header
@@ -27,7 +28,7 @@ def test_writer__has_the_schema_of_real_files(build_tree: Path, tmp_path: Path) 
         pytest.fail(f"{host} is not built: run make test-native")
     variables = {**os.environ, "WEFT_TRACE": str(tmp_path)}
     library = str(build_tree / "libnccl-net-weft.so")
-    subprocess.run([str(host), library, "6"], env=variables, timeout=60, check=True)
+    subprocess.run([str(host), library, "6"], env=variables, timeout=PATIENCE_S, check=True)
     (path,) = tmp_path.iterdir()
     assert schema().encode() in path.read_bytes()
 
