@@ -159,7 +159,7 @@ conformance: build ## Run the whole suite on every registered policy, a million 
 
 swarm: build ## Find planted mistakes, then run 10,000 random simulator scenarios (some minutes)
 	@SWARM=full $(PY) -m pytest --build-tree $(BUILD)/release tests/swarm/test_defects.py
-	@$(VENV)/bin/weft swarm --seeds 1-10000 --jobs $(JOBS) --out $(BUILD)/swarm-findings
+	@$(PY) -m tests.swarm --seeds 1-10000 --jobs $(JOBS) --out $(BUILD)/swarm-findings
 
 schedules: build ## Run a thousand random process schedules, and find planted mistakes (root, an hour)
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests

@@ -1,4 +1,4 @@
-"""Runs minimised scenarios that `weft swarm` found, each of which once ended late or never."""
+"""Runs minimised scenarios that a swarm found, each of which once ended late or never."""
 
 import pytest
 

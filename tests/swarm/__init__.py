@@ -1,1 +1,1 @@
-"""Tests of `weft swarm`: planted defects, generating, minimising and replaying scenarios."""
+"""Random simulator scenarios, checked for broken invariants (`make swarm`), and their tests."""

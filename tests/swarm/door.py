@@ -1,6 +1,7 @@
 """Replaces transport._native by another extension module, for tests only.
 
-`WEFT_TEST_NATIVE=FILE python -m tests.swarm.door ARGUMENTS` runs `weft ARGUMENTS` on that module.
+`WEFT_TEST_NATIVE=FILE python -m tests.swarm.door ARGUMENTS` runs `weft ARGUMENTS` on that module,
+and the swarm if the first argument is `swarm`.
 Its worker processes use the module too, because they import the main module first.
 """
 
@@ -27,6 +28,11 @@ if VARIABLE in os.environ:
     take_place(os.environ[VARIABLE])
 
 if __name__ == "__main__":
-    from transport.cli import main
+    if sys.argv[1:2] == ["swarm"]:
+        from tests.swarm.command import main as swarm
 
-    main()
+        swarm(sys.argv[2:])
+    else:
+        from transport.cli import main
+
+        main()

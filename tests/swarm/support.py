@@ -1,4 +1,4 @@
-"""Helpers of the swarm tests: they run `weft swarm` on a chosen extension module."""
+"""Helpers of the swarm tests: they run a swarm on a chosen extension module."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Done:
 
 
 def weft(*arguments: str, module: Path | None = None, timeout_s: float = 170) -> Any:
-    """Runs `weft ARGUMENTS`, with another extension module if `module` is given."""
+    """Runs `weft ARGUMENTS` or a swarm (door.py), with another extension if `module` is given."""
     environment = dict(os.environ)
     if module is not None:
         environment[VARIABLE] = str(module)
@@ -55,7 +55,7 @@ def weft(*arguments: str, module: Path | None = None, timeout_s: float = 170) ->
 
 
 def swarm(folder: Path, *arguments: str, module: Path | None = None) -> Done:
-    """Runs `weft swarm`, which writes its findings to `folder`."""
+    """Runs a swarm, which writes its findings to `folder`."""
     file = folder / "swarm.json"
     folder.mkdir(parents=True, exist_ok=True)
     done = weft("swarm", "--out", str(folder), "--json", str(file), *arguments, module=module)

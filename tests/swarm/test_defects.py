@@ -33,7 +33,7 @@ KINDS = {
 def found(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[tuple[Path, Done]]]]:
-    """Defect -> the module with the defect, and the result of `weft swarm` on it."""
+    """Defect -> the module with the defect, and the result of a swarm on it."""
     if os.environ.get("SWARM") != "full":
         pytest.skip("building five modules takes minutes: make swarm does it (SWARM=full)")
     policies = Path(pytestconfig.getoption("--build-tree")) / "policies"

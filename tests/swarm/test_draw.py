@@ -5,11 +5,11 @@ import tomllib
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transport.sim.draw import DOWN_NS_MAX, FAMILIES, PARAMS, draw, scenario_of
+from tests.swarm.draw import DOWN_NS_MAX, FAMILIES, PARAMS, draw, scenario_of
+from tests.swarm.toml_text import written
 from transport.sim.run import Simulation
 from transport.sim.scenario import parse
 from transport.sim.schema import PATTERNS
-from transport.sim.toml_text import written
 
 from .support import needs_fabric
 

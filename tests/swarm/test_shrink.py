@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from transport.sim.draw import Tables, draw
+from tests.swarm.draw import Tables, draw
+from tests.swarm.shrink import RUNS_MAX, candidates, shrink, weight
 from transport.sim.errors import ScenarioError
 from transport.sim.scenario import from_tables
-from transport.sim.shrink import RUNS_MAX, candidates, shrink, weight
 
 
 def valid(tables: Tables) -> bool:

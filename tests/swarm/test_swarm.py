@@ -1,4 +1,4 @@
-"""Tests `weft swarm` on the unchanged sources, where it finds nothing, and its command line."""
+"""Tests a swarm on the unchanged sources, where it finds nothing, and its command line."""
 
 import json
 import os
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.sim.support import wait_for_a_worker
+from tests.swarm.draw import draw, scenario_of
+from tests.swarm.finding import Finding, judged, kind_of, look, look_at_seed, replay_command
+from tests.swarm.toml_text import written
 from tests.waiting import PATIENCE_S, until
 from transport.sim import Simulation
-from transport.sim.draw import draw, scenario_of
-from transport.sim.swarm import Finding, judged, kind_of, look, look_at_seed, replay_command
-from transport.sim.toml_text import written
 
 from .support import ROOT, needs_fabric, swarm, weft
 

@@ -26,7 +26,6 @@ COMMANDS = {
     "policy": "List, write, check, compile, try and replay policies.",
     "top": "Show what running processes send, receive and wait for.",
     "sim": "Simulate a fabric of thousands of hosts under your policies.",
-    "swarm": "Check invariants in thousands of random simulations.",
     "trace": "Show, compare and record traces of NCCL's operations.",
     "run": "Run a command with NCCL pointed at the weft plugin.",
 }
@@ -63,13 +62,15 @@ def fail(text: str, status: int) -> int:
     return status
 
 
-def invoke(arguments: list[str] | None = None) -> int:
+def invoke(
+    arguments: list[str] | None = None, command: click.Command = weft, name: str = "weft"
+) -> int:
     """Runs the command line and returns its exit status."""
     from transport.knobs import KnobError
     from transport.native import NativeMissingError
 
     try:
-        result = weft.main(args=arguments, prog_name="weft", standalone_mode=False)
+        result = command.main(args=arguments, prog_name=name, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2

@@ -1,11 +1,12 @@
-"""`weft swarm`: runs randomly generated scenarios and writes those that break an invariant.
+"""`python -m tests.swarm`: runs random scenarios and writes those that break an invariant.
 
-transport.sim.swarm checks each run. `weft sim` replays the written files.
+tests.swarm.finding checks each run. `weft sim` replays the written files.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,18 +17,20 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
+from tests.swarm.crew import Crew, Task
+from tests.swarm.draw import Tables, draw
+from tests.swarm.finding import Finding, header, replay_command
+from tests.swarm.shrink import RUNS_MAX, shrink, weight
+from tests.swarm.toml_text import written
 from transport import created
 from transport.build_info import build_info, build_text
+from transport.cli import invoke
 from transport.cli.options import SEED
 from transport.cli.output import json_option, unwritten, write_json
 from transport.cli.sim import INTERRUPTED, SeedsType
-from transport.cli.swarm_crew import Crew, Task
-from transport.sim.draw import Tables, draw
 from transport.sim.errors import ScenarioError
-from transport.sim.shrink import RUNS_MAX, shrink, weight
-from transport.sim.swarm import Finding, header, replay_command
-from transport.sim.toml_text import written
 
+COMMAND = "python -m tests.swarm"
 WALL_S = 60.0  # a scenario takes some milliseconds, so a minute is probably a hang
 CONFIRM_WALL_S = 240.0  # limit of the run that repeats a hanging scenario while no other runs
 SHRINK_WALL_S = 10.0
@@ -136,7 +139,7 @@ def note(wish: Wish, tally: Tally, seed: int, finding: Finding) -> None:
     """Records a finding and writes its file; prints the first one immediately."""
     tables = tables_of(seed)
     one = Found(seed, finding, tables)
-    replay = f"weft swarm --seed {seed}"
+    replay = f"{COMMAND} --seed {seed}"
     if tables is not None:
         one.file = keep(wish, one, tables, "")
         replay = replay_command(one.file, seed, finding)
@@ -229,7 +232,7 @@ def command(
 
     The exit status is 1 if a scenario breaks an invariant; `weft sim` replays its file in --out.
 
-    Example: weft swarm --seeds 1-10000 -j 2
+    Example: python -m tests.swarm --seeds 1-10000 -j 2
     """
     if seeds is not None and seed is not None:
         raise click.UsageError("--seed and --seeds cannot be used together: give one")
@@ -256,3 +259,7 @@ def command(
         click.echo(f"weft: interrupted: {tally.looked} of {len(chosen)} seeds", err=True)
         return INTERRUPTED
     return 1 if tally.found else 0
+
+
+def main(arguments: list[str] | None = None) -> None:
+    sys.exit(invoke(arguments, command, COMMAND))

@@ -1,4 +1,4 @@
-"""Runs the worker processes of `weft swarm` and reports those that die or hang.
+"""Runs the worker processes of a swarm and reports those that die or hang.
 
 If a worker dies, only the scenario that it was running is affected.
 """
@@ -15,8 +15,8 @@ from multiprocessing.context import SpawnProcess
 from time import monotonic
 from typing import Any
 
-from transport.sim.draw import Tables
-from transport.sim.swarm import SHRINK_HOPS_MAX, Finding, Looked, look, look_at_seed
+from tests.swarm.draw import Tables
+from tests.swarm.finding import SHRINK_HOPS_MAX, Finding, Looked, look, look_at_seed
 from transport.sim.workers import follow_parent, interrupts_held
 
 MEMORY_BYTES_MAX = 8 << 30  # limit of a worker's address space; a run needs some MB

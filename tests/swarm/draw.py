@@ -1,4 +1,4 @@
-"""Generates a small random scenario from a seed, for `weft swarm`.
+"""Generates a small random scenario from a seed.
 
 Every fault is temporary or mild, so that all transfers must complete. A generated scenario goes
 through the same checks as any other.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from transport.sim.draw import LIMIT_NS, Tables
+from tests.swarm.draw import LIMIT_NS, Tables
 
 RUNS_MAX = 300
 # Table -> key whose value may be halved -> its least value.

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.swarm.draw import draw
 from transport.errors import WeftError
-from transport.sim.draw import draw
 from transport.sim.errors import ScenarioError
 from transport.sim.result import Result
 from transport.sim.run import Simulation
@@ -128,6 +128,6 @@ def replay_command(file: str, seed: int, finding: Finding) -> str:
 
 def header(build: str, seed: int, finding: Finding, command: str) -> str:
     """The comment lines at the top of the scenario file of a finding."""
-    lines = [f"Found by weft swarm with {build}, seed {seed}.", *finding.line().splitlines(),
+    lines = [f"Found by tests.swarm with {build}, seed {seed}.", *finding.line().splitlines(),
              f"Replay: {command}"]  # fmt: skip
     return "".join(f"# {line}\n" for line in lines)
