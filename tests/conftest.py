@@ -14,12 +14,14 @@ ROOT = Path(__file__).resolve().parents[1]
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--build-tree",
-        default=str(ROOT / "build" / "release"),
+        default=os.environ.get("CMAKE_BINARY_DIR", str(ROOT / "build" / "release")),
         help="CMake's build tree, for tests of native programs",
     )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    # Also for programs that tests start (bench/lib/built.py).
+    os.environ["CMAKE_BINARY_DIR"] = str(Path(config.getoption("--build-tree")).resolve())
     # Hypothesis measures the time of each example by default; a busy machine exceeds its limit.
     settings.register_profile("weft", deadline=None)
     settings.load_profile("weft")

@@ -98,7 +98,6 @@ NATIVE_ROOMS = {
     "core": {"core", "wire", "policy", "telemetry"},
     "datapath": {"datapath", "wire", "telemetry", "files"},
     "gpu": {"gpu", "core"},
-    "softverbs": {"softverbs", "gpu"},
     "engine": {"engine", "core", "wire", "policy", "datapath", "telemetry", "files"},
     "control": {"control", "engine", "core", "wire", "policy", "datapath", "telemetry", "files"},
     "message": {
@@ -115,6 +114,10 @@ NATIVE_ROOMS = {
         *("core", "wire", "policy", "telemetry"),
     },
 }
+# What only tests and benchmarks need, by folder: no room of native/ may include any of it.
+MACHINERY = {
+    "tests/softverbs/native": {"tests/softverbs/native", "native/gpu"},
+}
 # Headers that every module may include: the status codes.
 EVERYWHERE = {"native/core/status.h"}
 CLOCKS = r"chrono|ctime|time\.h"
@@ -130,13 +133,13 @@ BANNED_INCLUDES = {
     "policy": FOREIGN,
     "datapath": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
     "gpu": r"sys/socket\.h|netinet/.*|pybind11/.*|nccl.*|Python\.h",
-    "softverbs": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
     "engine": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
     "control": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
     "message": r"pybind11/.*|nccl.*|Python\.h",
     "bench": r"pybind11/.*|nccl.*|Python\.h",
     "plugin": r"pybind11/.*|nccl.*|Python\.h",
     "bind": r"nccl.*",
+    "tests/softverbs/native": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
 }
 BANNED_WORDS = {
     "core": r"\b(clock_gettime|gettimeofday|getenv|std::chrono|std::thread|std::mt19937)\b",
@@ -240,28 +243,38 @@ def judge(where: str, name: str, lazy: bool, allowed: set[str]) -> Iterator[str]
 
 
 def native_breaches() -> Iterator[str]:
-    include = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
     for where, path in sources(NATIVE_SUFFIXES, "native"):
         room = where.split("/")[1]
         if room not in NATIVE_ROOMS:
             yield f"{where}: {room} is not a known module of native/"
             continue
-        banned = re.compile(rf"(?:{BANNED_INCLUDES[room]})\Z")
-        words = re.compile(BANNED_WORDS.get(room, r"(?!)"))
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            match = include.match(line)
-            if match is None:
-                if words.search(line.split("//")[0]):
-                    yield f"{where}:{number}: a pure module may not use {line.strip()}"
-                continue
-            quote, name = match.groups()
-            if quote == '"' and not name.startswith("native/"):
-                yield f"{where}:{number}: includes {name} by a path that does not start at native/"
-            elif quote == '"' and name not in EVERYWHERE:
-                if name.split("/")[1] not in NATIVE_ROOMS[room]:
-                    yield f"{where}:{number}: may not include {name}"
-            elif quote == "<" and banned.match(name):
-                yield f"{where}:{number}: may not include <{name}>"
+        allowed = {f"native/{one}" for one in NATIVE_ROOMS[room]}
+        words = BANNED_WORDS.get(room, r"(?!)")
+        yield from include_breaches(where, path, allowed, BANNED_INCLUDES[room], words)
+    for folder, allowed in MACHINERY.items():
+        for where, path in sources(NATIVE_SUFFIXES, folder):
+            yield from include_breaches(where, path, allowed, BANNED_INCLUDES[folder], r"(?!)")
+
+
+def include_breaches(
+    where: str, path: Path, allowed: set[str], banned: str, words: str
+) -> Iterator[str]:
+    """The lines of a native file that include, or use, what its folder may not."""
+    include = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        match = include.match(line)
+        if match is None:
+            if re.search(words, line.split("//")[0]):
+                yield f"{where}:{number}: a pure module may not use {line.strip()}"
+            continue
+        quote, name = match.groups()
+        if quote == '"' and name.split("/")[0] not in {"native", "bench", "tests"}:
+            yield f"{where}:{number}: includes {name} by a path that does not start at the root"
+        elif quote == '"' and name not in EVERYWHERE:
+            if not any(name.startswith(f"{folder}/") for folder in allowed):
+                yield f"{where}:{number}: may not include {name}"
+        elif quote == "<" and re.fullmatch(banned, name):
+            yield f"{where}:{number}: may not include <{name}>"
 
 
 def opening(path: Path) -> list[str]:
@@ -309,14 +322,15 @@ def native_functions(lines: list[str]) -> Iterator[tuple[int, int]]:
 
 
 def size_breaches() -> Iterator[str]:
-    rooms = ("native", "transport", "congestion", "bench", "examples", "tests")
-    for where, path in sources({".py", ".pyi", *NATIVE_SUFFIXES}, *rooms):
+    rooms = ("native/", *MACHINERY)
+    everything = ("native", "transport", "congestion", "bench", "examples", "tests")
+    for where, path in sources({".py", ".pyi", *NATIVE_SUFFIXES}, *everything):
         count = len(path.read_text().splitlines())
         if count > LINES_MAX:
             yield f"{where}: {count} lines, {LINES_MAX} at most"
         if path.suffix in NATIVE_SUFFIXES:
             for number, length in native_functions(path.read_text().splitlines()):
-                if where.startswith("native/") and length > NATIVE_FUNCTION_LINES_MAX:
+                if where.startswith(rooms) and length > NATIVE_FUNCTION_LINES_MAX:
                     most = NATIVE_FUNCTION_LINES_MAX
                     yield f"{where}:{number}: a function of {length} lines, {most} at most"
         if path.suffix != ".py":

@@ -41,8 +41,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "RDMA ports to use, as in rxe0 or mlx5_0:1@3 (port 1, GID 3): ',' separates devices, '+' joins ports into one "   \
     "device; empty: every active port")                                                                               \
   TEXT(rdma_library, "", "",                                                                                          \
-    "What stands in for libibverbs, for tests: softverbs, which emulates an RDMA device between processes of this host, " \
-    "or a file; empty: libibverbs itself")                                                                            \
+    "A file to load in place of libibverbs, as tests do to emulate an RDMA device; empty: libibverbs itself")         \
   CHOICE(rdma_mode, RdmaMode, automatic, "auto|uc|rc|ud", "uc,rc,ud",                                                 \
     "Transport of the queue pairs; auto: the first of UC, RC, UD that the device can do")                             \
   INTEGER(rdma_mtu_bytes, "bytes", 0, 256, 4096, true, "1024",                                                        \

@@ -33,7 +33,7 @@ inline constexpr int kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | I
 
 inline const Ibv* softverbs() {
   std::string error;
-  const Ibv* const found = datapath::load_ibv("softverbs", &error);
+  const Ibv* const found = datapath::load_ibv(WEFT_SOFTVERBS, &error);
   if (found == nullptr) fail(__FILE__, __LINE__, error);
   return found;
 }

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.softverbs.transfer import LIBRARY, PATIENCE_S, ROOT, contents, exchange, start, under
-from transport import Connection, Endpoint, WeftError
+from transport import Connection, Endpoint, WeftError, native
 from transport.connection import Handle
 from transport.errors import ConnectionLostError, TimedOutError
 
-if not LIBRARY.exists():
+if not native.HAS_VERBS:
     pytest.skip("built without libibverbs' header", allow_module_level=True)
 
 MESSAGES, MOST_BYTES = 120, 200_001
@@ -98,7 +98,7 @@ def test_softverbs__many_packets_a_segment(mode: str) -> None:
 # With an MTU of 1,500 a RoCE packet holds 1,024 bytes, fewer than an advert of many receives has.
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_softverbs__control_packets_longer_than_a_datagram(mode: str) -> None:
-    knobs = {"datapath": "verbs", "rdma_library": "softverbs", "rdma_mode": mode}
+    knobs = {"datapath": "verbs", "rdma_library": str(LIBRARY), "rdma_mode": mode}
     with (
         under({"MTU_BYTES": "1024"}),
         Endpoint(**knobs, engines=1, log_level="error") as here,
@@ -128,7 +128,7 @@ def take_all(connection: Connection, handles: list[Handle]) -> None:
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_softverbs__a_peer_that_is_killed_is_an_error(mode: str) -> None:
     words = ["[[2000, 200001, 1]]", "[{}]"]
-    knobs = {"datapath": "verbs", "rdma_library": "softverbs", "rdma_mode": mode}
+    knobs = {"datapath": "verbs", "rdma_library": str(LIBRARY), "rdma_mode": mode}
     with (
         Endpoint(
             **knobs, engines=1, paths=4, peer_silence_ns=SILENCE_NS, log_level="error"
@@ -153,14 +153,14 @@ def test_softverbs__a_peer_that_is_killed_is_an_error(mode: str) -> None:
 
 
 def test_softverbs__says_that_it_is_no_nic() -> None:
-    with Endpoint(datapath="verbs", rdma_library="softverbs", log_level="error") as endpoint:
+    with Endpoint(datapath="verbs", rdma_library=str(LIBRARY), log_level="error") as endpoint:
         assert "verbs UC over softverbs, no NIC" in endpoint.summary()
 
 
 @pytest.mark.parametrize(
     ("knobs", "variables", "words"),
     [
-        ({"rdma_library": "no_such_file.so"}, {}, ["WEFT_RDMA_LIBRARY=no_such", "softverbs"]),
+        ({"rdma_library": "no_such_file.so"}, {}, ["WEFT_RDMA_LIBRARY=no_such", "like libibverbs"]),
         ({"rdma_library": "libc.so.6"}, {}, ["WEFT_RDMA_LIBRARY=libc.so.6", "lacks"]),
         ({}, {"SOFTVERBS_LOSS": "much"}, ["SOFTVERBS_LOSS=much", "0..0.9"]),
         ({}, {"SOFTVERBS_LOS": "0.1"}, ["SOFTVERBS_LOS is not a variable", "SOFTVERBS_LOSS"]),
@@ -175,7 +175,7 @@ def test_softverbs__says_that_it_is_no_nic() -> None:
 def test_softverbs__what_is_set_wrongly_is_named(
     knobs: dict[str, str], variables: dict[str, str], words: list[str]
 ) -> None:
-    settings = {"datapath": "verbs", "rdma_library": "softverbs"} | knobs
+    settings = {"datapath": "verbs", "rdma_library": str(LIBRARY)} | knobs
     done = subprocess.run(
         [sys.executable, "-c", f"import transport; transport.Endpoint(**{settings})"],
         cwd=ROOT,

@@ -20,11 +20,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.lib.built import TREE
 from tests.softverbs.arrays import ARRAYS
 from tests.waiting import PATIENCE_S as PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
-LIBRARY = ROOT / "transport" / "lib" / "libweft-softverbs.so"
+LIBRARY = TREE / "libweft-softverbs.so"
 EXCHANGE_S = 200.0  # time limit for all weathers together
 AHEAD = 8  # number of messages in flight
 RESTING = 8  # number of buffers that rest, to be checked for late writes before reuse
@@ -145,7 +146,7 @@ def end(role: str, plans: list[tuple[int, int, int]], weathers: Sequence[Weather
 
 def start(role: str, words: Sequence[str], knobs: Mapping[str, str]) -> subprocess.Popen[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "SOFTVERBS_"))}
-    clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_LIBRARY": "softverbs", "WEFT_ENGINES": "1"}
+    clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_LIBRARY": str(LIBRARY), "WEFT_ENGINES": "1"}
     clean |= {"WEFT_PATHS": "4", "WEFT_RDMA_SLOTS": "512", "WEFT_LOG_LEVEL": "error"}
     return subprocess.Popen(
         [sys.executable, "-m", "tests.softverbs.transfer", role, *words],

@@ -4,11 +4,9 @@
 
 #include <dlfcn.h>
 
-#include <filesystem>
 #include <map>
 #include <mutex>
 #include <string>
-#include <system_error>
 
 #include "native/files/trusted_file.h"
 
@@ -20,19 +18,6 @@ bool find(void* library, const char* name, Function* out, std::string* error) {
   *out = reinterpret_cast<Function>(::dlsym(library, name));
   if (*out == nullptr) *error = std::string("the RDMA library lacks ") + name + ": install a current rdma-core";
   return *out != nullptr;
-}
-
-// Looks for a library file near this binary: in lib/ of the extension, in the plugin's directory, or in the tests'
-// build directory.
-std::string file_beside_us(const char* file) {
-  Dl_info here{};
-  if (::dladdr(reinterpret_cast<const void*>(&load_ibv), &here) == 0 || here.dli_fname == nullptr) return file;
-  const std::filesystem::path directory = std::filesystem::path(here.dli_fname).parent_path();
-  std::error_code problem;
-  for (const std::filesystem::path& each : {directory / "lib" / file, directory / file}) {
-    if (std::filesystem::exists(each, problem)) return each;
-  }
-  return file;
 }
 
 bool introduce(void* library, Ibv* out, std::string* error) {
@@ -50,9 +35,7 @@ bool introduce(void* library, Ibv* out, std::string* error) {
 }
 
 bool load(const std::string& name, Ibv* out, std::string* error) {
-  const std::string file = name.empty()          ? "libibverbs.so.1"
-                           : name == "softverbs" ? file_beside_us("libweft-softverbs.so")
-                                                 : name;
+  const std::string file = name.empty() ? "libibverbs.so.1" : name;
   std::string path = file;  // without a slash, dlopen searches the system's directories
   if (file.find('/') != std::string::npos && !files::check_library(file, &path, error)) {
     *error = "the RDMA library " + file + " is not used: " + *error;
@@ -61,8 +44,7 @@ bool load(const std::string& name, Ibv* out, std::string* error) {
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     *error = name.empty() ? "libibverbs is not installed: apt-get install libibverbs1 ibverbs-providers"
-                          : std::string(::dlerror()) +
-                                "; set WEFT_RDMA_LIBRARY to softverbs or to the file of a library like libibverbs";
+                          : std::string(::dlerror()) + "; it must name the file of a library like libibverbs";
     return false;
   }
 #define WEFT_IBV_FIND(name) \

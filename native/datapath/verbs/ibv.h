@@ -35,8 +35,8 @@ struct Ibv {
   std::string software;
 };
 
-// Returns the library's function table; a library is loaded once. `name`: empty for libibverbs, "softverbs" for the one
-// installed with weft, or a file. On failure returns null, with `error` saying what to do.
+// Returns the library's function table; a library is loaded once. `name`: empty for libibverbs, or a file. On failure
+// returns null, with `error` saying what to do.
 const Ibv* load_ibv(const std::string& name, std::string* error);
 
 }  // namespace weft::datapath

@@ -7,9 +7,9 @@
 #include <set>
 
 #include "native/gpu/driver.h"
-#include "native/softverbs/softverbs.h"
 #include "tests/native/fake_cuda.h"
 #include "tests/native/softverbs_node.h"
+#include "tests/softverbs/native/softverbs.h"
 
 using namespace weft::test;
 

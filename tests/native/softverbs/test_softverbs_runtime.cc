@@ -32,7 +32,7 @@ struct Ends {
   explicit Ends(RdmaMode mode, RdmaPlacement placement) {
     Knobs knobs;
     knobs.datapath = DatapathKind::verbs;
-    knobs.rdma_library = "softverbs";
+    knobs.rdma_library = WEFT_SOFTVERBS;
     knobs.rdma_mode = mode;
     knobs.rdma_placement = placement;
     knobs.rdma_slots = 256;

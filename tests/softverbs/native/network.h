@@ -6,8 +6,8 @@
 #include <queue>
 #include <vector>
 
-#include "native/softverbs/packet.h"
-#include "native/softverbs/settings.h"
+#include "tests/softverbs/native/packet.h"
+#include "tests/softverbs/native/settings.h"
 
 namespace weft::softverbs {
 

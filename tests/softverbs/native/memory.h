@@ -6,8 +6,8 @@
 #include <memory>
 #include <unordered_map>
 
-#include "native/softverbs/objects.h"
-#include "native/softverbs/settings.h"
+#include "tests/softverbs/native/objects.h"
+#include "tests/softverbs/native/settings.h"
 
 namespace weft::softverbs {
 

@@ -1,6 +1,6 @@
 // Keeps one context and stream per GPU in use, shared by the regions in its memory. Called only under the adapter's
 // lock.
-#include "native/softverbs/device_memory.h"
+#include "tests/softverbs/native/device_memory.h"
 
 #include <dlfcn.h>
 

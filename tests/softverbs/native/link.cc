@@ -1,7 +1,7 @@
 // Uses Unix sockets of type SOCK_SEQPACKET, which keep packets whole and in order. They have abstract names, which the
 // kernel removes when the process ends for whatever reason. A sender notices when the receiver's buffer is full. Only
 // wait() blocks.
-#include "native/softverbs/link.h"
+#include "tests/softverbs/native/link.h"
 
 #include <poll.h>
 #include <sys/epoll.h>

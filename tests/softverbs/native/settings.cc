@@ -1,6 +1,6 @@
 // Reads the environment variables, using a table of their names and ranges. Unknown names are errors; otherwise a
 // misspelt fault would be ignored silently.
-#include "native/softverbs/settings.h"
+#include "tests/softverbs/native/settings.h"
 
 #include <charconv>
 #include <cstring>

@@ -11,8 +11,8 @@
 #include <optional>
 #include <vector>
 
-#include "native/softverbs/device_memory.h"
-#include "native/softverbs/packet.h"
+#include "tests/softverbs/native/device_memory.h"
+#include "tests/softverbs/native/packet.h"
 
 namespace weft::softverbs {
 

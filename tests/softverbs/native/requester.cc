@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "native/softverbs/adapter.h"
+#include "tests/softverbs/native/adapter.h"
 
 namespace weft::softverbs {
 namespace {

@@ -1,6 +1,6 @@
 // A packet's fate is a hash of the seed, the queue pair and the number of the transmission, so that the timing of
 // threads does not change it.
-#include "native/softverbs/network.h"
+#include "tests/softverbs/native/network.h"
 
 #include <utility>
 

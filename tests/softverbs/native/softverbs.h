@@ -1,6 +1,6 @@
 // What libweft-softverbs.so exports besides the functions of libibverbs: its description and its counters. It is a
 // software provider for tests, which needs no NIC, kernel module or privileges, and is not meant for performance
-// measurements (docs/SOFTVERBS.md).
+// measurements (tests/softverbs/README.md).
 #pragma once
 
 #include <cstdint>

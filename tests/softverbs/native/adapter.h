@@ -14,11 +14,11 @@
 #include <thread>
 #include <unordered_map>
 
-#include "native/softverbs/link.h"
-#include "native/softverbs/memory.h"
-#include "native/softverbs/network.h"
-#include "native/softverbs/objects.h"
-#include "native/softverbs/settings.h"
+#include "tests/softverbs/native/link.h"
+#include "tests/softverbs/native/memory.h"
+#include "tests/softverbs/native/network.h"
+#include "tests/softverbs/native/objects.h"
+#include "tests/softverbs/native/settings.h"
 
 namespace weft::softverbs {
 

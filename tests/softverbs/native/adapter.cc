@@ -1,6 +1,6 @@
 // The adapter thread's loop: handle arriving packets, deliver held packets that are due, send, and sleep until the next
 // event. The lock is released while the thread sleeps, and between iterations, which are short.
-#include "native/softverbs/adapter.h"
+#include "tests/softverbs/native/adapter.h"
 
 #include <pthread.h>
 #include <sys/eventfd.h>

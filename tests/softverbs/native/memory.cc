@@ -1,6 +1,6 @@
 // The upper 24 bits of a key identify a region or window and are never reused; the lowest eight bits of a window's key
 // change with each binding. Access is checked completely before copying, so a refused copy has written nothing.
-#include "native/softverbs/memory.h"
+#include "tests/softverbs/native/memory.h"
 
 #include <cerrno>
 #include <cstring>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "native/softverbs/packet.h"
+#include "tests/softverbs/native/packet.h"
 
 namespace weft::softverbs {
 

@@ -10,8 +10,8 @@
 #include <new>
 #include <string_view>
 
-#include "native/softverbs/adapter.h"
-#include "native/softverbs/softverbs.h"
+#include "tests/softverbs/native/adapter.h"
+#include "tests/softverbs/native/softverbs.h"
 
 // verbs.h defines macros with these names, which would change the definitions below.
 #undef ibv_get_device_list

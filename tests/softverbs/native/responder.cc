@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "native/softverbs/adapter.h"
+#include "tests/softverbs/native/adapter.h"
 
 namespace weft::softverbs {
 
