@@ -82,7 +82,7 @@ format: $(READY) ## Format the sources with ruff and clang-format
 # The sources are compiled several at a time (CMakeLists.txt), and checked so.
 tidy: build ## Run clang-tidy on all native sources but those of the tests
 	@grep -oE '"file": "[^"]*"' $(BUILD)/release/compile_commands.json | cut -d'"' -f4 | \
-	  awk '!/cmake_pch/ && (!/\/tests\// || /\/tests\/softverbs\/native\//)' | sort -u | \
+	  awk '!/cmake_pch/ && (!/\/tests\// || /\/tests\/(softverbs\/native|native\/(rig|bind))\//)' | sort -u | \
 	  xargs -P $(JOBS) -n 1 $(VENV)/bin/clang-tidy --quiet -p $(BUILD)/release
 
 test-native: weft-tests ## Run native tests, and build the host program of the plugin tests

@@ -116,6 +116,10 @@ NATIVE_ROOMS = {
 }
 # What only tests and benchmarks need, by folder: no room of native/ may include any of it.
 MACHINERY = {
+    "tests/native/rig": {
+        *("tests/native/rig", "native/core", "native/wire", "native/policy", "native/telemetry"),
+    },
+    "tests/native/bind": {"tests/native/rig", "native/bind"},
     "tests/softverbs/native": {"tests/softverbs/native", "native/gpu"},
 }
 # Headers that every module may include: the status codes.
@@ -139,11 +143,15 @@ BANNED_INCLUDES = {
     "bench": r"pybind11/.*|nccl.*|Python\.h",
     "plugin": r"pybind11/.*|nccl.*|Python\.h",
     "bind": r"nccl.*",
+    "tests/native/rig": f"{CLOCKS}|{OUTSIDE}|{FOREIGN}|random",
+    "tests/native/bind": r"nccl.*",
     "tests/softverbs/native": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
 }
+SIMULATED = r"\b(clock_gettime|gettimeofday|getenv|std::chrono|std::random_device|std::mt19937)\b"
 BANNED_WORDS = {
     "core": r"\b(clock_gettime|gettimeofday|getenv|std::chrono|std::thread|std::mt19937)\b",
-    "sim": r"\b(clock_gettime|gettimeofday|getenv|std::chrono|std::random_device|std::mt19937)\b",
+    "sim": SIMULATED,
+    "tests/native/rig": SIMULATED,
 }
 
 # Names that hold a measured time, rate or share. No test compares them with each other or with a
@@ -253,7 +261,8 @@ def native_breaches() -> Iterator[str]:
         yield from include_breaches(where, path, allowed, BANNED_INCLUDES[room], words)
     for folder, allowed in MACHINERY.items():
         for where, path in sources(NATIVE_SUFFIXES, folder):
-            yield from include_breaches(where, path, allowed, BANNED_INCLUDES[folder], r"(?!)")
+            words = BANNED_WORDS.get(folder, r"(?!)")
+            yield from include_breaches(where, path, allowed, BANNED_INCLUDES[folder], words)
 
 
 def include_breaches(

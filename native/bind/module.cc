@@ -15,7 +15,6 @@ void bind_policies(pybind11::module_& module);
 void bind_rdma(pybind11::module_& module);
 void bind_rdma_bench(pybind11::module_& module);
 void bind_replay(pybind11::module_& module);
-void bind_rig(pybind11::module_& module);
 void bind_runtime(pybind11::module_& module);
 void bind_trace_records(pybind11::module_& module);
 }  // namespace weft::bind
@@ -30,7 +29,6 @@ PYBIND11_MODULE(_native, module) {
   weft::bind::bind_policies(module);
   weft::bind::bind_rdma(module);
   weft::bind::bind_rdma_bench(module);
-  weft::bind::bind_rig(module);
   weft::bind::bind_arena(module);
   weft::bind::bind_fabric(module);
   weft::bind::bind_replay(module);

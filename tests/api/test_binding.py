@@ -3,21 +3,29 @@
 import ast
 import pickle
 import re
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 import transport
+from bench.lib.built import ROOT, extension
 from transport import errors, native
 
-STUBS = sorted(Path(native.PACKAGE).glob("_native*.pyi"))
+# Extension -> its stubs, and a function that loads it.
+EXTENSIONS: dict[str, tuple[list[Path], Callable[[], ModuleType]]] = {
+    "_native": (sorted(Path(native.PACKAGE).glob("_native*.pyi")), native.load),
+    "_rig": ([ROOT / "tests/core/_rig.pyi"], lambda: extension("_rig", "make test-native")),
+}
+each_extension = pytest.mark.parametrize("name", EXTENSIONS)
 
 
-def declared() -> dict[str, set[str] | None]:
+def declared(stubs: list[Path]) -> dict[str, set[str] | None]:
     """Public name of a module -> the public members if it is a class, else None."""
     names: dict[str, set[str] | None] = {}
-    for node in [node for stub in STUBS for node in ast.parse(stub.read_text()).body]:
+    for node in [node for stub in stubs for node in ast.parse(stub.read_text()).body]:
         if isinstance(node, ast.ClassDef):
             inner = [n for n in node.body if isinstance(n, ast.FunctionDef | ast.AnnAssign)]
             members = {
@@ -35,14 +43,15 @@ def public(value: Any) -> set[str]:
     return {name for name in vars(value) if not name.startswith("_")}
 
 
-def test_stub__names_what_the_binary_holds() -> None:
-    module = native.load()
-    stub = declared()
+@each_extension
+def test_stub__names_what_the_binary_holds(name: str) -> None:
+    stubs, load = EXTENSIONS[name]
+    module, stub = load(), declared(stubs)
     assert public(module) == set(stub)
-    for name, members in stub.items():
-        assert isinstance(getattr(module, name), type) == (members is not None), name
+    for one, members in stub.items():
+        assert isinstance(getattr(module, one), type) == (members is not None), one
         if members is not None:
-            assert public(getattr(module, name)) == members, name
+            assert public(getattr(module, one)) == members, one
 
 
 def test_door__every_public_name_resolves() -> None:
@@ -57,9 +66,11 @@ def arguments(function: ast.FunctionDef) -> list[str]:
     return [one.arg for one in (*function.args.args, *function.args.kwonlyargs)]
 
 
-def test_stub__arguments_are_those_of_the_binary() -> None:
-    module = native.load()
-    for node in [node for stub in STUBS for node in ast.parse(stub.read_text()).body]:
+@each_extension
+def test_stub__arguments_are_those_of_the_binary(name: str) -> None:
+    stubs, load = EXTENSIONS[name]
+    module = load()
+    for node in [node for stub in stubs for node in ast.parse(stub.read_text()).body]:
         members = node.body if isinstance(node, ast.ClassDef) else [node]
         owner = getattr(module, node.name) if isinstance(node, ast.ClassDef) else module
         for member in members:

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.core import rigs
 from transport import native
 
 MS = 1_000_000
@@ -73,15 +74,15 @@ ends: st.SearchStrategy[dict[str, int | bool]] = st.one_of(
 @st.composite
 def schedules(draw: st.DrawFn) -> Any:
     """A native schedule with random values in all fields."""
-    schedule = native.Schedule()
+    schedule = rigs.Schedule()
     for name, value in (draw(traffic) | draw(ends)).items():
         setattr(schedule, name, value)
-    faults = native.LinkFaults()
+    faults = rigs.LinkFaults()
     for name, value in draw(links).items():
         setattr(faults, name, value)
     schedule.faults = faults
     schedule.outages = [
-        native.PathOutage(path=path, from_ns=from_ns, until_ns=from_ns + lasts_ns)
+        rigs.PathOutage(path=path, from_ns=from_ns, until_ns=from_ns + lasts_ns)
         for path, from_ns, lasts_ns in draw(outages)
     ]
     for family, names in POLICIES.items():
@@ -92,9 +93,9 @@ def schedules(draw: st.DrawFn) -> Any:
 
 
 @given(schedule=schedules())
-@example(schedule=native.Schedule())
+@example(schedule=rigs.Schedule())
 def test_properties__every_step_keeps_the_invariants(schedule: Any) -> None:
-    rig = native.Rig(schedule)
+    rig = rigs.Rig(schedule)
     steps = 0
     while rig.now_ns < schedule.limit_ns and rig.step():
         assert rig.violation == ""
@@ -107,14 +108,14 @@ def test_properties__every_step_keeps_the_invariants(schedule: Any) -> None:
 
 @given(schedule=schedules())
 def test_properties__the_end_is_reached_and_is_the_same_twice(schedule: Any) -> None:
-    first = native.run_schedule(schedule)
+    first = rigs.run_schedule(schedule)
     assert first.violation == ""
     assert not first.hung
     assert first.corrupt_messages == 0
     assert first.policies_failed == 0
     both = 2 if schedule.both_ways else 1
     assert first.completed + first.failed == 2 * both * schedule.messages
-    second = native.Rig(schedule).run()
+    second = rigs.Rig(schedule).run()
     assert second.fingerprint == first.fingerprint
     assert second.ended_ns == first.ended_ns
     assert second.path_bytes == first.path_bytes
@@ -122,12 +123,12 @@ def test_properties__the_end_is_reached_and_is_the_same_twice(schedule: Any) -> 
 
 @given(schedule=schedules())
 def test_properties__without_faults_nothing_fails_or_is_sent_again(schedule: Any) -> None:
-    schedule.faults = native.LinkFaults()
+    schedule.faults = rigs.LinkFaults()
     schedule.outages = []
     schedule.dies_at_ns = schedule.close_at_ns = -1
     schedule.send_too_long = False
     schedule.staged_receives = 0.0  # no staging: segments that meet a full ring would be resent
-    report = native.run_schedule(schedule)
+    report = rigs.run_schedule(schedule)
     assert report.violation == ""
     assert report.failed == 0
     assert report.link.lost == 0
@@ -143,11 +144,11 @@ def test_properties__a_stranger_gets_at_most_three_times_its_own_bytes(
 ) -> None:
     """The rig checks the bound with each datagram, and that no data is sent to a stranger."""
     schedule.open_bytes = open_bytes
-    report = native.run_schedule(schedule)
+    report = rigs.run_schedule(schedule)
     assert report.violation == ""
     assert not report.hung
     assert report.corrupt_messages == 0
-    assert native.Rig(schedule).run().fingerprint == report.fingerprint
+    assert rigs.Rig(schedule).run().fingerprint == report.fingerprint
 
 
 @given(schedule=schedules(), open_bytes=st.integers(0, 2_000))
@@ -155,12 +156,12 @@ def test_properties__a_stranger_that_is_never_heard_gets_three_times_its_request
     schedule: Any, open_bytes: int
 ) -> None:
     schedule.open_bytes = open_bytes
-    schedule.faults = native.LinkFaults()
+    schedule.faults = rigs.LinkFaults()
     schedule.outages = [
-        native.PathOutage(path=path, from_ns=0, until_ns=2**62) for path in range(schedule.paths)
+        rigs.PathOutage(path=path, from_ns=0, until_ns=2**62) for path in range(schedule.paths)
     ]
     schedule.dies_at_ns = schedule.close_at_ns = -1
-    report = native.run_schedule(schedule)
+    report = rigs.run_schedule(schedule)
     # The rig expects that paths come back; here they do not, and all requests fail.
     assert not report.violation.startswith("bound")
     assert report.early_bytes <= 3 * open_bytes
@@ -178,7 +179,7 @@ def late_writes(draw: st.DrawFn) -> Any:
     schedule.zero_fraction = schedule.small_fraction = 0.0
     schedule.dies_at_ns = schedule.close_at_ns = -1
     schedule.send_too_long, schedule.outages = False, []
-    faults = native.LinkFaults()
+    faults = rigs.LinkFaults()
     faults.loss, faults.reorder, faults.duplicate, faults.replay = 0.02, 0.3, 0.2, 0.1
     faults.reorder_ns_max = faults.replay_ns_max = 20 * MS
     schedule.faults = faults
@@ -187,7 +188,7 @@ def late_writes(draw: st.DrawFn) -> Any:
 
 @given(schedule=late_writes())
 def test_properties__late_originals_change_no_byte(schedule: Any) -> None:
-    report = native.run_schedule(schedule)
+    report = rigs.run_schedule(schedule)
     assert report.violation == ""
     assert report.failed == 0
     assert report.writes > 0 or schedule.staged_sends > 0.0  # unless all messages were staged
@@ -200,7 +201,7 @@ def narrow_paths(draw: st.DrawFn) -> Any:
     schedule.search_size, schedule.windows = True, False
     schedule.segment_bytes = draw(st.sampled_from([1472, 4096, 9000]))
     schedule.limits = [
-        native.SizeLimit(
+        rigs.SizeLimit(
             path=path,
             sender=draw(st.sampled_from([-1, 0, 1])),
             bytes_max=draw(st.integers(576, 9000)),
@@ -215,21 +216,21 @@ def narrow_paths(draw: st.DrawFn) -> Any:
 
 @given(schedule=narrow_paths())
 def test_properties__paths_may_swallow_what_is_long(schedule: Any) -> None:
-    report = native.run_schedule(schedule)
+    report = rigs.run_schedule(schedule)
     assert report.violation == ""
     assert not report.hung
     assert report.corrupt_messages == 0
-    assert native.Rig(schedule).run().fingerprint == report.fingerprint
+    assert rigs.Rig(schedule).run().fingerprint == report.fingerprint
 
 
 def test_properties__a_narrow_network_is_used_at_its_own_size() -> None:
-    schedule = native.Schedule()
+    schedule = rigs.Schedule()
     schedule.search_size, schedule.segment_bytes = True, 9000
     schedule.messages, schedule.message_bytes_max, schedule.zero_fraction = 12, 500_000, 0.0
     schedule.limits = [
-        native.SizeLimit(path=path, bytes_max=1472, until_ns=8_000 * MS) for path in range(4)
+        rigs.SizeLimit(path=path, bytes_max=1472, until_ns=8_000 * MS) for path in range(4)
     ]
-    report = native.run_schedule(schedule)
+    report = rigs.run_schedule(schedule)
     assert report.violation == ""
     assert report.failed == 0
     assert report.segment_bytes_last == [1472, 1472]
@@ -240,14 +241,14 @@ def test_properties__a_window_that_outlives_its_message_is_found_out() -> None:
     """If a memory window stays open after its message, a late write must break P-1."""
     found = []
     for seed in range(1, 40):
-        schedule = native.Schedule()
+        schedule = rigs.Schedule()
         schedule.seed, schedule.segment_bytes = seed, 576
         schedule.windows = schedule.late_reads = schedule.windows_outlive = True
         schedule.eager_bytes, schedule.zero_fraction, schedule.small_fraction = 0, 0.0, 0.0
-        faults = native.LinkFaults()
+        faults = rigs.LinkFaults()
         faults.duplicate, faults.reorder, faults.reorder_ns_max = 0.2, 0.3, 20 * MS
         schedule.faults = faults
-        found.append(native.run_schedule(schedule).violation)
+        found.append(rigs.run_schedule(schedule).violation)
     broken = [violation for violation in found if violation]
     assert len(broken) >= 10
     assert all(violation.startswith("P-1") for violation in broken)
@@ -255,15 +256,15 @@ def test_properties__a_window_that_outlives_its_message_is_found_out() -> None:
 
 @given(seed=st.integers(0, 2**63), steps=st.integers(0, 50))
 def test_properties__a_drawn_schedule_is_its_seed(seed: int, steps: int) -> None:
-    menu = native.PolicyMenu()
+    menu = rigs.PolicyMenu()
     for family, names in POLICIES.items():
         for name in names:
             if name:
                 menu.add(family, name, DIRECTORIES)
-    pair = [native.draw_schedule(seed, menu) for _ in range(2)]
+    pair = [rigs.draw_schedule(seed, menu) for _ in range(2)]
     assert pair[0].hash == pair[1].hash
-    rigs = [native.Rig(schedule) for schedule in pair]
+    two = [rigs.Rig(schedule) for schedule in pair]
     for _ in range(steps):
-        assert rigs[0].step() == rigs[1].step()
-        assert rigs[0].now_ns == rigs[1].now_ns
-    assert rigs[0].report().fingerprint == rigs[1].report().fingerprint
+        assert two[0].step() == two[1].step()
+        assert two[0].now_ns == two[1].now_ns
+    assert two[0].report().fingerprint == two[1].report().fingerprint

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("telemetry", "core", "wire", "policy", "sim")
+ROOMS = ("native/telemetry", "native/core", "native/wire", "native/policy", "tests/native/rig")
 RUNNER = "tests/schedules/runner.cc"
 
 
@@ -170,7 +170,7 @@ class Workshop:
         self.policies = policies
         self.base = directory / "base"
         for room in ROOMS:
-            shutil.copytree(ROOT / "native" / room, self.base / "native" / room)
+            shutil.copytree(ROOT / room, self.base / room)
         (self.base / RUNNER).parent.mkdir(parents=True)
         shutil.copy(ROOT / RUNNER, self.base / RUNNER)
         self.units = sorted(p.relative_to(self.base) for p in self.base.rglob("*.cc"))

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "native/policy/loader.h"
-#include "native/sim/rig/rig.h"
+#include "tests/native/rig/rig.h"
 
 namespace weft::sim {
 namespace {

@@ -2,9 +2,9 @@
 #include <string>
 #include <vector>
 
-#include "native/sim/rig/rig.h"
 #include "tests/native/check.h"
 #include "tests/native/pair.h"
+#include "tests/native/rig/rig.h"
 
 using namespace weft::core;
 using weft::sim::RunReport;

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <map>
 
-#include "native/sim/rig/rig_stage.h"
 #include "tests/native/check.h"
 #include "tests/native/pair.h"
+#include "tests/native/rig/rig_stage.h"
 
 using namespace weft::core;
 using weft::Status;

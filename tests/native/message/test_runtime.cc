@@ -9,8 +9,8 @@
 
 #include "native/engine/clock.h"
 #include "native/message/runtime.h"
-#include "native/sim/rig/rig_stage.h"
 #include "tests/native/check.h"
+#include "tests/native/rig/rig_stage.h"
 #include "tests/native/runtime_pair.h"
 
 namespace {

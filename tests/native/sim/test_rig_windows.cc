@@ -1,8 +1,8 @@
 // Tests the memory windows that the rig emulates: a write changes memory only through an open window.
 #include <vector>
 
-#include "native/sim/rig/rig_windows.h"
 #include "tests/native/check.h"
+#include "tests/native/rig/rig_windows.h"
 
 using weft::sim::Windows;
 using Bytes = std::vector<std::uint8_t>;

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <unordered_map>
 
-#include "native/sim/rig/rig.h"
-#include "native/sim/rig/rig_stage.h"
-#include "native/sim/rig/rig_windows.h"
+#include "tests/native/rig/rig.h"
+#include "tests/native/rig/rig_stage.h"
+#include "tests/native/rig/rig_windows.h"
 
 namespace weft::sim {
 

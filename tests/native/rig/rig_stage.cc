@@ -1,6 +1,6 @@
 // Fills a piece of a ring only when all bytes of its previous use are acknowledged, and empties a piece only when it is
 // complete. The caller calls fill() and empty() again until they can copy.
-#include "native/sim/rig/rig_stage.h"
+#include "tests/native/rig/rig_stage.h"
 
 #include <algorithm>
 #include <cstring>

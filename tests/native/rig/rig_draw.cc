@@ -2,7 +2,7 @@
 // of kinds occur. Sizes are small, so that ten thousand runs take less than a minute.
 #include <cmath>
 
-#include "native/sim/rig/rig_state.h"
+#include "tests/native/rig/rig_state.h"
 
 namespace weft::sim {
 namespace {

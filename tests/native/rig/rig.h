@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "native/core/stack.h"
-#include "native/sim/rig/lossy_link.h"
+#include "tests/native/rig/lossy_link.h"
 
 namespace weft::sim {
 

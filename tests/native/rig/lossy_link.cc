@@ -1,6 +1,6 @@
 // Faults apply to each datagram of a burst separately. All random numbers come from one generator in a fixed order, so
 // that a seed determines a run.
-#include "native/sim/rig/lossy_link.h"
+#include "tests/native/rig/lossy_link.h"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "native/sim/rig/rig_state.h"
+#include "tests/native/rig/rig_state.h"
 
 namespace weft::sim {
 namespace {

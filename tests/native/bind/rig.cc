@@ -1,6 +1,6 @@
-// Python bindings of the rig (two endpoints in virtual time): fault schedules, runs as a whole or step by step, and
-// reports.
-#include "native/sim/rig/rig.h"
+// The extension module _rig of tests: the rig (two endpoints in virtual time), fault schedules, runs as a whole or step
+// by step, and reports.
+#include "tests/native/rig/rig.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -205,12 +205,12 @@ void bind_run(py::module_& module) {
 }
 
 }  // namespace
-
-void bind_rig(py::module_& module) {
-  bind_counters(module);
-  bind_faults(module);
-  bind_schedule(module);
-  bind_run(module);
-}
-
 }  // namespace weft::bind
+
+PYBIND11_MODULE(_rig, module) {
+  py::module_::import("transport._native");  // which binds the counters in reports
+  weft::bind::bind_counters(module);
+  weft::bind::bind_faults(module);
+  weft::bind::bind_schedule(module);
+  weft::bind::bind_run(module);
+}

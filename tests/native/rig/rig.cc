@@ -1,11 +1,11 @@
 // The simulated caller: it posts requests, handles completions, overwrites returned buffers and compares contents. The
 // invariants that are checked after each step and at the end are in rig_checks.cc.
-#include "native/sim/rig/rig.h"
+#include "tests/native/rig/rig.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "native/sim/rig/rig_state.h"
+#include "tests/native/rig/rig_state.h"
 
 namespace weft::sim {
 namespace {
