@@ -11,11 +11,11 @@ export CMAKE_BINARY_DIR := $(abspath $(BUILD))/release
 export CMAKE_ARGS := -DWEFT_WERROR=ON
 
 PYTHON_SOURCES = $(wildcard transport congestion bench examples tests setup.py)
-NATIVE_SOURCES = $(shell find native tests -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+NATIVE_SOURCES = $(shell find native bench tests -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
-        test-computing test-network test-alone test-only test-long test-beside weft-tests \
+        test-computing test-network test-alone test-only test-long test-beside weft-tests bench-native \
         test-sanitized test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm schedules fuzz scale docs tidy wheel clean
 
 help: ## Show this list
@@ -23,7 +23,7 @@ help: ## Show this list
 
 # The stamps avoid running the set-up again unless its requirements change. What only developers need is
 # three times as large as the rest.
-READY = $(VENV)/.ready$(if $(filter-out build run wheel,$(MAKECMDGOALS)),-dev)
+READY = $(VENV)/.ready$(if $(filter-out build run wheel bench-native,$(MAKECMDGOALS)),-dev)
 
 $(VENV)/.ready: pyproject.toml .ci/setup
 	@.ci/setup $(VENV)
@@ -82,7 +82,7 @@ format: $(READY) ## Format the sources with ruff and clang-format
 # The sources are compiled several at a time (CMakeLists.txt), and checked so.
 tidy: build ## Run clang-tidy on all native sources but those of the tests
 	@grep -oE '"file": "[^"]*"' $(BUILD)/release/compile_commands.json | cut -d'"' -f4 | \
-	  awk '!/cmake_pch/ && (!/\/tests\// || /\/tests\/(softverbs\/native|native\/(rig|bind))\//)' | sort -u | \
+	  awk '!/cmake_pch/ && (!/\/tests\// || /\/tests\/(softverbs\/native|native\/(rig|verbs|bind))\//)' | sort -u | \
 	  xargs -P $(JOBS) -n 1 $(VENV)/bin/clang-tidy --quiet -p $(BUILD)/release
 
 test-native: weft-tests ## Run native tests, and build the host program of the plugin tests
@@ -103,6 +103,9 @@ PYTEST = $(PY) -m pytest --build-tree $(BUILD)/release -m "$(LENGTH)"
 test-python: weft-tests ## Run pytest
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-computing test-alone
 	@$(MAKE) --no-print-directory test-network
+
+bench-native: build ## Build the native loops of `python -m bench` core, gpu, trace_events and verbs (1 minute)
+	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_bench_extension
 
 weft-tests: build
 	@$(VENV)/bin/cmake --build $(BUILD)/release --parallel $(JOBS) --target weft_tests

@@ -1,6 +1,6 @@
 """Measures the cost of a segment in the protocol core, without sockets and payload copies.
 
-The native extension runs the core in one call, on one pinned thread.
+A native loop runs the core in one call, on one pinned thread.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 
 import click
 
+from bench.lib import loops
 from bench.lib.common import Config, document, emit, interruptible, json_option, median, rounds
-from transport import native
 
 BUDGET_NS = 150
 POLICIES = {
@@ -36,7 +36,7 @@ def command(
     rows: list[Config] = []
     with interruptible() as cut:
         for round_, name in rounds(repeats, tuple(POLICIES)):
-            found = native.bench_core(segments, segment_bytes, paths, POLICIES[name])
+            found = loops.bench_core(segments, segment_bytes, paths, POLICIES[name])
             rows.append({"contender": name, "round": round_, **found})
     medians = {
         name: median((r for r in rows if r["contender"] == name), "ns_per_segment")

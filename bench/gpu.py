@@ -14,6 +14,7 @@ from typing import Any
 import click
 import numpy as np
 
+from bench.lib import loops
 from bench.lib.common import (
     Config,
     document,
@@ -173,7 +174,7 @@ def measure_staging(repeats: int, sizes: tuple[int, ...]) -> Iterator[Config]:
         for round_, name in rounds(repeats, tuple(WAYS)):
             reads, writes = WAYS[name]
             addresses = (source.data.ptr if reads else 0, target.data.ptr if writes else 0)
-            staged_ns, copied_ns = native.bench_staging(
+            staged_ns, copied_ns = loops.bench_staging(
                 0, *addresses, size_bytes, RING_BYTES_MAX, count
             )
             moved = size_bytes * count * (reads + writes)
@@ -201,7 +202,7 @@ def measure_kernels(repeats: int) -> Iterator[Config]:
     plans["reduce"] = ("reduce", 0)
     for round_, name in rounds(repeats, tuple(plans)):
         work, piece_bytes = plans[name]
-        kernel_ns, copy_ns, moved = native.bench_kernel(
+        kernel_ns, copy_ns, moved = loops.bench_kernel(
             work, 0, source.data.ptr, target.data.ptr, KERNEL_BYTES, piece_bytes, 20
         )
         # A copy reads and writes each byte once; a reduction reads twice as much.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from bench.lib import loops
 from bench.lib.common import ROOT, Config, document, emit, interruptible, json_option, rounds
 from transport import native
 from transport.trace import read_segment
@@ -22,7 +23,7 @@ COLUMNS = ("operation", "round", "calls", "ns_per_call", "ns_per_operation", "re
 
 def measured(channels: int, steps: int, operations: int) -> Config:
     """Measures one shape, in a process of its own, because the plugin reads its knobs once."""
-    found = native.bench_profiler(str(native.PLUGIN_PATH), operations, channels, steps)
+    found = loops.bench_profiler(str(native.PLUGIN_PATH), operations, channels, steps)
     segments = [read_segment(path) for path in Path(os.environ["WEFT_TRACE"]).iterdir()]
     records = sum(len(one.records) for one in segments)
     return {
@@ -42,6 +43,7 @@ def command(operations: int, repeats: int, json_path: str | None) -> None:
     """Measures the profiler's calls as NCCL makes them, with a trace that is written to disk."""
     if not native.PLUGIN_PATH.exists():
         raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
+    loops.load()  # here, because an error of the measuring process is longer
     rows: list[Config] = []
     with interruptible() as cut:
         for round_, name in rounds(repeats, tuple(SHAPES)):

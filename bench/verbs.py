@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from bench.lib import callgrind
+from bench.lib import callgrind, loops
 from bench.lib.common import (
     Config,
     Cut,
@@ -24,7 +24,6 @@ from bench.lib.common import (
     print_table,
     rounds,
 )
-from transport import native
 
 SEGMENT_BYTES = (4_096, 32_768)
 UD_SEGMENT_BYTES_MAX = 4_096  # over UD, a segment must fit into one packet
@@ -64,8 +63,8 @@ class Case(NamedTuple):
 
     def run(self, segments: int, paths: int) -> dict[str, Any]:
         if self.what == "core":
-            return native.bench_core(segments, self.segment_bytes, paths, {})
-        return native.bench_rdma(
+            return loops.bench_core(segments, self.segment_bytes, paths, {})
+        return loops.bench_rdma(
             self.what, self.mode, self.payload, segments, self.segment_bytes, self.burst or 1, paths
         )
 
@@ -156,7 +155,7 @@ def count_instructions(rows: list[Config], wanted: list[Case], paths: int) -> No
 
 def set_up(mode: str, peers: int, paths: int) -> Config:
     """Connects queue pairs to many peers: measures weft's cost, and computes the provider's."""
-    found = native.bench_rdma_setup(mode, peers, paths, SEGMENT_BYTES[0])
+    found = loops.bench_rdma_setup(mode, peers, paths, SEGMENT_BYTES[0])
     heap_bytes = found["datapath_bytes"]
     provider_bytes = [
         found["send_requests"] * REQUEST_BYTES[i]

@@ -103,19 +103,22 @@ NATIVE_ROOMS = {
     "message": {
         *("message", "control", "engine", "core", "wire", "datapath", "gpu", "telemetry", "files"),
     },
-    "bench": {
-        *("bench", "engine", "core", "wire", "policy", "datapath", "gpu", "telemetry"),
-        "plugin",  # the profiler's interface, which a benchmark calls as NCCL does
-    },
     "sim": {"sim", "core", "wire", "policy", "telemetry"},
     "plugin": {"plugin", "message", "engine", "files"},
     "bind": {
-        *("bind", "message", "bench", "engine", "datapath", "gpu", "sim"),
+        *("bind", "message", "engine", "datapath", "gpu", "sim"),
         *("core", "wire", "policy", "telemetry"),
     },
 }
 # What only tests and benchmarks need, by folder: no room of native/ may include any of it.
 MACHINERY = {
+    "bench/native/loops": {
+        *("bench/native/loops", "native/engine", "native/core", "native/datapath", "native/gpu"),
+        "native/plugin",  # the profiler's interface, which a benchmark calls as NCCL does
+        "tests/native/verbs",
+    },
+    "bench/native/bind": {"bench/native/loops", "native/bind", "native/engine", "native/gpu"},
+    "tests/native/verbs": {"tests/native/verbs", "native/datapath"},
     "tests/native/rig": {
         *("tests/native/rig", "native/core", "native/wire", "native/policy", "native/telemetry"),
     },
@@ -140,9 +143,11 @@ BANNED_INCLUDES = {
     "engine": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
     "control": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
     "message": r"pybind11/.*|nccl.*|Python\.h",
-    "bench": r"pybind11/.*|nccl.*|Python\.h",
     "plugin": r"pybind11/.*|nccl.*|Python\.h",
     "bind": r"nccl.*",
+    "bench/native/loops": r"pybind11/.*|nccl.*|Python\.h",
+    "bench/native/bind": r"nccl.*",
+    "tests/native/verbs": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
     "tests/native/rig": f"{CLOCKS}|{OUTSIDE}|{FOREIGN}|random",
     "tests/native/bind": r"nccl.*",
     "tests/softverbs/native": r"pybind11/.*|nccl.*|Python\.h|cuda.*",

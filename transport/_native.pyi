@@ -102,28 +102,15 @@ def trace_schema() -> str: ...
 def knob_table() -> list[tuple[str, str, str, str, str, str, str, str]]: ...
 def load_knobs() -> dict[str, str]: ...
 
-# native/bind/rdma.cc, rdma_bench.cc
-
 # native/bind/policies.cc
 
 def policy_problem(family: str, text: str, directories: list[str] = ...) -> str: ...
 
+# native/bind/rdma.cc
+
 HAS_VERBS: bool
 
 def rdma_modes(device: str, port: int, gid_index: int) -> tuple[list[str], str]: ...
-def bench_rdma_setup(mode: str, peers: int, paths: int, segment_bytes: int) -> dict[str, int]: ...
-def bench_rdma(
-    what: str, mode: str, payload: str, segments: int, segment_bytes: int, burst: int, paths: int
-) -> dict[str, Any]: ...
-
-# native/bind/core_bench.cc
-
-def bench_profiler(
-    library: str, operations: int, channels: int, steps: int
-) -> dict[str, float]: ...
-def bench_core(
-    segments: int, segment_bytes: int, paths: int, policies: dict[str, str] = {}
-) -> dict[str, Any]: ...
 
 # native/bind/counters.cc
 
@@ -186,23 +173,6 @@ class DeviceRequest:
     def wait(self, timeout_ns: int) -> int: ...
     def wait_on(self, stream: int) -> tuple[int, str]: ...
 
-def bench_staging(
-    device: int,
-    source: int,
-    target: int,
-    bytes: int,  # noqa: A002
-    ring_bytes_max: int,
-    repeats: int,
-) -> tuple[int, int]: ...
-def bench_kernel(
-    work: str,
-    device: int,
-    source: int,
-    target: int,
-    bytes: int,  # noqa: A002
-    piece_bytes: int,
-    repeats: int,
-) -> tuple[int, int, int]: ...
 def reduce(
     type: str,  # noqa: A002
     operation: str,

@@ -3,8 +3,6 @@
 
 namespace weft::bind {
 void bind_arena(pybind11::module_& module);
-void bind_core_bench(pybind11::module_& module);
-void bind_profiler_bench(pybind11::module_& module);
 void bind_counters(pybind11::module_& module);
 void bind_crc32c(pybind11::module_& module);
 void bind_device(pybind11::module_& module);
@@ -13,22 +11,18 @@ void bind_fabric(pybind11::module_& module);
 void bind_knobs(pybind11::module_& module);
 void bind_policies(pybind11::module_& module);
 void bind_rdma(pybind11::module_& module);
-void bind_rdma_bench(pybind11::module_& module);
 void bind_replay(pybind11::module_& module);
 void bind_runtime(pybind11::module_& module);
 void bind_trace_records(pybind11::module_& module);
 }  // namespace weft::bind
 
 PYBIND11_MODULE(_native, module) {
-  weft::bind::bind_core_bench(module);
-  weft::bind::bind_profiler_bench(module);
   weft::bind::bind_counters(module);
   weft::bind::bind_crc32c(module);
   weft::bind::bind_trace_records(module);
   weft::bind::bind_knobs(module);
   weft::bind::bind_policies(module);
   weft::bind::bind_rdma(module);
-  weft::bind::bind_rdma_bench(module);
   weft::bind::bind_arena(module);
   weft::bind::bind_fabric(module);
   weft::bind::bind_replay(module);

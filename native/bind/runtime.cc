@@ -181,7 +181,7 @@ py::tuple change(const std::string& family, const std::string& text, bool params
   return py::make_tuple(code(status), error);
 }
 
-void bind_policies(py::module_& module) {
+void bind_policy_info(py::module_& module) {
   using P = engine::PolicyInfo;
   py::class_<P>(module, "PolicyInfo", "A policy in use.")
       .def_readonly("family", &P::family)
@@ -373,7 +373,7 @@ void bind_recording(py::class_<BoundRuntime>& runtime) {
 }  // namespace
 
 void bind_runtime(py::module_& module) {
-  bind_policies(module);
+  bind_policy_info(module);
   bind_requests(module);
   bind_connections(module);
   bind_ways_in(module);

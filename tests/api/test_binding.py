@@ -11,13 +11,16 @@ from typing import Any
 import pytest
 
 import transport
-from bench.lib.built import ROOT, extension
+from bench.lib import loops
+from bench.lib.built import ROOT
+from tests.core import rigs
 from transport import errors, native
 
 # Extension -> its stubs, and a function that loads it.
 EXTENSIONS: dict[str, tuple[list[Path], Callable[[], ModuleType]]] = {
     "_native": (sorted(Path(native.PACKAGE).glob("_native*.pyi")), native.load),
-    "_rig": ([ROOT / "tests/core/_rig.pyi"], lambda: extension("_rig", "make test-native")),
+    "_loops": ([ROOT / "bench/lib/_loops.pyi"], loops.load),
+    "_rig": ([ROOT / "tests/core/_rig.pyi"], rigs.load),
 }
 each_extension = pytest.mark.parametrize("name", EXTENSIONS)
 

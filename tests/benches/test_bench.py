@@ -196,6 +196,18 @@ def test_bench__core() -> None:
     assert all(row["ns_per_segment"] > 0 for row in found["rows"])
 
 
+@pytest.mark.parametrize("name", ["core", "verbs", "trace_events"])
+def test_bench__says_how_to_build_its_loops(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CMAKE_BINARY_DIR", str(tmp_path))
+    done = run("bench", name)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"Error: {tmp_path}/_loops.")
+    assert "run make bench-native" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_bench__verbs() -> None:
     if not native.HAS_VERBS:
         pytest.skip("built without libibverbs")
@@ -221,8 +233,8 @@ def test_verbs__callgrind_missing_says_what_to_install(monkeypatch: pytest.Monke
 def test_verbs__instructions_are_counted_and_repeat() -> None:
     if not native.HAS_VERBS:
         pytest.skip("built without libibverbs")
-    run_ = "native.bench_rdma('stub', 'UC', 'none', {}, 4096, 1, 1)"
-    program = "from transport import native; " + "; ".join(run_.format(n) for n in (320, 640, 640))
+    run_ = "loops.bench_rdma('stub', 'UC', 'none', {}, 4096, 1, 1)"
+    program = "from bench.lib import loops; " + "; ".join(run_.format(n) for n in (320, 640, 640))
     short, long, again = callgrind.count(program, "weft::bench::bench_rdma")
     assert 0 < short < long
     assert again == pytest.approx(long, rel=0.01)

@@ -11,7 +11,7 @@ tree=${CMAKE_BINARY_DIR:-build/release}
 { [ -e "$tree/build.ninja" ] && python3 -c 'import transport._native' 2> /dev/null; } ||
   python3 -m pip install --quiet --no-build-isolation --no-deps --editable . > "$out/build.log" 2>&1 ||
   { tail -50 "$out/build.log"; exit 1; }
-cmake --build "$tree" --target weft-softverbs >> "$out/build.log" 2>&1 || { tail -50 "$out/build.log"; exit 1; }
+cmake --build "$tree" --target weft-softverbs weft_bench_extension >> "$out/build.log" 2>&1 || { tail -50 "$out/build.log"; exit 1; }
 status=0
 part() {
   echo "== $*"

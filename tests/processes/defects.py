@@ -50,7 +50,7 @@ DEFECTS = (
     ),
 )
 # The sources from which the extension module is built.
-SOURCES = ("native", "congestion", "transport", "tests", "CMakeLists.txt")
+SOURCES = ("native", "congestion", "transport", "tests", "bench/native", "CMakeLists.txt")
 
 
 class Workshop:

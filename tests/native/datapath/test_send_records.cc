@@ -1,9 +1,9 @@
 // Tests records of posted bursts, over a port of the null provider: the resources of a burst are released exactly once.
 #ifdef WEFT_HAS_VERBS
 
-#include "native/datapath/verbs/null_provider.h"
 #include "native/datapath/verbs/send_records.h"
 #include "tests/native/check.h"
+#include "tests/native/verbs/null_provider.h"
 
 using namespace weft::datapath;
 

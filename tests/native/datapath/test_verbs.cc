@@ -10,10 +10,10 @@
 #include <random>
 #include <vector>
 
-#include "native/datapath/verbs/null_provider.h"
 #include "native/datapath/verbs/verbs_datapath.h"
 #include "tests/native/check.h"
 #include "tests/native/pair.h"
+#include "tests/native/verbs/null_provider.h"
 
 using namespace weft::datapath;
 using weft::Status;

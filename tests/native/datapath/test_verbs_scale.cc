@@ -7,10 +7,10 @@
 #include <memory>
 #include <vector>
 
-#include "native/datapath/verbs/stub_provider.h"
 #include "native/datapath/verbs/verbs_datapath.h"
 #include "tests/native/check.h"
 #include "tests/native/counted.h"
+#include "tests/native/verbs/stub_provider.h"
 
 using namespace weft::datapath;
 namespace wire = weft::wire;

@@ -6,8 +6,8 @@
 #include <tuple>
 #include <vector>
 
-#include "native/bench/kernels_bench.h"
-#include "native/bench/staging_bench.h"
+#include "bench/native/loops/kernels_bench.h"
+#include "bench/native/loops/staging_bench.h"
 #include "native/gpu/inspect.h"
 #include "native/gpu/pinned_pool.h"
 #include "tests/native/gpu_fixture.h"

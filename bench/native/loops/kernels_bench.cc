@@ -1,6 +1,6 @@
 // Measures repeated kernel launches in one stream, and then the same number of copies. The time of the GPU's work is
 // included; where that work takes longer than launching, the launch cost is hidden.
-#include "native/bench/kernels_bench.h"
+#include "bench/native/loops/kernels_bench.h"
 
 #include <chrono>
 #include <memory>

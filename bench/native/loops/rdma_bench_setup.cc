@@ -6,11 +6,11 @@
 #include <memory>
 #include <vector>
 
-#include "native/bench/core_bench_loop.h"
-#include "native/bench/rdma_bench.h"
+#include "bench/native/loops/core_bench_loop.h"
+#include "bench/native/loops/rdma_bench.h"
 #include "native/datapath/device.h"
-#include "native/datapath/verbs/stub_provider.h"
 #include "native/datapath/verbs/verbs_datapath.h"
+#include "tests/native/verbs/stub_provider.h"
 
 namespace weft::bench {
 namespace {

@@ -1,6 +1,6 @@
 // One datapath whose two links are connected to each other, run by one thread. A step sends 32 segments and receives
 // them, like an iteration of a busy engine. The first tenth is warm-up and not counted.
-#include "native/bench/rdma_bench.h"
+#include "bench/native/loops/rdma_bench.h"
 
 #include <algorithm>
 #include <array>
@@ -8,10 +8,10 @@
 #include <memory>
 #include <vector>
 
-#include "native/bench/core_bench_loop.h"
+#include "bench/native/loops/core_bench_loop.h"
 #include "native/datapath/device.h"
-#include "native/datapath/verbs/stub_provider.h"
 #include "native/datapath/verbs/verbs_datapath.h"
+#include "tests/native/verbs/stub_provider.h"
 
 namespace weft::bench {
 namespace {

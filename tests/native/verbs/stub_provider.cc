@@ -1,6 +1,6 @@
 // Implements the stub provider: an array of queue pairs, rings of fixed size, and objects that are all freed at once.
 // Functions that are not measured (devices, ports, channels) are those of the null provider.
-#include "native/datapath/verbs/stub_provider.h"
+#include "tests/native/verbs/stub_provider.h"
 
 #include <sys/mman.h>
 
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <new>
 
-#include "native/datapath/verbs/null_provider.h"
+#include "tests/native/verbs/null_provider.h"
 
 namespace weft::datapath {
 namespace {

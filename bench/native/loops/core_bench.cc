@@ -1,10 +1,10 @@
 // Runs the core benchmark over the mem datapath. The first tenth of the segments is warm-up and not counted. No payload
 // is copied.
-#include "native/bench/core_bench.h"
+#include "bench/native/loops/core_bench.h"
 
 #include <memory>
 
-#include "native/bench/core_bench_loop.h"
+#include "bench/native/loops/core_bench_loop.h"
 #include "native/datapath/device.h"
 #include "native/datapath/mem/mem_link.h"
 

@@ -1,5 +1,5 @@
 // Python bindings of the benchmark of the NCCL profiler. The benchmark runs without the GIL.
-#include "native/bench/profiler_bench.h"
+#include "bench/native/loops/profiler_bench.h"
 
 #include <pybind11/pybind11.h>
 

@@ -1,7 +1,7 @@
 // Implements the part of verbs that the datapath needs: one device with one port, queues as deques, delivery by memcpy.
 // It follows the specification where the datapath relies on it: messages stay in order within a queue pair, a queue
 // pair in error state flushes its requests, and no message arrives without a posted receive.
-#include "native/datapath/verbs/null_provider.h"
+#include "tests/native/verbs/null_provider.h"
 
 #include <fcntl.h>
 #include <unistd.h>

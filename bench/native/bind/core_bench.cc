@@ -1,5 +1,5 @@
 // Python bindings of the benchmark of the protocol core. The benchmark runs without the GIL.
-#include "native/bench/core_bench.h"
+#include "bench/native/loops/core_bench.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

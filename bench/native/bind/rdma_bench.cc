@@ -1,6 +1,6 @@
 // Python bindings of the benchmarks of the verbs datapath over a fake libibverbs. They need a build with libibverbs and
 // run without the GIL.
-#include "native/bench/rdma_bench.h"
+#include "bench/native/loops/rdma_bench.h"
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>

@@ -1,6 +1,6 @@
 // One thread plays both the copier and the network: between polls of the copier it acknowledges all bytes that are in
 // the ring of a send, and places bytes wherever the ring of a receive has room.
-#include "native/bench/staging_bench.h"
+#include "bench/native/loops/staging_bench.h"
 
 #include <chrono>
 #include <memory>

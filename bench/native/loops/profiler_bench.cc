@@ -1,5 +1,5 @@
 // Loads a library at run time, calls its profiler as NCCL does, and times the calls.
-#include "native/bench/profiler_bench.h"
+#include "bench/native/loops/profiler_bench.h"
 
 #include <dlfcn.h>
 #include <unistd.h>

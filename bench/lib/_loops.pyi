@@ -1,0 +1,31 @@
+"""The interface of the extension _loops (bench/native/bind), for type checkers."""
+
+from typing import Any
+
+def bench_core(
+    segments: int, segment_bytes: int, paths: int, policies: dict[str, str] = {}
+) -> dict[str, Any]: ...
+def bench_rdma(
+    what: str, mode: str, payload: str, segments: int, segment_bytes: int, burst: int, paths: int
+) -> dict[str, Any]: ...
+def bench_rdma_setup(mode: str, peers: int, paths: int, segment_bytes: int) -> dict[str, int]: ...
+def bench_profiler(
+    library: str, operations: int, channels: int, steps: int
+) -> dict[str, float]: ...
+def bench_staging(
+    device: int,
+    source: int,
+    target: int,
+    bytes: int,  # noqa: A002
+    ring_bytes_max: int,
+    repeats: int,
+) -> tuple[int, int]: ...
+def bench_kernel(
+    work: str,
+    device: int,
+    source: int,
+    target: int,
+    bytes: int,  # noqa: A002
+    piece_bytes: int,
+    repeats: int,
+) -> tuple[int, int, int]: ...
