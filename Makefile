@@ -195,8 +195,9 @@ docs: build ## Regenerate the documentation and the stub made from tables
 	@$(VENV)/bin/weft counters --markdown > docs/COUNTERS.md
 	@$(VENV)/bin/weft counters --stub > transport/_native_counters.pyi
 
-wheel: $(READY) ## Build a wheel into dist/
+wheel: $(READY) ## Build a wheel into dist/, and check what it holds
 	@CMAKE_BINARY_DIR= $(VENV)/bin/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+	@$(PY) -m tests.wheel "$$(ls -t dist/weft-*.whl | head -1)"
 
 clean: ## Remove all build outputs, but not .venv
 	@rm -rf $(BUILD) dist transport/lib transport/policies transport/_native*.so

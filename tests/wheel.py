@@ -1,0 +1,84 @@
+"""What a wheel of weft may hold: the names of its files, and what its libraries export.
+
+`python -m tests.wheel FILE.whl` checks a wheel (`make wheel`); test_wheel.py checks what would go
+into one.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import ZipFile
+
+EXTENSION = r"transport/_native\.cpython-\w+(-\w+)*\.so"
+PLUGIN = r"transport/lib/libnccl-net-weft\.so"
+POLICY = r"transport/policies/(window|credit|path|loss)_\w+\.so"
+# Every file matches one of these, and every one of these matches a file.
+FILES = (
+    *(r"congestion(/\w+)*/\w+\.py", r"transport(/\w+)*/\w+\.py"),
+    *(r"transport/_native\w*\.pyi", r"transport/py\.typed"),
+    *(r"transport/sim/scenarios(/labs)?/\w+\.toml", r"transport/estimate/\w+\.toml"),
+    *(r"transport/trace/\w+\.html", r"transport/live/weft-grafana\.json"),
+    *(EXTENSION, PLUGIN, POLICY),
+)
+METADATA = r"weft-[\w.]+\.dist-info/.+"
+# Library -> the symbols that it exports.
+EXPORTS = {
+    EXTENSION: r"PyInit__native",
+    PLUGIN: r"nccl(NetPlugin|Profiler|TunerPlugin)_v\d+",
+    POLICY: r"weft_policy_descriptor",
+}
+# Machinery of tests and benchmarks, in names of files and symbols and in texts.
+FOREIGN = re.compile(
+    rb"swarm|softverbs|null_provider|stub_provider|LossyLink|(draw|run)_schedule"
+    rb"|bench_(core|rdma|profiler|staging|kernel)"
+)
+
+
+def problems(folder: Path) -> Iterator[str]:
+    """What is wrong with an unpacked wheel."""
+    names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    for pattern in FILES:
+        if not any(re.fullmatch(pattern, name) for name in names):
+            yield f"there is no {pattern}"
+    for name in names:
+        if not any(re.fullmatch(pattern, name) for pattern in (*FILES, METADATA)):
+            yield f"{name} does not belong into a wheel"
+        if not re.fullmatch(METADATA, name):
+            yield from foreign(name, (folder / name).read_bytes())
+        for pattern, allowed in EXPORTS.items():
+            if re.fullmatch(pattern, name):
+                yield from wrong_exports(folder / name, name, allowed)
+
+
+def foreign(name: str, content: bytes) -> Iterator[str]:
+    for found in sorted({match[0] for match in FOREIGN.finditer(name.encode() + b"\n" + content)}):
+        yield f"{name} holds {found.decode()}, which only tests and benchmarks need"
+
+
+def wrong_exports(library: Path, name: str, allowed: str) -> Iterator[str]:
+    command = ["nm", "--dynamic", "--defined-only", "--format=posix", str(library)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    # Without the version: ncclNetPlugin_v8 and not ncclNetPlugin_v8@@WEFT.
+    exported = [line.split()[0].partition("@")[0] for line in said.splitlines()]
+    if not exported:
+        yield f"{name} exports nothing"
+    for symbol in exported:
+        if not re.fullmatch(allowed, symbol):
+            yield f"{name} exports {symbol}"
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        ZipFile(sys.argv[1]).extractall(folder)
+        found = list(problems(Path(folder)))
+    print(*found, sep="\n", end="\n" if found else "")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()
