@@ -27,7 +27,7 @@ USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 INTERVAL_S = 0.01
 IN_FLIGHT = 16  # messages; short and few, because the bench sees only whole messages arrive
 BACK = 0.9  # a flow has recovered when its rate is this share of its rate before the cut
-SILENCE_NS = 3_000_000_000  # WEFT_PEER_DEAD_NS of the run in which all paths are cut for good
+SILENCE_NS = 3_000_000_000  # WEFT_PEER_TIMEOUT=dead of the run in which all paths are cut for good
 ONE, ALL, FOR_GOOD = CUTS = ("one path", "all for 1 s", "all for good")
 ALL_S = 1.0
 ERROR_S = (
@@ -137,7 +137,7 @@ def run(name: str, cut: str, given: Common, load: Load) -> Config:
     hand = Hand(lab, length_s / 3, heal_s, cut != ONE)
     kind = peer.kind
     if cut == FOR_GOOD:
-        kind += f"/peer_dead_ns={SILENCE_NS}"
+        kind += f"/peer_timeout=dead={SILENCE_NS}"
     row: Config = {"cut": cut, "size_bytes": load.size_bytes}
     try:
         flow = Flow(0, 1, kind, peer.streams)
@@ -173,7 +173,7 @@ def command(
     Needs root. `moved`: time from the cut until the rate is 0.9 of the rate before the cut,
     or of the remaining capacity if that is less; `back`: time from the repair until the rate is
     0.9 of the rate before the cut. "all for good" runs only with weft, whose connection must end
-    with an error after WEFT_PEER_DEAD_NS, 3 s here.
+    with an error after WEFT_PEER_TIMEOUT=dead, 3 s here.
     """
     if duration_s < SHORTEST_S and ALL in (cuts or CUTS):
         raise click.UsageError(f"-D {duration_s:g}: {ALL!r} needs {SHORTEST_S:g} s at least")

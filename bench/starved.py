@@ -37,7 +37,7 @@ TCP = "TCP"
 CONTENDERS: dict[str, Config] = {
     TCP: {},
     "weft": {},
-    "weft, no spinning": {"spin_ns": 0},
+    "weft, no spinning": {"poll": {"engine": 0}},
     "weft, fixed window": {"window_policy": "fixed"},
 }
 BUDGET = 0.5  # least accepted throughput, as a share of TCP's

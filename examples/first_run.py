@@ -19,7 +19,7 @@ from transport import Connection, Endpoint, Handle, WeftError
 
 PATHS = 8
 LOSS = 0.01
-KNOBS: dict[str, Any] = {"interfaces": "lo", "paths": PATHS, "engines": 1, "fault_loss": LOSS}
+KNOBS: dict[str, Any] = {"interfaces": "lo", "paths": PATHS, "engines": 1, "fault": {"loss": LOSS}}
 MESSAGE_BYTES = 1 << 20
 MESSAGES = 1_024
 MESSAGES_MAX = 4 * MESSAGES  # more than MESSAGES are sent until every path has carried some

@@ -25,7 +25,7 @@ MESSAGE_BYTES = 1 << 20
 ROUNDS = 5  # even and learned weights alternate, so that other load affects both alike
 SECONDS = 0.5  # how long traffic runs before the weights change from even to learned or back
 KNOBS: dict[str, Any] = {"interfaces": "lo", "engines": 1, "paths": PATHS}
-FAULTS: dict[str, Any] = {"fault_loss": 0.2, "fault_paths": ",".join(map(str, BAD_PATHS))}
+FAULTS: dict[str, Any] = {"loss": 0.2, "paths": "+".join(map(str, BAD_PATHS))}
 
 
 class Learner:
@@ -92,7 +92,7 @@ def summed(turns: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def show(halves: dict[str, dict[str, Any]], steps: int) -> None:
-    table = Table(box=None, title=f"paths {FAULTS['fault_paths']} lose 20 %")
+    table = Table(box=None, title=f"paths {FAULTS['paths']} lose 20 %")
     for heading in ("weights", "resends per MB", "GB/s", *(f"{i}" for i in range(PATHS))):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, half in halves.items():
@@ -113,7 +113,7 @@ def main() -> int:
     steps = 0
     with (
         Endpoint(**KNOBS, path_policy="weighted") as left,
-        Endpoint(**KNOBS, **FAULTS) as right,
+        Endpoint(**KNOBS, fault=FAULTS) as right,
         right.listen() as listener,
         left.connect(listener.handle) as here,
         listener.accept(timeout_s=60) as there,

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from transport.buffers import Buffer, DeviceArray
     from transport.connection import Connection, Handle
     from transport.control import ControlLoop, Telemetry
-    from transport.endpoint import Endpoint, KnobValue, Listener, Policies
+    from transport.endpoint import Endpoint, Listener, Policies
     from transport.errors import WeftError
-    from transport.knobs import KnobError
+    from transport.knobs import KnobError, KnobValue
     from transport.memory import Memory
     from transport.native import ConnectionCounters, Device, EndpointCounters
     from transport.policy_choice import PolicyState
@@ -34,7 +34,7 @@ _PUBLIC = {
     "PolicyState": "transport.policy_choice",
     "Policies": "transport.endpoint",
     "LiveRecording": "transport.recording",
-    "KnobValue": "transport.endpoint",
+    "KnobValue": "transport.knobs",
     "ControlLoop": "transport.control",
     "Telemetry": "transport.control",
     "WeftError": "transport.errors",

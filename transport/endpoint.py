@@ -27,7 +27,7 @@ from transport.errors import (
     WeftError,
     error_for,
 )
-from transport.knobs import KnobError
+from transport.knobs import KnobError, KnobValue, text_of
 from transport.memory import Memory, part_of
 from transport.policy_choice import (
     Parameter,
@@ -40,6 +40,7 @@ from transport.policy_choice import (
     state_of,
 )
 from transport.reactor import Reactor
+from transport.recording import BYTES_MAX as RECORDING_BYTES_MAX
 from transport.recording import LiveRecording
 from transport.timeouts import deadline, patience
 
@@ -50,15 +51,10 @@ SLICE_S = 0.05
 # An accept that times out also reports a peer that failed to connect in this time before the call.
 TROUBLE_S = 1.0
 
-KnobValue = str | int | float | bool | os.PathLike[str]
 Child = TypeVar("Child", "Connection", "Listener", "Memory")
 Policies = Mapping[str, PolicyName]  # family ("window", "path", "loss", "credit") -> policy
 
 _open_endpoints: weakref.WeakSet[Endpoint] = weakref.WeakSet()
-
-
-def _knob_text(value: KnobValue) -> str:
-    return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def _no_answer(name: str, timeout_s: float | None, dial: native.Dial) -> WeftError:
@@ -204,12 +200,13 @@ class Endpoint(AsyncCloses):
     """The engines of this process, with their listeners and connections.
 
     Keyword arguments are knobs by field name (`weft knobs` lists them) and override the
-    environment. KnobError if a knob does not exist or its value is not allowed. An endpoint owns
-    threads: use it in a `with`, or close it.
+    environment. A knob with keys takes its text or a mapping, as in fault={"loss": 0.01}; keys
+    that are not given keep the environment's values. KnobError if a knob does not exist or its
+    value is not allowed. An endpoint owns threads: use it in a `with`, or close it.
     """
 
     def __init__(self, **knobs: KnobValue) -> None:
-        given = {name: _knob_text(value) for name, value in knobs.items()}
+        given = {name: text_of(value) for name, value in knobs.items()}
         # Engines load compiled libraries: compile policies given as files or by other packages.
         settings = resolve_settings(os.environ, given)
         status, text, knobs_fit, runtime = native.open_runtime(list(settings.items()))
@@ -371,12 +368,15 @@ class Endpoint(AsyncCloses):
         """The endpoint's policies by family, used by connections without their own."""
         return {info.family: state_of(info) for info in self._runtime.policies()}
 
-    def record(self, path: str | os.PathLike[str]) -> LiveRecording:
+    def record(
+        self, path: str | os.PathLike[str], *, bytes_max: int = RECORDING_BYTES_MAX
+    ) -> LiveRecording:
         """Records every decision of every policy in a file until stopped; use it in a `with`.
 
-        '%p' in the path becomes the process id. `weft policy replay` reads the file.
+        '%p' in the path becomes the process id. The recording ends before it would have more than
+        `bytes_max` bytes. `weft policy replay` reads the file.
         """
-        return LiveRecording(self._runtime, os.fspath(path))
+        return LiveRecording(self._runtime, os.fspath(path), bytes_max)
 
     def counters(self) -> native.EndpointCounters:
         """The counters of all engines together: traffic, refusals, injected faults."""

@@ -63,13 +63,13 @@ class PeerDeadError(ConnectionLostError, ConnectionResetError):
 
 
 class PeerSilentError(ConnectionLostError, TimeoutError):
-    """The peer runs, but no data path delivered anything for the time of WEFT_PEER_SILENCE_NS."""
+    """The peer runs, but no data path delivered anything for WEFT_PEER_TIMEOUT=silence."""
 
     status = "peer_silent"
 
 
 class PeerStalledError(ConnectionLostError, TimeoutError):
-    """The peer process did not run for the time of WEFT_PEER_STALL_NS."""
+    """The peer process did not run for WEFT_PEER_TIMEOUT=stall."""
 
     status = "peer_stalled"
 

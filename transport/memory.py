@@ -27,7 +27,7 @@ class Memory(Closes):
     """A buffer registered by Endpoint.register(); pass it to operations on parts of the buffer.
 
     Over queue pairs, registered parts are sent without a copy and, with
-    WEFT_RDMA_PLACEMENT=direct, received without one. Over sockets registration has no effect. If
+    WEFT_RDMA=placement=direct, received without one. Over sockets registration has no effect. If
     a NIC refuses the registration, as under a locked-memory limit, the bytes are copied: see
     `used`.
     """

@@ -26,6 +26,8 @@ _NO_PATHS = np.zeros(0, PATH_HEAD.dtype)
 _BY_CODE = {family.code: family for family in FAMILIES.values()}
 
 
+BYTES_MAX = 1 << 30  # of a recording without a limit of its own
+BYTES_MIN = 1 << 16
 OTHER_VERSION = "recorded by another version of weft; record it again"
 
 
@@ -42,8 +44,10 @@ class RecordingEndedError(WeftError):
 class LiveRecording:
     """A running recording; leaving its `with`, stop() or closing the endpoint ends it."""
 
-    def __init__(self, runtime: native.Runtime, path: str) -> None:
-        status, error, written = runtime.start_recording(path)
+    def __init__(self, runtime: native.Runtime, path: str, bytes_max: int) -> None:
+        if bytes_max < BYTES_MIN:
+            raise InvalidArgumentError(f"bytes_max is {bytes_max}, and at least {BYTES_MIN}")
+        status, error, written = runtime.start_recording(path, bytes_max)
         if status != OK:
             raise error_for(status, "record", error)
         self._runtime: native.Runtime | None = runtime

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from bench.lib.placement import Placement
 from transport import Connection, Endpoint, Listener
+from transport.knobs import merged
 
 IPPROTO_MPTCP = 262
 TOTAL_RETRANS_OFFSET = 100  # byte offset of tcpi_total_retrans in struct tcp_info
@@ -233,10 +234,10 @@ class TcpStation:
         return made
 
 
-def knobs_of(words: Sequence[str]) -> dict[str, Any]:
-    """Arguments of an endpoint from text such as `window_policy=nscc`."""
-    pairs = [word.split("=", 1) for word in words]
-    return {key: int(value) if value.isdecimal() else value for key, value in pairs}
+def knobs_of(words: Sequence[str]) -> dict[str, str]:
+    """Arguments of an endpoint from text such as `window_policy=nscc` or `fault=loss=0.01`."""
+    pairs = (word.partition("=") for word in words)
+    return merged(*({field: value} for field, _, value in pairs))
 
 
 def station(kind: str, place: Placement, *, threads: bool = False) -> Station:

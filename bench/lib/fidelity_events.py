@@ -62,8 +62,8 @@ def drive(sender: Connection, receiver: Connection, messages: int) -> None:
 def recorded(folder: Path, policies: dict[str, str], loss: float, messages: int) -> list[Path]:
     """Records all decisions of both ends of a loopback connection with loss and reordering."""
     knobs: dict[str, Any] = {f"{family}_policy": name for family, name in policies.items()}
-    knobs |= {"interfaces": "lo", "engines": 1, "paths": PATHS, "fault_loss": loss}
-    knobs |= {"fault_reorder": 0.01, "record_file": folder / "run-%p.weftrec"}
+    knobs |= {"interfaces": "lo", "engines": 1, "paths": PATHS}
+    knobs |= {"fault": {"loss": loss, "reorder": 0.01}, "record_file": folder / "run-%p.weftrec"}
     with Endpoint(**knobs) as server, Endpoint(**knobs) as client, server.listen() as listener:
         sender = client.connect(listener.handle, timeout_s=PATIENCE_S)
         with sender, listener.accept(timeout_s=PATIENCE_S) as receiver:

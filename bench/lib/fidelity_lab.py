@@ -12,7 +12,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,8 @@ from bench.lib.channels import Mesh, WeftChannel, WeftStation, knobs_of
 from bench.lib.launch import Config, Mailbox, gang
 from bench.lib.placement import Placement
 from bench.lib.traffic import content, cpu_ns, machine_ns
-from transport import Endpoint
+from transport import Endpoint, KnobValue
+from transport.knobs import merged
 
 LEAD_NS = 200_000_000  # time between connecting and the start, so that queues drain
 WAIT_S = 120.0
@@ -29,7 +29,12 @@ PING_EVERY_S = 0.004
 NAME_BYTES = 8  # length of a channel's first message, which identifies the channel
 # Engines do not spin, because with more hosts than cores they would delay each other. Window limit
 # and RTO suit a slow network: at 50 Mb/s, 256 KiB take 42 ms.
-KNOBS = {"spin_ns": 0, "engines": 1, "window_bytes_max": 1 << 18, "rto_ns_min": 100_000_000}
+KNOBS: dict[str, KnobValue] = {
+    "poll": {"engine": 0},
+    "engines": 1,
+    "window_bytes_max": 1 << 18,
+    "rto": {"min": "100ms"},
+}
 
 Pairs = Sequence[tuple[int, int]]
 
@@ -53,7 +58,7 @@ class Station(WeftStation):
     """A weft station that also reports the endpoint's parameters for the simulator."""
 
     def __init__(self, place: Placement, kind: str) -> None:
-        self._words = {**KNOBS, **knobs_of(kind.split("/")[1:])}
+        self._words = merged(KNOBS, knobs_of(kind.split("/")[1:]))
         super().__init__(place, **self._words)
 
     def facts(self) -> Config:
@@ -208,9 +213,6 @@ def idle(places: Sequence[Placement], kind: str, rounds: int) -> Config:
     }
 
 
-def knobs(kind: str, in_force: dict[str, str]) -> dict[str, Any]:
+def knobs(kind: str, in_force: dict[str, str]) -> dict[str, str]:
     """The knobs of an endpoint of contender `kind`, as text; `in_force`: from the environment."""
-    return {
-        **in_force,
-        **{k: str(v) for k, v in {**KNOBS, **knobs_of(kind.split("/")[1:])}.items()},
-    }
+    return merged(in_force, KNOBS, knobs_of(kind.split("/")[1:]))

@@ -13,6 +13,7 @@ from statistics import median
 
 from bench.lib.fidelity_lab import libraries
 from bench.lib.launch import Config
+from transport.knobs import amount, keys_of
 from transport.sim import Simulation, parse
 
 # Ethernet, IPv4 and UDP headers, which the lab's token bucket counts in every packet.
@@ -55,7 +56,7 @@ def schedule(hosts: int, pairs: Sequence[tuple[int, int]], size: int) -> str:
 
 def segment_bytes(knobs: Mapping[str, str], endpoint: Config) -> int:
     """The segment length that the engine would choose."""
-    asked = int(knobs["segment_bytes"])
+    asked = amount(knobs["segment_bytes"])
     return asked or min(endpoint["mtu_bytes"] - IP_UDP_BYTES, SEGMENT_BYTES_MAX)
 
 
@@ -63,6 +64,7 @@ def hosts_keys(knobs: Mapping[str, str], endpoint: Config, host: Config) -> Conf
     """The table [hosts], from the knobs of the endpoints and delays measured in the idle lab."""
     link = endpoint["link_bytes_per_s"]  # 0: the kernel reports no speed, as for veth devices
     known = {"link_rate": link} if link else {}
+    rto, timeout = keys_of(knobs["rto"]), keys_of(knobs["peer_timeout"])
     return known | {
         "delay_ns": host["delay_ns"],
         "jitter_ns": host["jitter_ns"],
@@ -72,10 +74,10 @@ def hosts_keys(knobs: Mapping[str, str], endpoint: Config, host: Config) -> Conf
         "receives_ready": False,
         "ack_bytes": ACK_BYTES,
         "ack_delay_ns": ACK_DELAY_NS,
-        "window_bytes_max": int(knobs["window_bytes_max"]),
-        "rto_ns_min": int(knobs["rto_ns_min"]),
-        "rto_ns_max": int(knobs["rto_ns_max"]),
-        "peer_silence_ns": int(knobs["peer_silence_ns"]),
+        "window_bytes_max": amount(knobs["window_bytes_max"]),
+        "rto_ns_min": amount(rto["min"]),
+        "rto_ns_max": amount(rto["max"]),
+        "peer_silence_ns": amount(timeout["silence"]),
     }
 
 

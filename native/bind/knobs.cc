@@ -15,12 +15,17 @@ void bind_knobs(py::module_& module) {
       [] {
         py::list rows;
         for (const engine::KnobInfo& row : engine::knob_table()) {
+          py::list keys;
+          for (const engine::KeyInfo& key : row.keys) {
+            keys.append(py::make_tuple(key.name, key.type, key.unit, key.value, key.range, key.sentence));
+          }
           rows.append(py::make_tuple(row.field, row.variable, row.type, row.unit, row.default_value, row.range,
-                                     row.wild, row.sentence));
+                                     row.wild, row.sentence, keys));
         }
         return rows;
       },
-      "Every knob: (field, variable, type, unit, default, range, wild, sentence).");
+      "Every knob: (field, variable, type, unit, default, range, wild, sentence, keys); a key is (name, "
+      "type, unit, default, range, sentence).");
   module.def(
       "load_knobs",
       [] {

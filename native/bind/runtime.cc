@@ -342,17 +342,17 @@ void bind_recording(py::class_<BoundRuntime>& runtime) {
   runtime
       .def(
           "start_recording",
-          [](const BoundRuntime& self, const std::string& path) {
+          [](const BoundRuntime& self, const std::string& path, std::int64_t bytes_max) {
             const std::shared_ptr<Home> home = self.open();
             std::string error, written;
             Status status = Status::forked_child;
             if (!home->forked()) {
               const Unlocked others_run;
-              status = home->runtime().start_recording(path, &written, &error);
+              status = home->runtime().start_recording(path, bytes_max, &written, &error);
             }
             return py::make_tuple(code(status), error, written);
           },
-          "(status, error, the file).", py::arg("path"))
+          "(status, error, the file).", py::arg("path"), py::arg("bytes_max"))
       .def(
           "stop_recording",
           [](const BoundRuntime& self) {

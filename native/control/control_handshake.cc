@@ -422,7 +422,7 @@ bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
   // The verdict was made by the peer, so its "peer_stalled" is about this process.
   if (status == Status::peer_stalled) {
     const std::string why =
-        "the peer ended it because this process did not run for longer than the peer's WEFT_PEER_STALL_NS";
+        "the peer ended it because this process did not run for longer than the peer's WEFT_PEER_TIMEOUT=stall";
     end_session(session, Status::connection_closed, why, false);
     return true;
   }

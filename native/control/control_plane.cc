@@ -411,7 +411,7 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
     const auto place = dials_.find(dial->id);
     const Session* session = place == dials_.end() ? nullptr : find_session(place->second.session);
     const std::string late =
-        "no answer from " + dial->to.text() + " within the handshake timeout (knob handshake_timeout_ns)";
+        "no answer from " + dial->to.text() + " within the handshake timeout (WEFT_HANDSHAKE_TIMEOUT_NS)";
     const std::string last = session == nullptr ? "" : session->last_error;
     const Status cause = session == nullptr ? Status::would_block : session->last_status;
     if (cause != Status::would_block && !last.empty()) {
@@ -444,7 +444,7 @@ void ControlPlane::tell_stalled(Session* session, DialState* dial, std::int64_t 
   session->dial_stall_logged_ns = now_ns;
   engine::log(engine::LogLevel::warn, what + "; the dial has been waiting for " +
                                           std::to_string((now_ns - dial->begun_ns) / 1'000'000'000) +
-                                          " s (limit: knob peer_stall_ns)");
+                                          " s (limit: WEFT_PEER_TIMEOUT=stall)");
 }
 
 // A dialler must confirm within the handshake timeout, in which its process must have run: it may have been stopped

@@ -53,7 +53,7 @@ bool ControlPlane::make_room_for(std::uint64_t session, const datapath::SocketAd
     *error = "the peers " + (address ? "of " + from.text() : std::string("of all addresses")) +
              " that are not authenticated hold " + megabytes(address ? budget_.bytes_from(from) : budget_.bytes()) +
              " of this process, and all of them have answered: raise " +
-             (address ? "WEFT_OPEN_BYTES_PER_ADDRESS" : "WEFT_OPEN_BYTES") +
+             (address ? "WEFT_OPEN_BYTES=address" : "WEFT_OPEN_BYTES=all") +
              ", or let them authenticate, to which no limit applies";
     return false;
   }
@@ -105,7 +105,7 @@ void ControlPlane::let_silent_go(std::int64_t now_ns) {
     Session* session = find_session(id);
     ++counters_.strangers_refused;
     end_session(session, Status::peer_silent,
-                "no data path to the peer has carried an answer since it connected (knob peer_silence_ns)", true);
+                "no data path to the peer has carried an answer since it connected (WEFT_PEER_TIMEOUT=silence)", true);
   }
 }
 

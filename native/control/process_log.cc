@@ -46,7 +46,7 @@ void ProcessLog::stalled(std::int64_t now_ns, const core::ProcessEvent& event) {
       now_ns, engine::LogLevel::warn,
       std::string(event.name) + ": the peer process has not run for " + seconds(now_ns - event.since_ns) +
           " while its host answers (is the process stopped, frozen, swapped out or starved?); waiting for it, " +
-          patience + " (knob peer_stall_ns)");
+          patience + " (WEFT_PEER_TIMEOUT=stall)");
 }
 
 }  // namespace weft::control

@@ -13,13 +13,13 @@ bool read_paths(const std::string& text, std::bitset<256>* out, std::string* err
   out->reset();
   std::string_view rest = text;
   while (!rest.empty()) {
-    const std::string_view word = rest.substr(0, rest.find(','));
+    const std::string_view word = rest.substr(0, rest.find('+'));
     rest.remove_prefix(std::min(rest.size(), word.size() + 1));
     std::size_t path = 0;
     const auto [stop, code] = std::from_chars(word.data(), word.data() + word.size(), path);
     if (code != std::errc() || stop != word.data() + word.size() || path >= out->size()) {
-      *error = "WEFT_FAULT_PATHS=" + text + ": '" + std::string(word) +
-               "' is not a path number; give numbers 0..255, such as 0,3";
+      *error = "WEFT_FAULT=paths=" + text + ": '" + std::string(word) +
+               "' is not a path number; give numbers 0..255, such as 0+3";
       return false;
     }
     out->set(path);

@@ -22,9 +22,9 @@ struct FaultRates {
   bool any() const noexcept { return loss > 0 || reorder > 0 || duplicate > 0 || corrupt > 0; }
 };
 
-// Parses a list of path numbers, such as "0,3". Returns false with `error` set if the text is not such a list.
+// Parses a list of path numbers, such as "0+3". Returns false with `error` set if the text is not such a list.
 bool read_paths(const std::string& text, std::bitset<256>* out, std::string* error);
-// Reads the knobs fault_*, which check_knobs has validated. Each engine gets random numbers of its own.
+// Reads the keys of the knob fault, which check_knobs has validated. Each engine gets random numbers of its own.
 FaultRates fault_rates(const Settings& settings, std::uint32_t engine);
 
 // The receiver of datagrams, implemented by the engine.

@@ -2,15 +2,13 @@
 #include "native/engine/knobs.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <stdexcept>
 #include <string_view>
 #include <utility>
 
 #include "native/datapath/faults.h"
+#include "native/engine/knob_text.h"
 #include "native/engine/setup/engine_cpus.h"
 
 extern "C" char** environ;  // NOLINT: declared by no header under strict ISO
@@ -20,77 +18,132 @@ namespace {
 
 constexpr std::string_view kPrefix = "WEFT_";
 
+bool is_prefixed(const std::string& name) { return name.compare(0, kPrefix.size(), kPrefix) == 0; }
+
 std::string variable_of(std::string_view field) {
   std::string variable(kPrefix);
   for (const char c : field) variable += (c >= 'a' && c <= 'z') ? static_cast<char>(c - 'a' + 'A') : c;
   return variable;
 }
 
-std::string text_of(const std::string& value) { return value; }
-std::string text_of(std::int64_t value) { return std::to_string(value); }
-std::string text_of(double value) {
-  char buffer[64];
-  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
-  return std::string(buffer, end);
-}
+bool is_named(const std::string& name, std::string_view field) { return name == field || name == variable_of(field); }
 
-// Returns the word at `index` of a list separated by '|'; empty if the list has fewer words.
-std::string_view word_at(std::string_view words, std::size_t index) {
-  for (; index > 0; --index) {
-    const std::size_t bar = words.find('|');
-    if (bar == std::string_view::npos) return {};
-    words.remove_prefix(bar + 1);
-  }
-  return words.substr(0, words.find('|'));
-}
+std::string range_text(double low, double high) { return written(low) + ".." + written(high); }
 
-std::string integer_range(std::int64_t low, std::int64_t high, bool zero) {
-  const std::string range = std::to_string(low) + ".." + std::to_string(high);
-  return zero && low > 0 ? "0 or " + range : range;
-}
-
-// The name of a setting and its allowed values, for error messages.
-struct Row {
-  std::string_view field;
-  std::string range;
-};
-
-Status refuse(const Row& row, const std::string& text, const char* why, std::string* error) {
-  *error = variable_of(row.field) + "=" + text + ": " + why;
-  if (!row.range.empty()) *error += "; allowed: " + row.range;
+// `why` is empty if the value was accepted. `given`: the value, with its key if the setting has keys.
+Status judged(std::string_view why, std::string_view field, const std::string& given, const std::string& allowed,
+              std::string* error) {
+  if (why.empty()) return Status::ok;
+  *error = variable_of(field) + "=" + given + ": " + std::string(why);
+  if (!allowed.empty()) *error += "; allowed: " + allowed;
   return Status::invalid_argument;
 }
 
-Status parse_integer(const Row& row, const std::string& text, std::int64_t low, std::int64_t high, bool zero,
-                     std::int64_t* out, std::string* error) {
-  std::int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, code] = std::from_chars(text.data(), end, value);
-  if (code == std::errc::result_out_of_range) return refuse(row, text, "out of range", error);
-  if (code != std::errc() || stop != end) return refuse(row, text, "not a whole number", error);
-  if ((value < low || value > high) && !(zero && value == 0)) return refuse(row, text, "out of range", error);
-  *out = value;
-  return Status::ok;
+std::string_view read_choice(const std::string& text, std::string_view words, std::int32_t* out) noexcept {
+  std::size_t number = 0;
+  const std::string_view why = read_value(text, words, &number);
+  if (why.empty()) *out = static_cast<std::int32_t>(number);
+  return why;
 }
 
-Status parse_real(const Row& row, const std::string& text, double low, double high, double* out, std::string* error) {
-  double value = 0.0;
-  const char* end = text.data() + text.size();
-  const auto [stop, code] = std::from_chars(text.data(), end, value);
-  if (code != std::errc() || stop != end || !std::isfinite(value)) return refuse(row, text, "not a number", error);
-  if (value < low || value > high) return refuse(row, text, "out of range", error);
-  *out = value;
-  return Status::ok;
+std::string names_of_keys(std::string_view group) {
+  std::string names;
+#define WEFT_KEY(group_, key, ...) \
+  if (group == #group_) names += names.empty() ? #key : ", " #key;
+  WEFT_KNOB_KEYS(WEFT_KEY, WEFT_KEY, WEFT_KEY, WEFT_KEY)
+#undef WEFT_KEY
+  return names;
 }
 
-template <typename Enum>
-Status parse_choice(const Row& row, const std::string& text, std::string_view words, Enum* out, std::string* error) {
-  for (std::size_t i = 0; !word_at(words, i).empty(); ++i) {
-    if (word_at(words, i) != text) continue;
-    *out = static_cast<Enum>(i);
-    return Status::ok;
+// Sets one key of a setting that consists of keys. `text`: its value.
+Status set_key(Knobs* knobs, std::string_view group, const std::string& key, const std::string& text,
+               std::string* error) {
+  const std::string given = key + "=" + text;
+#define WEFT_IS(group_, key_) (group == #group_ && key == #key_)
+#define WEFT_KEY_TEXT(group_, key_, field, value, sentence) \
+  if (WEFT_IS(group_, key_)) {                              \
+    knobs->field = text;                                    \
+    return Status::ok;                                      \
   }
-  return refuse(row, text, "unknown value", error);
+#define WEFT_KEY_INTEGER(group_, key_, field, unit, value, low, high, zero, sentence)                       \
+  if (WEFT_IS(group_, key_)) {                                                                              \
+    const IntegerRange range{unit, low, high, zero};                                                        \
+    return judged(read_value(text, range, &knobs->field), group, given, #key_ "=" + written(range), error); \
+  }
+#define WEFT_KEY_REAL(group_, key_, field, unit, value, low, high, sentence) \
+  if (WEFT_IS(group_, key_))                                                 \
+    return judged(read_value(text, low, high, &knobs->field), group, given, #key_ "=" + range_text(low, high), error);
+#define WEFT_KEY_CHOICE(group_, key_, field, type, value, words, sentence)                                 \
+  if (WEFT_IS(group_, key_)) {                                                                             \
+    std::int32_t chosen = 0;                                                                               \
+    const Status status = judged(read_choice(text, words, &chosen), group, given, #key_ "=" words, error); \
+    if (status == Status::ok) knobs->field = static_cast<type>(chosen);                                    \
+    return status;                                                                                         \
+  }
+  WEFT_KNOB_KEYS(WEFT_KEY_TEXT, WEFT_KEY_INTEGER, WEFT_KEY_REAL, WEFT_KEY_CHOICE)
+#undef WEFT_KEY_TEXT
+#undef WEFT_KEY_INTEGER
+#undef WEFT_KEY_REAL
+#undef WEFT_KEY_CHOICE
+#undef WEFT_IS
+  return judged("there is no key '" + key + "'", group, given, names_of_keys(group), error);
+}
+
+// `text`: key=value,key=value; empty: none. The other keys keep their values.
+Status set_keys(Knobs* knobs, std::string_view group, const std::string& text, std::string* error) {
+  Knobs changed = *knobs;
+  std::vector<std::string> seen;
+  for (std::size_t from = 0; from <= text.size() && !text.empty();) {
+    const std::size_t comma = std::min(text.find(',', from), text.size());
+    const std::string pair = text.substr(from, comma - from);
+    from = comma + 1;
+    const std::size_t equals = pair.find('=');
+    if (equals == std::string::npos) {
+      const std::string keys = "keys " + names_of_keys(group);
+      return judged("give key=value, or several joined by ','", group, text, keys, error);
+    }
+    const std::string key = pair.substr(0, equals);
+    if (std::find(seen.begin(), seen.end(), key) != seen.end()) {
+      return judged("key '" + key + "' is given twice", group, text, "", error);
+    }
+    seen.push_back(key);
+    if (const Status status = set_key(&changed, group, key, pair.substr(equals + 1), error); status != Status::ok) {
+      return status;
+    }
+  }
+  *knobs = std::move(changed);
+  return Status::ok;
+}
+
+std::vector<KeyInfo> keys_of(const Knobs& knobs, std::string_view group) {
+  std::vector<KeyInfo> keys;
+#define WEFT_KEY_TEXT(group_, key, field, value, sentence) \
+  if (group == #group_) keys.push_back({#key, "text", "", knobs.field, "", sentence});
+#define WEFT_KEY_INTEGER(group_, key, field, unit, value, low, high, zero, sentence) \
+  if (group == #group_)                                                              \
+    keys.push_back(                                                                  \
+        {#key, "integer", unit, written(knobs.field, unit), written(IntegerRange{unit, low, high, zero}), sentence});
+#define WEFT_KEY_REAL(group_, key, field, unit, value, low, high, sentence) \
+  if (group == #group_) keys.push_back({#key, "real", unit, written(knobs.field), range_text(low, high), sentence});
+#define WEFT_KEY_CHOICE(group_, key, field, type, value, words, sentence) \
+  if (group == #group_)                                                   \
+    keys.push_back(                                                       \
+        {#key, "choice", "", std::string(word_at(words, static_cast<std::size_t>(knobs.field))), words, sentence});
+  WEFT_KNOB_KEYS(WEFT_KEY_TEXT, WEFT_KEY_INTEGER, WEFT_KEY_REAL, WEFT_KEY_CHOICE)
+#undef WEFT_KEY_TEXT
+#undef WEFT_KEY_INTEGER
+#undef WEFT_KEY_REAL
+#undef WEFT_KEY_CHOICE
+  return keys;
+}
+
+// The values of a setting's keys, as set_keys() reads them.
+std::string values_of(const Knobs& knobs, std::string_view group) {
+  std::string text;
+  for (const KeyInfo& key : keys_of(knobs, group)) {
+    text += (text.empty() ? "" : ",") + key.name + "=" + key.value;
+  }
+  return text;
 }
 
 std::size_t edit_distance(std::string_view a, std::string_view b) {
@@ -108,7 +161,19 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-bool is_prefixed(const std::string& name) { return name.compare(0, kPrefix.size(), kPrefix) == 0; }
+// What replaces a setting of earlier versions, such as WEFT_FAULT_LOSS; empty if there was none of that name.
+std::string successor_of(const std::string& name) {
+  const bool prefixed = is_prefixed(name);
+#define WEFT_KEY(group, key, field, ...)                                                                              \
+  if (is_named(name, #field)) {                                                                                       \
+    return "but a key of one: " + (prefixed ? variable_of(#group) + "=" #key "=..." : #group "={\"" #key "\": ...}"); \
+  }
+  WEFT_KNOB_KEYS(WEFT_KEY, WEFT_KEY, WEFT_KEY, WEFT_KEY)
+#undef WEFT_KEY
+  if (is_named(name, "record_bytes_max")) return "but an argument: Endpoint.record(path, bytes_max=...)";
+  if (is_named(name, "eager_slots")) return "and was one for tests only: leave it out";
+  return {};
+}
 
 // Names settings as the caller does: with the prefix, or without it.
 Status refuse_unknown(const std::string& name, std::string* error) {
@@ -124,9 +189,12 @@ Status refuse_unknown(const std::string& name, std::string* error) {
     }
   }
   *error = name + " is not a setting of weft";
-  // Suggests a name that begins with the given one, or one of which at most a third of the characters differ.
-  if (nearest != nullptr && nearest_distance * 3 <= variable.size())
+  // Else suggests a name that begins with the given one, or one of which at most a third of the characters differ.
+  if (const std::string successor = successor_of(name); !successor.empty()) {
+    *error += ", " + successor;
+  } else if (nearest != nullptr && nearest_distance * 3 <= variable.size()) {
     *error += "; did you mean " + (is_prefixed(name) ? nearest->variable : nearest->field) + "?";
+  }
   *error += " (weft knobs lists the settings)";
   return Status::invalid_argument;
 }
@@ -138,12 +206,12 @@ const std::vector<KnobInfo>& knob_table() {
     std::vector<KnobInfo> rows;
 #define WEFT_KNOB_TEXT(field, value, wild, sentence) \
   rows.push_back({#field, variable_of(#field), "text", "", value, "", wild, sentence});
-#define WEFT_KNOB_INTEGER(field, unit, value, low, high, zero, wild, sentence)                             \
-  rows.push_back({#field, variable_of(#field), "integer", unit, text_of(static_cast<std::int64_t>(value)), \
-                  integer_range(low, high, zero), wild, sentence});
+#define WEFT_KNOB_INTEGER(field, unit, value, low, high, zero, wild, sentence)        \
+  rows.push_back({#field, variable_of(#field), "integer", unit, written(value, unit), \
+                  written(IntegerRange{unit, low, high, zero}), wild, sentence});
 #define WEFT_KNOB_REAL(field, unit, value, low, high, wild, sentence)                             \
-  rows.push_back({#field, variable_of(#field), "real", unit, text_of(static_cast<double>(value)), \
-                  text_of(static_cast<double>(low)) + ".." + text_of(static_cast<double>(high)), wild, sentence});
+  rows.push_back({#field, variable_of(#field), "real", unit, written(static_cast<double>(value)), \
+                  range_text(low, high), wild, sentence});
 #define WEFT_KNOB_CHOICE(field, type, value, words, wild, sentence) \
   rows.push_back({#field, variable_of(#field), "choice", "",        \
                   std::string(word_at(words, static_cast<std::size_t>(type::value))), words, wild, sentence});
@@ -152,6 +220,11 @@ const std::vector<KnobInfo>& knob_table() {
 #undef WEFT_KNOB_INTEGER
 #undef WEFT_KNOB_REAL
 #undef WEFT_KNOB_CHOICE
+#define WEFT_GROUP(group, wild, sentence)                                                                  \
+  rows.push_back({#group, variable_of(#group), "keys", "", values_of(Knobs(), #group), "", wild, sentence, \
+                  keys_of(Knobs(), #group)});
+    WEFT_KNOB_GROUPS(WEFT_GROUP)
+#undef WEFT_GROUP
     return rows;
   }();
   return table;
@@ -159,69 +232,101 @@ const std::vector<KnobInfo>& knob_table() {
 
 std::string knob_value(const Knobs& knobs, const std::string& name) {
 #define WEFT_KNOB_TEXT(field, value, wild, sentence) \
-  if (name == #field || name == variable_of(#field)) return text_of(knobs.field);
+  if (is_named(name, #field)) return knobs.field;
 #define WEFT_KNOB_INTEGER(field, unit, value, low, high, zero, wild, sentence) \
-  WEFT_KNOB_TEXT(field, value, wild, sentence)
-#define WEFT_KNOB_REAL(field, unit, value, low, high, wild, sentence) WEFT_KNOB_TEXT(field, value, wild, sentence)
+  if (is_named(name, #field)) return written(knobs.field, unit);
+#define WEFT_KNOB_REAL(field, unit, value, low, high, wild, sentence) \
+  if (is_named(name, #field)) return written(knobs.field);
 #define WEFT_KNOB_CHOICE(field, type, value, words, wild, sentence) \
-  if (name == #field || name == variable_of(#field))                \
-    return std::string(word_at(words, static_cast<std::size_t>(knobs.field)));
+  if (is_named(name, #field)) return std::string(word_at(words, static_cast<std::size_t>(knobs.field)));
   WEFT_KNOB_TABLE(WEFT_KNOB_TEXT, WEFT_KNOB_INTEGER, WEFT_KNOB_REAL, WEFT_KNOB_CHOICE)
 #undef WEFT_KNOB_TEXT
 #undef WEFT_KNOB_INTEGER
 #undef WEFT_KNOB_REAL
 #undef WEFT_KNOB_CHOICE
+#define WEFT_GROUP(group, wild, sentence) \
+  if (is_named(name, #group)) return values_of(knobs, #group);
+  WEFT_KNOB_GROUPS(WEFT_GROUP)
+#undef WEFT_GROUP
   return {};
 }
 
 Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, std::string* error) {
-#define WEFT_KNOB_TEXT(field, value, wild, sentence)   \
-  if (name == #field || name == variable_of(#field)) { \
-    knobs->field = text;                               \
-    return Status::ok;                                 \
+#define WEFT_KNOB_TEXT(field, value, wild, sentence) \
+  if (is_named(name, #field)) {                      \
+    knobs->field = text;                             \
+    return Status::ok;                               \
   }
-#define WEFT_KNOB_INTEGER(field, unit, value, low, high, zero, wild, sentence) \
-  if (name == #field || name == variable_of(#field))                           \
-    return parse_integer({#field, integer_range(low, high, zero)}, text, low, high, zero, &knobs->field, error);
+#define WEFT_KNOB_INTEGER(field, unit, value, low, high, zero, wild, sentence)                  \
+  if (is_named(name, #field)) {                                                                 \
+    const IntegerRange range{unit, low, high, zero};                                            \
+    return judged(read_value(text, range, &knobs->field), #field, text, written(range), error); \
+  }
 #define WEFT_KNOB_REAL(field, unit, value, low, high, wild, sentence) \
-  if (name == #field || name == variable_of(#field))                  \
-    return parse_real({#field, text_of(low) + ".." + text_of(high)}, text, low, high, &knobs->field, error);
-#define WEFT_KNOB_CHOICE(field, type, value, words, wild, sentence) \
-  if (name == #field || name == variable_of(#field))                \
-    return parse_choice({#field, words}, text, words, &knobs->field, error);
+  if (is_named(name, #field))                                         \
+    return judged(read_value(text, low, high, &knobs->field), #field, text, range_text(low, high), error);
+#define WEFT_KNOB_CHOICE(field, type, value, words, wild, sentence)                              \
+  if (is_named(name, #field)) {                                                                  \
+    std::int32_t chosen = 0;                                                                     \
+    const Status status = judged(read_choice(text, words, &chosen), #field, text, words, error); \
+    if (status == Status::ok) knobs->field = static_cast<type>(chosen);                          \
+    return status;                                                                               \
+  }
   WEFT_KNOB_TABLE(WEFT_KNOB_TEXT, WEFT_KNOB_INTEGER, WEFT_KNOB_REAL, WEFT_KNOB_CHOICE)
 #undef WEFT_KNOB_TEXT
 #undef WEFT_KNOB_INTEGER
 #undef WEFT_KNOB_REAL
 #undef WEFT_KNOB_CHOICE
+#define WEFT_GROUP(group, wild, sentence) \
+  if (is_named(name, #group)) return set_keys(knobs, #group, text, error);
+  WEFT_KNOB_GROUPS(WEFT_GROUP)
+#undef WEFT_GROUP
   return refuse_unknown(name, error);
 }
 
 std::string KnobSettings::text(const char* knob) const {
-#define WEFT_KNOB_TEXT(field, value, wild, sentence) \
-  if (std::string_view(knob) == #field) return knobs_->field;
+  const std::string_view name(knob);
 #define WEFT_KNOB_OTHER(...)
+#define WEFT_KNOB_TEXT(field, value, wild, sentence) \
+  if (name == #field) return knobs_->field;
 #define WEFT_KNOB_CHOICE(field, type, value, words, wild, sentence) \
-  if (std::string_view(knob) == #field) return std::string(word_at(words, static_cast<std::size_t>(knobs_->field)));
+  if (name == #field) return std::string(word_at(words, static_cast<std::size_t>(knobs_->field)));
+#define WEFT_KEY_TEXT(group, key, field, ...) \
+  if (name == #field) return knobs_->field;
+#define WEFT_KEY_CHOICE(group, key, field, type, value, words, sentence) \
+  if (name == #field) return std::string(word_at(words, static_cast<std::size_t>(knobs_->field)));
   WEFT_KNOB_TABLE(WEFT_KNOB_TEXT, WEFT_KNOB_OTHER, WEFT_KNOB_OTHER, WEFT_KNOB_CHOICE)
+  WEFT_KNOB_KEYS(WEFT_KEY_TEXT, WEFT_KNOB_OTHER, WEFT_KNOB_OTHER, WEFT_KEY_CHOICE)
 #undef WEFT_KNOB_TEXT
 #undef WEFT_KNOB_CHOICE
+#undef WEFT_KEY_TEXT
+#undef WEFT_KEY_CHOICE
   throw std::out_of_range(std::string("no text or choice knob '") + knob + "'");
 }
 
 std::int64_t KnobSettings::number(const char* knob) const {
-#define WEFT_KNOB_INTEGER(field, unit, value, low, high, zero, wild, sentence) \
-  if (std::string_view(knob) == #field) return knobs_->field;
+  const std::string_view name(knob);
+#define WEFT_KNOB_INTEGER(field, ...) \
+  if (name == #field) return knobs_->field;
+#define WEFT_KEY_INTEGER(group, key, field, ...) \
+  if (name == #field) return knobs_->field;
   WEFT_KNOB_TABLE(WEFT_KNOB_OTHER, WEFT_KNOB_INTEGER, WEFT_KNOB_OTHER, WEFT_KNOB_OTHER)
+  WEFT_KNOB_KEYS(WEFT_KNOB_OTHER, WEFT_KEY_INTEGER, WEFT_KNOB_OTHER, WEFT_KNOB_OTHER)
 #undef WEFT_KNOB_INTEGER
+#undef WEFT_KEY_INTEGER
   throw std::out_of_range(std::string("no integer knob '") + knob + "'");
 }
 
 double KnobSettings::real(const char* knob) const {
-#define WEFT_KNOB_REAL(field, unit, value, low, high, wild, sentence) \
-  if (std::string_view(knob) == #field) return knobs_->field;
+  const std::string_view name(knob);
+#define WEFT_KNOB_REAL(field, ...) \
+  if (name == #field) return knobs_->field;
+#define WEFT_KEY_REAL(group, key, field, ...) \
+  if (name == #field) return knobs_->field;
   WEFT_KNOB_TABLE(WEFT_KNOB_OTHER, WEFT_KNOB_OTHER, WEFT_KNOB_REAL, WEFT_KNOB_OTHER)
+  WEFT_KNOB_KEYS(WEFT_KNOB_OTHER, WEFT_KNOB_OTHER, WEFT_KEY_REAL, WEFT_KNOB_OTHER)
 #undef WEFT_KNOB_REAL
+#undef WEFT_KEY_REAL
 #undef WEFT_KNOB_OTHER
   throw std::out_of_range(std::string("no real knob '") + knob + "'");
 }
@@ -232,7 +337,7 @@ Status check_knobs(const Knobs& knobs, std::string* error) {
   Cpus cpus;
   if (!parse_wish(knobs.engine_cpus, &cpus, error)) return Status::invalid_argument;
   if (knobs.rto_ns_min > knobs.rto_ns_max) {
-    *error = "WEFT_RTO_NS_MIN=" + text_of(knobs.rto_ns_min) + " is above WEFT_RTO_NS_MAX=" + text_of(knobs.rto_ns_max);
+    *error = "WEFT_RTO=" + values_of(knobs, "rto") + ": min is above max";
     return Status::invalid_argument;
   }
   if (knobs.telemetry != "auto" && knobs.telemetry != "off" && knobs.telemetry.substr(0, 1) != "/") {

@@ -26,7 +26,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
 // The environment variable of a row is WEFT_ followed by the field in upper case. `wild` lists values for randomised
 // tests.
 //   TEXT(field, default, wild, sentence)
-//   INTEGER(field, unit, default, low, high, zero, wild, sentence)   zero: 0 is allowed below `low` and means automatic
+//   INTEGER(field, unit, default, low, high, zero, wild, sentence)   zero: 0 is allowed below `low`: automatic
 //   REAL(field, unit, default, low, high, wild, sentence)
 //   CHOICE(field, enum, default, words, wild, sentence)
 // clang-format off
@@ -34,7 +34,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   TEXT(interfaces, "", "lo",                                                                                          \
     "Network interfaces to use: ',' separates devices, '+' joins NICs into one device; empty: those that "            \
     "NCCL_SOCKET_IFNAME names, else every interface that is up and has an address beyond its link, but bridges; "     \
-    "lo only when there is no other")                                                  \
+    "lo only when there is no other")                                                                                 \
   CHOICE(datapath, DatapathKind, udp, WEFT_DATAPATHS(WEFT_WORD) "auto", "udp,auto",                                   \
     "What moves the data: UDP sockets, RDMA queue pairs, or queue pairs where a device works and sockets otherwise")  \
   TEXT(rdma_devices, "", "",                                                                                          \
@@ -42,31 +42,16 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "device; empty: every active port")                                                                               \
   TEXT(rdma_library, "", "",                                                                                          \
     "A file to load in place of libibverbs, as tests do to emulate an RDMA device; empty: libibverbs itself")         \
-  CHOICE(rdma_mode, RdmaMode, automatic, "auto|uc|rc|ud", "uc,rc,ud",                                                 \
-    "Transport of the queue pairs; auto: the first of UC, RC, UD that the device can do")                             \
-  INTEGER(rdma_mtu_bytes, "bytes", 0, 256, 4096, true, "1024",                                                        \
-    "Largest packet of a queue pair; 0: what the port has active")                                                    \
-  INTEGER(rdma_slots, "count", 2048, 64, 65536, false, "64,4096",                                                     \
-    "Segments that an engine can hold in registered memory for a port, in each direction")                            \
-  CHOICE(rdma_placement, RdmaPlacement, slots, "slots|direct", "direct",                                              \
-    "Where segments land: in slots that are copied out of, or directly in registered buffers, through a window that " \
-    "the NIC closes before each message completes")                                                                   \
-  INTEGER(rdma_traffic_class, "class", 0, 0, 255, false, "96",                                                        \
-    "Traffic class of RoCE packets: the DSCP in its upper six bits")                                                  \
-  INTEGER(rdma_service_level, "level", 0, 0, 15, false, "3",                                                          \
-    "Service level of RDMA packets")                                                                                  \
-  INTEGER(rdma_spread_ports, "switch", 1, 0, 1, false, "0",                                                           \
-    "1: every path has a flow label of its own, which RoCE v2 turns into a UDP source port for ECMP to spread")       \
   CHOICE(family, AddressFamily, automatic, "auto|ipv4|ipv6", "ipv4,ipv6",                                             \
     "Address family of control and data sockets")                                                                     \
   INTEGER(control_port, "port", 0, 0, 65535, false, "0",                                                              \
     "TCP port that listeners take when the caller names none; 0: any free port")                                      \
   INTEGER(engines, "count", 0, 0, 64, true, "1,2,4",                                                                  \
-    "Engine threads of the process; 0: a quarter of the cores that affinity and CPU quota allow, 1 to 8, but not "     \
-    "more than the CPUs of a list in WEFT_ENGINE_CPUS")                                                                \
+    "Engine threads of the process; 0: a quarter of the cores that affinity and CPU quota allow, 1 to 8, but not "    \
+    "more than the CPUs of a list in WEFT_ENGINE_CPUS")                                                               \
   TEXT(engine_cpus, "auto", "any,0",                                                                                  \
-    "CPUs on which engine threads run: auto (those near the devices; all if a NUMA node is unknown or has fewer CPUs "  \
-    "than there are engines), any, or a list such as 0-3,8, of which those that the process may use count")            \
+    "CPUs on which engine threads run: auto (those near the devices; all if a NUMA node is unknown or has fewer CPUs " \
+    "than there are engines), any, or a list such as 0-3,8, of which those that the process may use count")           \
   INTEGER(paths, "count", 0, 1, 256, true, "1,2,3,64,256",                                                            \
     "Paths to each peer, one UDP port pair or queue pair each; 0: 32")                                                \
   INTEGER(stripes, "count", 0, 0, 16, true, "1,2,5",                                                                  \
@@ -84,13 +69,11 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "File of weft estimate tune, which chooses NCCL's algorithm, protocol and channels; the same at every rank; "     \
     "empty: NCCL chooses")                                                                                            \
   INTEGER(segment_bytes, "bytes", 0, 576, 65472, true, "576,1472,4096,65472",                                         \
-    "Datagram payload, our header included, at most what the path MTU leaves; 0: that, and at most 65472")             \
-  INTEGER(eager_bytes, "bytes", core::defaults::kEagerBytes, 0, 65536, false, "0,1,65536",                                                   \
+    "Datagram payload, our header included, at most what the path MTU leaves; 0: that, and at most 65472")            \
+  INTEGER(eager_bytes, "bytes", core::defaults::kEagerBytes, 0, 65536, false, "0,1,65536",                            \
     "Messages up to this size are sent before the receiver advertises a buffer")                                      \
-  INTEGER(eager_slots, "count", core::defaults::kEagerSlots, 1, 256, false, "1,2,256",                                                         \
-    "Eager messages that a receiver holds for a flow before it makes the sender wait")                                \
   TEXT(window_policy, "swift", "fixed",                                                                               \
-    "Window policy: how much may be in flight and how fast it leaves; parameters as in swift:decrease_max=0.3")                                                \
+    "Window policy: how much may be in flight and how fast it leaves; parameters as in swift:decrease_max=0.3")       \
   TEXT(path_policy, "power_of_two", "fixed",                                                                          \
     "Path policy: which path the next burst takes")                                                                   \
   TEXT(loss_policy, "rack", "fixed",                                                                                  \
@@ -102,84 +85,123 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   TEXT(policy_directory, "", "",                                                                                      \
     "Directory searched for compiled policies before the shipped ones; empty: the shipped ones only")                 \
   TEXT(record_file, "", "",                                                                                           \
-    "File into which every decision of every policy is recorded, for weft policy replay; '%p' becomes the process id") \
-  INTEGER(record_bytes_max, "bytes", 1073741824, 65536, 1099511627776, false, "65536",                                \
-    "Where a recording ends")                                                                                         \
-  INTEGER(window_bytes_max, "bytes", core::defaults::kWindowBytesMax, 65536, 1073741824, false, "65536,1048576",                             \
+    "File into which every decision of every policy is recorded, up to 1 GiB, for weft policy replay; '%p' becomes "  \
+    "the process id")                                                                                                 \
+  INTEGER(window_bytes_max, "bytes", core::defaults::kWindowBytesMax, 65536, 1073741824, false, "65536,1048576",      \
     "Upper bound on a flow's bytes in flight, whatever the window policy asks for")                                   \
-  INTEGER(rto_ns_min, "ns", core::defaults::kRtoNsMin, 10000, 60000000000, false, "10000,100000000",                                    \
-    "Lower bound on the retransmission timeout")                                                                      \
-  INTEGER(rto_ns_max, "ns", core::defaults::kRtoNsMax, 10000, 60000000000, false, "1000000,60000000000",                             \
-    "Upper bound on the retransmission timeout")                                                                      \
-  INTEGER(peer_silence_ns, "ns", core::defaults::kPeerSilenceNs, 50000000, 3600000000000, false, "50000000,1000000000",                  \
-    "A connection ends when its peer runs and no data path has carried anything for this long")                       \
-  INTEGER(peer_dead_ns, "ns", 20000000000, 3000000000, 3600000000000, false, "3000000000",                            \
-    "A peer is taken for dead when nothing is heard of its process or of its host's kernel for this long")            \
-  INTEGER(peer_stall_ns, "ns", 0, 1000000, 86400000000000, true, "1000000000",                                        \
-    "A connection ends when its peer process has not run for this long although its host answers; 0: never, it is "   \
-    "waited for")                                                                                                     \
   INTEGER(handshake_timeout_ns, "ns", 10000000000, 1000000, 3600000000000, false, "100000000",                        \
     "How long a connection attempt, or a stranger at a listener, may take to finish its handshake")                   \
-  INTEGER(open_bytes_per_address, "bytes", 67108864, 1048576, 1099511627776, false, "1048576",                        \
-    "Memory for the connections that peers of one address open without being authenticated; beyond it those end of "   \
-    "which no data path has ever answered, and if all have, further ones are refused")                                \
-  INTEGER(open_bytes, "bytes", 268435456, 1048576, 1099511627776, false, "1048576",                                   \
-    "The same for the peers of all addresses together")                                                               \
   INTEGER(gpu_pool_bytes, "bytes", 268435456, 1048576, 1099511627776, false, "1048576",                               \
     "Pinned host memory that messages in GPU memory pass through, for each GPU; pinned when the first one is posted") \
-  INTEGER(posts_max, "count", 65536, 1, 1048576, false, "1,16",                                                        \
+  INTEGER(posts_max, "count", 65536, 1, 1048576, false, "1,16",                                                       \
     "Sends, and receives, of a connection that may wait for room in the engines; further ones are refused")           \
-  INTEGER(spin_ns, "ns", 100000, 0, 1000000000, false, "0,1000,1000000",                                              \
-    "How long an idle engine, or a thread that opens connections, spins before it sleeps, at most; less if other "     \
-    "threads want its core")                                                                                           \
-  INTEGER(poll_ns, "ns", 200000, 0, 1000000000, false, "0,1000,1000000",                                              \
-    "How long a waiting caller runs its engine before it sleeps; with a buffer of 32 to 512 KiB up to four times as "   \
-    "long; 50 ms at most. 0: callers, and NCCL's thread, never run engines")                                          \
-  REAL(poll_share, "share", 0.05, 0.0, 1.0, "0,1",                                                                     \
-    "Share of the time that waiting callers may poll in vain, or for longer than poll_ns, for each connection; 0: none") \
   INTEGER(socket_buffer_bytes, "bytes", 8388608, 65536, 1073741824, false, "65536",                                   \
     "Kernel buffer asked for each data socket; the kernel may grant less")                                            \
   INTEGER(ecn, "switch", 1, 0, 1, false, "0",                                                                         \
     "1: mark datagrams as ECN-capable and report marks to the policies")                                              \
   CHOICE(payload_crc, CrcMode, automatic, "auto|on|off", "on,off",                                                    \
     "Checksum over payloads, used where either end wants it; auto: over sockets, and where corruption is injected")   \
-  INTEGER(fault_seed, "seed", 1, 0, 9223372036854775807, false, "2,3,4",                                              \
-    "Seed of the injected faults")                                                                                    \
-  REAL(fault_loss, "probability", 0.0, 0.0, 1.0, "0.001,0.02,0.3",                                                    \
-    "Injected loss per datagram; 1: nothing arrives on the data paths")                                                                                     \
-  REAL(fault_reorder, "probability", 0.0, 0.0, 0.9, "0.001,0.1,0.5",                                                  \
-    "Injected reordering per datagram")                                                                               \
-  REAL(fault_duplicate, "probability", 0.0, 0.0, 0.9, "0.001,0.1,0.5",                                                \
-    "Injected duplication per datagram")                                                                              \
-  REAL(fault_corrupt, "probability", 0.0, 0.0, 0.9, "0.001,0.02",                                                     \
-    "Injected bit errors per datagram")                                                                               \
-  REAL(fault_qp_error, "probability", 0.0, 0.0, 0.9, "0.001",                                                         \
-    "Injected failures of queue pairs, per burst: each is moved to its error state")                                  \
-  TEXT(fault_paths, "", "0,1",                                                                                        \
-    "Paths on which faults are injected, as in 0,3: those of the receiving end's ports; empty: all")                  \
   INTEGER(nccl_speed_mbps, "Mbit/s", 0, 0, 10000000, true, "1000,400000",                                             \
-    "Speed reported to NCCL for each device; 0: the device's own, 10000 where the kernel does not say, as NCCL's Socket")              \
+    "Speed reported to NCCL for each device; 0: the device's own, 10000 where the kernel does not say, as NCCL's Socket") \
   TEXT(telemetry, "auto", "off",                                                                                      \
-    "Where the process keeps its counters for weft counters --live: auto (a file in /dev/shm, or private memory and "  \
+    "Where the process keeps its counters for weft counters --live: auto (a file in /dev/shm, or private memory and " \
     "a warning where it has no room), off, or the absolute path of a directory, which must have room")                \
   TEXT(trace, "", "",                                                                                                 \
-    "Directory for a trace of messages and of NCCL's operations, which weft trace reads; made if its parent exists; "   \
-    "empty: none")                                                                                                     \
-  TEXT(trace_job, "", "job-17", \
-    "Name of the job in its traces; empty: that of the launcher (Slurm, PBS, LSF, torchrun)") \
-  INTEGER(trace_bytes_max, "bytes", 1073741824, 1048576, 68719476736, false, "1048576",                             \
-    "Size of a process's trace, above which its oldest files are removed")                                            \
-  INTEGER(trace_keep_ns, "ns", 0, 1000000000, 31536000000000000, true, "1000000000",                                  \
-    "Age above which files of a trace are removed; 0: they are kept while trace_bytes_max allows")                    \
+    "Directory for a trace of messages and of NCCL's operations, which weft trace reads; made if its parent exists; " \
+    "empty: none")                                                                                                    \
+  TEXT(trace_job, "", "job-17",                                                                                       \
+    "Name of the job in its traces; empty: that of the launcher (Slurm, PBS, LSF, torchrun)")                         \
   INTEGER(trace_kernels, "count", 0, 1, 1000000000, true, "1,100",                                                    \
     "The trace has the times of NCCL's kernels on the GPU for one in this many operations; with it, all collectives " \
-    "are slower; 0: for none")                                                                                                    \
+    "are slower; 0: for none")                                                                                        \
   TEXT(profiler_chain, "", "",                                                                                        \
     "Another profiler plugin of NCCL, as in NCCL_PROFILER_PLUGIN, that gets all of NCCL's calls after weft's profiler") \
   TEXT(secret_file, "", "",                                                                                           \
     "File with the shared secret; when set, peers that do not hold it are refused")                                   \
   CHOICE(log_level, LogLevel, warn, "error|warn|info|debug", "error,debug",                                           \
     "Least severe message that is logged")
+
+// Settings that consist of keys, as in WEFT_FAULT=loss=0.01,seed=7. A key that is not given keeps its default.
+//   GROUP(group, wild, sentence)
+#define WEFT_KNOB_GROUPS(GROUP)                                                                                       \
+  GROUP(rdma, "mode=uc,mode=rc,mode=ud,placement=direct,mtu=1024,slots=64",                                           \
+    "Queue pairs")                                                                                                    \
+  GROUP(rto, "min=10us,max=60s",                                                                                      \
+    "Bounds on the retransmission timeout, which follows the measured round-trip time")                               \
+  GROUP(peer_timeout, "silence=50ms,dead=3s,stall=1s",                                                                \
+    "When a connection ends with an error")                                                                           \
+  GROUP(open_bytes, "address=1MiB,all=1MiB",                                                                          \
+    "Memory for the connections that peers open without being authenticated; beyond it those end of which no data "   \
+    "path has ever answered, and if all have, further ones are refused")                                              \
+  GROUP(poll, "engine=0,caller=0,share=1",                                                                            \
+    "CPU time spent to save waking threads")                                                                          \
+  GROUP(trace_limits, "bytes=1MiB,age=1s",                                                                            \
+    "What is kept of a process's trace")                                                                              \
+  GROUP(fault, "loss=0.02,reorder=0.1,duplicate=0.1,corrupt=0.001,qp_error=0.001,seed=2,paths=0+1",                   \
+    "Injected faults")
+
+//   TEXT(group, key, field, default, sentence)
+//   INTEGER(group, key, field, unit, default, low, high, zero, sentence)
+//   REAL(group, key, field, unit, default, low, high, sentence)
+//   CHOICE(group, key, field, enum, default, words, sentence)
+#define WEFT_KNOB_KEYS(TEXT, INTEGER, REAL, CHOICE)                                                                   \
+  CHOICE(rdma, mode, rdma_mode, RdmaMode, automatic, "auto|uc|rc|ud",                                                 \
+    "Transport of the queue pairs; auto: the first of UC, RC, UD that the device can do")                             \
+  CHOICE(rdma, placement, rdma_placement, RdmaPlacement, slots, "slots|direct",                                       \
+    "Where segments land: in slots that are copied out of, or directly in registered buffers, through a window that " \
+    "the NIC closes before each message completes")                                                                   \
+  INTEGER(rdma, mtu, rdma_mtu_bytes, "bytes", 0, 256, 4096, true,                                                     \
+    "Largest packet of a queue pair; 0: what the port has active")                                                    \
+  INTEGER(rdma, slots, rdma_slots, "count", 2048, 64, 65536, false,                                                   \
+    "Segments that an engine can hold in registered memory for a port, in each direction")                            \
+  INTEGER(rdma, traffic_class, rdma_traffic_class, "class", 0, 0, 255, false,                                         \
+    "Traffic class of RoCE packets: the DSCP in its upper six bits")                                                  \
+  INTEGER(rdma, service_level, rdma_service_level, "level", 0, 0, 15, false,                                          \
+    "Service level of RDMA packets")                                                                                  \
+  INTEGER(rdma, spread_ports, rdma_spread_ports, "switch", 1, 0, 1, false,                                            \
+    "1: every path has a flow label of its own, which RoCE v2 turns into a UDP source port for ECMP to spread")       \
+  INTEGER(rto, min, rto_ns_min, "ns", core::defaults::kRtoNsMin, 10000, 60000000000, false,                           \
+    "Lower bound")                                                                                                    \
+  INTEGER(rto, max, rto_ns_max, "ns", core::defaults::kRtoNsMax, 10000, 60000000000, false,                           \
+    "Upper bound")                                                                                                    \
+  INTEGER(peer_timeout, silence, peer_silence_ns, "ns", core::defaults::kPeerSilenceNs, 50000000, 3600000000000,      \
+    false,                                                                                                            \
+    "When its peer runs and no data path has carried anything for this long")                                         \
+  INTEGER(peer_timeout, dead, peer_dead_ns, "ns", 20000000000, 3000000000, 3600000000000, false,                      \
+    "When nothing is heard of its peer process or of that host's kernel for this long")                               \
+  INTEGER(peer_timeout, stall, peer_stall_ns, "ns", 0, 1000000, 86400000000000, true,                                 \
+    "When its peer process has not run for this long although its host answers; 0: never, it is waited for")          \
+  INTEGER(open_bytes, address, open_bytes_per_address, "bytes", 67108864, 1048576, 1099511627776, false,              \
+    "For the peers of one address")                                                                                   \
+  INTEGER(open_bytes, all, open_bytes, "bytes", 268435456, 1048576, 1099511627776, false,                             \
+    "For the peers of all addresses together")                                                                        \
+  INTEGER(poll, engine, spin_ns, "ns", 100000, 0, 1000000000, false,                                                  \
+    "How long an idle engine, or a thread that opens connections, spins before it sleeps, at most; less if other "    \
+    "threads want its core")                                                                                          \
+  INTEGER(poll, caller, poll_ns, "ns", 200000, 0, 1000000000, false,                                                  \
+    "How long a waiting caller runs its engine before it sleeps; with a buffer of 32 to 512 KiB up to four times as " \
+    "long; 50 ms at most. 0: callers, and NCCL's thread, never run engines")                                          \
+  REAL(poll, share, poll_share, "share", 0.05, 0.0, 1.0,                                                              \
+    "Share of the time that waiting callers may poll in vain, or for longer than the key caller says, for each "      \
+    "connection; 0: none")                                                                                            \
+  INTEGER(trace_limits, bytes, trace_bytes_max, "bytes", 1073741824, 1048576, 68719476736, false,                     \
+    "Size above which its oldest files are removed")                                                                  \
+  INTEGER(trace_limits, age, trace_keep_ns, "ns", 0, 1000000000, 31536000000000000, true,                             \
+    "Age above which its files are removed; 0: they are kept while the key bytes allows")                             \
+  INTEGER(fault, seed, fault_seed, "seed", 1, 0, 9223372036854775807, false,                                          \
+    "Seed of the faults")                                                                                             \
+  REAL(fault, loss, fault_loss, "probability", 0.0, 0.0, 1.0,                                                         \
+    "Loss per datagram; 1: nothing arrives on the data paths")                                                        \
+  REAL(fault, reorder, fault_reorder, "probability", 0.0, 0.0, 0.9,                                                   \
+    "Reordering per datagram")                                                                                        \
+  REAL(fault, duplicate, fault_duplicate, "probability", 0.0, 0.0, 0.9,                                               \
+    "Duplication per datagram")                                                                                       \
+  REAL(fault, corrupt, fault_corrupt, "probability", 0.0, 0.0, 0.9,                                                   \
+    "Bit errors per datagram")                                                                                        \
+  REAL(fault, qp_error, fault_qp_error, "probability", 0.0, 0.0, 0.9,                                                 \
+    "Failures of queue pairs, per burst: each is moved to its error state")                                           \
+  TEXT(fault, paths, fault_paths, "",                                                                                 \
+    "Paths on which faults are injected, as in 0+3: those of the receiving end's ports; empty: all")
 // clang-format on
 
 struct Knobs {
@@ -192,18 +214,35 @@ struct Knobs {
 #undef WEFT_KNOB_INTEGER
 #undef WEFT_KNOB_REAL
 #undef WEFT_KNOB_CHOICE
+#define WEFT_KEY_TEXT(group, key, field, value, sentence) std::string field = value;
+#define WEFT_KEY_INTEGER(group, key, field, unit, value, low, high, zero, sentence) std::int64_t field = value;
+#define WEFT_KEY_REAL(group, key, field, unit, value, low, high, sentence) double field = value;
+#define WEFT_KEY_CHOICE(group, key, field, type, value, words, sentence) type field = type::value;
+  WEFT_KNOB_KEYS(WEFT_KEY_TEXT, WEFT_KEY_INTEGER, WEFT_KEY_REAL, WEFT_KEY_CHOICE)
+#undef WEFT_KEY_TEXT
+#undef WEFT_KEY_INTEGER
+#undef WEFT_KEY_REAL
+#undef WEFT_KEY_CHOICE
+  // No setting of users: tests make it small.
+  std::int64_t eager_slots = core::defaults::kEagerSlots;
+};
+
+// One key of a setting as text, for listings and documentation; see KnobInfo.
+struct KeyInfo {
+  std::string name, type, unit, value, range, sentence;  // value: the default
 };
 
 // One setting of the table as text, for listings and documentation.
 struct KnobInfo {
   std::string field;
   std::string variable;
-  std::string type;           // "text", "integer", "real" or "choice"
-  std::string unit;           // empty for types text and choice
+  std::string type;           // "text", "integer", "real", "choice" or "keys"
+  std::string unit;           // empty for types text, choice and keys
   std::string default_value;  // as written in an environment variable
-  std::string range;          // "1..256", "0 or 576..65472", "auto|ipv4|ipv6"; empty for text
+  std::string range;          // "1..256", "0 or 576B..65472B", "auto|ipv4|ipv6"; empty for types text and keys
   std::string wild;           // values for randomised tests, separated by ','
   std::string sentence;
+  std::vector<KeyInfo> keys = {};  // of type "keys"
 };
 const std::vector<KnobInfo>& knob_table();
 

@@ -116,7 +116,7 @@ bool Recorder::drain() {
   for (const auto& tap : taps_) tap->take(&batch_);
   if (batch_.empty()) return false;
   if (bytes_ + static_cast<std::int64_t>(batch_.size()) > bytes_max_) {
-    error_ = "the recording has reached WEFT_RECORD_BYTES_MAX";
+    error_ = "the recording has reached its limit of " + std::to_string(bytes_max_) + " bytes";
   } else if (!write_all(file_, batch_.data(), batch_.size())) {
     error_ = std::string("cannot write the recording: ") + std::strerror(errno);
   } else {

@@ -201,7 +201,8 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
       return Status::ok;
     }));
   }
-  Status start_recording(const std::string& path, std::string* written, std::string* error) noexcept override;
+  Status start_recording(const std::string& path, std::int64_t bytes_max, std::string* written,
+                         std::string* error) noexcept override;
   Status stop_recording(engine::RecordingStats* stats, std::string* error) noexcept override;
   int event_descriptor() const noexcept override { return notifier_.descriptor(); }
   void notify() noexcept override { notifier_.notify(); }
@@ -346,7 +347,7 @@ Status RuntimeImpl::start(std::string* error) {
   }
   if (const Status status = follow_weights(error); status != Status::ok) return status;
   if (!knobs_.record_file.empty()) {
-    const Status status = start_recording(knobs_.record_file, nullptr, error);
+    const Status status = start_recording(knobs_.record_file, engine::Recorder::kBytesMax, nullptr, error);
     if (status != Status::ok) return status;
   }
   DeviceLimits limits;
@@ -441,7 +442,8 @@ Status RuntimeImpl::connect(int device, const std::string& host, std::uint16_t p
   });
 }
 
-Status RuntimeImpl::start_recording(const std::string& path, std::string* written, std::string* error) noexcept {
+Status RuntimeImpl::start_recording(const std::string& path, std::int64_t bytes_max, std::string* written,
+                                    std::string* error) noexcept {
   return guarded(error, [&] {
     const std::lock_guard<std::mutex> lock(recorder_mutex_);
     if (recorder_ != nullptr) {
@@ -449,7 +451,7 @@ Status RuntimeImpl::start_recording(const std::string& path, std::string* writte
       return Status::invalid_argument;
     }
     auto made = std::make_unique<engine::Recorder>();
-    if (!made->start(path, engines_.size(), knobs_.record_bytes_max, error)) return Status::invalid_argument;
+    if (!made->start(path, engines_.size(), bytes_max, error)) return Status::invalid_argument;
     for (std::size_t i = 0; i < engines_.size(); ++i) {
       engines_[i]->call([&] { engines_[i]->stack().trace().subscribe(made->tap(i), core::kTraceDecisions); });
     }

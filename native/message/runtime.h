@@ -177,9 +177,10 @@ class Runtime {
   virtual Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
                                std::string* error) noexcept = 0;
   virtual std::vector<engine::PolicyInfo> policies() const = 0;
-  // Starts to record all policy decisions; only one recording can be active. If `written` is not null, it is set to the
-  // file's name.
-  virtual Status start_recording(const std::string& path, std::string* written, std::string* error) noexcept = 0;
+  // Starts to record all policy decisions; only one recording can be active. It ends before it would have more than
+  // `bytes_max` bytes. If `written` is not null, it is set to the file's name.
+  virtual Status start_recording(const std::string& path, std::int64_t bytes_max, std::string* written,
+                                 std::string* error) noexcept = 0;
   // Ends the recording. `stats` may be null.
   virtual Status stop_recording(engine::RecordingStats* stats, std::string* error) noexcept = 0;
   // The GPUs whose memory the runtime sends and receives; null after close_gpus().

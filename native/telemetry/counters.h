@@ -40,11 +40,11 @@ enum class Kind : std::uint8_t {
   X(bad_crc, datagrams, sum, "datagrams whose header or payload checksum failed")       \
   X(bad_version, datagrams, sum, "datagrams of another protocol version")               \
   X(host_drops, datagrams, sum, "datagrams dropped by this host's own socket buffers")  \
-  X(injected_loss, datagrams, sum, "datagrams dropped by WEFT_FAULT_LOSS")              \
+  X(injected_loss, datagrams, sum, "datagrams dropped by WEFT_FAULT=loss")              \
   X(injected_loss_data, datagrams, sum, "of these, data segments")                      \
-  X(injected_reorder, datagrams, sum, "datagrams held back by WEFT_FAULT_REORDER")      \
-  X(injected_duplicate, datagrams, sum, "datagrams doubled by WEFT_FAULT_DUPLICATE")    \
-  X(injected_corrupt, datagrams, sum, "datagrams damaged by WEFT_FAULT_CORRUPT")        \
+  X(injected_reorder, datagrams, sum, "datagrams held back by WEFT_FAULT=reorder")      \
+  X(injected_duplicate, datagrams, sum, "datagrams doubled by WEFT_FAULT=duplicate")    \
+  X(injected_corrupt, datagrams, sum, "datagrams damaged by WEFT_FAULT=corrupt")        \
   X(injected_corrupt_data, datagrams, sum, "of these, data segments")                   \
   X(paths_broken, count, sum, "queue pairs that failed; each is one end of a path")     \
   X(paths_mended, count, sum, "of these, those that work again")                        \

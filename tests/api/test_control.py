@@ -132,7 +132,7 @@ def test_step__that_returns_something_else_is_told_what_to_return(returned: Any)
 
 
 def test_fault_paths__only_those_named_lose() -> None:
-    with pair(fault_loss=1.0, fault_paths="0,2", paths=4) as (here, there):
+    with pair(fault={"loss": 1.0, "paths": "0+2"}, paths=4) as (here, there):
 
         def only_those_are_down() -> bool:
             traffic(here, there)

@@ -26,6 +26,7 @@ from transport.errors import (
     TimedOutError,
     VersionMismatchError,
 )
+from transport.knobs import KnobWord
 from transport.timeouts import deadline
 
 
@@ -145,8 +146,11 @@ def test_connect__to_one_who_never_answers_times_out() -> None:
         port = mute.getsockname()[1]
         with Endpoint(**LOCAL) as endpoint, pytest.raises(TimedOutError, match=r"127\.0\.0\.1"):
             endpoint.connect("127.0.0.1", port, timeout_s=0.2)
-        # The kernel accepts connections for a stalled process, too: peer_stall_ns limits the wait.
-        knobs = {"handshake_timeout_ns": 100_000_000, "peer_stall_ns": 300_000_000}
+        # The kernel accepts connections for a stalled process, too: the key stall limits the wait.
+        knobs: dict[str, Any] = {
+            "handshake_timeout_ns": "100ms",
+            "peer_timeout": {"stall": "300ms"},
+        }
         with Endpoint(**LOCAL, **knobs) as endpoint, pytest.raises(WeftError, match="handshake"):
             endpoint.connect("127.0.0.1", port, timeout_s=PATIENCE_S)
 
@@ -187,9 +191,13 @@ def test_settings__port_in_use_is_named() -> None:
         ({"pahts": 8}, "^pahts is not a setting.*did you mean paths"),
         ({"paths": 257}, "WEFT_PATHS.*257.*1..256"),
         ({"paths": "many"}, "WEFT_PATHS.*many"),
-        ({"fault_loss": 2}, "WEFT_FAULT_LOSS"),
+        ({"fault": {"loss": 2}}, "WEFT_FAULT=loss=2: out of range"),
+        ({"fault": "los=0.1"}, "there is no key 'los'; allowed: seed, loss, reorder"),
+        ({"fault": "loss=0.1,loss=0.2"}, "key 'loss' is given twice"),
+        ({"fault_loss": 0.1}, r'fault_loss is not a setting of weft.* fault={"loss": \.\.\.}'),
+        ({"handshake_timeout_ns": "5m"}, "WEFT_HANDSHAKE_TIMEOUT_NS=5m: .*unit"),
         ({"family": "ipx"}, "WEFT_FAMILY.*ipx"),
-        ({"rto_ns_min": 2_000_000_000, "rto_ns_max": 1_000_000_000}, "RTO"),
+        ({"rto": {"min": "2s", "max": "1s"}}, "RTO"),
         ({"window_policy": "nosuch"}, "nosuch"),
     ],
 )
@@ -205,29 +213,32 @@ def test_settings__keywords_override_the_environment(monkeypatch: pytest.MonkeyP
         assert len(here.counters().paths) == 5
     with pair(paths=2, ecn=False) as (here, _):
         assert len(here.counters().paths) == 2
+    monkeypatch.setenv("WEFT_PEER_TIMEOUT", "silence=1h,dead=1us")
+    with pytest.raises(KnobError, match="WEFT_PEER_TIMEOUT=dead=1us: out of range"):
+        Endpoint(interfaces="lo", peer_timeout={"dead": "3s"})
+    monkeypatch.setenv("WEFT_RTO", "min=2s,max=3s")
+    monkeypatch.delenv("WEFT_PEER_TIMEOUT")
+    with pytest.raises(KnobError, match="WEFT_RTO=min=2s,max=1s"):
+        Endpoint(interfaces="lo", rto={"max": 1_000_000_000})
     monkeypatch.setenv("WEFT_PATHS", "none")
     with pytest.raises(KnobError, match="WEFT_PATHS"):
         Endpoint(interfaces="lo")
 
 
-FAULTS: dict[str, dict[str, Any]] = {
-    "loss": {"fault_loss": 0.02},
-    "reorder": {"fault_reorder": 0.05},
-    "duplicate": {"fault_duplicate": 0.05},
-    "corrupt": {"fault_corrupt": 0.02, "payload_crc": "on"},
-    "all": {
-        "fault_loss": 0.02,
-        "fault_reorder": 0.05,
-        "fault_duplicate": 0.02,
-        "fault_corrupt": 0.01,
-    },
+FAULTS: dict[str, dict[str, KnobWord]] = {
+    "loss": {"loss": 0.02},
+    "reorder": {"reorder": 0.05},
+    "duplicate": {"duplicate": 0.05},
+    "corrupt": {"corrupt": 0.02},
+    "all": {"loss": 0.02, "reorder": 0.05, "duplicate": 0.02, "corrupt": 0.01},
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults__content_is_right(name: str) -> None:
     sizes = [0, 1, 5_000, 100_000, 1_000_000, 0, 9, 4_000_000, 77_777]
-    with pair(fault_seed=7, **FAULTS[name]) as (here, there):
+    knobs = {"payload_crc": "on"} if name == "corrupt" else {}
+    with pair(fault=FAULTS[name] | {"seed": 7}, **knobs) as (here, there):
         memory = [bytearray(size) for size in sizes]
         receives = [there.irecv_into(one) for one in memory]
         back = [here.irecv_into(bytearray(size)) for size in sizes]

@@ -15,7 +15,7 @@ from tests.api import frames
 from tests.api.support import LOCAL, PATIENCE_S, Log, child, content, line, pair, running
 from tests.stopping import stopped
 from tests.waiting import until
-from transport import Connection, Endpoint
+from transport import Connection, Endpoint, KnobValue
 from transport.errors import (
     ConnectionLostError,
     PeerDeadError,
@@ -25,8 +25,9 @@ from transport.errors import (
     TimedOutError,
     WeftError,
 )
+from transport.knobs import merged
 
-SHORT = {"peer_silence_ns": 1_000_000_000}
+SHORT: dict[str, KnobValue] = {"peer_timeout": {"silence": "1s"}}
 
 
 def echoed(connection: Connection, size_bytes: int, seed: int) -> bool:
@@ -55,14 +56,14 @@ def test_stall__a_stopped_peer_is_waited_for() -> None:
 
 
 def test_stall__the_stopped_one_does_not_charge_its_pause_to_the_peer() -> None:
-    with running(child("echo", WEFT_PEER_SILENCE_NS="1000000000")) as peer:
+    with running(child("echo", WEFT_PEER_TIMEOUT="silence=1s")) as peer:
         handle = bytes.fromhex(line(peer))
         with Endpoint(**LOCAL, **SHORT) as endpoint:
             connection = endpoint.connect(handle, timeout_s=PATIENCE_S)
             assert echoed(connection, 1000, 1)  # then the child waits in its next receive
             for seed in range(2):
                 with stopped(peer.pid):
-                    time.sleep(2.5)  # longer than either end's peer_silence_ns
+                    time.sleep(2.5)  # longer than either end's peer_timeout
                 assert echoed(connection, 2_000_000, seed)
 
 
@@ -84,11 +85,11 @@ def test_stall__the_one_that_was_stopped_reads_every_greeting_that_waits() -> No
 
 
 def test_stall__ends_within_the_knob_where_one_is_set() -> None:
-    knobs = SHORT | {"peer_stall_ns": 3_000_000_000}
+    knobs = merged(SHORT, {"peer_timeout": {"stall": "3s"}})
     with running(child("silent")) as peer, Endpoint(**LOCAL, **knobs) as endpoint:
         connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
         assert line(peer) == "accepted"
-        with stopped(peer.pid), pytest.raises(PeerStalledError, match="WEFT_PEER_STALL_NS"):
+        with stopped(peer.pid), pytest.raises(PeerStalledError, match="WEFT_PEER_TIMEOUT=stall"):
             connection.send(bytes(1 << 20), timeout_s=PATIENCE_S)
         # The stopped process reports its own stop, not a stall of its peer.
         Log(peer).take("this process did not run")
@@ -147,7 +148,7 @@ def test_stall__the_one_that_was_stopped_loses_none_of_its_dials() -> None:
 
 def test_redial__after_a_stall_verdict_meets_the_same_process_again() -> None:
     """A stall verdict removes all state of the peer, so that the peer can connect again."""
-    knobs = SHORT | {"peer_stall_ns": 3_000_000_000}
+    knobs = merged(SHORT, {"peer_timeout": {"stall": "3s"}})
     with (
         running(child("echoes")) as peer,
         running(child("echoes")) as other,
@@ -172,7 +173,7 @@ def test_redial__after_a_stall_verdict_meets_the_same_process_again() -> None:
 
 def test_death__is_told_although_a_forked_child_lives_on() -> None:
     # With these knobs, only a proof of death ends a connection within the patience of the test.
-    patient = {"peer_silence_ns": 3_600_000_000_000, "peer_dead_ns": 3_600_000_000_000}
+    patient = {"peer_timeout": {"silence": "1h", "dead": "1h"}}
     with running(child("forking")) as peer, Endpoint(**LOCAL, **patient) as endpoint:
         connection = endpoint.connect(bytes.fromhex(line(peer)), timeout_s=PATIENCE_S)
         grandchild = int(line(peer))
@@ -276,8 +277,8 @@ def test_silence__of_the_network_one_way_is_told_to_both_ends(deaf: str) -> None
     """If datagrams pass in one direction only, the end that gives up tells the other one."""
     knobs = LOCAL | SHORT | {"log_level": "error"}
     with (
-        Endpoint(**knobs, fault_loss=float(deaf == "dialler")) as left,
-        Endpoint(**knobs, fault_loss=float(deaf == "listener")) as right,
+        Endpoint(**knobs, fault={"loss": float(deaf == "dialler")}) as left,
+        Endpoint(**knobs, fault={"loss": float(deaf == "listener")}) as right,
         right.listen() as listener,
     ):
         here = left.connect(listener.handle, timeout_s=PATIENCE_S)

@@ -20,7 +20,7 @@ LOCALHOST = "127.0.0.1"
 MIB = 1 << 20
 PEERS = 16  # of an open frame
 OPENS = 20  # of a session
-SOON = {"peer_silence_ns": 2_000_000_000}
+SOON = {"peer_timeout": {"silence": "2s"}}
 
 numbers = itertools.count(1)
 
@@ -145,7 +145,7 @@ def test_silence__ends_no_idle_connection_that_has_answered() -> None:
 def test_bytes__of_strangers_are_bounded_and_16_ranks_get_in(way: str) -> None:
     """Strangers from the ranks' own address fill the bound many times, before and after."""
     with ExitStack() as held:
-        endpoint = held.enter_context(Endpoint(**LOCAL | {"open_bytes_per_address": MIB}))
+        endpoint = held.enter_context(Endpoint(**LOCAL | {"open_bytes": {"address": MIB}}))
         listener = held.enter_context(endpoint.listen(open=True))
         Echo(listener)
         port = listener.port
@@ -176,7 +176,7 @@ def test_bytes__of_strangers_are_bounded_and_16_ranks_get_in(way: str) -> None:
 
 def test_bytes__of_all_addresses_are_bounded() -> None:
     """Strangers fill the bound of all; a peer of another address gets in."""
-    knobs = LOCAL | {"open_bytes": MIB, "open_bytes_per_address": MIB}
+    knobs = LOCAL | {"open_bytes": {"all": MIB, "address": MIB}}
     with ExitStack() as held:
         endpoint = held.enter_context(Endpoint(**knobs))
         listener = held.enter_context(endpoint.listen(open=True))
@@ -198,7 +198,7 @@ def test_bytes__of_all_addresses_are_bounded() -> None:
 def test_bytes__are_refused_only_when_all_have_answered() -> None:
     """The error names the knob; what is open goes on; what is closed makes room."""
     with ExitStack() as held:
-        endpoint = held.enter_context(Endpoint(**LOCAL | {"open_bytes_per_address": MIB}))
+        endpoint = held.enter_context(Endpoint(**LOCAL | {"open_bytes": {"address": MIB}}))
         listener = held.enter_context(endpoint.listen(open=True))
         Echo(listener)
         own = held.enter_context(Endpoint(**LOCAL))
@@ -209,7 +209,7 @@ def test_bytes__are_refused_only_when_all_have_answered() -> None:
                 made.append(own.connect(LOCALHOST, listener.port, timeout_s=PATIENCE_S))
                 assert echoed(made[-1], b"hello") == b"hello"
 
-        with pytest.raises(RefusedError, match="WEFT_OPEN_BYTES_PER_ADDRESS"):
+        with pytest.raises(RefusedError, match="WEFT_OPEN_BYTES=address"):
             fill()
         assert len(made) > 100
         for each in (made[0], made[-1]):

@@ -108,7 +108,7 @@ def test_swap__under_load_nothing_is_corrupt_and_nothing_lost(loss: float) -> No
         ("loss", "rack"),
         ("credit", "none"),
     ]
-    with pair(fault_loss=loss, rto_ns_min=1_000_000) as (here, there):
+    with pair(fault={"loss": loss}, rto={"min": "1ms"}) as (here, there):
         assert swap_while(here, there, swaps) >= 8
         here.check()
         there.check()

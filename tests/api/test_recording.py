@@ -39,7 +39,7 @@ def traffic(here: Any, there: Any, messages: int = 6, size: int = 1_500_000) -> 
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[Recording]:
     """Recordings of both ends of a lossy transfer: all policy families, from the first decision."""
     path = tmp_path_factory.mktemp("recording") / "run-%p.weftrec"
-    with pair(fault_loss=0.01, credit_policy="grant", record_file=path) as (here, there):
+    with pair(fault={"loss": 0.01}, credit_policy="grant", record_file=path) as (here, there):
         traffic(here, there)
     files = sorted(path.parent.iterdir())
     assert [file.name for file in files] == [
@@ -186,7 +186,7 @@ def test_replay__other_code_of_the_same_name_keeps_its_own_parameters(tmp_path: 
 
 
 def test_record__a_part_of_a_life(tmp_path: Path) -> None:
-    with pair(fault_loss=0.01) as (here, there):
+    with pair(fault={"loss": 0.01}) as (here, there):
         traffic(here, there, messages=2)
         endpoint = here._owner
         with endpoint.record(tmp_path / "part.weftrec") as live:
@@ -258,10 +258,10 @@ def test_record__a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> No
 
 
 def test_record__a_full_file_ends_and_traffic_goes_on(tmp_path: Path) -> None:
-    with pair(record_bytes_max=65_536) as (here, there):
-        live = here._owner.record(tmp_path / "small.weftrec")
+    with pair() as (here, there):
+        live = here._owner.record(tmp_path / "small.weftrec", bytes_max=65_536)
         traffic(here, there, messages=12)
-        with pytest.raises(RecordingEndedError, match="has reached WEFT_RECORD_BYTES_MAX"):
+        with pytest.raises(RecordingEndedError, match="has reached its limit of 65536 bytes"):
             live.stop()
         found = read(live.path)
         assert not found.cut

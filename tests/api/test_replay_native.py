@@ -28,7 +28,7 @@ POLICY, DECISION = 1, 2
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Recordings of both ends of a lossy transfer, with changes of window policy and parameters."""
     folder = tmp_path_factory.mktemp("recording")
-    knobs = {"fault_loss": 0.02, "credit_policy": "eqds", "path_policy": "reps", "paths": 8}
+    knobs = {"fault": {"loss": 0.02}, "credit_policy": "eqds", "path_policy": "reps", "paths": 8}
     with pair(**knobs, record_file=folder / "run-%p") as (here, there):
         for number in range(6):
             if number == 2:

@@ -83,7 +83,7 @@ def test_trace__many_short_messages_drop_nothing(tmp_path: Path) -> None:
 
 
 def test_trace__resent_segments_are_counted(tmp_path: Path) -> None:
-    faults = {"fault_loss": 0.05}
+    faults = {"fault": {"loss": 0.05}}
     exchange(trace=str(tmp_path), **faults)
     (segment,) = segments(tmp_path)
     sent = [s.fields for s in of(segment, "stripe") if s.fields["sends"]]

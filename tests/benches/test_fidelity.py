@@ -32,7 +32,7 @@ def test_patterns__send_what_their_name_says(pattern: str) -> None:
 
 
 def test_scenario__has_the_knobs_of_the_endpoints(tmp_path: Path) -> None:
-    told = fidelity_lab.knobs("weft/paths=8/rto_ns_min=5000000", knobs.in_force())
+    told = fidelity_lab.knobs("weft/paths=8/rto=min=5ms", knobs.in_force())
     endpoint = {"mtu_bytes": 9_000, "link_bytes_per_s": 0}
     keys = fidelity_sim.hosts_keys(told, endpoint, {"delay_ns": 5, "jitter_ns": 7})
     (tmp_path / "work.goal").write_text(fidelity_sim.schedule(2, [(0, 1)], 1 << 20))

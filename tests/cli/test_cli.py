@@ -169,7 +169,20 @@ def test_knobs__json_carries_values_in_force() -> None:
     rows = {row["variable"]: row for row in json.loads(done.stdout)}
     assert rows["WEFT_PATHS"]["value"] == "3"
     assert rows["WEFT_PATHS"]["default"] == "0"
-    assert weft("knobs").stdout.count("WEFT_") >= len(rows)
+    assert [key["name"] for key in rows["WEFT_RTO"]["keys"]] == ["min", "max"]
+
+
+@needs_native
+@pytest.mark.parametrize("columns", [80, 120])
+def test_knobs__fit_the_terminal(columns: int) -> None:
+    given = {"WEFT_PATHS": "3", "WEFT_FAULT": "loss=0.01", "COLUMNS": str(columns)}
+    lines = weft("knobs", **given).stdout.splitlines()
+    assert max(map(len, lines)) <= columns
+    fields = [line.split() for line in lines]
+    assert ["WEFT_PATHS", "3", "*", "0", "or", "1..256", "count"] in fields
+    assert ["WEFT_FAULT"] in fields
+    assert ["loss", "0.01", "*", "0..1", "probability"] in fields
+    assert {row.variable for row in knobs.table()} <= {words[0] for words in fields}
 
 
 @needs_native

@@ -431,7 +431,7 @@ def test_verbs__over_the_software_provider(library: str, mode: str) -> None:
     odd = {"REORDER": "0.02", "LATE": "0.02", "STALL": "0.02"}
     weathers = [{}, odd | {"LOSS": "0.01"}, odd | {"LOSS": "0.05"}]
     plans = [(100, 1_000_003, seed) for seed in range(len(weathers))]
-    knobs = {"WEFT_RDMA_MODE": mode, "TRANSFER_ARRAYS": library}
+    knobs = {"WEFT_RDMA": f"mode={mode}", "TRANSFER_ARRAYS": library}
     for weather, (received, sent) in zip(weathers, exchange(plans, weathers, **knobs), strict=True):
         assert (received["wrong"], received["touched"]) == (0, 0), weather
         # Arrays are sent without a copy; only the final "yes", perhaps resent, is copied.
@@ -441,7 +441,7 @@ def test_verbs__over_the_software_provider(library: str, mode: str) -> None:
 
 
 def test_endpoint__faults_and_stripes() -> None:
-    with pair(engines=2, stripes=4, fault_loss=0.01, fault_reorder=0.02) as (here, there):
+    with pair(engines=2, stripes=4, fault={"loss": 0.01, "reorder": 0.02}) as (here, there):
         for seed, size_bytes in enumerate([1, 70_001, 5_000_003, 40_000_000]):
             sent, received = random(size_bytes, seed), cupy.zeros(size_bytes, cupy.uint8)
             move(here, there, sent, received)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.namespaces
 
 LONG_S = float(os.environ.get("LAB_CUT_S", "0"))
 CUT_S = LONG_S or 6.0
-KNOBS = {} if LONG_S else {"WEFT_PEER_SILENCE_NS": "3000000000", "WEFT_PEER_DEAD_NS": "3000000000"}
+KNOBS = {} if LONG_S else {"WEFT_PEER_TIMEOUT": "silence=3s,dead=3s"}
 LINKS = [f"leaf0-spine{i}" for i in range(4)]
 SUBSETS = [subset for count in (1, 2, 3) for subset in itertools.combinations(LINKS, count)]
 # Cut each single link, because the control socket uses one of them, and some larger subsets.

@@ -115,7 +115,7 @@ def check(folder: Path) -> list[str]:
     pages = folder / "pages"
     pages.mkdir()
     with (
-        exchanging(pages, WEFT_FAULT_LOSS="0.01"),
+        exchanging(pages, WEFT_FAULT="loss=0.01"),
         serving(pages) as target,
         prometheus(folder, target) as url,
     ):

@@ -278,7 +278,7 @@ class FakeRuntime final : public Runtime {
     return Status::internal_error;
   }
   std::vector<engine::PolicyInfo> policies() const override { return {}; }
-  Status start_recording(const std::string&, std::string*, std::string*) noexcept override {
+  Status start_recording(const std::string&, std::int64_t, std::string*, std::string*) noexcept override {
     return Status::internal_error;
   }
   Status stop_recording(engine::RecordingStats*, std::string*) noexcept override { return Status::internal_error; }

@@ -62,7 +62,7 @@ def test_plugin__life_of_a_process(play: Play, plugin: Path, version: int, scena
 def test_plugin__strangers_and_deaths(
     play: Play, plugin: Path, version: int, scenario: str
 ) -> None:
-    play(plugin, version, 2, scenario, WEFT_PEER_SILENCE_NS="3000000000")
+    play(plugin, version, 2, scenario, WEFT_PEER_TIMEOUT="silence=3s")
 
 
 @pytest.mark.parametrize("version", ENDS)
@@ -78,10 +78,7 @@ def test_plugin__every_line_goes_to_the_logger_of_nccl(
 @pytest.mark.parametrize("version", ENDS)
 def test_plugin__moves_data_over_a_bad_network(play: Play, plugin: Path, version: int) -> None:
     faults = {
-        "WEFT_FAULT_LOSS": "0.02",
-        "WEFT_FAULT_REORDER": "0.05",
-        "WEFT_FAULT_DUPLICATE": "0.02",
-        "WEFT_FAULT_CORRUPT": "0.01",
+        "WEFT_FAULT": "loss=0.02,reorder=0.05,duplicate=0.02,corrupt=0.01",
     }
     play(plugin, version, 2, "transfer", **faults)
 

@@ -66,7 +66,7 @@ def test_point__holds_over_many_rounds(
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("scenario", ["progress_needs_no_calls"])
 def test_point__holds_with_losses(play: Play, plugin: Path, version: int, scenario: str) -> None:
-    play(plugin, version, 2, scenario, WEFT_FAULT_LOSS="0.05", WEFT_FAULT_REORDER="0.05")
+    play(plugin, version, 2, scenario, WEFT_FAULT="loss=0.05,reorder=0.05")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

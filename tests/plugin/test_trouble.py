@@ -19,8 +19,7 @@ ENDS = (8, 12)
 DEVICES = ("w0", "w1", "w2")
 # With these knobs, only a proof of death ends a connection within the patience of the host program.
 ONLY_PROVEN = {
-    "WEFT_PEER_SILENCE_NS": "3600000000000",
-    "WEFT_PEER_DEAD_NS": "3600000000000",
+    "WEFT_PEER_TIMEOUT": "silence=1h,dead=1h",
 }
 
 
@@ -42,7 +41,7 @@ def test_trouble__no_call_waits_for_a_peer(
 @pytest.mark.parametrize("scenario", ["a_stopped_peer_is_waited_for"])
 def test_trouble__stall(play: Play, plugin: Path, version: int, scenario: str) -> None:
     """Scenarios in which a peer is stopped for longer than the allowed network silence."""
-    play(plugin, version, 2, scenario, WEFT_PEER_SILENCE_NS="500000000")
+    play(plugin, version, 2, scenario, WEFT_PEER_TIMEOUT="silence=500ms")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

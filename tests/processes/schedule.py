@@ -34,8 +34,7 @@ KNOBS = {
     "WEFT_INTERFACES": "eth0",
     "WEFT_PATHS": "16",
     "WEFT_ENGINES": "1",
-    "WEFT_PEER_SILENCE_NS": "3000000000",
-    "WEFT_PEER_DEAD_NS": "3000000000",
+    "WEFT_PEER_TIMEOUT": "silence=3s,dead=3s",
     "WEFT_LOG_LEVEL": "error",
 }
 # The source tree whose library and node script are used; a copy if a mistake is planted.

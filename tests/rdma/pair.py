@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tests.rdma.transfer import Contents, address, sizes
 from transport import Endpoint
 from transport.connection import Connection
+from transport.knobs import KnobValue, keys_of, merged
 
 PATIENCE_S = 60.0
 MESSAGES, MOST_BYTES = 60, 64 << 10
@@ -71,10 +72,10 @@ class Pair:
 
 @contextmanager
 def paired(
-    mode: str, receiver: str = "rxea", sender: str = "rxeb", **knobs: str | float
+    mode: str, receiver: str = "rxea", sender: str = "rxeb", **knobs: KnobValue
 ) -> Iterator[Pair]:
-    common: dict[str, str | float] = {"datapath": "verbs", "rdma_mode": mode, "engines": 1}
-    common |= {"rdma_slots": 512, "paths": 8} | knobs
+    usual: dict[str, KnobValue] = {"datapath": "verbs", "rdma": {"mode": mode, "slots": 512}}
+    common = merged(usual, {"engines": 1, "paths": 8}, knobs)
     with (
         Endpoint(rdma_devices=receiver, **common) as here,
         Endpoint(rdma_devices=sender, **common) as there,
@@ -82,4 +83,5 @@ def paired(
         there.connect(listener.handle) as sending,
         listener.accept(timeout_s=PATIENCE_S) as receiving,
     ):
-        yield Pair(here, receiving, there, sending, knobs.get("rdma_placement") == "direct")
+        direct = keys_of(common["rdma"]).get("placement") == "direct"
+        yield Pair(here, receiving, there, sending, direct)

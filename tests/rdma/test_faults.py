@@ -24,7 +24,7 @@ from transport.errors import TimedOutError, WeftError
 
 ROOT = Path(__file__).resolve().parents[2]
 LARGE_BYTES = 4 << 20
-SILENCE_NS = 3_000_000_000
+TIMEOUT = {"silence": "3s"}
 # Time limit of an error: the allowed silence plus the delays of an emulated processor.
 
 
@@ -35,7 +35,7 @@ def run(*words: str) -> None:
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_faults__time_to_mend_a_queue_pair(mode: str) -> None:
     # One of 500 bursts finds its queue pair in error; a round of messages has about 100 bursts.
-    with paired(mode, fault_qp_error=0.002, paths=16) as pair:
+    with paired(mode, fault={"qp_error": 0.002}, paths=16) as pair:
         for seed in range(1, 60):
             assert pair.begin(60, 256 << 10, seed).finish() == 0
             found = pair.there.counters()
@@ -69,7 +69,7 @@ def test_faults__a_port_that_comes_back_goes_on(links: None, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_faults__a_port_that_stays_down_ends_the_connection(links: None, mode: str) -> None:
-    with paired(mode, peer_silence_ns=SILENCE_NS) as pair:
+    with paired(mode, peer_timeout=TIMEOUT) as pair:
         under_way = pair.begin(100, LARGE_BYTES)
         under_way.await_some()
         run("ip", "link", "set", "va", "down")
@@ -136,11 +136,11 @@ def test_faults__a_device_goes_when_its_last_user_does(second_ports: None) -> No
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_faults__a_peer_that_is_killed(mode: str) -> None:
-    knobs: dict[str, str | float] = {"datapath": "verbs", "rdma_mode": mode, "engines": 1}
+    knobs = {"datapath": "verbs", "rdma": f"mode={mode}", "engines": "1"}
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-    clean |= {f"WEFT_{name.upper()}": str(value) for name, value in knobs.items()}
+    clean |= {f"WEFT_{name.upper()}": value for name, value in knobs.items()}
     with (
-        Endpoint(rdma_devices="rxea", peer_silence_ns=SILENCE_NS, **knobs) as endpoint,
+        Endpoint(rdma_devices="rxea", peer_timeout=TIMEOUT, **knobs) as endpoint,
         endpoint.listen(open=True) as listener,
     ):
         words = ["send", str(listener.port), "1000", str(LARGE_BYTES), "1"]

@@ -63,7 +63,7 @@ def test_long(netem: Netem, case: str) -> None:
     line["messages"] = MESSAGES
     try:
         found = exchange(
-            mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S, WEFT_RDMA_PLACEMENT=placement
+            mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S, WEFT_RDMA=f"placement={placement}"
         )
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         note(line | {"seconds": time.monotonic() - begun_s, "hung": 1, "error": str(error)[:200]})

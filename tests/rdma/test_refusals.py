@@ -136,7 +136,7 @@ def test_refusals__port_down(links_down: None, devices: str) -> None:
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_refusals__ends_agree_on_the_smaller_mtu(mode: str) -> None:
-    small = {"WEFT_RDMA_MTU_BYTES": "1024"}
+    small = {"WEFT_RDMA": "mtu=1024"}
     for receiver, sender in ((small, {}), ({}, small)):
         found = exchange(mode, 60, 128 << 10, receiver=receiver, sender=sender)
         assert found.wrong == 0

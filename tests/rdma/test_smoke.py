@@ -47,7 +47,7 @@ def test_smoke__loss_is_repaired(netem: Netem, mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_smoke__queue_pairs_in_error_are_mended(mode: str) -> None:
-    with paired(mode, fault_qp_error=0.1) as pair:
+    with paired(mode, fault={"qp_error": 0.1}) as pair:
         # Repeat until a fault has hit a burst; the number of bursts depends on the host's speed.
         for seed in range(1, 30):
             assert pair.carry(seed) == 0
@@ -63,7 +63,7 @@ def test_smoke__queue_pairs_in_error_are_mended(mode: str) -> None:
 def test_smoke__direct__the_nic_writes_to_where_it_belongs(netem: Netem, mode: str) -> None:
     if mode == "uc":
         netem("loss", "5%")
-    with paired(mode, rdma_placement="direct") as pair:
+    with paired(mode, rdma={"placement": "direct"}) as pair:
         assert pair.carry() == 0
         counters = pair.there.counters()
         assert counters.payload_written_bytes > 0
@@ -107,7 +107,7 @@ class Replayer:
 )
 def test_smoke__old_packets_change_no_buffer(mode: str, placement: str) -> None:
     """P-1: replayed packets of a finished message do not change its reused buffer."""
-    with ExitStack() as resources, paired(mode, rdma_placement=placement) as pair:
+    with ExitStack() as resources, paired(mode, rdma={"placement": placement}) as pair:
         replayer = Replayer()
         resources.callback(replayer.tap.close)
         size_bytes = 64 << 10
@@ -140,7 +140,7 @@ def test_smoke__old_packets_change_no_buffer(mode: str, placement: str) -> None:
 def test_smoke__a_peer_that_is_gone_is_an_error() -> None:
     from transport.errors import WeftError
 
-    with paired("uc", peer_silence_ns=2_000_000_000) as pair:
+    with paired("uc", peer_timeout={"silence": "2s"}) as pair:
         handle = pair.receiving.irecv_into(bytearray(100))
         pair.there.close()
         with pytest.raises(WeftError):

@@ -69,7 +69,7 @@ def test_verbs__delay_reordering_and_duplicates_change_nothing(netem: Netem, mod
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_verbs__a_queue_pair_in_error_is_mended(mode: str) -> None:
-    found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S, WEFT_FAULT_QP_ERROR="0.1")
+    found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S, WEFT_FAULT="qp_error=0.1")
     assert found.wrong == 0
     engine = found.sender["engine"]
     assert engine["paths_broken"] > 0
@@ -86,7 +86,7 @@ def test_verbs__long_segments_are_cut_by_the_nic() -> None:
 def test_verbs__direct__late_writes_change_nothing(netem: Netem, mode: str) -> None:
     network = ["delay", "2ms", "1ms", "reorder", "25%", "50%", "duplicate", "2%", "loss", "1%"]
     netem(*(network if mode == "uc" else ["loss", "1%"]))
-    found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S, WEFT_RDMA_PLACEMENT="direct")
+    found = exchange(mode, MESSAGES, MOST_BYTES, timeout_s=PATIENCE_S, WEFT_RDMA="placement=direct")
     assert found.wrong == 0
     engine = found.sender["engine"]
     assert engine["payload_written_bytes"] > 0
@@ -100,7 +100,7 @@ def test_plugin__over_queue_pairs(version: str, placement: str) -> None:
     tree = ROOT / "build" / "release"
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_DEVICES": "rxea", "WEFT_ENGINES": "1"}
-    clean |= {"WEFT_RDMA_PLACEMENT": placement}
+    clean |= {"WEFT_RDMA": f"placement={placement}"}
     words = [tree / "weft_plugin_host", tree / "libnccl-net-weft.so", version, "2", "transfer"]
     # The limit is long, because 160 MB in each direction take minutes on a busy host.
     subprocess.run([*map(str, words)], env=clean, check=True, timeout=5 * PATIENCE_S)

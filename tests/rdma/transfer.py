@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from transport.knobs import merged
+
 ROOT = Path(__file__).resolve().parents[2]
 BASE_BYTES = 4 << 20
 AHEAD = 16
@@ -30,7 +32,7 @@ REPORTS = 10
 
 # Emulated processors may not run for up to 70 ms. With the default minimum RTO, 1 ms, such a pause
 # would look like the loss of everything in flight.
-RTO_NS_MIN = 200_000_000
+RTO = "min=200ms"
 
 Facts = dict[str, Any]
 
@@ -90,7 +92,7 @@ def serve(count: int, most: int, seed: int) -> None:
         print(listener.port, flush=True)
         with listener.accept(timeout_s=300) as connection:
             # Register the buffers, so that the NIC writes into them with
-            # WEFT_RDMA_PLACEMENT=direct.
+            # WEFT_RDMA=placement=direct.
             known = [endpoint.register(buffer) for buffer in memory]
             waiting = deque(
                 connection.irecv_into(buffer, memory=block)
@@ -190,15 +192,14 @@ def exchange(
 ) -> Outcome:
     """Sends `count` messages of up to `most` bytes from rxeb to rxea, with knobs for each end."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
-    clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_MODE": mode, "WEFT_ENGINES": "1"}
-    clean |= {"WEFT_PATHS": "16", "WEFT_RDMA_SLOTS": "1024"}
-    clean |= {"WEFT_RTO_NS_MIN": str(RTO_NS_MIN)} | knobs
+    clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA": f"mode={mode},slots=1024"}
+    clean = merged(clean, {"WEFT_ENGINES": "1", "WEFT_PATHS": "16", "WEFT_RTO": RTO}, knobs)
     words = [str(count), str(most), str(seed)]
     command = [sys.executable, "-m", "tests.rdma.transfer"]
     with subprocess.Popen(
         [*command, "serve", *words],
         cwd=ROOT,
-        env=clean | {"WEFT_RDMA_DEVICES": SERVER} | dict(receiver or {}),
+        env=merged(clean, {"WEFT_RDMA_DEVICES": SERVER}, receiver or {}),
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
@@ -208,7 +209,7 @@ def exchange(
             done = subprocess.run(
                 [*command, "send", port, *words],
                 cwd=ROOT,
-                env=clean | {"WEFT_RDMA_DEVICES": CLIENT} | dict(sender or {}),
+                env=merged(clean, {"WEFT_RDMA_DEVICES": CLIENT}, sender or {}),
                 stdout=subprocess.PIPE,
                 text=True,
                 timeout=timeout_s,

@@ -28,7 +28,6 @@ WEATHERS = [
     ODD | {"LOSS": "0.01", "DUPLICATE": "0.01"},
     ODD | {"LOSS": "0.05", "DUPLICATE": "0.05"},
 ]
-SILENCE_NS = 2_000_000_000
 
 
 @pytest.mark.parametrize(
@@ -37,7 +36,7 @@ SILENCE_NS = 2_000_000_000
 )
 def test_softverbs__every_byte_arrives_and_none_comes_late(mode: str, placement: str) -> None:
     plans = [(MESSAGES, MOST_BYTES, seed) for seed in range(len(WEATHERS))]
-    knobs = {"WEFT_RDMA_MODE": mode, "WEFT_RDMA_PLACEMENT": placement}
+    knobs = {"WEFT_RDMA": f"mode={mode},placement={placement}"}
     for weather, (received, sent) in zip(WEATHERS, exchange(plans, WEATHERS, **knobs), strict=True):
         assert (received["wrong"], received["touched"]) == (0, 0), weather
         both = {
@@ -57,7 +56,7 @@ def test_softverbs__every_byte_arrives_and_none_comes_late(mode: str, placement:
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_softverbs__memory_of_a_gpu(mode: str, pytestconfig: pytest.Config) -> None:
     fake = Path(pytestconfig.getoption("--build-tree")).resolve() / "libweft_fake_cuda.so"
-    knobs = {"WEFT_RDMA_MODE": mode, "TRANSFER_ARRAYS": "fake", "FAKE_CUDA": str(fake)}
+    knobs = {"WEFT_RDMA": f"mode={mode}", "TRANSFER_ARRAYS": "fake", "FAKE_CUDA": str(fake)}
     plans = [(40, MOST_BYTES, 8)] * 2
     for received, sent in exchange(plans, [{}, WEATHERS[-1]], **knobs):
         assert (received["wrong"], received["touched"]) == (0, 0)
@@ -75,7 +74,7 @@ def test_softverbs__memory_of_a_gpu(mode: str, pytestconfig: pytest.Config) -> N
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_softverbs__queue_pairs_that_fail_are_mended(mode: str) -> None:
-    knobs = {"WEFT_RDMA_MODE": mode, "WEFT_FAULT_QP_ERROR": "0.02", "WEFT_RDMA_PLACEMENT": "direct"}
+    knobs = {"WEFT_RDMA": f"mode={mode},placement=direct", "WEFT_FAULT": "qp_error=0.02"}
     [(received, sent)] = exchange([(60, MOST_BYTES, 5)], [ODD], **knobs)
     assert (received["wrong"], received["touched"]) == (0, 0)
     assert sent["engine"]["paths_mended"] > 0
@@ -90,7 +89,7 @@ def test_softverbs__paths_lie_on_both_of_two_ports() -> None:
 @pytest.mark.parametrize("mode", ["uc", "rc"])
 def test_softverbs__many_packets_a_segment(mode: str) -> None:
     weather = {"MTU_BYTES": "512", "LOSS": "0.01"}
-    knobs = {"WEFT_SEGMENT_BYTES": "4096", "WEFT_RDMA_MODE": mode}
+    knobs = {"WEFT_SEGMENT_BYTES": "4096", "WEFT_RDMA": f"mode={mode}"}
     [(received, _)] = exchange([(80, 50_001, 7)], [weather], **knobs)
     assert (received["wrong"], received["touched"]) == (0, 0)
 
@@ -98,7 +97,7 @@ def test_softverbs__many_packets_a_segment(mode: str) -> None:
 # With an MTU of 1,500 a RoCE packet holds 1,024 bytes, fewer than an advert of many receives has.
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_softverbs__control_packets_longer_than_a_datagram(mode: str) -> None:
-    knobs = {"datapath": "verbs", "rdma_library": str(LIBRARY), "rdma_mode": mode}
+    knobs = {"datapath": "verbs", "rdma_library": str(LIBRARY), "rdma": f"mode={mode}"}
     with (
         under({"MTU_BYTES": "1024"}),
         Endpoint(**knobs, engines=1, log_level="error") as here,
@@ -128,13 +127,13 @@ def take_all(connection: Connection, handles: list[Handle]) -> None:
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
 def test_softverbs__a_peer_that_is_killed_is_an_error(mode: str) -> None:
     words = ["[[2000, 200001, 1]]", "[{}]"]
-    knobs = {"datapath": "verbs", "rdma_library": str(LIBRARY), "rdma_mode": mode}
+    knobs = {"datapath": "verbs", "rdma_library": str(LIBRARY), "rdma": f"mode={mode}"}
     with (
         Endpoint(
-            **knobs, engines=1, paths=4, peer_silence_ns=SILENCE_NS, log_level="error"
+            **knobs, engines=1, paths=4, peer_timeout={"silence": "2s"}, log_level="error"
         ) as here,
         here.listen(open=True) as listener,
-        start("sender", words, {"WEFT_RDMA_MODE": mode}) as peer,
+        start("sender", words, {"WEFT_RDMA": f"mode={mode}"}) as peer,
     ):
         try:
             assert peer.stdin is not None
@@ -166,9 +165,9 @@ def test_softverbs__says_that_it_is_no_nic() -> None:
         ({}, {"SOFTVERBS_LOS": "0.1"}, ["SOFTVERBS_LOS is not a variable", "SOFTVERBS_LOSS"]),
         ({"rdma_devices": "soft1"}, {}, ["'soft1'", "soft0:1"]),
         (
-            {"rdma_mode": "ud"},
+            {"rdma": "mode=ud"},
             {"SOFTVERBS_MTU_BYTES": "256"},
-            ["UD needs packets of 512 bytes", "soft0", "have 256", "WEFT_RDMA_MTU_BYTES"],
+            ["UD needs packets of 512 bytes", "soft0", "have 256", "WEFT_RDMA=mtu"],
         ),
     ],
 )

@@ -23,6 +23,7 @@ from typing import Any
 from bench.lib.built import TREE
 from tests.softverbs.arrays import ARRAYS
 from tests.waiting import PATIENCE_S as PATIENCE_S
+from transport.knobs import merged
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = TREE / "libweft-softverbs.so"
@@ -147,11 +148,11 @@ def end(role: str, plans: list[tuple[int, int, int]], weathers: Sequence[Weather
 def start(role: str, words: Sequence[str], knobs: Mapping[str, str]) -> subprocess.Popen[str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("WEFT_", "SOFTVERBS_"))}
     clean |= {"WEFT_DATAPATH": "verbs", "WEFT_RDMA_LIBRARY": str(LIBRARY), "WEFT_ENGINES": "1"}
-    clean |= {"WEFT_PATHS": "4", "WEFT_RDMA_SLOTS": "512", "WEFT_LOG_LEVEL": "error"}
+    clean |= {"WEFT_PATHS": "4", "WEFT_RDMA": "slots=512", "WEFT_LOG_LEVEL": "error"}
     return subprocess.Popen(
         [sys.executable, "-m", "tests.softverbs.transfer", role, *words],
         cwd=ROOT,
-        env=clean | dict(knobs),
+        env=merged(clean, knobs),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

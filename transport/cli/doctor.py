@@ -76,12 +76,12 @@ def check_knobs() -> Finding:
         said = f"WEFT_POLICY_DIRECTORY={folder}: no such folder"
         return Finding("knobs", LIMITED, said, "create the folder, or unset the variable")
     changed = [
-        f"{row.variable}={values[row.field]}"
+        f"{row.variable}={knobs.changed(row, values[row.field])}"
         for row in knobs.table()
         if values[row.field] != row.default
     ]
     said = ", ".join(changed) or "all at their defaults"
-    if values["rdma_placement"] == "direct" and values["datapath"] == "udp":
+    if knobs.keys_of(values["rdma"])["placement"] == "direct" and values["datapath"] == "udp":
         remedy = "set WEFT_DATAPATH=verbs or auto: direct placement has no effect over UDP sockets"
         return Finding("knobs", LIMITED, said, remedy)
     return Finding("knobs", OK, said)

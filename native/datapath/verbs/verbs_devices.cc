@@ -128,7 +128,7 @@ bool choose_mode(const Settings& settings, const std::vector<VerbsMode>& common,
   if (wanted == "auto") return true;
   *mode = wanted == "uc" ? VerbsMode::uc : wanted == "rc" ? VerbsMode::rc : VerbsMode::ud;
   if (std::find(common.begin(), common.end(), *mode) != common.end()) return true;
-  *error = std::string("the RDMA devices do not support ") + mode_name(*mode) + " (WEFT_RDMA_MODE); they support " +
+  *error = std::string("the RDMA devices do not support ") + mode_name(*mode) + " (WEFT_RDMA=mode); they support " +
            text_of(common);
   return false;
 }
@@ -196,7 +196,7 @@ bool find_rdma_devices(const Settings& settings, std::vector<DeviceState>* out, 
     if (*mode == VerbsMode::ud && device.segment_bytes < kUdBytesMin) {
       *error = "UD needs packets of " + std::to_string(kUdBytesMin) + " bytes or more, but those of " +
                device.info.name + " have " + std::to_string(device.segment_bytes) +
-               ": raise the port's MTU or WEFT_RDMA_MTU_BYTES, or choose UC or RC (WEFT_RDMA_MODE)";
+               ": raise the port's MTU or WEFT_RDMA=mtu, or choose UC or RC (WEFT_RDMA=mode)";
       return false;
     }
     device.train_bytes = std::max(kTrainBytes, kTrainSegments * device.segment_bytes);

@@ -199,7 +199,7 @@ bool VerbsDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std:
   }
   if (words.mode != options_.mode) {
     *error = std::string("this end uses ") + mode_name(options_.mode) + " queue pairs, the peer " +
-             mode_name(words.mode) + ": give both the same WEFT_RDMA_MODE";
+             mode_name(words.mode) + ": give both the same WEFT_RDMA=mode";
     return false;
   }
   const std::size_t count = std::min(ours->paths.size(), words.numbers.size());

@@ -52,7 +52,7 @@ bool SlotArray::open(const Ibv* ibv, ibv_pd* pd, std::uint32_t count, std::uint3
   total_bytes_ = std::size_t{count} * slot_bytes;
   void* memory = ::mmap(nullptr, total_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
-    *error = "out of memory for " + std::to_string(total_bytes_ >> 10) + " KiB of RDMA slots: lower WEFT_RDMA_SLOTS";
+    *error = "out of memory for " + std::to_string(total_bytes_ >> 10) + " KiB of RDMA slots: lower WEFT_RDMA=slots";
     return false;
   }
   bytes_ = static_cast<std::uint8_t*>(memory);
@@ -63,7 +63,7 @@ bool SlotArray::open(const Ibv* ibv, ibv_pd* pd, std::uint32_t count, std::uint3
   if (region_ == nullptr) {
     *error = system_says("the NIC cannot register " + std::to_string(total_bytes_ >> 10) + " KiB") +
              "; the limit of locked memory is " + locked_memory_limit() +
-             ": raise it (ulimit -l unlimited, LimitMEMLOCK= of a service) or lower WEFT_RDMA_SLOTS";
+             ": raise it (ulimit -l unlimited, LimitMEMLOCK= of a service) or lower WEFT_RDMA=slots";
     close();
     return false;
   }

@@ -76,7 +76,7 @@ TEST(process_log__a_stalled_process_is_named_with_the_knob_that_bounds_the_wait)
   const std::vector<std::string> lines = bench.lines();
   CHECK_EQUAL(lines.size(), 2u);
   CHECK(holds(lines[0], "the peer process has not run for 30.0 s"));
-  CHECK(holds(lines[0], "waiting for it, without a limit (knob peer_stall_ns)"));
+  CHECK(holds(lines[0], "waiting for it, without a limit (WEFT_PEER_TIMEOUT=stall)"));
   CHECK(holds(lines[1], "the peer process runs again after 40.0 s"));
 }
 

@@ -350,7 +350,7 @@ TEST(verbs__what_a_peer_says_of_its_ends_is_checked) {
   std::uint16_t paths = 0;
   std::string error;
   CHECK(!mine.datapath.connect_link(mine.peer, {&other.addresses, &other.words}, &paths, &error));
-  CHECK(error.find("WEFT_RDMA_MODE") != std::string::npos);
+  CHECK(error.find("WEFT_RDMA=mode") != std::string::npos);
   std::mt19937 random(1);
   for (int i = 0; i < 4'000; ++i) {
     std::string words = right.words.substr(0, random() % (right.words.size() + 1));

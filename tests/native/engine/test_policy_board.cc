@@ -207,7 +207,7 @@ TEST(policy_board__changes_from_many_threads_while_data_flows) {
     while (!stopping.load()) {
       std::string error;
       RecordingStats stats;
-      CHECK_EQUAL(pair.runtime->start_recording(file, nullptr, &error), Status::ok);
+      CHECK_EQUAL(pair.runtime->start_recording(file, 1 << 30, nullptr, &error), Status::ok);
       std::this_thread::sleep_for(std::chrono::milliseconds(3));  // some decisions are recorded, or none
       CHECK_EQUAL(pair.runtime->stop_recording(&stats, &error), Status::ok);
       CHECK_EQUAL(stats.error, "");

@@ -1,0 +1,34 @@
+// Reads and writes the values of settings as people write them: 20ms, 64MiB, 0.05, auto.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace weft::engine {
+
+// What a number may be. zero: 0 is allowed below `low` and means automatic, or never.
+struct IntegerRange {
+  std::string_view unit;
+  std::int64_t low = 0, high = 0;
+  bool zero = false;
+};
+
+// Each returns why the text is refused; empty: `out` is set. Numbers of nanoseconds take the units ns, us, ms, s, min
+// and h, and numbers of bytes B, kB, MB, GB (powers of 1,000) and KiB, MiB, GiB (K, M, G); without one, the number
+// counts nanoseconds or bytes.
+std::string_view read_value(const std::string& text, const IntegerRange& range, std::int64_t* out) noexcept;
+std::string_view read_value(const std::string& text, double low, double high, double* out) noexcept;
+// `words` are separated by '|'; `out`: the number of the word.
+std::string_view read_value(const std::string& text, std::string_view words, std::size_t* out) noexcept;
+
+// Returns the word at `index`; empty if there are fewer.
+std::string_view word_at(std::string_view words, std::size_t index) noexcept;
+
+// The same value as text: with the largest unit that leaves it whole.
+std::string written(std::int64_t value, std::string_view unit);
+std::string written(double value);
+std::string written(const IntegerRange& range);
+
+}  // namespace weft::engine
