@@ -19,12 +19,12 @@ void bind_knobs(py::module_& module) {
           for (const engine::KeyInfo& key : row.keys) {
             keys.append(py::make_tuple(key.name, key.type, key.unit, key.value, key.range, key.sentence));
           }
-          rows.append(py::make_tuple(row.field, row.variable, row.type, row.unit, row.default_value, row.range,
-                                     row.wild, row.sentence, keys));
+          rows.append(py::make_tuple(row.field, row.variable, row.set_by, row.type, row.unit, row.default_value,
+                                     row.range, row.wild, row.sentence, keys));
         }
         return rows;
       },
-      "Every knob: (field, variable, type, unit, default, range, wild, sentence, keys); a key is (name, "
+      "Every knob: (field, variable, set_by, type, unit, default, range, wild, sentence, keys); a key is (name, "
       "type, unit, default, range, sentence).");
   module.def(
       "load_knobs",

@@ -204,24 +204,24 @@ Status refuse_unknown(const std::string& name, std::string* error) {
 const std::vector<KnobInfo>& knob_table() {
   static const std::vector<KnobInfo> table = [] {
     std::vector<KnobInfo> rows;
-#define WEFT_KNOB_TEXT(field, value, wild, sentence) \
-  rows.push_back({#field, variable_of(#field), "text", "", value, "", wild, sentence});
-#define WEFT_KNOB_INTEGER(field, unit, value, low, high, zero, wild, sentence)        \
-  rows.push_back({#field, variable_of(#field), "integer", unit, written(value, unit), \
+#define WEFT_KNOB_TEXT(field, who, value, wild, sentence) \
+  rows.push_back({#field, variable_of(#field), #who, "text", "", value, "", wild, sentence});
+#define WEFT_KNOB_INTEGER(field, who, unit, value, low, high, zero, wild, sentence)         \
+  rows.push_back({#field, variable_of(#field), #who, "integer", unit, written(value, unit), \
                   written(IntegerRange{unit, low, high, zero}), wild, sentence});
-#define WEFT_KNOB_REAL(field, unit, value, low, high, wild, sentence)                             \
-  rows.push_back({#field, variable_of(#field), "real", unit, written(static_cast<double>(value)), \
+#define WEFT_KNOB_REAL(field, who, unit, value, low, high, wild, sentence)                              \
+  rows.push_back({#field, variable_of(#field), #who, "real", unit, written(static_cast<double>(value)), \
                   range_text(low, high), wild, sentence});
-#define WEFT_KNOB_CHOICE(field, type, value, words, wild, sentence) \
-  rows.push_back({#field, variable_of(#field), "choice", "",        \
+#define WEFT_KNOB_CHOICE(field, who, type, value, words, wild, sentence) \
+  rows.push_back({#field, variable_of(#field), #who, "choice", "",       \
                   std::string(word_at(words, static_cast<std::size_t>(type::value))), words, wild, sentence});
     WEFT_KNOB_TABLE(WEFT_KNOB_TEXT, WEFT_KNOB_INTEGER, WEFT_KNOB_REAL, WEFT_KNOB_CHOICE)
 #undef WEFT_KNOB_TEXT
 #undef WEFT_KNOB_INTEGER
 #undef WEFT_KNOB_REAL
 #undef WEFT_KNOB_CHOICE
-#define WEFT_GROUP(group, wild, sentence)                                                                  \
-  rows.push_back({#group, variable_of(#group), "keys", "", values_of(Knobs(), #group), "", wild, sentence, \
+#define WEFT_GROUP(group, who, wild, sentence)                                                                   \
+  rows.push_back({#group, variable_of(#group), #who, "keys", "", values_of(Knobs(), #group), "", wild, sentence, \
                   keys_of(Knobs(), #group)});
     WEFT_KNOB_GROUPS(WEFT_GROUP)
 #undef WEFT_GROUP
@@ -231,20 +231,20 @@ const std::vector<KnobInfo>& knob_table() {
 }
 
 std::string knob_value(const Knobs& knobs, const std::string& name) {
-#define WEFT_KNOB_TEXT(field, value, wild, sentence) \
+#define WEFT_KNOB_TEXT(field, who, value, wild, sentence) \
   if (is_named(name, #field)) return knobs.field;
-#define WEFT_KNOB_INTEGER(field, unit, value, low, high, zero, wild, sentence) \
+#define WEFT_KNOB_INTEGER(field, who, unit, value, low, high, zero, wild, sentence) \
   if (is_named(name, #field)) return written(knobs.field, unit);
-#define WEFT_KNOB_REAL(field, unit, value, low, high, wild, sentence) \
+#define WEFT_KNOB_REAL(field, who, unit, value, low, high, wild, sentence) \
   if (is_named(name, #field)) return written(knobs.field);
-#define WEFT_KNOB_CHOICE(field, type, value, words, wild, sentence) \
+#define WEFT_KNOB_CHOICE(field, who, type, value, words, wild, sentence) \
   if (is_named(name, #field)) return std::string(word_at(words, static_cast<std::size_t>(knobs.field)));
   WEFT_KNOB_TABLE(WEFT_KNOB_TEXT, WEFT_KNOB_INTEGER, WEFT_KNOB_REAL, WEFT_KNOB_CHOICE)
 #undef WEFT_KNOB_TEXT
 #undef WEFT_KNOB_INTEGER
 #undef WEFT_KNOB_REAL
 #undef WEFT_KNOB_CHOICE
-#define WEFT_GROUP(group, wild, sentence) \
+#define WEFT_GROUP(group, who, wild, sentence) \
   if (is_named(name, #group)) return values_of(knobs, #group);
   WEFT_KNOB_GROUPS(WEFT_GROUP)
 #undef WEFT_GROUP
@@ -252,20 +252,20 @@ std::string knob_value(const Knobs& knobs, const std::string& name) {
 }
 
 Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, std::string* error) {
-#define WEFT_KNOB_TEXT(field, value, wild, sentence) \
-  if (is_named(name, #field)) {                      \
-    knobs->field = text;                             \
-    return Status::ok;                               \
+#define WEFT_KNOB_TEXT(field, who, value, wild, sentence) \
+  if (is_named(name, #field)) {                           \
+    knobs->field = text;                                  \
+    return Status::ok;                                    \
   }
-#define WEFT_KNOB_INTEGER(field, unit, value, low, high, zero, wild, sentence)                  \
+#define WEFT_KNOB_INTEGER(field, who, unit, value, low, high, zero, wild, sentence)             \
   if (is_named(name, #field)) {                                                                 \
     const IntegerRange range{unit, low, high, zero};                                            \
     return judged(read_value(text, range, &knobs->field), #field, text, written(range), error); \
   }
-#define WEFT_KNOB_REAL(field, unit, value, low, high, wild, sentence) \
-  if (is_named(name, #field))                                         \
+#define WEFT_KNOB_REAL(field, who, unit, value, low, high, wild, sentence) \
+  if (is_named(name, #field))                                              \
     return judged(read_value(text, low, high, &knobs->field), #field, text, range_text(low, high), error);
-#define WEFT_KNOB_CHOICE(field, type, value, words, wild, sentence)                              \
+#define WEFT_KNOB_CHOICE(field, who, type, value, words, wild, sentence)                         \
   if (is_named(name, #field)) {                                                                  \
     std::int32_t chosen = 0;                                                                     \
     const Status status = judged(read_choice(text, words, &chosen), #field, text, words, error); \
@@ -277,7 +277,7 @@ Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, 
 #undef WEFT_KNOB_INTEGER
 #undef WEFT_KNOB_REAL
 #undef WEFT_KNOB_CHOICE
-#define WEFT_GROUP(group, wild, sentence) \
+#define WEFT_GROUP(group, who, wild, sentence) \
   if (is_named(name, #group)) return set_keys(knobs, #group, text, error);
   WEFT_KNOB_GROUPS(WEFT_GROUP)
 #undef WEFT_GROUP
@@ -287,9 +287,9 @@ Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, 
 std::string KnobSettings::text(const char* knob) const {
   const std::string_view name(knob);
 #define WEFT_KNOB_OTHER(...)
-#define WEFT_KNOB_TEXT(field, value, wild, sentence) \
+#define WEFT_KNOB_TEXT(field, who, value, wild, sentence) \
   if (name == #field) return knobs_->field;
-#define WEFT_KNOB_CHOICE(field, type, value, words, wild, sentence) \
+#define WEFT_KNOB_CHOICE(field, who, type, value, words, wild, sentence) \
   if (name == #field) return std::string(word_at(words, static_cast<std::size_t>(knobs_->field)));
 #define WEFT_KEY_TEXT(group, key, field, ...) \
   if (name == #field) return knobs_->field;

@@ -24,120 +24,121 @@ enum class RdmaPlacement : std::int32_t { slots, direct };
 enum class LogLevel : std::int32_t { error, warn, info, debug };
 
 // The environment variable of a row is WEFT_ followed by the field in upper case. `wild` lists values for randomised
+// tests. `who` sets it: operator (runs jobs), researcher (writes policies), measurer (compares speeds and costs),
 // tests.
-//   TEXT(field, default, wild, sentence)
-//   INTEGER(field, unit, default, low, high, zero, wild, sentence)   zero: 0 is allowed below `low`: automatic
-//   REAL(field, unit, default, low, high, wild, sentence)
-//   CHOICE(field, enum, default, words, wild, sentence)
+//   TEXT(field, who, default, wild, sentence)
+//   INTEGER(field, who, unit, default, low, high, zero, wild, sentence)   zero: 0 is allowed below `low`: automatic
+//   REAL(field, who, unit, default, low, high, wild, sentence)
+//   CHOICE(field, who, enum, default, words, wild, sentence)
 // clang-format off
 #define WEFT_KNOB_TABLE(TEXT, INTEGER, REAL, CHOICE)                                                                  \
-  TEXT(interfaces, "", "lo",                                                                                          \
+  TEXT(interfaces, operator, "", "lo",                                                                                \
     "Network interfaces to use: ',' separates devices, '+' joins NICs into one device; empty: those that "            \
     "NCCL_SOCKET_IFNAME names, else every interface that is up and has an address beyond its link, but bridges; "     \
     "lo only when there is no other")                                                                                 \
-  CHOICE(datapath, DatapathKind, udp, WEFT_DATAPATHS(WEFT_WORD) "auto", "udp,auto",                                   \
+  CHOICE(datapath, operator, DatapathKind, udp, WEFT_DATAPATHS(WEFT_WORD) "auto", "udp,auto",                         \
     "What moves the data: UDP sockets, RDMA queue pairs, or queue pairs where a device works and sockets otherwise")  \
-  TEXT(rdma_devices, "", "",                                                                                          \
+  TEXT(rdma_devices, operator, "", "",                                                                                \
     "RDMA ports to use, as in rxe0 or mlx5_0:1@3 (port 1, GID 3): ',' separates devices, '+' joins ports into one "   \
     "device; empty: every active port")                                                                               \
-  TEXT(rdma_library, "", "",                                                                                          \
+  TEXT(rdma_library, tests, "", "",                                                                                   \
     "A file to load in place of libibverbs, as tests do to emulate an RDMA device; empty: libibverbs itself")         \
-  CHOICE(family, AddressFamily, automatic, "auto|ipv4|ipv6", "ipv4,ipv6",                                             \
+  CHOICE(family, operator, AddressFamily, automatic, "auto|ipv4|ipv6", "ipv4,ipv6",                                   \
     "Address family of control and data sockets")                                                                     \
-  INTEGER(control_port, "port", 0, 0, 65535, false, "0",                                                              \
+  INTEGER(control_port, operator, "port", 0, 0, 65535, false, "0",                                                    \
     "TCP port that listeners take when the caller names none; 0: any free port")                                      \
-  INTEGER(engines, "count", 0, 0, 64, true, "1,2,4",                                                                  \
+  INTEGER(engines, operator, "count", 0, 0, 64, true, "1,2,4",                                                        \
     "Engine threads of the process; 0: a quarter of the cores that affinity and CPU quota allow, 1 to 8, but not "    \
     "more than the CPUs of a list in WEFT_ENGINE_CPUS")                                                               \
-  TEXT(engine_cpus, "auto", "any,0",                                                                                  \
+  TEXT(engine_cpus, operator, "auto", "any,0",                                                                        \
     "CPUs on which engine threads run: auto (those near the devices; all if a NUMA node is unknown or has fewer CPUs " \
     "than there are engines), any, or a list such as 0-3,8, of which those that the process may use count")           \
-  INTEGER(paths, "count", 0, 1, 256, true, "1,2,3,64,256",                                                            \
+  INTEGER(paths, operator, "count", 0, 1, 256, true, "1,2,3,64,256",                                                  \
     "Paths to each peer, one UDP port pair or queue pair each; 0: 32")                                                \
-  INTEGER(stripes, "count", 0, 0, 16, true, "1,2,5",                                                                  \
+  INTEGER(stripes, measurer, "count", 0, 0, 16, true, "1,2,5",                                                        \
     "Flows of a connection, over which large messages are striped; 0: chosen from the number of engines")             \
-  INTEGER(port_base, "port", 0, 1024, 65535, true, "20000",                                                           \
+  INTEGER(port_base, operator, "port", 0, 1024, 65535, true, "20000",                                                 \
     "First UDP port of the data paths: engine e's path i takes port_base + e * paths + i of its address; 0: any "     \
     "free ports")                                                                                                     \
-  TEXT(plan, "", "",                                                                                                  \
+  TEXT(plan, operator, "", "",                                                                                        \
     "Plan of weft plan assign, which chooses the UDP ports at both ends of each path; empty: path i takes port i of " \
     "both ends")                                                                                                      \
-  TEXT(weights, "", "",                                                                                               \
+  TEXT(weights, operator, "", "",                                                                                     \
     "File in which weft plan watch writes the weights of paths, which connections then follow; needs "                \
     "WEFT_PATH_POLICY=weighted; empty: none")                                                                         \
-  TEXT(tune, "", "",                                                                                                  \
+  TEXT(tune, operator, "", "",                                                                                        \
     "File of weft estimate tune, which chooses NCCL's algorithm, protocol and channels; the same at every rank; "     \
     "empty: NCCL chooses")                                                                                            \
-  INTEGER(segment_bytes, "bytes", 0, 576, 65472, true, "576,1472,4096,65472",                                         \
+  INTEGER(segment_bytes, measurer, "bytes", 0, 576, 65472, true, "576,1472,4096,65472",                               \
     "Datagram payload, our header included, at most what the path MTU leaves; 0: that, and at most 65472")            \
-  INTEGER(eager_bytes, "bytes", core::defaults::kEagerBytes, 0, 65536, false, "0,1,65536",                            \
+  INTEGER(eager_bytes, measurer, "bytes", core::defaults::kEagerBytes, 0, 65536, false, "0,1,65536",                  \
     "Messages up to this size are sent before the receiver advertises a buffer")                                      \
-  TEXT(window_policy, "swift", "fixed",                                                                               \
+  TEXT(window_policy, researcher, "swift", "fixed",                                                                   \
     "Window policy: how much may be in flight and how fast it leaves; parameters as in swift:decrease_max=0.3")       \
-  TEXT(path_policy, "power_of_two", "fixed",                                                                          \
+  TEXT(path_policy, researcher, "power_of_two", "fixed",                                                              \
     "Path policy: which path the next burst takes")                                                                   \
-  TEXT(loss_policy, "rack", "fixed",                                                                                  \
+  TEXT(loss_policy, researcher, "rack", "fixed",                                                                      \
     "Loss policy: what counts as lost, and when to look again")                                                       \
-  TEXT(credit_policy, "none", "none",                                                                                 \
+  TEXT(credit_policy, researcher, "none", "none",                                                                     \
     "Credit policy: what a receiver lets its senders send; none: receivers grant no credit")                          \
-  TEXT(traffic_classes, "", "",                                                                                       \
+  TEXT(traffic_classes, operator, "", "",                                                                             \
     "Policies by NCCL traffic class, as in '3 window=dctcp path=reps; 7 loss=go_back_n'; other classes: those above") \
-  TEXT(policy_directory, "", "",                                                                                      \
+  TEXT(policy_directory, researcher, "", "",                                                                          \
     "Directory searched for compiled policies before the shipped ones; empty: the shipped ones only")                 \
-  TEXT(record_file, "", "",                                                                                           \
+  TEXT(record_file, researcher, "", "",                                                                               \
     "File into which every decision of every policy is recorded, up to 1 GiB, for weft policy replay; '%p' becomes "  \
     "the process id")                                                                                                 \
-  INTEGER(window_bytes_max, "bytes", core::defaults::kWindowBytesMax, 65536, 1073741824, false, "65536,1048576",      \
+  INTEGER(window_bytes_max, operator, "bytes", core::defaults::kWindowBytesMax, 65536, 1073741824, false, "65536,1048576", \
     "Upper bound on a flow's bytes in flight, whatever the window policy asks for")                                   \
-  INTEGER(handshake_timeout_ns, "ns", 10000000000, 1000000, 3600000000000, false, "100000000",                        \
+  INTEGER(handshake_timeout_ns, operator, "ns", 10000000000, 1000000, 3600000000000, false, "100000000",              \
     "How long a connection attempt, or a stranger at a listener, may take to finish its handshake")                   \
-  INTEGER(gpu_pool_bytes, "bytes", 268435456, 1048576, 1099511627776, false, "1048576",                               \
+  INTEGER(gpu_pool_bytes, operator, "bytes", 268435456, 1048576, 1099511627776, false, "1048576",                     \
     "Pinned host memory that messages in GPU memory pass through, for each GPU; pinned when the first one is posted") \
-  INTEGER(posts_max, "count", 65536, 1, 1048576, false, "1,16",                                                       \
+  INTEGER(posts_max, measurer, "count", 65536, 1, 1048576, false, "1,16",                                             \
     "Sends, and receives, of a connection that may wait for room in the engines; further ones are refused")           \
-  INTEGER(socket_buffer_bytes, "bytes", 8388608, 65536, 1073741824, false, "65536",                                   \
+  INTEGER(socket_buffer_bytes, operator, "bytes", 8388608, 65536, 1073741824, false, "65536",                         \
     "Kernel buffer asked for each data socket; the kernel may grant less")                                            \
-  INTEGER(ecn, "switch", 1, 0, 1, false, "0",                                                                         \
+  INTEGER(ecn, operator, "switch", 1, 0, 1, false, "0",                                                               \
     "1: mark datagrams as ECN-capable and report marks to the policies")                                              \
-  CHOICE(payload_crc, CrcMode, automatic, "auto|on|off", "on,off",                                                    \
+  CHOICE(payload_crc, operator, CrcMode, automatic, "auto|on|off", "on,off",                                          \
     "Checksum over payloads, used where either end wants it; auto: over sockets, and where corruption is injected")   \
-  INTEGER(nccl_speed_mbps, "Mbit/s", 0, 0, 10000000, true, "1000,400000",                                             \
+  INTEGER(nccl_speed_mbps, operator, "Mbit/s", 0, 0, 10000000, true, "1000,400000",                                   \
     "Speed reported to NCCL for each device; 0: the device's own, 10000 where the kernel does not say, as NCCL's Socket") \
-  TEXT(telemetry, "auto", "off",                                                                                      \
+  TEXT(telemetry, operator, "auto", "off",                                                                            \
     "Where the process keeps its counters for weft counters --live: auto (a file in /dev/shm, or private memory and " \
     "a warning where it has no room), off, or the absolute path of a directory, which must have room")                \
-  TEXT(trace, "", "",                                                                                                 \
+  TEXT(trace, operator, "", "",                                                                                       \
     "Directory for a trace of messages and of NCCL's operations, which weft trace reads; made if its parent exists; " \
     "empty: none")                                                                                                    \
-  TEXT(trace_job, "", "job-17",                                                                                       \
+  TEXT(trace_job, operator, "", "job-17",                                                                             \
     "Name of the job in its traces; empty: that of the launcher (Slurm, PBS, LSF, torchrun)")                         \
-  INTEGER(trace_kernels, "count", 0, 1, 1000000000, true, "1,100",                                                    \
+  INTEGER(trace_kernels, measurer, "count", 0, 1, 1000000000, true, "1,100",                                          \
     "The trace has the times of NCCL's kernels on the GPU for one in this many operations; with it, all collectives " \
     "are slower; 0: for none")                                                                                        \
-  TEXT(profiler_chain, "", "",                                                                                        \
+  TEXT(profiler_chain, operator, "", "",                                                                              \
     "Another profiler plugin of NCCL, as in NCCL_PROFILER_PLUGIN, that gets all of NCCL's calls after weft's profiler") \
-  TEXT(secret_file, "", "",                                                                                           \
+  TEXT(secret_file, operator, "", "",                                                                                 \
     "File with the shared secret; when set, peers that do not hold it are refused")                                   \
-  CHOICE(log_level, LogLevel, warn, "error|warn|info|debug", "error,debug",                                           \
+  CHOICE(log_level, operator, LogLevel, warn, "error|warn|info|debug", "error,debug",                                 \
     "Least severe message that is logged")
 
 // Settings that consist of keys, as in WEFT_FAULT=loss=0.01,seed=7. A key that is not given keeps its default.
-//   GROUP(group, wild, sentence)
+//   GROUP(group, who, wild, sentence)
 #define WEFT_KNOB_GROUPS(GROUP)                                                                                       \
-  GROUP(rdma, "mode=uc,mode=rc,mode=ud,placement=direct,mtu=1024,slots=64",                                           \
+  GROUP(rdma, operator, "mode=uc,mode=rc,mode=ud,placement=direct,mtu=1024,slots=64",                                 \
     "Queue pairs")                                                                                                    \
-  GROUP(rto, "min=10us,max=60s",                                                                                      \
+  GROUP(rto, operator, "min=10us,max=60s",                                                                            \
     "Bounds on the retransmission timeout, which follows the measured round-trip time")                               \
-  GROUP(peer_timeout, "silence=50ms,dead=3s,stall=1s",                                                                \
+  GROUP(peer_timeout, operator, "silence=50ms,dead=3s,stall=1s",                                                      \
     "When a connection ends with an error")                                                                           \
-  GROUP(open_bytes, "address=1MiB,all=1MiB",                                                                          \
+  GROUP(open_bytes, operator, "address=1MiB,all=1MiB",                                                                \
     "Memory for the connections that peers open without being authenticated; beyond it those end of which no data "   \
     "path has ever answered, and if all have, further ones are refused")                                              \
-  GROUP(poll, "engine=0,caller=0,share=1",                                                                            \
+  GROUP(poll, operator, "engine=0,caller=0,share=1",                                                                  \
     "CPU time spent to save waking threads")                                                                          \
-  GROUP(trace_limits, "bytes=1MiB,age=1s",                                                                            \
+  GROUP(trace_limits, operator, "bytes=1MiB,age=1s",                                                                  \
     "What is kept of a process's trace")                                                                              \
-  GROUP(fault, "loss=0.02,reorder=0.1,duplicate=0.1,corrupt=0.001,qp_error=0.001,seed=2,paths=0+1",                   \
+  GROUP(fault, tests, "loss=0.02,reorder=0.1,duplicate=0.1,corrupt=0.001,qp_error=0.001,seed=2,paths=0+1",            \
     "Injected faults")
 
 //   TEXT(group, key, field, default, sentence)
@@ -205,10 +206,10 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
 // clang-format on
 
 struct Knobs {
-#define WEFT_KNOB_TEXT(field, value, wild, sentence) std::string field = value;
-#define WEFT_KNOB_INTEGER(field, unit, value, low, high, zero, wild, sentence) std::int64_t field = value;
-#define WEFT_KNOB_REAL(field, unit, value, low, high, wild, sentence) double field = value;
-#define WEFT_KNOB_CHOICE(field, type, value, words, wild, sentence) type field = type::value;
+#define WEFT_KNOB_TEXT(field, who, value, wild, sentence) std::string field = value;
+#define WEFT_KNOB_INTEGER(field, who, unit, value, low, high, zero, wild, sentence) std::int64_t field = value;
+#define WEFT_KNOB_REAL(field, who, unit, value, low, high, wild, sentence) double field = value;
+#define WEFT_KNOB_CHOICE(field, who, type, value, words, wild, sentence) type field = type::value;
   WEFT_KNOB_TABLE(WEFT_KNOB_TEXT, WEFT_KNOB_INTEGER, WEFT_KNOB_REAL, WEFT_KNOB_CHOICE)
 #undef WEFT_KNOB_TEXT
 #undef WEFT_KNOB_INTEGER
@@ -236,6 +237,7 @@ struct KeyInfo {
 struct KnobInfo {
   std::string field;
   std::string variable;
+  std::string set_by;         // "operator", "researcher", "measurer" or "tests"
   std::string type;           // "text", "integer", "real", "choice" or "keys"
   std::string unit;           // empty for types text, choice and keys
   std::string default_value;  // as written in an environment variable

@@ -169,6 +169,12 @@ def test_knobs__json_carries_values_in_force() -> None:
     rows = {row["variable"]: row for row in json.loads(done.stdout)}
     assert rows["WEFT_PATHS"]["value"] == "3"
     assert rows["WEFT_PATHS"]["default"] == "0"
+    assert {row["set_by"] for row in rows.values()} == {
+        "operator",
+        "researcher",
+        "measurer",
+        "tests",
+    }
     assert [key["name"] for key in rows["WEFT_RTO"]["keys"]] == ["min", "max"]
 
 
@@ -179,8 +185,8 @@ def test_knobs__fit_the_terminal(columns: int) -> None:
     lines = weft("knobs", **given).stdout.splitlines()
     assert max(map(len, lines)) <= columns
     fields = [line.split() for line in lines]
-    assert ["WEFT_PATHS", "3", "*", "0", "or", "1..256", "count"] in fields
-    assert ["WEFT_FAULT"] in fields
+    assert ["WEFT_PATHS", "3", "*", "0", "or", "1..256", "count", "operator"] in fields
+    assert ["WEFT_FAULT", "tests"] in fields
     assert ["loss", "0.01", "*", "0..1", "probability"] in fields
     assert {row.variable for row in knobs.table()} <= {words[0] for words in fields}
 

@@ -12,14 +12,14 @@ from transport.cli.output import json_option, write_json
 from transport.knobs import KeyRow, KnobRow
 
 WIDTH_MAX = 120  # of the lines that say what a knob means
-HEADINGS = ("variable", "value", "range")
+HEADINGS = ("variable", "value", "range", "for")
 
 
 @click.command("knobs")
 @json_option
 @click.option("--markdown", is_flag=True, help="Print docs/KNOBS.md.")
 def command(json_path: str | None, markdown: bool) -> None:
-    """List every knob: current value, range, meaning."""
+    """List every knob: current value, range, who sets it (for), meaning."""
     if markdown and json_path is not None:
         raise click.UsageError("--markdown and --json cannot be used together: give one")
     rows = knobs.table()
@@ -45,7 +45,7 @@ def _listed(rows: Sequence[KnobRow], values: Mapping[str, str], width: int) -> I
     yield _columns(*HEADINGS)
     for row in rows:
         value = "" if row.keys else _marked(values[row.field], row.default)
-        yield _columns(row.variable, value, _range(row))
+        yield _columns(row.variable, value, _range(row), row.set_by)
         yield from meaning(row.sentence)
         given = knobs.keys_of(values[row.field]) if row.keys else {}
         for key in row.keys:
@@ -53,8 +53,8 @@ def _listed(rows: Sequence[KnobRow], values: Mapping[str, str], width: int) -> I
             yield from meaning(key.sentence)
 
 
-def _columns(name: str, value: str, allowed: str) -> str:
-    line = click.style(f"{name:<26}", bold=True) + f" {value:<13} {allowed}"
+def _columns(name: str, value: str, allowed: str, set_by: str = "") -> str:
+    line = click.style(f"{name:<26}", bold=True) + f" {value:<13} {allowed:<27} {set_by}"
     return line.rstrip()
 
 

@@ -21,6 +21,8 @@ TEST(knobs__every_row_is_complete_and_has_its_default_in_its_range) {
       CHECK(!key.sentence.empty());
       CHECK_EQUAL(set_knob(&knobs, info.field, key.name + "=" + key.value, &error), Status::ok);
     }
+    CHECK(info.set_by == "operator" || info.set_by == "researcher" || info.set_by == "measurer" ||
+          info.set_by == "tests");
   }
 }
 
