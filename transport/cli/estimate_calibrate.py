@@ -37,8 +37,8 @@ def command(
 ) -> None:  # fmt: skip
     """Fit a network to SOURCES: results of `python -m bench nccl`, folders of traces.
 
-    A trace may come from `weft sim --trace`. Operations must differ much in size, and best in the
-    number of ranks, too.
+    `bench` is in the repository, not in the wheel. A trace may come from `weft sim --trace`.
+    Operations must differ much in size, and best in the number of ranks, too.
 
     Example: weft estimate calibrate traces-8 traces-64 --name mine -o mine.toml
     """

@@ -27,7 +27,8 @@ def command(
 ) -> None:
     """Compare estimates with SOURCES: results of `python -m bench nccl`, folders of traces.
 
-    Take other measurements than those that the network was fitted to.
+    `bench` is in the repository, not in the wheel. Take other measurements than those that the
+    network was fitted to.
 
     Example: weft estimate check traces-256 --network mine.toml
     """

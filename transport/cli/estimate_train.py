@@ -68,7 +68,8 @@ def step_options(command: Any) -> Any:
                      f"GPU. Default: {EFFICIENCY}."),
         click.option("--computation", metavar="FILE",
                      type=click.Path(path_type=Path, exists=True, dir_okay=False),
-                     help="Take the computation that `python -m bench step` measured on one GPU."),
+                     help="Take the computation that `python -m bench step` (in the repository, "
+                     "not in the wheel) measured on one GPU."),
         click.option("--batch", default=None, type=click.IntRange(1), help="Sequences of a step."),
         click.option("--micro-batch", default=1, show_default=True, type=click.IntRange(1),
                      help="Sequences of a microbatch."),

@@ -20,9 +20,10 @@ from transport.sim.units import bytes_text
 def command(results: tuple[Path, ...], output: Path) -> None:
     """Write the choices of algorithm, protocol and channels that RESULTS show to be faster.
 
-    RESULTS are of `python -m bench nccl --choices`, which measures NCCL's own choice and others. A
-    choice is taken only where each of its rounds, three or more, was over 2 % faster than every
-    round of NCCL's own. All ranks of a job must have the same file: WEFT_TUNE=FILE.
+    RESULTS are of `python -m bench nccl --choices` (in the repository, not in the wheel), which
+    measures NCCL's own choice and others. A choice is taken only where each of its rounds, three or
+    more, was over 2 % faster than every round of NCCL's own. All ranks of a job must have the same
+    file: WEFT_TUNE=FILE.
 
     Example: weft estimate tune choices.json -o tune.txt
     """

@@ -96,7 +96,8 @@ def measured(file: Path, model: Model, plan: Plan) -> Computation:
         reasons.append(f"that of {row.get('model', '?')} has {', '.join(other)}")
     raise ComputationError(
         f"{file} has no computation of {model.name} with microbatches of {plan.micro_batch}: "
-        f"{'; '.join(reasons[:REASONS_MAX]) or 'it has none'}: python -m bench step measures it"
+        f"{'; '.join(reasons[:REASONS_MAX]) or 'it has none'}: python -m bench step measures it "
+        "(in the repository, not in the wheel)"
     )
 
 

@@ -96,7 +96,7 @@ def _times(file: Path) -> tuple[int, dict[tuple[str, int, str], list[float]]]:
     if OWN not in names or not any(choice_of(name) for name in names):
         raise SamplesError(
             f"{file} has to have rows of {OWN} and of fixed choices, as 'weft Ring LL 2': "
-            "python -m bench nccl --choices"
+            "python -m bench nccl --choices (in the repository, not in the wheel)"
         )
     return ranks, found
 
