@@ -10,8 +10,8 @@ import errno
 import io
 import os
 import stat
-import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -42,25 +42,34 @@ def write_output(path: Path | str, content: str | bytes) -> None:
         out.write(content if isinstance(content, bytes) else content.encode())
 
 
-def replace(path: Path | str, content: str | bytes, *, durable: bool = False) -> None:
-    """Replaces a file at once: a reader sees the old content or the new one.
+@contextmanager
+def replacing(path: Path | str, *, durable: bool = False) -> Iterator[BinaryIO]:
+    """Opens a new file that takes the place of `path` when the block has ended without an error.
 
+    A reader sees the old content or the new one. A link is replaced, not followed.
     durable: the content is on the disk before the old one goes.
     """
     path = Path(path)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.new")
     try:
-        with open(descriptor, "wb") as out:
-            os.fchmod(descriptor, _MODE)
-            out.write(content if isinstance(content, bytes) else content.encode())
+        with open(os.open(beside, _FLAGS | os.O_CREAT | os.O_EXCL, _MODE), "wb") as out:
+            yield out
             if durable:
                 out.flush()
-                os.fsync(descriptor)
-        os.replace(name, path)
-    except BaseException:
+                os.fsync(out.fileno())
+        os.replace(beside, path)
+    except BaseException as error:
         with suppress(OSError):
-            os.unlink(name)
+            os.unlink(beside)
+        if isinstance(error, OSError) and error.errno and error.filename in (None, str(beside)):
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
+
+
+def replace(path: Path | str, content: str | bytes, *, durable: bool = False) -> None:
+    """Replaces a whole file, as replacing() does."""
+    with replacing(path, durable=durable) as out:
+        out.write(content if isinstance(content, bytes) else content.encode())
 
 
 def _is_device(path: str) -> bool:

@@ -20,7 +20,7 @@ import click
 from bench.lib import timeline
 from bench.lib.options import UNITS, Columns, Common, heading, show, table
 from bench.lib.record import HASH, sealed
-from transport.cli.output import write_json
+from transport.cli.output import write_file, write_json
 from transport.cli.plots import prepared, save
 from transport.sim.html import STYLE
 
@@ -82,24 +82,17 @@ def show_everywhere(
     rows = led(found)
     columns = kept(rows, columns)
     if csv_path is not None:
-        save_text(csv_path, csv_text(found["rows"]))
+        write_file(csv_path, csv_text(found["rows"]))
     if plot_path is not None and rows:
         draw(found, plot_path, units)
     if html_path is not None:
-        save_text(html_path, page(found, columns, units, notes))
+        write_file(html_path, page(found, columns, units, notes))
     if quiet:
         return
     heads = [(key, heading(key, title, units)) for key, title in columns]
     table(heads, [cells(row, columns, units) for row in rows])
     for note in notes:
         click.echo(note)
-
-
-def save_text(path: Path, text: str) -> None:
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise click.UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def csv_text(rows: Sequence[Config]) -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from transport import created
-from transport.cli.output import json_option, print_table, unwritten, write_json
+from transport.cli.output import json_option, print_table, write_file, write_json
 from transport.sim.units import bytes_text, time_text
 
 if TYPE_CHECKING:
@@ -58,10 +57,7 @@ def command(
         raise click.UsageError(str(error)) from None
     except ImportError:
         raise click.ClickException("calibrate needs SciPy: pip install scipy") from None
-    try:
-        created.write_output(output, text_of(found.network))
-    except OSError as error:
-        raise unwritten(output, error) from None
+    write_file(output, text_of(found.network))
     if json_path is not None:
         write_json(asdict(found), json_path)
         return

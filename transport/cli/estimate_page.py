@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from transport import created
-from transport.cli.output import unwritten
+from transport.cli.output import write_file
 from transport.sim.html import PAGE, STYLE, table
 from transport.sim.units import bytes_text, time_text
 
@@ -90,10 +89,7 @@ def write_page(
     command = shlex.join(["weft", *sys.argv[1:]])
     page = PAGE.substitute(title=escape(title), style=STYLE, warning="", command=escape(command),
                            body=body)  # fmt: skip
-    try:
-        created.write_output(out, page)
-    except OSError as error:
-        raise unwritten(out, error) from None
+    write_file(out, page)
     click.echo(f"wrote {out}", err=True)
 
 

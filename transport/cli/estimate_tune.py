@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from transport import created
-from transport.cli.output import print_table, unwritten
+from transport.cli.output import print_table, write_file
 from transport.sim.units import bytes_text
 
 
@@ -34,10 +33,7 @@ def command(results: tuple[Path, ...], output: Path) -> None:
         rules = rules_of(results)
     except SamplesError as error:
         raise click.UsageError(str(error)) from None
-    try:
-        created.write_output(output, text_of(rules, ", ".join(file.name for file in results)))
-    except OSError as error:
-        raise unwritten(output, error) from None
+    write_file(output, text_of(rules, ", ".join(file.name for file in results)))
     print_table(
         ["operation", "ranks", "from", "to", "algorithm", "protocol", "channels", "faster by"],
         [[one.operation, str(one.ranks), bytes_text(one.bytes_min), bytes_text(one.bytes_max),

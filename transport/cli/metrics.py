@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import signal
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 
 import click
 
-from transport import created, telemetry
+from transport import telemetry
 from transport.cli import INTERRUPTED
 from transport.cli.http_options import access_of, access_options, need_packages
 from transport.cli.options import JSON, OutputFile
-from transport.cli.output import unwritten
+from transport.cli.output import write_file
 from transport.live.exporter import SERIES_MAX, Exporter
 from transport.live.http import Access
 from transport.live.serve import serve, text
@@ -77,7 +77,7 @@ def command(
     Without PID: all processes of this user that have a telemetry page.
     """
     if board_path is not None:
-        _write_board(board_path)
+        write_file(board_path, resources.files("transport.live").joinpath(BOARD).read_text())
         return 0
     need_packages("weft metrics", "prometheus_client", *([] if once else ["tornado"]))
     try:
@@ -95,17 +95,6 @@ def command(
 
 def _log(line: str) -> None:
     click.echo("weft: " + " ".join(line.split()), err=True)
-
-
-def _write_board(path: str) -> None:
-    board = files("transport.live").joinpath(BOARD).read_text()
-    if path == "-":
-        click.echo(board, nl=False)
-        return
-    try:
-        created.write_output(path, board)
-    except OSError as error:
-        raise unwritten(path, error) from None
 
 
 def _serve(exporter: Exporter, host: str, port: int, who: Access) -> int:

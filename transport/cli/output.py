@@ -33,12 +33,16 @@ json_option = click.option(
 
 def write_json(value: Any, path: str) -> None:
     """Writes JSON to a file, or to stdout if the path is '-'."""
-    text = json.dumps(value, indent=2) + "\n"
+    write_file(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_file(path: Path | str, content: str | bytes) -> None:
+    """Writes a whole file, or to stdout if the path is '-'."""
     if path == "-":
-        click.echo(text, nl=False)
+        click.echo(content, nl=False)
         return
     try:
-        created.write_output(path, text)
+        created.write_output(path, content)
     except OSError as error:
         raise unwritten(path, error) from None
 

@@ -19,12 +19,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from transport import created
 from transport.build_info import build_info, build_text
 from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
 from transport.cli.options import CSV, HTML, SEED, OutputFolder, TimeType, output_file
-from transport.cli.output import json_option, print_table, unwritten, write_json
+from transport.cli.output import json_option, print_table, unwritten, write_file, write_json
 from transport.cli.sim_routes import write_routes
 from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
@@ -210,11 +209,11 @@ def show(result: Result, seconds: float, files: Files) -> None:
         found |= {"command": command_line(), "seconds": round(seconds, 3)}
         write_json(found, files.json)
     if files.csv is not None:
-        save(files.csv, csv_text(marked(result.rows(), result.partial)))
+        write_file(files.csv, csv_text(marked(result.rows(), result.partial)))
     if files.plot is not None:
         cli_plots.save(plots.figure(result), title_of(result), files.plot)
     if files.html is not None:
-        save(files.html, html.page(result, made_by()))
+        write_file(files.html, html.page(result, made_by()))
     if files.json == "-":
         return
     click.echo(title_of(result))
@@ -249,13 +248,6 @@ def say_late_faults(result: Result) -> None:
 def title_of(result: Result) -> str:
     chosen = " ".join(f"{family}={text}" for family, text in result.policies.items())
     return f"{result.scenario.name}, seed {result.seed}: {chosen}"
-
-
-def save(file: Path, text: str) -> None:
-    try:
-        created.write_output(file, text)
-    except OSError as error:
-        raise unwritten(file, error) from None
 
 
 def marked(rows: Sequence[Mapping[str, Any]], partial: bool) -> list[dict[str, Any]]:
@@ -321,12 +313,12 @@ def show_sweep(
         }
         write_json(found | {"rows": ordered} | ({"partial": True} if partial else {}), files.json)
     if files.csv is not None:
-        save(files.csv, csv_text(marked([row | build_info() for row in ordered], partial)))
+        write_file(files.csv, csv_text(marked([row | build_info() for row in ordered], partial)))
     if files.plot is not None and rows:
         title = f"{scenario.name}, {len(rows)} runs" + (", partial" if partial else "")
         cli_plots.save(plots.sweep_figure(cases, rows), title, files.plot)
     if files.html is not None:
-        save(files.html, html.sweep_page(scenario.name, summed, ordered, made_by(), partial))
+        write_file(files.html, html.sweep_page(scenario.name, summed, ordered, made_by(), partial))
     if files.json != "-":
         print_table(*tables.sweep(summed))
         click.echo(build_text())

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from transport import created
 from transport.cli.check import progress_on_a_terminal
-from transport.cli.output import unwritten
+from transport.cli.output import unwritten, write_file
 from transport.trace.text import printable
 
 if TYPE_CHECKING:
@@ -111,8 +110,5 @@ def show_notes(notes: Sequence[str]) -> None:
 
 
 def write_text(text: str, out: Path) -> None:
-    try:
-        created.write_output(out, text)
-    except OSError as error:
-        raise unwritten(out, error) from None
+    write_file(out, text)
     click.echo(f"wrote {out}", err=True)

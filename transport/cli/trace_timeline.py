@@ -89,19 +89,14 @@ def _opened(out: Path) -> Iterator[BinaryIO]:
     target = out.resolve()
     # Devices, pipes and files in a folder that cannot be written to are written in place.
     aside = (not out.exists() or out.is_file()) and os.access(target.parent, os.W_OK)
-    part = target.with_name(f"{target.name}.part") if aside else out
     try:
-        with created.open_output(part) if aside else part.open("wb") as file:
+        with created.replacing(target) if aside else out.open("wb") as file:
             if out.suffix == ".gz":
                 with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
                     yield cast(BinaryIO, packed)
             else:
                 yield file
-        if aside:
-            part.replace(target)
-    except BaseException as error:
-        if aside:
-            part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename in (None, str(part)):
+    except OSError as error:
+        if error.filename in (None, str(target)):
             error.filename = str(out)
         raise

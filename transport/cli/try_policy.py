@@ -9,12 +9,11 @@ import click
 import numpy as np
 
 from congestion.api import FAMILIES
-from transport import created
 from transport.arena import Network, Outcome, Traffic, run
 from transport.cli import plots
 from transport.cli.lookup import is_file, named
 from transport.cli.options import SEED, FiniteRange, output_file
-from transport.cli.output import json_option, print_table, unwritten, write_json
+from transport.cli.output import json_option, print_table, write_file, write_json
 from transport.cli.replay import sparkline
 from transport.errors import InvalidArgumentError
 from transport.policy_choice import PolicyRefusedError, split
@@ -229,7 +228,7 @@ def command(
     pyplot = plots.prepared(plot) if plot is not None else None
     outcome = simulated(chosen, network, traffic, seed, record is not None)
     if record is not None:
-        keep(outcome, record)
+        write_file(record, outcome.report.recording)
     if plot is not None:
         draw(pyplot, outcome, " ".join(policies), plot)
     if json_path is not None:
@@ -260,13 +259,6 @@ def simulated(
         raise click.ClickException(str(error)) from None
     except InvalidArgumentError as error:
         raise click.UsageError(str(error)) from None
-
-
-def keep(outcome: Outcome, out: Path) -> None:
-    try:
-        created.write_output(out, outcome.report.recording)
-    except OSError as error:
-        raise unwritten(out, error) from None
 
 
 def show(outcome: Outcome) -> None:

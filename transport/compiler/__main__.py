@@ -11,6 +11,7 @@ from pathlib import Path
 
 from congestion.header import header_text
 from congestion.registry import shipped
+from transport import created
 from transport.compiler import PolicyError, compile_object, emit
 from transport.compiler.linked import write_linked
 
@@ -44,7 +45,7 @@ def main(arguments: list[str]) -> int:
         parser.error("give --all or --header FILE")
     try:
         if given.header is not None:
-            given.header.write_text(header_text(), encoding="utf-8")
+            created.write_output(given.header, header_text())
         if given.all:
             write_all(given.out, given.cpu)
     except PolicyError as error:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transport import created
 from transport.diagnose import alive
-from transport.diagnose.live.columns import read_file, write_at_once
+from transport.diagnose.live.columns import read_file
 
 NAME = "weft-collector.json"
 BYTES_MAX = 4_096
@@ -102,7 +103,7 @@ class Claim:
         return True
 
     def _write(self) -> None:
-        write_at_once(self.file, self._text())
+        created.replace(self.file, self._text())
 
     def _is_dead(self, holder: list[Any]) -> bool:
         """Whether the holder was a process of this host that has ended."""

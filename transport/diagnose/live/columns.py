@@ -1,8 +1,7 @@
-"""Tables of columns: joining, choosing rows, and writing them to a file that is safe to read."""
+"""Tables of columns: joining, choosing rows, and packing them into bytes that are safe to read."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -148,18 +147,3 @@ def read_file(path: Path, bytes_max: int) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a file")
         return file.read(bytes_max + 1)
-
-
-def write_at_once(file: Path, data: bytes) -> None:
-    """Replaces a file, so that a reader sees the old one or the new one; OSError if it fails."""
-    # A name that cannot be guessed, and no link: others may be able to write into the folder.
-    beside = file.with_name(f".{file.name}.{os.getpid()}.{os.urandom(4).hex()}.new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        with open(os.open(beside, flags, 0o666), "wb") as out:
-            out.write(data)
-        beside.replace(file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise

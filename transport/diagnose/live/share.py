@@ -14,14 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from transport.diagnose.live.columns import (
-    ColumnsError,
-    Table,
-    pack,
-    read_file,
-    unpack,
-    write_at_once,
-)
+from transport import created
+from transport.diagnose.live.columns import ColumnsError, Table, pack, read_file, unpack
 from transport.diagnose.live.layout import (
     INT32_MAX,
     INT64_MAX,
@@ -99,7 +93,7 @@ def write(folder: Path, said: HostFile, tag: str = "") -> int:
     data = pack(meta, typed(said.tables))
     if len(data) > FILE_BYTES_MAX:
         raise OSError(0, f"the summary has {len(data)} bytes, and {FILE_BYTES_MAX} are allowed")
-    write_at_once(file_of(folder, said.host, tag), data)
+    created.replace(file_of(folder, said.host, tag), data)
     return len(data)
 
 
