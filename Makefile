@@ -89,7 +89,7 @@ test-native: weft-tests ## Run native tests, and build the host program of the p
 	@$(VENV)/bin/ctest --test-dir $(BUILD)/release --output-on-failure --parallel $(JOBS)
 
 # Tests in virtual time or of files.
-COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/golden tests/core tests/sim tests/swarm \
+COMPUTING := tests/policies tests/compiler tests/replay tests/conformance tests/golden tests/core tests/ground tests/sim tests/swarm \
   tests/trace tests/diagnose tests/estimate tests/fuzz
 
 # Tests that look at the whole machine, such as at all labs: never two at once. They mostly wait, and `test` runs those

@@ -18,11 +18,12 @@ import numpy as np
 from bench.lib.channels import Channel, Station, raise_descriptor_limit, rss_bytes, station
 from bench.lib.common import Config
 from bench.lib.launch import PATIENCE_S, Mailbox, gang
-from bench.lib.options import UNITS, Columns, common, study_options
+from bench.lib.options import Columns, common, study_options
 from bench.lib.placement import Placement, placed
 from bench.lib.study import Study, chosen, conduct
 from bench.lib.traffic import Array, busiest, cpu_ns, machine_ns, others_share
 from bench.peers import ONE_STREAM, peer_of
+from transport.ground.units import rate_text
 
 USUAL = ("weft", "tcp-cubic")
 CONNECTIONS_MAX = 65_536
@@ -235,7 +236,7 @@ def _notes(rows: Any) -> list[str]:
     last: dict[str, Config] = {row["contender"]: row for row in rows}
     return [
         f"{name}: of {row['connections']} the last {edge(row['connections'])} carry "
-        f"{row['last_bytes_per_s'] / UNITS['GB/s']:.2f} GB/s, {row['last_over_first']:.2f}x the "
+        f"{rate_text(row['last_bytes_per_s'], 3)}, {row['last_over_first']:.2f}x the "
         f"first, and open in {row['open_last_ns'] / row['open_first_ns']:.2f}x their time"
         for name, row in last.items()
     ]

@@ -14,6 +14,7 @@ from bench.lib.common import Config, document, emit, interruptible, json_option
 from transport.estimate.calibrate import fit
 from transport.estimate.check import Compared, compared, summary_of
 from transport.estimate.samples import SamplesError, of_bench
+from transport.ground.units import binary_text
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "2026-11-26-nccl-times-{}.json"
@@ -42,7 +43,7 @@ def compare(fitted: Path, other: Path, contender: str) -> list[Config]:
     rows = compared(network, of_bench(other, contender))
     large = [row for row in rows if row.sample.size_bytes >= LARGE_BYTES]
     names = fitted.stem, other.stem
-    return [row_of(*names, "all", rows), row_of(*names, f">= {LARGE_BYTES >> 20} MiB", large)]
+    return [row_of(*names, "all", rows), row_of(*names, f">= {binary_text(LARGE_BYTES)}", large)]
 
 
 @click.command("estimate_measured")

@@ -27,6 +27,7 @@ from transport.estimate.networks import of_links
 from transport.estimate.plan import Plan
 from transport.estimate.schedule import run
 from transport.estimate.step import Step
+from transport.ground.units import percent
 
 VTRAIN = Path(__file__).parent / "reference" / "vtrain_iterations.csv"
 VTRAIN_COLUMNS = ("run", "runs", "median", "mean_without_sign", "least", "most")
@@ -189,5 +190,5 @@ def command(efficiency: float, only: str | None, vtrain: bool, json_path: str | 
     if not rows:
         raise click.UsageError(f"no run {only!r}: there are {', '.join(r.run for r in RUNS)}")
     middle = statistics.median(abs(row["error"]) for row in rows)
-    notes = [f"median error {middle:.1%}, with an efficiency of {efficiency} for all"]
+    notes = [f"median error {percent(middle)}, with an efficiency of {efficiency} for all"]
     emit(document("estimate_published", rows), json_path, COLUMNS, notes, cut)

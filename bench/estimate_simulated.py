@@ -17,6 +17,7 @@ from bench.lib.record import read
 from transport.estimate.calibrate import fit
 from transport.estimate.check import Compared, compared, summary_of
 from transport.estimate.samples import Sample
+from transport.ground.units import percent
 from transport.sim.errors import ScenarioError
 from transport.sim.run import Simulation
 from transport.sim.scenario import from_tables
@@ -134,7 +135,7 @@ def command(
         for kind, some in (("all", each), ("rings", rings)):
             total = summary_of(some)
             summaries[f"{name}, {kind}"] = vars(total)
-            errors = f"error {total.median:.1%} in the median, 95 % below {total.p95:.1%}"
+            errors = f"error {percent(total.median)} in the median, 95 % below {percent(total.p95)}"
             notes.append(f"{name}, {kind}: {len(some)} operations and sizes, {errors}")
     found = document("estimate_simulated", rows, summaries=summaries, rate=rate, segment=segment)
     emit(found, json_path, COLUMNS, notes, cut)

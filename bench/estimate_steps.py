@@ -23,6 +23,7 @@ from transport.estimate.models import PRESETS
 from transport.estimate.networks import Network, NetworkError, load
 from transport.estimate.plan import Plan
 from transport.estimate.training import train
+from transport.ground.units import percent
 
 ZERO = {"ddp": 0, "fsdp": 3}
 GPU = "h200"  # only its memory counts here: computation is measured
@@ -115,8 +116,9 @@ def comparison(predicted: Path, measured_file: Path) -> tuple[list[Config], Conf
 def notes_of(rows: list[Config]) -> list[str]:
     errors = [abs(row["error"]) for row in rows]
     return [
-        f"step: error {statistics.median(errors):.1%} in the median, {max(errors):.1%} at most; "
-        f"{sum(error <= 0.05 for error in errors)} of {len(rows)} within 5 %",
+        f"step: error {percent(statistics.median(errors))} in the median, "
+        f"{percent(max(errors))} at most; {sum(error <= 0.05 for error in errors)} of "
+        f"{len(rows)} within 5 %",
         f"exposed communication: {sum(row['within'] for row in rows)} of {len(rows)} within the "
         "larger of 10 % of it and 2 % of the step (exposed_error: part of the step)",
     ]

@@ -109,8 +109,8 @@ CASES = (
 SLOW = (
     Case("1,023 to 1, NSCC", "incast_1023", 10_560, UET, 10_560,
          policies={"window": NSCC_ONE, "credit": "none"}),
-    Case("64 MB, 400 Gb/s, 4 KB", "uccl_table", 1_450, UCCL, 1_420),
-    Case("64 MB, 400 Gb/s, 32 KB decided at once", "uccl_table", 1_710, UCCL, 1_500,
+    Case("64 MB, 400 Gb/s, 4 KiB", "uccl_table", 1_450, UCCL, 1_420),
+    Case("64 MB, 400 Gb/s, 32 KiB decided at once", "uccl_table", 1_710, UCCL, 1_500,
          policies={"path": "mixed:burst_bytes=32768"}),
 )  # fmt: skip
 COLUMNS = (

@@ -17,6 +17,7 @@ from bench.lib.options import Common, Size, study_options
 from bench.lib.study import CPU_BOUND_SHARE, Study, check_variant, conduct
 from bench.permutation import derangement
 from transport import knobs
+from transport.ground.units import percent
 
 if TYPE_CHECKING:
     from transport.lab import Lab
@@ -194,8 +195,9 @@ def notes(rows: Sequence[Config], hosts: dict[str, Config]) -> Iterator[str]:
     count = [row for row in large if row["cpu_share"] <= CPU_BOUND_SHARE]
     near = [row for row in count if abs(row.get("error_share") or 1) <= GOAL_SHARE]
     yield (
-        f"1 MB and more, CPU at most {CPU_BOUND_SHARE:.0%}: {len(near)} of {len(count)} rows "
-        f"within {GOAL_SHARE:.0%}; {len(large) - len(count)} cpu-bound rows do not count"
+        f"1 MB and more, CPU at most {percent(CPU_BOUND_SHARE, 0)}: {len(near)} of "
+        f"{len(count)} rows within {percent(GOAL_SHARE, 0)}; "
+        f"{len(large) - len(count)} cpu-bound rows do not count"
     )
     files = {name: digest for row in rows for name, digest in row["libraries"].items()}
     agree = all(row["same_libraries"] for row in rows)

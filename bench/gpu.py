@@ -29,6 +29,7 @@ from bench.lib.common import (
 from bench.lib.gpu_nccl import SOCKET, WEFT, measure_nccl
 from bench.nccl import driver
 from transport import Endpoint, native
+from transport.ground.units import binary_text
 from transport.knobs import amount, in_force
 from transport.probes import cuda_devices
 
@@ -48,11 +49,6 @@ COLUMNS = ("part", "contender", "round", "size_bytes", "gbytes_per_s", "ratio", 
 def messages_of(size_bytes: int) -> int:
     """Number of messages for ROUND_BYTES in total, limited to the range 2 to IN_FLIGHT."""
     return max(min(ROUND_BYTES // size_bytes, IN_FLIGHT), 2)
-
-
-def short(size_bytes: int) -> str:
-    """A size as text: "512 KB", "16 MB"."""
-    return f"{size_bytes >> 20} MB" if size_bytes >= MIB else f"{size_bytes >> 10} KB"
 
 
 def gpu_of(side: int) -> int:
@@ -227,9 +223,10 @@ def notes_of(rows: list[Config]) -> list[str]:
             name: median([row for row in mine if row["contender"] == name], "gbytes_per_s")
             for name in dict.fromkeys(row["contender"] for row in mine if row["part"] == "cross")
         }
+        size = binary_text(size_bytes)
         if set(CROSS) <= set(by):
             ratio = by[CROSS[1]] / by[CROSS[0]]
-            text = f"{short(size_bytes)}: GPU to GPU at {ratio:.2f} of the speed of host to host"
+            text = f"{size}: GPU to GPU at {ratio:.2f} of the speed of host to host"
             notes.append(f"{text} (at least {CROSS_BUDGET})")
             peers = [name for name in (WEFT, SOCKET) if name in by]
             notes[-1] += "".join(f", {by[CROSS[1]] / by[name]:.2f} of {name}" for name in peers)
@@ -237,12 +234,12 @@ def notes_of(rows: list[Config]) -> list[str]:
             staged = [row for row in mine if (row["part"], row["contender"]) == ("staging", name)]
             if staged:
                 ratio = median(staged, "ratio")
-                text = f"{short(size_bytes)}: staging {name} {ratio:.2f} of a pinned copy's speed"
+                text = f"{size}: staging {name} {ratio:.2f} of a pinned copy's speed"
                 notes.append(f"{text} (at least {STAGING_BUDGET})")
     for name in dict.fromkeys(row["contender"] for row in rows if row["part"] == "kernels"):
         ratio = median([row for row in rows if row["contender"] == name], "ratio")
         text = f"{name}: at {ratio:.2f} of the speed of a copy on the GPU"
-        notes.append(f"{text} (at least {KERNEL_BUDGET} from 64 KB)")
+        notes.append(f"{text} (at least {KERNEL_BUDGET} from 64 KiB)")
     return notes
 
 

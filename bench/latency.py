@@ -156,7 +156,7 @@ def tcp_trips(_: Pipe, config: Config) -> list[Config]:
 def command(
     repeats: int, iterations: int, size: tuple[int, ...], style: str, json_path: str | None
 ) -> None:
-    """Measures half round trips over lo, 8 B to 64 KB, against TCP_NODELAY with blocking calls.
+    """Measures half round trips over lo, 8 B to 64 KiB, against TCP_NODELAY with blocking calls.
 
     weft has one engine.
     """

@@ -29,6 +29,7 @@ from bench.lib.common import (
 )
 from bench.lib.page_reader import pages_read
 from transport import Endpoint, Handle
+from transport.ground.units import rate_text
 
 MESSAGE_BYTES = 1 << 20
 BUFFER_BYTES = 64 << 20
@@ -250,7 +251,7 @@ def command(
     by_budget = {f"weft {bytes_}" for bytes_ in segment}
     for name, mine in by_name.items():
         medians[name] = median(mine, "gbytes_per_s")
-        note = f"{name}: median {medians[name]:.2f} GB/s, {medians[name] / tcp:.2f}x TCP"
+        note = f"{name}: median {rate_text(medians[name] * 1e9, 3)}, {medians[name] / tcp:.2f}x TCP"
         budget = BUDGETS.get(int(name.split()[1])) if name in by_budget else None
         notes.append(note + (f" (budget {budget}x)" if budget else ""))
     ratios = {name: round(value / tcp, 3) for name, value in medians.items()}

@@ -24,6 +24,7 @@ from bench.lib.common import (
     print_table,
     rounds,
 )
+from transport.ground.units import binary_text, bytes_text
 
 SEGMENT_BYTES = (4_096, 32_768)
 UD_SEGMENT_BYTES_MAX = 4_096  # over UD, a segment must fit into one packet
@@ -32,7 +33,7 @@ MODES = ("UC", "RC", "UD")
 PAYLOADS = ("none", "copied", "direct")
 HEADER_BYTES = 64
 COPIED_SHARE = 10  # a copied segment costs about ten times as much, so a tenth as many are sent
-BUDGET_GBITS_PER_S = 400  # required rate per core, without payload copies, at segments of 32 KB
+BUDGET_GBITS_PER_S = 400  # required rate per core, without payload copies, at segments of 32 KiB
 MEMORY_BYTES_MAX = 4 << 30
 SETUP_S_MAX = 60.0
 # Usual least and most bytes of memory that a provider keeps per work request or completion.
@@ -196,15 +197,15 @@ def notes_of(rows: list[Config], setups: list[Config]) -> Iterator[str]:
         least = min(row["gbits_per_s"] for row in control)
         met = "met" if least > BUDGET_GBITS_PER_S else "MISSED"
         yield (
-            f"no copy (none, direct) at 32 KB: {least:.0f} Gb/s a core at least"
+            f"no copy (none, direct) at 32 KiB: {least:.0f} Gb/s a core at least"
             f" (target {BUDGET_GBITS_PER_S}: {met}); copying the payload is not included"
         )
     for found in setups:
         calls_us = (SETUP_S_MAX - found["setup_s"]) * 1e6 / found["provider_calls"]
         fits = "fits" if found["bytes_most"] <= MEMORY_BYTES_MAX else "does NOT fit"
         yield (
-            f"{found['mode']}: {found['bytes_most'] / 1e9:.2f} GB at most, the provider's share"
-            f" computed from the requests: {fits} in {MEMORY_BYTES_MAX >> 30} GiB;"
+            f"{found['mode']}: {bytes_text(found['bytes_most'], 3)} at most, the provider's share"
+            f" computed from the requests: {fits} in {binary_text(MEMORY_BYTES_MAX)};"
             f" {SETUP_S_MAX:.0f} s leave a provider {calls_us:.0f} us a call"
         )
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transport.lab import Lab, LabModel
 
 NAME_LETTERS = 20
-QUEUE_BYTES_MIN = 512 << 10  # room for some bursts of 64 KB; shorter queues overflow by chance
+QUEUE_BYTES_MIN = 512 << 10  # room for some bursts of 64 KiB; shorter queues overflow by chance
 
 
 def read(path: Path) -> LabModel:

@@ -14,7 +14,7 @@ from transport import Connection, Endpoint
 
 IN_FLIGHT = 16
 WAIT_S = 60.0
-SEGMENT_BYTES, SEGMENTS = 8_948, 7  # plain UDP sends trains of datagrams, each under 64 KB
+SEGMENT_BYTES, SEGMENTS = 8_948, 7  # plain UDP sends trains of datagrams, each under 64 KiB
 TRAIN_BYTES = SEGMENT_BYTES * SEGMENTS
 UDP_SEGMENT, UDP_GRO = 103, 104
 UDP_BUFFER_BYTES = 8 << 20

@@ -18,6 +18,7 @@ from bench.lib import labs
 from bench.lib.placement import Placement, read_places
 from transport.cli.options import CSV, HTML, FiniteRange, OutputFile, output_file
 from transport.cli.output import json_option, print_table
+from transport.ground.units import percent
 
 if TYPE_CHECKING:
     from transport.lab import Lab, LabModel
@@ -313,7 +314,7 @@ def show(key: str, value: Any, units: str = "GB/s") -> str:
     if key.endswith("_ns"):
         return f"{value / 1e3:.2f}"
     if key.endswith(("share", "spread")):
-        return f"{100 * value:.0f}%"
+        return percent(value, 0)
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 1_000 else f"{value:.0f}"
     return str(value)

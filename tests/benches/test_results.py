@@ -161,7 +161,7 @@ def test_options__units() -> None:
     shown = [show("rate_bytes_per_s", 1.25e9, units) for units in ("GB/s", "Gb/s", "MiB/s")]
     assert shown == ["1.250", "10.000", "1192.1"]
     assert show("time_ns", 1_500) == "1.50"
-    assert show("cpu_share", 0.5) == "50%"
+    assert show("cpu_share", 0.5) == "50 %"
 
 
 def test_report__csv_joins_lists() -> None:

@@ -296,7 +296,7 @@ def test_diagnose__says_that_a_process_is_stopped(tmp_path: Path) -> None:
             # It is found when the pause exceeds all earlier pauses of this job.
             done = until(lambda: found_by(run("diagnose", tmp_path)), "nothing is found")
         assert f"(pid {ranks[1].pid}) is stopped (state T)" in done.output
-        assert done.output.startswith("non_communication_hang: rank 1, confidence 99%")
+        assert done.output.startswith("non_communication_hang: rank 1, confidence 99 %")
     finally:
         for one in ranks:
             one.kill()

@@ -286,7 +286,7 @@ def test_overload__a_host_whose_ranks_are_late_in_turn_is_one_incident() -> None
     (incident,) = collector.incidents.values()
     assert incident.finding.place.ranks == (8, 9, 10)
     assert "3 of 8 processes on node1" in incident.finding.evidence
-    assert "for up to 40% of the time. It slows rank " in incident.finding.evidence
+    assert "for up to 40 % of the time. It slows rank " in incident.finding.evidence
 
 
 def test_overload__a_single_rank_without_a_core_is_named_itself() -> None:
@@ -406,7 +406,7 @@ def test_clocks__hosts_that_are_hours_off_are_named() -> None:
     collector = Collector()
     collector.step(said)
     named = [note for note in collector.notes if "clock of" in note]
-    assert [note.split(" s ")[0] for note in named][:1] == ["the clock of node1 is 10800.000"]
+    assert [note.partition(";")[0] for note in named][:1] == ["the clock of node1 is 3 h ahead"]
 
 
 def test_metrics__are_bounded() -> None:

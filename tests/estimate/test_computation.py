@@ -188,7 +188,7 @@ def test_steps__estimates_are_compared_with_what_was_measured_later(tmp_path: Pa
         estimate_steps, ["--predicted", str(predicted), "--measured", str(steps)]
     )
     assert done.exit_code == 0, done.output
-    assert "error 20.0% in the median, 20.0% at most; 0 of 2 within 5 %" in done.output
+    assert "error 20.0 % in the median, 20.0 % at most; 0 of 2 within 5 %" in done.output
     steps.write_text(json.dumps({"bench": "step", "gpus": 4, "rows": slower}))
     both = ["--predicted", str(predicted), "--measured", str(steps)]
     done = CliRunner().invoke(estimate_steps, both)

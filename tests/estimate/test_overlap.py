@@ -102,7 +102,7 @@ def test_command__prints_what_is_exposed(tmp_path: Path) -> None:
     written(tmp_path, STEP)
     done = CliRunner().invoke(weft, ["estimate", "overlap", str(tmp_path)])
     assert done.exit_code == 0
-    assert "computation hides 68.2% of the communication" in done.output
+    assert "computation hides 68.2 % of the communication" in done.output
     done = CliRunner().invoke(weft, ["estimate", "overlap", str(tmp_path), "--json", "-"])
     assert json.loads(done.output)[0]["exposed_ns"] == 35_000
     (tmp_path / "empty").mkdir()
@@ -202,7 +202,7 @@ def test_overlap__of_a_trace_of_weft_by_the_command(tmp_path: Path) -> None:
     run = CliRunner().invoke
     shown = run(weft, ["estimate", "overlap", str(tmp_path), "--alone", "5 ms"])
     assert shown.exit_code == 0, shown.output
-    assert "40.0%" in shown.output
+    assert "40.0 %" in shown.output
     assert "AllReduce 3 ms" in shown.output
     rows = json.loads(run(weft, ["estimate", "overlap", str(tmp_path), "--json", "-"]).output)
     assert rows["steps"][1]["communication_ns"] == 4e6

@@ -57,7 +57,7 @@ def test_rules__only_where_a_choice_is_clearly_faster(tmp_path: Path) -> None:
     assert large.choice == Choice("ring", "simple", 4)
     assert (large.bytes_min, large.bytes_max) == (1_024_000, 4_096_000)
     assert text_of([small], "r.json").splitlines()[-1] == (
-        "all_reduce 2 0 1000 63999 tree ll 0  # +33%"
+        "all_reduce 2 0 1000 63999 tree ll 0  # +33 %"
     )
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from transport.ground.units import bit_rate_text
 from transport.lab import LabError, LabModel, LabModelError, Link, load
-from transport.lab.model import LINK_KEYS, as_dict, from_dict, parse, rate_of, rate_text
+from transport.lab.model import LINK_KEYS, as_dict, from_dict, parse, rate_of
 from transport.lab.plan import Plan
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples" / "labs").glob("*.toml"))
@@ -56,7 +57,7 @@ def test_model__a_file_says_classes_and_exceptions(tmp_path: Path) -> None:
 )
 def test_model__rates(text: str | int, bytes_per_s: int) -> None:
     assert rate_of("rate", text) == bytes_per_s
-    assert rate_of("rate", rate_text(bytes_per_s)) == bytes_per_s
+    assert rate_of("rate", bit_rate_text(bytes_per_s)) == bytes_per_s
 
 
 @pytest.mark.parametrize(

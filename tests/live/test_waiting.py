@@ -33,30 +33,30 @@ UNSENT = {"sends": 1, "unsent_bytes": 2_000_000}
         (
             flow(**OLD, sends=1, inflight_bytes=3_000_000),
             peer(),
-            "for 10.0.0.2 to acknowledge 3.00 MB, 1.2 s",
+            "for 10.0.0.2 to acknowledge 3 MB, 1.2 s",
         ),
         (
             flow(**OLD, sends=2, inflight_bytes=3_000_000),
             peer(heard_ns=NOW - 5 * SECOND),
-            "for 10.0.0.2 to acknowledge 3.00 MB, 1.2 s, not heard for 5.0 s",
+            "for 10.0.0.2 to acknowledge 3 MB, 1.2 s, not heard for 5 s",
         ),
         (flow(**OLD, sends=2), peer(), "for 10.0.0.2 to acknowledge 2 messages, 1.2 s"),
         (
             flow(**OLD, **UNSENT),
             peer(),
-            "for 10.0.0.2 to post a receive or grant credit, 2.00 MB unsent, 1.2 s",
+            "for 10.0.0.2 to post a receive or grant credit, 2 MB unsent, 1.2 s",
         ),
         (flow(**OLD, **UNSENT), down(peer()), "for any of 2 paths to 10.0.0.2 to answer, 1.2 s"),
         (flow(**OLD, **UNSENT), down(peer(paths=1)), "for the path to 10.0.0.2 to answer, 1.2 s"),
         (
             flow(progress_ns=NOW - 5 * SECOND, receives=1),
             peer(),
-            "for a receive: 10.0.0.2 sent nothing for 5.0 s",
+            "for a receive: 10.0.0.2 sent nothing for 5 s",
         ),
         (
             flow(progress_ns=0, active_ns=NOW - 7 * SECOND, receives=1, peer=-1),
             peer(),
-            "for a receive: the peer sent nothing for 7.0 s",
+            "for a receive: the peer sent nothing for 7 s",
         ),
         (
             flow(receives=1),
@@ -79,7 +79,7 @@ def test_wait__of_a_flow_in_words(made: Row, peers: PeerRow, text: str) -> None:
         ({"process_state": "stopped"}, "stopped by a signal"),
         (
             {"engines": (engine(), engine(1, sleeping=0, turn_ns=NOW - 2 * SECOND))},
-            "engine 1 has not run for 2.0 s (starved or stuck)",
+            "engine 1 has not run for 2 s (starved or stuck)",
         ),
         ({"engines": (engine(sleeping=1, turn_ns=NOW - 2 * SECOND),)}, "transferring"),
         ({"engines": (engine(sleeping=0, turn_ns=0),)}, "transferring"),
@@ -94,7 +94,7 @@ def test_wait__of_a_process_that_does_not_run(changes: dict[str, Any], text: str
 def test_wait__a_stripe_that_lags_decides_and_one_that_has_all_does_not() -> None:
     waits = flow(**OLD, sends=1, inflight_bytes=1000)
     moves = flow(1, stripe=1, sends=1, inflight_bytes=1000)
-    assert words(page(flows=(moves, waits))) == "for 10.0.0.2 to acknowledge 1.00 KB, 1.2 s"
+    assert words(page(flows=(moves, waits))) == "for 10.0.0.2 to acknowledge 1 kB, 1.2 s"
     has_all = flow(**OLD, receives=1)
     assert words(page(flows=(moves, has_all))) == "transferring"
 
@@ -102,7 +102,7 @@ def test_wait__a_stripe_that_lags_decides_and_one_that_has_all_does_not() -> Non
 def test_wait__a_long_receive_shows_beside_connections_that_transfer() -> None:
     moves = flow(1, connection=8, receives=1)
     for age_ns, text in (
-        (5 * SECOND, "for a receive: 10.0.0.2 sent nothing for 5.0 s (1 of 2 connections)"),
+        (5 * SECOND, "for a receive: 10.0.0.2 sent nothing for 5 s (1 of 2 connections)"),
         (SECOND // 2, "transferring (1 of 2 connections)"),
     ):
         waits = flow(progress_ns=NOW - age_ns, receives=1)

@@ -214,7 +214,7 @@ def watch_a_cut(lab: Lab, folder: Path, by_itself: bool) -> None:
         watcher.send_signal(signal.SIGINT)
         said, _ = watcher.communicate(timeout=PATIENCE_S)
         assert watcher.returncode == 0
-        assert "over leaf0>spine1 spine1>leaf1 is dead (was well): now carries 0.0%" in said
+        assert "over leaf0>spine1 spine1>leaf1 is dead (was well): now carries 0 %" in said
         assert said.endswith("ended; the weights stay as they are\n")
     finally:
         for one in started:

@@ -12,7 +12,6 @@ import pytest
 from tests.sim.support import scenario
 from transport.sim import ScenarioError, load, parse, schema, shipped
 from transport.sim.toml_lines import line_of, lines_of
-from transport.sim.units import bytes_of, bytes_text, ns_of, rate, time_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -270,18 +269,3 @@ h = 3
     assert found["t", "v", 1, "g"] == 14
     assert found["t", "v", 1, "w", "h"] == 16
     assert line_of(found, ("nope",)) == 1
-
-
-def test_units() -> None:
-    assert bytes_of("2 MB") == 2_000_000
-    assert bytes_of("1.5 KiB") == 1536
-    assert ns_of("10 us") == 10_000
-    assert ns_of("0.5 us") == 500
-    assert rate("100 Gb/s") == 12_500_000_000
-    for wrong in (True, 1.5, "", "1", "x MB"):
-        if wrong == "1":
-            assert bytes_of(wrong) == 1
-            continue
-        with pytest.raises(ValueError, match="expected"):
-            bytes_of(wrong)
-    assert (time_text(1_234_000), bytes_text(1_500_000)) == ("1.234 ms", "1.5 MB")

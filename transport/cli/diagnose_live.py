@@ -37,10 +37,10 @@ from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.sources import Gpus, Interfaces, Stacks
 from transport.diagnose.live.summary import Summary
 from transport.diagnose.live.verdicts import append, reported
+from transport.ground.text import printable
 from transport.live.signals import Signals
 from transport.plan.routes import Routes
 from transport.trace.store import TraceExtraError
-from transport.trace.text import printable
 
 STALE_INTERVALS = 4  # a host's file that did not change for so many intervals is stale
 STALE_S_MIN = 10.0

@@ -17,6 +17,7 @@ from transport.cli.output import json_option, print_table, write_json
 from transport.compiler.errors import INSTALL_NUMBA
 from transport.errors import OK as OK_STATUS
 from transport.errors import OutOfDescriptorsError, WeftError
+from transport.ground.units import binary_text, bit_rate_text
 
 OK, LIMITED, ABSENT, BROKEN = "ok", "limited", "absent", "BROKEN"
 
@@ -93,7 +94,7 @@ def check_interfaces() -> Finding:
         return Finding("interfaces", BROKEN, "none is up and has an address", "ip link set lo up")
     text = "; ".join(
         f"{i.name} mtu {i.mtu_bytes}"
-        + (f" {i.speed_mbps} Mbit/s" if i.speed_mbps else "")
+        + (f" {bit_rate_text(i.speed_mbps * 1e6 / 8)}" if i.speed_mbps else "")
         + f" {i.addresses[0]}"
         for i in up
     )
@@ -117,7 +118,7 @@ def check_offload() -> Finding:
 def check_buffers() -> Finding:
     wanted = 8 << 20
     granted = probes.socket_buffer_bytes(wanted)
-    text = f"{granted >> 10} KiB granted of {wanted >> 10} KiB requested"
+    text = f"{binary_text(granted)} granted of {binary_text(wanted)} requested"
     if granted < wanted:
         remedy = f"sysctl -w net.core.rmem_max={wanted} net.core.wmem_max={wanted}"
         return Finding("socket buffers", LIMITED, text, remedy)

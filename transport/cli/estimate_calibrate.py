@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from transport.cli.output import json_option, print_table, write_file, write_json
-from transport.sim.units import bytes_text, time_text
+from transport.ground.units import bytes_text, percent, rate_text, time_text
 
 if TYPE_CHECKING:
     from transport.estimate.calibrate import Fit, Number
@@ -84,15 +84,15 @@ def show(found: Fit) -> None:
     click.echo()
     rows = [
         [one.operation, str(one.ranks), bytes_text(one.size_bytes), time_text(one.time_ns),
-         f"{spread:.1%}", f"{error:+.1%}"]
+         percent(spread), percent(error, signed=True)]
         for one, error, spread in zip(found.samples, found.errors, found.spreads, strict=True)
     ]  # fmt: skip
     print_table(["operation", "ranks", "size", "measured", "spread", "error"], rows)
     fitted = found.network.calibrated
     assert fitted is not None
     click.echo(
-        f"\n{len(rows)} operations and sizes; error of the fit: median {fitted.median_error:.1%}, "
-        f"95 % below {fitted.p95_error:.1%}"
+        f"\n{len(rows)} operations and sizes; error of the fit: median "
+        f"{percent(fitted.median_error)}, 95 % below {percent(fitted.p95_error)}"
     )
     slow = found.network.slowdown
     if slow != NONE:
@@ -103,4 +103,4 @@ def show(found: Fit) -> None:
 
 
 def _shown(one: Number, value: float) -> str:
-    return time_text(value) if one.unit == "ns" else f"{bytes_text(value)}/s"
+    return time_text(value) if one.unit == "ns" else rate_text(value)

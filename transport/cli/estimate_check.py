@@ -10,7 +10,7 @@ import click
 from transport.cli.estimate_calibrate import samples_of
 from transport.cli.estimate_options import MARK, notes_of, usage_errors
 from transport.cli.output import json_option, print_table, write_json
-from transport.sim.units import bytes_text, time_text
+from transport.ground.units import bytes_text, percent, time_text
 
 
 @click.command("check")
@@ -51,14 +51,14 @@ def command(
     print_table(
         ["operation", "ranks", "size", "measured", "spread", "estimated", "error"],
         [[row.sample.operation, str(row.sample.ranks), bytes_text(row.sample.size_bytes),
-          time_text(row.sample.time_ns), f"{row.spread:.1%}",
-          time_text(row.estimated_ns) + MARK * row.extrapolated, f"{row.error:+.1%}"]
+          time_text(row.sample.time_ns), percent(row.spread),
+          time_text(row.estimated_ns) + MARK * row.extrapolated, percent(row.error, signed=True)]
          for row in rows],
     )  # fmt: skip
     click.echo(
-        f"\n{len(rows)} operations and sizes; error: median {total.median:.1%}, 95 % below "
-        f"{total.p95:.1%}\n{total.within_5:.0%} are within the larger of 5 % and the spread of "
-        f"their repeats, {total.within_15:.0%} within that of 15 %"
+        f"\n{len(rows)} operations and sizes; error: median {percent(total.median)}, 95 % below "
+        f"{percent(total.p95)}\n{percent(total.within_5, 0)} are within the larger of 5 % and the "
+        f"spread of their repeats, {percent(total.within_15, 0)} within that of 15 %"
     )
     for note in notes_of(network, any(row.extrapolated for row in rows)):
         click.echo(f"note: {note}")

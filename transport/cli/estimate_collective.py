@@ -14,7 +14,7 @@ from transport.cli.estimate_options import (
     usage_errors,
 )
 from transport.cli.output import json_option, print_table, write_json
-from transport.sim.units import bytes_of, bytes_text, time_text
+from transport.ground.units import bytes_of, bytes_text, rate_text, time_text
 
 if TYPE_CHECKING:
     from transport.estimate.collectives import Estimate
@@ -71,7 +71,7 @@ def command(
         bus = rate * bus_factor(operation, one.ranks)
         rows.append([str(one.ranks), bytes_text(one.size_bytes), one.algorithm, one.protocol,
                      time_text(one.time_ns) + MARK * beyond(one), time_text(one.latency_ns),
-                     f"{bytes_text(rate)}/s", f"{bytes_text(bus)}/s", one.limited_by])  # fmt: skip
+                     rate_text(rate), rate_text(bus), one.limited_by])  # fmt: skip
     print_table(heads, rows)
     click.echo(f"network: {network.name}; numbers of {network.source}")
     for note in notes_of(network, marked):

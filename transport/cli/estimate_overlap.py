@@ -11,8 +11,8 @@ import click
 from transport.cli import trace_open
 from transport.cli.options import TimeType
 from transport.cli.output import json_option, print_table, write_json
-from transport.sim.units import bytes_text, time_text
-from transport.trace.text import printable
+from transport.ground.text import printable
+from transport.ground.units import binary_text, bytes_text, percent, rate_text, time_text
 
 if TYPE_CHECKING:
     from transport.estimate.buckets import Buckets
@@ -127,7 +127,7 @@ def show_traced(
 
 def step_cells(one: Step) -> list[str]:
     cells = ["?" if one.rank is None else str(one.rank), str(one.steps), str(one.operations)]
-    share = f"{one.communication_ns / one.step_ns:.1%}"
+    share = percent(one.communication_ns / one.step_ns)
     cells += [time_text(one.step_ns), time_text(one.communication_ns), share]
     known = (one.exposed_ns, one.hidden_ns, one.idle_ns)
     cells += [time_text(ns) for ns in known if ns is not None]
@@ -141,9 +141,9 @@ def show(one: Overlap) -> None:
              ("copies alone", one.memory_ns), ("idle", one.idle_ns)]  # fmt: skip
     print_table(
         ["part", "time", "share"],
-        [[name, time_text(ns), f"{ns / max(one.span_ns, 1.0):.1%}"] for name, ns in parts],
+        [[name, time_text(ns), percent(ns / max(one.span_ns, 1.0))] for name, ns in parts],
     )
-    click.echo(f"computation hides {one.overlap:.1%} of the communication")
+    click.echo(f"computation hides {percent(one.overlap)} of the communication")
     if one.parts:
         click.echo()
         print_table(
@@ -154,7 +154,7 @@ def show(one: Overlap) -> None:
                     str(part.kernels),
                     time_text(part.ns),
                     time_text(part.exposed_ns),
-                    f"{1 - part.exposed_ns / part.ns:.1%}" if part.ns else "",
+                    percent(1 - part.exposed_ns / part.ns) if part.ns else "",
                 ]
                 for part in one.parts
             ],
@@ -171,17 +171,17 @@ def show_buckets(found: Buckets) -> None:
     size, exposed_ns = found.best
     click.echo(
         f"\n{found.buckets} buckets of gradients a step, {bytes_text(found.step_bytes)}; an "
-        f"AllReduce takes {time_text(found.latency_ns)} and {bytes_text(found.bytes_per_s)}/s"
+        f"AllReduce takes {time_text(found.latency_ns)} and {rate_text(found.bytes_per_s)}"
     )
     print_table(
         ["bucket size", "exposed a step"],
         [["as in the trace", time_text(found.exposed_ns)],
-         *([f"{each >> 20} MiB", time_text(ns)] for each, ns in found.by_size)],
+         *([binary_text(each), time_text(ns)] for each, ns in found.by_size)],
     )  # fmt: skip
     gain_ns = found.exposed_ns - exposed_ns
     if gain_ns > 0.01 * found.backward_ns:
-        click.echo(f"buckets of {size >> 20} MiB would hide {time_text(gain_ns)} more of a step: "
-                   f"DistributedDataParallel(bucket_cap_mb={size >> 20})")  # fmt: skip
+        click.echo(f"buckets of {binary_text(size)} would hide {time_text(gain_ns)} more of a step"
+                   f": DistributedDataParallel(bucket_cap_mb={size >> 20})")  # fmt: skip
     else:
         click.echo("no other size of buckets would hide more")
     click.echo("note: gradients are taken to become ready at an even rate, and the trace to begin "

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from transport.cli.output import write_file
+from transport.ground.units import rate_text, time_text
 from transport.sim.html import PAGE, STYLE, table
-from transport.sim.units import bytes_text, time_text
 
 if TYPE_CHECKING:
     from transport.cli.estimate_train import Report
@@ -68,7 +68,7 @@ def curves_figure(found: Sequence[Curve]) -> Any:
 
 
 def _x_text(one: Curve, x: float) -> str:
-    return f"{bytes_text(x)}/s" if one.unit == "B/s" else f"{x:g}"
+    return rate_text(x) if one.unit == "B/s" else f"{x:g}"
 
 
 def write_page(

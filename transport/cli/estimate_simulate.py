@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from transport.cli.estimate_options import network_of, notes_of, usage_errors
 from transport.cli.estimate_train import Computing, model_of, plan_of, step_options
 from transport.cli.output import json_option, print_table, write_json
-from transport.sim.units import bytes_of, time_text
+from transport.ground.units import bytes_of, count_text, time_text
 
 if TYPE_CHECKING:
     from transport.estimate.simulated import Simulated
@@ -29,7 +29,7 @@ INTERRUPTED = 130
               help="Bytes of a simulated packet: larger ones are faster to simulate.")  # fmt: skip
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0))
 @click.option("--long", "is_long", is_flag=True,
-              help=f"Even if more than {SEGMENTS_MAX / 1e6:.0f} million packets are sent."
+              help=f"Even if more than {count_text(SEGMENTS_MAX)} packets are sent."
               )  # fmt: skip
 @json_option
 def command(
@@ -66,7 +66,7 @@ def command(
         made = scenario_of(step, step.build(), estimated.step_ns, segment_bytes, seed)
     if made.segments > SEGMENTS_MAX and not is_long:
         raise click.UsageError(
-            f"{made.segments / 1e6:.0f} million packets would be sent: use fewer --layers, a "
+            f"{count_text(made.segments)} packets would be sent: use fewer --layers, a "
             "larger --segment, or --long"
         )
     result = _run(made)

@@ -19,7 +19,7 @@ from transport.cli.estimate_options import (
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.plots import prepared, save
 from transport.estimate.gpus import EFFICIENCY, gpu
-from transport.sim.units import bytes_text, time_text
+from transport.ground.units import bytes_of, bytes_text, percent, time_text
 
 if TYPE_CHECKING:
     from transport.estimate.computation import Computation
@@ -236,7 +236,6 @@ def model_of(name: str, given: dict[str, Any]) -> Model:
 
 def plan_of(given: dict[str, Any]) -> Plan:
     from transport.estimate.plan import Plan
-    from transport.sim.units import bytes_of
 
     try:
         bucket_bytes = bytes_of(given.pop("bucket"))
@@ -270,10 +269,10 @@ def report(found: Training, plan: Plan, network: Network, computing: Computing) 
          time_text(row.exposed_ns), row.limited_by] for row in found.rows]  # fmt: skip
     tables = [
         (["part", "time", "share"],
-         [[name, time_text(ns), f"{ns / found.step_ns:.1%}"] for name, ns in parts]),
+         [[name, time_text(ns), percent(ns / found.step_ns)] for name, ns in parts]),
         (heads, operations),
         (["change", "step"],
-         [[name, f"{ratio - 1:+.1%}"] for name, ratio in found.gains.items()]),
+         [[name, percent(ratio - 1, signed=True)] for name, ratio in found.gains.items()]),
     ]  # fmt: skip
     lines = [*_facts(found, plan), *_inputs(plan, network, computing)]
     return Report(tables, [*lines, *_notes(found, network, computing)])
@@ -283,7 +282,7 @@ def compared_table(found: dict[str, Training]) -> tuple[list[str], list[list[str
     """The step for each link between nodes."""
     rows = [
         [link, time_text(one.step_ns), time_text(one.exposed_ns),
-         f"{one.exposed_ns / one.step_ns:.1%}"] for link, one in found.items()
+         percent(one.exposed_ns / one.step_ns)] for link, one in found.items()
     ]  # fmt: skip
     return ["between nodes", "step", "exposed communication", "share"], rows
 
@@ -320,7 +319,7 @@ def _notes(found: Training, network: Network, computing: Computing) -> list[str]
     if computing.file is not None:
         made.append(f"computation as measured on one GPU: {computing.file.name}")
     elif computing.assumed:
-        made.append(f"matrix products are assumed to reach {EFFICIENCY:.0%} of the GPU's peak: "
-                    "--efficiency")  # fmt: skip
+        made.append(f"matrix products are assumed to reach {percent(EFFICIENCY, 0)} of the GPU's "
+                    "peak: --efficiency")  # fmt: skip
     made += notes_of(network, any(row.extrapolated for row in found.rows))
     return [f"note: {one}" for one in made]

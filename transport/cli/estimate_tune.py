@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from transport.cli.output import print_table, write_file
-from transport.sim.units import bytes_text
+from transport.ground.units import bytes_text, percent
 
 
 @click.command("tune")
@@ -38,7 +38,7 @@ def command(results: tuple[Path, ...], output: Path) -> None:
         ["operation", "ranks", "from", "to", "algorithm", "protocol", "channels", "faster by"],
         [[one.operation, str(one.ranks), bytes_text(one.bytes_min), bytes_text(one.bytes_max),
           one.choice.algorithm, one.choice.protocol, str(one.choice.channels or "NCCL's"),
-          f"{one.gain:.0%}"] for one in rules],
+          percent(one.gain, 0)] for one in rules],
     )  # fmt: skip
     if not rules:
         click.echo("NCCL's own choice is as fast everywhere")

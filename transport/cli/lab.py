@@ -17,6 +17,8 @@ import click
 from rich.console import Console
 
 from transport.cli.output import json_option, print_table, write_json
+from transport.ground.text import nearest
+from transport.ground.units import bit_rate_text
 
 if TYPE_CHECKING:
     from transport.lab import Counters, Lab
@@ -96,7 +98,6 @@ def up(file: Path | None, name: str | None) -> None:
     Example: weft lab up examples/labs/four_paths.toml
     """
     from transport.lab import Lab, LabModel, load
-    from transport.lab.model import rate_text
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)  # remove a half-built lab, as on Ctrl-C
@@ -112,7 +113,7 @@ def up(file: Path | None, name: str | None) -> None:
     shown = ", ".join(f"{host} {lab.address(host)}" for host in hosts[:4])
     click.echo(
         f"{lab.name}: {model.hosts} hosts, {model.spines} paths of "
-        f"{rate_text(model.uplinks.rate_bytes_per_s)}: {shown}{', ...' if hosts[4:] else ''}"
+        f"{bit_rate_text(model.uplinks.rate_bytes_per_s)}: {shown}{', ...' if hosts[4:] else ''}"
     )
 
 
@@ -174,7 +175,7 @@ def execute(name: str | None, node: str, cmd: tuple[str, ...]) -> None:
 def change_of(word: str) -> tuple[str, Any]:
     """Parses KEY=VALUE of the command line; the value gets the type that TOML would give it."""
     from transport.lab import LabModelError
-    from transport.lab.model import LINK_KEYS, nearest
+    from transport.lab.model import LINK_KEYS
 
     key, equals, value = word.partition("=")
     if not equals:
@@ -272,14 +273,13 @@ def impairments(lab: Lab, link: str) -> str:
 
 
 def row(lab: Lab, direction: Any, counted: Counters) -> tuple[str, ...]:
-    from transport.lab.model import rate_text
 
     link = direction.wire.name
     numbers = (
         *(counted.packets, counted.bytes, counted.queue_drops, counted.losses),
         *(counted.cut_drops, counted.corrupted, counted.marked),
     )
-    rate = rate_text(lab.current().link(link).rate_bytes_per_s)
+    rate = bit_rate_text(lab.current().link(link).rate_bytes_per_s)
     state = (condition(lab, link), rate, impairments(lab, link))
     return (direction.name, *state, *map(str, numbers))
 

@@ -31,7 +31,7 @@ class TimeType(click.ParamType[int]):
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        from transport.sim.units import ns_of
+        from transport.ground.units import ns_of
 
         try:
             found = ns_of(value)

@@ -10,7 +10,7 @@ import click
 
 from transport.cli.options import JSON, FiniteRange, output_file
 from transport.cli.output import json_option, print_table, write_json
-from transport.sim.units import bytes_text
+from transport.ground.units import bytes_text
 
 if TYPE_CHECKING:
     from transport.plan.assign import Assigned

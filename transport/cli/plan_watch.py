@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from transport.cli.options import JSON, FiniteRange, output_file
+from transport.ground.units import percent
 
 if TYPE_CHECKING:
     from transport.plan.watch import Moved, Watch
@@ -128,5 +129,5 @@ def line_of(moved: Moved, *, dry: bool) -> str:
     stamp = time.strftime("%H:%M:%S")
     return (
         f"{stamp} process {moved.pid}: path {change.path} to {moved.peer}{over} is {change.state} "
-        f"(was {change.was}): {verb} {change.share:.1%}"
+        f"(was {change.was}): {verb} {percent(change.share)}"
     )

@@ -19,6 +19,7 @@ from transport.cli.options import output_file, owner_text
 from transport.cli.options import owner as owner_of
 from transport.cli.output import json_option, print_table, write_json
 from transport.errors import InvalidArgumentError
+from transport.ground.units import bytes_text, percent, rate_text
 from transport.policy_choice import split
 from transport.recording import Recording, RecordingError, Step, read
 from transport.replay import Summary, Track, recorded, replay, summarize
@@ -114,11 +115,11 @@ def figure_text(name: str, value: float) -> str:
     if not math.isfinite(value):
         return "not finite"
     if "bytes_per_s" in name:
-        return f"{value / 1e9:.3f} GB/s" if value else "unpaced"
+        return rate_text(value) if value else "unpaced"
     if "bytes" in name:
-        return f"{value / 1024:.1f} KiB"
+        return bytes_text(value)
     if name.startswith("share"):
-        return f"{value:.1%}"
+        return percent(value)
     return f"{value:.0f}"
 
 
@@ -130,7 +131,7 @@ def rows_of(summaries: Sequence[Summary]) -> tuple[list[str], list[tuple[str, ..
         (
             one.name,
             str(one.decisions),
-            "" if index == 0 else f"{one.differs / max(one.decisions, 1):.1%}",
+            "" if index == 0 else percent(one.differs / max(one.decisions, 1)),
             str(one.failures),
             *(figure_text(name, one.figures.get(name, math.nan)) for name in figures),
         )

@@ -27,6 +27,7 @@ from transport.cli.output import json_option, print_table, unwritten, write_file
 from transport.cli.sim_routes import write_routes
 from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
+from transport.ground.units import bytes_text, count_text, time_text
 from transport.policy_choice import PolicyRefusedError
 from transport.sim import (
     Result,
@@ -44,7 +45,6 @@ from transport.sim.errors import ScenarioError, WorkerLostError
 from transport.sim.settings import applied, is_of_policies
 from transport.sim.trace import write_trace
 from transport.sim.trace_network import PATHS_NS
-from transport.sim.units import bytes_text, time_text
 from transport.trace.layout import TraceError
 from transport.trace.store import new_folder
 
@@ -169,7 +169,7 @@ class Watch:
 
     def of_run(self, totals: Mapping[str, int | bool]) -> None:
         rate = totals["packet_hops"] / max(monotonic() - self._began, 1e-9)
-        said = f"{time_text(totals['ended_ns'])}, {rate / 1e6:.2f} M packet-hops/s"
+        said = f"{time_text(totals['ended_ns'])}, {count_text(rate)} packet-hops/s"
         self._bar.update(self._task, completed=int(totals["transfers_done"]), said=said)
 
     def of_sweep(self, done: int) -> None:
@@ -203,7 +203,7 @@ def run_once(simulation: Simulation) -> tuple[Result, float]:
 def show(result: Result, seconds: float, files: Files) -> None:
     """Prints the table and writes the files that the options name."""
     hops = int(result.totals["packet_hops"])
-    speed = f"{seconds:.1f} s, {hops / max(seconds, 1e-9) / 1e6:.2f} M packet-hops/s"
+    speed = f"{seconds:.1f} s, {count_text(hops / max(seconds, 1e-9))} packet-hops/s"
     if files.json is not None:
         found = result.as_dict() | build_info()
         found |= {"command": command_line(), "seconds": round(seconds, 3)}

@@ -10,7 +10,7 @@ import click
 from transport.cli import trace_open as shared
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.trace_matrix import MEASURES
-from transport.sim.units import bytes_text, time_text
+from transport.ground.units import percent, quantity_text
 
 if TYPE_CHECKING:
     from transport.trace.difference import Change
@@ -103,17 +103,16 @@ def _plain(one: Change) -> dict[str, Any]:
 def _show(title: str, of: tuple[str, list[str]], unit: str, found: list[Change], top: int) -> None:
     """Prints the largest changes; `of`: what a change is of, and the headings of its names."""
 
-    def text(value: float) -> str:
-        if unit == "bytes":
-            return bytes_text(value)
-        return time_text(value) if unit == "ns" else f"{value:.0f}"
-
     rows = [
         [
             *one.what,
-            *(text(one.before), text(one.after)),
+            *(quantity_text(one.before, unit), quantity_text(one.after, unit)),
             "new" if one.ratio is None else f"{one.ratio:.3g}",
-            *(f"{one.share_before:.1%}", f"{one.share_after:.1%}", f"{one.share_change:+.1%}"),
+            *(
+                percent(one.share_before),
+                percent(one.share_after),
+                percent(one.share_change, signed=True),
+            ),
         ]
         for one in found[:top]
     ]

@@ -11,7 +11,7 @@ import click
 
 from transport.cli import trace_open as shared
 from transport.cli.output import json_option, print_table, write_json
-from transport.sim.units import bytes_text, time_text
+from transport.ground.units import bytes_text, time_text
 
 if TYPE_CHECKING:
     from transport.trace.store import Store

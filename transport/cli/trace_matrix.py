@@ -11,7 +11,7 @@ import numpy as np
 from transport.cli import trace_open as shared
 from transport.cli.options import CSV, HTML, output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
-from transport.sim.units import bytes_text, time_text
+from transport.ground.units import quantity_text
 
 if TYPE_CHECKING:
     from transport.trace.matrix import Matrix
@@ -112,9 +112,7 @@ def show(found: Matrix, logarithmic: bool) -> None:
 
 
 def text(found: Matrix, value: float) -> str:
-    if found.unit == "bytes":
-        return bytes_text(value)
-    return time_text(value) if found.unit == "ns" else f"{value:.0f}"
+    return quantity_text(value, found.unit)
 
 
 def show_cells(found: Matrix) -> None:

@@ -11,7 +11,7 @@ import click
 
 from transport.cli.check import progress_on_a_terminal
 from transport.cli.output import unwritten, write_file
-from transport.trace.text import printable
+from transport.ground.text import printable
 
 if TYPE_CHECKING:
     from transport.trace.matrix import Filters

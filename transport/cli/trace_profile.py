@@ -10,7 +10,7 @@ import click
 
 from transport.cli import trace_open as shared
 from transport.cli.output import json_option, print_table, write_json
-from transport.sim.units import bytes_text, time_text
+from transport.ground.units import bytes_text, percent, time_text
 
 if TYPE_CHECKING:
     from transport.trace.profile import Communicator, Operations
@@ -64,7 +64,7 @@ def operation_cells(one: Operations) -> list[str]:
     sizes = [size(one.bytes), size(one.bytes_p50), size(one.bytes_p95), size(one.bytes_max)]
     names = [one.function, one.algorithm, one.protocol, one.datatype.removeprefix("nccl")]
     rates = [size(one.algorithm_bytes_per_s, "/s"), size(one.bus_bytes_per_s, "/s")]
-    times = [time_text(one.time_ns), f"{one.time_share:.1%}"]
+    times = [time_text(one.time_ns), percent(one.time_share)]
     timed_by = ", ".join(one.timed_by)
     return [*names, str(one.count), *sizes, bars(one.sizes), *times, *rates, timed_by]
 

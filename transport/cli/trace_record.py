@@ -15,7 +15,7 @@ import click
 from transport import native
 from transport.cli.options import OutputFolder
 from transport.cli.profiler import load_profiler
-from transport.sim.units import bytes_text
+from transport.ground.units import bytes_text
 
 # Signals that would end this process; they are sent on to the command instead.
 PASSED = (

@@ -16,6 +16,7 @@ from transport.cli.options import SEED, FiniteRange, output_file
 from transport.cli.output import json_option, print_table, write_file, write_json
 from transport.cli.replay import sparkline
 from transport.errors import InvalidArgumentError
+from transport.ground.units import bytes_text, percent
 from transport.policy_choice import PolicyRefusedError, split
 
 MS_MAX, KB_MAX = 1e6, 1_000_000_000
@@ -267,11 +268,11 @@ def show(outcome: Outcome) -> None:
     shares = [path.forward.bytes_delivered for path in report.paths]
     whole = max(sum(shares), 1)
     click.echo(
-        f"{outcome.goodput_share:.1%} of the paths' rate, Jain {report.jain:.3f}, "
+        f"{percent(outcome.goodput_share)} of the paths' rate, Jain {report.jain:.3f}, "
         f"{outcome.lost()} datagrams lost, queue p99 "
-        f"{max(queue_bytes_p99(outcome)) / 1e3:.0f} kB"
+        f"{bytes_text(max(queue_bytes_p99(outcome)))}"
         + (
-            f", path shares {' '.join(f'{one / whole:.0%}' for one in shares)}"
+            f", path shares {' '.join(f'{percent(one / whole, 0)}' for one in shares)}"
             if shares[1:]
             else ""
         )

@@ -11,6 +11,7 @@ from transport.conformance.loss_bench import BACKSTOP, GAP_NS, RTO_NS, RTT_NS, L
 from transport.conformance.result import Outcome, Outcomes, number, verdict
 from transport.conformance.scenes import MS, US, Cast, bottleneck, plan_of
 from transport.conformance.window_arena import Ledger
+from transport.ground.units import time_text
 
 MESSAGES = 60
 WINDOWS = (16, 512)  # window sizes in segments
@@ -136,7 +137,7 @@ def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
         yield verdict(
             f"all arrives: {name}",
             whole == FLOWS * MESSAGES and in_time,
-            f"{whole} of {FLOWS * MESSAGES} messages after {report.ended_ns / 1e6:.4g} ms, "
+            f"{whole} of {FLOWS * MESSAGES} messages after {time_text(report.ended_ns)}, "
             f"{resent} copies for {gone} lost",
             f"all of them, in {MOVED_NS // MS} ms" if "dead" in name else "all of them",
             "some segment is never judged lost: look at on_timer when no acknowledgments arrive",

@@ -13,6 +13,7 @@ from transport.conformance.path_bench import GAP_NS, RTT_NS, Conduct, PathBench
 from transport.conformance.result import Outcome, Outcomes, number, verdict
 from transport.conformance.scenes import BYTES_PER_S, MS, Cast, bottleneck, plan_of, share
 from transport.conformance.window_arena import Ledger
+from transport.ground.units import time_text
 
 if TYPE_CHECKING:
     from transport.native import ArenaReport
@@ -268,7 +269,7 @@ def alone(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome:
     return verdict(
         "carries messages over 8 paths",
         whole == 160,
-        f"{whole} of 160 messages, the last after {report.ended_ns / 1e6:.3g} ms",
+        f"{whole} of 160 messages, the last after {time_text(report.ended_ns, 3)}",
         "160",
         "some burst was never delivered: is the answer always a usable path?",
     )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.stopped import Stalls
+from transport.ground.units import time_text
 
 Array = NDArray[Any]
 
@@ -163,7 +164,7 @@ def _stopped(facts: Facts, one: int, peers: list[int]) -> Finding:
         "non_communication_hang", Place("rank", name, (process.rank,)), process.last_ns,
         facts.end_ns, 0.9, True,
         f"All paths from {_names(facts, peers)} to {name} fail, and its process has recorded "
-        f"nothing for {silent_ns / 1e6:.1f} ms: it does not run.",
+        f"nothing for {time_text(silent_ns)}: it does not run.",
         TIMEOUT_QUERY, "See whether it is stopped (ps shows state T), swapping or frozen; "
         "py-spy dump shows where it is.",
     )  # fmt: skip

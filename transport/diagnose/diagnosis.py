@@ -20,6 +20,7 @@ from transport.diagnose.windows import (
     judged_windows_of,
     windows_of,
 )
+from transport.ground.units import time_text
 from transport.plan.routes import Routes
 from transport.trace.notes import missing_ranks
 from transport.trace.store import Store
@@ -139,7 +140,9 @@ def note_of_short(facts: Facts, rule: slow.Rule) -> list[str]:
     judged = judged_windows_of(facts)
     if not judged.count or facts.simulated or judged.count >= rule.seen:
         return []
-    return [f"slowness was not judged: that takes {rule.seen} windows of {WINDOW_MIN_NS / 1e9:g} s"]
+    return [
+        f"slowness was not judged: that takes {rule.seen} windows of {time_text(WINDOW_MIN_NS)}"
+    ]
 
 
 def note_of_longer(windows: Windows) -> list[str]:

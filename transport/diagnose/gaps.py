@@ -20,6 +20,7 @@ from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.stopped import Stalls, had_work
 from transport.diagnose.windows import Windows
+from transport.ground.units import time_text
 
 Array = NDArray[Any]
 
@@ -263,7 +264,7 @@ def _finding(facts: Facts, windows: Windows, gap: Gap) -> Finding:
 def _evidence(facts: Facts, gap: Gap) -> str:
     parts = [
         f"The process of {facts.name(gap.process)} recorded and acknowledged nothing for "
-        f"{gap.lasted_ns / 1e6:.1f} ms, usually {gap.usual_ns / 1e6:.1f} ms at most, and went on."
+        f"{time_text(gap.lasted_ns)}, usually {time_text(gap.usual_ns)} at most, and went on."
     ]
     if gap.stalled_ns:
         late_ms = gap.stalled_ns / 1e6

@@ -14,6 +14,7 @@ from transport.diagnose.cut_off import complaints, cut_off
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.windows import Windows
+from transport.ground.units import time_text
 from transport.trace.store import Store
 
 Array = NDArray[Any]
@@ -174,7 +175,7 @@ def _frozen(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
     return Finding(
         "non_communication_hang", Place("rank", name, ranks), stand.since_ns, facts.end_ns,
         0.9 if certain else 0.6, certain,
-        f"The process of {name} has recorded nothing for {silent_ns / 1e6:.1f} ms, and all others "
+        f"The process of {name} has recorded nothing for {time_text(silent_ns)}, and all others "
         f"make no progress since, although they run.",
         OPEN_QUERY, "See whether it is stopped (ps shows state T), swapping or frozen; "
         "py-spy dump shows where it is.", more={"paused_ns": paused_ns},
@@ -206,7 +207,7 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
             0.95 if certain else 0.6, certain,
             f"{len(there)} of {len(expected)} ranks wait in {function} number "
             f"{number}, and {names} did not call it, and it waits in no other operation. "
-            f"Nothing has happened for {paused_ns / 1e6:.1f} ms.",
+            f"Nothing has happened for {time_text(paused_ns)}.",
             OPEN_QUERY, f"See what {facts.name(absent[0])} does: py-spy dump --pid {first.pid} on "
             f"{first.host} shows its stack.",
             more={"paused_ns": paused_ns},
@@ -255,7 +256,7 @@ def _stuck(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Fi
     return Finding(
         kind, place, stand.since_ns, facts.end_ns, 0.8 if certain else 0.5, certain,
         f"All ranks called {function} number {number}, and it does not end: nothing has happened "
-        f"for {paused_ns / 1e6:.1f} ms.{behind}",
+        f"for {time_text(paused_ns)}.{behind}",
         OPEN_QUERY, "Check the link and the NICs between these ranks.",
         more={"paused_ns": paused_ns},
     )  # fmt: skip
@@ -276,7 +277,7 @@ def _behind(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
     return Finding(
         "non_communication_hang", Place("rank", name, (process.rank,)), stand.since_ns,
         facts.end_ns, 0.9 if certain else 0.6, certain,
-        f"Nothing has happened for {paused_ns / 1e6:.1f} ms. Before, {own} messages had gone over "
+        f"Nothing has happened for {time_text(paused_ns)}. Before, {own} messages had gone over "
         f"each connection of {name}, and {others} or more over all others: they wait for it.",
         LAST_QUERY, f"See what {name} does: py-spy dump --pid {process.pid} on {process.host} "
         "shows its stack.", more={"paused_ns": paused_ns},

@@ -11,8 +11,8 @@ import numpy as np
 from transport.diagnose.diagnosis import Diagnosis
 from transport.diagnose.facts import SIMULATED_NS_MAX
 from transport.diagnose.finding import Finding
-from transport.sim.units import time_text
-from transport.trace.text import printable
+from transport.ground.text import printable
+from transport.ground.units import percent, time_text
 
 
 def looked_at(found: Diagnosis, live: bool = False) -> str:
@@ -52,7 +52,7 @@ def lines_of(one: Finding, folder: str) -> list[str]:
     """The text of one finding; a suspicion is marked as one."""
     head = "" if one.certain else "suspicion: "
     side = f" ({one.place.side} side)" if one.place.side else ""
-    lines = [f"{head}{one.kind}: {one.place.name}{side}, confidence {one.confidence:.0%}"]
+    lines = [f"{head}{one.kind}: {one.place.name}{side}, confidence {percent(one.confidence, 0)}"]
     if one.place.candidates:
         lines.append(f"  cannot be told from: {', '.join(one.place.candidates)}")
     lines = [

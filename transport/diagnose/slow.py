@@ -17,6 +17,7 @@ from transport.diagnose.finding import Finding, Place
 from transport.diagnose.measures import HISTORY_MIN, SLOW, SLOW_ALONE, Delays, Lateness, rates_of
 from transport.diagnose.paths import Paths
 from transport.diagnose.windows import Windows
+from transport.ground.units import percent, rate_text, time_text
 from transport.plan.routes import undirected
 
 Array = NDArray[Any]
@@ -138,8 +139,8 @@ def straggler(seen: Seen, at: int, rule: Rule) -> Finding | None:
     return Finding(
         "non_communication_slow", Place("rank", seen.facts.name(one), (rank,)), begin, end,
         _confidence(lost_ns / limit_ns), True,
-        f"{seen.facts.name(one)} took {lost_ns / 1e6 / seen.windows.iterations:.3f} ms an "
-        f"iteration longer between operations than other ranks ({share:.0%} of it), in "
+        f"{seen.facts.name(one)} took {time_text(lost_ns / seen.windows.iterations)} an "
+        f"iteration longer between operations than other ranks ({percent(share, 0)} of it), in "
         f"{int(often[one])} of {seen.windows.text_of(own.shape[0])}; {what}.",
         LATE_QUERY, advice, lost_ns=int(own[:, one].sum()), weight=lost_ns,
         more={"gpu": in_gpu},
@@ -213,11 +214,11 @@ def _told(seen: Seen, found: places.Explanation, excess: Array, bad: Array) -> t
     text = (
         f"Messages of {int(bad.sum())} of {len(bad)} pairs of ranks took longer than usual for "
         f"their operation, the most {float(np.exp(excess[bad].max())):.1f} times ({shown}). "
-        f"{place.name} explains {found.share:.0%} of it"
+        f"{place.name} explains {percent(found.share, 0)} of it"
     )
     if place.side and not lacking:
         text += f", as the side that {place.side}s"
-    text += f"; of its own pairs {found.purity:.0%} are slow."
+    text += f"; of its own pairs {percent(found.purity, 0)} are slow."
     if place.side and lacking:
         place = replace(place, side="")
         text += f" The trace of rank {lacking[0]} is incomplete, so the side is not known."
@@ -252,8 +253,8 @@ def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> st
     now = float(np.nanmedian(rates[span]))
     if len(before) >= HISTORY_MIN and now >= FULL_SHARE * float(np.median(before)):
         return (
-            f" While it is busy it carries {now:.1f} GB/s, as much as before: messages of this job "
-            "meet there."
+            f" While it is busy it carries {rate_text(now * 1e9)}, as much as before: messages "
+            "of this job meet there."
         )
     return ""
 
@@ -311,10 +312,10 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     # repeat; after the start, paths that became unusable are evidence enough.
     if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
         return None
-    others = "" if place.kind == "network" else f" all other paths {other_rate:.4%},"
+    others = "" if place.kind == "network" else f" all other paths {percent(other_rate, 2)},"
     text = (
         f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
-        f"({rate:.2%}),{others} " + _QUEUES[queued]
+        f"({percent(rate, 2)}),{others} " + _QUEUES[queued]
     ) + _more_of_losses(at_random, int(down))
     return Finding(
         "network_loss", place, begin, end,

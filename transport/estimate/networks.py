@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from transport.sim.units import bytes_text
+from transport.ground.units import bytes_text
 
 LINKS = Path(__file__).parent / "links.toml"
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.estimate.overlap import length, union
+from transport.ground.units import time_text
 from transport.trace.layout import TraceError
 from transport.trace.operation_times import OPERATION_TIMES
 from transport.trace.store import Store
@@ -187,8 +188,8 @@ def _split(known: Step, alone_ns: float) -> Step:
     beyond_ns = known.step_ns - alone_ns
     if beyond_ns < 0:
         raise TraceError(
-            f"rank {known.rank}: a step takes {known.step_ns / 1e6:.4g} ms, less than the "
-            f"{alone_ns / 1e6:.4g} ms that it is said to compute"
+            f"rank {known.rank}: a step takes {time_text(known.step_ns)}, less than the "
+            f"{time_text(alone_ns)} that it is said to compute"
         )
     exposed_ns = min(beyond_ns, known.communication_ns)
     return Step(

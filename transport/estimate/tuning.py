@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transport.estimate.samples import SamplesError
+from transport.ground.units import percent
 
 OWN = "weft"  # the contender that leaves the choice to NCCL
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -158,6 +159,6 @@ def text_of(rules: Sequence[Rule], source: str) -> str:
         choice = one.choice
         lines.append(
             f"{one.operation} {one.ranks} 0 {one.bytes_min} {one.bytes_max} {choice.algorithm} "
-            f"{choice.protocol} {choice.channels}  # {one.gain:+.0%}"
+            f"{choice.protocol} {choice.channels}  # {percent(one.gain, 0, signed=True)}"
         )
     return "\n".join(lines) + "\n"

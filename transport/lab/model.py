@@ -1,6 +1,6 @@
 """Reads and checks a lab file: hosts, leaves, spines and the properties of their links.
 
-The simulator reads the same model, so this module uses the standard library only.
+The simulator reads the same model, so this module uses the standard library and the ground only.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
-from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from transport.ground import units
+from transport.ground.text import nearest
+
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
-RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)(b/s|bit/s|bps|B/s)")
-PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 NODES_MAX = 65_536
 ETHERNET_HEADER_BYTES = 14
 # The time that a CPU may need to wake up; the token bucket holds the bytes of that time.
@@ -47,7 +46,7 @@ class Key:
     @property
     def expected(self) -> str:
         if self.kind == "rate":
-            return 'a rate: bytes/s as a whole number, or text such as "8 Gb/s" or "1 GB/s"'
+            return units.A_RATE
         what = "a number" if self.kind == "share" else "a whole number"
         return f"{what} from {self.low} to {self.high}"
 
@@ -135,32 +134,12 @@ def check(name: str, key: Key, value: Any) -> None:
         raise LabModelError(f"{name} = {value!r}: expected {key.expected}{bounds}")
 
 
-def nearest(word: str, known: list[str]) -> str:
-    """The hint "; did you mean X?" if a known name is similar, else a list of known names."""
-    close = get_close_matches(word, known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return "; there are " + ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
-
-
 def rate_of(name: str, value: Any) -> int:
     """Bytes per second from a whole number or from text with its unit."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    match = RATE.fullmatch(value.strip()) if isinstance(value, str) else None
-    if match is None:
-        raise LabModelError(f"{name} = {value!r}: expected {LINK_KEYS['rate'].expected}")
-    number, prefix, unit = match.groups()
-    return round(Fraction(number) * PREFIXES[prefix] / (1 if unit == "B/s" else 8))
-
-
-def rate_text(rate_bytes_per_s: int) -> str:
-    """A rate as text, such as 1 Gb/s."""
-    bits = rate_bytes_per_s * 8
-    for prefix in ("T", "G", "M", "k"):
-        if bits >= PREFIXES[prefix]:
-            return f"{bits / PREFIXES[prefix]:g} {prefix}b/s"
-    return f"{bits} b/s"
+    try:
+        return units.rate_of(value)
+    except ValueError as error:
+        raise LabModelError(f"{name} = {error}") from None
 
 
 def link_fields(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -187,7 +166,7 @@ class LabModel:
     hosts: int = 2
     spines: int = 4
     hosts_per_leaf: int = 1
-    segmentation_offload: bool = False  # True: GSO packets of up to 64 KB cross the links unsplit
+    segmentation_offload: bool = False  # True: GSO packets of up to 64 KiB cross the links unsplit
     host_links: Link = field(default_factory=lambda: Link(rate_bytes_per_s=500_000_000))
     uplinks: Link = field(default_factory=Link)
     links: Mapping[str, Link] = field(default_factory=dict)  # links with their own table, by name
@@ -213,7 +192,7 @@ class LabModel:
         """Refuses loss with segmentation_offload, where one loss would drop many packets."""
         if self.segmentation_offload and link.damages:
             raise LabModelError(
-                f"{name}: with segmentation_offload each loss would drop up to 64 KB: "
+                f"{name}: with segmentation_offload each loss would drop up to 64 KiB: "
                 "remove segmentation_offload, or remove loss, bursts and corruption"
             )
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from socket import AF_INET
 from typing import Any
 
-from transport.lab.model import ETHERNET_HEADER_BYTES, LabError, LabModelError, Link, rate_text
+from transport.ground.units import bit_rate_text
+from transport.lab.model import ETHERNET_HEADER_BYTES, LabError, LabModelError, Link
 from transport.lab.plan import Direction, End, Plan, Route
 
 TBF_HANDLE, TBF_CLASS, NETEM_HANDLE = 0x10000, 0x10001, 0x20000
@@ -144,7 +145,7 @@ def check_rate(name: str, spec: Link) -> None:
     """Raises LabError if a link is faster than tbf supports."""
     if spec.rate_bytes_per_s > RATE_MAX:
         raise LabModelError(
-            f"{name}: the rate of a link is limited to {rate_text(RATE_MAX)}: give a lower rate"
+            f"{name}: the rate of a link is limited to {bit_rate_text(RATE_MAX)}: give a lower rate"
         )
 
 

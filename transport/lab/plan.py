@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from transport.lab.model import LabError, LabModel, LabModelError, nearest
+from transport.ground.text import nearest
+from transport.lab.model import LabError, LabModel, LabModelError
 
 # Networks: 10.<leaf>.<host at the leaf> on hosts' links, 10.<128 + spine>.<leaf> on uplinks.
 LEAVES_MAX = 64

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from transport import created, trusted
-from transport.lab.model import LabError, LabModel, LabModelError, Link, as_dict, from_dict, nearest
+from transport.ground.text import nearest
+from transport.lab.model import LabError, LabModel, LabModelError, Link, as_dict, from_dict
 
 VERSION = 1
 WAIT_S, STEP_S = 60.0, 0.05

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias, TypeVar
 
+from transport.ground.units import bytes_text, count_text, percent, time_text
 from transport.live.rates import (
     ConnectionRates,
     EngineRates,
@@ -14,9 +16,12 @@ from transport.live.rates import (
     Traffic,
 )
 from transport.live.table import Column
-from transport.live.text import count, duration, share, size
 
 UNKNOWN = "-"
+# Columns are narrow, and more digits would change with each refresh.
+size = partial(bytes_text, digits=3)
+duration = partial(time_text, digits=2)
+share = partial(percent, places=0)
 Engine: TypeAlias = tuple[ProcessRates, EngineRates]
 Peer: TypeAlias = tuple[ProcessRates, PeerRates]
 Path: TypeAlias = tuple[ProcessRates, PeerRates, PathRates]
@@ -47,8 +52,8 @@ def _traffic(of: Callable[[Item], Traffic], received: bool = True) -> list[Colum
 
     flows = [
         column("RECEIVED/s", 1, size, "received_bytes_s"),
-        column("SEGMENTS/s", 8, count, "segments_sent_s"),
-        column("RESENDS/s", 3, count, "resends_s"),
+        column("SEGMENTS/s", 8, count_text, "segments_sent_s"),
+        column("RESENDS/s", 3, count_text, "resends_s"),
     ]
     levels = [
         column("WINDOW", 6, size, "window_bytes"),
@@ -56,7 +61,7 @@ def _traffic(of: Callable[[Item], Traffic], received: bool = True) -> list[Colum
     ]
     return [
         column("SENT/s", 1, size, "sent_bytes_s"),
-        *(flows if received else [column("SEGMENTS/s", 8, count, "segments_sent_s")]),
+        *(flows if received else [column("SEGMENTS/s", 8, count_text, "segments_sent_s")]),
         column("LOSS", 4, share, "loss_share"),
         Column(
             "RTT",
@@ -84,8 +89,8 @@ ENGINES: list[Column[Engine]] = [
     Column("PID", lambda e: name_of(e[0]), 0, lambda e: e[0].pid, ascending=True),
     Column("ENGINE", lambda e: str(e[1].index), 0),
     *_traffic(lambda e: e[1].traffic),
-    Column("DATAGRAMS/s", lambda e: _known(count, e[1].datagrams_sent_s), 6),
-    Column("ROUNDS/s", lambda e: _known(count, e[1].rounds_s), 9, lambda e: e[1].rounds_s),
+    Column("DATAGRAMS/s", lambda e: _known(count_text, e[1].datagrams_sent_s), 6),
+    Column("ROUNDS/s", lambda e: _known(count_text, e[1].rounds_s), 9, lambda e: e[1].rounds_s),
     Column("CPU", lambda e: _known(share, e[1].cpu_share), 2, lambda e: e[1].cpu_share),
     Column("FLOWS", lambda e: str(e[1].open_flows), 8),
     Column("LAST ROUND", lambda e: "asleep" if e[1].asleep else _ago(e[1].turn_ns), 1, left=True),
@@ -106,7 +111,7 @@ PATHS: list[Column[Path]] = [
     Column("ENGINE", lambda p: str(p[1].engine), 7),
     Column("PATH", lambda p: str(p[2].number), 0),
     *_traffic(lambda p: p[2].traffic, received=False),
-    Column("PROBES/s", lambda p: _known(count, p[2].probes_s), 9, lambda p: p[2].probes_s),
+    Column("PROBES/s", lambda p: _known(count_text, p[2].probes_s), 9, lambda p: p[2].probes_s),
     Column("DOWNS", lambda p: str(p[2].downs), 3, lambda p: p[2].downs),
     Column("IS", lambda p: "usable" if p[2].usable else "down", 0, left=True),
 ]

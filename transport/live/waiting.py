@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from transport.ground.units import bytes_text, time_text
 from transport.live.rows import age_ns, number
-from transport.live.text import duration, size
 from transport.telemetry import Page, PeerRow, Row
 
 # Time without progress below which a flow counts as transferring. States are written every 10 ms.
@@ -59,7 +59,7 @@ def of_engine(page: Page, engine: Row) -> Wait | None:
     still_ns = age_ns(page, engine, "turn_ns")
     if still_ns is None or still_ns < ENGINE_NS or engine.state.get("sleeping"):
         return None
-    text = f"engine {engine.index} has not run for {duration(still_ns)} (starved or stuck)"
+    text = f"engine {engine.index} has not run for {time_text(still_ns, 2)} (starved or stuck)"
     return Wait("engine", still_ns, text)
 
 
@@ -74,7 +74,7 @@ def of_flow(page: Page, flow: Row, peer: PeerRow | None, engine: Row | None) -> 
         return Wait("closing", 0, PHASES[phase])
     if peer is not None and peer.state.get("dead"):
         silent_ns = age_ns(page, peer, "heard_ns")
-        silent = "" if silent_ns is None else f", not heard for {duration(silent_ns)}"
+        silent = "" if silent_ns is None else f", not heard for {time_text(silent_ns, 2)}"
         return Wait("dead", silent_ns or 0, f"{name} is dead{silent}")
     if phase == 1:
         return Wait("failed", 0, "failed")
@@ -84,7 +84,7 @@ def of_flow(page: Page, flow: Row, peer: PeerRow | None, engine: Row | None) -> 
     if flow.state.get("receives"):
         if still_ns < MOVING_NS:
             return Wait("transferring", 0, "transferring")
-        text = f"for a receive: {name} sent nothing for {duration(still_ns)}"
+        text = f"for a receive: {name} sent nothing for {time_text(still_ns, 2)}"
         return Wait("receive", still_ns, text)
     return Wait("idle", 0, "idle")
 
@@ -92,7 +92,7 @@ def of_flow(page: Page, flow: Row, peer: PeerRow | None, engine: Row | None) -> 
 def _of_sends(page: Page, flow: Row, peer: PeerRow | None, name: str, still_ns: int) -> Wait:
     if still_ns < MOVING_NS:
         return Wait("transferring", 0, "transferring")
-    age = duration(still_ns)
+    age = time_text(still_ns, 2)
     usable = [path.counters.get("usable", 1) for path in peer.paths] if peer is not None else []
     if usable and not any(usable):
         which = "the path" if len(usable) == 1 else f"any of {len(usable)} paths"
@@ -100,10 +100,11 @@ def _of_sends(page: Page, flow: Row, peer: PeerRow | None, name: str, still_ns: 
     inflight, unsent = flow.counters.get("inflight_bytes", 0), number(flow, "unsent_bytes")
     silent = _silence(page, peer)
     if inflight > 0:
-        text = f"for {name} to acknowledge {size(inflight)}, {age}{silent}"
+        text = f"for {name} to acknowledge {bytes_text(inflight, 3)}, {age}{silent}"
         return Wait("acknowledgment", still_ns, text)
     if unsent > 0:
-        text = f"for {name} to post a receive or grant credit, {size(unsent)} unsent, {age}{silent}"
+        left = bytes_text(unsent, 3)
+        text = f"for {name} to post a receive or grant credit, {left} unsent, {age}{silent}"
         return Wait("room", still_ns, text)
     sends = number(flow, "sends")
     what = "a message" if sends == 1 else f"{sends} messages"
@@ -146,4 +147,4 @@ def _silence(page: Page, peer: PeerRow | None) -> str:
     silent_ns = age_ns(page, peer, "heard_ns") if peer is not None else None
     if silent_ns is None or silent_ns < LONG_NS:
         return ""
-    return f", not heard for {duration(silent_ns)}"
+    return f", not heard for {time_text(silent_ns, 2)}"

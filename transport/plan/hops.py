@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from transport.ground.units import percent
 from transport.plan.probe import End, Heard, ProbeError
 from transport.plan.routes import UNKNOWN, Routes
 
@@ -291,7 +292,9 @@ def _notes(
             )
     for link in sick:
         one = loss[link]
-        notes.append(f"{link} is sick: {one.share:.0%} of {one.probes} probes were lost on it")
+        notes.append(
+            f"{link} is sick: {percent(one.share, 0)} of {one.probes} probes were lost on it"
+        )
     if unsteady:
         notes.append(
             f"{unsteady} flows were sent different ways: the fabric spreads packets, not flows, or "

@@ -16,6 +16,7 @@ from typing import Any
 
 from transport import created, trusted
 from transport.errors import InvalidArgumentError
+from transport.ground.units import binary_text
 from transport.plan.assign import PATHS_MAX, PairPlan
 from transport.plan.routes import Routes, text
 
@@ -93,7 +94,7 @@ def read(file: Path, *, steers: bool = False) -> Plan:
         with trusted.open_file(file, what="the plan") if steers else file.open("rb") as opened:
             data = opened.read(BYTES_MAX + 1)
         if len(data) > BYTES_MAX:
-            raise PlanError(f"{file} is larger than 256 MB: it is no plan")
+            raise PlanError(f"{file} is larger than {binary_text(BYTES_MAX)}: it is no plan")
         found = json.loads(data)
     except trusted.UntrustedError as error:
         raise PlanError(str(error)) from None

@@ -11,6 +11,7 @@ from typing import Any
 
 from transport import created
 from transport.errors import InvalidArgumentError
+from transport.ground.units import binary_text
 
 FILE = "routes.json"
 VERSION = 1
@@ -70,7 +71,9 @@ def read(file: Path) -> Routes:
     """Reads a file of routes; RoutesError in one line if it is wrong."""
     try:
         if file.stat().st_size > BYTES_MAX:
-            raise RoutesError(f"{file} is larger than 1 GB: it is no file of routes")
+            raise RoutesError(
+                f"{file} is larger than {binary_text(BYTES_MAX)}: it is no file of routes"
+            )
         found = json.loads(file.read_text())
     except OSError as error:
         raise RoutesError(f"{file}: {error.strerror}") from None

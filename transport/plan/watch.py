@@ -16,6 +16,7 @@ from typing import Any
 
 from transport import created, trusted
 from transport.errors import InvalidArgumentError
+from transport.ground.units import binary_text
 from transport.plan.assign import PairPlan
 from transport.plan.planfile import Plan
 from transport.plan.shares import Change, Judge, Seen
@@ -64,7 +65,9 @@ def read(file: Path) -> Weights:
         with trusted.open_file(file, what="the file of weights") as opened:
             data = opened.read(BYTES_MAX + 1)
         if len(data) > BYTES_MAX:
-            raise WeightsError(f"{file} is larger than 16 MB: it is no file of weights")
+            raise WeightsError(
+                f"{file} is larger than {binary_text(BYTES_MAX)}: it is no file of weights"
+            )
         found = json.loads(data)
         if found["weft_weights"] != VERSION:
             raise WeightsError(

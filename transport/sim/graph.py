@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from transport.lab.model import nearest
+from transport.ground.text import nearest
 from transport.sim.errors import BadKeyError
 from transport.sim.network import Array, LinkKind, Network, PortList, SetList
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from congestion.api import FAMILIES
-from transport.lab.model import nearest
+from transport.ground.text import nearest
 from transport.sim import (
     collectives,
     events,

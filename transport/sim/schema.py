@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from transport.lab.model import nearest
-from transport.sim import units
+from transport.ground import units
+from transport.ground.text import nearest
 from transport.sim.errors import BadKeyError
 
 HOSTS_MAX = 65_536
@@ -69,7 +69,7 @@ class Key:
         return value
 
 
-_UNITS = {"bytes": units.bytes_of, "ns": units.ns_of, "rate": units.rate}
+_UNITS = {"bytes": units.bytes_of, "ns": units.ns_of, "rate": units.rate_of}
 _TYPES: dict[str, type | tuple[type, ...]] = {
     "bool": bool,
     "text": str,

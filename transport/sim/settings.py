@@ -8,7 +8,7 @@ from typing import Any
 
 from congestion.api import FAMILIES
 from transport.errors import InvalidArgumentError
-from transport.lab.model import nearest
+from transport.ground.text import nearest
 from transport.policy_choice import params_text, split
 from transport.sim.scenario import Scenario
 

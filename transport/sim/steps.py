@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from transport.lab.model import nearest
+from transport.ground.text import nearest
 from transport.sim import faults
 from transport.sim.network import Array
 from transport.sim.program import RECEIVE, SEND, Operation, Program, Wait, build

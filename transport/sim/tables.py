@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transport.sim import units
+from transport.ground.units import bytes_text, percent, rate_text, time_text
 from transport.sim.result import IDEAL, Result
 from transport.sim.sweep import MEASURES
 
@@ -72,13 +72,13 @@ def cell(key: str, value: Any) -> str:
         return str(value).lower() if isinstance(value, bool) else str(value)
     plain = key.removesuffix("_worst")
     if "_ns" in plain:
-        return units.time_text(value)
+        return time_text(value)
     if plain.endswith("bytes_per_s"):
-        return f"{value / 1e9:.2f} GB/s"
+        return rate_text(value)
     if "_bytes" in plain or plain.startswith("queue_bytes"):
-        return units.bytes_text(value)
+        return bytes_text(value)
     if plain.startswith(("utilisation", "exposed")):
-        return f"{value:.1%}"
+        return percent(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
@@ -115,9 +115,9 @@ def remarks(result: Result) -> list[str]:
     said = [
         f"{row['retransmits_per_packet']:.4f} retransmits per packet "
         f"({row['retransmits']:,}, {row['spurious_resends']:,} of them needless), "
-        f"{row['marked_share']:.2%} of data packets marked on a link, {row['trimmed']:,} trimmed, "
-        f"{row['dropped']:,} dropped, {row['lost']:,} lost",
-        f"{units.time_text(row['virtual_ns'])} of virtual time, {row['packet_hops']:,} packet-hops",
+        f"{percent(row['marked_share'], 2)} of data packets marked on a link, "
+        f"{row['trimmed']:,} trimmed, {row['dropped']:,} dropped, {row['lost']:,} lost",
+        f"{time_text(row['virtual_ns'])} of virtual time, {row['packet_hops']:,} packet-hops",
         IDEAL,
     ]
     if not result.finished:

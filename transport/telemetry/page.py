@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from transport.errors import InvalidArgumentError
+from transport.ground.units import binary_text
 
 MAGIC = b"weftpage"
 VERSION = 1
@@ -238,7 +239,7 @@ def read_pages(where: Path | str | None = None, pids: Collection[int] = ()) -> P
         more = f", and {len(foreign) - 1} more like it" if len(foreign) > 1 else ""
         problems.append(f"{IGNORED}{foreign[0]}{more}")
     for user, count in unread.items():
-        most = f"{USER_BYTES_MAX >> 20} MiB"
+        most = binary_text(USER_BYTES_MAX)
         problems.append(f"{count} pages of uid {user} in {root} are not read: it has over {most}")
     return PagesRead(tuple(found), tuple(problems), len(foreign))
 

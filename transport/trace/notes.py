@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from transport.ground.units import time_text
+
 Query = Callable[..., list[tuple[Any, ...]]]
 CLOCK_NS = 1_000_000_000  # a note names each host whose clock differs by this or more
 # Collectives from PyTorch's profiler that may be no rings, and those whose root is not known.
@@ -157,7 +159,7 @@ def _clocks(query: Query) -> Iterator[str]:
     for _, host, offset_ns, error_ns in far[:NAMED_MAX]:
         way = "behind" if offset_ns > 0 else "ahead"
         yield (
-            f"the clock of {host} is {abs(offset_ns) / 1e9:.3f} s {way}; its times were moved "
+            f"the clock of {host} is {time_text(abs(offset_ns))} {way}; its times were moved "
             f"(error at most {error_ns} ns)"
         )
     if far[NAMED_MAX:]:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.ground.units import binary_text, bytes_text
+
 Array = NDArray[Any]
 Table = dict[str, Array]
 MAGIC = b"weftcols"
@@ -82,6 +84,11 @@ def pack(meta: Mapping[str, Any], tables: Mapping[str, Table]) -> bytes:
     return HEAD.pack(MAGIC, len(text), len(body), zlib.crc32(body)) + body
 
 
+def too_large(size_bytes: int, bytes_max: int) -> str:
+    """What is wrong with a file that has more than bytes_max."""
+    return f"it has {bytes_text(size_bytes)}, and at most {binary_text(bytes_max)} are read"
+
+
 def unpack(
     data: bytes, bytes_max: int, wanted: Mapping[str, Mapping[str, Any]] | None = None
 ) -> tuple[dict[str, Any], dict[str, Table]]:
@@ -90,7 +97,7 @@ def unpack(
     wanted: table -> its columns; others are passed over. None: all are returned.
     """
     if len(data) > bytes_max:
-        raise ColumnsError(f"{len(data)} bytes are too many")
+        raise ColumnsError(too_large(len(data), bytes_max))
     if len(data) < HEAD.size:
         raise ColumnsError("damaged or incomplete")
     magic, text_bytes, body_bytes, check = HEAD.unpack_from(data)
@@ -102,7 +109,7 @@ def unpack(
     try:
         # Small texts of JSON make large objects.
         if text_bytes > TEXT_BYTES_MAX:
-            raise ColumnsError(f"its head has more than {TEXT_BYTES_MAX >> 20} MiB")
+            raise ColumnsError(f"its head has more than {binary_text(TEXT_BYTES_MAX)}")
         meta = json.loads(bytes(body[:text_bytes]))
         arrays, at = {}, HEAD.size + text_bytes
         for key, kind, count in meta["columns"]:

@@ -12,9 +12,9 @@ from transport import telemetry
 from transport.diagnose import alive
 from transport.diagnose.live.cores import Cores
 from transport.diagnose.live.sources import Source
+from transport.ground.units import percent, time_text
 from transport.live import ProcessRates, rates
 from transport.live import read as read_pages
-from transport.live.text import duration
 
 EVENTS_S = 900.0  # events of devices are reported for so long
 EVENTS_MAX = 32
@@ -60,9 +60,8 @@ class Host:
             made += waits.get(int(one["number"]), [])
             share = starved.get(int(one["pid"]), 0.0) if one["state"] != "?" else 0.0
             if share >= STARVED:
-                text = (
-                    f"a thread of it was ready to run and had no core for {share:.0%} of the time"
-                )
+                starving = f"for {percent(share, 0)} of the time"
+                text = f"a thread of it was ready to run and had no core {starving}"
                 made.append({"process": one["number"], "kind": "starved", "text": text,
                              "share": share})  # fmt: skip
         self._since = kept
@@ -163,7 +162,7 @@ def said_of(one: ProcessRates, longest_ns: int) -> list[dict[str, Any]]:
         return [{"kind": "waits", "text": f"its page says that it waits {wait.text}", "ns": wait.ns,
                  "reason": wait.reason}]  # fmt: skip
     if wait.reason == "idle" and one.connections and longest_ns >= WAIT_NS:
-        text = f"another process of this host has waited {duration(longest_ns)} for a message"
+        text = f"another process of this host has waited {time_text(longest_ns, 2)} for a message"
         return [{"kind": "idle", "text": text, "ns": longest_ns}]
     return []
 

@@ -15,6 +15,7 @@ from transport.diagnose.live.columns import Table, chosen, joined, rows_of
 from transport.diagnose.live.layout import CLOCKED, TABLES
 from transport.diagnose.live.share import HostFile
 from transport.diagnose.live.turns import aligned
+from transport.ground.units import time_text
 from transport.trace.clocks import walk
 from transport.trace.gather import Columns
 from transport.trace.load import insert
@@ -167,7 +168,7 @@ def _aligned(
         offsets[hosts[clock]] = one.offset_ns
         if abs(one.offset_ns) >= FAR_NS:
             way = "behind" if one.offset_ns > 0 else "ahead"
-            notes.append(f"the clock of {hosts[clock]} is {abs(one.offset_ns) / 1e9:.3f} s {way}; "
+            notes.append(f"the clock of {hosts[clock]} is {time_text(abs(one.offset_ns))} {way}; "
                          "its times were moved")  # fmt: skip
     return offsets, notes
 

@@ -9,6 +9,7 @@ from typing import Any
 from transport.diagnose.finding import SUSPECTED_MAX, Finding, Place, graded
 from transport.diagnose.hang import LAST_QUERY
 from transport.diagnose.live.merge import SURE, Job
+from transport.ground.units import percent
 
 Seen = dict[str, Any]
 
@@ -175,7 +176,8 @@ def _host(job: Job, host: str, starved: list[int], of: list[Finding]) -> Finding
         from_ns=min(one.from_ns for one in of), to_ns=max(one.to_ns for one in of),
         certain=any(one.certain for one in of),
         evidence=f"{len(starved)} of {many} processes on {host} had threads that were ready to run "
-        f"and had no core, for up to {share:.0%} of the time. It slows {slowed}: {worst.evidence}",
+        f"and had no core, for up to {percent(share, 0)} of the time. It slows {slowed}: "
+        f"{worst.evidence}",
         advice="See what takes its cores (top -H; limits of the cgroup), and give the job more: "
         "fewer processes a host, fewer engines (WEFT_ENGINES), or other load elsewhere.",
     )  # fmt: skip

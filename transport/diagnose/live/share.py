@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from transport import created
-from transport.diagnose.live.columns import ColumnsError, Table, pack, read_file, unpack
+from transport.diagnose.live.columns import ColumnsError, Table, pack, read_file, too_large, unpack
 from transport.diagnose.live.layout import (
     INT32_MAX,
     INT64_MAX,
@@ -26,6 +26,7 @@ from transport.diagnose.live.layout import (
     beyond,
     typed,
 )
+from transport.ground.units import binary_text
 
 VERSION = 4
 NAME = re.compile(r"weft-host-([A-Za-z0-9._-]{1,100})\.summary")
@@ -36,7 +37,7 @@ STACK_MAX = 10_000
 # All summaries together: what the collector holds in memory. The largest are left out.
 TOTAL_BYTES_MAX = 1 << 30
 BEYOND_TOTAL = (
-    f"all summaries have more than {TOTAL_BYTES_MAX >> 20} MiB, and it is one of the largest"
+    f"all summaries have more than {binary_text(TOTAL_BYTES_MAX)}, and it is one of the largest"
 )
 EVIDENCE_MAX, NOTES_MAX = 16_384, 1_024
 
@@ -276,7 +277,7 @@ class Share:
             if stamp == seen.stamp:
                 return seen
             if status.st_size > FILE_BYTES_MAX:
-                raise ColumnsError(f"{status.st_size} bytes are too many for a summary")
+                raise ColumnsError(too_large(status.st_size, FILE_BYTES_MAX))
             found = parse(read_file(path, FILE_BYTES_MAX))
         except OSError as error:
             seen.problem = f"{path.name} cannot be read: {error.strerror}: left out"

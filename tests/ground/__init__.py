@@ -1,0 +1,1 @@
+"""Tests of what every room uses: units, texts, statistics, TOML."""

@@ -1,0 +1,13 @@
+"""Tests texts for a person: names from outside, and hints."""
+
+from transport.ground.text import nearest, printable
+
+
+def test_printable__escapes_what_a_terminal_would_obey() -> None:
+    assert printable("rank\x1b[2J \u202e\n") == "rank\\x1b[2J \\u202e\\n"
+
+
+def test_nearest__names_one_or_lists_all() -> None:
+    assert nearest("hots", ["hosts", "spines"]) == "; did you mean hosts?"
+    assert nearest("x", ["hosts", "spines"]) == "; there are hosts, spines"
+    assert nearest("x", [f"name{at}" for at in range(13)]).endswith("name11, ...")
