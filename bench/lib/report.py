@@ -6,13 +6,10 @@ The JSON contains every number of the other formats.
 from __future__ import annotations
 
 import csv
-import html
 import io
 import json
-from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import click
@@ -20,23 +17,13 @@ import click
 from bench.lib import timeline
 from bench.lib.options import UNITS, Columns, Common, heading, show, table
 from bench.lib.record import HASH, sealed
+from transport import pages
 from transport.cli.output import write_file, write_json
 from transport.cli.plots import prepared, save
-from transport.sim.html import STYLE
 
 Config = dict[str, Any]
 
-PAGE = Template("""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>$title</title><style>
-$style</style></head><body>
-<h1>$title</h1>$warning
-<p><code>$command</code></p>
-<h2>Results</h2>$table<ul>$notes</ul>$plot
-<h2>Environment</h2>$environment
-<h2>Every run</h2>$runs
-<p>$hash</p>
-</body></html>
-""")
+PAGE = Path(__file__).with_name("report.html")
 
 
 def cells(row: Config, columns: Columns, units: str) -> list[str]:
@@ -171,23 +158,6 @@ def _label(row: Config, found: Config, x: str) -> str:
     return ", ".join(str(row.get(key, "")) for key in varied or found["keys"][:1])
 
 
-def _html_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    def line(tag: str, texts: Iterable[str]) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(one)}</{tag}>" for one in texts) + "</tr>"
-
-    return f"<table>{line('th', heads)}{''.join(line('td', row) for row in rows)}</table>"
-
-
-def _picture(found: Config, units: str) -> str:
-    out = io.BytesIO()
-    try:
-        draw(found, out, units)
-    except click.UsageError as error:
-        return f"<p>No plot: {html.escape(error.message.removeprefix('--plot '))}</p>"
-    data = b64encode(out.getvalue()).decode()
-    return f'<img alt="plot" src="data:image/svg+xml;base64,{data}">'
-
-
 def page(found: Config, columns: Columns, units: str, notes: Sequence[str]) -> str:
     """A report in one HTML page without other files."""
     rows = led(found)
@@ -195,25 +165,34 @@ def page(found: Config, columns: Columns, units: str, notes: Sequence[str]) -> s
     names = list(dict.fromkeys(name for row in runs for name in row))
     environment = found["environment"]
     facts = {**environment, "settings": found["settings"], "peers": found["peers"]}
-    partial = "<p><strong>Interrupted: partial results.</strong></p>" if "partial" in found else ""
-    return PAGE.substitute(
-        style=STYLE,
-        title=html.escape(f"bench {found['bench']}"),
-        warning=partial,
-        command=html.escape(" ".join(environment["command"])),
-        table=_html_table(
+    picture, missing = "", ""
+    if rows:
+        out = io.BytesIO()
+        try:
+            draw(found, out, units)
+            picture = pages.picture(out.getvalue().decode())
+        except click.UsageError as error:
+            missing = error.message.removeprefix("--plot ")
+    return pages.rendered(
+        PAGE,
+        title=f"bench {found['bench']}",
+        command=" ".join(environment["command"]),
+        partial="partial" in found,
+        results=(
             [heading(key, title, units) for key, title in columns],
             [cells(row, columns, units) for row in rows],
         ),
-        notes="".join(f"<li>{html.escape(note)}</li>" for note in notes),
-        plot=_picture(found, units) if rows else "",
-        environment=_html_table(
+        remarks=notes,
+        picture=picture,
+        missing=missing,
+        environment=(
             ["what", "value"],
             [[k, v if isinstance(v, str) else json.dumps(v)] for k, v in facts.items()],
         ),
-        runs=_html_table(
+        runs=(
             [heading(name, name, units) for name in names],
             [[show(name, row.get(name), units) for name in names] for row in runs],
         ),
-        hash=f"{HASH} <code>{found.get(HASH, 'none')}</code>",
+        hash_name=HASH,
+        hash=found.get(HASH, "none"),
     )

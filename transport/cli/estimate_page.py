@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import shlex
 import sys
-from base64 import b64encode
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from transport import pages
 from transport.cli.output import write_file
 from transport.ground.units import rate_text, time_text
-from transport.sim.html import PAGE, STYLE, table
 
 if TYPE_CHECKING:
     from transport.cli.estimate_train import Report
@@ -79,16 +77,16 @@ def write_page(
         [one.name, _x_text(one, point.x), time_text(point.step_ns), time_text(point.exposed_ns)]
         for one in curves for point in one.points
     ]  # fmt: skip
-    body = "\n".join([
-        *(table(heads, each) for heads, each in said.tables),
-        *(f"<p>{escape(line)}</p>" for line in said.lines),
-        "<h2>The step</h2>", _inline(gantt(found)),
-        "<h2>What changes it</h2>", _inline(curves_figure(curves)),
-        table(["against", "", "step", "exposed communication"], rows),
-    ])  # fmt: skip
-    command = shlex.join(["weft", *sys.argv[1:]])
-    page = PAGE.substitute(title=escape(title), style=STYLE, warning="", command=escape(command),
-                           body=body)  # fmt: skip
+    page = pages.rendered(
+        "estimate.html",
+        title=title,
+        command=shlex.join(["weft", *sys.argv[1:]]),
+        tables=said.tables,
+        lines=said.lines,
+        step=_inline(gantt(found)),
+        curves=_inline(curves_figure(curves)),
+        points=(["against", "", "step", "exposed communication"], rows),
+    )
     write_file(out, page)
     click.echo(f"wrote {out}", err=True)
 
@@ -98,6 +96,6 @@ def _inline(figure: Any) -> str:
 
     from transport.sim.plots import svg
 
-    data = b64encode(svg(figure).encode()).decode()
+    found = pages.picture(svg(figure))
     pyplot.close(figure)
-    return f'<img alt="plot" src="data:image/svg+xml;base64,{data}">'
+    return found

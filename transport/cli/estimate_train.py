@@ -16,6 +16,7 @@ from transport.cli.estimate_options import (
     notes_of,
     usage_errors,
 )
+from transport.cli.options import HTML, output_file
 from transport.cli.output import json_option, print_table, write_json
 from transport.cli.plots import prepared, save
 from transport.estimate.gpus import EFFICIENCY, gpu
@@ -102,7 +103,7 @@ def step_options(command: Any) -> Any:
 @click.option("--curves", "curves_file", metavar="FILE",
               type=click.Path(path_type=Path, dir_okay=False),
               help="Draw the step against GPUs, bandwidth and latency.")  # fmt: skip
-@click.option("--html", "page", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+@click.option("--html", "page", metavar="FILE", type=output_file(*HTML),
               help="Write one page with all tables and pictures.")  # fmt: skip
 @json_option
 def command(model: str, others: tuple[str, ...], json_path: str | None, **given: Any) -> None:

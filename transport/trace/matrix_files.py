@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport import pages
 from transport.trace.matrix import UNKNOWN, Matrix, state_text
 
 PIXELS_MAX = 1024  # most rows and columns of a picture; larger matrices are scaled down
 CELLS_EXACT = 1 << 20  # most cells of a page whose values are float64
-PAGE = Path(__file__).with_name("matrix_page.html")
 
 
 def title(matrix: Matrix) -> str:
@@ -28,17 +28,20 @@ def title(matrix: Matrix) -> str:
 def page(matrix: Matrix, notes: Sequence[str], logarithmic: bool) -> str:
     """An HTML page that needs no other file. Its cells are typed arrays, encoded as base64."""
     content = {
-        "title": title(matrix),
         "unit": matrix.unit,
         "labels": matrix.labels,
         "log": logarithmic,
         **_cells_of_page(matrix),
         "unknown": [_packed(np.array(group), "<u4") for group in matrix.unknown],
-        "notes": [*notes, *matrix.notes],
     }
     # "<" is escaped, so that no text in the data can end the script element.
     data = json.dumps(content).replace("<", "\\u003c")
-    return PAGE.read_text(encoding="utf-8").replace("@DATA@", data)
+    return pages.rendered(
+        "matrix.html",
+        title=title(matrix),
+        remarks=[*notes, *matrix.notes],
+        data=pages.as_it_is(data),
+    )
 
 
 def _cells_of_page(matrix: Matrix) -> dict[str, Any]:

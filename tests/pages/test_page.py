@@ -1,0 +1,65 @@
+"""Tests that pages escape what they show and need no other file."""
+
+import re
+import sys
+from pathlib import Path
+
+import click
+import jinja2
+import pytest
+
+from transport import pages
+from transport.cli.options import HTML, output_file
+
+TEMPLATE = """{% extends "base.html" %}
+{% from "macros.html" import notes, plot, table %}
+{% block body %}
+{{ table(rows) }}{{ notes(remarks) }}{{ plot(picture, missing) }}{{ data }}
+{% endblock %}
+"""
+
+
+def made(folder: Path, **more: object) -> str:
+    (folder / "own.html").write_text(TEMPLATE)
+    values = {
+        "rows": (["<b>"], [["a & b"], ["<script>"]]),
+        "remarks": ["<i>"],
+        "picture": "",
+        "missing": "<u>",
+        "data": pages.as_it_is("<hr>"),
+    }
+    return pages.rendered(folder / "own.html", title="a <title>", **{**values, **more})
+
+
+def test_rendered__escapes_texts(tmp_path: Path) -> None:
+    html = made(tmp_path, command="weft sim <x>")
+    for text in ("a &lt;title&gt;", "weft sim &lt;x&gt;", "<th>&lt;b&gt;</th>", "&lt;script&gt;"):
+        assert text in html
+    for text in ("<td>a &amp; b</td>", "<li>&lt;i&gt;</li>", "No plot: &lt;u&gt;", "<hr>"):
+        assert text in html
+    assert "<script" not in html
+
+
+def test_rendered__is_one_file_with_both_schemes(tmp_path: Path) -> None:
+    html = made(tmp_path, picture=pages.picture("<svg></svg>"))
+    assert html.startswith("<!doctype html>")
+    assert html.endswith("</html>\n")
+    assert "prefers-color-scheme: dark" in html
+    assert 'src="data:image/svg+xml;base64,PHN2Zz48L3N2Zz4="' in html
+    assert not re.search(r"https?://|<link|@import|url\(", html)
+    assert "partial" not in html
+    assert "these results are partial" in made(tmp_path, partial=True)
+
+
+def test_rendered__a_value_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "own.html").write_text("{{ nothing }}")
+    with pytest.raises(jinja2.UndefinedError, match="nothing"):
+        pages.rendered(tmp_path / "own.html", title="")
+
+
+def test_output_file__names_the_package_that_pages_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(click.BadParameter, match="pages need jinja2: pip install jinja2"):
+        output_file(*HTML).convert(str(tmp_path / "a.html"), None, None)

@@ -1,0 +1,55 @@
+"""Renders the templates of pages; texts are escaped, whatever they are."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from transport.build_info import build_text
+
+INSTALL = "pip install jinja2"
+OWN = Path(__file__).parent
+
+Table = tuple[Sequence[str], Iterable[Sequence[str]]]
+
+
+def installed() -> bool:
+    """Whether pages can be written: INSTALL says how to make it so."""
+    return find_spec("jinja2") is not None
+
+
+def rendered(template: Path | str, *, title: str, **values: Any) -> str:
+    """A page from a template, which extends base.html of this folder, beside it or in it.
+
+    title, and of `values` command and partial: what the head of each page shows.
+    """
+    import jinja2
+
+    file = OWN / template
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([file.parent, OWN]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    ).get_template(file.name)
+    made = f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}, {build_text()}"
+    shown = {"command": "", "partial": False, **values}
+    return found.render(title=title, made=made, **shown)
+
+
+def as_it_is(text: str) -> Any:
+    """A text that is not escaped, because it is no text of HTML, such as a script's data."""
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def picture(svg: str) -> str:
+    """The address of a picture that is part of the page."""
+    return f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
