@@ -8,83 +8,37 @@ from typing import Any, final
 
 from transport._native_arena import (
     ArenaPlan as ArenaPlan,
-)
-from transport._native_arena import (
     ArenaReport as ArenaReport,
-)
-from transport._native_arena import (
     FlowPlan as FlowPlan,
-)
-from transport._native_arena import (
     FlowReport as FlowReport,
-)
-from transport._native_arena import (
     LinkConfig as LinkConfig,
-)
-from transport._native_arena import (
     LinkTotals as LinkTotals,
-)
-from transport._native_arena import (
     PathChange as PathChange,
-)
-from transport._native_arena import (
     PathTotals as PathTotals,
-)
-from transport._native_arena import (
     PortTotals as PortTotals,
-)
-from transport._native_arena import (
     Trace as Trace,
-)
-from transport._native_arena import (
     run_arena as run_arena,
 )
 from transport._native_counters import (
     ConnectionCounters as ConnectionCounters,
-)
-from transport._native_counters import (
     EndpointCounters as EndpointCounters,
-)
-from transport._native_counters import (
     EngineCounters as EngineCounters,
-)
-from transport._native_counters import (
     FlowCounters as FlowCounters,
-)
-from transport._native_counters import (
     PathCounters as PathCounters,
-)
-from transport._native_counters import (
     counter_table as counter_table,
 )
 from transport._native_fabric import (
     DEPENDENCY_PLAN as DEPENDENCY_PLAN,
-)
-from transport._native_fabric import (
     PATH_CHOICE as PATH_CHOICE,
-)
-from transport._native_fabric import (
     PORT_CHANGE as PORT_CHANGE,
-)
-from transport._native_fabric import (
     PORT_PLAN as PORT_PLAN,
-)
-from transport._native_fabric import (
     TRANSFER_PLAN as TRANSFER_PLAN,
-)
-from transport._native_fabric import (
     Fabric as Fabric,
-)
-from transport._native_fabric import (
     FabricPlan as FabricPlan,
-)
-from transport._native_fabric import (
     FabricTotals as FabricTotals,
 )
 from transport._native_replay import (
     Replay as Replay,
-)
-from transport._native_replay import (
     ReplayedPolicy as ReplayedPolicy,
 )
 

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.waiting import PATIENCE_S as PATIENCE_S
-from tests.waiting import until
+from tests.waiting import PATIENCE_S as PATIENCE_S, until
 from transport import Connection, Endpoint
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,8 +5,7 @@ Hypothesis generates the schedules and minimises failing ones.
 
 from typing import Any
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from tests.core import rigs
 from transport import native

@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.plan.support import clos
 from transport.cli import weft

@@ -4,8 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from transport.sim import ScenarioError, Simulation, parse
 from transport.sim.program import BEGIN, END

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from transport.trace.matrix import DERIVED, MEASURED, UNKNOWN, Filters, Matrix, matrix_of
 from transport.trace.places import ChoiceError

@@ -2,8 +2,7 @@
 
 import click
 
-from transport.cli.plan_assign import command as assign
-from transport.cli.plan_assign import release
+from transport.cli.plan_assign import command as assign, release
 from transport.cli.plan_probe import command as probe
 from transport.cli.plan_watch import command as watch
 

@@ -173,8 +173,7 @@ def on_dask(
 ) -> Iterator[tuple[int, dict[str, Any]]]:  # fmt: skip
     """Runs the cases on the workers of a Dask cluster, where weft must be installed."""
     try:
-        from distributed import Client
-        from distributed import as_completed as completed
+        from distributed import Client, as_completed as completed
     except ImportError as error:
         raise ScenarioError(f"--dask needs distributed: {INSTALL_DASK} ({error})") from None
     try:
