@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +33,7 @@ from bench.lib.common import (
 )
 from bench.lib.nccl_hosts import Hosts, hosts, newly, shares
 from transport import native
+from transport.ground import toml
 
 RUN_S_MAX = 240.0
 OPERATIONS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter")
@@ -403,7 +403,7 @@ def command(
     if rules:
         facts |= {"rules": rules.read_text().splitlines()}
     if lab_file is not None:
-        facts |= {"lab": tomllib.loads(lab_file.read_text())}
+        facts |= {"lab": toml.read(lab_file)}
     summary = medians(measured.rows)
     found_ratios = ratios(summary)
     notes = notes_of(found_ratios)

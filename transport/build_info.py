@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import tomllib
 from functools import cache
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed_version
+from importlib.metadata import PackageNotFoundError, version as installed_version
 from pathlib import Path
+
+from transport.ground import toml
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,7 +19,7 @@ def version() -> str:
     try:
         return installed_version("weft")
     except PackageNotFoundError:
-        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        project = toml.read(ROOT / "pyproject.toml")["project"]
         return str(project["version"])
 
 

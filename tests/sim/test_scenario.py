@@ -64,7 +64,7 @@ size_bytes = "2 KiB"
          r"test.toml:10: workload.1.pattern: 'incats': choose one.*; did you mean incast\?$"),
         ('"incast"', '"xyz"', r"test.toml:10: workload.1.pattern: 'xyz': choose one .*, trace$"),
         ('"2 KiB"', '"2 KX"', r"test.toml:11: workload.1.size_bytes: '2 KX': expected bytes"),
-        ("[[workload]]\nsize_bytes", "[workload]\nsize_bytes", r"test.toml: not TOML"),
+        ("[[workload]]\nsize_bytes", "[workload]\nsize_bytes", r"test.toml is not TOML"),
         ("seed = 3", "[policies]\nwindo = 'x'", r"test.toml:3: policies.windo: no such policy"),
         ("seed = 3", "[policies]\nwindow = 1", r"test.toml:3: policies.window: 1: expected text"),
         ("seed = 3", "[hosts]\nrto_ns_min = '20 ms'", r"test.toml:3: hosts.rto_ns_min: is more"),
@@ -93,7 +93,7 @@ size_bytes = "2 KiB"
          r"test.toml:11: workload.1.experts: 8 ranks x 65,536 experts x 1,048,576 repeats are"),
         ("hosts = 8", "topology = 'lab'\nlab = 'no.toml'", r"test.toml:5: network.lab: .*No such"),
         ("hosts = 8", "hosts = 9\ntopology = 'rail'", r"test.toml:4: network.hosts: 9 is not a"),
-        ("seed = 3", "seed = = 3", r"test.toml: not TOML: .*line 2"),
+        ("seed = 3", "seed = = 3", r"test.toml is not TOML: .*line 2"),
     ],
 )  # fmt: skip
 def test_scenario__what_is_wrong_is_one_line_with_its_place(old: str, new: str, said: str) -> None:

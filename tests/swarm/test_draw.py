@@ -2,11 +2,10 @@
 
 import tomllib
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from tests.swarm.draw import DOWN_NS_MAX, FAMILIES, PARAMS, draw, scenario_of
-from tests.swarm.toml_text import written
+from transport.ground.toml import written
 from transport.sim.run import Simulation
 from transport.sim.scenario import parse
 from transport.sim.schema import PATTERNS

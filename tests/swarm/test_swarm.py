@@ -13,8 +13,8 @@ import pytest
 from tests.sim.support import wait_for_a_worker
 from tests.swarm.draw import draw, scenario_of
 from tests.swarm.finding import Finding, judged, kind_of, look, look_at_seed, replay_command
-from tests.swarm.toml_text import written
 from tests.waiting import PATIENCE_S, until
+from transport.ground.toml import written
 from transport.sim import Simulation
 
 from .support import ROOT, needs_fabric, swarm, weft

@@ -15,8 +15,7 @@ from congestion.registry import RegistryError, survey
 from transport import Endpoint, knobs, native, probes, rdma
 from transport.cli.output import json_option, print_table, write_json
 from transport.compiler.errors import INSTALL_NUMBA
-from transport.errors import OK as OK_STATUS
-from transport.errors import OutOfDescriptorsError, WeftError
+from transport.errors import OK as OK_STATUS, OutOfDescriptorsError, WeftError
 from transport.ground.units import binary_text, bit_rate_text
 
 OK, LIMITED, ABSENT, BROKEN = "ok", "limited", "absent", "BROKEN"

@@ -93,8 +93,7 @@ def command(
     Example: weft plan assign routes.json --ring host0,host1,host2,host3 --job a
     """
     from transport.errors import InvalidArgumentError
-    from transport.plan import planfile
-    from transport.plan import routes as files
+    from transport.plan import planfile, routes as files
     from transport.plan.bases import assign_ports
 
     try:

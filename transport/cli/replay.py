@@ -15,8 +15,7 @@ import numpy as np
 from congestion.api import FAMILIES, Policy
 from transport.cli import plots
 from transport.cli.lookup import named, parameters
-from transport.cli.options import output_file, owner_text
-from transport.cli.options import owner as owner_of
+from transport.cli.options import output_file, owner as owner_of, owner_text
 from transport.cli.output import json_option, print_table, write_json
 from transport.errors import InvalidArgumentError
 from transport.ground.units import bytes_text, percent, rate_text

@@ -27,6 +27,7 @@ from transport.cli.output import json_option, print_table, unwritten, write_file
 from transport.cli.sim_routes import write_routes
 from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
+from transport.ground import toml
 from transport.ground.units import bytes_text, count_text, time_text
 from transport.policy_choice import PolicyRefusedError
 from transport.sim import (
@@ -447,11 +448,9 @@ def with_faults(scenario: Scenario, file: Path | None) -> Scenario:
     if file is None:
         return scenario
     try:
-        tables = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise click.UsageError(f"--faults: cannot read {file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"--faults: {file} is not TOML: {error}") from None
+        tables = toml.read(file)
+    except toml.TomlError as error:
+        raise click.UsageError(f"--faults: {error}") from None
     found = tables.pop("faults", None)
     if tables or not isinstance(found, list) or not found:
         other = f", and it has {', '.join(tables)}" if tables else ""

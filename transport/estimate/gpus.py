@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from transport.ground import toml
 
 GPUS = Path(__file__).parent / "gpus.toml"
 # The part of its peak that a GPU reaches in a transformer's matrix products, if nothing else is
@@ -36,7 +37,7 @@ class Gpu:
 
 @cache
 def _tables() -> dict[str, dict[str, float]]:
-    found: dict[str, dict[str, float]] = tomllib.loads(GPUS.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, float]] = toml.read(GPUS)
     return found
 
 

@@ -7,13 +7,13 @@ with their sources; `weft estimate calibrate` writes profiles of measured networ
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from transport.ground import toml
 from transport.ground.units import bytes_text
 
 LINKS = Path(__file__).parent / "links.toml"
@@ -130,7 +130,7 @@ class Network:
 @cache
 def links() -> dict[str, Link]:
     """The shipped links by name."""
-    tables = tomllib.loads(LINKS.read_text(encoding="utf-8"))
+    tables = toml.read(LINKS)
     return {
         one["name"]: Link(
             float(one["bytes_per_s"]),
@@ -142,7 +142,7 @@ def links() -> dict[str, Link]:
 
 def about_links() -> dict[str, str]:
     """What each shipped link is."""
-    tables = tomllib.loads(LINKS.read_text(encoding="utf-8"))
+    tables = toml.read(LINKS)
     return {one["name"]: one["about"] for one in tables["links"]}
 
 
@@ -175,13 +175,9 @@ def of_links(
 def load(file: Path) -> Network:
     """A profile of `weft estimate calibrate`. NetworkError says what is wrong in one line."""
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise NetworkError(f"cannot read {file}: {error.strerror}") from None
-    except RecursionError:
-        raise NetworkError(f"{file} is nested too deeply") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise NetworkError(f"{file} is not TOML: {error}") from None
+        tables = toml.read(file)
+    except toml.TomlError as error:
+        raise NetworkError(str(error)) from None
     try:
         return parsed(tables)
     except NetworkError as error:

@@ -1,1 +1,1 @@
-"""What every room may use and nothing is below: units and texts."""
+"""What every room may use and nothing is below: units, texts, small statistics, TOML."""

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transport.ground import units
+from transport.ground import toml, units
 from transport.ground.text import nearest
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
@@ -274,11 +273,9 @@ def load(file: str | Path) -> LabModel:
     """Loads a lab file; the lab's default name is the file's name."""
     path = Path(file)
     try:
-        table = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise LabModelError(f"{path}: {error.strerror}; give a lab file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise LabModelError(f"{path}: not TOML: {error}") from None
+        table = toml.read(path)
+    except toml.TomlError as error:
+        raise LabModelError(f"{error}: give a lab file") from None
     stem = re.sub(r"[^a-z0-9_-]", "-", path.stem.lower()).lstrip("-_")[:32]
     try:
         return parse(table, name=stem or "default")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from transport.errors import InvalidArgumentError
+from transport.ground import toml
 from transport.plan.routes import Routes, side
 
 Demand = dict[tuple[str, str], int]  # (sender, receiver) -> bytes
@@ -45,13 +45,13 @@ def of_trace(folder: Path, job: str | None = None) -> Demand:
 def of_file(file: Path) -> Demand:
     """Rows of from, to and bytes in a TOML file ([[demand]]) or a JSON file."""
     try:
-        text = file.read_text()
-        found: Any = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+        found: Any = json.loads(file.read_text()) if file.suffix == ".json" else toml.read(file)
     except OSError as error:
-        raise DemandError(f"{file}: {error.strerror}") from None
+        raise DemandError(f"cannot read {file}: {error.strerror}") from None
+    except toml.TomlError as error:
+        raise DemandError(str(error)) from None
     except (ValueError, RecursionError) as error:
-        kind = "JSON" if file.suffix == ".json" else "TOML"
-        raise DemandError(f"{file} is not {kind}: {error}") from None
+        raise DemandError(f"{file} is not JSON: {error}") from None
     rows = found.get("demand") if isinstance(found, dict) else found
     if not isinstance(rows, list) or not rows:
         raise DemandError(f"{file}: no demand: give rows of [[demand]] with from, to and bytes")

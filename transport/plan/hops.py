@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from transport.ground import toml
 from transport.ground.units import percent
 from transport.plan.probe import End, Heard, ProbeError
 from transport.plan.routes import UNKNOWN, Routes
@@ -82,11 +82,9 @@ def order(address: str) -> tuple[int, ...]:
 def read_names(file: Path) -> dict[str, str]:
     """Address -> name of its router, of a TOML file with lines as spine0 = ["10.128.0.2"]."""
     try:
-        table = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise ProbeError(f"{file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ProbeError(f"{file} is not TOML: {error}") from None
+        table = toml.read(file)
+    except toml.TomlError as error:
+        raise ProbeError(str(error)) from None
     names: dict[str, str] = {}
     for name, addresses in table.items():
         if not isinstance(addresses, list) or not all(isinstance(one, str) for one in addresses):

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from congestion.api import FAMILIES
+from transport.ground import toml
 from transport.ground.text import nearest
 from transport.sim import (
     collectives,
@@ -453,9 +454,9 @@ def parse(
     workload: the jobs, instead of those of the text.
     """
     try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ScenarioError(f"{file}: not TOML: {error}") from None
+        tables = toml.parsed(text, file)
+    except toml.TomlError as error:
+        raise ScenarioError(str(error)) from None
     if workload is not None:
         tables["workload"] = list(workload)
     folder = folder if folder is not None else Path()

@@ -13,8 +13,7 @@ from transport.diagnose import alive
 from transport.diagnose.live.cores import Cores
 from transport.diagnose.live.sources import Source
 from transport.ground.units import percent, time_text
-from transport.live import ProcessRates, rates
-from transport.live import read as read_pages
+from transport.live import ProcessRates, rates, read as read_pages
 
 EVENTS_S = 900.0  # events of devices are reported for so long
 EVENTS_MAX = 32
