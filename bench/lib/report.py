@@ -5,7 +5,6 @@ The JSON contains every number of the other formats.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from bench.lib.record import HASH, sealed
 from transport import pages
 from transport.cli.output import write_file, write_json
 from transport.cli.plots import prepared, save
+from transport.ground.text import csv_of_rows
 
 Config = dict[str, Any]
 
@@ -69,7 +69,7 @@ def show_everywhere(
     rows = led(found)
     columns = kept(rows, columns)
     if csv_path is not None:
-        write_file(csv_path, csv_text(found["rows"]))
+        write_file(csv_path, csv_of_rows(found["rows"]))
     if plot_path is not None and rows:
         draw(found, plot_path, units)
     if html_path is not None:
@@ -80,20 +80,6 @@ def show_everywhere(
     table(heads, [cells(row, columns, units) for row in rows])
     for note in notes:
         click.echo(note)
-
-
-def csv_text(rows: Sequence[Config]) -> str:
-    """CSV of every column in base units, with a header line; lists are joined by spaces."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(names)
-    for row in rows:
-        values = (row.get(name) for name in names)
-        writer.writerow(
-            [" ".join(map(str, one)) if isinstance(one, list) else one for one in values]
-        )
-    return out.getvalue()
 
 
 def draw(found: Config, out: Path | io.BytesIO, units: str) -> None:

@@ -17,10 +17,10 @@ from bench.lib.launch import program
 from bench.lib.options import Size, show, sweep
 from bench.lib.placement import EnterNamespace, Placement, loopback, placed, read_places
 from bench.lib.record import result_hash, seal_state, sealed
-from bench.lib.report import csv_text
 from bench.lib.study import present
 from bench.peers import ALL, PROGRAMS, SOCKETS, iperf3, libfabric, missing, mptcp, tcp, ucx
 from tests.waiting import PATIENCE_S
+from transport.ground.text import csv_of_rows
 
 RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 COST = {"sender_cpu_ns": 10**9, "receiver_cpu_ns": 2 * 10**9, "cpu_share": 0.2}
@@ -165,7 +165,7 @@ def test_options__units() -> None:
 
 
 def test_report__csv_joins_lists() -> None:
-    text = csv_text([{"a": 1, "b": [1.5, 2]}, {"a": None, "c": "x,y"}])
+    text = csv_of_rows([{"a": 1, "b": [1.5, 2]}, {"a": None, "c": "x,y"}])
     assert text == 'a,b,c\n1,1.5 2,\n,,"x,y"\n'
 
 

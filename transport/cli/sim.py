@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import shlex
@@ -28,6 +26,7 @@ from transport.cli.sim_routes import write_routes
 from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
 from transport.ground import toml
+from transport.ground.text import csv_of_rows
 from transport.ground.units import bytes_text, count_text, time_text
 from transport.policy_choice import PolicyRefusedError
 from transport.sim import (
@@ -210,7 +209,7 @@ def show(result: Result, seconds: float, files: Files) -> None:
         found |= {"command": command_line(), "seconds": round(seconds, 3)}
         write_json(found, files.json)
     if files.csv is not None:
-        write_file(files.csv, csv_text(marked(result.rows(), result.partial)))
+        write_file(files.csv, csv_of_rows(marked(result.rows(), result.partial)))
     if files.plot is not None:
         cli_plots.save(plots.figure(result), title_of(result), files.plot)
     if files.html is not None:
@@ -254,16 +253,6 @@ def title_of(result: Result) -> str:
 def marked(rows: Sequence[Mapping[str, Any]], partial: bool) -> list[dict[str, Any]]:
     """Adds a column `partial` to every row if the run or sweep was interrupted."""
     return [{**row, "partial": True} if partial else dict(row) for row in rows]
-
-
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The rows as CSV with a header line; the columns are those of all rows."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
 
 
 def judge(result: Result) -> None:
@@ -314,7 +303,7 @@ def show_sweep(
         }
         write_json(found | {"rows": ordered} | ({"partial": True} if partial else {}), files.json)
     if files.csv is not None:
-        write_file(files.csv, csv_text(marked([row | build_info() for row in ordered], partial)))
+        write_file(files.csv, csv_of_rows(marked([row | build_info() for row in ordered], partial)))
     if files.plot is not None and rows:
         title = f"{scenario.name}, {len(rows)} runs" + (", partial" if partial else "")
         cli_plots.save(plots.sweep_figure(cases, rows), title, files.plot)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -15,6 +13,7 @@ import click
 from transport.cli import trace_open as shared
 from transport.cli.options import CSV, OutputFile
 from transport.cli.output import json_option, print_table, write_json
+from transport.ground.text import csv_table
 
 
 @click.command("query")
@@ -52,14 +51,11 @@ def command(
 
 
 def _write_csv(heads: list[str], rows: list[tuple[Any, ...]], path: str) -> None:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows([_text(value) for value in row] for row in rows)
+    text = csv_table(heads, [[_text(value) for value in row] for row in rows])
     if path == "-":
-        click.echo(out.getvalue(), nl=False)
+        click.echo(text, nl=False)
     else:
-        shared.write_text(out.getvalue(), Path(path))
+        shared.write_text(text, Path(path))
 
 
 def _text(value: Any) -> str:

@@ -1,9 +1,12 @@
-"""Text for a person: names from outside, and hints at what was meant."""
+"""Text for a person: names from outside, hints at what was meant, tables as Markdown and CSV."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 
 def printable(text: str) -> str:
@@ -17,3 +20,32 @@ def nearest(word: str, known: Sequence[str]) -> str:
     if close:
         return f"; did you mean {close[0]}?"
     return "; there are " + ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table, without an end of line after its last row."""
+    lines = [_markdown_row(headings), "|---" * len(headings) + "|"]
+    return "\n".join([*lines, *map(_markdown_row, rows)])
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def csv_table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """CSV with a line of headings; None is an empty cell, and a list is joined by spaces."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(headings)
+    writer.writerows([_csv_cell(cell) for cell in row] for row in rows)
+    return out.getvalue()
+
+
+def csv_of_rows(rows: Sequence[Mapping[str, Any]]) -> str:
+    """CSV of the columns of all rows, in the order in which they first appear."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return csv_table(names, [[row.get(name) for name in names] for row in rows])
+
+
+def _csv_cell(value: Any) -> Any:
+    return " ".join(map(str, value)) if isinstance(value, list) else value

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from transport.ground.text import markdown_table
 from transport.telemetry import CounterRow, table
 
 NS_PER_S = 1_000_000_000
@@ -110,8 +111,6 @@ def families() -> list[Family]:
 
 def markdown(rows: Sequence[Family]) -> str:
     """A table of metrics, for docs/LIVE.md."""
-    lines = ["| metric | kind | meaning |", "|---|---|---|"]
-    for family in rows:
-        name = family.name + ("_total" if family.kind == "counter" else "")
-        lines.append(f"| `{name}` | {family.kind} | {family.help} |")
-    return "\n".join(lines) + "\n"
+    ends = {"counter": "_total"}
+    cells = [(f"`{one.name}{ends.get(one.kind, '')}`", one.kind, one.help) for one in rows]
+    return markdown_table(("metric", "kind", "meaning"), cells) + "\n"

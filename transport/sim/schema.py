@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from transport.ground import units
-from transport.ground.text import nearest
+from transport.ground.text import markdown_table, nearest
 from transport.sim.errors import BadKeyError
 
 HOSTS_MAX = 65_536
@@ -455,10 +455,10 @@ def markdown() -> str:
     """The tables of all keys in docs/SIMULATOR.md."""
     lines = []
     for heading, keys in all_tables().items():
-        lines += [f"### {heading}", "", "| key | takes | default | meaning |", "|---|---|---|---|"]
+        rows = []
         for name, key in keys.items():
-            meaning = key.meaning.replace("|", "\\|")
             takes = " or ".join(f"`{one}`" for one in key.choices) or key.kind
-            lines.append(f"| `{name}` | {takes} | {_default(key)} | {meaning} |")
-        lines.append("")
+            rows.append((f"`{name}`", takes, _default(key), key.meaning))
+        table = markdown_table(("key", "takes", "default", "meaning"), rows)
+        lines += [f"### {heading}", "", table, ""]
     return "\n".join(lines)

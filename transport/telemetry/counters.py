@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from transport import native
 from transport.errors import InvalidArgumentError
+from transport.ground.text import markdown_table
 
 # Python class -> the scopes of its counters, and further lines of its .pyi stub.
 CLASSES = {
@@ -76,20 +77,13 @@ def markdown(rows: Sequence[CounterRow]) -> str:
     """The text of docs/COUNTERS.md."""
     lines = [HEAD]
     for scope, meaning in SCOPES.items():
-        lines += [
-            f"## {scope}",
-            "",
-            meaning,
-            "",
-            "| name | unit | kind | meaning |",
-            "|---|---|---|---|",
-        ]
-        lines += [
-            f"| `{row.name}` | {row.unit} | {row.kind} | {row.sentence} |"
+        cells = [
+            (f"`{row.name}`", row.unit, row.kind, row.sentence)
             for row in rows
             if row.scope == scope
         ]
-        lines.append("")
+        table = markdown_table(("name", "unit", "kind", "meaning"), cells)
+        lines += [f"## {scope}", "", meaning, "", table, ""]
     return "\n".join(lines)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport import pages
+from transport.ground.text import csv_table
 from transport.trace.matrix import UNKNOWN, Matrix, state_text
 
 PIXELS_MAX = 1024  # most rows and columns of a picture; larger matrices are scaled down
@@ -65,12 +64,11 @@ def _cells_of_page(matrix: Matrix) -> dict[str, Any]:
 
 def table(matrix: Matrix) -> str:
     """CSV with a line for each cell that has a value."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["from", "to", matrix.measure, "state"])
-    for source, target, value, state in _cells(matrix):
-        writer.writerow([matrix.labels[source], matrix.labels[target], _plain(value), state])
-    return out.getvalue()
+    rows = [
+        (matrix.labels[source], matrix.labels[target], _plain(value), state)
+        for source, target, value, state in _cells(matrix)
+    ]
+    return csv_table(("from", "to", matrix.measure, "state"), rows)
 
 
 def document(matrix: Matrix, notes: Sequence[str]) -> dict[str, Any]:

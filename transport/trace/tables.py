@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from transport.ground.text import markdown_table
+
 SQL_TYPES = {
     "text": "VARCHAR",
     "flag": "BOOLEAN",
@@ -255,6 +257,6 @@ def markdown() -> str:
             same = columns[at + 1 : columns.index(last) if last else None]
             name = f"`{one.name}`" + (f" to `{same[-1].name}`" if same else "")
             if one.sentence:
-                rows.append(f"| {name} | {SQL_TYPES[one.type]} | {one.sentence} |")
-        parts.append("\n".join([f"| `{table}` | | |", "|---|---|---|", *rows]))
+                rows.append((name, SQL_TYPES[one.type], one.sentence))
+        parts.append(markdown_table((f"`{table}`", "", ""), rows))
     return "\n\n".join(parts) + "\n"

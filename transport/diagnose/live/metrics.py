@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from transport.diagnose.finding import CLASSES
 from transport.diagnose.live.collector import Collector
+from transport.ground.text import markdown_table
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -77,9 +78,9 @@ class Verdicts:
 
 def markdown() -> str:
     """The table of metrics in docs/LIVE.md."""
-    lines = ["| metric | kind | meaning |", "|---|---|---|"]
+    rows = []
     for name, text in METRICS.items():
         is_counter = name in ("weft_diagnosis_incidents", "weft_diagnosis_seconds")
         kind, end = ("counter", "_total") if is_counter else ("gauge", "")
-        lines.append(f"| `{name}{end}` | {kind} | {text} |")
-    return "\n".join(lines) + "\n"
+        rows.append((f"`{name}{end}`", kind, text))
+    return markdown_table(("metric", "kind", "meaning"), rows) + "\n"
