@@ -34,6 +34,7 @@ from bench.lib.common import (
 from bench.lib.nccl_hosts import Hosts, hosts, newly, shares
 from transport import native
 from transport.ground import toml
+from transport.ground.collectives import bus_factor
 
 RUN_S_MAX = 240.0
 OPERATIONS = ("all_reduce", "all_to_all", "all_gather", "reduce_scatter")
@@ -253,7 +254,9 @@ def measure(
         found.facts |= result["facts"] | {"cores": os.cpu_count()}
         said["path_shares"] = shares(before, where.carried())
         said["queue_drops"] = newly(dropped, where.dropped())
-        found.rows += [said | row for row in result["found"]]
+        for row in result["found"]:
+            busbw = row["algbw"] * bus_factor(row["operation"], ranks)
+            found.rows.append(said | row | {"busbw": busbw})
 
 
 def medians(rows: list[Config]) -> list[Config]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from bench.lib import strangers
 from bench.lib.common import Config, document, emit, interruptible, json_option, median, rounds
@@ -124,11 +125,6 @@ def _ask(pipe: Pipe) -> Any:
     return _hear(pipe)
 
 
-def _percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
-
-
 def _row(name: str, round_: int, dialled: Config, made: Config, usage: list[Config]) -> Config:
     empty, before, after = usage
     seconds = (after["ns"] - before["ns"]) / 1e9
@@ -139,7 +135,7 @@ def _row(name: str, round_: int, dialled: Config, made: Config, usage: list[Conf
         "dials": len(times_ms),
         "dials_failed": dialled["failed"],
         "dial_ms": statistics.median(times_ms) if times_ms else None,
-        "dial_p99_ms": _percentile(times_ms, 0.99) if times_ms else None,
+        "dial_p99_ms": float(np.percentile(times_ms, 99)) if times_ms else None,
         "strangers_per_s": made["strangers"] / made["seconds"],
         "datagrams_per_s": (after["datagrams"] - before["datagrams"]) / seconds,
         "cpu_cores": (after["cpu_ns"] - before["cpu_ns"]) / 1e9 / seconds,

@@ -40,8 +40,7 @@ from transport.policy_choice import (
     state_of,
 )
 from transport.reactor import Reactor
-from transport.recording import BYTES_MAX as RECORDING_BYTES_MAX
-from transport.recording import LiveRecording
+from transport.recording import BYTES_MAX as RECORDING_BYTES_MAX, LiveRecording
 from transport.timeouts import deadline, patience
 
 HANDLE_BYTES = 80

@@ -16,18 +16,19 @@ from bench.lib.options import common, sweep
 from bench.lib.placement import placed
 from bench.lib.study import Study, chosen, conduct
 from bench.peers import ONE_STREAM, peer_of
+from transport.ground.collectives import bus_factor
 
 USUAL = ("weft", "tcp-cubic", "tcp-bbr", "mptcp")
 
 
 @dataclass(frozen=True)
 class Collective:
-    """An operation and its units; `unit_bytes` and `bus_factor` take the number of ranks."""
+    """An operation and its units; `unit_bytes` takes the number of ranks."""
 
     study: Study
     operation: Operation
     unit_bytes: Callable[[int], int]  # sizes are multiples of this; `count` is size / unit
-    bus_factor: Callable[[int], float]  # busbw / algbw
+    function: str  # its name in nccl-tests, which says what its busbw is
 
 
 def run(one: Collective, options: dict[str, Any]) -> None:
@@ -46,7 +47,7 @@ def run(one: Collective, options: dict[str, Any]) -> None:
         for row in collective.run(one.operation, peer_of(name).kind, places, plan):
             algbw = row["size_bytes"] / row["time_ns"] * 1e9
             row |= {"ranks": ranks, "count": row["size_bytes"] // unit, "algbw_bytes_per_s": algbw}
-            yield row | {"busbw_bytes_per_s": algbw * one.bus_factor(ranks)}
+            yield row | {"busbw_bytes_per_s": algbw * bus_factor(one.function, ranks)}
 
     settings = {"iterations": iters, "warmup_iterations": warmup_iters}
     conduct(one.study, given, names, measure, settings)

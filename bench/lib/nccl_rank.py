@@ -110,10 +110,9 @@ def collectives(torch: Any, dist: Any, device: Any, task: dict[str, Any]) -> lis
             wrong = check(torch, device, dist, count)
             took, cost = timed(torch, call, iterations)
             wrong += check(torch, device, dist, count)
-            factor = (ranks - 1) / ranks * (2 if name == "all_reduce" else 1)
             algbw = count * 4 / took / 1e9
             row = {"operation": name, "size_bytes": count * 4, "time_us": took * 1e6}
-            rows.append(row | {"algbw": algbw, "busbw": algbw * factor, "wrong": wrong} | cost)
+            rows.append(row | {"algbw": algbw, "wrong": wrong} | cost)
     return rows
 
 

@@ -263,13 +263,14 @@ def test_nccl__a_contender_that_fails_is_named_and_the_others_go_on(
         assert ranks == 4
         if name == "Socket 4x4":
             raise click.ClickException(f"{name}: a rank failed")
-        return [{"facts": {"nccl": "2"}, "found": [{"busbw": 1.0}]}]
+        return [{"facts": {"nccl": "2"}, "found": [{"operation": "all_reduce", "algbw": 1.0}]}]
 
     monkeypatch.setattr(nccl, "run", run)
     found = nccl.Measured()
     known: dict[str, dict[str, str]] = {"weft": {}, "Socket 4x4": {}, "Socket": {}}
     nccl.measure(2, 4, 2, {"sizes": [8]}, known, nccl_hosts.Hosts(), found)
     assert [row["contender"] for row in found.rows] == ["weft", "Socket"] * 2
+    assert {row["busbw"] for row in found.rows} == {1.5}
     assert [(one["contender"], one["round"]) for one in found.failed] == [
         ("Socket 4x4", 0),
         ("Socket 4x4", 1),

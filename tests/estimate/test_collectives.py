@@ -6,11 +6,11 @@ from transport.estimate.collectives import (
     ALGORITHMS,
     ShapeError,
     algorithm_bytes_per_s,
-    bus_factor,
     estimate,
     terms,
 )
 from transport.estimate.networks import Link, Network, Protocol, of_links
+from transport.ground.collectives import bus_factor
 
 GB = 10**9
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from transport.ground.collectives import bus_factor, whole_bytes
 from transport.trace.difference import changes
 from transport.trace.parallelism import guess
 from transport.trace.profile import Operations, Profile, profile_of
-from transport.trace.sizes import bus_factor, whole_bytes
 from transport.trace.store import open_store
 
 from .writer import channel, communicator, message, operation, rank_of

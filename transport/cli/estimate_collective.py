@@ -42,7 +42,8 @@ def command(
     """
     from dataclasses import asdict
 
-    from transport.estimate.collectives import algorithm_bytes_per_s, bus_factor, estimate
+    from transport.estimate.collectives import algorithm_bytes_per_s, estimate
+    from transport.ground.collectives import bus_factor
 
     network = network_of(given)
     each = network.gpus_per_node

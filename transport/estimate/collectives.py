@@ -201,12 +201,3 @@ def _bytes_ns(link: Link, protocol: Protocol, count: float) -> float:
 
 def algorithm_bytes_per_s(one: Estimate) -> float:
     return one.size_bytes / one.time_ns * 1e9 if one.time_ns > 0 else 0.0
-
-
-def bus_factor(operation: str, ranks: int) -> float:
-    """What bus bandwidth is in algorithm bandwidth (nccl-tests, PERFORMANCE.md)."""
-    if operation == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    if operation in ("all_gather", "reduce_scatter", "all_to_all"):
-        return (ranks - 1) / ranks
-    return 1.0

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.estimate.buckets import Buckets, Sum, buckets_of
+from transport.ground.collectives import ELEMENT_BYTES
 from transport.trace.json_stream import JsonError, read_object
 from transport.trace.layout import TraceError
-from transport.trace.sizes import ELEMENT_BYTES
 from transport.trace.torch_names import function_of, nccl_type
 
 Array = NDArray[np.float64]

@@ -106,7 +106,7 @@ def of_bench(file: Path, contender: str) -> list[Sample]:
 
 def of_trace(store: Store, folder: Path) -> list[Sample]:
     """The operations of a trace that all their ranks have ended."""
-    from transport.trace.sizes import ELEMENT_BYTES, whole_bytes
+    from transport.ground.collectives import ELEMENT_BYTES, whole_bytes
 
     made = []
     for function, algorithm, count, datatype, ranks, time_ns in store.rows(TIMES):

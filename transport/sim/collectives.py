@@ -1,6 +1,6 @@
 """Builds the transfers of collectives: rings, a tree, all-to-all, mixture of experts.
 
-Bytes and the busbw factor are counted as in nccl-tests.
+Bytes are counted as in nccl-tests.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _ring(ranks: int, steps: int, sizes: Array, repeats: int, gap_ns: int, back:
     return Job(made, np.concatenate([within, between]))
 
 
-def _rings(ranks: int, keys: Keys, steps: int, factor: float, function: str) -> Job:
+def _rings(ranks: int, keys: Keys, steps: int, function: str) -> Job:
     """Makes `channels` parallel rings, each with its part of the buffer."""
     channels, size = keys.get("channels", 1), keys["size_bytes"]
     bounded(channels * keys["repeats"] * steps * ranks)
@@ -74,7 +74,7 @@ def _rings(ranks: int, keys: Keys, steps: int, factor: float, function: str) -> 
         many.append(one.transfers)
         waiting.append(one.dependencies)
     return Job(
-        *(np.concatenate(many), np.concatenate(waiting), size, factor, keys["repeats"]),
+        *(np.concatenate(many), np.concatenate(waiting), size, keys["repeats"]),
         *(function, "RING"),
         turn=np.tile(turn, channels),
     )
@@ -82,17 +82,17 @@ def _rings(ranks: int, keys: Keys, steps: int, factor: float, function: str) -> 
 
 def all_reduce_ring(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     """All-reduce on a ring: reduce-scatter, then all-gather; 2 (n - 1) steps."""
-    return _rings(ranks, keys, 2 * (ranks - 1), 2 * (ranks - 1) / ranks, "AllReduce")
+    return _rings(ranks, keys, 2 * (ranks - 1), "AllReduce")
 
 
 def reduce_scatter(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     """Reduce-scatter on a ring of n ranks: n - 1 steps."""
-    return _rings(ranks, keys, ranks - 1, (ranks - 1) / ranks, "ReduceScatter")
+    return _rings(ranks, keys, ranks - 1, "ReduceScatter")
 
 
 def all_gather(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     """All-gather on a ring of n ranks: n - 1 steps."""
-    return _rings(ranks, keys, ranks - 1, (ranks - 1) / ranks, "AllGather")
+    return _rings(ranks, keys, ranks - 1, "AllGather")
 
 
 def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
@@ -132,11 +132,10 @@ def all_reduce_tree(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
         # need this dependency: inner ranks and the root wait for their children anyway.
         last, leaf = down[:-1, -1], up[1:, 0]
         found.append(waits(last.ravel(), leaf.ravel(), keys["gap_ns"]))
-    factor = 2 * (ranks - 1) / ranks
     turn = np.repeat(np.arange(repeats), len(made) // repeats)
     size = keys["size_bytes"]
     waiting = np.concatenate(found)
-    return Job(made, waiting, size, factor, repeats, "AllReduce", BINARY_TREE, turn=turn)
+    return Job(made, waiting, size, repeats, "AllReduce", BINARY_TREE, turn=turn)
 
 
 def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
@@ -165,11 +164,10 @@ def all_to_all(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
         for first in range(window):
             after = np.broadcast_to(number[1:, first][:, None, :], got.shape)
             found.append(waits(got.ravel(), after.ravel(), keys["gap_ns"]))
-    factor = (ranks - 1) / ranks
     turn = np.repeat(np.arange(repeats), len(made) // repeats)
     size = keys["size_bytes"]
     waiting = np.concatenate(found)
-    return Job(made, waiting, size, factor, repeats, "AllToAll", turn=turn)
+    return Job(made, waiting, size, repeats, "AllToAll", turn=turn)
 
 
 def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
@@ -218,7 +216,7 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
         first += 2 * count
         bounded_waits(sum(map(len, found)))
     return Job(
-        *(np.concatenate(parts), np.concatenate(found), 0, 0.0, keys["repeats"]),
+        *(np.concatenate(parts), np.concatenate(found), 0, keys["repeats"]),
         "AllToAll",
         turn=np.concatenate(turns),
     )

@@ -31,14 +31,7 @@ _OPERATIONS = """
 WITH posted AS (
   SELECT c.process, c.operation, min(m.posted_ns) AS begin_ns
   FROM messages m JOIN channels c ON c.process = m.process AND c.id = m.channel_id
-  WHERE m.sends AND c.operation IS NOT NULL GROUP BY ALL),
-network AS (
-  SELECT process, operation, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns
-  FROM channels WHERE operation IS NOT NULL GROUP BY ALL),
-kernel AS (
-  SELECT process, operation, max(time_ns) AS end_ns,
-    max(time_ns) - TRY_CAST(max(gpu_stop_ns)::HUGEINT - min(gpu_start_ns) AS BIGINT) AS begin_ns
-  FROM kernels WHERE operation IS NOT NULL AND gpu_stop_ns > 0 GROUP BY ALL)
+  WHERE m.sends AND c.operation IS NOT NULL GROUP BY ALL), {times}
 SELECT p.spot, m.comm_id, o.sequence, o.function, o.bytes, o.algorithm, o.channels, o.root,
   s.spot AS peer,
   coalesce(d.begin_ns, k.begin_ns, n.begin_ns, o.begin_ns) AS begin_ns,
@@ -132,6 +125,7 @@ def files(folder: Path, name: str) -> set[str]:
 
 def read(store: Store) -> Recorded:
     """The operations of a trace by communicator, function and sequence number."""
+    from transport.trace.operation_times import OPERATION_TIMES
     from transport.trace.places import places_of
 
     places = places_of(store, None, False)
@@ -147,7 +141,7 @@ def read(store: Store) -> Recorded:
     found: dict[tuple[Any, ...], Found] = {}
     left_out: Counter[str] = Counter()
     ((left_out["the trace lacks their begin, communicator or rank"],),) = store.rows(_INCOMPLETE)
-    for rows in store.batches(_OPERATIONS):
+    for rows in store.batches(_OPERATIONS.format(times=OPERATION_TIMES)):
         for row in rows:
             _add(found, members, row, left_out)
         if len(found) > OPERATIONS_MAX:
@@ -399,7 +393,7 @@ def _below(members: Array, copies: int, each: int, ranks: int) -> Array:
 
 
 def _whole(function: str, size: int, ranks: int) -> int:
-    from transport.trace.sizes import whole_bytes
+    from transport.ground.collectives import whole_bytes
 
     return whole_bytes(function, size, ranks)
 

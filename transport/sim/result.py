@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from transport.ground.collectives import bus_factor
 from transport.sim import ideal
 from transport.sim.network import Array
 from transport.sim.program import BEGIN, END
@@ -167,7 +168,7 @@ class Result:
         if job.buffer_bytes and had.sum() == mine.sum():
             seconds = row["completion_ns"] / 1e9 / job.repeats
             row["algbw_bytes_per_s"] = job.buffer_bytes / seconds
-            row["busbw_bytes_per_s"] = job.buffer_bytes / seconds * job.bus_factor
+            row["busbw_bytes_per_s"] = job.buffer_bytes / seconds * bus_factor(job.function, ranks)
         return row
 
     @cached_property

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from transport import created
+from transport.ground.collectives import PER_RANK
 from transport.plan import routes
 from transport.sim.network import Array
 from transport.sim.program import BEGIN, END, LAUNCH, RECEIVE, ROOTED, SEND, Program
 from transport.sim.result import Result
 from transport.sim.trace_network import add_events, add_paths, add_stripes, routes_of
 from transport.sim.work import Job
-from transport.trace.sizes import PER_RANK
 from transport.trace.write import TraceFile
 
 PEER_DEAD = 5  # the status of native/core/status.h

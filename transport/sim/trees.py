@@ -1,8 +1,8 @@
 """Builds the transfers of Broadcast, Reduce, the double binary tree and PAT, as NCCL runs them.
 
 Sources: the volumes of section "Algorithms" of NCCL's documentation; the double binary tree after
-Sanders, Speck and Traeff (Parallel Computing 35, 2009); PAT after NCCL 2.23. Bytes and the busbw
-factor are counted as in nccl-tests.
+Sanders, Speck and Traeff (Parallel Computing 35, 2009); PAT after NCCL 2.23. Bytes are
+counted as in nccl-tests.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _chain(order: Array, keys: Keys, function: str) -> Job:
     waiting = np.concatenate([within, *between])
     turn = _turn(len(made), repeats)
     root, size = keys["root"], keys["size_bytes"]
-    return Job(made, waiting, size, 1.0, repeats, function, "RING", root, turn)
+    return Job(made, waiting, size, repeats, function, "RING", root, turn)
 
 
 def broadcast(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
@@ -144,9 +144,8 @@ def all_reduce_double_tree(ranks: int, keys: Keys, chance: np.random.Generator) 
         waiting.append(found)
         turns.append(_turn(len(made), repeats))
     whole, after, turn = np.concatenate(many), np.concatenate(waiting), np.concatenate(turns)
-    factor = 2 * (ranks - 1) / ranks
     size = keys["size_bytes"]
-    return Job(whole, after, size, factor, repeats, "AllReduce", "TREE", turn=turn)
+    return Job(whole, after, size, repeats, "AllReduce", "TREE", turn=turn)
 
 
 def _pat(ranks: int, keys: Keys, distances: Sequence[int], forward: bool, function: str) -> Job:
@@ -186,7 +185,7 @@ def _pat(ranks: int, keys: Keys, distances: Sequence[int], forward: bool, functi
             found.append(waits(got.ravel(), number[1:, 0].ravel(), keys["gap_ns"]))
     waiting, size = np.concatenate(found), keys["size_bytes"]
     turn = _turn(len(made), repeats)
-    return Job(made, waiting, size, (ranks - 1) / ranks, repeats, function, "PAT", turn=turn)
+    return Job(made, waiting, size, repeats, function, "PAT", turn=turn)
 
 
 def _powers(ranks: int) -> list[int]:

@@ -58,9 +58,7 @@ class Job:
 
     transfers: Array  # records of type TRANSFER; `place` turns the ranks `from` and `to` into hosts
     dependencies: Array  # records of the type DEPENDENCY
-    # Buffer size and factor busbw / algbw, as in nccl-tests; 0 if the job is not a collective.
-    buffer_bytes: int = 0
-    bus_factor: float = 0.0
+    buffer_bytes: int = 0  # as in nccl-tests; 0 if the job is not a collective
     repeats: int = 1
     # NCCL's names of the operation, for traces; empty: every transfer is a send of its own.
     function: str = ""

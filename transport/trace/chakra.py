@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from transport import created
+from transport.ground.collectives import PER_RANK
 from transport.trace.operation_times import OPERATION_TIMES
 from transport.trace.places import Places, places_of
 from transport.trace.protobuf import data, number, text, varint
-from transport.trace.sizes import PER_RANK
 from transport.trace.store import Store, new_folder
 
 VERSION = "1.0.0"

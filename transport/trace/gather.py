@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.ground.collectives import ELEMENT_BYTES
 from transport.trace.folder import ProcessFiles
 from transport.trace.layout import VERSION, TraceError
 from transport.trace.segment import Rows, SegmentRows, read_rows
-from transport.trace.sizes import ELEMENT_BYTES
 from transport.trace.tables import PATHS_NAMED
 
 Columns = dict[str, NDArray[Any]]

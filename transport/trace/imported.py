@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.ground.collectives import ELEMENT_BYTES
 from transport.trace.load import insert
-from transport.trace.sizes import ELEMENT_BYTES
 from transport.trace.store import Store, new_store
 from transport.trace.tables import TABLES
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transport.ground.collectives import PER_RANK
 from transport.trace.imported import Import, Source, hashed, size_of
 from transport.trace.json_stream import JsonError, read_object
 from transport.trace.layout import TraceError
-from transport.trace.sizes import PER_RANK
 from transport.trace.torch_names import function_of, nccl_type
 
 RANKS_MAX = 1 << 20  # most ranks of a group

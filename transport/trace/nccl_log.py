@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from transport.ground.collectives import whole_bytes
 from transport.trace.imported import Import, Source, hashed, size_of
 from transport.trace.layout import TraceError
-from transport.trace.sizes import whole_bytes
 
 LINE_MAX = 16_384  # most characters of a line that are read
 WAITING_MAX = 4096  # most operations of a process that wait for the line with their algorithm

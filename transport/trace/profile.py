@@ -6,8 +6,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from transport.ground.collectives import PER_RANK
 from transport.trace.parallelism import guess
-from transport.trace.sizes import PER_RANK
 from transport.trace.store import Store
 
 _PER_RANK = ", ".join(f"'{one}'" for one in PER_RANK)

@@ -27,11 +27,15 @@ def whole_bytes(function: str, bytes_: int, ranks: int) -> int:
 
 
 def bus_factor(function: str, ranks: int) -> float:
-    """Bus bandwidth divided by algorithm bandwidth, as in nccl-tests."""
+    """Bus bandwidth divided by algorithm bandwidth, as in nccl-tests (PERFORMANCE.md).
+
+    function: NCCL's name, or that of estimates and benchmarks, such as all_reduce.
+    """
+    name = function.replace("_", "").lower()
     if ranks < 2:
         return 1.0
-    if function == "AllReduce":
+    if name == "allreduce":
         return 2 * (ranks - 1) / ranks
-    if function in PER_RANK:
+    if name in (one.lower() for one in PER_RANK):
         return (ranks - 1) / ranks
     return 1.0
