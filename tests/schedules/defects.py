@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("native/telemetry", "native/core", "native/wire", "native/policy", "tests/native/rig")
+ROOMS = (
+    *("native/telemetry", "native/core", "native/wire", "native/policy", "native/files"),
+    "tests/native/rig",
+)
 RUNNER = "tests/schedules/runner.cc"
 
 

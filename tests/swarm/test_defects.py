@@ -77,5 +77,5 @@ def test_defects__is_found_shrunk_and_replayed(
     assert again.returncode != 0
     # `weft sim` reports unfinished transfers with other words than the finding.
     said = again.stdout + again.stderr
-    assert first["kind"] in said or "were not done" in said or first["kind"] == "crash", said
+    assert first["kind"] in said or "did not finish" in said or first["kind"] == "crash", said
     print(f"{defect.name}: {done.said}")

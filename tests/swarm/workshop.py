@@ -1,4 +1,4 @@
-"""Builds an extension module with only the fabric simulator, unchanged or with a defect.
+"""Builds an extension module with little more than the fabric, unchanged or with a defect.
 
 As in tests/schedules, all compilation units are built once, then those that a defect changes.
 `python -m tests.swarm.workshop DIRECTORY` builds the unchanged module, to run a swarm on.
@@ -18,9 +18,12 @@ from tests.schedules.defects import ROOT, Workshop
 
 JOBS = 2
 # Modules of native/ that the fabric simulator needs.
-ROOMS = ("bind", "core", "engine", "policy", "sim", "telemetry", "wire")
-UNITS = ("core/*.cc", "wire/*.cc", "policy/*.cc", "sim/fabric/*.cc", "bind/fabric.cc",
-         "engine/policies/policy_choice.cc")  # fmt: skip
+ROOMS = ("bind", "core", "datapath", "engine", "files", "policy", "sim", "telemetry", "wire")
+UNITS = (
+    *("core/*.cc", "files/*.cc", "wire/*.cc", "policy/*.cc", "sim/fabric/*.cc"),
+    *("telemetry/*.cc", "bind/crc32c.cc", "bind/fabric.cc", "bind/trace_records.cc"),
+    "engine/policies/policy_choice.cc",
+)
 MODULE = "tests/swarm/module.cc"
 
 
