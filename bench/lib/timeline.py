@@ -44,9 +44,13 @@ def dipped_ns(
 ) -> int | None:
     """Time from a moment until the end of the rate's dip; 0: no dip; None: it did not end.
 
-    The rate may fall only after a while, because data in queues behind a cut still arrives.
+    The rate may fall only after a while, because data in queues behind a cut still arrives. None
+    also if the timeline ends too soon after that moment, as when a busy host cuts late.
     """
     first, end = since_ns // interval_ns, until_ns // interval_ns
+    if first + STEADY > len(rates):
+        return None
+    end = min(end, len(rates))
     for index in range(first, max(end - STEADY + 1, first)):
         if _held(rates, index) < least:
             over_ns = recovered_ns(rates, interval_ns, index * interval_ns, least)

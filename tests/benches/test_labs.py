@@ -179,6 +179,9 @@ def test_timeline__a_dip_begins_when_the_queue_behind_a_cut_is_empty() -> None:
     assert timeline.dipped_ns(RATES, 10 * MS, 10 * MS, 60 * MS, 70) is None  # the dip ends too late
     assert timeline.dipped_ns(RATES, 10 * MS, 10 * MS, 150 * MS, 101) is None
     assert timeline.dipped_ns([100] * 9, 10 * MS, 10 * MS, 90 * MS, 70) == 0
+    # A busy host may cut after the last interval, or heal after it.
+    assert timeline.dipped_ns([100] * 9, 10 * MS, 95 * MS, 120 * MS, 70) is None
+    assert timeline.dipped_ns([100] * 9, 10 * MS, 10 * MS, 120 * MS, 70) == 0
 
 
 def test_study__a_run_that_never_got_there_is_the_worst() -> None:
