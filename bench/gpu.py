@@ -29,8 +29,8 @@ from bench.lib.common import (
 from bench.lib.gpu_nccl import SOCKET, WEFT, measure_nccl
 from bench.nccl import driver
 from transport import Endpoint, native
-from transport.ground.units import binary_text
-from transport.knobs import amount, in_force
+from transport.ground.units import binary_text, bytes_of
+from transport.knobs import in_force
 from transport.probes import cuda_devices
 
 MIB = 1 << 20
@@ -299,7 +299,7 @@ def command(
             rows.extend(measure_kernels(repeats))
         if "cross" in part:
             rows.extend(measure_cross(repeats, size, nccl=count > 1))
-    pool = amount(in_force()["gpu_pool_bytes"])
+    pool = bytes_of(in_force()["gpu_pool_bytes"])
     found = document(
         "gpu", rows, gpus=named, gpu_pool_bytes=pool, driver=driver(), libraries=libraries()
     )

@@ -4,7 +4,6 @@ The knobs are declared and parsed in native code.
 """
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,13 +27,6 @@ policies), a measurer (compares speeds and costs), or tests. This page is genera
 
 KnobWord = str | int | float | bool | os.PathLike[str]
 KnobValue = KnobWord | Mapping[str, KnobWord]
-
-# The factors of the units that a value may have.
-_TIMES = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
-_BINARY = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_DECIMAL = {"kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-_UNITS = {"": 1, "B": 1} | _TIMES | _BINARY | _DECIMAL
-_NUMBER = re.compile(rf"([0-9]+)({'|'.join(_UNITS)})")
 
 
 class KnobError(InvalidArgumentError):
@@ -90,14 +82,6 @@ def changed(row: KnobRow, value: str) -> str:
         return value
     usual = keys_of(row.default)
     return text_of({key: one for key, one in keys_of(value).items() if one != usual.get(key)})
-
-
-def amount(value: str) -> int:
-    """A value as a number, times in nanoseconds and sizes in bytes: "20ms" is 20_000_000."""
-    found = _NUMBER.fullmatch(value)
-    if found is None:
-        raise ValueError(f"{value!r} is not a whole number with a unit")
-    return int(found[1]) * _UNITS[found[2]]
 
 
 def text_of(value: KnobValue) -> str:

@@ -13,7 +13,8 @@ from statistics import median
 
 from bench.lib.fidelity_lab import libraries
 from bench.lib.launch import Config
-from transport.knobs import amount, keys_of
+from transport.ground.units import bytes_of, ns_of
+from transport.knobs import keys_of
 from transport.sim import Simulation, parse
 
 # Ethernet, IPv4 and UDP headers, which the lab's token bucket counts in every packet.
@@ -56,7 +57,7 @@ def schedule(hosts: int, pairs: Sequence[tuple[int, int]], size: int) -> str:
 
 def segment_bytes(knobs: Mapping[str, str], endpoint: Config) -> int:
     """The segment length that the engine would choose."""
-    asked = amount(knobs["segment_bytes"])
+    asked = bytes_of(knobs["segment_bytes"])
     return asked or min(endpoint["mtu_bytes"] - IP_UDP_BYTES, SEGMENT_BYTES_MAX)
 
 
@@ -74,10 +75,10 @@ def hosts_keys(knobs: Mapping[str, str], endpoint: Config, host: Config) -> Conf
         "receives_ready": False,
         "ack_bytes": ACK_BYTES,
         "ack_delay_ns": ACK_DELAY_NS,
-        "window_bytes_max": amount(knobs["window_bytes_max"]),
-        "rto_ns_min": amount(rto["min"]),
-        "rto_ns_max": amount(rto["max"]),
-        "peer_silence_ns": amount(timeout["silence"]),
+        "window_bytes_max": bytes_of(knobs["window_bytes_max"]),
+        "rto_ns_min": ns_of(rto["min"]),
+        "rto_ns_max": ns_of(rto["max"]),
+        "peer_silence_ns": ns_of(timeout["silence"]),
     }
 
 

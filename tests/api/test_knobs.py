@@ -3,22 +3,19 @@
 import pytest
 
 from transport import Endpoint, KnobValue, knobs
+from transport.ground.units import bytes_of, ns_of
 
 
-def test_amount__has_a_unit() -> None:
-    texts = {"0": 0, "1500": 1_500, "20ms": 20_000_000, "1min": 60 * 10**9, "64MiB": 64 << 20}
-    assert {text: knobs.amount(text) for text in texts} == texts
-    for text in ("", "ms", "1.5s", "10 ms", "20sec", "-1"):
-        with pytest.raises(ValueError, match="not a whole number"):
-            knobs.amount(text)
-
-
-def test_amount__reads_what_is_in_force() -> None:
+def test_units__are_those_that_native_code_writes() -> None:
     values = knobs.in_force()
     for row in knobs.table():
         if row.type == "integer":
-            assert knobs.amount(values[row.field]) >= 0
+            read = ns_of if row.unit == "ns" else bytes_of
+            assert read(values[row.field]) >= 0
         if row.type == "keys":
+            # Ranges have units, too, and those of times end in min or h.
+            times = [key.range.removeprefix("0 or ") for key in row.keys if key.unit == "ns"]
+            assert all(ns_of(least) < ns_of(most) for least, most in (t.split("..") for t in times))
             assert list(knobs.keys_of(row.default)) == [key.name for key in row.keys]
 
 
@@ -40,5 +37,10 @@ def test_changed__has_the_keys_that_are_not_at_their_defaults() -> None:
 
 
 def test_endpoint__takes_a_mapping_or_text() -> None:
-    with Endpoint(interfaces="lo", fault={"loss": 0.5, "paths": "0+3"}, poll="engine=0"):
-        pass
+    for given in ({"loss": 0.5, "paths": "0+3"}, "loss=0.5,paths=0+3"):
+        with Endpoint(interfaces="lo", fault=given, poll="engine=0") as endpoint:
+            assert "FAULTS INJECTED" in endpoint.summary()
+    with Endpoint(interfaces="lo", poll="engine=0") as endpoint:
+        assert "FAULTS INJECTED" not in endpoint.summary()
+    with pytest.raises(knobs.KnobError, match="there is no key 'lots'"):
+        Endpoint(interfaces="lo", fault={"lots": 0.5})

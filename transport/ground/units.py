@@ -25,7 +25,7 @@ _BYTES = {
     "MiB": 1 << 20,
     "GiB": 1 << 30,
 }
-_TIMES = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_TIMES = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 A_RATE = 'a rate: bytes/s as a whole number, or text such as "8 Gb/s" or "1 GB/s"'
 
 DIGITS = 4
