@@ -169,9 +169,10 @@ class Listener(AsyncCloses):
                 return error_for(status, said, why)
         refused = self._endpoint.counters().strangers_refused - self._refused_before
         if refused > 0:
+            many = "1 peer was" if refused == 1 else f"{refused} peers were"
             said += (
-                f"; {refused} that tried {'was' if refused == 1 else 'were'} refused, for reasons "
-                "that the log has (without this listener's handle they need listen(open=True))"
+                f"; {many} refused since it listens, and the log says why (a peer that dials host "
+                "and port instead of the handle needs listen(open=True))"
             )
         return TimedOutError(said)
 

@@ -144,7 +144,7 @@ class Seldom(logging.Filter):
             return False
         text = record.getMessage()
         if self._withheld:
-            text += f" (and {self._withheld} lines more about requests since the last one)"
+            text += f" (and {self._withheld} others since the last such line)"
         record.msg, record.args = f"refused a request: {text}", None
         self._last_s, self._withheld = now_s, 0
         return True
