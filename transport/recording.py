@@ -46,7 +46,7 @@ class LiveRecording:
 
     def __init__(self, runtime: native.Runtime, path: str, bytes_max: int) -> None:
         if bytes_max < BYTES_MIN:
-            raise InvalidArgumentError(f"bytes_max is {bytes_max}, and at least {BYTES_MIN}")
+            raise InvalidArgumentError(f"bytes_max is {bytes_max}: it must be at least {BYTES_MIN}")
         status, error, written = runtime.start_recording(path, bytes_max)
         if status != OK:
             raise error_for(status, "record", error)

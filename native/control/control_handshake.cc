@@ -65,7 +65,7 @@ void ControlPlane::on_readable(Channel* channel) {
   // cannot starve other sessions.
   const Session* session = find_session(channel->session);
   const bool known = session != nullptr && (session->dialled || session->confirmed);
-  // Those that have not said hello may still prove a key, and their frames take little time.
+  // A peer that has not said hello may still prove a key, so it is not held back; its frames take little time.
   const bool strange = session != nullptr && !session->dialled && !is_authenticated(*session);
   for (int i = 0; i < (known ? kFramesATurn : kStrangersFramesATurn); ++i) {
     if (strange && engine::now_ns() >= strangers_until_ns_) {

@@ -8,7 +8,7 @@ namespace weft::control {
 namespace {
 
 constexpr std::size_t kSecretBytesMax = 65'536;
-// Whoever records a handshake can try guesses, so that a shorter secret is none.
+// Whoever records a handshake can test guesses offline, which finds shorter secrets.
 constexpr std::size_t kSecretBytesMin = 16;
 
 }  // namespace

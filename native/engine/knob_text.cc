@@ -1,4 +1,5 @@
-// Reads and writes values of settings; a unit is a factor, looked up by the unit of the setting.
+// Parses and formats values of settings. A suffix, such as ms or MiB, is a factor; the unit of the setting decides
+// which suffixes it takes.
 #include "native/engine/knob_text.h"
 
 #include <array>

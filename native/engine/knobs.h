@@ -183,12 +183,12 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "How long a waiting caller runs its engine before it sleeps; with a buffer of 32 to 512 KiB up to four times as " \
     "long; 50 ms at most. 0: callers, and NCCL's thread, never run engines")                                          \
   REAL(poll, share, poll_share, "share", 0.05, 0.0, 1.0,                                                              \
-    "Share of the time that waiting callers may poll in vain, or for longer than the key caller says, for each "      \
-    "connection; 0: none")                                                                                            \
+    "Share of the time that the callers of a connection may poll without receiving anything, or for longer than "     \
+    "WEFT_POLL=caller; 0: none")                                                                                      \
   INTEGER(trace_limits, bytes, trace_bytes_max, "bytes", 1073741824, 1048576, 68719476736, false,                     \
     "Size above which its oldest files are removed")                                                                  \
   INTEGER(trace_limits, age, trace_keep_ns, "ns", 0, 1000000000, 31536000000000000, true,                             \
-    "Age above which its files are removed; 0: they are kept while the key bytes allows")                             \
+    "Age above which its files are removed; 0: only WEFT_TRACE_LIMITS=bytes removes files")                           \
   INTEGER(fault, seed, fault_seed, "seed", 1, 0, 9223372036854775807, false,                                          \
     "Seed of the faults")                                                                                             \
   REAL(fault, loss, fault_loss, "probability", 0.0, 0.0, 1.0,                                                         \

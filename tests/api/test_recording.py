@@ -252,6 +252,8 @@ def test_record__a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> No
             endpoint.record(tmp_path / "absent" / "x")
         with endpoint.record(tmp_path / "fine"):
             pass
+        with pytest.raises(InvalidArgumentError, match="it must be at least 65536"):
+            endpoint.record(tmp_path / "small", bytes_max=65_535)
     with pytest.raises(InvalidArgumentError, match="cannot record into"):
         Endpoint(**LOCAL, record_file=str(tmp_path / "absent" / "x"))
 
