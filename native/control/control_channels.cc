@@ -100,8 +100,8 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
   return channel;
 }
 
-// A peer that is not authenticated could name any port of its host and have it dialled again and again. So it is dialled
-// only after it has answered over a data path, which shows that its process is there.
+// A peer that is not authenticated could name any port of its host and have it dialled again and again. So it is
+// dialled only after it has answered over a data path, which shows that its process is there.
 bool ControlPlane::may_be_dialled(const Session& session, std::int64_t now_ns) {
   if (session.dialled || is_authenticated(session)) return true;
   setup_.count(now_ns, session.id);

@@ -37,7 +37,8 @@ def test_changed__has_the_keys_that_are_not_at_their_defaults() -> None:
 
 
 def test_endpoint__takes_a_mapping_or_text() -> None:
-    for given in ({"loss": 0.5, "paths": "0+3"}, "loss=0.5,paths=0+3"):
+    keys: dict[str, str | float] = {"loss": 0.5, "paths": "0+3"}
+    for given in (keys, "loss=0.5,paths=0+3"):
         with Endpoint(interfaces="lo", fault=given, poll="engine=0") as endpoint:
             assert "FAULTS INJECTED" in endpoint.summary()
     with Endpoint(interfaces="lo", poll="engine=0") as endpoint:
