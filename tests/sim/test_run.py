@@ -290,7 +290,7 @@ def test_cli__json_to_stdout_is_nothing_else(small: str) -> None:
         (["small", "--policy", "nope"], 2, "nope"),
         (["small", "--window", "reps"], 2, "reps"),
         (["small", "--policy", "swift", "--window", "dctcp"], 2, "are both window policies"),
-        (["small", "--limit", "1 h"], 2, "nanoseconds"),
+        (["small", "--limit", "1 day"], 2, "nanoseconds"),
         (["small", "--limit", "3 us"], 1, "8 of 8 transfers did not finish within 3 us"),
         (["small", "--seeds", "1-2", "--estimate"], 2, "--estimate is for one run"),
         (["small", "--seeds", "1-2", "--plot", "a.nope"], 2, "give a name that ends in"),

@@ -40,7 +40,7 @@ size_bytes = "2 KiB"
         ("spines = 2", "spins = 2", r"test.toml:6: network.spins: .*did you mean spines\?"),
         ("spines = 2", 'rate = "-1 Gb/s"', r"test.toml:6: network.rate: '-1 Gb/s': expected a ra"),
         ("spines = 2", 'rate = "1 b/s"', r"test.toml:6: network.rate: '1 b/s': expected from"),
-        ("spines = 2", 'delay_ns = "1 h"', r"test.toml:6: network.delay_ns: '1 h': expected nano"),
+        ("spines = 2", 'delay_ns = "1 day"', r"network.delay_ns: '1 day': expected nano"),
         ("spines = 2", 'delay_ns = "1.5 ns"', r"test.toml:6: network.delay_ns: .* round it"),
         ("spines = 2", "loss = nan", r"test.toml:6: network.loss: nan: expected a number"),
         ("spines = 2", "loss = 2", r"test.toml:6: network.loss: 2: expected a number from 0 to 1"),
