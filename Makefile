@@ -200,4 +200,4 @@ wheel: $(READY) ## Build a wheel into dist/, and check what it holds
 	@$(PY) -m tests.wheel "$$(ls -t dist/weft-*.whl | head -1)"
 
 clean: ## Remove all build outputs, but not .venv
-	@rm -rf $(BUILD) dist transport/lib transport/policies transport/_native*.so
+	@rm -rf $(BUILD) dist transport/lib transport/policies/*.so transport/_native*.so

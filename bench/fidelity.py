@@ -16,7 +16,7 @@ from bench.lib.common import ROOT, Config
 from bench.lib.options import Common, Size, study_options
 from bench.lib.study import CPU_BOUND_SHARE, Study, check_variant, conduct
 from bench.permutation import derangement
-from transport import knobs
+from transport.endpoint import knobs
 from transport.ground.units import percent
 
 if TYPE_CHECKING:

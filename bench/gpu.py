@@ -29,9 +29,9 @@ from bench.lib.common import (
 from bench.lib.gpu_nccl import SOCKET, WEFT, measure_nccl
 from bench.nccl import driver
 from transport import Endpoint, native
+from transport.endpoint.knobs import in_force
 from transport.ground.units import binary_text, bytes_of
-from transport.knobs import in_force
-from transport.probes import cuda_devices
+from transport.host.probes import cuda_devices
 
 MIB = 1 << 20
 SIZES = (MIB, 16 * MIB, 128 * MIB, 1024 * MIB)

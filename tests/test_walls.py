@@ -8,6 +8,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +43,7 @@ PYTHON_ROOMS = {
     "transport/estimate": {"transport", "numpy", "scipy"},
     "transport/pages": {"transport", "jinja2", "markupsafe"},
     "transport/plan": {"transport", "numpy"},
-    "transport/rdma": {"transport", "pyverbs"},
+    "transport/host": {"transport", "pyverbs"},
     "transport/sim": {"transport", "congestion", "numpy", "distributed"},
     "transport/telemetry": {"transport", "numpy"},
     "transport/trace": {"transport", "numpy", "duckdb"},
@@ -209,14 +210,9 @@ def imports(where: str, tree: ast.Module) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for child in ast.walk(node)
     }
-    typing_only = {
-        id(child)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
-        for child in ast.walk(node)
-    }
+    unseen = typing_only(tree)
     for node in ast.walk(tree):
-        lazy = id(node) in inner or id(node) in typing_only
+        lazy = id(node) in inner or id(node) in unseen
         if isinstance(node, ast.Import):
             yield from ((alias.name, lazy) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -257,6 +253,52 @@ def judge(where: str, name: str, lazy: bool, allowed: set[str]) -> Iterator[str]
     public_only = where.startswith(("bench/", "examples/")) and top in {"transport", "congestion"}
     if public_only and any(re.match(r"_(?!_)", part) for part in name.split(".")):
         yield f"may not reach into the private {name}"
+
+
+def typing_only(tree: ast.Module) -> set[int]:
+    """The ids of all nodes that only type checkers see."""
+    return {
+        id(child)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)
+        for child in ast.walk(node)
+    }
+
+
+def import_graph() -> dict[str, set[str]]:
+    """File of transport/ -> the files of it that it imports, lazily or not."""
+    files = {where: ast.parse(path.read_text()) for where, path in sources({".py"}, "transport")}
+    modules = {
+        where.removesuffix(".py").removesuffix("/__init__").replace("/", "."): where
+        for where in files
+    }
+    graph: dict[str, set[str]] = {}
+    for where, tree in files.items():
+        unseen = typing_only(tree)
+        tree.body = [node for node in tree.body if id(node) not in unseen]
+        names = {name for name, _ in imports(where, tree)}
+        names |= {name.rpartition(".")[0] for name in names}
+        # A package's own modules name it when they import each other.
+        packages = {f"{folder}/__init__.py" for folder in Path(where).parents}
+        graph[where] = {modules[name] for name in names if name in modules} - {where} - packages
+    return graph
+
+
+def circle_breaches(files: dict[str, set[str]]) -> Iterator[str]:
+    """Yields a circle of files that import each other, and one of folders."""
+    folders: dict[str, set[str]] = {}
+    for where, imported in files.items():
+        # What starts the command line stands above all folders, in the folder below all.
+        if where != "transport/__main__.py":
+            own = where.rpartition("/")[0]
+            folders.setdefault(own, set()).update(
+                {one.rpartition("/")[0] for one in imported} - {own}
+            )
+    for kind, graph in (("files", files), ("folders", folders)):
+        try:
+            TopologicalSorter(graph).prepare()
+        except CycleError as error:
+            yield f"a circle of {kind}: {' -> '.join(error.args[1])}"
 
 
 def native_breaches() -> Iterator[str]:
@@ -438,6 +480,22 @@ def test_walls__first_lines() -> None:
     assert list(opening_breaches()) == []
 
 
+def test_walls__no_circle() -> None:
+    assert list(circle_breaches(import_graph())) == []
+
+
+def test_walls__a_circle_is_seen() -> None:
+    within = {
+        "transport/sim/a.py": {"transport/sim/b.py"},
+        "transport/sim/b.py": {"transport/sim/a.py"},
+    }
+    assert list(circle_breaches(within)) == [
+        "a circle of files: transport/sim/a.py -> transport/sim/b.py -> transport/sim/a.py"
+    ]
+    between = {"a/x.py": {"b/x.py"}, "b/y.py": {"a/y.py"}}
+    assert list(circle_breaches(between)) == ["a circle of folders: a -> b -> a"]
+
+
 def test_walls__sizes() -> None:
     assert list(size_breaches()) == []
 
@@ -496,6 +554,7 @@ def test_walls__a_breach_is_seen() -> None:
 if __name__ == "__main__":
     found = [
         *python_breaches(),
+        *circle_breaches(import_graph()),
         *native_breaches(),
         *opening_breaches(),
         *size_breaches(),

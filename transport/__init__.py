@@ -8,37 +8,37 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from transport import compiler, errors, native
-    from transport.buffers import Buffer, DeviceArray
-    from transport.connection import Connection, Handle
-    from transport.control import ControlLoop, Telemetry
-    from transport.endpoint import Endpoint, Listener, Policies
+    from transport.endpoint.buffers import Buffer, DeviceArray
+    from transport.endpoint.connection import Connection, Handle
+    from transport.endpoint.control import ControlLoop, Telemetry
+    from transport.endpoint.endpoint import Endpoint, Listener, Policies
+    from transport.endpoint.knobs import KnobError, KnobValue
+    from transport.endpoint.memory import Memory
     from transport.errors import WeftError
-    from transport.knobs import KnobError, KnobValue
-    from transport.memory import Memory
     from transport.native import ConnectionCounters, Device, EndpointCounters
-    from transport.policy_choice import PolicyState
-    from transport.recording import LiveRecording
+    from transport.policies.choice import PolicyState
+    from transport.policies.recording import LiveRecording
 
 # Maps each public name to the module that defines it.
 _PUBLIC = {
-    "Endpoint": "transport.endpoint",
-    "Listener": "transport.endpoint",
-    "Connection": "transport.connection",
-    "Handle": "transport.connection",
-    "Memory": "transport.memory",
-    "Buffer": "transport.buffers",
-    "DeviceArray": "transport.buffers",
+    "Endpoint": "transport.endpoint.endpoint",
+    "Listener": "transport.endpoint.endpoint",
+    "Connection": "transport.endpoint.connection",
+    "Handle": "transport.endpoint.connection",
+    "Memory": "transport.endpoint.memory",
+    "Buffer": "transport.endpoint.buffers",
+    "DeviceArray": "transport.endpoint.buffers",
     "Device": "transport.native",
     "ConnectionCounters": "transport.native",
     "EndpointCounters": "transport.native",
-    "PolicyState": "transport.policy_choice",
-    "Policies": "transport.endpoint",
-    "LiveRecording": "transport.recording",
-    "KnobValue": "transport.knobs",
-    "ControlLoop": "transport.control",
-    "Telemetry": "transport.control",
+    "PolicyState": "transport.policies.choice",
+    "Policies": "transport.endpoint.endpoint",
+    "LiveRecording": "transport.policies.recording",
+    "KnobValue": "transport.endpoint.knobs",
+    "ControlLoop": "transport.endpoint.control",
+    "Telemetry": "transport.endpoint.control",
     "WeftError": "transport.errors",
-    "KnobError": "transport.knobs",
+    "KnobError": "transport.endpoint.knobs",
     "errors": "transport.errors",
     "native": "transport.native",
     "compiler": "transport.compiler",

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from bench.lib.placement import Placement
 from transport import Connection, Endpoint, Listener
-from transport.knobs import merged
+from transport.endpoint.knobs import merged
 
 IPPROTO_MPTCP = 262
 TOTAL_RETRANS_OFFSET = 100  # byte offset of tcpi_total_retrans in struct tcp_info

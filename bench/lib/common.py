@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from bench.lib.record import sealed
-from transport import build_info
 from transport.cli.output import json_option, print_table, write_json
+from transport.ground import build_info
 
 __all__ = ["document", "duel", "emit", "json_option", "median", "print_table", "rounds", "verdict"]
 

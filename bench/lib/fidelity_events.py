@@ -1,6 +1,6 @@
 """Records decisions of live policies, and calls the policies again as the simulator does.
 
-transport.replay_native compares the policies' answers bit for bit.
+transport.policies.replay_native compares the policies' answers bit for bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.lib.common import Config, document, emit, interruptible
 from transport import Connection, Endpoint, native
-from transport.replay_native import ReplayedRecordings, replay_files
+from transport.policies.replay_native import ReplayedRecordings, replay_files
 
 PATIENCE_S = 60.0
 PATHS = 16

@@ -20,7 +20,7 @@ from bench.lib.launch import Config, Mailbox, gang
 from bench.lib.placement import Placement
 from bench.lib.traffic import content, cpu_ns, machine_ns
 from transport import Endpoint, KnobValue
-from transport.knobs import merged
+from transport.endpoint.knobs import merged
 
 LEAD_NS = 200_000_000  # time between connecting and the start, so that queues drain
 WAIT_S = 120.0

@@ -13,8 +13,8 @@ from statistics import median
 
 from bench.lib.fidelity_lab import libraries
 from bench.lib.launch import Config
+from transport.endpoint.knobs import keys_of
 from transport.ground.units import bytes_of, ns_of
-from transport.knobs import keys_of
 from transport.sim import Simulation, parse
 
 # Ethernet, IPv4 and UDP headers, which the lab's token bucket counts in every packet.

@@ -27,7 +27,7 @@ from bench.lib.placement import Placement
 PATIENCE_S = 60.0
 PR_SET_PDEATHSIG = 1
 PRELOADED = [
-    *("bench.lib.deaf", "transport.endpoint", "numpy.random"),
+    *("bench.lib.deaf", "transport.endpoint.endpoint", "numpy.random"),
     *("bench.lib.channels", "bench.lib.collective", "bench.lib.launch", "bench.lib.traffic"),
 ]
 

@@ -24,7 +24,7 @@ from bench.lib.options import CHECKED, Columns, Common
 from bench.lib.report import write
 from bench.lib.stats import summarised
 from bench.lib.traffic import Load
-from transport import knobs
+from transport.endpoint import knobs
 from transport.lab.model import as_dict
 
 CPU_BOUND_SHARE = 0.5

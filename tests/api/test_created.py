@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from transport import created
+from transport.ground import created
 
 NOBODY = 65534
 

@@ -15,7 +15,9 @@ import pytest
 from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, running
 from tests.waiting import until
 from transport import Endpoint, KnobError, WeftError
-from transport.endpoint import _wait_until
+from transport.endpoint.endpoint import _wait_until
+from transport.endpoint.knobs import KnobWord
+from transport.endpoint.timeouts import deadline
 from transport.errors import (
     AddressError,
     AuthenticationError,
@@ -26,8 +28,6 @@ from transport.errors import (
     TimedOutError,
     VersionMismatchError,
 )
-from transport.knobs import KnobWord
-from transport.timeouts import deadline
 
 
 @pytest.mark.parametrize("role", ["blocked", "accepting"])

@@ -14,7 +14,7 @@ import pytest
 from tests.api import frames
 from tests.api.support import LOCAL, PATIENCE_S, ROOT, child, content, line, relay, running
 from transport import Endpoint, Listener
-from transport.endpoint import OLD_HANDLE_BYTES
+from transport.endpoint.endpoint import OLD_HANDLE_BYTES
 from transport.errors import AuthenticationError, RefusedError, TimedOutError, WeftError
 
 LOCALHOST = "127.0.0.1"

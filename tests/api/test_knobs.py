@@ -2,7 +2,8 @@
 
 import pytest
 
-from transport import Endpoint, KnobValue, knobs
+from transport import Endpoint, KnobValue
+from transport.endpoint import knobs
 from transport.ground.units import bytes_of, ns_of
 
 

@@ -16,6 +16,7 @@ from tests.api.support import LOCAL, PATIENCE_S, Log, child, content, line, pair
 from tests.stopping import stopped
 from tests.waiting import until
 from transport import Connection, Endpoint, KnobValue
+from transport.endpoint.knobs import merged
 from transport.errors import (
     ConnectionLostError,
     PeerDeadError,
@@ -25,7 +26,6 @@ from transport.errors import (
     TimedOutError,
     WeftError,
 )
-from transport.knobs import merged
 
 SHORT: dict[str, KnobValue] = {"peer_timeout": {"silence": "1s"}}
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, content, pair
 from transport import Connection, Endpoint
+from transport.endpoint.knobs import KnobError
 from transport.errors import InvalidArgumentError
-from transport.knobs import KnobError
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
 

@@ -14,7 +14,7 @@ from congestion.registry import find
 from tests.api.support import LOCAL, PATIENCE_S, content, pair
 from transport import Endpoint
 from transport.errors import InvalidArgumentError
-from transport.recording import (
+from transport.policies.recording import (
     MAGIC,
     Recording,
     RecordingEndedError,
@@ -72,7 +72,7 @@ def test_replay__of_the_same_policy_decides_the_same_bit_for_bit(
 ) -> None:
     pytest.importorskip("numba")
     from transport.compiler import Interpreted
-    from transport.replay import Replay, replay
+    from transport.policies.replay import Replay, replay
 
     steps = max((one.of(family) for one in recorded), key=len)
     assert len(steps) > 20
@@ -105,7 +105,7 @@ def test_replay__a_loss_policy_has_the_paths_it_had(tmp_path: Path) -> None:
     pytest.importorskip("numba")
     from transport.compiler import Interpreted
     from transport.compiler.source import load
-    from transport.replay import Replay
+    from transport.policies.replay import Replay
 
     file = tmp_path / "counting.py"
     file.write_text(COUNTING)
@@ -137,7 +137,7 @@ POLICY = window_policy(
 def test_replay__through_a_swap_the_recorded_restarts_and_others_go_on(tmp_path: Path) -> None:
     pytest.importorskip("numba")
     from transport.compiler.source import load
-    from transport.replay import replay
+    from transport.policies.replay import replay
 
     file = tmp_path / "calls.py"
     file.write_text(CALLS)
@@ -163,7 +163,7 @@ def test_replay__through_a_swap_the_recorded_restarts_and_others_go_on(tmp_path:
 def test_replay__other_code_of_the_same_name_keeps_its_own_parameters(tmp_path: Path) -> None:
     pytest.importorskip("numba")
     from transport.compiler.source import load
-    from transport.replay import replay
+    from transport.policies.replay import replay
 
     text = (Path(__file__).parents[2] / "examples" / "my_policy.py").read_text()
     then, now = tmp_path / "then.py", tmp_path / "now.py"
@@ -221,7 +221,7 @@ def test_record__parameters_and_swaps_are_in_the_file(tmp_path: Path) -> None:
 
 def test_replay__follows_the_parameters_that_were_in_force(tmp_path: Path) -> None:
     pytest.importorskip("numba")
-    from transport.replay import replay
+    from transport.policies.replay import replay
 
     with pair(window_policy="swift:start_divisor=64,increase_segments=9") as (here, there):
         with here._owner.record(tmp_path / "params.weftrec") as live:

@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 from tests.api.support import PATIENCE_S, content, pair
 from transport.cli.replay import command
 from transport.errors import InvalidArgumentError
-from transport.recording import MAGIC, RecordingError
-from transport.replay_native import replay_files, shipped
+from transport.policies.recording import MAGIC, RecordingError
+from transport.policies.replay_native import replay_files, shipped
 
 HEAD = struct.Struct("<IBBBBIHH")
 POLICY, DECISION = 1, 2

@@ -15,14 +15,14 @@ from tests.api import frames
 from tests.api.support import LOCAL, PATIENCE_S, child, content, line, pair, relay, running
 from tests.waiting import until
 from transport import Connection, Endpoint, Listener
-from transport.endpoint import _wait_until
+from transport.endpoint.endpoint import _wait_until
+from transport.endpoint.timeouts import deadline
 from transport.errors import (
     AuthenticationError,
     PeerDeadError,
     RefusedError,
     TimedOutError,
 )
-from transport.timeouts import deadline
 
 LOCALHOST = "127.0.0.1"
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, ROOT, content, pair
 from transport import Connection, Endpoint, Handle
-from transport.endpoint import Listener
+from transport.endpoint.endpoint import Listener
 from transport.errors import ConnectionClosedError, OperationCancelledError, TimedOutError
 
 

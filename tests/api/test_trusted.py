@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from transport import created, trusted
+from transport import trusted
 from transport.errors import InvalidArgumentError
+from transport.ground import created
 from transport.trusted import UntrustedError
 
 NOBODY = 65_534

@@ -12,7 +12,7 @@ from bench import fidelity
 from bench.__main__ import bench
 from bench.lib import fidelity_lab, fidelity_sim
 from tests.lab.support import ROOT, reason_to_skip
-from transport import knobs
+from transport.endpoint import knobs
 from transport.lab import namespace, state
 from transport.sim import parse
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import PATIENCE_S
-from transport import cli, knobs, native, telemetry
+from transport import cli, native, telemetry
 from transport.cli import run
+from transport.endpoint import knobs
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTERS_PAGE = ROOT / "docs" / "COUNTERS.md"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from transport import rdma
+from transport.host import rdma
 
 EMPTY = "0000:0000:0000:0000:0000:0000:0000:0000"
 MAPPED = "0000:0000:0000:0000:0000:ffff:c000:0201"

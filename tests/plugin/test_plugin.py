@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from transport.recording import read
+from transport.policies.recording import read
 
 from .conftest import Play
 

@@ -1,4 +1,4 @@
-"""Tests `weft policy try` and transport.arena: options, reproducible results, output, errors."""
+"""Tests `weft policy try` and its simulator: options, reproducible results, output, errors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from click.testing import CliRunner
 
 from congestion.registry import find
 from transport import native
-from transport.arena import Network, Traffic, run
 from transport.cli.lookup import parameters
 from transport.cli.policy import policy_group
 from transport.errors import InvalidArgumentError
-from transport.policy_choice import split
-from transport.recording import parse
-from transport.replay import replay
+from transport.policies.arena import Network, Traffic, run
+from transport.policies.choice import split
+from transport.policies.recording import parse
+from transport.policies.replay import replay
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
 

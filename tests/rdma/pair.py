@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tests.rdma.transfer import Contents, address, sizes
 from transport import Endpoint
-from transport.connection import Connection
-from transport.knobs import KnobValue, keys_of, merged
+from transport.endpoint.connection import Connection
+from transport.endpoint.knobs import KnobValue, keys_of, merged
 
 PATIENCE_S = 60.0
 MESSAGES, MOST_BYTES = 60, 64 << 10

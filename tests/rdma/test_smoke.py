@@ -17,7 +17,7 @@ if os.environ.get("RDMA_GUEST") != "1":
 
 from tests.rdma.conftest import Netem
 from tests.rdma.pair import PATIENCE_S, paired
-from transport import rdma
+from transport.host import rdma
 
 ROCE_PORT = 4791
 ETHERNET_BYTES, IP_BYTES = 14, 20

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transport.knobs import merged
+from transport.endpoint.knobs import merged
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE_BYTES = 4 << 20

@@ -25,7 +25,7 @@ from transport.cli.lookup import parameters
 from transport.cli.policy import policy_group
 from transport.cli.replay import sparkline
 from transport.compiler.interpret import Interpreted
-from transport.recording import MAGIC
+from transport.policies.recording import MAGIC
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
 SEGMENT = 9_000

@@ -20,9 +20,10 @@ from tests.sim.support import (
     wait_until_rows_are_done,
 )
 from tests.waiting import PATIENCE_S
-from transport import build_info, native
+from transport import native
 from transport.cli import sim
 from transport.errors import InvalidArgumentError
+from transport.ground import build_info
 from transport.sim import Simulation, load, parse, run, schema, sweep
 from transport.sim.run import PLAN_NAMES
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.softverbs.transfer import LIBRARY, PATIENCE_S, ROOT, contents, exchange, start, under
 from transport import Connection, Endpoint, WeftError, native
-from transport.connection import Handle
+from transport.endpoint.connection import Handle
 from transport.errors import ConnectionLostError, TimedOutError
 
 if not native.HAS_VERBS:

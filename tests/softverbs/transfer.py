@@ -23,7 +23,7 @@ from typing import Any
 from bench.lib.built import TREE
 from tests.softverbs.arrays import ARRAYS
 from tests.waiting import PATIENCE_S as PATIENCE_S
-from transport.knobs import merged
+from transport.endpoint.knobs import merged
 
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = TREE / "libweft-softverbs.so"

@@ -66,7 +66,7 @@ def invoke(
     arguments: list[str] | None = None, command: click.Command = weft, name: str = "weft"
 ) -> int:
     """Runs the command line and returns its exit status."""
-    from transport.knobs import KnobError
+    from transport.endpoint.knobs import KnobError
     from transport.native import NativeMissingError
 
     try:

@@ -93,6 +93,8 @@ def command(
         refuse_live_options()
         if folder is None:
             raise click.UsageError("Missing argument 'DIR'.")
+        from transport.cli.known_routes import known_routes
+
         sys.exit(once(folder, job, known_routes(folder, routes_file, plan_file), json_path))
 
 
@@ -140,35 +142,6 @@ def once(folder: Path, job: str | None, routes: Routes | None, json_path: str | 
     else:
         show(found, folder, routes is not None)
     return 0 if found.healthy else 1
-
-
-def known_routes(folder: Path | None, file: Path | None, plan_file: Path | None) -> Routes | None:
-    """The routes of a file; by default of the one in the folder, if it is there.
-
-    plan_file: a plan, whose paths the job takes instead of those that it would take without.
-    """
-    from transport.plan import planfile
-    from transport.plan.routes import FILE, RoutesError, read
-
-    own = folder / FILE if folder is not None and (folder / FILE).is_file() else None
-    if file is None:
-        file = own
-    if file is None:
-        if plan_file is not None:
-            raise click.UsageError("--plan needs --routes: the file of weft plan probe")
-        return None
-    try:
-        routes = read(file)
-        if own is not None and own != file and read(own).fingerprint() != routes.fingerprint():
-            raise click.UsageError(
-                f"{file} is of another fabric than {own}, which came with the trace: leave out "
-                "--routes, or remove that one"
-            )
-        if plan_file is None:
-            return routes
-        return planfile.routes_of_paths(planfile.read(plan_file), routes)
-    except (RoutesError, planfile.PlanError) as error:
-        raise click.UsageError(str(error)) from None
 
 
 def show(found: Diagnosis, folder: Path, with_links: bool) -> None:

@@ -17,10 +17,9 @@ from typing import Any, TextIO
 
 import click
 
-from transport import created
 from transport.cli import INTERRUPTED
-from transport.cli.diagnose import known_routes
 from transport.cli.http_options import access_of, need_packages
+from transport.cli.known_routes import known_routes
 from transport.cli.metrics import address
 from transport.cli.output import unwritten
 from transport.diagnose import report
@@ -37,6 +36,7 @@ from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.sources import Gpus, Interfaces, Stacks
 from transport.diagnose.live.summary import Summary
 from transport.diagnose.live.verdicts import append, reported
+from transport.ground import created
 from transport.ground.text import printable
 from transport.live.signals import Signals
 from transport.plan.routes import Routes

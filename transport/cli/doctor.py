@@ -1,6 +1,6 @@
 """`weft doctor`: reports what this host supports and how to fix what it lacks.
 
-The checks use transport.probes. They change nothing on the host.
+The checks use transport.host.probes. They change nothing on the host.
 """
 
 import shutil
@@ -12,11 +12,13 @@ from pathlib import Path
 import click
 
 from congestion.registry import RegistryError, survey
-from transport import Endpoint, knobs, native, probes, rdma
+from transport import Endpoint, native
 from transport.cli.output import json_option, print_table, write_json
 from transport.compiler.errors import INSTALL_NUMBA
+from transport.endpoint import knobs
 from transport.errors import OK as OK_STATUS, OutOfDescriptorsError, WeftError
 from transport.ground.units import binary_text, bit_rate_text
+from transport.host import probes, rdma
 
 OK, LIMITED, ABSENT, BROKEN = "ok", "limited", "absent", "BROKEN"
 

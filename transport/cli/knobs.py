@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 import click
 
-from transport import knobs
 from transport.cli.output import json_option, write_json
-from transport.knobs import KeyRow, KnobRow
+from transport.endpoint import knobs
+from transport.endpoint.knobs import KeyRow, KnobRow
 
 WIDTH_MAX = 120  # of the lines that say what a knob means
 HEADINGS = ("variable", "value", "range", "for")

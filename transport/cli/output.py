@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from transport import created
 from transport.cli.options import JSON, OutputFile
+from transport.ground import created
 
 # Errors that a wrong file name causes, unlike a full disk.
 WRONG_NAMES = (

@@ -19,10 +19,10 @@ from transport.cli.options import output_file, owner as owner_of, owner_text
 from transport.cli.output import json_option, print_table, write_json
 from transport.errors import InvalidArgumentError
 from transport.ground.units import bytes_text, percent, rate_text
-from transport.policy_choice import split
-from transport.recording import Recording, RecordingError, Step, read
-from transport.replay import Summary, Track, recorded, replay, summarize
-from transport.replay_native import ReplayedRecordings, replay_files
+from transport.policies.choice import split
+from transport.policies.recording import Recording, RecordingError, Step, read
+from transport.policies.replay import Summary, Track, recorded, replay, summarize
+from transport.policies.replay_native import ReplayedRecordings, replay_files
 
 BARS = "▁▂▃▄▅▆▇█"
 CELLS = 60

@@ -10,10 +10,11 @@ from pathlib import Path
 import click
 
 from congestion.api import FAMILIES
-from transport import Endpoint, knobs, native
+from transport import Endpoint, native
 from transport.cli.profiler import load_profiler
+from transport.endpoint import knobs
 from transport.errors import WeftError
-from transport.policy_choice import PolicyRefusedError, is_broken, resolve_settings
+from transport.policies.choice import PolicyRefusedError, is_broken, resolve_settings
 
 
 def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:

@@ -17,7 +17,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from transport.build_info import build_info, build_text
 from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
 from transport.cli.options import CSV, HTML, SEED, OutputFolder, TimeType, output_file
@@ -26,9 +25,10 @@ from transport.cli.sim_routes import write_routes
 from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
 from transport.ground import toml
+from transport.ground.build_info import build_info, build_text
 from transport.ground.text import csv_of_rows
 from transport.ground.units import bytes_text, count_text, time_text
-from transport.policy_choice import PolicyRefusedError
+from transport.policies.choice import PolicyRefusedError
 from transport.sim import (
     Result,
     Scenario,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from transport import created
 from transport.cli.output import unwritten
+from transport.ground import created
 from transport.sim import Simulation, planned
 
 

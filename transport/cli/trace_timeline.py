@@ -12,10 +12,10 @@ from typing import BinaryIO, cast
 
 import click
 
-from transport import created
 from transport.cli import trace_open as shared
 from transport.cli.options import output_file
 from transport.cli.output import json_option, write_json
+from transport.ground import created
 
 LIMIT = 1_000_000
 

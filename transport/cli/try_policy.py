@@ -9,7 +9,6 @@ import click
 import numpy as np
 
 from congestion.api import FAMILIES
-from transport.arena import Network, Outcome, Traffic, run
 from transport.cli import plots
 from transport.cli.lookup import is_file, named
 from transport.cli.options import SEED, FiniteRange, output_file
@@ -17,7 +16,8 @@ from transport.cli.output import json_option, print_table, write_file, write_jso
 from transport.cli.replay import sparkline
 from transport.errors import InvalidArgumentError
 from transport.ground.units import bytes_text, percent
-from transport.policy_choice import PolicyRefusedError, split
+from transport.policies.arena import Network, Outcome, Traffic, run
+from transport.policies.choice import PolicyRefusedError, split
 
 MS_MAX, KB_MAX = 1e6, 1_000_000_000
 

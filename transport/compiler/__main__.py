@@ -11,9 +11,9 @@ from pathlib import Path
 
 from congestion.header import header_text
 from congestion.registry import shipped
-from transport import created
 from transport.compiler import PolicyError, compile_object, emit
 from transport.compiler.linked import write_linked
+from transport.ground import created
 
 
 def write_all(out: Path, cpu: str) -> None:

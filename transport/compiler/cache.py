@@ -15,9 +15,9 @@ from pathlib import Path
 from types import FunctionType
 
 from congestion.api import Policy
-from transport import created
 from transport.compiler import emit, source
 from transport.compiler.errors import PolicyError
+from transport.ground import created
 
 KEPT_MAX = 64  # libraries in the cache; those not used for longest are removed
 

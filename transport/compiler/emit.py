@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from congestion.api import Policy, Record
-from transport import created
 from transport.compiler import lint, lower, source
 from transport.compiler.errors import PolicyError
 from transport.compiler.objectfile import symbols
+from transport.ground import created
 
 ABI_VERSION = 2  # kAbiVersion in native/policy/policy.h
 DESCRIPTOR = "weft_policy_descriptor"  # kDescriptorSymbol in native/policy/policy.h

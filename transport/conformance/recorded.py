@@ -11,7 +11,7 @@ import numpy as np
 from congestion.api import Policy
 from transport.conformance.scenes import MS, Cast, bottleneck, marking, plan_of, run
 from transport.conformance.streams import Chunk, Stream
-from transport.recording import Step, parse
+from transport.policies.recording import Step, parse
 
 if TYPE_CHECKING:
     from transport.native import ArenaPlan

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from congestion.api import Policy
 from transport.compiler.interpret import Interpreted
 from transport.conformance.records import RAISED
-from transport.recording import parse
-from transport.replay import Replay
+from transport.policies.recording import parse
+from transport.policies.replay import Replay
 
 if TYPE_CHECKING:
     from transport.native import ArenaPlan

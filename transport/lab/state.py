@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transport import created, trusted
+from transport import trusted
+from transport.ground import created
 from transport.ground.text import nearest
 from transport.lab.model import LabError, LabModel, LabModelError, Link, as_dict, from_dict
 

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from transport.build_info import build_text
+from transport.ground.build_info import build_text
 
 INSTALL = "pip install jinja2"
 OWN = Path(__file__).parent

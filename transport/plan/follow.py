@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from transport.control import Telemetry, Updates
+from transport.endpoint.control import Telemetry, Updates
 from transport.errors import WeftError
 from transport.plan.watch import WeightsError, read
 from transport.telemetry.page import identity_of

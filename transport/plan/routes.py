@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transport import created
 from transport.errors import InvalidArgumentError
+from transport.ground import created
 from transport.ground.units import binary_text
 
 FILE = "routes.json"

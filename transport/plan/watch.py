@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transport import created, trusted
+from transport import trusted
 from transport.errors import InvalidArgumentError
+from transport.ground import created
 from transport.ground.units import binary_text
 from transport.plan.assign import PairPlan
 from transport.plan.planfile import Plan

@@ -13,9 +13,9 @@ import numpy as np
 
 from congestion.api import FAMILIES, Policy
 from transport import native
-from transport.arena import choose
 from transport.errors import InvalidArgumentError, OutOfMemoryError
-from transport.policy_choice import PolicyName, resolve, split
+from transport.policies.arena import choose
+from transport.policies.choice import PolicyName, resolve, split
 from transport.sim import planned
 from transport.sim.errors import BadKeyError, ScenarioError
 from transport.sim.ideal import base_rtt_ns

@@ -9,7 +9,7 @@ from typing import Any
 from congestion.api import FAMILIES
 from transport.errors import InvalidArgumentError
 from transport.ground.text import nearest
-from transport.policy_choice import params_text, split
+from transport.policies.choice import params_text, split
 from transport.sim.scenario import Scenario
 
 HEAD = "policies"

@@ -16,8 +16,8 @@ from multiprocessing import get_context
 from typing import Any
 
 from transport import native
-from transport.arena import choose
 from transport.errors import InvalidArgumentError, WeftError
+from transport.policies.arena import choose
 from transport.sim.errors import ScenarioError, WorkerLostError
 from transport.sim.run import Simulation
 from transport.sim.scenario import Scenario

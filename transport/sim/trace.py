@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from transport import created
+from transport.ground import created
 from transport.ground.collectives import PER_RANK
 from transport.plan import routes
 from transport.sim.network import Array

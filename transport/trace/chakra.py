@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from transport import created
+from transport.ground import created
 from transport.ground.collectives import PER_RANK
 from transport.trace.operation_times import OPERATION_TIMES
 from transport.trace.places import Places, places_of

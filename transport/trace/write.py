@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transport import created
+from transport.ground import created
 from transport.native import crc32c, trace_schema
 from transport.trace.layout import CRC_OFFSET, HEADER, MAGIC, VERSION, Kind, read_schema
 

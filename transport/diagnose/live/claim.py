@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transport import created
 from transport.diagnose import alive
 from transport.diagnose.live.columns import read_file
+from transport.ground import created
 
 NAME = "weft-collector.json"
 BYTES_MAX = 4_096

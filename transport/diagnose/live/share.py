@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from transport import created
 from transport.diagnose.live.columns import ColumnsError, Table, pack, read_file, too_large, unpack
 from transport.diagnose.live.layout import (
     INT32_MAX,
@@ -26,6 +25,7 @@ from transport.diagnose.live.layout import (
     beyond,
     typed,
 )
+from transport.ground import created
 from transport.ground.units import binary_text
 
 VERSION = 4

@@ -16,10 +16,10 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from transport.connection import Connection
-from transport.endpoint import Endpoint
+from transport.endpoint.connection import Connection
+from transport.endpoint.endpoint import Endpoint
 from transport.errors import InvalidArgumentError, WeftError
-from transport.policy_choice import Parameter, PolicyState
+from transport.policies.choice import Parameter, PolicyState
 
 Array: TypeAlias = np.ndarray[Any, Any]
 # Policy family -> parameter -> its new value.

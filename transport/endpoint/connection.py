@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from transport import native
-from transport.buffers import Buffer
-from transport.closing import AsyncCloses
-from transport.device import stream_handle
+from transport.endpoint.buffers import Buffer
+from transport.endpoint.closing import AsyncCloses
+from transport.endpoint.device import stream_handle
+from transport.endpoint.memory import Memory, Part, part_of
+from transport.endpoint.reactor import Reactor
+from transport.endpoint.timeouts import deadline, patience
 from transport.errors import (
     OK,
     TIMED_OUT,
@@ -22,8 +25,7 @@ from transport.errors import (
     WouldBlockError,
     error_for,
 )
-from transport.memory import Memory, Part, part_of
-from transport.policy_choice import (
+from transport.policies.choice import (
     Parameter,
     PolicyName,
     PolicyState,
@@ -31,8 +33,6 @@ from transport.policy_choice import (
     policy_text,
     state_of,
 )
-from transport.reactor import Reactor
-from transport.timeouts import deadline, patience
 
 # Types of buffers that are always host memory; other objects may be arrays on a GPU.
 _PLAIN = frozenset((bytes, bytearray, memoryview))

@@ -15,7 +15,7 @@ import numpy as np
 from congestion.api import PATH_HEAD, Policy
 from transport.compiler.source import sha256
 from transport.errors import InvalidArgumentError
-from transport.recording import RecordedPolicy, Step
+from transport.policies.recording import RecordedPolicy, Step
 
 _INT64 = np.iinfo(np.int64)
 

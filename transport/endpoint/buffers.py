@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from transport.device import SupportsCudaArray, SupportsDLPack
+from transport.endpoint.device import SupportsCudaArray, SupportsDLPack
 
 if TYPE_CHECKING:
     import numpy as np

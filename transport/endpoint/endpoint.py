@@ -14,10 +14,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from transport import native
-from transport.buffers import Buffer, DeviceArray
-from transport.closing import AsyncCloses
-from transport.connection import Connection
-from transport.device import reduce_arrays
+from transport.endpoint.buffers import Buffer, DeviceArray
+from transport.endpoint.closing import AsyncCloses
+from transport.endpoint.connection import Connection
+from transport.endpoint.device import reduce_arrays
+from transport.endpoint.knobs import KnobError, KnobValue, text_of
+from transport.endpoint.memory import Memory, part_of
+from transport.endpoint.reactor import Reactor
+from transport.endpoint.timeouts import deadline, patience
 from transport.errors import (
     OK,
     WOULD_BLOCK,
@@ -27,9 +31,7 @@ from transport.errors import (
     WeftError,
     error_for,
 )
-from transport.knobs import KnobError, KnobValue, text_of
-from transport.memory import Memory, part_of
-from transport.policy_choice import (
+from transport.policies.choice import (
     Parameter,
     PolicyName,
     PolicyState,
@@ -39,9 +41,7 @@ from transport.policy_choice import (
     set_text,
     state_of,
 )
-from transport.reactor import Reactor
-from transport.recording import BYTES_MAX as RECORDING_BYTES_MAX, LiveRecording
-from transport.timeouts import deadline, patience
+from transport.policies.recording import BYTES_MAX as RECORDING_BYTES_MAX, LiveRecording
 
 HANDLE_BYTES = 80
 OLD_HANDLE_BYTES = 64  # of handles without a key, which weft 0.1 made

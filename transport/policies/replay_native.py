@@ -14,8 +14,8 @@ from congestion.api import FAMILIES
 from congestion.registry import SHIPPED
 from transport import native
 from transport.errors import InvalidArgumentError
-from transport.policy_choice import PolicyName, resolve, split
-from transport.recording import RecordingError
+from transport.policies.choice import PolicyName, resolve, split
+from transport.policies.recording import RecordingError
 
 _FOLDERS = {"paths": "path"}  # folder of congestion/ -> family, where the names differ
 

@@ -15,7 +15,7 @@ import numpy as np
 from congestion.api import FAMILIES, MAX_PATHS
 from transport import native
 from transport.errors import InvalidArgumentError
-from transport.policy_choice import PolicyName, PolicyRefusedError, is_broken, policy_text
+from transport.policies.choice import PolicyName, PolicyRefusedError, is_broken, policy_text
 
 RECORDING_BYTES_MAX = 1 << 30
 FIGURE_MAX = 1 << 50  # largest size, rate or time: sums over paths and flows fit in 64 bits

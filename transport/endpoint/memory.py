@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from transport import native
-from transport.buffers import Buffer
-from transport.closing import Closes
-from transport.device import (
+from transport.endpoint.buffers import Buffer
+from transport.endpoint.closing import Closes
+from transport.endpoint.device import (
     Intakes,
     View,
     device_buffer,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from transport.errors import InvalidArgumentError
-from transport.probes import number, read_text
+from transport.host.probes import number, read_text
 
 DEVICES = Path("/sys/class/infiniband")
 NET = Path("/sys/class/net")

@@ -1,0 +1,36 @@
+"""The routes by which `weft diagnose` judges links: of the trace, or of a file that users name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from transport.plan import planfile
+from transport.plan.routes import FILE, Routes, RoutesError, read
+
+
+def known_routes(folder: Path | None, file: Path | None, plan_file: Path | None) -> Routes | None:
+    """The routes of a file; by default of the one in the folder, if it is there.
+
+    plan_file: a plan, whose paths the job takes instead of those that it would take without.
+    """
+    own = folder / FILE if folder is not None and (folder / FILE).is_file() else None
+    if file is None:
+        file = own
+    if file is None:
+        if plan_file is not None:
+            raise click.UsageError("--plan needs --routes: the file of weft plan probe")
+        return None
+    try:
+        routes = read(file)
+        if own is not None and own != file and read(own).fingerprint() != routes.fingerprint():
+            raise click.UsageError(
+                f"{file} is of another fabric than {own}, which came with the trace: leave out "
+                "--routes, or remove that one"
+            )
+        if plan_file is None:
+            return routes
+        return planfile.routes_of_paths(planfile.read(plan_file), routes)
+    except (RoutesError, planfile.PlanError) as error:
+        raise click.UsageError(str(error)) from None

@@ -1,0 +1,1 @@
+"""Choosing policies, recording what they saw, and running them again on it."""
