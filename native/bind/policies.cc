@@ -1,8 +1,10 @@
-// Python bindings that load a policy, or say why it cannot be used.
+// Python bindings that parse the choice of a policy, load it, or say why it cannot be used.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cstring>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "native/bind/libraries.h"
@@ -19,12 +21,41 @@ std::string policy_problem(const std::string& family, const std::string& text,
   return engine::choose_policy(family_of(family), text, directories, &made, &error) ? "" : error;
 }
 
+std::tuple<std::string, std::string, std::string> policy_parts(const std::string& text) {
+  const engine::ChoiceParts parts = engine::parts_of(text);
+  return {std::string(parts.name), parts.has_params ? ":" : "", std::string(parts.params)};
+}
+
+std::vector<std::string> policy_choices(const std::string& text) {
+  const std::vector<std::string_view> choices = engine::choices_of(text);
+  return {choices.begin(), choices.end()};
+}
+
+py::bytes policy_params(const std::string& name, const std::string& fields, const std::string& defaults,
+                        const std::string& text) {
+  policy::Descriptor descriptor{};
+  name.copy(descriptor.name, sizeof descriptor.name - 1);
+  descriptor.params_bytes = static_cast<std::uint32_t>(defaults.size());
+  descriptor.params_fields = fields.c_str();
+  std::vector<std::int64_t> words(defaults.size() / 8);
+  if (!words.empty()) std::memcpy(words.data(), defaults.data(), words.size() * 8);
+  std::string error;
+  if (!engine::set_params(descriptor, text, &words, &error)) throw py::value_error(error);
+  return {reinterpret_cast<const char*>(words.data()), words.size() * 8};
+}
+
 }  // namespace
 
 void bind_policies(py::module_& module) {
   module.def("policy_problem", &policy_problem, py::arg("family"), py::arg("text"),
              py::arg("directories") = std::vector<std::string>(),
              "Loads the policy that `text` names, as a knob does, and returns why it cannot be used; empty: it can.");
+  module.def("policy_parts", &policy_parts, py::arg("text"),
+             "Splits a choice into the name or path of a policy, the colon or an empty text, and its parameters.");
+  module.def("policy_choices", &policy_choices, py::arg("text"),
+             "Splits a set such as \"window=dctcp path=reps\" into its choices.");
+  module.def("policy_params", &policy_params, py::arg("name"), py::arg("fields"), py::arg("defaults"), py::arg("text"),
+             "Parses parameters over the default ones, by lines of name, kind, offset and count; ValueError if wrong.");
 }
 
 }  // namespace weft::bind

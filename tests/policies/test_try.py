@@ -262,3 +262,9 @@ def test_numbers__are_the_same_to_the_engine_and_to_the_command_line(name: str, 
 )
 def test_split__a_name_or_path_and_its_parameters(text: str, parts: tuple[str, str, str]) -> None:
     assert split(text) == parts
+
+
+def test_choices__end_before_the_next_family() -> None:
+    text = " window=dctcp  path=/tmp/a b.so:x=1 loss=rack "
+    assert native.policy_choices(text) == ["window=dctcp", "path=/tmp/a b.so:x=1", "loss=rack"]
+    assert native.policy_choices(" ") == []

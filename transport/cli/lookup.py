@@ -6,8 +6,6 @@ failure (exit status 1).
 
 from __future__ import annotations
 
-import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,8 @@ import click
 
 from congestion.api import FAMILIES, Policy
 from congestion.registry import Registry, RegistryError, survey
-
-# The number syntax of native/engine/policies/policy_choice.cc. int() and float() would also accept
-# "1_0", " 1" and "+1".
-WHOLE = re.compile(r"-?[0-9]+")
-REAL = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
-SPACE = " \t\n"
+from transport import native
+from transport.policies.choice import values_of
 
 
 def registered() -> Registry:
@@ -82,40 +76,16 @@ def named(text: str, family: str = "", first: bool = False) -> Policy:
 
 
 def parameters(policy: Policy, text: str) -> dict[str, Any]:
-    """Parses "decrease_max=0.3,weight=1/0/0.5" by the policy's record, as the engine does."""
-    given: dict[str, Any] = {}
-    for part in text.split(",") if text else ():
-        name, _, values = part.partition("=")
-        name = name.strip()
-        if name not in policy.params.defaults:
-            there = ", ".join(policy.params.defaults) or "none"
-            raise click.UsageError(f"{policy.name} has no parameter {name!r}; it has: {there}")
-        field = policy.params.dtype[name]
-        count = field.shape[0] if field.shape else 1
-        words = values.split("/")
-        if len(words) > count:
-            raise click.UsageError(
-                f"{policy.name}: {name} takes {count} values at most, got {len(words)}"
-            )
-        words = [word.strip(SPACE) for word in words]
-        numbers = [number(f"{policy.name}: {name}={word}", word, field.base.kind) for word in words]
-        if field.shape:
-            # Values that are not given keep their defaults.
-            given[name] = numbers + list(policy.params.defaults[name])[len(numbers) :]
-        else:
-            given[name] = numbers[0]
-    return given
+    """All parameters of a policy, with those that "decrease_max=0.3,weight=1/0/0.5" sets.
 
+    Without text there are none: recorded ones may apply.
+    """
+    from transport.compiler.emit import fields_text
 
-def number(what: str, word: str, kind: str) -> int | float:
-    """Parses a 64-bit integer (kind "i") or a finite float."""
-    if kind == "i":
-        if WHOLE.fullmatch(word) is None:
-            raise click.UsageError(f"{what}: not a whole number")
-        if not -(1 << 63) <= int(word) < 1 << 63:
-            raise click.UsageError(f"{what}: too large for 64 bits")
-        return int(word)
-    value = float(word) if REAL.fullmatch(word) else math.nan
-    if not math.isfinite(value):
-        raise click.UsageError(f"{what}: not a finite number")
-    return value
+    if not text:
+        return {}
+    fields, defaults = fields_text(policy.params), policy.params.filled().tobytes()
+    try:
+        return values_of(fields, native.policy_params(policy.name, fields, defaults, text))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None

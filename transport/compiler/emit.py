@@ -67,7 +67,8 @@ define i32 @"{name}"({given}) {{
 }}"""
 
 
-def _fields_text(params: Record) -> str:
+def fields_text(params: Record) -> str:
+    """A line for each parameter, as in a descriptor: name, kind, offset in bytes and count."""
     lines = []
     for name, (kind, offset, *_) in (params.dtype.fields or {}).items():
         count = kind.shape[0] if kind.shape else 1
@@ -101,7 +102,7 @@ def _descriptor_ir(policy: Policy, hooks: list[str], symbol: str, cpu: str) -> s
             f"{_bytes_ir(params)}, align 8\n"
         )
         pointer = "ptr @params_default"
-    named = _fields_text(policy.params).encode() + b"\0"
+    named = fields_text(policy.params).encode() + b"\0"
     defaults += f"@params_fields = internal constant [{len(named)} x i8] {_bytes_ir(named)}\n"
     # An object's descriptor must not be exported by the library that the object is linked into.
     reach = "" if symbol == DESCRIPTOR else "hidden "

@@ -6,7 +6,6 @@ registered, are compiled into the user's cache on first use.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,13 +45,19 @@ class PolicyState:
 
 def state_of(info: native.PolicyInfo) -> PolicyState:
     """Converts the engine's PolicyInfo."""
+    params = values_of(info.params_fields, info.params)
+    return PolicyState(info.family, info.name, info.source_sha256, params)
+
+
+def values_of(fields: str, record: bytes) -> dict[str, Any]:
+    """The parameters in a record, by the lines of a policy's descriptor."""
     params: dict[str, Any] = {}
-    for line in info.params_fields.splitlines():
+    for line in fields.splitlines():
         name, kind, offset, count = line.split()
         code = f"<{int(count)}{'q' if kind == 'i' else 'd'}"
-        values = struct.unpack_from(code, info.params, int(offset))
+        values = struct.unpack_from(code, record, int(offset))
         params[name] = values[0] if len(values) == 1 else list(values)
-    return PolicyState(info.family, info.name, info.source_sha256, params)
+    return params
 
 
 def _number(name: str, value: Any) -> str:
@@ -95,32 +100,15 @@ def resolve(family: str, policy: PolicyName) -> str:
     return _library(family, _registered(family, name)) + colon + values
 
 
-_FILE = re.compile(r"(.*?\.(?:so|py))[ \t\n]*(:|$)", re.DOTALL)
-
-
 def split(text: str) -> tuple[str, str, str]:
-    """Splits text into (name or path, colon, parameters), as the engine's policy_choice.cc does."""
-    file = _FILE.match(text)
-    if file is not None:
-        return file[1].strip(), file[2], text[file.end() :]
-    # A slash after the first '=' separates values, and is not part of a path.
-    slash = text.rfind("/", 0, text.find("=")) if "=" in text else text.rfind("/")
-    name, colon, values = text[slash + 1 :].partition(":")
-    return (text[: slash + 1] + name).strip(), colon, values
+    """Splits text into (name or path, colon, parameters)."""
+    return native.policy_parts(text)
 
 
 def is_broken(text: str) -> bool:
     """Whether the text names an existing file that cannot be loaded as a policy of any family."""
     file = split(text)[0]
     return Path(file).is_file() and all(native.policy_problem(one, file) for one in FAMILIES)
-
-
-_CHOICE = re.compile(rf"(?:^|\s+)(?=(?:{'|'.join(FAMILIES)})=)")
-
-
-def split_set(text: str) -> list[str]:
-    """Splits text such as "window=dctcp path=reps" before each family."""
-    return [choice.strip() for choice in _CHOICE.split(text) if choice.strip()]
 
 
 def _shipped(family: str, name: str) -> bool:
@@ -209,7 +197,7 @@ def _resolved(name: str, value: str) -> str:
 
 def _class_text(entry: str) -> str:
     number, _, choices = entry.strip().partition(" ")
-    words = split_set(choices)
+    words = native.policy_choices(choices)
     for index, word in enumerate(words):
         family, equals, policy = word.partition("=")
         if equals and family in FAMILIES:

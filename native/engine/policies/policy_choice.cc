@@ -149,14 +149,6 @@ bool set_field(const policy::Descriptor& descriptor, std::string_view assignment
   return false;
 }
 
-bool set_fields(const policy::Descriptor& descriptor, std::string_view text, std::vector<std::int64_t>* words,
-                std::string* error) {
-  while (!text.empty()) {
-    if (!set_field(descriptor, take(&text, ','), words, error)) return false;
-  }
-  return true;
-}
-
 std::uint64_t next_number() noexcept {
   static std::atomic<std::uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -191,12 +183,37 @@ bool family_of(std::string_view word, policy::Family* out) noexcept {
   return false;
 }
 
+ChoiceParts parts_of(std::string_view text) noexcept {
+  const std::size_t colon = params_at(text);
+  ChoiceParts parts{trimmed(text.substr(0, colon)), colon != std::string_view::npos, {}};
+  if (parts.has_params) parts.params = text.substr(colon + 1);
+  return parts;
+}
+
+std::vector<std::string_view> choices_of(std::string_view text) {
+  std::vector<std::string_view> choices;
+  for (std::string_view rest = trimmed(text); !rest.empty();) {
+    const std::size_t end = next_choice(rest);
+    choices.push_back(trimmed(rest.substr(0, end)));
+    rest = trimmed(rest.substr(end));
+  }
+  return choices;
+}
+
+bool set_params(const policy::Descriptor& descriptor, std::string_view text, std::vector<std::int64_t>* words,
+                std::string* error) {
+  while (!text.empty()) {
+    if (!set_field(descriptor, take(&text, ','), words, error)) return false;
+  }
+  return true;
+}
+
 bool choose_policy(policy::Family family, const std::string& text, const std::vector<std::string>& directories,
                    PolicyRef* out, std::string* error) {
-  const std::size_t colon = params_at(text);
-  std::string name(trimmed(std::string_view(text).substr(0, colon)));
+  const ChoiceParts parts = parts_of(text);
+  std::string name(parts.name);
   if (!name_of(family, &name, error)) return false;
-  if (family == policy::Family::credit && name == "none" && colon == std::string::npos) {
+  if (family == policy::Family::credit && name == "none" && !parts.has_params) {
     out->reset();
     return true;
   }
@@ -207,9 +224,7 @@ bool choose_policy(policy::Family family, const std::string& text, const std::ve
   const policy::Descriptor& descriptor = chosen->library->descriptor();
   chosen->params.resize(descriptor.params_bytes / 8);
   if (!chosen->params.empty()) std::memcpy(chosen->params.data(), descriptor.params_default, descriptor.params_bytes);
-  const std::string_view values =
-      colon == std::string::npos ? std::string_view() : std::string_view(text).substr(colon + 1);
-  if (!set_fields(descriptor, values, &chosen->params, error)) return false;
+  if (!set_params(descriptor, parts.params, &chosen->params, error)) return false;
   *out = std::move(chosen);
   return true;
 }
@@ -217,17 +232,14 @@ bool choose_policy(policy::Family family, const std::string& text, const std::ve
 bool change_params(const PolicyRef& policy, std::string_view text, PolicyRef* out, std::string* error) {
   auto changed = std::make_shared<ChosenPolicy>(*policy);
   changed->number = next_number();
-  if (!set_fields(changed->library->descriptor(), text, &changed->params, error)) return false;
+  if (!set_params(changed->library->descriptor(), text, &changed->params, error)) return false;
   *out = std::move(changed);
   return true;
 }
 
 bool choose_set(std::string_view text, const std::vector<std::string>& directories, PolicySet* out,
                 std::string* error) {
-  for (std::string_view rest = trimmed(text); !rest.empty();) {
-    const std::size_t end = next_choice(rest);
-    std::string_view word = trimmed(rest.substr(0, end));
-    rest = trimmed(rest.substr(end));
+  for (std::string_view word : choices_of(text)) {
     const std::string whole(word);
     const std::string_view family_word = take(&word, '=');
     policy::Family family{};

@@ -43,6 +43,22 @@ std::vector<std::string> policy_directories(const Knobs& knobs);
 
 bool family_of(std::string_view word, policy::Family* out) noexcept;
 
+// The parts of a choice: the name or path of a policy, and the parameters after the colon, if there is one.
+struct ChoiceParts {
+  std::string_view name;
+  bool has_params = false;
+  std::string_view params;
+};
+ChoiceParts parts_of(std::string_view text) noexcept;
+
+// The choices in a set such as "window=dctcp path=reps".
+std::vector<std::string_view> choices_of(std::string_view text);
+
+// Parses parameters such as "increase_segments=8,cuts=1" into `words`, which has the fields of `descriptor`. Returns
+// false and sets `error` if the text is wrong.
+bool set_params(const policy::Descriptor& descriptor, std::string_view text, std::vector<std::int64_t>* words,
+                std::string* error);
+
 // Parses a choice such as "swift", "window/swift", "/tmp/mine.so", "swift:target_queue_ns=50000,decrease_max=0.3" or
 // "weighted:weight=1/0/0.5" (a list may set only the first elements). "none" gives null for credit. White space around
 // names and values is ignored. Returns false and sets `error` if the text is wrong.
