@@ -261,14 +261,15 @@ FlowReceiver::Outcome FlowReceiver::on_fragment(i64 now_ns, const wire::Packet& 
   return on_placed(now_ns, packet, message, data.segment_bytes, marked, whole);
 }
 
-Status FlowReceiver::post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
-                          Stage* stage) noexcept {
+Status FlowReceiver::post(i64 now_ns, const ReceivePost& receive) noexcept {
   if (!advertiser_.unanswered()) progress_ns_ = now_ns;
-  const Status status = queue_.post(flow_, message, data, capacity_bytes, key, ticket, stage);
+  const Status status = queue_.post(flow_, receive);
   if (status == Status::ok) {
-    const bool urgent = capacity_bytes > queue_.eager().bytes || queue_.eager().slots < 2;
+    const bool urgent = receive.capacity_bytes > queue_.eager().bytes || queue_.eager().slots < 2;
     advertiser_.on_post(now_ns, queue_.posted(), urgent, queue_.eager().slots);
-    if (passed_ != nullptr) advertiser_.pass(std::min(message, passed_->receives.load(std::memory_order_acquire)));
+    if (passed_ != nullptr) {
+      advertiser_.pass(std::min(receive.message, passed_->receives.load(std::memory_order_acquire)));
+    }
     if (queue_.unblocked_by_post()) ++room_messages_;
   }
   return status;

@@ -10,6 +10,7 @@
 #include "native/core/credit_control.h"
 #include "native/core/partial_segments.h"
 #include "native/core/path_set.h"
+#include "native/core/post.h"
 #include "native/core/receive_queue.h"
 #include "native/core/receive_window.h"
 #include "native/wire/burst.h"
@@ -51,8 +52,7 @@ class FlowReceiver {
   CreditControl* credit() noexcept { return credit_.get(); }
 
   Outcome on_data(i64 now_ns, const wire::Packet& packet, const RxDatagram& datagram) noexcept;
-  Status post(i64 now_ns, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
-              Stage* stage) noexcept;
+  Status post(i64 now_ns, const ReceivePost& receive) noexcept;
   void on_advert_ack(i64 now_ns, const wire::AdvertAck& ack) noexcept {
     on_confirm(now_ns, expand32(queue_.posted(), ack.posted_messages));
   }

@@ -29,26 +29,25 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       stripes_(flow_config.stripes),
       payload_crc_(shared->config.payload_crc || peer_config.payload_crc) {}
 
-Status FlowSender::post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
-                        Stage* stage) noexcept {
-  if (message_bytes > kMessageBytesMax) return Status::invalid_argument;
+Status FlowSender::post(i64 now_ns, const SendPost& send) noexcept {
+  if (send.bytes > kMessageBytesMax) return Status::invalid_argument;
   if (!window_.started()) {
     if (!window_.open()) return Status::out_of_memory;
     window_.start(window_standing(now_ns));
   }
   if (!has_outstanding()) on_progress(now_ns);
   SendMessage entry;
-  entry.number = message;
-  entry.message_bytes = message_bytes;
-  entry.stripe = stripe_of(message, message_bytes, stripe_, stripes_);
-  entry.memory = memory;
-  entry.cookie = cookie;
-  entry.staged = stage != nullptr;
+  entry.number = send.message;
+  entry.message_bytes = send.bytes;
+  entry.stripe = stripe_of(send.message, send.bytes, stripe_, stripes_);
+  entry.memory = send.memory;
+  entry.cookie = send.cookie;
+  entry.staged = send.stage != nullptr;
   if (entry.staged) {
-    entry.stage = stage;
-    stage->settle_size(entry.stripe.begin, entry.stripe.bytes());
+    entry.stage = send.stage;
+    entry.stage->settle_size(entry.stripe.begin, entry.stripe.bytes());
   } else {
-    entry.data = data;
+    entry.data = send.data;
   }
   if (!queue_.post(entry)) return Status::would_block;
   report_message(Event::Kind::message_posted, entry);

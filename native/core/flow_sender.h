@@ -9,6 +9,7 @@
 #include "native/core/credit_account.h"
 #include "native/core/loss_control.h"
 #include "native/core/path_set.h"
+#include "native/core/post.h"
 #include "native/core/send_queue.h"
 #include "native/core/window_control.h"
 #include "native/wire/burst.h"
@@ -23,9 +24,8 @@ class FlowSender {
   FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, const PeerConfig& peer_config,
              PathSet* paths) noexcept;
 
-  // Queues a message. `stage`: the bounce buffer that supplies the bytes; null: they are at `data`.
-  Status post(i64 now_ns, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
-              Stage* stage) noexcept;
+  // Queues a message.
+  Status post(i64 now_ns, const SendPost& send) noexcept;
   // Fills at most one burst. A burst may exceed `budget_bytes` only if it has a single segment.
   Blocked poll_transmit(i64 now_ns, i64 budget_bytes, TxBurst* out) noexcept;
   // Handles an acknowledgment. Returns false and changes nothing if it is malformed or names segments that were not

@@ -69,27 +69,27 @@ bool ReceiveQueue::ensure(u64 message) noexcept {
   }
 }
 
-Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
-                          Stage* stage) noexcept {
+Status ReceiveQueue::post(u32 flow, const ReceivePost& receive) noexcept {
+  const u64 message = receive.message;
   if (message < posted_) return Status::invalid_argument;
   if (!ensure(message)) return Status::would_block;
   Slot& slot = ring_[message & mask_];
   if (slot.message == message && slot.state == Slot::eager) {
-    if (slot.message_bytes > capacity_bytes) return Status::message_too_long;
+    if (slot.message_bytes > receive.capacity_bytes) return Status::message_too_long;
     // Another flow may already have received a segment of this message: both must state the same message size before
     // bytes are copied.
     i64 agreed = -1;
     const auto bytes = static_cast<i64>(slot.message_bytes);
-    if (!ticket->agreed_bytes.compare_exchange_strong(agreed, bytes) && agreed != bytes) {
+    if (!receive.ticket->agreed_bytes.compare_exchange_strong(agreed, bytes) && agreed != bytes) {
       return Status::message_too_long;
     }
     u8* block = slot.data;
-    if (stage != nullptr) stage->settle_size(0, slot.message_bytes);
+    if (receive.stage != nullptr) receive.stage->settle_size(0, slot.message_bytes);
     if (shared_->config.place_payload && slot.message_bytes != 0) {
       // Copies the whole block. Where segments are still missing, they overwrite the copied bytes later.
-      std::memcpy(stage != nullptr ? stage->ring : data, block, slot.message_bytes);
+      std::memcpy(receive.stage != nullptr ? receive.stage->ring : receive.data, block, slot.message_bytes);
     }
-    slot.settles_late = stage != nullptr;
+    slot.settles_late = receive.stage != nullptr;
     unheld_post_ = false;
     --eager_held_;
     shared_->eager_blocks.give(block);
@@ -97,15 +97,15 @@ Status ReceiveQueue::post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u
     clear(slot, message);
     unheld_post_ = true;
   }
-  slot.staged = stage != nullptr;
+  slot.staged = receive.stage != nullptr;
   if (slot.staged) {
-    slot.stage = stage;
+    slot.stage = receive.stage;
   } else {
-    slot.data = data;
+    slot.data = receive.data;
   }
-  slot.capacity_bytes = capacity_bytes;
-  slot.ticket = ticket;
-  slot.key = key;
+  slot.capacity_bytes = receive.capacity_bytes;
+  slot.ticket = receive.ticket;
+  slot.key = receive.key;
   slot.state = Slot::posted;
   posted_ = message + 1;
   (is_home() ? count_ : others_) += 1;

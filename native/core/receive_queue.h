@@ -5,6 +5,7 @@
 #include <atomic>
 #include <memory>
 
+#include "native/core/post.h"
 #include "native/core/shared.h"
 #include "native/core/stage.h"
 #include "native/core/status.h"
@@ -73,13 +74,11 @@ class ReceiveQueue {
   // Number of complete eager messages without a posted receive.
   u64 held() const noexcept;
 
-  // Posts the receive for `message`, which is `posted()` or later; messages that are skipped cannot arrive over this
+  // Posts the receive of a message, which is `posted()` or later; messages that are skipped cannot arrive over this
   // flow. If the message has arrived eagerly, the receive completes at once. would_block: the queue is full.
-  // message_too_long: the eager message does not fit, and the connection must be failed. `key`: the key of the memory
-  // window onto the buffer, or 0. `stage`: bounce buffer that takes the bytes instead of `data`, or null; such a
-  // receive has no memory window, and segments beyond its room are refused.
-  Status post(u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
-              Stage* stage = nullptr) noexcept;
+  // message_too_long: the eager message does not fit, and the connection must be failed. Segments beyond the room of a
+  // bounce buffer are refused.
+  Status post(u32 flow, const ReceivePost& receive) noexcept;
 
   // Checks whether a segment can be placed, and takes an eager block for it if needed. Only after the result `placed`
   // may write() and then place() be called.

@@ -130,12 +130,11 @@ void Stack::release_peer(u32 index) noexcept {
   peers_.release(index);
 }
 
-Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
-                        Stage* stage) noexcept {
+Status Stack::post_send(i64 now_ns, u32 index, const SendPost& send) noexcept {
   Flow* target = flow(index);
   if (target == nullptr || !target->is_open()) return Status::connection_closed;
   shared_.trace.now_ns = now_ns;
-  const Status status = target->tx.post(now_ns, message, data, message_bytes, memory, cookie, stage);
+  const Status status = target->tx.post(now_ns, send);
   refresh(now_ns, index);
   PathSet& paths = target->peer->paths();
   if (paths.gate().is_closed()) {  // the message waits for the peer's first answer, so this asks for it again
@@ -145,14 +144,13 @@ Status Stack::post_send(i64 now_ns, u32 index, u64 message, const u8* data, u64 
   return status;
 }
 
-Status Stack::post_receive(i64 now_ns, u32 index, u64 message, u8* data, u64 capacity_bytes, u32 key,
-                           ReceiveTicket* ticket, Stage* stage) noexcept {
+Status Stack::post_receive(i64 now_ns, u32 index, const ReceivePost& receive) noexcept {
   Flow* target = flow(index);
   const bool may_hold = target != nullptr && target->peer_closed && !target->failed;
   if (target == nullptr || !(target->is_open() || may_hold)) return Status::connection_closed;
   const u64 held = target->rx.eager_held();
   shared_.trace.now_ns = now_ns;
-  const Status status = target->rx.post(now_ns, message, data, capacity_bytes, key, ticket, stage);
+  const Status status = target->rx.post(now_ns, receive);
   if (target->rx.eager_held() < held) wake_block_waiters();
   if (status == Status::message_too_long) {
     give_up_flow(now_ns, index, status);

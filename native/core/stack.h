@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "native/core/flow.h"
+#include "native/core/post.h"
 #include "native/core/slot_table.h"
 #include "native/core/timer_heap.h"
 
@@ -26,17 +27,8 @@ class Stack {
   void release_flow(u32 index) noexcept;  // call it after the event flow_closed, or if the flow was never opened
   void release_peer(u32 index) noexcept;  // call it after the event peer_released, or if the peer was never opened
 
-  // Posts a send. `memory`: id of the memory registration that contains `data`; 0: none. `stage`: bounce buffer that
-  // supplies the flow's stripe if `data` is null; it must stay valid until the send is done or the flow is released.
-  Status post_send(i64 now_ns, u32 flow, u64 message, const u8* data, u64 message_bytes, u32 memory, void* cookie,
-                   Stage* stage = nullptr) noexcept;
-  // Posts a receive. `message`: must increase from call to call; numbers are skipped if takes_part() is false for the
-  // receive's capacity, so that nothing of the message can arrive over this flow.
-  // `key`: key of the memory window onto the buffer, or 0. The caller must close the window when an event says so, or
-  // when the flow no longer refers to the buffer.
-  // `stage`: bounce buffer that takes the flow's stripe if `data` is null; such a receive has no memory window.
-  Status post_receive(i64 now_ns, u32 flow, u64 message, u8* data, u64 capacity_bytes, u32 key, ReceiveTicket* ticket,
-                      Stage* stage = nullptr) noexcept;
+  Status post_send(i64 now_ns, u32 flow, const SendPost& send) noexcept;
+  Status post_receive(i64 now_ns, u32 flow, const ReceivePost& receive) noexcept;
   // Continues a flow after the copier has filled more of a send's bounce buffer or emptied more of a receive's.
   void on_staged(u32 flow) noexcept;
   // Closes a flow: drops its sends and receives without events for them and tells the peer. The event flow_closed

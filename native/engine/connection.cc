@@ -140,8 +140,8 @@ Status ConnectionCore::post_send(const Place& place, std::size_t bytes, Request*
     if (!core::takes_part(message, bytes, i, stripes())) continue;
     core::Stage* stage =
         place.stages != nullptr ? &place.stages[core::stage_of(message, bytes, i, stripes())] : nullptr;
-    flows_[i].engine->post(
-        {Command::Kind::send, flows_[i].flow, id_, message, bytes_at, bytes, slot, place.memory, stage}, lazy);
+    const core::SendPost send{message, bytes_at, bytes, place.memory, slot, stage};
+    flows_[i].engine->post({Command::Kind::send, flows_[i].flow, id_, 0, {.send = send}}, lazy);
   }
   *out = slot;
   return Status::ok;
@@ -170,14 +170,14 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
   slot->ticket.stripes_placed.store(0, std::memory_order_relaxed);
   slot->ticket.message.store(message, std::memory_order_release);
   const bool lazy = lazily(receive_, capacity_bytes);
+  auto* bytes_at = static_cast<std::uint8_t*>(place.data);
   // Posts to all flows that a message of the full capacity would use; a shorter message uses some of them.
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, capacity_bytes, i, stripes())) continue;
     core::Stage* stage =
         place.stages != nullptr ? &place.stages[core::stage_of(message, capacity_bytes, i, stripes())] : nullptr;
-    flows_[i].engine->post({Command::Kind::receive, flows_[i].flow, id_, message,
-                            static_cast<std::uint8_t*>(place.data), capacity_bytes, &slot->ticket, place.memory, stage},
-                           lazy);
+    const core::ReceivePost receive{message, bytes_at, capacity_bytes, 0, &slot->ticket, stage};
+    flows_[i].engine->post({Command::Kind::receive, flows_[i].flow, id_, place.memory, {.receive = receive}}, lazy);
   }
   *out = slot;
   return Status::ok;
@@ -188,7 +188,7 @@ bool ConnectionCore::on_staged(Request* send, std::uint32_t stage) noexcept {
   const auto* slot = static_cast<RequestSlot*>(send);
   const std::uint32_t flow = core::flow_of_stage(slot->message, slot->posted_bytes, stage, stripes());
   if (!flows_[flow].engine->reserve(1)) return false;
-  flows_[flow].engine->post({Command::Kind::staged, flows_[flow].flow, id_, 0, nullptr, 0, nullptr, 0, nullptr}, false);
+  flows_[flow].engine->post({Command::Kind::staged, flows_[flow].flow, id_, 0, {}}, false);
   return true;
 }
 

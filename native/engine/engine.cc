@@ -374,10 +374,8 @@ void Engine::do_command(const Command& command) noexcept {
   // The connection failed after the post: sweep() completes the request.
   if (connection == nullptr || connection->id() != command.connection) return;
   if (command.kind == Command::Kind::staged) return stack_.on_staged(command.flow);
-  const Status status = command.kind == Command::Kind::send
-                            ? stack_.post_send(now_ns_, command.flow, command.message, command.data, command.bytes,
-                                               command.memory, command.cookie, command.stage)
-                            : post_receive(command);
+  const Status status = command.kind == Command::Kind::send ? stack_.post_send(now_ns_, command.flow, command.send)
+                                                            : post_receive(command);
   if (status == Status::ok) return;
   // The peer has closed this flow. That is no error yet: the connection fails when the peer has closed all flows.
   if (command.kind == Command::Kind::send && status == Status::connection_closed) return;
@@ -385,19 +383,20 @@ void Engine::do_command(const Command& command) noexcept {
 }
 
 Status Engine::post_receive(const Command& command) noexcept {
-  std::uint32_t key = 0;
-  if (command.memory != 0 && command.bytes > stack_.config().eager_bytes) {
+  core::ReceivePost receive = command.receive;
+  if (command.memory != 0 && receive.capacity_bytes > stack_.config().eager_bytes) {
     const core::Flow* flow = stack_.flow(command.flow);
-    if (flow != nullptr) key = datapath_->open_window(flow->config.peer, command.memory, command.data, command.bytes);
+    if (flow != nullptr) {
+      receive.key = datapath_->open_window(flow->config.peer, command.memory, receive.data, receive.capacity_bytes);
+    }
   }
   try {
-    if (key != 0) windows_[key] = command.flow;
+    if (receive.key != 0) windows_[receive.key] = command.flow;
   } catch (const std::bad_alloc&) {
-    datapath_->close_window(std::exchange(key, 0));
+    datapath_->close_window(std::exchange(receive.key, 0));
   }
-  const Status status = stack_.post_receive(now_ns_, command.flow, command.message, command.data, command.bytes, key,
-                                            static_cast<core::ReceiveTicket*>(command.cookie), command.stage);
-  if (status != Status::ok) close_window(key);
+  const Status status = stack_.post_receive(now_ns_, command.flow, receive);
+  if (status != Status::ok) close_window(receive.key);
   return status;
 }
 

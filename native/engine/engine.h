@@ -35,12 +35,11 @@ struct Command {
   enum class Kind : std::uint8_t { send, receive, staged } kind;
   std::uint32_t flow;
   std::uint64_t connection;  // id of the connection that owned the flow at the time of the post
-  std::uint64_t message;
-  std::uint8_t* data;
-  std::uint64_t bytes;
-  void* cookie;
-  std::uint32_t memory;  // id of the registered memory that contains `data`; 0: none
-  core::Stage* stage;    // bounce buffer that is used instead of `data`, or null
+  std::uint32_t memory;      // id of the registered memory that the buffer of a receive is in; 0: none
+  union {
+    core::SendPost send;
+    core::ReceivePost receive;
+  };
 };
 
 // An observer that engine threads call when a peer is quiet. Its functions must not block, because the engine's flows

@@ -111,12 +111,12 @@ struct Pair {
   }
 
   Status send(int end, const u8* data, u64 bytes, void* cookie = nullptr) {
-    return stack[end].post_send(now_ns, flow[end], sent[end]++, data, bytes, 0, cookie);
+    return stack[end].post_send(now_ns, flow[end], {sent[end]++, data, bytes, 0, cookie, nullptr});
   }
   Status receive(int end, u8* data, u64 bytes, ReceiveTicket* ticket) {
     const u64 message = received[end]++;
     ticket->message.store(message);
-    return stack[end].post_receive(now_ns, flow[end], message, data, bytes, 0, ticket);
+    return stack[end].post_receive(now_ns, flow[end], {message, data, bytes, 0, ticket, nullptr});
   }
 
   // All packets that `end` would send now.

@@ -91,10 +91,12 @@ class CoreBenchLoop {
       ticket.agreed_bytes.store(-1);
       ticket.stripes_placed.store(0);
       ticket.message.store(received_);
-      static_cast<void>(b_.stack.post_receive(b_.now, b_.flow, received_, payload_.data(), message_bytes_, 0, &ticket));
+      static_cast<void>(
+          b_.stack.post_receive(b_.now, b_.flow, {received_, payload_.data(), message_bytes_, 0, &ticket, nullptr}));
     }
     for (; sent_ < until && sent_ - a_.done < kAhead; ++sent_) {
-      static_cast<void>(a_.stack.post_send(a_.now, a_.flow, sent_, payload_.data(), message_bytes_, 0, nullptr));
+      static_cast<void>(
+          a_.stack.post_send(a_.now, a_.flow, {sent_, payload_.data(), message_bytes_, 0, nullptr, nullptr}));
     }
   }
 

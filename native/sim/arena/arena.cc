@@ -93,16 +93,17 @@ void Arena::post(Flow& flow) {
     message.ticket.agreed_bytes.store(-1);
     message.ticket.stripes_placed.store(0);
     message.ticket.message.store(flow.posted_receives);
-    const Status status = to.stack.post_receive(now_ns_, flow.at_receiver, flow.posted_receives, nowhere,
-                                                flow.plan.message_bytes, 0, &message.ticket);
+    const Status status =
+        to.stack.post_receive(now_ns_, flow.at_receiver,
+                              {flow.posted_receives, nowhere, flow.plan.message_bytes, 0, &message.ticket, nullptr});
     if (status != Status::ok) return violate("setup", "a receive could not be posted");
     touch(flow.plan.to);
   }
   for (; flow.posted - flow.first < flow.plan.ahead && flow.planned(flow.posted); ++flow.posted) {
     Message& message = flow.at(flow.posted);
     message.posted_ns = now_ns_;
-    const Status status =
-        from.stack.post_send(now_ns_, flow.at_sender, flow.posted, nowhere, flow.plan.message_bytes, 0, &message);
+    const Status status = from.stack.post_send(now_ns_, flow.at_sender,
+                                               {flow.posted, nowhere, flow.plan.message_bytes, 0, &message, nullptr});
     if (status != Status::ok) return violate("setup", "a send could not be posted");
     touch(flow.plan.from);
   }

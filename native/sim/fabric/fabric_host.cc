@@ -320,8 +320,8 @@ void FabricHost::post(FabricShared* shared, u32 connection, i64 now_ps) {
     // A fake address, which is never accessed; it encodes transfer and offset.
     const u8* data = FabricChecks::address_of(transfer);
     void* cookie = reinterpret_cast<void*>(std::uintptr_t{transfer} + 1);
-    const Status status = stack_.post_send(now_ns_of(now_ps), at.at_sender, posted, data,
-                                           shared->plan->transfers[transfer].bytes, 0, cookie);
+    const u64 bytes = shared->plan->transfers[transfer].bytes;
+    const Status status = stack_.post_send(now_ns_of(now_ps), at.at_sender, {posted, data, bytes, 0, cookie, nullptr});
     if (status != Status::ok) return fail(shared, "a send could not be posted", status);
   }
 }
@@ -340,8 +340,9 @@ void FabricHost::post_receives(FabricShared* shared, u32 connection, i64 now_ps)
     receive.ticket.stripes_placed.store(0, std::memory_order_relaxed);
     receive.ticket.message.store(posted, std::memory_order_relaxed);
     u8* into = const_cast<u8*>(FabricChecks::address_of(receive.transfer));
-    const Status status = stack_.post_receive(now_ns_of(now_ps), at.at_receiver, posted, into,
-                                              shared->plan->transfers[receive.transfer].bytes, 0, &receive.ticket);
+    const u64 bytes = shared->plan->transfers[receive.transfer].bytes;
+    const Status status =
+        stack_.post_receive(now_ns_of(now_ps), at.at_receiver, {posted, into, bytes, 0, &receive.ticket, nullptr});
     if (status != Status::ok) return fail(shared, "a receive could not be posted", status);
   }
 }

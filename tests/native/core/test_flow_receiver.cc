@@ -55,7 +55,7 @@ struct Bench {
   }
   Status post(u64 message, std::vector<u8>* buffer, ReceiveTicket* ticket) {
     ticket->message.store(message);
-    return receiver.post(kNow, message, buffer->data(), buffer->size(), 0, ticket, nullptr);
+    return receiver.post(kNow, {message, buffer->data(), buffer->size(), 0, ticket, nullptr});
   }
   // The next control packet; if none is due, a packet of type data.
   wire::Packet answer(i64 now_ns = kNow) {

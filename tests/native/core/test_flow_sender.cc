@@ -40,7 +40,7 @@ struct Bench {
   }
   Status post(u64 number, std::vector<u8> content) {
     const std::vector<u8>& bytes = kept.emplace_back(std::move(content));
-    return sender.post(kNow, number, bytes.data(), bytes.size(), 0, nullptr, nullptr);
+    return sender.post(kNow, {number, bytes.data(), bytes.size(), 0, nullptr, nullptr});
   }
   Blocked transmit(i64 now_ns = kNow) {
     *burst = TxBurst{};

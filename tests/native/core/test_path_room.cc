@@ -29,10 +29,11 @@ struct Bench {
     CHECK_EQUAL(pair.send(0, sent.data(), kBytes), Status::ok);
     CHECK(pair.run([&] { return path().inflight_bytes > kRoomBytes - 1472; }, swallows));
     buffers[1].ticket.message.store(0);
-    CHECK_EQUAL(
-        pair.stack[1].post_receive(pair.now_ns, second[1], 0, buffers[1].bytes.data(), kBytes, 0, &buffers[1].ticket),
-        Status::ok);
-    CHECK_EQUAL(pair.stack[0].post_send(pair.now_ns, second[0], 0, sent.data(), kBytes, 0, nullptr), Status::ok);
+    CHECK_EQUAL(pair.stack[1].post_receive(pair.now_ns, second[1],
+                                           {0, buffers[1].bytes.data(), kBytes, 0, &buffers[1].ticket, nullptr}),
+                Status::ok);
+    CHECK_EQUAL(pair.stack[0].post_send(pair.now_ns, second[0], {0, sent.data(), kBytes, 0, nullptr, nullptr}),
+                Status::ok);
     CHECK(pair.run([&] { return waiter().in_path_wait; }, swallows));
     CHECK(path().inflight_bytes > kRoomBytes - 1472);
   }

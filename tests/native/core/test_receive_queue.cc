@@ -32,7 +32,7 @@ struct Bench {
 
   Status post(u64 message, std::vector<u8>* buffer, ReceiveTicket* ticket) {
     ticket->message.store(message);
-    return queue.post(0, message, buffer->data(), buffer->size(), 0, ticket);
+    return queue.post(0, {message, buffer->data(), buffer->size(), 0, ticket, nullptr});
   }
   Placement deliver(u64 message, u64 offset, const std::vector<u8>& payload, u64 message_bytes) {
     const Placement placement = queue.check(message, offset, payload.size(), message_bytes);
@@ -91,7 +91,7 @@ TEST(receive_queue__what_is_written_and_not_placed_is_written_again) {
     stage.limit = ring.size();
     ticket.message.store(0);
     const bool staged = std::string(where) == "staged", eager = std::string(where) == "eager";
-    if (staged) CHECK_EQUAL(bench.queue.post(0, 0, nullptr, 12, 0, &ticket, &stage), Status::ok);
+    if (staged) CHECK_EQUAL(bench.queue.post(0, {0, nullptr, 12, 0, &ticket, &stage}), Status::ok);
     if (!staged && !eager) CHECK_EQUAL(bench.post(0, &buffer, &ticket), Status::ok);
     CHECK_EQUAL(bench.queue.check(0, 0, 8, 8), Placement::placed);
     CHECK(bench.queue.write_checked(0, 0, damaged.data(), 8) != crc);
@@ -123,7 +123,7 @@ TEST(receive_queue__a_checked_segment_may_straddle_the_end_of_a_ring) {
   stage.limit = 24;
   ReceiveTicket ticket;
   ticket.message.store(0);
-  CHECK_EQUAL(bench.queue.post(0, 0, nullptr, 24, 0, &ticket, &stage), Status::ok);
+  CHECK_EQUAL(bench.queue.post(0, {0, nullptr, 24, 0, &ticket, &stage}), Status::ok);
   CHECK_EQUAL(bench.queue.check(0, 10, 12, 24), Placement::placed);
   CHECK_EQUAL(bench.queue.write_checked(0, 10, &payload[10], 12), wire::crc32c(0, &payload[10], 12));
   for (std::size_t i = 10; i < 22; ++i) CHECK_EQUAL(ring[i % 16], payload[i]);

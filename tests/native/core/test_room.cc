@@ -26,8 +26,9 @@ struct Crowd {
     CHECK(pair.opened);
     for (const auto& flow : flows) {
       for (u64 message = 0; message < config.eager_slots; ++message) {
-        CHECK_EQUAL(pair.stack[0].post_send(pair.now_ns, flow[0], message, small.data(), kSmallBytes, 0, nullptr),
-                    Status::ok);
+        CHECK_EQUAL(
+            pair.stack[0].post_send(pair.now_ns, flow[0], {message, small.data(), kSmallBytes, 0, nullptr, nullptr}),
+            Status::ok);
       }
     }
   }
@@ -44,8 +45,8 @@ struct Crowd {
         Pair::Buffer& buffer = *read.back();
         buffer.bytes.resize(kSmallBytes);
         buffer.ticket.message.store(message);
-        CHECK_EQUAL(pair.stack[1].post_receive(pair.now_ns, flows[i][1], message, buffer.bytes.data(), kSmallBytes, 0,
-                                               &buffer.ticket),
+        CHECK_EQUAL(pair.stack[1].post_receive(pair.now_ns, flows[i][1],
+                                               {message, buffer.bytes.data(), kSmallBytes, 0, &buffer.ticket, nullptr}),
                     Status::ok);
       }
       settle(kMs);
@@ -184,7 +185,7 @@ void receive_through_a_ring(const std::function<bool(const Wired&)>& drops, i64 
   weft::sim::Staging staging(1, kRing, kPiece, kRing);
   ReceiveTicket ticket;
   ticket.message.store(0);
-  CHECK_EQUAL(pair.stack[1].post_receive(pair.now_ns, pair.flow[1], 0, nullptr, kBytes, 0, &ticket, staging.stage(0)),
+  CHECK_EQUAL(pair.stack[1].post_receive(pair.now_ns, pair.flow[1], {0, nullptr, kBytes, 0, &ticket, staging.stage(0)}),
               Status::ok);
   CHECK_EQUAL(pair.send(0, sent.data(), kBytes), Status::ok);
   FlowSender& sender = pair.stack[0].flow(pair.flow[0])->tx;

@@ -252,11 +252,12 @@ TEST(size_search__short_messages_in_between_hide_nothing) {
     Pair::Buffer& buffer = *buffers.back();
     buffer.bytes.resize(8);
     buffer.ticket.message.store(message);
-    CHECK_EQUAL(bench.pair.stack[1].post_receive(bench.pair.now_ns, other[1], message, buffer.bytes.data(), 8, 0,
-                                                 &buffer.ticket),
+    CHECK_EQUAL(bench.pair.stack[1].post_receive(bench.pair.now_ns, other[1],
+                                                 {message, buffer.bytes.data(), 8, 0, &buffer.ticket, nullptr}),
                 Status::ok);
-    CHECK_EQUAL(bench.pair.stack[0].post_send(bench.pair.now_ns, other[0], message++, word.data(), 8, 0, nullptr),
-                Status::ok);
+    CHECK_EQUAL(
+        bench.pair.stack[0].post_send(bench.pair.now_ns, other[0], {message++, word.data(), 8, 0, nullptr, nullptr}),
+        Status::ok);
     for (int i = 0; i < 4; ++i) static_cast<void>(bench.pair.exchange([&](const Wired& p) { return bench.drops(p); }));
     for (Stack& each : bench.pair.stack) each.on_timer(bench.pair.now_ns);
     bench.pair.now_ns += 20'000;

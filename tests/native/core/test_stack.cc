@@ -440,7 +440,8 @@ TEST(stack__who_is_granted_nothing_asks_ever_more_seldom) {
   config.speculative_bytes = 0;
   CHECK_EQUAL(pair.stack[0].open_flow(pair.now_ns, starved, config), Status::ok);
   const std::vector<u8> sent = weft::test::pattern(6000, 3);
-  CHECK_EQUAL(pair.stack[0].post_send(pair.now_ns, starved, 0, sent.data(), sent.size(), 0, nullptr), Status::ok);
+  CHECK_EQUAL(pair.stack[0].post_send(pair.now_ns, starved, {0, sent.data(), sent.size(), 0, nullptr, nullptr}),
+              Status::ok);
   std::vector<i64> asked_ns;
   const i64 end_ns = pair.now_ns + 500'000'000;
   CHECK(pair.run([&] { return pair.now_ns >= end_ns; },

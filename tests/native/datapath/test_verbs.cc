@@ -150,9 +150,11 @@ struct Two {
       std::vector<std::uint8_t>& from = out[static_cast<std::size_t>(i)];
       const std::uint32_t from_memory = add(a(), &from), to_memory = add(b(), &buffer);
       const std::uint32_t key = b().datapath.open_window(b().peer, to_memory, buffer.data(), bytes);
-      CHECK_EQUAL(b().stack.post_receive(b().now_ns, b().flow, number, buffer.data(), bytes, key, &ticket), Status::ok);
-      CHECK_EQUAL(a().stack.post_send(a().now_ns, a().flow, number, from.data(), bytes, from_memory, nullptr),
+      CHECK_EQUAL(b().stack.post_receive(b().now_ns, b().flow, {number, buffer.data(), bytes, key, &ticket, nullptr}),
                   Status::ok);
+      CHECK_EQUAL(
+          a().stack.post_send(a().now_ns, a().flow, {number, from.data(), bytes, from_memory, nullptr, nullptr}),
+          Status::ok);
     }
     next += messages;
     for (int round = 0; round < rounds_max && (b().placed < until || a().sent < sent_until); ++round) step();
@@ -316,7 +318,8 @@ TEST(verbs__memory__is_forgotten_only_when_nothing_is_under_way) {
   const std::uint32_t id = two.add(two.a(), &memory);
   const std::size_t regions = null_provider_regions();
   null_provider_set_faults(faults);
-  CHECK_EQUAL(two.a().stack.post_send(two.a().now_ns, two.a().flow, 0, memory.data(), 4'000, id, nullptr), Status::ok);
+  CHECK_EQUAL(two.a().stack.post_send(two.a().now_ns, two.a().flow, {0, memory.data(), 4'000, id, nullptr, nullptr}),
+              Status::ok);
   for (int i = 0; i < 10; ++i) two.step();
   CHECK(null_provider_under_way(memory.data(), memory.size()) > 0);
   two.a().datapath.remove_memory(id);
@@ -370,8 +373,9 @@ TEST(verbs__what_a_closed_link_received_says_nothing_and_gives_its_slots_back) {
   Two two(VerbsMode::uc);
   const std::size_t posted = null_provider_posted();
   std::vector<std::uint8_t> memory(4'000, 7);
-  CHECK_EQUAL(two.a().stack.post_send(two.a().now_ns, two.a().flow, 0, memory.data(), memory.size(), 0, nullptr),
-              Status::ok);
+  CHECK_EQUAL(
+      two.a().stack.post_send(two.a().now_ns, two.a().flow, {0, memory.data(), memory.size(), 0, nullptr, nullptr}),
+      Status::ok);
   wire::TxBurst* const batch = &two.burst[0];
   CHECK(two.a().stack.poll_transmit(two.a().now_ns, batch));
   two.a().datapath.tx_burst(&batch, 1);

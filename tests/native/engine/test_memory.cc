@@ -70,8 +70,8 @@ struct Crowd {
         ReceiveTicket& ticket = (*tickets)[2 * i + static_cast<u32>(end)];
         ticket.message.store(message);
         ticket.agreed_bytes.store(-1);
-        CHECK_EQUAL(stack[end].post_receive(now_ns, i, message, buffer, bytes, 0, &ticket), Status::ok);
-        CHECK_EQUAL(stack[end].post_send(now_ns, i, message, buffer, bytes, 0, nullptr), Status::ok);
+        CHECK_EQUAL(stack[end].post_receive(now_ns, i, {message, buffer, bytes, 0, &ticket, nullptr}), Status::ok);
+        CHECK_EQUAL(stack[end].post_send(now_ns, i, {message, buffer, bytes, 0, nullptr, nullptr}), Status::ok);
       }
       pump();
     }

@@ -103,8 +103,9 @@ bool Rig::post_send(int end, Transfer& transfer) {
     if (core::takes_part(transfer.number, transfer.bytes, i, schedule_.stripes)) {
       core::Stage* const stage = transfer.outgoing != nullptr ? transfer.outgoing->stage(i) : nullptr;
       u8* const buffer = stage != nullptr ? nullptr : transfer.send_buffer.data();
-      const Status status = side.stack.post_send(now_ns_, side.flows[i], transfer.number, buffer, transfer.bytes,
-                                                 stage != nullptr ? 0 : 1, &transfer, stage);
+      const Status status =
+          side.stack.post_send(now_ns_, side.flows[i],
+                               {transfer.number, buffer, transfer.bytes, stage != nullptr ? 0u : 1u, &transfer, stage});
       if (status == Status::would_block) return false;
       if (status != Status::ok) side.failed = true;
     }
@@ -129,8 +130,8 @@ bool Rig::post_receive(int end, Transfer& transfer) {
     u8* const buffer = stage != nullptr ? nullptr : transfer.receive_buffer.data();
     const bool window = schedule_.windows && stage == nullptr && transfer.capacity_bytes > schedule_.eager_bytes;
     const u32 key = window ? side.windows.open(buffer, transfer.capacity_bytes) : 0;
-    const Status status = side.stack.post_receive(now_ns_, side.flows[i], transfer.number, buffer,
-                                                  transfer.capacity_bytes, key, &transfer.ticket, stage);
+    const Status status = side.stack.post_receive(
+        now_ns_, side.flows[i], {transfer.number, buffer, transfer.capacity_bytes, key, &transfer.ticket, stage});
     if (status != Status::ok) side.windows.close(key);
     if (status == Status::would_block) return false;
     if (status != Status::ok) side.failed = true;
