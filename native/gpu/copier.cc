@@ -57,12 +57,12 @@ bool Transfer::launch(Lane* lane, core::Stage* stage) noexcept {
   return any;
 }
 
-// Launches a copy in a stream, or by the attendant while a stream waits for a message. Returns false if the launch
-// failed; then no part of the copy is in progress.
+// Launches a copy in a stream, or by the persistent kernel while a stream waits for a message. Returns false if the
+// launch failed; then no part of the copy is in progress.
 bool Transfer::begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Copy* made) noexcept {
-  Attendant& attendant = copier_->shared().attendant();
-  std::unique_lock lock(attendant.mutex());
-  if (attendant.attends()) return attend(host, begin, bytes, &made->ticket);
+  PersistentKernel& kernel = copier_->shared().persistent_kernel();
+  std::unique_lock lock(kernel.mutex());
+  if (kernel.takes_copies()) return submit(host, begin, bytes, &made->ticket);
   Result result = kSuccess;
   made->done = copier_->take_event(&result);
   if (made->done == nullptr) {
@@ -81,18 +81,19 @@ bool Transfer::begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t
   return false;
 }
 
-// Submits copies to the attendant. Only the ticket of the last one is kept, because jobs finish in order. Submitting
-// fails only if the context is destroyed.
-bool Transfer::attend(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Attendant::Ticket* out) noexcept {
-  Attendant& attendant = copier_->shared().attendant();
+// Submits copies to the persistent kernel. Only the ticket of the last one is kept, because jobs finish in order.
+// Submitting fails only if the context is destroyed.
+bool Transfer::submit(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes,
+                      PersistentKernel::Ticket* out) noexcept {
+  PersistentKernel& kernel = copier_->shared().persistent_kernel();
   const bool gathers = way_ == Way::to_host;
   const auto here = reinterpret_cast<std::uintptr_t>(host);  // the GPU sees pinned memory at the same address
   Result result = kSuccess;
   if (table_.count != 0) {
-    result = attendant.submit(gathers, table_, begin, begin + bytes, here, out);
+    result = kernel.submit(gathers, table_, begin, begin + bytes, here, out);
   } else {
     layout_.each_run(begin, bytes, [&](Address there, std::uint64_t offset, std::uint64_t length) {
-      result = attendant.submit(gathers, there, length, here + (offset - begin), out);
+      result = kernel.submit(gathers, there, length, here + (offset - begin), out);
       return result == kSuccess;
     });
   }
@@ -126,7 +127,7 @@ bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
   for (; lane->count != 0; any = true) {
     const Copy& copy = lane->flying[lane->first % kFlyingMax];
     const Result result = copy.done != nullptr ? copier_->driver_.event_query(copy.done)
-                                               : copier_->shared().attendant().query(copy.ticket);
+                                               : copier_->shared().persistent_kernel().query(copy.ticket);
     if (result == kNotReady || result == kSuccess) refused_ = 0;
     if (result == kNotReady) break;
     if (result != kSuccess) {

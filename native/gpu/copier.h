@@ -49,9 +49,9 @@ class Transfer {
  private:
   static constexpr std::size_t kFlyingMax = 4;  // copies in progress per stripe; two would do if no poll() was late
   struct Copy {
-    Event done = nullptr;          // event of a copy in a stream
-    Attendant::Ticket ticket = 0;  // ticket of a copy by the attendant; 0: the copy is in a stream
-    std::uint64_t end = 0;         // offset in the stripe where the copied bytes end
+    Event done = nullptr;                 // event of a copy in a stream
+    PersistentKernel::Ticket ticket = 0;  // ticket of a copy by the persistent kernel; 0: the copy is in a stream
+    std::uint64_t end = 0;                // offset in the stripe where the copied bytes end
   };
   struct Lane {
     std::array<Copy, kFlyingMax> flying;
@@ -67,7 +67,7 @@ class Transfer {
   bool launch(Lane* lane, core::Stage* stage) noexcept;
   bool begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Copy* made) noexcept;
   bool copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes) noexcept;
-  bool attend(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Attendant::Ticket* out) noexcept;
+  bool submit(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, PersistentKernel::Ticket* out) noexcept;
   bool collect(Lane* lane, core::Stage* stage) noexcept;
   void fail(const char* symbol, Result result) noexcept;
 

@@ -31,28 +31,29 @@ struct PiecesJob {
   std::uint64_t chunk_bytes;
 };
 
-// A copy job of the attendant, in one of its slots. Each block of the attendant copies some of the job's chunks.
-struct AttendedJob {
+// A copy job of the persistent kernel, in one of its slots. Each block of the persistent kernel copies some of the
+// job's chunks.
+struct PersistentJob {
   PiecesJob pieces;
   Piece only;            // the table of pieces, if there is a single piece
   std::uint64_t chunks;  // number of chunks of all blocks together
   std::uint32_t gathers;
-  std::uint32_t generation;  // which launch of the attendant must do this job
+  std::uint32_t generation;  // which launch of the persistent kernel must do this job
   // Number of the job, written last. Jobs are numbered from 1; the number wraps around and skips 0.
   std::uint32_t number;
 };
-inline constexpr unsigned kAttendedJobs = 256;    // number of slots; job n is in slot n % kAttendedJobs
-inline constexpr unsigned kAttendantBlocks = 16;  // enough blocks for the bandwidth of a PCIe bus
+inline constexpr unsigned kPersistentJobs = 256;   // number of slots; job n is in slot n % kPersistentJobs
+inline constexpr unsigned kPersistentBlocks = 16;  // enough blocks for the bandwidth of a PCIe bus
 
-// State in pinned memory, shared by the host and the attendant.
-struct AttendantBoard {
-  AttendedJob jobs[kAttendedJobs];
+// State in pinned memory, shared by the host and the persistent kernel.
+struct PersistentBoard {
+  PersistentJob jobs[kPersistentJobs];
   // Launches whose generation is at most this number end once they have no more jobs.
   alignas(128) std::uint32_t leave;
-  alignas(128) std::uint32_t done[kAttendantBlocks];  // number of each block's last finished job
+  alignas(128) std::uint32_t done[kPersistentBlocks];  // number of each block's last finished job
 };
-struct AttendJob {
-  std::uint64_t board;       // address of the AttendantBoard
+struct PersistentLaunch {
+  std::uint64_t board;       // address of the PersistentBoard
   std::uint32_t first;       // number of the first job of this launch
   std::uint32_t generation;  // generation of this launch
 };

@@ -76,7 +76,7 @@ bool Kernels::make(const void* image, std::string* error) {
     if (result != kSuccess) *error = driver_.say("cuModuleGetFunction", result) + " (" + name + ")";
     return result == kSuccess;
   };
-  if (!find(&gather_, "weft_gather") || !find(&scatter_, "weft_scatter") || !find(&attend_, "weft_attend"))
+  if (!find(&gather_, "weft_gather") || !find(&scatter_, "weft_scatter") || !find(&persistent_, "weft_persistent"))
     return false;
   for (std::size_t type = 0; type < kTypes; ++type) {
     for (std::size_t operation = 0; operation < kOperations; ++operation) {
@@ -124,9 +124,9 @@ Result Kernels::scatter(Address contiguous, const PieceTable& to, std::uint64_t 
   return move(scatter_, to, begin_bytes, end_bytes, contiguous, stream);
 }
 
-Result Kernels::attend(const AttendJob& job, Stream stream) const noexcept {
-  AttendJob told = job;
-  return launch(attend_, kAttendantBlocks, &told, stream);
+Result Kernels::start_persistent(const PersistentLaunch& job, Stream stream) const noexcept {
+  PersistentLaunch told = job;
+  return launch(persistent_, kPersistentBlocks, &told, stream);
 }
 
 Result Kernels::reduce(ElementType type, Operation operation, const Reduction& reduction,

@@ -1,7 +1,7 @@
 // The kernels' entry points: each thread computes its indices and does its part of the work, as defined in the headers.
 // nvcc compiles this file into an image that the library contains (kernels.cmake).
-#include "native/gpu/attendant_device.cuh"
 #include "native/gpu/jobs.h"
+#include "native/gpu/persistent_kernel_device.cuh"
 #include "native/gpu/pieces_device.cuh"
 #include "native/gpu/reduce_device.cuh"
 
@@ -16,17 +16,18 @@ namespace device = weft::gpu::device;
 WEFT_PIECES_KERNEL(weft_gather, true)
 WEFT_PIECES_KERNEL(weft_scatter, false)
 
-// The attendant. One thread of each block polls pinned memory across the bus until there is a job or the launch must
-// end. Memory fences are needed before and after the copies: the block's caches may hold data of an earlier job at the
-// same addresses, and the host relies on the number in `done`.
-extern "C" __global__ void __launch_bounds__(weft::gpu::kBlockThreads) weft_attend(weft::gpu::AttendJob told) {
-  static_assert(sizeof(weft::gpu::AttendedJob) % sizeof(device::u64) == 0);
-  constexpr unsigned kJobWords = sizeof(weft::gpu::AttendedJob) / sizeof(device::u64);
+// The persistent kernel. One thread of each block polls pinned memory across the bus until there is a job or the launch
+// must end. Memory fences are needed before and after the copies: the block's caches may hold data of an earlier job at
+// the same addresses, and the host relies on the number in `done`.
+extern "C" __global__ void __launch_bounds__(weft::gpu::kBlockThreads)
+    weft_persistent(weft::gpu::PersistentLaunch told) {
+  static_assert(sizeof(weft::gpu::PersistentJob) % sizeof(device::u64) == 0);
+  constexpr unsigned kJobWords = sizeof(weft::gpu::PersistentJob) / sizeof(device::u64);
   __shared__ device::u64 words[kJobWords];
   __shared__ int found;
-  auto* const board = reinterpret_cast<weft::gpu::AttendantBoard*>(told.board);
+  auto* const board = reinterpret_cast<weft::gpu::PersistentBoard*>(told.board);
   for (unsigned number = told.first;; number += number + 1 == 0 ? 2 : 1) {  // jobs are never numbered 0
-    volatile weft::gpu::AttendedJob* const job = &board->jobs[number % weft::gpu::kAttendedJobs];
+    volatile weft::gpu::PersistentJob* const job = &board->jobs[number % weft::gpu::kPersistentJobs];
     if (threadIdx.x == 0) {
       for (;;) {
         // `leave` is read before the job, because no job is submitted after `leave` is set.
@@ -46,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(weft::gpu::kBlockThreads) weft_atte
     __threadfence_system();
     if (threadIdx.x < kJobWords) words[threadIdx.x] = reinterpret_cast<volatile device::u64*>(job)[threadIdx.x];
     __syncthreads();
-    device::attended_share(*reinterpret_cast<const weft::gpu::AttendedJob*>(words), blockIdx.x, threadIdx.x);
+    device::persistent_share(*reinterpret_cast<const weft::gpu::PersistentJob*>(words), blockIdx.x, threadIdx.x);
     __threadfence_system();
     __syncthreads();
     if (threadIdx.x == 0) *const_cast<volatile unsigned*>(&board->done[blockIdx.x]) = number;

@@ -48,8 +48,8 @@ class Kernels {
   Result scatter(Address contiguous, const PieceTable& to, std::uint64_t begin_bytes, std::uint64_t end_bytes,
                  Stream stream) const noexcept;
   Result reduce(ElementType type, Operation operation, const Reduction& reduction, Stream stream) const noexcept;
-  // Starts the attendant, which runs until it is told to end; see attendant.h.
-  Result attend(const AttendJob& job, Stream stream) const noexcept;
+  // Starts the persistent kernel, which runs until it is told to end; see kernel.h.
+  Result start_persistent(const PersistentLaunch& job, Stream stream) const noexcept;
 
  private:
   static constexpr std::size_t kTypes = 7, kOperations = 3;
@@ -62,7 +62,7 @@ class Kernels {
   const Driver& driver_;
   const Context context_;
   Module module_ = nullptr;
-  Function gather_ = nullptr, scatter_ = nullptr, attend_ = nullptr;
+  Function gather_ = nullptr, scatter_ = nullptr, persistent_ = nullptr;
   std::array<std::array<Function, kOperations>, kTypes> reduce_{};
 };
 

@@ -53,8 +53,8 @@ bool SharedDevice::make(const void* image, std::string* error) {
     return false;
   }
   kernels_ = Kernels::load(driver_, context_, image, &kernels_missing_);
-  attendant_ = Attendant::open(driver_, context_, kernels_.get(), error);
-  return attendant_ != nullptr && make_streams(error);
+  persistent_kernel_ = PersistentKernel::open(driver_, context_, kernels_.get(), error);
+  return persistent_kernel_ != nullptr && make_streams(error);
 }
 
 bool SharedDevice::make_streams(std::string* error) {
@@ -65,8 +65,8 @@ bool SharedDevice::make_streams(std::string* error) {
   // blocks.
   int least = 0, greatest = 0;
   if (result == kSuccess) result = driver_.priorities(&least, &greatest), called = "cuCtxGetStreamPriorityRange";
-  for (auto& way : streams_) {
-    for (Stream& stream : way) {
+  for (auto& direction : streams_) {
+    for (Stream& stream : direction) {
       if (result != kSuccess) break;
       result = driver_.stream_create_with(&stream, kNonBlocking, greatest), called = "cuStreamCreateWithPriority";
       if (result != kSuccess) stream = nullptr;
@@ -112,13 +112,13 @@ void SharedDevice::give_stream(Stream stream) noexcept {
 SharedDevice::~SharedDevice() {
   if (context_ == nullptr) return;
   retired_.clear();
-  attendant_.reset();
+  persistent_kernel_.reset();
   kernels_.reset();
   {
     const Current current(driver_, context_);
     for (const Stream stream : spare_) static_cast<void>(driver_.stream_destroy(stream));
-    for (const auto& way : streams_) {
-      for (const Stream stream : way) {
+    for (const auto& direction : streams_) {
+      for (const Stream stream : direction) {
         if (stream != nullptr) static_cast<void>(driver_.stream_destroy(stream));
       }
     }
@@ -149,7 +149,7 @@ void SharedDevice::retire(std::unique_ptr<PinnedPool> pool) noexcept try {
     retired_.push_back(std::move(pool));
     all.swap(retired_);
   }
-  if (attendant_->free_unless_waited([&] { all.clear(); })) return;
+  if (persistent_kernel_->free_unless_waited([&] { all.clear(); })) return;
   const std::lock_guard lock(mutex_);
   for (auto& each : all) retired_.push_back(std::move(each));
 } catch (const std::bad_alloc&) {

@@ -1,6 +1,6 @@
-// What all workers of a device in this process share: its primary context, kernels, streams, and the attendant. While a
-// stream waits for a message, the driver loads no code and frees no memory, and creating a stream may block. So all of
-// these are created before any stream can wait, and memory is freed later.
+// What all workers of a device in this process share: its primary context, kernels, streams, and the persistent kernel.
+// While a stream waits for a message, the driver loads no code and frees no memory, and creating a stream may block. So
+// all of these are created before any stream can wait, and memory is freed later.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "native/gpu/attendant.h"
 #include "native/gpu/kernel_image.h"
+#include "native/gpu/persistent_kernel.h"
 #include "native/gpu/pinned_pool.h"
 
 namespace weft::gpu {
@@ -28,10 +28,10 @@ class SharedDevice {
   // Null if no kernels could be loaded; kernels_missing() says why.
   const Kernels* kernels() const noexcept { return kernels_.get(); }
   const std::string& kernels_missing() const noexcept { return kernels_missing_; }
-  Attendant& attendant() noexcept { return *attendant_; }
-  // A highest-priority stream for copies in one direction (`way` 0: to the host, 1: to the device). Callers share these
-  // streams, so none may put long work into them.
-  Stream next_stream(std::size_t way) noexcept { return streams_[way][turn_[way]++ % kStreams]; }
+  PersistentKernel& persistent_kernel() noexcept { return *persistent_kernel_; }
+  // A highest-priority stream for copies in one direction (`direction` 0: to the host, 1: to the device). Callers share
+  // these streams, so none may put long work into them.
+  Stream next_stream(std::size_t direction) noexcept { return streams_[direction][turn_[direction]++ % kStreams]; }
   // Takes an idle stream, to be given back idle or destroyed. On failure returns null, with the driver's error in
   // `result`.
   Stream take_stream(Result* result) noexcept;
@@ -55,7 +55,7 @@ class SharedDevice {
   Context context_ = nullptr;
   std::unique_ptr<Kernels> kernels_;
   std::string kernels_missing_;
-  std::unique_ptr<Attendant> attendant_;
+  std::unique_ptr<PersistentKernel> persistent_kernel_;
   std::array<std::array<Stream, kStreams>, 2> streams_{};
   std::array<std::atomic<std::size_t>, 2> turn_{};
   std::mutex mutex_;

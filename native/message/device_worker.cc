@@ -326,10 +326,10 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
     }
     if (!gpu::stream_belongs(driver_, stream, copier_->context(), error)) return Status::invalid_argument;
   }
-  gpu::Attendant& attendant = copier_->shared().attendant();
+  gpu::PersistentKernel& kernel = copier_->shared().persistent_kernel();
   std::uint32_t* word = nullptr;
   bool done = false;
-  attendant.wait_begins();  // StreamWaits::let_go() ends this wait when it sets the memory word
+  kernel.wait_begins();  // StreamWaits::let_go() ends this wait when it sets the memory word
   {
     const std::lock_guard lock(mutex_);
     done = request->done();
@@ -337,13 +337,13 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
       request->words_.reserve(request->words_.size() + 1);
       word = done ? nullptr : waits_->take();
     } catch (const std::bad_alloc&) {
-      attendant.wait_ends();
+      kernel.wait_ends();
       throw;
     }
     if (word != nullptr) request->words_.push_back(word);
   }
   if (word == nullptr) {
-    attendant.wait_ends();
+    kernel.wait_ends();
     if (done) return Status::ok;
     *error = "this device has 1,024 waiting streams, the maximum, so no other stream can wait for a message now";
     return Status::would_block;

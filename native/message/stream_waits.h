@@ -23,8 +23,8 @@ class StreamWaits {
   // Sets all memory words, so that no stream waits any more.
   ~StreamWaits();
 
-  // Returns an unused memory word, set to zero; null: all words are in use. The attendant's wait_begins() must have
-  // been called before; let_go() ends that wait.
+  // Returns an unused memory word, set to zero; null: all words are in use. The persistent kernel's wait_begins() must
+  // have been called before; let_go() ends that wait.
   std::uint32_t* take() noexcept;
   // Makes work that is queued on `stream` from now on wait for let_go(word). Returns the event to pass to add(); null
   // with `error` set: the stream does not wait.
@@ -32,7 +32,7 @@ class StreamWaits {
   // Allows the word to be reused once the event `passed` has occurred, or at once if `passed` is null.
   void add(std::uint32_t* word, gpu::Event passed) noexcept;
   void let_go(std::uint32_t* word) noexcept {
-    if (__atomic_exchange_n(word, 1u, __ATOMIC_ACQ_REL) == 0) shared_.attendant().wait_ends();
+    if (__atomic_exchange_n(word, 1u, __ATOMIC_ACQ_REL) == 0) shared_.persistent_kernel().wait_ends();
   }
   // Makes the words reusable whose streams have continued.
   void collect() noexcept;

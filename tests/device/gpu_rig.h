@@ -93,7 +93,7 @@ class Region {
 
 // Compares the GPU's results with the expected results; at a difference, prints it and returns false.
 bool check_pieces(const Rig& rig, std::uint64_t seed);
-bool check_attended(const Rig& rig, std::uint64_t seed);
+bool check_persistent(const Rig& rig, std::uint64_t seed);
 bool check_reduce(const Rig& rig, std::uint64_t seed);
 // Reduces every pair of numbers of a 16-bit format whose bit patterns have this distance.
 bool check_narrow(const Rig& rig, gpu::ElementType type, std::uint64_t distance);

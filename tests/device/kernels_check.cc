@@ -191,22 +191,22 @@ bool check_pieces(const Rig& rig, std::uint64_t seed) {
 
 // Launches the persistent copy kernel after a stop request, so that it does the queued jobs and ends: compute-sanitizer
 // waits for each launch.
-bool check_attended(const Rig& rig, std::uint64_t seed) {
+bool check_persistent(const Rig& rig, std::uint64_t seed) {
   Draw draw(seed);
   Message message(rig, &draw, 1 + draw.below(200));
   Region table(rig, Kind::pinned, message.table.size() * sizeof(gpu::Piece));
   std::memcpy(table.mirror().data(), message.table.data(), table.bytes());
   table.upload();
-  const std::uint64_t total = message.bytes.size(), jobs = 1 + draw.below(gpu::kAttendedJobs / 2);
-  Region lying(rig, Kind::pinned, total + 1), memory(rig, Kind::pinned, sizeof(gpu::AttendantBoard));
+  const std::uint64_t total = message.bytes.size(), jobs = 1 + draw.below(gpu::kPersistentJobs / 2);
+  Region lying(rig, Kind::pinned, total + 1), memory(rig, Kind::pinned, sizeof(gpu::PersistentBoard));
   memory.upload();
-  auto* const board = reinterpret_cast<gpu::AttendantBoard*>(memory.address());
+  auto* const board = reinterpret_cast<gpu::PersistentBoard*>(memory.address());
   // Jobs are numbered from 1, or from a number so high that it wraps around.
   std::uint32_t number = static_cast<std::uint32_t>(draw.below(2) == 0 ? 1 : 0 - draw.below(jobs) - 1);
-  const auto attend = [&](bool gathers, std::uint32_t generation) {
+  const auto run = [&](bool gathers, std::uint32_t generation) {
     const std::uint32_t first = number;
     for (std::uint64_t i = 0; i < jobs; ++i) {
-      gpu::AttendedJob& job = board->jobs[number % gpu::kAttendedJobs];
+      gpu::PersistentJob& job = board->jobs[number % gpu::kPersistentJobs];
       const std::uint64_t begin = total * i / jobs, end = total * (i + 1) / jobs, chunk_bytes = 128 << draw.below(8);
       const std::uint64_t at = lying.address() + begin;
       job.pieces = {table.address(), message.table.size(), begin, end, at, chunk_bytes};
@@ -217,7 +217,7 @@ bool check_attended(const Rig& rig, std::uint64_t seed) {
       number += number + 1 == 0 ? 2 : 1;
     }
     board->leave = generation;
-    rig.require("cuLaunchKernel", rig.kernels->attend({memory.address(), first, generation}, rig.stream));
+    rig.require("cuLaunchKernel", rig.kernels->start_persistent({memory.address(), first, generation}, rig.stream));
     rig.synchronize();
     const std::uint32_t last = number - (number == 1 ? 2 : 1);
     return std::all_of(std::begin(board->done), std::end(board->done),
@@ -227,16 +227,16 @@ bool check_attended(const Rig& rig, std::uint64_t seed) {
   message.upload();
   std::fill(lying.mirror().begin(), lying.mirror().end(), kUntouched);
   lying.upload();
-  if (!say(attend(true, 1), "attended jobs", seed)) return false;
+  if (!say(run(true, 1), "persistent jobs", seed)) return false;
   std::memcpy(lying.mirror().data(), message.bytes.data(), total);
-  if (!say(lying.download() == lying.mirror(), "attended gather", seed)) return false;
+  if (!say(lying.download() == lying.mirror(), "persistent gather", seed)) return false;
   message.mirror(0, 0);
   message.upload();
-  if (!say(attend(false, 2), "attended jobs", seed)) return false;
+  if (!say(run(false, 2), "persistent jobs", seed)) return false;
   message.mirror(0, total);
   return say(std::all_of(message.regions.begin(), message.regions.end(),
                          [](Region& region) { return region.download() == region.mirror(); }),
-             "attended scatter", seed);
+             "persistent scatter", seed);
 }
 
 bool check_reduce(const Rig& rig, std::uint64_t seed) {
@@ -299,7 +299,7 @@ int main(int argc, char** argv) {
   std::uint64_t wrong = 0;
   for (std::uint64_t round = 0; round < rounds; ++round) {
     wrong += test::check_pieces(rig, seed + round) ? 0 : 1;
-    wrong += test::check_attended(rig, seed + round) ? 0 : 1;
+    wrong += test::check_persistent(rig, seed + round) ? 0 : 1;
     wrong += test::check_reduce(rig, seed + round) ? 0 : 1;
     for (const auto type : {gpu::ElementType::f16, gpu::ElementType::bf16})
       wrong += round % 8 != 0 || test::check_narrow(rig, type, 1 + (seed + round) * 1'031) ? 0 : 1;

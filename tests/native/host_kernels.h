@@ -5,8 +5,8 @@
 #include <cstring>
 #include <functional>
 
-#include "native/gpu/attendant_device.cuh"
 #include "native/gpu/jobs.h"
+#include "native/gpu/persistent_kernel_device.cuh"
 #include "native/gpu/pieces_device.cuh"
 #include "native/gpu/reduce_device.cuh"
 
@@ -30,16 +30,16 @@ std::function<bool()> each_thread(unsigned blocks, void** parameters, Share shar
 }
 
 // Each call does one block's part of a job, so that the host can query the job's state in between.
-inline std::function<bool()> prepare_attend(unsigned blocks, void** parameters) {
-  return [told = *static_cast<const gpu::AttendJob*>(parameters[0]), block = blocks, blocks]() mutable {
-    auto* const board = reinterpret_cast<gpu::AttendantBoard*>(told.board);
+inline std::function<bool()> prepare_persistent(unsigned blocks, void** parameters) {
+  return [told = *static_cast<const gpu::PersistentLaunch*>(parameters[0]), block = blocks, blocks]() mutable {
+    auto* const board = reinterpret_cast<gpu::PersistentBoard*>(told.board);
     const std::uint32_t last = __atomic_load_n(&board->leave, __ATOMIC_ACQUIRE);
     const bool leaves = static_cast<std::int32_t>(last - told.generation) >= 0;
-    const gpu::AttendedJob& job = board->jobs[told.first % gpu::kAttendedJobs];
+    const gpu::PersistentJob& job = board->jobs[told.first % gpu::kPersistentJobs];
     if (__atomic_load_n(&job.number, __ATOMIC_ACQUIRE) != told.first || job.generation != told.generation)
       return leaves;
     --block;
-    for (unsigned thread = gpu::kBlockThreads; thread-- != 0;) gpu::device::attended_share(job, block, thread);
+    for (unsigned thread = gpu::kBlockThreads; thread-- != 0;) gpu::device::persistent_share(job, block, thread);
     __atomic_store_n(&board->done[block], told.first, __ATOMIC_RELEASE);
     if (block != 0) return false;
     block = blocks;
@@ -73,7 +73,7 @@ inline const HostKernel* find_host_kernel(const char* name) {
 #define WEFT_HOST_KERNELS(type, bytes) WEFT_REDUCE_OPERATIONS(WEFT_HOST_KERNEL, type)
   static constexpr HostKernel kAll[] = {{"weft_gather", prepare_pieces<true>},
                                         {"weft_scatter", prepare_pieces<false>},
-                                        {"weft_attend", prepare_attend},
+                                        {"weft_persistent", prepare_persistent},
                                         WEFT_REDUCE_TYPES(WEFT_HOST_KERNELS)};
 #undef WEFT_HOST_KERNELS
 #undef WEFT_HOST_KERNEL

@@ -333,7 +333,8 @@ TEST(gpu__what_cannot_be_opened_says_why) {
   std::string error;
   CHECK(gpu::Copier::open(driver(), 7, &error) == nullptr);
   CHECK(error.find("device 7") != std::string::npos);
-  // With kernels ("any"), the attendant is opened first, so the first failing calls are the attendant's.
+  // With kernels ("any"), the persistent kernel is opened first, so the first failing calls are the persistent
+  // kernel's.
   for (const auto& [symbol, nth, image] :
        std::initializer_list<std::tuple<const char*, int, const char*>>{{"cuDeviceGet", 1, nullptr},
                                                                         {"cuDevicePrimaryCtxRetain", 1, nullptr},

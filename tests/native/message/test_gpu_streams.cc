@@ -87,7 +87,7 @@ TEST(gpu__order_with_the_callers_streams) {
     before.finish();
     const auto waiting = post(*device, pair.there, gpu::Way::to_device, received.all());
     // Each of these calls of wait_on() fails; the worker's thread makes none of them while a message waits. The first
-    // event is recorded by the attendant, so the failing record is the second.
+    // event is recorded by the persistent kernel, so the failing record is the second.
     for (const auto& [symbol, nth] :
          {std::pair{"cuEventCreate", 1}, {"cuStreamWaitValue32_v2", 1}, {"cuEventRecord", 2}}) {
       fail_at(symbol, nth);
@@ -221,45 +221,45 @@ TEST(gpu__no_stream_copies_while_a_stream_waits) {
   CHECK_EQUAL(live(), 0);
 }
 
-// If the device runs launches of the attendant late, each still does its own jobs once and then ends, even if a later
-// launch was already told to end.
-TEST(gpu__attendants_that_come_late) {
+// If the device runs launches of the persistent kernel late, each still does its own jobs once and then ends, even if a
+// later launch was already told to end.
+TEST(gpu__persistent_kernels_that_start_late) {
   std::string error;
   const Memory from(pattern(300, 1)), to(untouched(300));
   {
     const auto shared = gpu::SharedDevice::open(driver(), 0, "any", &error);
     CHECK_EQUAL(error, "");
-    gpu::Attendant& attendant = shared->attendant();
+    gpu::PersistentKernel& kernel = shared->persistent_kernel();
     std::vector<std::uint8_t> ring(300);
-    gpu::Attendant::Ticket last = 0;
+    gpu::PersistentKernel::Ticket last = 0;
     for (int round = 0; round < 3; ++round) {
-      attendant.wait_begins();
+      kernel.wait_begins();
       if (round != 1) {
-        const std::lock_guard lock(attendant.mutex());
-        CHECK(attendant.attends());
+        const std::lock_guard lock(kernel.mutex());
+        CHECK(kernel.takes_copies());
         for (std::size_t i = 0; i < 3; ++i) {
           const auto here = reinterpret_cast<std::uintptr_t>(ring.data()) + 100 * i;
-          CHECK_EQUAL(attendant.submit(true, from.at() + 100 * i, 100, here, &last), gpu::kSuccess);
+          CHECK_EQUAL(kernel.submit(true, from.at() + 100 * i, 100, here, &last), gpu::kSuccess);
         }
       }
-      attendant.wait_ends();
+      kernel.wait_ends();
     }
-    for (int asked = 0; attendant.query(last) == gpu::kNotReady; ++asked) CHECK(asked < 10'000);
-    CHECK_EQUAL(attendant.query(last), gpu::kSuccess);
+    for (int asked = 0; kernel.query(last) == gpu::kNotReady; ++asked) CHECK(asked < 10'000);
+    CHECK_EQUAL(kernel.query(last), gpu::kSuccess);
     CHECK(std::memcmp(ring.data(), pattern(300, 1).data(), 300) == 0);
     // All launches have ended, so that unfinished jobs will never be done.
-    for (int asked = 0; attendant.query(last + 1) == gpu::kNotReady; ++asked) CHECK(asked < 10'000);
-    CHECK_EQUAL(attendant.query(last + 1), gpu::kLaunchFailed);
+    for (int asked = 0; kernel.query(last + 1) == gpu::kNotReady; ++asked) CHECK(asked < 10'000);
+    CHECK_EQUAL(kernel.query(last + 1), gpu::kLaunchFailed);
   }
   for (const bool blocks : {false, true}) {
     if (blocks) ::setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
     const auto shared = gpu::SharedDevice::open(driver(), 0, "any", &error);
     ::unsetenv("CUDA_LAUNCH_BLOCKING");
     if (!blocks) fail_at("cuLaunchKernel", 1);
-    shared->attendant().wait_begins();
+    shared->persistent_kernel().wait_begins();
     fail_at(nullptr, 0);
-    CHECK(!shared->attendant().attends());
-    shared->attendant().wait_ends();
+    CHECK(!shared->persistent_kernel().takes_copies());
+    shared->persistent_kernel().wait_ends();
   }
   CHECK_EQUAL(live(), 0);
 }
@@ -285,8 +285,8 @@ TEST(gpu__endpoints_that_come_and_go_while_a_stream_waits) {
   CHECK_EQUAL(live(), 0);
 }
 
-// If the context is destroyed while the attendant has jobs, they end with an error text.
-TEST(gpu__an_attendant_whose_context_goes) {
+// If the context is destroyed while the persistent kernel has jobs, they end with an error text.
+TEST(gpu__a_persistent_kernel_whose_context_goes) {
   {
     Pair pair({}), second({});
     auto device = worker(0, kTight);

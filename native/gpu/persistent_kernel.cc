@@ -1,7 +1,7 @@
 // The host writes jobs into slots of pinned memory, in the order of their numbers, and every block of the kernel works
 // on every job. If the kernel cannot be launched, copies use streams as usual, which works unless a copy is queued
 // behind a waiting stream.
-#include "native/gpu/attendant.h"
+#include "native/gpu/persistent_kernel.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -12,34 +12,34 @@ namespace weft::gpu {
 namespace {
 
 constexpr std::uint64_t kShareBytesMin = 1 << 10, kShareBytesMax = 32 << 10;
-constexpr std::uint64_t kAttendantWarps = kAttendantBlocks * kBlockThreads / kWarpLanes;
+constexpr std::uint64_t kPersistentWarps = kPersistentBlocks * kBlockThreads / kWarpLanes;
 
 }  // namespace
 
-std::unique_ptr<Attendant> Attendant::open(const Driver& driver, Context context, const Kernels* kernels,
-                                           std::string* error) {
-  std::unique_ptr<Attendant> attendant(new Attendant(driver, context, kernels));
-  return attendant->kernels_ == nullptr || attendant->make(error) ? std::move(attendant) : nullptr;
+std::unique_ptr<PersistentKernel> PersistentKernel::open(const Driver& driver, Context context, const Kernels* kernels,
+                                                         std::string* error) {
+  std::unique_ptr<PersistentKernel> kernel(new PersistentKernel(driver, context, kernels));
+  return kernel->kernels_ == nullptr || kernel->make(error) ? std::move(kernel) : nullptr;
 }
 
-// With CUDA_LAUNCH_BLOCKING, a launch waits until the kernel ends. The attendant only ends when the launching thread
-// tells it to, so it cannot be used.
-bool Attendant::launches_block() noexcept {
+// With CUDA_LAUNCH_BLOCKING, a launch waits until the kernel ends. The persistent kernel only ends when the launching
+// thread tells it to, so it cannot be used.
+bool PersistentKernel::launches_block() noexcept {
   const char* const set = std::getenv("CUDA_LAUNCH_BLOCKING");
   return set != nullptr && std::strcmp(set, "") != 0 && std::strcmp(set, "0") != 0;
 }
 
-bool Attendant::make(std::string* error) {
+bool PersistentKernel::make(std::string* error) {
   const Current current(driver_, context_);
   Result result = current.result();
   const char* called = "cuCtxPushCurrent";
   void* memory = nullptr;
   int least = 0, greatest = 0;
   if (result == kSuccess)
-    result = driver_.host_alloc(&memory, sizeof(AttendantBoard), kHostAllocPortable), called = "cuMemHostAlloc";
+    result = driver_.host_alloc(&memory, sizeof(PersistentBoard), kHostAllocPortable), called = "cuMemHostAlloc";
   if (result == kSuccess) {
-    std::memset(memory, 0, sizeof(AttendantBoard));
-    board_ = static_cast<AttendantBoard*>(memory);
+    std::memset(memory, 0, sizeof(PersistentBoard));
+    board_ = static_cast<PersistentBoard*>(memory);
     result = driver_.priorities(&least, &greatest), called = "cuCtxGetStreamPriorityRange";
   }
   if (result == kSuccess)
@@ -49,7 +49,7 @@ bool Attendant::make(std::string* error) {
   return result == kSuccess;
 }
 
-Attendant::~Attendant() {
+PersistentKernel::~PersistentKernel() {
   const Current current(driver_, context_);
   // Errors are ignored, because a destroyed context has freed these objects already.
   if (left_ != nullptr) static_cast<void>(driver_.event_destroy(left_));
@@ -57,32 +57,32 @@ Attendant::~Attendant() {
   if (board_ != nullptr) static_cast<void>(driver_.host_free(board_));  // this call waits until the kernel has ended
 }
 
-void Attendant::wait_begins() noexcept {
+void PersistentKernel::wait_begins() noexcept {
   std::unique_lock lock(mutex_);
   freed_.wait(lock, [this] { return freeing_ == 0; });
   if (waiting_++ != 0 || kernels_ == nullptr) return;
   const Current current(driver_, context_);
   if (current.result() != kSuccess) return;
-  const AttendJob job{reinterpret_cast<std::uintptr_t>(board_), next_, ++generation_};
-  if (kernels_->attend(job, stream_) != kSuccess) return;
-  attends_ = driver_.event_record(left_, stream_) == kSuccess;
-  if (!attends_) __atomic_store_n(&board_->leave, generation_, __ATOMIC_RELEASE);
+  const PersistentLaunch job{reinterpret_cast<std::uintptr_t>(board_), next_, ++generation_};
+  if (kernels_->start_persistent(job, stream_) != kSuccess) return;
+  runs_ = driver_.event_record(left_, stream_) == kSuccess;
+  if (!runs_) __atomic_store_n(&board_->leave, generation_, __ATOMIC_RELEASE);
 }
 
-void Attendant::wait_ends() noexcept {
+void PersistentKernel::wait_ends() noexcept {
   const std::lock_guard lock(mutex_);
-  if (--waiting_ != 0 || !attends_) return;
-  attends_ = false;
+  if (--waiting_ != 0 || !runs_) return;
+  runs_ = false;
   __atomic_store_n(&board_->leave, generation_, __ATOMIC_RELEASE);  // the kernel ends after all jobs submitted so far
 }
 
-bool Attendant::done(Ticket ticket) const noexcept {
+bool PersistentKernel::done(Ticket ticket) const noexcept {
   return std::all_of(std::begin(board_->done), std::end(board_->done), [&](const std::uint32_t& last) {
     return static_cast<std::int32_t>(__atomic_load_n(&last, __ATOMIC_ACQUIRE) - ticket) >= 0;
   });
 }
 
-Result Attendant::query(Ticket ticket) const noexcept {
+Result PersistentKernel::query(Ticket ticket) const noexcept {
   if (done(ticket)) return kSuccess;
   const Result result = driver_.event_query(left_);
   if (result != kSuccess) return result;
@@ -91,18 +91,18 @@ Result Attendant::query(Ticket ticket) const noexcept {
 }
 
 // Waits until the previous job in the next slot is done. That job is one of the oldest, so there is rarely a wait.
-Result Attendant::await_slot() noexcept {
-  const Ticket last = next_ - kAttendedJobs;
+Result PersistentKernel::await_slot() noexcept {
+  const Ticket last = next_ - kPersistentJobs;
   for (Result result = kNotReady;; std::this_thread::yield()) {
     if (slot()->number == 0 || (result = query(last)) == kSuccess) return kSuccess;
     if (result != kNotReady) return result;
   }
 }
 
-Result Attendant::hand_over(AttendedJob* job, bool gathers, Ticket* out) noexcept {
+Result PersistentKernel::hand_over(PersistentJob* job, bool gathers, Ticket* out) noexcept {
   PiecesJob& pieces = job->pieces;
   const std::uint64_t bytes = pieces.end_bytes - pieces.begin_bytes;
-  const std::uint64_t share = (bytes / kAttendantWarps + kLineBytes - 1) / kLineBytes * kLineBytes;
+  const std::uint64_t share = (bytes / kPersistentWarps + kLineBytes - 1) / kLineBytes * kLineBytes;
   pieces.chunk_bytes = std::clamp(share, kShareBytesMin, kShareBytesMax);
   job->chunks = (bytes + pieces.contiguous % kLineBytes + pieces.chunk_bytes - 1) / pieces.chunk_bytes;
   job->gathers = gathers ? 1 : 0;
@@ -113,14 +113,15 @@ Result Attendant::hand_over(AttendedJob* job, bool gathers, Ticket* out) noexcep
   return kSuccess;
 }
 
-Result Attendant::submit(bool gathers, const PieceTable& table, std::uint64_t begin_bytes, std::uint64_t end_bytes,
-                         Address contiguous, Ticket* out) noexcept {
+Result PersistentKernel::submit(bool gathers, const PieceTable& table, std::uint64_t begin_bytes,
+                                std::uint64_t end_bytes, Address contiguous, Ticket* out) noexcept {
   if (const Result result = await_slot(); result != kSuccess) return result;
   slot()->pieces = {table.pieces, table.count, begin_bytes, end_bytes, contiguous, 0};
   return hand_over(slot(), gathers, out);
 }
 
-Result Attendant::submit(bool gathers, Address there, std::uint64_t bytes, Address contiguous, Ticket* out) noexcept {
+Result PersistentKernel::submit(bool gathers, Address there, std::uint64_t bytes, Address contiguous,
+                                Ticket* out) noexcept {
   if (const Result result = await_slot(); result != kSuccess) return result;
   slot()->only = {there, bytes, 0};
   slot()->pieces = {reinterpret_cast<std::uintptr_t>(&slot()->only), 1, 0, bytes, contiguous, 0};
