@@ -55,7 +55,7 @@ Status FlowSetup::reserve_peer(engine::Engine* engine, std::uint32_t device, Pee
   plan.places = &datapath_->found.devices[device].places;
   place->token = random_token();
   errno = 0;
-  if (engine->datapath().open_link(plan, &place->words, error)) {
+  if (engine->datapath().open_link(plan, &place->params, error)) {
     if (!error->empty()) {
       missing_log_.log(engine::now_ns(), engine::LogLevel::warn,
                        "engine " + std::to_string(engine->id()) + " opened fewer than " +
@@ -96,7 +96,7 @@ Status FlowSetup::reserve(std::uint32_t device, std::uint64_t session, std::uint
     ++place->second.reserved;
     flow.end.peer = place->second.index;
     flow.end.peer_token = place->second.token;
-    flow.end.words = place->second.words;
+    flow.end.params = place->second.params;
     flow.end.flow_token = random_token();
     out->push_back(std::move(flow));
   }
@@ -160,7 +160,7 @@ Status FlowSetup::open_peer(const LocalFlow& local, const engine::PolicySet& pol
   local.engine->call([&] {
     local.engine->name_peer(place.index, std::move(addresses));
     datapath::Datapath& datapath = local.engine->datapath();
-    const datapath::FarEnds theirs{&open.addresses, &remote.words};
+    const datapath::RemoteEnds theirs{&open.addresses, &remote.params};
     config.search_size = datapath_->entry->routed;
     if (datapath.connect_link(place.index, theirs, &config.path_count, error)) {
       log_notice(local.engine);

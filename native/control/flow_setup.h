@@ -98,7 +98,7 @@ class FlowSetup {
     std::uint64_t token = 0;
     std::uint32_t remote_index = 0;
     std::uint64_t remote_token = 0;
-    std::string words;           // endpoint parameters that our datapath states to the peer's datapath
+    std::string params;          // endpoint parameters that our datapath states to the peer's datapath
     std::uint32_t reserved = 0;  // flows that are neither open nor released
     bool open = false;
     bool strange = false;              // opened by a peer that is not authenticated

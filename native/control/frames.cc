@@ -109,7 +109,7 @@ void put_flow(Writer* writer, const FlowEnd& flow) {
   writer->put(flow.peer_token);
   writer->put(flow.flow);
   writer->put(flow.flow_token);
-  writer->put_text(flow.words);
+  writer->put_text(flow.params);
 }
 
 void get_flow(Reader* reader, FlowEnd* flow) {
@@ -119,7 +119,7 @@ void get_flow(Reader* reader, FlowEnd* flow) {
   reader->get(&flow->peer_token);
   reader->get(&flow->flow);
   reader->get(&flow->flow_token);
-  reader->get_text(&flow->words, kWordsBytesMax);
+  reader->get_text(&flow->params, kParamsBytesMax);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ inline constexpr std::size_t kFrameHeaderBytes = 16;
 inline constexpr std::size_t kFrameBodyMax = 64 * 1024;
 inline constexpr std::size_t kStripesMax = 16;
 inline constexpr std::size_t kAddressesMax = 64;
-inline constexpr std::size_t kWordsBytesMax = 3072;
+inline constexpr std::size_t kParamsBytesMax = 3072;
 inline constexpr std::size_t kRefusalTextMax = 512;
 inline constexpr std::size_t kEnginesMax = 64;
 
@@ -65,7 +65,7 @@ struct FlowEnd {
   std::uint64_t peer_token = 0;
   std::uint32_t flow = 0;
   std::uint64_t flow_token = 0;
-  std::string words;  // the sender's endpoint parameters, opaque except to its kind of datapath
+  std::string params;  // the sender's endpoint parameters, opaque except to its kind of datapath
 };
 
 struct Open {
@@ -105,7 +105,7 @@ struct Pong {
 };
 
 // Says that the sender has ended the session. status: the reason; ok if the session had no connection. text: the
-// reason in words; may be empty.
+// reason in plain text; may be empty.
 struct Verdict {
   std::uint32_t status = 0;
   std::string text;

@@ -29,9 +29,9 @@ struct LinkPlan {
 
 // The peer's ends of the paths, from the handshake: the addresses of its device, and endpoint parameters that only a
 // datapath of the same kind can parse.
-struct FarEnds {
+struct RemoteEnds {
   const std::vector<SocketAddress>* addresses = nullptr;
-  const std::string* words = nullptr;
+  const std::string* params = nullptr;
 };
 
 // Memory registered by a caller: [data, data + bytes) must stay valid and must not move until it is removed.
@@ -58,9 +58,9 @@ class Datapath {
 
   // Link setup runs on the engine's thread. A link may have fewer paths than planned; `error` then says why.
   // open_link() fails if no path can be opened.
-  virtual bool open_link(const LinkPlan& plan, std::string* words, std::string* error) = 0;
+  virtual bool open_link(const LinkPlan& plan, std::string* params, std::string* error) = 0;
   // Connects the link's paths to those of the peer. `path_count` is set to the number of paths that both ends have.
-  virtual bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,
+  virtual bool connect_link(std::uint32_t peer, const RemoteEnds& theirs, std::uint16_t* path_count,
                             std::string* error) = 0;
   virtual void close_link(std::uint32_t peer) noexcept = 0;
   // A line for the log about the links that were set up since the last call, such as a setting that had no effect;

@@ -22,10 +22,10 @@
 
 namespace weft::test {
 
-using datapath::FarQp;
 using datapath::Ibv;
 using datapath::QpTraits;
 using datapath::QueuePair;
+using datapath::RemoteQp;
 
 inline constexpr std::int64_t kPatienceNs = 60'000'000'000;
 inline constexpr std::size_t kMemoryBytes = 1 << 18;
@@ -107,13 +107,13 @@ struct Node {
     if (!pair.make(ibv, plan, &error)) fail(__FILE__, __LINE__, error);
   }
 
-  void join(const Node& far, std::uint32_t psn = 0xFF'FFF0) {  // so that packet numbers wrap around soon
+  void join(const Node& remote, std::uint32_t psn = 0xFF'FFF0) {  // so that packet numbers wrap around soon
     QpTraits traits;
     traits.mtu = IBV_MTU_1024;
     traits.remote_writes = true;
-    FarQp where;
-    where.number = far.pair.number();
-    where.gid = far.gid;
+    RemoteQp where;
+    where.number = remote.pair.number();
+    where.gid = remote.gid;
     std::string error;
     if (!pair.join(traits, where, psn, &error)) fail(__FILE__, __LINE__, error);
   }

@@ -61,14 +61,14 @@ class DatapathLoop final : public datapath::RxSink {
     const std::vector<datapath::Place> ours = places();
     const std::vector<datapath::SocketAddress> addresses(1);
     const auto paths = static_cast<std::uint16_t>(plan_.paths);
-    std::string words[2];
+    std::string params[2];
     std::uint16_t agreed = 0;
     if (!datapath_.open(error)) return false;
     for (std::uint32_t peer : {0u, 1u}) {
-      if (!datapath_.open_link({peer, 0, paths, &ours}, &words[peer], error)) return false;
+      if (!datapath_.open_link({peer, 0, paths, &ours}, &params[peer], error)) return false;
     }
     for (std::uint32_t peer : {0u, 1u}) {
-      if (!datapath_.connect_link(peer, {&addresses, &words[1 - peer]}, &agreed, error)) return false;
+      if (!datapath_.connect_link(peer, {&addresses, &params[1 - peer]}, &agreed, error)) return false;
     }
     for (wire::TxBurst& burst : bursts_) fill(&burst);
     if (is_direct() && !datapath_.add_memory({1, from_.data(), from_.size(), -1, 0}, error)) return false;
@@ -153,7 +153,7 @@ class StubLoop {
     if (!port_.open(datapath::stub_provider(), places()[0], options_, error)) return false;
     pairs_.resize(static_cast<std::size_t>(plan_.paths));
     for (datapath::QueuePair& pair : pairs_) {
-      datapath::FarQp itself;
+      datapath::RemoteQp itself;
       if (!port_.make_data_qp(&pair, error)) return false;
       itself.number = pair.number();
       if (!pair.join(port_.traits, itself, 0, error)) return false;
@@ -234,13 +234,13 @@ class VerbsWire {
   bool open(std::uint16_t paths, std::string* error) {
     const std::vector<datapath::Place> ours = places();
     const std::vector<datapath::SocketAddress> addresses(1);
-    std::string words[2];
+    std::string params[2];
     std::uint16_t agreed = 0;
     for (int end : {0, 1}) {
-      if (!ends_[end].open(error) || !ends_[end].open_link({0, 0, paths, &ours}, &words[end], error)) return false;
+      if (!ends_[end].open(error) || !ends_[end].open_link({0, 0, paths, &ours}, &params[end], error)) return false;
     }
     for (int end : {0, 1}) {
-      if (!ends_[end].connect_link(0, {&addresses, &words[1 - end]}, &agreed, error)) return false;
+      if (!ends_[end].connect_link(0, {&addresses, &params[1 - end]}, &agreed, error)) return false;
     }
     return agreed == paths;
   }

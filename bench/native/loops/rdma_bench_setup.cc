@@ -38,14 +38,14 @@ bool open_links(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupRes
   std::vector<datapath::Place> places(1);
   places[0].port = "null0:1@1";
   const std::vector<datapath::SocketAddress> addresses(1);
-  std::string words;
+  std::string params;
   for (std::int64_t peer = 0; peer < plan.peers; ++peer) {
     const auto index = static_cast<std::uint32_t>(peer);
     const std::int64_t begin_ns = engine::now_ns();
-    if (!datapath->open_link({index, 0, static_cast<std::uint16_t>(plan.paths), &places}, &words, error)) return false;
+    if (!datapath->open_link({index, 0, static_cast<std::uint16_t>(plan.paths), &places}, &params, error)) return false;
     const std::int64_t opened_ns = engine::now_ns();
     std::uint16_t agreed = 0;
-    if (!datapath->connect_link(index, {&addresses, &words}, &agreed, error)) return false;
+    if (!datapath->connect_link(index, {&addresses, &params}, &agreed, error)) return false;
     out->open_ns += opened_ns - begin_ns;
     out->connect_ns += engine::now_ns() - opened_ns;
     if (agreed == plan.paths) continue;

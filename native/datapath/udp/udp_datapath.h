@@ -36,9 +36,10 @@ class UdpDatapath final : public Datapath {
 
   bool open(std::string* error) override;
   char kind() const noexcept override { return 'u'; }
-  // Sockets belong to a device and are shared by all its peers. `words` is set to their port numbers.
-  bool open_link(const LinkPlan& plan, std::string* words, std::string* error) override;
-  bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count, std::string* error) override;
+  // Sockets belong to a device and are shared by all its peers. `params` is set to their port numbers.
+  bool open_link(const LinkPlan& plan, std::string* params, std::string* error) override;
+  bool connect_link(std::uint32_t peer, const RemoteEnds& theirs, std::uint16_t* path_count,
+                    std::string* error) override;
   void close_link(std::uint32_t peer) noexcept override;
   std::string take_notice() override { return std::exchange(notice_, std::string()); }
   // Payload bytes that the kernel buffers per socket; the kernel charges twice a datagram's size.
@@ -86,10 +87,10 @@ class UdpDatapath final : public Datapath {
   bool bind_port(int descriptor, SocketAddress* address);
   // The route from this end's socket for path `near` to the peer's port for path `far`. Without a plan, path i uses i
   // for both.
-  Route route(const Link& link, const FarEnds& theirs, const std::vector<std::uint16_t>& numbers, std::size_t near,
+  Route route(const Link& link, const RemoteEnds& theirs, const std::vector<std::uint16_t>& numbers, std::size_t near,
               std::size_t far) const;
   // The routes that the plan chose among the pairs of our sockets and the peer's ports; empty: none.
-  std::vector<Route> planned_routes(const Link& link, const FarEnds& theirs,
+  std::vector<Route> planned_routes(const Link& link, const RemoteEnds& theirs,
                                     const std::vector<std::uint16_t>& numbers) const;
   bool set_options(int descriptor, bool v6, std::string* error);
   void send_run(const Item* items, std::size_t count);

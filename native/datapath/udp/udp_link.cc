@@ -12,19 +12,19 @@ namespace {
 
 constexpr std::size_t kPathsMax = 256;
 
-std::string to_words(char kind, const std::vector<std::uint16_t>& numbers) {
-  std::string words(1, kind);
+std::string to_params(char kind, const std::vector<std::uint16_t>& numbers) {
+  std::string params(1, kind);
   for (const std::uint16_t number : numbers) {
-    words += static_cast<char>(number & 0xFF);
-    words += static_cast<char>(number >> 8);
+    params += static_cast<char>(number & 0xFF);
+    params += static_cast<char>(number >> 8);
   }
-  return words;
+  return params;
 }
 
-bool from_words(const std::string& words, std::vector<std::uint16_t>* numbers) {
-  if (words.size() % 2 != 1 || words.size() > 1 + 2 * kPathsMax) return false;
-  for (std::size_t at = 1; at < words.size(); at += 2) {
-    const auto low = static_cast<std::uint8_t>(words[at]), high = static_cast<std::uint8_t>(words[at + 1]);
+bool from_params(const std::string& params, std::vector<std::uint16_t>* numbers) {
+  if (params.size() % 2 != 1 || params.size() > 1 + 2 * kPathsMax) return false;
+  for (std::size_t at = 1; at < params.size(); at += 2) {
+    const auto low = static_cast<std::uint8_t>(params[at]), high = static_cast<std::uint8_t>(params[at + 1]);
     numbers->push_back(static_cast<std::uint16_t>(low | high << 8));
   }
   return true;
@@ -32,7 +32,7 @@ bool from_words(const std::string& words, std::vector<std::uint16_t>* numbers) {
 
 }  // namespace
 
-bool UdpDatapath::open_link(const LinkPlan& plan, std::string* words, std::string* error) {
+bool UdpDatapath::open_link(const LinkPlan& plan, std::string* params, std::string* error) {
   std::vector<std::uint32_t>& ports = device_ports_[plan.device];
   for (std::size_t i = ports.size(); i < plan.path_count; ++i) {
     std::uint32_t port = 0;
@@ -46,11 +46,11 @@ bool UdpDatapath::open_link(const LinkPlan& plan, std::string* words, std::strin
   links_[plan.peer] = Link{plan.device, plan.places, {}};
   std::vector<std::uint16_t> numbers;
   for (const std::uint32_t port : ports) numbers.push_back(ports_[port].number);
-  *words = to_words(kind(), numbers);
+  *params = to_params(kind(), numbers);
   return true;
 }
 
-bool UdpDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,
+bool UdpDatapath::connect_link(std::uint32_t peer, const RemoteEnds& theirs, std::uint16_t* path_count,
                                std::string* error) {
   if (peer >= links_.size() || links_[peer].places == nullptr) {
     *error = "internal error: no link to this peer is open";
@@ -58,11 +58,11 @@ bool UdpDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std::u
   }
   Link& link = links_[peer];
   std::vector<std::uint16_t> numbers;
-  if (theirs.words->empty() || theirs.words->front() != kind()) {
+  if (theirs.params->empty() || theirs.params->front() != kind()) {
     *error = kind_mismatch();
     return false;
   }
-  if (!from_words(*theirs.words, &numbers) || numbers.empty() || theirs.addresses->empty()) {
+  if (!from_params(*theirs.params, &numbers) || numbers.empty() || theirs.addresses->empty()) {
     *error = "the peer's handshake names no UDP port or no address for its paths";
     return false;
   }
@@ -88,7 +88,7 @@ bool UdpDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std::u
   return true;
 }
 
-UdpDatapath::Route UdpDatapath::route(const Link& link, const FarEnds& theirs,
+UdpDatapath::Route UdpDatapath::route(const Link& link, const RemoteEnds& theirs,
                                       const std::vector<std::uint16_t>& numbers, std::size_t near,
                                       std::size_t far) const {
   Route made;
@@ -102,7 +102,7 @@ UdpDatapath::Route UdpDatapath::route(const Link& link, const FarEnds& theirs,
   return made;
 }
 
-std::vector<UdpDatapath::Route> UdpDatapath::planned_routes(const Link& link, const FarEnds& theirs,
+std::vector<UdpDatapath::Route> UdpDatapath::planned_routes(const Link& link, const RemoteEnds& theirs,
                                                             const std::vector<std::uint16_t>& numbers) const {
   std::vector<Route> routes;
   if (plan_.empty()) return routes;

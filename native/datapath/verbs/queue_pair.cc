@@ -23,18 +23,18 @@ bool said(int code, const char* what, std::string* error) {
 
 }  // namespace
 
-ibv_ah_attr address_of(const QpTraits& traits, const FarQp& far) noexcept {
+ibv_ah_attr address_of(const QpTraits& traits, const RemoteQp& remote) noexcept {
   ibv_ah_attr address{};
   address.port_num = traits.port;
   address.sl = traits.service_level;
-  address.dlid = far.lid;
+  address.dlid = remote.lid;
   address.is_global = traits.global ? 1 : 0;
   if (traits.global) {
-    address.grh.dgid = far.gid;
+    address.grh.dgid = remote.gid;
     address.grh.sgid_index = traits.gid_index;
     address.grh.hop_limit = kHopLimit;
     address.grh.traffic_class = traits.traffic_class;
-    address.grh.flow_label = far.flow_label & IB_GRH_FLOWLABEL_MASK;
+    address.grh.flow_label = remote.flow_label & IB_GRH_FLOWLABEL_MASK;
   }
   return address;
 }
@@ -103,16 +103,16 @@ bool QueuePair::to_init(const QpTraits& traits, std::string* error) {
   return said(ibv_->modify_qp(qp_, &attributes, mask), "INIT", error);
 }
 
-bool QueuePair::join(const QpTraits& traits, const FarQp& far, std::uint32_t psn, std::string* error) {
+bool QueuePair::join(const QpTraits& traits, const RemoteQp& remote, std::uint32_t psn, std::string* error) {
   if (!to_init(traits, error)) return false;
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_RTR;
   int mask = IBV_QP_STATE;
   if (type_ != IBV_QPT_UD) {
     attributes.path_mtu = traits.mtu;
-    attributes.dest_qp_num = far.number;
+    attributes.dest_qp_num = remote.number;
     attributes.rq_psn = psn & kPsnMask;
-    attributes.ah_attr = address_of(traits, far);
+    attributes.ah_attr = address_of(traits, remote);
     mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
   }
   if (type_ == IBV_QPT_RC) {

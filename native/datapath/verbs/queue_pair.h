@@ -25,7 +25,7 @@ struct QpTraits {
   bool global = true;  // packets carry a global route header: needed by RoCE, but not within an InfiniBand subnet
 };
 
-struct FarQp {
+struct RemoteQp {
   std::uint32_t number = 0;
   ibv_gid gid{};
   std::uint16_t lid = 0;
@@ -36,7 +36,7 @@ struct FarQp {
 inline constexpr std::uint32_t kQkey = 0x57454654;
 inline constexpr std::uint32_t kPsnMask = 0xFFFFFF;
 
-ibv_ah_attr address_of(const QpTraits& traits, const FarQp& far) noexcept;
+ibv_ah_attr address_of(const QpTraits& traits, const RemoteQp& remote) noexcept;
 
 // Owns an ibv_qp and destroys it.
 class QueuePair {
@@ -57,9 +57,9 @@ class QueuePair {
 
   bool make(const Ibv* ibv, const Plan& plan, std::string* error);
   void reset() noexcept;
-  // Makes the queue pair ready to send. UC, RC: connects it to `far`; packet numbers start at `psn` in both directions.
-  // UD: it can then send to any remote end.
-  bool join(const QpTraits& traits, const FarQp& far, std::uint32_t psn, std::string* error);
+  // Makes the queue pair ready to send. UC, RC: connects it to `remote`; packet numbers start at `psn` in both
+  // directions. UD: it can then send to any remote end.
+  bool join(const QpTraits& traits, const RemoteQp& remote, std::uint32_t psn, std::string* error);
   // Resets the queue pair, which flushes all outstanding requests. It must be joined again before use.
   bool to_reset() noexcept;
   bool to_error() noexcept;

@@ -29,8 +29,9 @@ class VerbsDatapath final : public Datapath {
 
   bool open(std::string* error) override;
   char kind() const noexcept override { return 'v'; }
-  bool open_link(const LinkPlan& plan, std::string* words, std::string* error) override;
-  bool connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count, std::string* error) override;
+  bool open_link(const LinkPlan& plan, std::string* params, std::string* error) override;
+  bool connect_link(std::uint32_t peer, const RemoteEnds& theirs, std::uint16_t* path_count,
+                    std::string* error) override;
   void close_link(std::uint32_t peer) noexcept override;
   std::int64_t buffer_bytes() const noexcept override { return std::int64_t{kSendsPerQp} * options_.segment_bytes; }
 
@@ -59,7 +60,7 @@ class VerbsDatapath final : public Datapath {
     QueuePair own;              // this path's queue pair, unless the mode is UD
     QueuePair* pair = nullptr;  // the queue pair in use: `own`, or in UD mode one shared by the device's peers
     ibv_ah* address = nullptr;  // the peer's address handle, in UD mode only
-    FarQp far;
+    RemoteQp remote;
     ibv_mtu mtu = IBV_MTU_1024;    // the smaller of both ends' MTUs
     std::uint32_t generation = 0;  // incremented when the queue pair is re-established; gives the first packet number
     std::uint32_t writes = 0;      // number of segments sent by RDMA write
@@ -70,13 +71,13 @@ class VerbsDatapath final : public Datapath {
   struct Control {
     VerbsPort* port = nullptr;
     ibv_ah* address = nullptr;
-    std::uint32_t far_number = 0;
+    std::uint32_t remote_number = 0;
   };
   struct Link {
     std::uint32_t device = 0;
     // Tokens that authenticate requests to re-establish a path: those from the peer carry `token`, ours carry
-    // `far_token`.
-    std::uint64_t token = 0, far_token = 0;
+    // `remote_token`.
+    std::uint64_t token = 0, remote_token = 0;
     std::vector<VerbsPort*> ports;  // one port per interface of the device
     std::vector<Path> paths;        // indexed by path number
     std::vector<Control> controls;  // one per interface of the device; empty until connected
@@ -99,13 +100,13 @@ class VerbsDatapath final : public Datapath {
   VerbsPort* port_of(const Place& place, std::string* error);
   bool make_paths(const LinkPlan& plan, Link* link, std::string* error);
   bool join_path(Link* link, std::size_t path, std::string* error);
-  std::string words_of(const Link& link) const;
+  std::string params_of(const Link& link) const;
   // The port, queue pair and remote address that a burst uses.
   struct Way {
     VerbsPort* port;
     QueuePair* pair;
     ibv_ah* address;  // in UD mode and for the control queue pair; else null
-    std::uint32_t far_number;
+    std::uint32_t remote_number;
     Path* path;  // null: the burst uses the control queue pair
   };
   // Defined in verbs_tx.cc:

@@ -16,16 +16,16 @@ constexpr std::size_t kWordsPathsMax = 256, kPlacesMax = 16;
 constexpr std::uint8_t kWordsVersion = 1;
 
 // What one end tells the other about its queue pairs in the handshake.
-struct Words {
+struct LinkParams {
   VerbsMode mode = VerbsMode::uc;
   std::uint32_t mtu_bytes = 0;
   std::uint64_t token = 0;  // authenticates requests to this end to re-establish a path of this link
-  struct Place {
+  struct Port {
     ibv_gid gid{};
     std::uint16_t lid = 0;
     std::uint32_t control = 0;
   };
-  std::vector<Place> places;
+  std::vector<Port> ports;
   std::vector<std::uint32_t> numbers;  // queue pair number of each path
 };
 
@@ -35,31 +35,31 @@ void put(std::string* out, T value) {
 }
 
 template <class T>
-bool get(const std::string& words, std::size_t* at, T* out) {
-  if (words.size() - *at < sizeof *out) return false;
-  std::memcpy(out, words.data() + *at, sizeof *out);
+bool get(const std::string& params, std::size_t* at, T* out) {
+  if (params.size() - *at < sizeof *out) return false;
+  std::memcpy(out, params.data() + *at, sizeof *out);
   *at += sizeof *out;
   return true;
 }
 
-std::string encode(char kind, const Words& words) {
+std::string encode(char kind, const LinkParams& params) {
   std::string out(1, kind);
   put(&out, kWordsVersion);
-  put(&out, static_cast<std::uint8_t>(words.mode));
-  put(&out, words.mtu_bytes);
-  put(&out, words.token);
-  put(&out, static_cast<std::uint16_t>(words.places.size()));
-  for (const Words::Place& place : words.places) {
-    put(&out, place.gid);
-    put(&out, place.lid);
-    put(&out, place.control);
+  put(&out, static_cast<std::uint8_t>(params.mode));
+  put(&out, params.mtu_bytes);
+  put(&out, params.token);
+  put(&out, static_cast<std::uint16_t>(params.ports.size()));
+  for (const LinkParams::Port& port : params.ports) {
+    put(&out, port.gid);
+    put(&out, port.lid);
+    put(&out, port.control);
   }
-  put(&out, static_cast<std::uint16_t>(words.numbers.size()));
-  for (const std::uint32_t number : words.numbers) put(&out, number);
+  put(&out, static_cast<std::uint16_t>(params.numbers.size()));
+  for (const std::uint32_t number : params.numbers) put(&out, number);
   return out;
 }
 
-bool decode(const std::string& text, Words* out) {
+bool decode(const std::string& text, LinkParams* out) {
   std::size_t at = 1;
   std::uint8_t version = 0, mode = 0;
   std::uint16_t count = 0;
@@ -67,9 +67,9 @@ bool decode(const std::string& text, Words* out) {
   out->mode = static_cast<VerbsMode>(mode);
   if (!get(text, &at, &out->mtu_bytes) || !get(text, &at, &out->token) || !get(text, &at, &count)) return false;
   if (count == 0 || count > kPlacesMax || out->mtu_bytes < 256 || out->mtu_bytes > 4096) return false;
-  out->places.resize(count);
-  for (Words::Place& place : out->places) {
-    if (!get(text, &at, &place.gid) || !get(text, &at, &place.lid) || !get(text, &at, &place.control)) return false;
+  out->ports.resize(count);
+  for (LinkParams::Port& port : out->ports) {
+    if (!get(text, &at, &port.gid) || !get(text, &at, &port.lid) || !get(text, &at, &port.control)) return false;
   }
   if (!get(text, &at, &count) || count == 0 || count > kWordsPathsMax) return false;
   out->numbers.resize(count);
@@ -132,7 +132,7 @@ bool VerbsDatapath::make_paths(const LinkPlan& plan, Link* link, std::string* er
   return !link->paths.empty();
 }
 
-bool VerbsDatapath::open_link(const LinkPlan& plan, std::string* words, std::string* error) {
+bool VerbsDatapath::open_link(const LinkPlan& plan, std::string* params, std::string* error) {
   close_link(plan.peer);
   auto made = std::make_unique<Link>();
   made->device = plan.device;
@@ -143,7 +143,7 @@ bool VerbsDatapath::open_link(const LinkPlan& plan, std::string* words, std::str
     made->ports.push_back(port);
   }
   if (!make_paths(plan, made.get(), error)) return false;
-  *words = words_of(*made);
+  *params = params_of(*made);
   if (links_.size() <= plan.peer) {
     links_.resize(plan.peer + 1);
   }
@@ -151,17 +151,17 @@ bool VerbsDatapath::open_link(const LinkPlan& plan, std::string* words, std::str
   return true;
 }
 
-std::string VerbsDatapath::words_of(const Link& link) const {
-  Words words;
-  words.mode = options_.mode;
-  words.mtu_bytes = 4096;
-  words.token = link.token;
+std::string VerbsDatapath::params_of(const Link& link) const {
+  LinkParams params;
+  params.mode = options_.mode;
+  params.mtu_bytes = 4096;
+  params.token = link.token;
   for (const VerbsPort* port : link.ports) {
-    words.places.push_back({port->gid, port->lid, port->control.number()});
-    words.mtu_bytes = std::min(words.mtu_bytes, port->mtu_bytes);
+    params.ports.push_back({port->gid, port->lid, port->control.number()});
+    params.mtu_bytes = std::min(params.mtu_bytes, port->mtu_bytes);
   }
-  for (const Path& path : link.paths) words.numbers.push_back(path.pair->number());
-  return encode(kind(), words);
+  for (const Path& path : link.paths) params.numbers.push_back(path.pair->number());
+  return encode(kind(), params);
 }
 
 // Joins the path's queue pair with the peer's. It uses the MTU agreed with this peer, since a port serves several
@@ -169,67 +169,67 @@ std::string VerbsDatapath::words_of(const Link& link) const {
 bool VerbsDatapath::join(Path* path, std::string* error) {
   QpTraits traits = path->port->traits;
   if (options_.mode != VerbsMode::ud) traits.mtu = path->mtu;
-  return path->pair->join(traits, path->far, path->generation << 16, error);
+  return path->pair->join(traits, path->remote, path->generation << 16, error);
 }
 
 bool VerbsDatapath::join_path(Link* link, std::size_t index, std::string* error) {
   Path& path = link->paths[index];
   if (options_.mode != VerbsMode::ud) return join(&path, error);
-  if (path.address == nullptr) path.address = path.port->make_address(path.far);
+  if (path.address == nullptr) path.address = path.port->make_address(path.remote);
   if (path.address == nullptr)
     *error = std::string("cannot create an address handle for the peer: ") + std::strerror(errno);
   return path.address != nullptr;
 }
 
-bool VerbsDatapath::connect_link(std::uint32_t peer, const FarEnds& theirs, std::uint16_t* path_count,
+bool VerbsDatapath::connect_link(std::uint32_t peer, const RemoteEnds& theirs, std::uint16_t* path_count,
                                  std::string* error) {
   Link* ours = link(peer);
-  Words words;
+  LinkParams params;
   if (ours == nullptr) {
     *error = "internal error: no link to this peer is open";
     return false;
   }
-  if (theirs.words->empty() || theirs.words->front() != kind()) {
+  if (theirs.params->empty() || theirs.params->front() != kind()) {
     *error = kind_mismatch();
     return false;
   }
-  if (!decode(*theirs.words, &words)) {
+  if (!decode(*theirs.params, &params)) {
     *error = "cannot parse the peer's description of its queue pairs: run the same version of weft at both ends";
     return false;
   }
-  if (words.mode != options_.mode) {
+  if (params.mode != options_.mode) {
     *error = std::string("this end uses ") + mode_name(options_.mode) + " queue pairs, the peer " +
-             mode_name(words.mode) + ": give both the same WEFT_RDMA=mode";
+             mode_name(params.mode) + ": give both the same WEFT_RDMA=mode";
     return false;
   }
-  const std::size_t count = std::min(ours->paths.size(), words.numbers.size());
+  const std::size_t count = std::min(ours->paths.size(), params.numbers.size());
   ours->paths.resize(count);
-  std::uint32_t mtu_bytes = words.mtu_bytes;
+  std::uint32_t mtu_bytes = params.mtu_bytes;
   for (const VerbsPort* port : ours->ports) mtu_bytes = std::min(mtu_bytes, port->mtu_bytes);
   for (std::size_t i = 0; i < count; ++i) {
-    const Words::Place& place = words.places[i % words.places.size()];
+    const LinkParams::Port& port = params.ports[i % params.ports.size()];
     Path& path = ours->paths[i];
-    path.far.number = words.numbers[i];
-    path.far.gid = place.gid;
-    path.far.lid = place.lid;
+    path.remote.number = params.numbers[i];
+    path.remote.gid = port.gid;
+    path.remote.lid = port.lid;
     // Each end picks its own UDP source ports, so the routes of the two directions may differ.
-    if (options_.spread_source_ports) path.far.flow_label = static_cast<std::uint32_t>((i + 1) * 0x9E3779B1u >> 12);
+    if (options_.spread_source_ports) path.remote.flow_label = static_cast<std::uint32_t>((i + 1) * 0x9E3779B1u >> 12);
     path.mtu = mtu_of(std::min(mtu_bytes, path.port->mtu_bytes));
     if (!join_path(ours, i, error)) return false;
   }
   for (std::size_t i = 0; i < ours->ports.size(); ++i) {
-    const Words::Place& place = words.places[i % words.places.size()];
-    FarQp far;
-    far.gid = place.gid;
-    far.lid = place.lid;
-    ibv_ah* address = ours->ports[i]->make_address(far);
+    const LinkParams::Port& port = params.ports[i % params.ports.size()];
+    RemoteQp remote;
+    remote.gid = port.gid;
+    remote.lid = port.lid;
+    ibv_ah* address = ours->ports[i]->make_address(remote);
     if (address == nullptr) {
       *error = std::string("cannot create an address handle for the peer: ") + std::strerror(errno);
       return false;
     }
-    ours->controls.push_back({ours->ports[i], address, place.control});
+    ours->controls.push_back({ours->ports[i], address, port.control});
   }
-  ours->far_token = words.token;
+  ours->remote_token = params.token;
   *path_count = static_cast<std::uint16_t>(count);
   return true;
 }

@@ -123,7 +123,7 @@ void VerbsDatapath::mend(std::int64_t now_ns, Link* to, Path* path, Mending* men
 }
 
 void VerbsDatapath::say(Link* to, std::uint8_t kind, std::uint8_t path, std::uint32_t generation) {
-  MendWord word{{'W', 'M'}, kind, path, generation, to->far_token, 0};
+  MendWord word{{'W', 'M'}, kind, path, generation, to->remote_token, 0};
   word.check = check_of(word);
   wire::TxBurst burst;
   burst.count = 1;
@@ -131,7 +131,8 @@ void VerbsDatapath::say(Link* to, std::uint8_t kind, std::uint8_t path, std::uin
   burst.datagram_bytes = sizeof word;
   std::memcpy(burst.headers, &word, sizeof word);
   const Control& control = to->controls[path % to->controls.size()];
-  static_cast<void>(send({control.port, &control.port->control, control.address, control.far_number, nullptr}, burst));
+  static_cast<void>(
+      send({control.port, &control.port->control, control.address, control.remote_number, nullptr}, burst));
 }
 
 bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {

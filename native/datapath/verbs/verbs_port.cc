@@ -241,8 +241,8 @@ bool VerbsPort::make_data_qp(QueuePair* out, std::string* error) {
   return out->make(ibv, plan, error);
 }
 
-ibv_ah* VerbsPort::make_address(const FarQp& far) noexcept {
-  ibv_ah_attr address = address_of(traits, far);
+ibv_ah* VerbsPort::make_address(const RemoteQp& remote) noexcept {
+  ibv_ah_attr address = address_of(traits, remote);
   return ibv->create_ah(pd, &address);
 }
 
@@ -346,7 +346,7 @@ std::vector<VerbsMode> probe_modes(const Ibv* library, const Place& place, std::
       return {};
     }
     // Connects the queue pair to itself, which fails if the NIC cannot send from the GID.
-    FarQp itself;
+    RemoteQp itself;
     const bool made = port.make_data_qp(&pair, &problem);
     itself.number = pair.number();
     itself.gid = port.gid;

@@ -79,7 +79,7 @@ class VerbsPort {
   bool open(const Ibv* ibv, const Place& place, const VerbsOptions& options, std::string* error);
   void close() noexcept;
   bool make_data_qp(QueuePair* out, std::string* error);
-  ibv_ah* make_address(const FarQp& far) noexcept;
+  ibv_ah* make_address(const RemoteQp& remote) noexcept;
   // Posts the slots of received datagrams again, all at once.
   void repost_data(const std::uint32_t* slots, std::size_t count) noexcept;
   void repost_control(const std::uint32_t* slots, std::size_t count) noexcept;

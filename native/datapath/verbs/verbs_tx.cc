@@ -47,7 +47,7 @@ void VerbsDatapath::tx_burst(wire::TxBurst* const* bursts, std::size_t count) {
       sent = send_on_path(to, burst);
     } else {
       sent = fits && !control.port->down &&
-             send({control.port, &control.port->control, control.address, control.far_number, nullptr}, burst);
+             send({control.port, &control.port->control, control.address, control.remote_number, nullptr}, burst);
     }
     (sent ? counters_->datagrams_sent : counters_->host_drops) += burst.count;
   }
@@ -59,7 +59,7 @@ bool VerbsDatapath::send_on_path(Link* to, const wire::TxBurst& burst) {
   if (options_.fault_qp_error > 0 && uniform(&random_) < options_.fault_qp_error) {
     static_cast<void>(path.pair->to_error());
   }
-  if (send({path.port, path.pair, path.address, path.far.number, &path}, burst)) return true;
+  if (send({path.port, path.pair, path.address, path.remote.number, &path}, burst)) return true;
   return false;
 }
 
@@ -132,7 +132,7 @@ bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
   if (record == nullptr) return false;
   record->peer = burst.peer;
   record->path = burst.path;
-  WorkRequests requests(records_.id_of(*record), way.address, way.far_number, kQkey);
+  WorkRequests requests(records_.id_of(*record), way.address, way.remote_number, kQkey);
   if (in_line) {
     const auto header = reinterpret_cast<std::uintptr_t>(burst.header(0));
     requests.append(IBV_WR_SEND, {header, first_bytes, 0}).send_flags = IBV_SEND_INLINE;

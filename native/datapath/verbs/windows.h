@@ -51,7 +51,7 @@ class WindowPool {
   ibv_pd* pd_ = nullptr;
   ibv_cq* answers_ = nullptr;
   QpTraits traits_;
-  FarQp itself_;
+  RemoteQp itself_;
   QueuePair keeper_;  // queue pair connected to itself, used only for binding
   std::vector<Window> idle_;
   std::unordered_map<std::uint32_t, Window> open_;  // open windows, by key

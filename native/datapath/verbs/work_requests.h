@@ -12,8 +12,8 @@ namespace weft::datapath {
 class WorkRequests {
  public:
   // `id`: the wr_id of all requests. `address`: the peer's address handle on UD queue pairs, else null.
-  WorkRequests(std::uint64_t id, ibv_ah* address, std::uint32_t far_number, std::uint32_t qkey) noexcept
-      : id_(id), address_(address), far_number_(far_number), qkey_(qkey) {}
+  WorkRequests(std::uint64_t id, ibv_ah* address, std::uint32_t remote_number, std::uint32_t qkey) noexcept
+      : id_(id), address_(address), far_number_(remote_number), qkey_(qkey) {}
   WorkRequests(const WorkRequests&) = delete;
   WorkRequests& operator=(const WorkRequests&) = delete;
 

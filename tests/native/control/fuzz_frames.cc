@@ -29,7 +29,7 @@ Open sample_open() {
     open.flows[i].engine = i;
     open.flows[i].peer_token = 100u + i;
     open.flows[i].flow_token = 200u + i;
-    open.flows[i].words = "u" + std::string(20, static_cast<char>(i));
+    open.flows[i].params = "u" + std::string(20, static_cast<char>(i));
   }
   return open;
 }
@@ -58,7 +58,8 @@ void decode_as_every_type(const std::string& body) {
   Verdict verdict;
   if (decode(body, &open)) {
     require(open.flows.size() <= kStripesMax && open.addresses.size() <= kAddressesMax, "an open is too large");
-    for (const FlowEnd& flow : open.flows) require(flow.words.size() <= kWordsBytesMax, "the words are too long");
+    for (const FlowEnd& flow : open.flows)
+      require(flow.params.size() <= kParamsBytesMax, "the endpoint parameters are too long");
   }
   if (decode(body, &hello)) require(hello.addresses.size() <= kAddressesMax, "a hello is too large");
   if (decode(body, &refuse)) require(refuse.text.size() <= kRefusalTextMax, "the text of a refusal is too long");

@@ -33,7 +33,7 @@ Open sample_open() {
     open.flows[i].remote_engine = static_cast<std::uint16_t>(i + 1);
     open.flows[i].peer_token = 100u + i;
     open.flows[i].flow_token = 200u + i;
-    open.flows[i].words = "u" + std::string(300, static_cast<char>(i));
+    open.flows[i].params = "u" + std::string(300, static_cast<char>(i));
   }
   return open;
 }
@@ -59,7 +59,7 @@ TEST(frames__open_survives) {
   CHECK_EQUAL(back.addresses[0].text(), "127.0.0.1");
   CHECK_EQUAL(back.addresses[1].text(), "::1");
   CHECK_EQUAL(back.flows.size(), 3u);
-  CHECK(back.flows[2].words == sample_open().flows[2].words);
+  CHECK(back.flows[2].params == sample_open().flows[2].params);
   CHECK_EQUAL(back.flows[1].flow_token, 201u);
 }
 

@@ -71,7 +71,7 @@ Open offer(Random& random) {
   flow.peer_token = random.next() | 1;
   flow.flow_token = random.next() | 1;
   // Encoded path ends: port 9 (discard), where no socket of weft listens.
-  flow.words = std::string("u\x09\x00", 3);
+  flow.params = std::string("u\x09\x00", 3);
   open.flows.assign(1 + random.next() % 3, flow);
   return open;
 }

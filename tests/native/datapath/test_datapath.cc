@@ -147,12 +147,12 @@ TEST(udp__marks_come_through) {
 
 TEST(udp__an_address_that_is_not_ours_is_an_error) {
   UdpDatapath datapath({});
-  std::string error, words;
+  std::string error, params;
   CHECK(datapath.open(&error));
   std::vector<Place> places(1);
   places[0].address = loopback(false);
   places[0].address.v4.sin_addr.s_addr = htonl(0xC0000201);  // 192.0.2.1, reserved for documentation
-  CHECK(!datapath.open_link({0, 0, 8, &places}, &words, &error));
+  CHECK(!datapath.open_link({0, 0, 8, &places}, &params, &error));
   CHECK(error.find("192.0.2.1") != std::string::npos);
 }
 
@@ -160,9 +160,9 @@ TEST(udp__what_a_peer_says_of_its_ends_is_checked) {
   Ends ends(false);
   std::vector<SocketAddress> none, other{loopback(true)};
   std::uint16_t paths = 0;
-  for (const std::string& words : {std::string(), std::string("u"), std::string("u1"), std::string(600, 'u')}) {
+  for (const std::string& params : {std::string(), std::string("u"), std::string("u1"), std::string(600, 'u')}) {
     std::string error;
-    CHECK(!ends.b.connect_link(0, {&ends.addresses, &words}, &paths, &error));
+    CHECK(!ends.b.connect_link(0, {&ends.addresses, &params}, &paths, &error));
     CHECK(!error.empty());
   }
   std::string foreign = ends.words_of_a;

@@ -47,7 +47,7 @@ struct End final : RxSink {
     CHECK(datapath.open(&error));
     CHECK_EQUAL(stack.reserve_peer(&peer), Status::ok);
     CHECK_EQUAL(stack.reserve_flow(&flow), Status::ok);
-    CHECK(datapath.open_link({peer, 0, kPaths, &places}, &words, &error));
+    CHECK(datapath.open_link({peer, 0, kPaths, &places}, &params, &error));
   }
   void on_datagram(std::uint32_t, const wire::RxDatagram& datagram) override { stack.on_datagram(now_ns, datagram); }
 
@@ -55,7 +55,7 @@ struct End final : RxSink {
   VerbsDatapath datapath;
   std::vector<Place> places;
   std::vector<SocketAddress> addresses{1};
-  std::string words;
+  std::string params;
   std::uint32_t peer = 0, flow = 0;
   std::int64_t now_ns = 1'000'000'000;
   // Handles events as the engine does: memory windows are closed before anything is transmitted.
@@ -98,7 +98,7 @@ struct Two {
     peer.train_bytes_max = 65'000;
     peer.port_buffer_bytes = 1 << 18;
     std::string error;
-    CHECK(mine.datapath.connect_link(mine.peer, {&theirs.addresses, &theirs.words}, &peer.path_count, &error));
+    CHECK(mine.datapath.connect_link(mine.peer, {&theirs.addresses, &theirs.params}, &peer.path_count, &error));
     CHECK_EQUAL(peer.path_count, kPaths);
     CHECK_EQUAL(mine.stack.open_peer(0, mine.peer, peer), Status::ok);
     core::FlowConfig flow;
@@ -352,17 +352,17 @@ TEST(verbs__what_a_peer_says_of_its_ends_is_checked) {
   End mine(options_of(VerbsMode::uc)), other(options_of(VerbsMode::rc)), right(options_of(VerbsMode::uc));
   std::uint16_t paths = 0;
   std::string error;
-  CHECK(!mine.datapath.connect_link(mine.peer, {&other.addresses, &other.words}, &paths, &error));
+  CHECK(!mine.datapath.connect_link(mine.peer, {&other.addresses, &other.params}, &paths, &error));
   CHECK(error.find("WEFT_RDMA=mode") != std::string::npos);
   std::mt19937 random(1);
   for (int i = 0; i < 4'000; ++i) {
-    std::string words = right.words.substr(0, random() % (right.words.size() + 1));
-    for (int flips = static_cast<int>(random() % 3); flips > 0 && !words.empty(); --flips) {
-      words[random() % words.size()] = static_cast<char>(random());
+    std::string params = right.params.substr(0, random() % (right.params.size() + 1));
+    for (int flips = static_cast<int>(random() % 3); flips > 0 && !params.empty(); --flips) {
+      params[random() % params.size()] = static_cast<char>(random());
     }
-    if (words == right.words) continue;
+    if (params == right.params) continue;
     End fresh(options_of(VerbsMode::uc));
-    static_cast<void>(fresh.datapath.connect_link(fresh.peer, {&right.addresses, &words}, &paths, &error));
+    static_cast<void>(fresh.datapath.connect_link(fresh.peer, {&right.addresses, &params}, &paths, &error));
     CHECK(paths <= kPaths);
     i += 39;
   }
@@ -393,9 +393,9 @@ TEST(verbs__a_link_that_closes_gives_its_slots_back) {
   null_provider_reset(nowhere);
   Two two(VerbsMode::uc);
   for (int i = 0; i < 50; ++i) {
-    std::string error, words;
+    std::string error, params;
     const auto peer = static_cast<std::uint32_t>(10 + i % 3);
-    CHECK(two.a().datapath.open_link({peer, 0, kPaths, &two.a().places}, &words, &error));
+    CHECK(two.a().datapath.open_link({peer, 0, kPaths, &two.a().places}, &params, &error));
     two.a().datapath.close_link(peer);
   }
   CHECK_EQUAL(null_provider_pairs(IBV_QPT_UC).size(), 2u * kPaths);

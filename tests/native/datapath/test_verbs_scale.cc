@@ -49,11 +49,11 @@ struct Many {
     return options;
   }
   void open() {
-    std::string words, error;
+    std::string params, error;
     std::uint16_t agreed = 0;
     for (std::uint32_t peer = 0; peer < kPeers; ++peer) {
-      CHECK(datapath.open_link({peer, 0, kPaths, &places}, &words, &error));
-      CHECK(datapath.connect_link(peer, {&addresses, &words}, &agreed, &error));
+      CHECK(datapath.open_link({peer, 0, kPaths, &places}, &params, &error));
+      CHECK(datapath.connect_link(peer, {&addresses, &params}, &agreed, &error));
       CHECK_EQUAL(agreed, kPaths);
     }
   }
