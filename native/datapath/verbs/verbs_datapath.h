@@ -102,7 +102,7 @@ class VerbsDatapath final : public Datapath {
   bool join_path(Link* link, std::size_t path, std::string* error);
   std::string params_of(const Link& link) const;
   // The port, queue pair and remote address that a burst uses.
-  struct Way {
+  struct Destination {
     VerbsPort* port;
     QueuePair* pair;
     ibv_ah* address;  // in UD mode and for the control queue pair; else null
@@ -110,12 +110,12 @@ class VerbsDatapath final : public Datapath {
     Path* path;  // null: the burst uses the control queue pair
   };
   // Defined in verbs_tx.cc:
-  bool send(const Way& way, const wire::TxBurst& burst);
+  bool send(const Destination& destination, const wire::TxBurst& burst);
   bool send_on_path(Link* link, const wire::TxBurst& burst);
   SendRecord* take_record(VerbsPort* port, QueuePair* pair, std::size_t requests, std::size_t slots);
-  bool is_written(const Way& way, const wire::Payload& payload) const noexcept;
-  [[gnu::always_inline]] inline bool append_segments(const Way& way, const wire::TxBurst& burst, SendRecord* record,
-                                                     WorkRequests* requests);
+  bool is_written(const Destination& destination, const wire::Payload& payload) const noexcept;
+  [[gnu::always_inline]] inline bool append_segments(const Destination& destination, const wire::TxBurst& burst,
+                                                     SendRecord* record, WorkRequests* requests);
   void reap(VerbsPort* port);
   // Defined in verbs_rx.cc:
   std::size_t poll_control(VerbsPort* port, RxSink* sink);

@@ -74,22 +74,22 @@ SendRecord* VerbsDatapath::take_record(VerbsPort* port, QueuePair* pair, std::si
   return records_.take(port, pair, requests, slots);
 }
 
-bool VerbsDatapath::is_written(const Way& way, const wire::Payload& payload) const noexcept {
-  return options_.direct && options_.mode != VerbsMode::ud && way.path != nullptr && payload.remote_key != 0;
+bool VerbsDatapath::is_written(const Destination& destination, const wire::Payload& payload) const noexcept {
+  return options_.direct && options_.mode != VerbsMode::ud && destination.path != nullptr && payload.remote_key != 0;
 }
 
 // Appends the requests of a burst. Registered payload is sent in place; other payload is copied behind its header.
 // Returns false if payload is in GPU memory that this port's NIC has not registered: no CPU can copy it, so another
 // path must send it.
-bool VerbsDatapath::append_segments(const Way& way, const wire::TxBurst& burst, SendRecord* record,
+bool VerbsDatapath::append_segments(const Destination& destination, const wire::TxBurst& burst, SendRecord* record,
                                     WorkRequests* requests) {
-  const SlotArray& slots = way.port->send_slots;
+  const SlotArray& slots = destination.port->send_slots;
   std::uint32_t memory = 0;
   ibv_mr* region = nullptr;
   for (std::size_t i = 0; i < burst.count; ++i) {
     const wire::Payload& payload = burst.payload[i];
     if (payload.memory != memory) {
-      region = region_or_null(memory = payload.memory, way.port);
+      region = region_or_null(memory = payload.memory, destination.port);
       if (region != nullptr) record->reads_from(memory);
     }
     std::uint8_t* const slot = slots.at(record->slots[i]);
@@ -104,8 +104,8 @@ bool VerbsDatapath::append_segments(const Way& way, const wire::TxBurst& burst, 
       std::memcpy(slot + burst.header_bytes, payload.data, payload.bytes);
       counters_->payload_copied_bytes += payload.bytes;
     }
-    if (is_written(way, payload)) {
-      const std::uint32_t immediate = htonl(immediate_of(way.path->generation, way.path->writes++));
+    if (is_written(destination, payload)) {
+      const std::uint32_t immediate = htonl(immediate_of(destination.path->generation, destination.path->writes++));
       ibv_send_wr& write = requests->append(IBV_WR_RDMA_WRITE_WITH_IMM, body);
       write.imm_data = immediate;
       write.wr.rdma.remote_addr = payload.remote_address;
@@ -123,37 +123,38 @@ bool VerbsDatapath::append_segments(const Way& way, const wire::TxBurst& burst, 
   return true;
 }
 
-bool VerbsDatapath::send(const Way& way, const wire::TxBurst& burst) {
+bool VerbsDatapath::send(const Destination& destination, const wire::TxBurst& burst) {
   const std::uint32_t first_bytes = burst.header_bytes + burst.payload[0].bytes;
-  const bool in_line = burst.count == 1 && burst.payload[0].bytes == 0 && first_bytes <= way.pair->inline_bytes_max();
+  const bool in_line =
+      burst.count == 1 && burst.payload[0].bytes == 0 && first_bytes <= destination.pair->inline_bytes_max();
   std::size_t count = burst.count;
-  for (std::size_t i = 0; i < burst.count; ++i) count += is_written(way, burst.payload[i]) ? 1 : 0;
-  SendRecord* record = take_record(way.port, way.pair, count, in_line ? 0 : burst.count);
+  for (std::size_t i = 0; i < burst.count; ++i) count += is_written(destination, burst.payload[i]) ? 1 : 0;
+  SendRecord* record = take_record(destination.port, destination.pair, count, in_line ? 0 : burst.count);
   if (record == nullptr) return false;
   record->peer = burst.peer;
   record->path = burst.path;
-  WorkRequests requests(records_.id_of(*record), way.address, way.remote_number, kQkey);
+  WorkRequests requests(records_.id_of(*record), destination.address, destination.remote_number, kQkey);
   if (in_line) {
     const auto header = reinterpret_cast<std::uintptr_t>(burst.header(0));
     requests.append(IBV_WR_SEND, {header, first_bytes, 0}).send_flags = IBV_SEND_INLINE;
-  } else if (!append_segments(way, burst, record, &requests)) {
+  } else if (!append_segments(destination, burst, record, &requests)) {
     records_.give_back(record);
-    if (way.path != nullptr) on_broken(burst.peer, burst.path);
+    if (destination.path != nullptr) on_broken(burst.peer, burst.path);
     return false;
   }
   ++counters_->calls;
-  if (requests.post(way.pair->get())) {
+  if (requests.post(destination.pair->get())) {
     counters_->batch_datagrams.record(static_cast<std::int64_t>(burst.count));
     return true;
   }
-  if (way.path == nullptr) {
+  if (destination.path == nullptr) {
     records_.give_back(record);
-    way.port->down = true;
+    destination.port->down = true;
     return false;
   }
   // Requests of the chain before the one that failed are in progress and use the record's slots. None of them is
   // signalled, so only a reset of the queue pair shows that they have ended.
-  if (way.port->reset_pair(way.pair)) records_.give_back_of(way.pair);
+  if (destination.port->reset_pair(destination.pair)) records_.give_back_of(destination.pair);
   on_broken(burst.peer, burst.path);
   return false;
 }
