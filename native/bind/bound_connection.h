@@ -64,8 +64,8 @@ class BoundConnection {
     if (connection == nullptr) return py::make_tuple(code(unusable()), nullptr);
     if (buffer->home() != home_.get()) throw py::value_error("memory: it was registered with another endpoint");
     check_home(memory);
-    const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
-    if (memory != nullptr && message::is_read_in_place(*connection, way, buffer->layout(), memory->id())) {
+    const auto direction = receive ? message::Backlog::Direction::receive : message::Backlog::Direction::send;
+    if (memory != nullptr && message::is_read_in_place(*connection, direction, buffer->layout(), memory->id())) {
       // The NIC reads the memory in place and knows nothing of CUDA streams: the caller must have waited for the work
       // that writes the memory.
       return start(connection, buffer, memory, {buffer->data(), buffer->bytes(), memory->id(), {}}, false);
@@ -162,8 +162,8 @@ class BoundConnection {
     reap(&lane);
     auto posted = std::make_shared<Posted>(home_, std::move(held), memory);
     lane.push_back(posted);
-    const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
-    const Status status = posted->begin(*connection, way, std::move(place));
+    const auto direction = receive ? message::Backlog::Direction::receive : message::Backlog::Direction::send;
+    const Status status = posted->begin(*connection, direction, std::move(place));
     if (status == Status::ok) {
       *out = std::move(posted);
     } else {

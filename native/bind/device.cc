@@ -103,12 +103,12 @@ py::tuple DeviceBuffer::come_after_intake(Intake& intake) {
 
 Status DeviceBuffer::post(const std::shared_ptr<message::Connection>& connection, bool receive,
                           std::shared_ptr<message::DeviceMessage>* out) {
-  const auto gpu_way = receive ? gpu::Way::to_device : gpu::Way::to_host;
-  const auto way = receive ? message::Backlog::Way::receive : message::Backlog::Way::send;
+  const auto copy_direction = receive ? gpu::Direction::to_device : gpu::Direction::to_host;
+  const auto direction = receive ? message::Backlog::Direction::receive : message::Backlog::Direction::send;
   auto message =
-      std::make_shared<message::DeviceMessage>(worker_, connection, gpu_way, layout_, std::exchange(after_, {}));
+      std::make_shared<message::DeviceMessage>(worker_, connection, copy_direction, layout_, std::exchange(after_, {}));
   const Unlocked others_run;
-  const Status status = connection->start(way, message);
+  const Status status = connection->start(direction, message);
   if (status == Status::ok) {
     *out = std::move(message);
   } else {

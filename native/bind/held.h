@@ -159,8 +159,8 @@ class Posted {
     new Registered(memory_);
   }
 
-  Status begin(message::Connection& connection, message::Backlog::Way way, message::HostBuffer buffer) {
-    return connection.start(way, std::move(buffer), &message_);
+  Status begin(message::Connection& connection, message::Backlog::Direction direction, message::HostBuffer buffer) {
+    return connection.start(direction, std::move(buffer), &message_);
   }
   bool done() const { return message_ == nullptr || message_->done(); }
   Status status() const { return message_ == nullptr ? Status::ok : message_->status(); }

@@ -8,9 +8,15 @@
 
 namespace weft::gpu {
 
-Transfer::Transfer(Copier* copier, Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows,
+Transfer::Transfer(Copier* copier, Direction direction, const Layout& layout, core::Stage* stages, std::uint32_t flows,
                    Stream stream, const PieceTable& table)
-    : copier_(copier), way_(way), layout_(layout), table_(table), stages_(stages), stream_(stream), lanes_(flows) {}
+    : copier_(copier),
+      direction_(direction),
+      layout_(layout),
+      table_(table),
+      stages_(stages),
+      stream_(stream),
+      lanes_(flows) {}
 
 Transfer::~Transfer() {
   for (Lane& lane : lanes_) {
@@ -35,7 +41,7 @@ std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) c
       std::min<std::uint64_t>(static_cast<std::uint64_t>(stripe_bytes) - lane.launched, stage.piece_bytes);
   if (bytes == 0) return 0;
   const std::uint32_t count = settled(stage, lane.launched).load(std::memory_order_acquire);
-  if (way_ == Way::to_device) {
+  if (direction_ == Direction::to_device) {
     // The count of a piece stays full until the piece has been copied out, and pieces one ring's length apart share a
     // count. So a piece is copied only after the piece one ring's length before it has left the ring; the network
     // places its bytes only after that, too.
@@ -47,7 +53,7 @@ std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) c
 bool Transfer::launch(Lane* lane, core::Stage* stage) noexcept {
   bool any = false;
   for (std::uint64_t bytes; !failed() && (bytes = next_piece(*lane, *stage)) != 0; any = true) {
-    if (way_ == Way::to_host) settled(*stage, lane->launched).store(0, std::memory_order_relaxed);
+    if (direction_ == Direction::to_host) settled(*stage, lane->launched).store(0, std::memory_order_relaxed);
     std::uint8_t* const place = stage->ring + lane->launched % stage->ring_bytes;
     Copy made;
     if (!begin_copy(place, stage->begin + lane->launched, bytes, &made)) break;
@@ -86,7 +92,7 @@ bool Transfer::begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t
 bool Transfer::submit(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes,
                       PersistentKernel::Ticket* out) noexcept {
   PersistentKernel& kernel = copier_->shared().persistent_kernel();
-  const bool gathers = way_ == Way::to_host;
+  const bool gathers = direction_ == Direction::to_host;
   const auto here = reinterpret_cast<std::uintptr_t>(host);  // the GPU sees pinned memory at the same address
   Result result = kSuccess;
   if (table_.count != 0) {
@@ -108,16 +114,17 @@ bool Transfer::copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes
   if (table_.count != 0 && copier_->shared().kernels() != nullptr && layout_.scattered(begin, bytes)) {
     const auto here = reinterpret_cast<std::uintptr_t>(host);  // the GPU sees pinned memory at the same address
     const Kernels& kernels = *copier_->shared().kernels();
-    const Result result = way_ == Way::to_host ? kernels.gather(table_, begin, begin + bytes, here, stream_)
-                                               : kernels.scatter(here, table_, begin, begin + bytes, stream_);
+    const Result result = direction_ == Direction::to_host
+                              ? kernels.gather(table_, begin, begin + bytes, here, stream_)
+                              : kernels.scatter(here, table_, begin, begin + bytes, stream_);
     if (result != kSuccess) fail("cuLaunchKernel", result);
     return result == kSuccess;
   }
   return layout_.each_run(begin, bytes, [&](Address there, std::uint64_t offset, std::uint64_t length) {
     std::uint8_t* const here = host + (offset - begin);
-    const Result result = way_ == Way::to_host ? driver.copy_to_host(here, there, length, stream_)
-                                               : driver.copy_to_device(there, here, length, stream_);
-    if (result != kSuccess) fail(way_ == Way::to_host ? "cuMemcpyDtoHAsync" : "cuMemcpyHtoDAsync", result);
+    const Result result = direction_ == Direction::to_host ? driver.copy_to_host(here, there, length, stream_)
+                                                           : driver.copy_to_device(there, here, length, stream_);
+    if (result != kSuccess) fail(direction_ == Direction::to_host ? "cuMemcpyDtoHAsync" : "cuMemcpyHtoDAsync", result);
     return result == kSuccess;
   });
 }
@@ -140,7 +147,7 @@ bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
     --lane->count;
     if (failed()) continue;  // after an error, the bytes of a finished copy are not used
     lane->arrived = copy.end;
-    if (way_ == Way::to_host) {
+    if (direction_ == Direction::to_host) {
       stage->limit.store(lane->arrived, std::memory_order_release);
       lane->untold = true;
     } else {
@@ -221,10 +228,10 @@ Event Copier::take_event(Result* result) noexcept {
   return made;
 }
 
-std::unique_ptr<Transfer> Copier::begin(Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows,
-                                        const PieceTable& table) {
-  const Stream stream = shared_->next_stream(way == Way::to_host ? 0 : 1);
-  return std::make_unique<Transfer>(this, way, layout, stages, flows, stream, table);
+std::unique_ptr<Transfer> Copier::begin(Direction direction, const Layout& layout, core::Stage* stages,
+                                        std::uint32_t flows, const PieceTable& table) {
+  const Stream stream = shared_->next_stream(direction == Direction::to_host ? 0 : 1);
+  return std::make_unique<Transfer>(this, direction, layout, stages, flows, stream, table);
 }
 
 }  // namespace weft::gpu

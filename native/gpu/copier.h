@@ -13,7 +13,7 @@
 
 namespace weft::gpu {
 
-enum class Way : std::uint8_t { to_host, to_device };  // to_host: for a send; to_device: for a receive
+enum class Direction : std::uint8_t { to_host, to_device };  // to_host: for a send; to_device: for a receive
 
 class Copier;
 
@@ -22,8 +22,8 @@ class Copier;
 // run is copied separately.
 class Transfer {
  public:
-  Transfer(Copier* copier, Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows, Stream stream,
-           const PieceTable& table);
+  Transfer(Copier* copier, Direction direction, const Layout& layout, core::Stage* stages, std::uint32_t flows,
+           Stream stream, const PieceTable& table);
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
   ~Transfer();
@@ -72,7 +72,7 @@ class Transfer {
   void fail(const char* symbol, Result result) noexcept;
 
   Copier* copier_;
-  const Way way_;
+  const Direction direction_;
   const Layout& layout_;
   const PieceTable table_;
   core::Stage* const stages_;
@@ -96,7 +96,7 @@ class Copier {
 
   // Begins the copies of a message. GPU work of the caller on which they depend must be finished before, because
   // messages share streams, in which nothing may take long.
-  std::unique_ptr<Transfer> begin(Way way, const Layout& layout, core::Stage* stages, std::uint32_t flows,
+  std::unique_ptr<Transfer> begin(Direction direction, const Layout& layout, core::Stage* stages, std::uint32_t flows,
                                   const PieceTable& table);
   // Destroys an event that a caller created.
   void drop(Event event) noexcept;

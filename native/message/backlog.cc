@@ -9,8 +9,8 @@
 namespace weft::message {
 
 // shared_from_this() cannot throw: a shared pointer holds this object. NOLINTNEXTLINE(bugprone-exception-escape)
-Status Backlog::add(Way way, const std::shared_ptr<Post>& post) noexcept {
-  Lane& lane = this->lane(way);
+Status Backlog::add(Direction direction, const std::shared_ptr<Post>& post) noexcept {
+  Lane& lane = this->lane(direction);
   try {
     const std::lock_guard<std::mutex> lock(lane.mutex);
     if (lane.closed) return Status::connection_closed;

@@ -30,9 +30,9 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
  public:
   Backlog(BacklogThread* thread, std::size_t posts_max) : thread_(thread), posts_max_(posts_max) {}
 
-  enum class Way : std::uint8_t { send, receive };
+  enum class Direction : std::uint8_t { send, receive };
   // Posts a message or lets it wait (ok). would_block: `posts_max` messages already wait in this direction.
-  Status add(Way way, const std::shared_ptr<Post>& post) noexcept;
+  Status add(Direction direction, const std::shared_ptr<Post>& post) noexcept;
   // Removes waiting messages that overlap this memory. They end with Status::cancelled.
   void withdraw(const void* data, std::size_t bytes) noexcept;
   // Removes a waiting message, which ends with Status::cancelled. False: the message does not wait.
@@ -52,7 +52,7 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
     Posts waiting;
     bool closed = false;
   };
-  Lane& lane(Way way) noexcept { return lanes_[way == Way::receive ? 1 : 0]; }
+  Lane& lane(Direction direction) noexcept { return lanes_[direction == Direction::receive ? 1 : 0]; }
   template <class Chosen>
   bool take_back(const Chosen& chosen) noexcept;
 

@@ -6,16 +6,17 @@
 
 namespace weft::message {
 
-Status ConnectionHandle::start(Backlog::Way way, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept {
+Status ConnectionHandle::start(Backlog::Direction direction, HostBuffer buffer,
+                               std::shared_ptr<HostMessage>* out) noexcept {
   try {
     if (!buffer.pieces.empty()) {
       const Status status = services_.backlog_thread->start();
       if (status != Status::ok) return status;
     }
-    auto message =
-        std::make_shared<HostMessage>(core_, way, std::move(buffer), services_.backlog_thread, services_.notifier);
+    auto message = std::make_shared<HostMessage>(core_, direction, std::move(buffer), services_.backlog_thread,
+                                                 services_.notifier);
     if (message->in_pieces()) in_pieces_.add(message);
-    const Status status = backlog_->add(way, message);
+    const Status status = backlog_->add(direction, message);
     if (status != Status::ok && !message->done()) message->cancel(status);
     if (status == Status::ok) *out = std::move(message);
     return status;
@@ -24,13 +25,13 @@ Status ConnectionHandle::start(Backlog::Way way, HostBuffer buffer, std::shared_
   }
 }
 
-Status ConnectionHandle::start(Backlog::Way way, const std::shared_ptr<DeviceMessage>& message) noexcept {
+Status ConnectionHandle::start(Backlog::Direction direction, const std::shared_ptr<DeviceMessage>& message) noexcept {
   try {
     on_device_.add(message);
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory;
   }
-  return backlog_->add(way, message);
+  return backlog_->add(direction, message);
 }
 
 void ConnectionHandle::await_copies() noexcept {

@@ -51,8 +51,8 @@ class ConnectionHandle final : public Connection {
   Status post_staged_receive(core::Stage* stages, std::size_t bytes, engine::Request** out) noexcept override {
     return core_->post_receive({nullptr, 0, stages}, bytes, out);
   }
-  Status start(Backlog::Way way, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept override;
-  Status start(Backlog::Way way, const std::shared_ptr<DeviceMessage>& message) noexcept override;
+  Status start(Backlog::Direction direction, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept override;
+  Status start(Backlog::Direction direction, const std::shared_ptr<DeviceMessage>& message) noexcept override;
   std::uint32_t flows() const noexcept override { return static_cast<std::uint32_t>(core_->flows().size()); }
   bool on_staged(engine::Request* send, std::uint32_t stage) noexcept override { return core_->on_staged(send, stage); }
   void release(engine::Request* request) noexcept override { core_->release(request); }

@@ -10,9 +10,10 @@ std::uint8_t* contiguous(const gpu::Layout& layout) noexcept {
   return pieces.size() == 1 ? reinterpret_cast<std::uint8_t*>(pieces.front().address) : nullptr;
 }
 
-bool is_read_in_place(const Connection& connection, Backlog::Way way, const gpu::Layout& layout,
+bool is_read_in_place(const Connection& connection, Backlog::Direction direction, const gpu::Layout& layout,
                       std::uint32_t memory) noexcept {
-  return way == Backlog::Way::send && memory != 0 && contiguous(layout) != nullptr && !connection.reads_payload();
+  return direction == Backlog::Direction::send && memory != 0 && contiguous(layout) != nullptr &&
+         !connection.reads_payload();
 }
 
 DeviceExport::DeviceExport(DeviceWorker* worker, const gpu::Layout& layout) noexcept {

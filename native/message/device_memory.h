@@ -11,7 +11,7 @@ std::uint8_t* contiguous(const gpu::Layout& layout) noexcept;
 
 // Whether a message of this registered memory needs no bounce buffer: only sends whose payload the engines do not read.
 // Receives always need one, because the payload of a resent segment is in the datagram and a CPU must copy it.
-bool is_read_in_place(const Connection& connection, Backlog::Way way, const gpu::Layout& layout,
+bool is_read_in_place(const Connection& connection, Backlog::Direction direction, const gpu::Layout& layout,
                       std::uint32_t memory) noexcept;
 
 // GPU memory as Runtime::register_memory() takes it: with a dma-buf, or with its address if the driver exports none.

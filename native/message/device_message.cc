@@ -7,7 +7,7 @@ namespace weft::message {
 Status DeviceMessage::begin() noexcept {
   const std::shared_ptr<Connection> connection = connection_.lock();
   if (connection == nullptr) return Status::connection_closed;
-  const Status status = worker_->post(connection, way_, layout_, after_, shared_from_this());
+  const Status status = worker_->post(connection, direction_, layout_, after_, shared_from_this());
   if (status == Status::ok) after_ = {};
   return status;
 }

@@ -12,9 +12,9 @@ namespace weft::message {
 class DeviceMessage final : public DeviceRequest, public Post, public std::enable_shared_from_this<DeviceMessage> {
  public:
   // Takes ownership of the event and stream in `after`. `worker` must outlive the message.
-  DeviceMessage(DeviceWorker* worker, const std::shared_ptr<Connection>& connection, gpu::Way way,
+  DeviceMessage(DeviceWorker* worker, const std::shared_ptr<Connection>& connection, gpu::Direction direction,
                 std::shared_ptr<const gpu::Layout> layout, const After& after)
-      : worker_(worker), connection_(connection), way_(way), layout_(std::move(layout)), after_(after) {}
+      : worker_(worker), connection_(connection), direction_(direction), layout_(std::move(layout)), after_(after) {}
 
   Status begin() noexcept override;
   void cancel(Status reason) noexcept override;
@@ -23,7 +23,7 @@ class DeviceMessage final : public DeviceRequest, public Post, public std::enabl
  private:
   DeviceWorker* const worker_;
   const std::weak_ptr<Connection> connection_;  // weak, because the connection's backlog holds this message
-  const gpu::Way way_;
+  const gpu::Direction direction_;
   const std::shared_ptr<const gpu::Layout> layout_;
   After after_;
 };

@@ -52,7 +52,7 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
   }
 
   std::shared_ptr<Connection> connection;
-  gpu::Way way = gpu::Way::to_host;
+  gpu::Direction direction = gpu::Direction::to_host;
   std::shared_ptr<const gpu::Layout> layout;
   After after;
   std::unique_ptr<core::Stage[]> stages;
@@ -129,7 +129,7 @@ bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
   job->settled = std::make_unique<std::atomic<std::uint32_t>[]>(parts * pieces);
   job->runs.reserve(parts);
   // A send needs no ring for the home flow if that carries no stripe; see core::stage_count().
-  const std::size_t rings = job->way == gpu::Way::to_host ? job->stripes() : parts;
+  const std::size_t rings = job->direction == gpu::Direction::to_host ? job->stripes() : parts;
   for (std::size_t i = 0; i < parts; ++i) {
     core::Stage& stage = job->stages[i];
     if (i < rings) {
@@ -144,7 +144,7 @@ bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
     stage.ring_bytes = ring;
     stage.piece_bytes = shape.piece_bytes;
     stage.settled = &job->settled[i * pieces];
-    stage.limit.store(job->way == gpu::Way::to_host ? 0 : ring, std::memory_order_relaxed);
+    stage.limit.store(job->direction == gpu::Direction::to_host ? 0 : ring, std::memory_order_relaxed);
   }
   return true;
 }
@@ -168,7 +168,8 @@ void DeviceWorker::take_table(Job* job) {
 bool DeviceWorker::lend(Job* job) {
   // Stripes may differ by some pages. A message that is shorter than its receive may have fewer stripes, which are
   // longer than those of the receive.
-  const std::size_t longest = job->way == gpu::Way::to_device && job->parts() > 1 ? 2 * core::kStripeBytesMin : 0;
+  const std::size_t longest =
+      job->direction == gpu::Direction::to_device && job->parts() > 1 ? 2 * core::kStripeBytesMin : 0;
   const std::size_t part = up(std::max<std::size_t>(job->bytes() / job->stripes() + 2 * 4096, longest), kGranuleBytes);
   for (std::size_t most = std::max(limits_.ring_bytes_max, kRingBytesMin); most >= kRingBytesMin; most /= 2) {
     if (take_rings(job, gpu::ring_shape(part, most))) return true;
@@ -187,14 +188,14 @@ bool DeviceWorker::pin_beside() {
   return true;
 }
 
-Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Way way,
+Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Direction direction,
                           std::shared_ptr<const gpu::Layout> layout, const After& after,
                           const std::shared_ptr<DeviceRequest>& request) noexcept try {
   const std::uint64_t bytes = layout->bytes();
   if (bytes > core::kMessageBytesMax) return Status::invalid_argument;
   auto job = std::make_unique<Job>();
   job->connection = connection;
-  job->way = way;
+  job->direction = direction;
   job->layout = std::move(layout);
   job->told = request;
   std::list<std::unique_ptr<Job>> place;
@@ -204,7 +205,7 @@ Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Wa
     lent = lend(made);
     if (lent) break;
     const bool first = std::none_of(under_way_.begin(), under_way_.end(), [&](const Job* other) {
-      return other->connection == connection && other->way == way;
+      return other->connection == connection && other->direction == direction;
     });
     if (!first) return Status::would_block;
     lock.unlock();
@@ -214,7 +215,7 @@ Status DeviceWorker::post(const std::shared_ptr<Connection>& connection, gpu::Wa
   if (stopping_) return Status::cancelled;
   take_table(made);
   under_way_.reserve(under_way_.size() + 1);
-  const bool send = way == gpu::Way::to_host;
+  const bool send = direction == gpu::Direction::to_host;
   Status status = Status::ok;
   if (bytes == 0) {
     status = send ? connection->post_send(nullptr, 0, 0, &made->request)
@@ -434,7 +435,7 @@ bool DeviceWorker::poll(Job* job) {
   const bool quiet = job->transfer == nullptr || job->transfer->quiet();
   if (!job->request->done() || !quiet) return moved;
   // A receive is complete only when its bytes are on the device.
-  const bool emptied = job->way == gpu::Way::to_host ||
+  const bool emptied = job->direction == gpu::Direction::to_host ||
                        (job->transfer != nullptr && job->transfer->arrived_bytes() == job->request->bytes());
   if (job->request->status() == Status::ok && !job->failed() && !emptied) return moved;
   finish(job);
@@ -452,7 +453,7 @@ void DeviceWorker::begin(Job* job) {
   }
   drop(std::exchange(job->after, {}));
   const auto parts = job->bytes() == 0 ? 0 : static_cast<std::uint32_t>(job->parts());
-  job->transfer = copier_->begin(job->way, *job->layout, job->stages.get(), parts, job->table);
+  job->transfer = copier_->begin(job->direction, *job->layout, job->stages.get(), parts, job->table);
 }
 
 // Ends a message: returns its rings, completes the request, and then lets waiting streams continue.

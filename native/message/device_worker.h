@@ -57,8 +57,9 @@ class DeviceWorker {
   // Posts a message, from any thread. The memory must stay valid until the request is done. If the result is ok, the
   // worker owns `after`. would_block: there is no room in the engines or no free pinned memory; try again later. A
   // device error ends the connection, because the peer would wait for missing bytes.
-  Status post(const std::shared_ptr<Connection>& connection, gpu::Way way, std::shared_ptr<const gpu::Layout> layout,
-              const After& after, const std::shared_ptr<DeviceRequest>& request) noexcept;
+  Status post(const std::shared_ptr<Connection>& connection, gpu::Direction direction,
+              std::shared_ptr<const gpu::Layout> layout, const After& after,
+              const std::shared_ptr<DeviceRequest>& request) noexcept;
   // Ends a request that was not posted, with the given reason.
   void cancel(const std::shared_ptr<DeviceRequest>& request, Status reason) noexcept;
   // Makes work that is queued on `stream` from now on wait until the request is done, even if it fails. No thread

@@ -23,8 +23,9 @@ Status HostMessage::begin() noexcept {
   self_ = shared_from_this();  // set first, because the message may end before the call below returns
   const std::shared_ptr<HostMessage> self = self_;
   std::uint64_t number = 0;
-  const Status status = way_ == Backlog::Way::send ? core_->post_send(place, buffer_.bytes, &unused, &number)
-                                                   : core_->post_receive(place, buffer_.bytes, &unused, &number);
+  const Status status = direction_ == Backlog::Direction::send
+                            ? core_->post_send(place, buffer_.bytes, &unused, &number)
+                            : core_->post_receive(place, buffer_.bytes, &unused, &number);
   if (status == Status::ok) {
     number_.store(static_cast<std::int64_t>(number), std::memory_order_relaxed);
   } else {
@@ -41,7 +42,8 @@ Status HostMessage::wait(std::int64_t timeout_ns) noexcept {
     if (status != Status::ok) return status;
   }
   const std::int64_t number = number_.load(std::memory_order_relaxed);
-  if (number >= 0) core_->on_waited(way_ == Backlog::Way::send, static_cast<std::uint64_t>(number), bytes());
+  if (number >= 0)
+    core_->on_waited(direction_ == Backlog::Direction::send, static_cast<std::uint64_t>(number), bytes());
   return Status::ok;
 }
 

@@ -18,9 +18,13 @@ class HostMessage final : public Outcome,
                           private Leftover,
                           public std::enable_shared_from_this<HostMessage> {
  public:
-  HostMessage(std::shared_ptr<engine::ConnectionCore> core, Backlog::Way way, HostBuffer buffer, BacklogThread* thread,
-              engine::Notifier* notifier)
-      : core_(std::move(core)), way_(way), buffer_(std::move(buffer)), thread_(thread), notifier_(notifier) {}
+  HostMessage(std::shared_ptr<engine::ConnectionCore> core, Backlog::Direction direction, HostBuffer buffer,
+              BacklogThread* thread, engine::Notifier* notifier)
+      : core_(std::move(core)),
+        direction_(direction),
+        buffer_(std::move(buffer)),
+        thread_(thread),
+        notifier_(notifier) {}
 
   Status begin() noexcept override;
   void cancel(Status reason) noexcept override;
@@ -37,7 +41,7 @@ class HostMessage final : public Outcome,
   void poll(std::int64_t begin_ns, std::int64_t until_ns) noexcept;
 
   const std::shared_ptr<engine::ConnectionCore> core_;
-  const Backlog::Way way_;
+  const Backlog::Direction direction_;
   const HostBuffer buffer_;
   BacklogThread* const thread_;
   engine::Notifier* const notifier_;

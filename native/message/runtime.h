@@ -49,9 +49,9 @@ class Connection {
   // Starts a send or receive of host memory. If the engines have no room, the message waits in the backlog.
   // would_block: WEFT_POSTS_MAX messages wait already. Must not be mixed with post_send() and post_receive(), whose
   // messages would overtake waiting ones.
-  virtual Status start(Backlog::Way way, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept = 0;
+  virtual Status start(Backlog::Direction direction, HostBuffer buffer, std::shared_ptr<HostMessage>* out) noexcept = 0;
   // Starts a send or receive of GPU memory. If this fails, the caller must cancel the message.
-  virtual Status start(Backlog::Way way, const std::shared_ptr<DeviceMessage>& message) noexcept = 0;
+  virtual Status start(Backlog::Direction direction, const std::shared_ptr<DeviceMessage>& message) noexcept = 0;
   // Posts a send or receive of memory that no CPU can access, through bounce buffers that the caller fills and empties.
   // `stages` has core::stage_count(bytes, flows()) stages; each ring has at least 64 KB (see stage.h).
   // A zero-byte message needs none. The stages must stay valid until the request is done; quiesce() and close() release

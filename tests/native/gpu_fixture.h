@@ -103,12 +103,13 @@ inline gpu::Event mark_of(DeviceWorker& worker, gpu::Stream stream, std::string*
 
 // Posts a message, and retries while that would block. Null if the connection has ended.
 inline std::shared_ptr<DeviceRequest> post_unless_closed(DeviceWorker& worker,
-                                                         const std::shared_ptr<Connection>& connection, gpu::Way way,
+                                                         const std::shared_ptr<Connection>& connection,
+                                                         gpu::Direction direction,
                                                          const std::shared_ptr<const gpu::Layout>& layout,
                                                          gpu::Event after = nullptr) {
   const auto request = std::make_shared<DeviceRequest>();
   for (const std::int64_t until = now_ns() + kPatienceNs;;) {
-    const Status status = worker.post(connection, way, layout, {after, nullptr}, request);
+    const Status status = worker.post(connection, direction, layout, {after, nullptr}, request);
     if (status == Status::ok) return request;
     if (status == Status::connection_closed) return nullptr;
     CHECK_EQUAL(status, Status::would_block);
@@ -118,9 +119,9 @@ inline std::shared_ptr<DeviceRequest> post_unless_closed(DeviceWorker& worker,
 }
 
 inline std::shared_ptr<DeviceRequest> post(DeviceWorker& worker, const std::shared_ptr<Connection>& connection,
-                                           gpu::Way way, const std::shared_ptr<const gpu::Layout>& layout,
+                                           gpu::Direction direction, const std::shared_ptr<const gpu::Layout>& layout,
                                            gpu::Event after = nullptr) {
-  auto request = post_unless_closed(worker, connection, way, layout, after);
+  auto request = post_unless_closed(worker, connection, direction, layout, after);
   CHECK(request != nullptr);
   return request;
 }

@@ -91,10 +91,12 @@ class FakeConnection final : public Connection {
                       std::uint32_t) noexcept override {
     return post(&wire_->lanes[1 - end_].receives, {nullptr, static_cast<std::uint8_t*>(data)}, bytes, out);
   }
-  Status start(Backlog::Way, HostBuffer, std::shared_ptr<HostMessage>*) noexcept override {
+  Status start(Backlog::Direction, HostBuffer, std::shared_ptr<HostMessage>*) noexcept override {
     return Status::internal_error;
   }
-  Status start(Backlog::Way, const std::shared_ptr<DeviceMessage>&) noexcept override { return Status::internal_error; }
+  Status start(Backlog::Direction, const std::shared_ptr<DeviceMessage>&) noexcept override {
+    return Status::internal_error;
+  }
   void await_copies() noexcept override {}
   void quiesce(DeviceMessage*) noexcept override {}
   void quiesce(HostMessage*) noexcept override {}

@@ -23,18 +23,18 @@ std::int64_t now_ns() {
 // A message in one direction, in one repeat of the measurement.
 class Lane final : public Transfer::Listener {
  public:
-  Lane(const StagingPlan& plan, Way way, const RingShape& shape, std::uint8_t* ring)
-      : way_(way),
-        layout_(way == Way::to_host ? plan.source : plan.target, plan.bytes),
+  Lane(const StagingPlan& plan, Direction direction, const RingShape& shape, std::uint8_t* ring)
+      : direction_(direction),
+        layout_(direction == Direction::to_host ? plan.source : plan.target, plan.bytes),
         settled_(shape.ring_bytes / shape.piece_bytes) {
     stage_.ring = ring;
     stage_.ring_bytes = shape.ring_bytes;
     stage_.piece_bytes = shape.piece_bytes;
     stage_.settled = settled_.data();
-    stage_.limit.store(way == Way::to_host ? 0 : shape.ring_bytes);
+    stage_.limit.store(direction == Direction::to_host ? 0 : shape.ring_bytes);
     stage_.settle_size(0, plan.bytes);
   }
-  void begin(Copier* copier) { transfer_ = copier->begin(way_, layout_, &stage_, 1, {}); }
+  void begin(Copier* copier) { transfer_ = copier->begin(direction_, layout_, &stage_, 1, {}); }
   bool on_staged(std::uint32_t) noexcept override { return true; }
   // Lets the copier work, and then does what a network would do: acknowledges all bytes in the ring of a send, or fills
   // all room in the ring of a receive.
@@ -49,7 +49,7 @@ class Lane final : public Transfer::Listener {
   const Transfer& transfer() const { return *transfer_; }
 
  private:
-  const Way way_;
+  const Direction direction_;
   const Layout layout_;
   std::vector<std::atomic<std::uint32_t>> settled_;
   core::Stage stage_;
@@ -57,16 +57,16 @@ class Lane final : public Transfer::Listener {
   std::uint64_t done_ = 0;
 };
 
-std::vector<Way> ways_of(const StagingPlan& plan) {
-  std::vector<Way> ways;
-  if (plan.source != 0) ways.push_back(Way::to_host);
-  if (plan.target != 0) ways.push_back(Way::to_device);
-  return ways;
+std::vector<Direction> directions_of(const StagingPlan& plan) {
+  std::vector<Direction> directions;
+  if (plan.source != 0) directions.push_back(Direction::to_host);
+  if (plan.target != 0) directions.push_back(Direction::to_device);
+  return directions;
 }
 
 bool check(const StagingPlan& plan, std::string* error) {
   const bool fits =
-      plan.bytes != 0 && plan.ring_bytes_max >= 2 * kGranuleBytes && plan.repeats > 0 && !ways_of(plan).empty();
+      plan.bytes != 0 && plan.ring_bytes_max >= 2 * kGranuleBytes && plan.repeats > 0 && !directions_of(plan).empty();
   if (!fits) *error = "the plan needs at least one byte, one address, one repeat, and rings of at least 128 KiB";
   return fits;
 }
@@ -77,17 +77,18 @@ std::int64_t time_staged(const Driver& driver, const StagingPlan& plan, std::str
   if (!check(plan, error)) return -1;
   auto copier = Copier::open(driver, plan.device, error);
   if (copier == nullptr) return -1;
-  const std::vector<Way> ways = ways_of(plan);
+  const std::vector<Direction> directions = directions_of(plan);
   const RingShape shape = ring_shape(plan.bytes, plan.ring_bytes_max);
-  auto pool = PinnedPool::open(driver, copier->context(), ways.size() * shape.ring_bytes, shape.ring_bytes, error);
+  auto pool =
+      PinnedPool::open(driver, copier->context(), directions.size() * shape.ring_bytes, shape.ring_bytes, error);
   if (pool == nullptr) return -1;
   std::vector<std::uint8_t*> rings;
-  for (std::size_t i = 0; i < ways.size(); ++i) rings.push_back(pool->take(shape.ring_bytes));
+  for (std::size_t i = 0; i < directions.size(); ++i) rings.push_back(pool->take(shape.ring_bytes));
   const std::int64_t begin_ns = now_ns();
   for (int repeat = 0; repeat < plan.repeats; ++repeat) {
     std::vector<std::unique_ptr<Lane>> lanes;
-    for (std::size_t i = 0; i < ways.size(); ++i) {
-      lanes.push_back(std::make_unique<Lane>(plan, ways[i], shape, rings[i]));
+    for (std::size_t i = 0; i < directions.size(); ++i) {
+      lanes.push_back(std::make_unique<Lane>(plan, directions[i], shape, rings[i]));
       lanes.back()->begin(copier.get());
     }
     for (bool over = false; !over;) {
@@ -108,22 +109,23 @@ std::int64_t time_copied(const Driver& driver, const StagingPlan& plan, std::str
   if (!check(plan, error)) return -1;
   auto copier = Copier::open(driver, plan.device, error);
   if (copier == nullptr) return -1;
-  const std::vector<Way> ways = ways_of(plan);
-  auto pool = PinnedPool::open(driver, copier->context(), ways.size() * plan.bytes, plan.bytes, error);
+  const std::vector<Direction> directions = directions_of(plan);
+  auto pool = PinnedPool::open(driver, copier->context(), directions.size() * plan.bytes, plan.bytes, error);
   if (pool == nullptr) return -1;
   const Current current(driver, copier->context());
-  std::vector<Stream> streams(ways.size());
+  std::vector<Stream> streams(directions.size());
   Result result = current.result();
   for (Stream& stream : streams) {
     if (result == kSuccess) result = driver.stream_create(&stream, kNonBlocking);
   }
   std::vector<std::uint8_t*> hosts;
-  for (std::size_t i = 0; i < ways.size(); ++i) hosts.push_back(pool->take(plan.bytes));
+  for (std::size_t i = 0; i < directions.size(); ++i) hosts.push_back(pool->take(plan.bytes));
   const std::int64_t begin_ns = now_ns();
   for (int repeat = 0; repeat < plan.repeats; ++repeat) {
-    for (std::size_t i = 0; i < ways.size() && result == kSuccess; ++i) {
-      result = ways[i] == Way::to_host ? driver.copy_to_host(hosts[i], plan.source, plan.bytes, streams[i])
-                                       : driver.copy_to_device(plan.target, hosts[i], plan.bytes, streams[i]);
+    for (std::size_t i = 0; i < directions.size() && result == kSuccess; ++i) {
+      result = directions[i] == Direction::to_host
+                   ? driver.copy_to_host(hosts[i], plan.source, plan.bytes, streams[i])
+                   : driver.copy_to_device(plan.target, hosts[i], plan.bytes, streams[i]);
     }
     for (const Stream stream : streams) {
       if (result == kSuccess) result = driver.stream_synchronize(stream);

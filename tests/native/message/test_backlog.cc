@@ -22,13 +22,13 @@ using namespace weft::message;
 using Pair = weft::test::RuntimePair;
 using weft::test::kPatienceNs;
 using Message = std::shared_ptr<HostMessage>;
-constexpr auto kSend = Backlog::Way::send, kReceive = Backlog::Way::receive;
+constexpr auto kSend = Backlog::Direction::send, kReceive = Backlog::Direction::receive;
 
 constexpr std::size_t kRings = 128;  // requests per direction that the engines take
 
-Message start(Connection& connection, Backlog::Way way, void* data, std::size_t bytes) {
+Message start(Connection& connection, Backlog::Direction direction, void* data, std::size_t bytes) {
   Message made;
-  CHECK_EQUAL(connection.start(way, {data, bytes, 0, {}}, &made), Status::ok);
+  CHECK_EQUAL(connection.start(direction, {data, bytes, 0, {}}, &made), Status::ok);
   return made;
 }
 

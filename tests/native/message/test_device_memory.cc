@@ -22,7 +22,7 @@ TEST(device_memory__a_registered_send_is_read_in_place_unless_engines_read_it) {
   layout.add(0x1000, 64);
   pieces.add(0x1000, 64);
   pieces.add(0x9000, 64);
-  const auto send = Backlog::Way::send, receive = Backlog::Way::receive;
+  const auto send = Backlog::Direction::send, receive = Backlog::Direction::receive;
   weft::engine::Knobs checked, unchecked;
   checked.payload_crc = weft::engine::CrcMode::on;
   unchecked.payload_crc = weft::engine::CrcMode::off;

@@ -27,8 +27,8 @@ void exchange_sizes(const Knobs& knobs, const DeviceLimits& limits) {
     auto device = worker(0, limits);
     for (const std::size_t bytes : {0, 1, 8192, 8193, 65'536, 262'144, 262'145, 1'048'577, 9'000'000}) {
       const Memory sent(pattern(bytes, static_cast<std::uint32_t>(bytes))), received(untouched(bytes + 1000));
-      const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
-      const auto send = post(*device, pair.here, gpu::Way::to_host, sent.all());
+      const auto receive = post(*device, pair.there, gpu::Direction::to_device, received.all());
+      const auto send = post(*device, pair.here, gpu::Direction::to_host, sent.all());
       CHECK_EQUAL(end_of(send), Status::ok);
       CHECK_EQUAL(end_of(receive), Status::ok);
       CHECK_EQUAL(receive->bytes(), bytes);
@@ -65,9 +65,9 @@ TEST(gpu__an_error_at_each_call_ends_the_transfer) {
         Pair pair({});
         auto device = worker(0, kTight);
         fail_at(symbol, std::abs(nth), nth < 0);
-        const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
+        const auto receive = post(*device, pair.there, gpu::Direction::to_device, received.all());
         // The receive may have failed and closed the connection by now.
-        const auto send = post_unless_closed(*device, pair.here, gpu::Way::to_host, sent.all());
+        const auto send = post_unless_closed(*device, pair.here, gpu::Direction::to_host, sent.all());
         const Status received_with = end_of(receive);
         const Status sent_with = send != nullptr ? end_of(send) : Status::connection_closed;
         fail_at(nullptr, 0);
@@ -104,10 +104,10 @@ TEST(gpu__workers_carry_many_messages_through_little_memory) {
       std::vector<std::shared_ptr<DeviceRequest>> sends, receives;
       std::thread receiver([&] {
         for (std::size_t i = first; i < sent.size(); i += 2)
-          receives.push_back(post(*two, to, gpu::Way::to_device, received[i]->all()));
+          receives.push_back(post(*two, to, gpu::Direction::to_device, received[i]->all()));
       });
       for (std::size_t i = first; i < sent.size(); i += 2)
-        sends.push_back(post(*one, from, gpu::Way::to_host, sent[i]->all()));
+        sends.push_back(post(*one, from, gpu::Direction::to_host, sent[i]->all()));
       receiver.join();
       for (std::size_t k = 0; k < sends.size(); ++k) {
         CHECK_EQUAL(end_of(sends[k]), Status::ok);
@@ -135,11 +135,11 @@ TEST(gpu__a_worker_and_a_host) {
       std::vector<std::uint8_t> host(bytes);
       Request* request = nullptr;
       CHECK_EQUAL(pair.there->post_receive(host.data(), bytes, 0, &request), Status::ok);
-      const auto send = post(*device, pair.here, gpu::Way::to_host, sent.all());
+      const auto send = post(*device, pair.here, gpu::Direction::to_host, sent.all());
       CHECK_EQUAL(end_of(send), Status::ok);
       CHECK_EQUAL(weft::test::finish(*pair.there, request), Status::ok);
       CHECK(std::memcmp(sent.data(), host.data(), bytes) == 0);
-      const auto receive = post(*device, pair.here, gpu::Way::to_device, received.all());
+      const auto receive = post(*device, pair.here, gpu::Direction::to_device, received.all());
       CHECK_EQUAL(pair.there->post_send(host.data(), bytes, 0, &request), Status::ok);
       CHECK_EQUAL(end_of(receive), Status::ok);
       CHECK_EQUAL(weft::test::finish(*pair.there, request), Status::ok);
@@ -162,8 +162,8 @@ TEST(gpu__a_shorter_message_than_the_place_for_it) {
       for (const std::size_t bytes : {190'000, 200'000, 255 << 10, 262'143, 393'215}) {
         if (bytes > place) continue;
         const Memory sent(pattern(bytes, 7)), received(untouched(place));
-        const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
-        CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, sent.all())), Status::ok);
+        const auto receive = post(*device, pair.there, gpu::Direction::to_device, received.all());
+        CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Direction::to_host, sent.all())), Status::ok);
         CHECK_EQUAL(end_of(receive), Status::ok);
         CHECK_EQUAL(receive->bytes(), bytes);
         CHECK(received.holds(sent));
@@ -188,15 +188,15 @@ TEST(gpu__pieces_are_one_message) {
       }
       return layout;
     };
-    const auto receive = post(*device, pair.there, gpu::Way::to_device, cut(received, 7'919));
-    const auto send = post(*device, pair.here, gpu::Way::to_host, cut(sent, 104'729));
+    const auto receive = post(*device, pair.there, gpu::Direction::to_device, cut(received, 7'919));
+    const auto send = post(*device, pair.here, gpu::Direction::to_host, cut(sent, 104'729));
     CHECK_EQUAL(end_of(send), Status::ok);
     CHECK_EQUAL(end_of(receive), Status::ok);
     CHECK(received.holds(sent));
     if (device->has_kernels()) {
       Pair other({});
       fail_at("cuLaunchKernel", 2);
-      const auto launched = post(*device, other.here, gpu::Way::to_host, cut(sent, 104'729));
+      const auto launched = post(*device, other.here, gpu::Direction::to_host, cut(sent, 104'729));
       CHECK_EQUAL(end_of(launched), Status::device_error);
       CHECK(launched->error().find("cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS") == 0);
       fail_at(nullptr, 0);
@@ -204,7 +204,7 @@ TEST(gpu__pieces_are_one_message) {
     auto layout = std::make_shared<gpu::Layout>();
     layout->add(sent.at(), 10);
     layout->add(4096, 5);  // no memory at this address, so the driver refuses it
-    const auto wrong = post(*device, pair.here, gpu::Way::to_host, layout);
+    const auto wrong = post(*device, pair.here, gpu::Direction::to_host, layout);
     CHECK_EQUAL(end_of(wrong), Status::device_error);
     CHECK(wrong->error().find("cuMemcpyDtoHAsync") == 0);
   }
@@ -216,19 +216,19 @@ TEST(gpu__a_worker_says_what_ended_a_message) {
   {
     Pair pair({});
     auto device = worker(0, {});
-    const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
+    const auto receive = post(*device, pair.there, gpu::Direction::to_device, received.all());
     pair.here->close();
     CHECK_EQUAL(end_of(receive), Status::connection_closed);
     const auto request = std::make_shared<DeviceRequest>();
-    CHECK_EQUAL(device->post(pair.here, gpu::Way::to_host, sent.all(), {}, request), Status::cancelled);
+    CHECK_EQUAL(device->post(pair.here, gpu::Direction::to_host, sent.all(), {}, request), Status::cancelled);
     CHECK_EQUAL(device->pinned_bytes_lent(), 0u);
   }
   {
     Pair pair({});
     auto device = worker(0, kTight);  // rings smaller than the message, so that the peer can't have received all of it
-    const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
+    const auto receive = post(*device, pair.there, gpu::Direction::to_device, received.all());
     fail_at("cuMemcpyHtoDAsync_v2", 2);
-    const auto send = post(*device, pair.here, gpu::Way::to_host, sent.all());
+    const auto send = post(*device, pair.here, gpu::Direction::to_host, sent.all());
     CHECK_EQUAL(end_of(receive), Status::device_error);
     fail_at(nullptr, 0);
     CHECK(receive->error().find("cuMemcpyHtoDAsync: CUDA_ERROR_ILLEGAL_ADDRESS") == 0);
@@ -237,7 +237,7 @@ TEST(gpu__a_worker_says_what_ended_a_message) {
   {
     Pair pair({});
     auto device = worker(0, {});
-    const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
+    const auto receive = post(*device, pair.there, gpu::Direction::to_device, received.all());
     device.reset();
     CHECK(receive->done());
     CHECK_EQUAL(receive->status(), Status::cancelled);

@@ -59,11 +59,11 @@ TEST(gpu__order_with_the_callers_streams) {
     before.copy(sent, content);
     const gpu::Event mark = mark_of(*device, before.stream, &error);
     CHECK(mark != nullptr);
-    const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
+    const auto receive = post(*device, pair.there, gpu::Direction::to_device, received.all());
     CHECK_EQUAL(device->wait_on(receive, after.stream, &error), Status::ok);
     std::vector<std::uint8_t> seen(content.size());
     after.read(&seen, received);
-    const auto send = post(*device, pair.here, gpu::Way::to_host, sent.all(), mark);
+    const auto send = post(*device, pair.here, gpu::Direction::to_host, sent.all(), mark);
     __atomic_store_n(&word, 1u, __ATOMIC_RELEASE);
     CHECK_EQUAL(end_of(send), Status::ok);
     CHECK_EQUAL(end_of(receive), Status::ok);
@@ -85,7 +85,7 @@ TEST(gpu__order_with_the_callers_streams) {
     }
     __atomic_store_n(&word, 1u, __ATOMIC_RELEASE);
     before.finish();
-    const auto waiting = post(*device, pair.there, gpu::Way::to_device, received.all());
+    const auto waiting = post(*device, pair.there, gpu::Direction::to_device, received.all());
     // Each of these calls of wait_on() fails; the worker's thread makes none of them while a message waits. The first
     // event is recorded by the persistent kernel, so the failing record is the second.
     for (const auto& [symbol, nth] :
@@ -122,11 +122,11 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
       sent.push_back(std::make_unique<Memory>(pattern(100'000, i)));
       received.push_back(std::make_unique<Memory>(untouched(100'000)));
       const gpu::Event mark = mark_of(*device, stream.stream, &error);
-      receives.push_back(post(*device, pair.there, gpu::Way::to_device, received.back()->all(), mark));
+      receives.push_back(post(*device, pair.there, gpu::Direction::to_device, received.back()->all(), mark));
       CHECK_EQUAL(device->wait_on(receives.back(), stream.stream, &error), Status::ok);
     }
     for (const auto& one : sent)
-      CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, one->all())), Status::ok);
+      CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Direction::to_host, one->all())), Status::ok);
     for (std::size_t i = 0; i < receives.size(); ++i) {
       CHECK_EQUAL(end_of(receives[i]), Status::ok);
       CHECK(received[i]->holds(*sent[i]));
@@ -135,25 +135,25 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
     {
       const Memory early(pattern(1'000, 77)), place(untouched(1'000));
       CallersStream busy(0);
-      const auto first = post(*device, pair.here, gpu::Way::to_device, place.all());
+      const auto first = post(*device, pair.here, gpu::Direction::to_device, place.all());
       CHECK_EQUAL(device->wait_on(first, busy.stream, &error), Status::ok);
       const Memory target(untouched(1'000));
       const gpu::Event mark = mark_of(*device, busy.stream, &error);
-      const auto second = post(*device, pair.there, gpu::Way::to_device, target.all(), mark);
-      CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, early.all())), Status::ok);
+      const auto second = post(*device, pair.there, gpu::Direction::to_device, target.all(), mark);
+      CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Direction::to_host, early.all())), Status::ok);
       CHECK_EQUAL(second->wait(50'000'000), Status::timed_out);
       CHECK(target.holds(Memory({})));
-      CHECK_EQUAL(end_of(post(*device, pair.there, gpu::Way::to_host, early.all())), Status::ok);
+      CHECK_EQUAL(end_of(post(*device, pair.there, gpu::Direction::to_host, early.all())), Status::ok);
       CHECK_EQUAL(end_of(first), Status::ok);
       CHECK_EQUAL(end_of(second), Status::ok);
       CHECK(target.holds(early) && place.holds(early));
     }
     // Messages behind a stream that never proceeds are cancelled at once, and close() does not wait for them.
     CallersStream stuck(0);
-    const auto before = post(*device, pair.there, gpu::Way::to_device, received[0]->all());
+    const auto before = post(*device, pair.there, gpu::Direction::to_device, received[0]->all());
     CHECK_EQUAL(device->wait_on(before, stuck.stream, &error), Status::ok);
-    const auto behind =
-        post(*device, pair.there, gpu::Way::to_device, received[1]->all(), mark_of(*device, stuck.stream, &error));
+    const auto behind = post(*device, pair.there, gpu::Direction::to_device, received[1]->all(),
+                             mark_of(*device, stuck.stream, &error));
     pair.there->close();
     CHECK_EQUAL(end_of(behind), Status::cancelled);
     CHECK_EQUAL(end_of(before), Status::cancelled);
@@ -183,7 +183,7 @@ TEST(gpu__no_stream_copies_while_a_stream_waits) {
     CallersStream stream(0);
     std::string error;
     const Memory place(untouched(10)), last(pattern(10, 9));
-    const auto awaited = post(*device, pair.there, gpu::Way::to_device, place.all());
+    const auto awaited = post(*device, pair.there, gpu::Direction::to_device, place.all());
     for (const char* attends : {"cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"}) {
       CHECK_EQUAL(device->wait_on(awaited, stream.stream, &error), Status::ok);
       fail_at(attends, 1);
@@ -197,8 +197,8 @@ TEST(gpu__no_stream_copies_while_a_stream_waits) {
             for (std::size_t at = 0; at < bytes; at += step) layout->add(memory.at() + at, std::min(step, bytes - at));
             return layout;
           };
-          const auto receive = post(*device, second.there, gpu::Way::to_device, cut(received));
-          CHECK_EQUAL(end_of(post(*device, second.here, gpu::Way::to_host, cut(sent))), Status::ok);
+          const auto receive = post(*device, second.there, gpu::Direction::to_device, cut(received));
+          CHECK_EQUAL(end_of(post(*device, second.here, gpu::Direction::to_host, cut(sent))), Status::ok);
           CHECK_EQUAL(end_of(receive), Status::ok);
           CHECK(received.holds(sent));
         }
@@ -209,11 +209,11 @@ TEST(gpu__no_stream_copies_while_a_stream_waits) {
     {
       auto other = worker(0, kTight);
       const Memory sent(pattern(300'000, 4)), received(untouched(300'000));
-      const auto receive = post(*other, second.there, gpu::Way::to_device, received.all());
-      CHECK_EQUAL(end_of(post(*other, second.here, gpu::Way::to_host, sent.all())), Status::ok);
+      const auto receive = post(*other, second.there, gpu::Direction::to_device, received.all());
+      CHECK_EQUAL(end_of(post(*other, second.here, gpu::Direction::to_host, sent.all())), Status::ok);
       CHECK_EQUAL(end_of(receive), Status::ok);
     }
-    CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, last.all())), Status::ok);
+    CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Direction::to_host, last.all())), Status::ok);
     CHECK_EQUAL(end_of(awaited), Status::ok);
     stream.finish();
     CHECK(place.holds(last));
@@ -272,13 +272,13 @@ TEST(gpu__endpoints_that_come_and_go_while_a_stream_waits) {
     CallersStream stream(0);
     std::string error;
     const Memory place(untouched(10)), last(pattern(10, 9));
-    const auto awaited = post(*device, pair.there, gpu::Way::to_device, place.all());
+    const auto awaited = post(*device, pair.there, gpu::Direction::to_device, place.all());
     CHECK_EQUAL(device->wait_on(awaited, stream.stream, &error), Status::ok);
     static_cast<void>(worker(0, kTight));
     const int once = live();
     for (int i = 0; i < 5; ++i) static_cast<void>(worker(0, kTight));
     CHECK(live() <= once + 5);  // no pinned pool was leaked, only words that streams waited for
-    CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, last.all())), Status::ok);
+    CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Direction::to_host, last.all())), Status::ok);
     CHECK_EQUAL(end_of(awaited), Status::ok);
     stream.finish();
   }
@@ -296,10 +296,10 @@ TEST(gpu__a_persistent_kernel_whose_context_goes) {
     std::vector<std::uint8_t> host(sent.size());
     Request* receive = nullptr;
     CHECK_EQUAL(second.there->post_receive(host.data(), host.size(), 0, &receive), Status::ok);
-    const auto awaited = post(*device, pair.there, gpu::Way::to_device, place.all());
+    const auto awaited = post(*device, pair.there, gpu::Direction::to_device, place.all());
     CHECK_EQUAL(device->wait_on(awaited, stream.stream, &error), Status::ok);
     fail_at("cuEventQuery", 4, true);
-    const auto send = post(*device, second.here, gpu::Way::to_host, sent.all());
+    const auto send = post(*device, second.here, gpu::Direction::to_host, sent.all());
     CHECK_EQUAL(end_of(send), Status::device_error);
     CHECK(send->error().find("CUDA_ERROR_ILLEGAL_ADDRESS") != std::string::npos);
     CHECK(weft::test::finish(*second.there, receive) != Status::ok);
@@ -317,12 +317,12 @@ TEST(gpu__waits_are_bounded_and_used_again) {
   CallersStream stream(0);
   const Memory sent(pattern(10, 1)), received(untouched(10));
   for (int round = 0; round < 3; ++round) {
-    const auto receive = post(*device, pair.there, gpu::Way::to_device, received.all());
+    const auto receive = post(*device, pair.there, gpu::Direction::to_device, received.all());
     int waits = 0;
     while (device->wait_on(receive, stream.stream, &error) == Status::ok) ++waits;
     CHECK_EQUAL(waits, 1024);
     CHECK(error.find("this device has 1,024 waiting streams") == 0);
-    CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Way::to_host, sent.all())), Status::ok);
+    CHECK_EQUAL(end_of(post(*device, pair.here, gpu::Direction::to_host, sent.all())), Status::ok);
     CHECK_EQUAL(end_of(receive), Status::ok);
     stream.finish();
   }

@@ -21,12 +21,12 @@ using weft::test::kPatienceNs;
 using weft::test::pattern;
 using Message = std::shared_ptr<HostMessage>;
 
-Message begin(Connection& connection, Backlog::Way way, std::vector<std::uint8_t>& bytes) {
+Message begin(Connection& connection, Backlog::Direction direction, std::vector<std::uint8_t>& bytes) {
   Message message;
   HostBuffer buffer;
   buffer.data = bytes.data();
   buffer.bytes = bytes.size();
-  CHECK_EQUAL(connection.start(way, buffer, &message), Status::ok);
+  CHECK_EQUAL(connection.start(direction, buffer, &message), Status::ok);
   return message;
 }
 
@@ -42,12 +42,12 @@ void ping_pong(Connection& here, Connection& there, int rounds, const std::vecto
   std::thread other([&] {
     for (int i = 0; i < rounds; ++i) {
       std::vector<std::uint8_t> bytes(sizes[static_cast<std::size_t>(i) % sizes.size()]);
-      for (const Backlog::Way way : {Backlog::Way::receive, Backlog::Way::send}) {
+      for (const Backlog::Direction direction : {Backlog::Direction::receive, Backlog::Direction::send}) {
         Message message;
         HostBuffer buffer;
         buffer.data = bytes.data();
         buffer.bytes = bytes.size();
-        if (there.start(way, buffer, &message) != Status::ok || message->wait(kPatienceNs) != Status::ok ||
+        if (there.start(direction, buffer, &message) != Status::ok || message->wait(kPatienceNs) != Status::ok ||
             message->status() != Status::ok) {
           ++wrong;
           return;
@@ -59,8 +59,8 @@ void ping_pong(Connection& here, Connection& there, int rounds, const std::vecto
     for (int i = 0; i < rounds; ++i) {
       auto sent = pattern(sizes[static_cast<std::size_t>(i) % sizes.size()], static_cast<std::uint32_t>(i));
       std::vector<std::uint8_t> back(sent.size(), 0xEE);
-      const Message receive = begin(here, Backlog::Way::receive, back);
-      const Message send = begin(here, Backlog::Way::send, sent);
+      const Message receive = begin(here, Backlog::Direction::receive, back);
+      const Message send = begin(here, Backlog::Direction::send, sent);
       await(send);
       await(receive);
       CHECK(sent == back);
@@ -139,8 +139,8 @@ TEST(waiting_callers__that_go_away_leave_the_loop_to_its_thread) {
   for (const std::size_t bytes : {8, 4096, 100'000, 1'000'000}) {
     auto sent = pattern(bytes, 7);
     std::vector<std::uint8_t> received(bytes, 0xEE);
-    const Message receive = begin(*pair.there, Backlog::Way::receive, received);
-    const Message send = begin(*pair.here, Backlog::Way::send, sent);
+    const Message receive = begin(*pair.there, Backlog::Direction::receive, received);
+    const Message send = begin(*pair.here, Backlog::Direction::send, sent);
     for (const std::int64_t until = now_ns() + kPatienceNs; !send->done() || !receive->done();) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));  // waits for none of them
       CHECK(now_ns() < until);
@@ -155,12 +155,12 @@ TEST(waiting_callers__whose_message_does_not_come) {
   Pair pair({});
   ping_pong(*pair.here, *pair.there, 100, {8});
   std::vector<std::uint8_t> received(8);
-  const Message receive = begin(*pair.here, Backlog::Way::receive, received);
+  const Message receive = begin(*pair.here, Backlog::Direction::receive, received);
   const std::int64_t end_ns = now_ns() + 50'000'000;
   CHECK_EQUAL(receive->wait(50'000'000), Status::timed_out);
   CHECK(now_ns() >= end_ns);
   auto sent = pattern(8, 1);
-  await(begin(*pair.there, Backlog::Way::send, sent));
+  await(begin(*pair.there, Backlog::Direction::send, sent));
   await(receive);
   CHECK(sent == received);
 }
@@ -172,7 +172,7 @@ TEST(waiting_callers__are_told_that_the_connection_was_closed) {
   Pair pair(knobs);
   ping_pong(*pair.here, *pair.there, 100, {8});
   std::vector<std::uint8_t> received(8);
-  const Message receive = begin(*pair.here, Backlog::Way::receive, received);
+  const Message receive = begin(*pair.here, Backlog::Direction::receive, received);
   std::thread closer([&] {
     std::this_thread::sleep_for(
         std::chrono::milliseconds(20));  // so that it waits; an earlier close cancels it as well
