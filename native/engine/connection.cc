@@ -71,8 +71,9 @@ ConnectionCore::ConnectionCore(std::uint64_t id, std::vector<FlowRef> flows, std
       tallies_(flows_.size()) {}
 
 // Takes the request slot of the next message, if it is free. The caller must hold the direction's mutex.
-Status ConnectionCore::begin(Direction* direction, const Place& place, std::size_t bytes, RequestSlot** out) noexcept {
-  const bool nowhere = place.data == nullptr && place.stages == nullptr;
+Status ConnectionCore::begin(Direction* direction, const Payload& payload, std::size_t bytes,
+                             RequestSlot** out) noexcept {
+  const bool nowhere = payload.data == nullptr && payload.stages == nullptr;
   if (bytes > core::kMessageBytesMax || (nowhere && bytes != 0)) return Status::invalid_argument;
   const Status failure = health();
   if (failure != Status::ok) return failure;
@@ -81,14 +82,14 @@ Status ConnectionCore::begin(Direction* direction, const Place& place, std::size
   if (slot == nullptr) return Status::out_of_memory;
   if (!slot->usable()) return Status::would_block;
   // Notes which memory of the caller the request uses, for quiesce().
-  if (place.stages != nullptr) {
-    slot->begin(place.stages, sizeof(core::Stage) * core::stage_count(bytes, stripes()), place.completion);
+  if (payload.stages != nullptr) {
+    slot->begin(payload.stages, sizeof(core::Stage) * core::stage_count(bytes, stripes()), payload.completion);
   } else {
-    slot->begin(place.data, bytes, place.completion);
+    slot->begin(payload.data, bytes, payload.completion);
   }
   if (trace_.on()) {
     slot->posted_ns = now_ns();
-    slot->channel = place.channel;
+    slot->channel = payload.channel;
   }
   *out = slot;
   return Status::ok;
@@ -115,11 +116,12 @@ bool ConnectionCore::lazily(const Direction& direction, std::uint64_t bytes) con
   return direction.next_message < 2 || !direction.slots.of(direction.next_message - 2).taken();
 }
 
-Status ConnectionCore::post_send(const Place& place, std::size_t bytes, Request** out, std::uint64_t* number) noexcept {
+Status ConnectionCore::post_send(const Payload& payload, std::size_t bytes, Request** out,
+                                 std::uint64_t* number) noexcept {
   *out = nullptr;
   const std::lock_guard<std::mutex> lock(send_.mutex);
   RequestSlot* slot = nullptr;
-  const Status status = begin(&send_, place, bytes, &slot);
+  const Status status = begin(&send_, payload, bytes, &slot);
   if (status != Status::ok) return status;
   const std::uint64_t message = send_.next_message;
   if (!reserve(message, bytes)) {
@@ -135,24 +137,24 @@ Status ConnectionCore::post_send(const Place& place, std::size_t bytes, Request*
   slot->sends = true;
   slot->parts.store(core::part_count(message, bytes, stripes()), std::memory_order_relaxed);
   const bool lazy = lazily(send_, bytes);
-  auto* bytes_at = static_cast<std::uint8_t*>(place.data);
+  auto* bytes_at = static_cast<std::uint8_t*>(payload.data);
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, bytes, i, stripes())) continue;
     core::Stage* stage =
-        place.stages != nullptr ? &place.stages[core::stage_of(message, bytes, i, stripes())] : nullptr;
-    const core::SendPost send{message, bytes_at, bytes, place.memory, slot, stage};
+        payload.stages != nullptr ? &payload.stages[core::stage_of(message, bytes, i, stripes())] : nullptr;
+    const core::SendPost send{message, bytes_at, bytes, payload.memory, slot, stage};
     flows_[i].engine->post({Command::Kind::send, flows_[i].flow, id_, 0, {.send = send}}, lazy);
   }
   *out = slot;
   return Status::ok;
 }
 
-Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_bytes, Request** out,
+Status ConnectionCore::post_receive(const Payload& payload, std::size_t capacity_bytes, Request** out,
                                     std::uint64_t* number) noexcept {
   *out = nullptr;
   const std::lock_guard<std::mutex> lock(receive_.mutex);
   RequestSlot* slot = nullptr;
-  const Status status = begin(&receive_, place, capacity_bytes, &slot);
+  const Status status = begin(&receive_, payload, capacity_bytes, &slot);
   if (status != Status::ok) return status;
   const std::uint64_t message = receive_.next_message;
   if (!reserve(message, capacity_bytes)) {
@@ -170,14 +172,14 @@ Status ConnectionCore::post_receive(const Place& place, std::size_t capacity_byt
   slot->ticket.stripes_placed.store(0, std::memory_order_relaxed);
   slot->ticket.message.store(message, std::memory_order_release);
   const bool lazy = lazily(receive_, capacity_bytes);
-  auto* bytes_at = static_cast<std::uint8_t*>(place.data);
+  auto* bytes_at = static_cast<std::uint8_t*>(payload.data);
   // Posts to all flows that a message of the full capacity would use; a shorter message uses some of them.
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (!core::takes_part(message, capacity_bytes, i, stripes())) continue;
     core::Stage* stage =
-        place.stages != nullptr ? &place.stages[core::stage_of(message, capacity_bytes, i, stripes())] : nullptr;
+        payload.stages != nullptr ? &payload.stages[core::stage_of(message, capacity_bytes, i, stripes())] : nullptr;
     const core::ReceivePost receive{message, bytes_at, capacity_bytes, 0, &slot->ticket, stage};
-    flows_[i].engine->post({Command::Kind::receive, flows_[i].flow, id_, place.memory, {.receive = receive}}, lazy);
+    flows_[i].engine->post({Command::Kind::receive, flows_[i].flow, id_, payload.memory, {.receive = receive}}, lazy);
   }
   *out = slot;
   return Status::ok;

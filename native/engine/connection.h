@@ -28,7 +28,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
                  Notifier* notifier, ConnectionTrace trace = {});
 
   // Where the bytes of a message are: at `data`, or in bounce buffers (`stages`, one per stripe).
-  struct Place {
+  struct Payload {
     void* data = nullptr;
     std::uint32_t memory = 0;  // id of the registered memory that contains `data`; 0: none
     core::Stage* stages = nullptr;
@@ -36,8 +36,8 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
     std::uint32_t channel = 0;         // id of the NCCL channel's trace record; 0: none
   };
   // `number`: gets the number of the message; may be null.
-  Status post_send(const Place& place, std::size_t bytes, Request** out, std::uint64_t* number = nullptr) noexcept;
-  Status post_receive(const Place& place, std::size_t capacity_bytes, Request** out,
+  Status post_send(const Payload& payload, std::size_t bytes, Request** out, std::uint64_t* number = nullptr) noexcept;
+  Status post_receive(const Payload& payload, std::size_t capacity_bytes, Request** out,
                       std::uint64_t* number = nullptr) noexcept;
   // For a caller that waits for a message: runs an iteration of the loop of the home flow's engine or, every other
   // `turn`, of another one that may carry a stripe. `bytes`: as posted.
@@ -88,7 +88,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
     RequestSlots slots;
     bool swept = false;  // sweep() has completed all requests, and new requests are refused
   };
-  Status begin(Direction* direction, const Place& place, std::size_t bytes, RequestSlot** out) noexcept;
+  Status begin(Direction* direction, const Payload& payload, std::size_t bytes, RequestSlot** out) noexcept;
   bool reserve(std::uint64_t message, std::uint64_t bytes) noexcept;
   bool lazily(const Direction& direction, std::uint64_t bytes) const noexcept;
   void complete(RequestSlot* slot, Status status, std::size_t bytes) noexcept;

@@ -18,14 +18,14 @@ constexpr std::uint32_t kTakenTurns = 32;
 
 // shared_from_this() cannot throw: a shared pointer holds this object. NOLINTNEXTLINE(bugprone-exception-escape)
 Status HostMessage::begin() noexcept {
-  const engine::ConnectionCore::Place place{buffer_.data, buffer_.memory, nullptr, this};
+  const engine::ConnectionCore::Payload payload{buffer_.data, buffer_.memory, nullptr, this};
   engine::Request* unused = nullptr;
   self_ = shared_from_this();  // set first, because the message may end before the call below returns
   const std::shared_ptr<HostMessage> self = self_;
   std::uint64_t number = 0;
   const Status status = direction_ == Backlog::Direction::send
-                            ? core_->post_send(place, buffer_.bytes, &unused, &number)
-                            : core_->post_receive(place, buffer_.bytes, &unused, &number);
+                            ? core_->post_send(payload, buffer_.bytes, &unused, &number)
+                            : core_->post_receive(payload, buffer_.bytes, &unused, &number);
   if (status == Status::ok) {
     number_.store(static_cast<std::int64_t>(number), std::memory_order_relaxed);
   } else {
