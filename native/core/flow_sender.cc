@@ -45,7 +45,7 @@ Status FlowSender::post(i64 now_ns, const SendPost& send) noexcept {
   entry.staged = send.stage != nullptr;
   if (entry.staged) {
     entry.stage = send.stage;
-    entry.stage->settle_size(entry.stripe.begin, entry.stripe.bytes());
+    entry.stage->set_size(entry.stripe.begin, entry.stripe.bytes());
   } else {
     entry.data = send.data;
   }
@@ -145,7 +145,7 @@ FlowSender::Blocked FlowSender::poll_transmit(i64 now_ns, i64 budget_bytes, TxBu
   i64 limit_bytes = 0;
   const Blocked started = start_burst(now_ns, budget_bytes, resend, out, &limit_bytes);
   if (started != Blocked::sent) return started;
-  if (ledger_.unsettled() == 0) on_progress(now_ns);  // nothing was in flight, so the sender was not stuck
+  if (ledger_.unresolved() == 0) on_progress(now_ns);  // nothing was in flight, so the sender was not stuck
   const i64 before = ledger_.inflight_bytes();
   if (resend) {
     fill_resends(now_ns, limit_bytes, out);
@@ -277,7 +277,7 @@ void FlowSender::finish_burst(i64 now_ns, TxBurst* out, i64 payload_bytes) noexc
 }
 
 i64 FlowSender::stuck_since_ns() noexcept {
-  if (ledger_.unsettled() != 0) return progress_ns_;
+  if (ledger_.unresolved() != 0) return progress_ns_;
   if (!starved()) return kNever;
   const SendMessage& next = queue_.next();
   const bool may_go = adverts_.may_send(next.number, next.message_bytes, eager_) == AdvertLedger::Permission::go;

@@ -53,7 +53,7 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
   acked->highest_seq = std::max(acked->highest_seq, seq);
   SendMessage& message = queue_.at(segment.message_slot);
   if (message.number == tried_message_) on_tried(message, segment.offset_bytes + segment.payload_bytes);
-  if (message.staged) message.stage->settle(segment.offset_bytes, segment.payload_bytes);
+  if (message.staged) message.stage->release(segment.offset_bytes, segment.payload_bytes);
   if (queue_.on_acked(message, segment.payload_bytes)) {
     Event event{};
     event.kind = Event::Kind::send_done;

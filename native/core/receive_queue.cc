@@ -84,12 +84,12 @@ Status ReceiveQueue::post(u32 flow, const ReceivePost& receive) noexcept {
       return Status::message_too_long;
     }
     u8* block = slot.data;
-    if (receive.stage != nullptr) receive.stage->settle_size(0, slot.message_bytes);
+    if (receive.stage != nullptr) receive.stage->set_size(0, slot.message_bytes);
     if (shared_->config.place_payload && slot.message_bytes != 0) {
       // Copies the whole block. Where segments are still missing, they overwrite the copied bytes later.
       std::memcpy(receive.stage != nullptr ? receive.stage->ring : receive.data, block, slot.message_bytes);
     }
-    slot.settles_late = receive.stage != nullptr;
+    slot.releases_late = receive.stage != nullptr;
     unheld_post_ = false;
     --eager_held_;
     shared_->eager_blocks.give(block);
@@ -190,7 +190,7 @@ bool ReceiveQueue::take_room(u64* message, u64* end_bytes) noexcept {
 }
 
 // Sets the message's size at its first segment. False if a segment of this or another flow has stated a different size.
-bool ReceiveQueue::settle(Slot& slot, u64 message_bytes) noexcept {
+bool ReceiveQueue::agree(Slot& slot, u64 message_bytes) noexcept {
   if (slot.message_bytes != ~u64{0}) return slot.message_bytes == message_bytes;
   if (slot.state == Slot::posted) {
     if (slot.ticket->message.load(std::memory_order_acquire) != slot.message) return false;
@@ -201,7 +201,7 @@ bool ReceiveQueue::settle(Slot& slot, u64 message_bytes) noexcept {
   slot.message_bytes = message_bytes;
   if (slot.staged) {
     const Range stripe = stripe_of(slot.message, message_bytes, stripe_, stripes_);
-    slot.stage->settle_size(stripe.begin, stripe.bytes());
+    slot.stage->set_size(stripe.begin, stripe.bytes());
   }
   return true;
 }
@@ -228,7 +228,7 @@ ReceiveQueue::Placement ReceiveQueue::check(u64 message, u64 offset_bytes, u64 p
     if (slot->message != message || slot->state != Slot::posted) return Placement::refused;
     if (message_bytes > slot->capacity_bytes) return Placement::too_long;
   }
-  if (!settle(*slot, message_bytes)) return Placement::refused;
+  if (!agree(*slot, message_bytes)) return Placement::refused;
   return reaches(*slot, offset_bytes + payload_bytes) ? Placement::placed : Placement::no_room;
 }
 
@@ -269,7 +269,7 @@ void ReceiveQueue::report(Event::Kind kind, u32 flow, const Slot& slot) const no
 bool ReceiveQueue::place(u32 flow, u64 message, u64 offset_bytes, u64 payload_bytes) noexcept {
   Slot& slot = ring_[message & mask_];
   if (slot.placed_bytes == 0 && !slot.empty_arrived) report(Event::Kind::message_started, flow, slot);
-  if (slot.staged && !slot.settles_late) slot.stage->settle(offset_bytes, payload_bytes);
+  if (slot.staged && !slot.releases_late) slot.stage->release(offset_bytes, payload_bytes);
   slot.placed_bytes += payload_bytes;
   if (payload_bytes == 0) slot.empty_arrived = true;
   if (!is_whole(slot)) return false;
@@ -290,8 +290,8 @@ void ReceiveQueue::finish(u32 flow, Slot& slot) noexcept {
     --others_;
   }
   slot.state = Slot::whole;
-  if (slot.settles_late) slot.stage->settle(0, slot.message_bytes);
-  slot.settles_late = false;
+  if (slot.releases_late) slot.stage->release(0, slot.message_bytes);
+  slot.releases_late = false;
   slot.data = nullptr;  // from now on the buffer belongs to the caller again
   slot.staged = false;
   if (slot.starved) --starved_slots_;

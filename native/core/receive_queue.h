@@ -112,13 +112,13 @@ class ReceiveQueue {
     State state = idle;
     bool empty_arrived = false;  // the empty segment of an empty stripe has arrived
     bool staged = false;
-    bool starved = false;       // a segment was refused for lack of room in the bounce buffer
-    bool settles_late = false;  // the message was eager at first: Stage::settle() is called once, when it is complete
+    bool starved = false;        // a segment was refused for lack of room in the bounce buffer
+    bool releases_late = false;  // the message was eager at first: Stage::release() is called once, when it is complete
   };
   bool is_home() const noexcept { return stripe_ == kHomeFlow; }
   bool is_elsewhere(const Slot& slot) const noexcept;
   void clear(Slot& slot, u64 message) noexcept;
-  bool settle(Slot& slot, u64 message_bytes) noexcept;
+  bool agree(Slot& slot, u64 message_bytes) noexcept;
   bool is_whole(const Slot& slot) const noexcept;
   void finish(u32 flow, Slot& slot) noexcept;
   void report(Event::Kind kind, u32 flow, const Slot& slot) const noexcept;

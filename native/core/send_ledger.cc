@@ -51,7 +51,7 @@ u64 SendLedger::append(SegmentList* order, i64 now_ns, u8 path, u16 message_slot
   segment.state = SentSegment::in_flight;
   append_to(order, seq);
   inflight_bytes_ += payload_bytes;
-  ++unsettled_;
+  ++unresolved_;
   return seq;
 }
 
@@ -105,21 +105,21 @@ void SendLedger::on_refused(SegmentList* order, u64 seq) noexcept {
   unlink(order, seq);
   inflight_bytes_ -= segment.payload_bytes;
   segment.state = SentSegment::held;
-  --unsettled_;
+  --unresolved_;
   append_to(&held_, seq);
 }
 
 void SendLedger::on_room(u64 seq) noexcept {
   unlink(&held_, seq);
   at(seq).state = SentSegment::lost;
-  ++unsettled_;
+  ++unresolved_;
   append_to(&lost_, seq);
 }
 
 bool SendLedger::on_acked(SegmentList* order, u64 seq) noexcept {
   SentSegment& segment = at(seq);
   if (segment.state == SentSegment::acked) return false;
-  if (segment.state != SentSegment::held) --unsettled_;
+  if (segment.state != SentSegment::held) --unresolved_;
   if (segment.state == SentSegment::lost) {
     unlink(&lost_, seq);
   } else if (segment.state == SentSegment::held) {

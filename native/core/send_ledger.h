@@ -45,7 +45,7 @@ class SendLedger {
   bool empty() const noexcept { return next_ == cumulative_; }
   i64 inflight_bytes() const noexcept { return inflight_bytes_; }  // sent, and neither acknowledged, lost nor refused
   bool has_lost() const noexcept { return !lost_.empty(); }
-  u64 unsettled() const noexcept { return unsettled_; }  // segments that are neither acknowledged nor held
+  u64 unresolved() const noexcept { return unresolved_; }  // segments that are neither acknowledged nor held
   bool holds(u64 seq) const noexcept { return seq >= cumulative_ && seq < next_; }
 
   // Allocates the record of segment `next_seq()`. False when the sequence window is full or memory ran out.
@@ -82,7 +82,7 @@ class SendLedger {
   u64 cumulative_ = 0;
   u64 next_ = 0;
   i64 inflight_bytes_ = 0;
-  u64 unsettled_ = 0;
+  u64 unresolved_ = 0;
   SegmentList lost_;
   SegmentList held_;
 };

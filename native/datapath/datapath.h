@@ -74,7 +74,7 @@ class Datapath {
   // After this returns, the datapath and its NICs no longer access the memory.
   virtual void remove_memory(std::uint32_t) noexcept {}
   // After this returns, no NIC reads registered memory any more for messages sent to this peer before the call.
-  virtual void settle(std::uint32_t) noexcept {}
+  virtual void quiesce(std::uint32_t) noexcept {}
   // Opens a memory window onto [data, data + bytes) of registered memory, for one message of a peer. Returns the
   // window's key; 0: no window.
   virtual std::uint32_t open_window(std::uint32_t, std::uint32_t, std::uint8_t*, std::uint64_t) noexcept { return 0; }

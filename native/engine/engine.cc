@@ -352,7 +352,7 @@ void Engine::do_abort(const CallQueue::Abort& abort) noexcept {
   close_windows_of(abort.flow);
   // Waits until the NIC no longer reads the buffer: otherwise it could send what the caller writes there next, with a
   // valid header.
-  if (const core::Flow* flow = stack_.flow(abort.flow)) datapath_->settle(flow->config.peer);
+  if (const core::Flow* flow = stack_.flow(abort.flow)) datapath_->quiesce(flow->config.peer);
   const std::shared_ptr<ConnectionCore> keep = owners_[abort.flow];
   if (closed_[abort.flow]) release(abort.flow);
   keep->on_flow_let_go();

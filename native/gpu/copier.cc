@@ -40,7 +40,7 @@ std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) c
   const auto bytes =
       std::min<std::uint64_t>(static_cast<std::uint64_t>(stripe_bytes) - lane.launched, stage.piece_bytes);
   if (bytes == 0) return 0;
-  const std::uint32_t count = settled(stage, lane.launched).load(std::memory_order_acquire);
+  const std::uint32_t count = released(stage, lane.launched).load(std::memory_order_acquire);
   if (direction_ == Direction::to_device) {
     // The count of a piece stays full until the piece has been copied out, and pieces one ring's length apart share a
     // count. So a piece is copied only after the piece one ring's length before it has left the ring; the network
@@ -53,7 +53,7 @@ std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) c
 bool Transfer::launch(Lane* lane, core::Stage* stage) noexcept {
   bool any = false;
   for (std::uint64_t bytes; !failed() && (bytes = next_piece(*lane, *stage)) != 0; any = true) {
-    if (direction_ == Direction::to_host) settled(*stage, lane->launched).store(0, std::memory_order_relaxed);
+    if (direction_ == Direction::to_host) released(*stage, lane->launched).store(0, std::memory_order_relaxed);
     std::uint8_t* const place = stage->ring + lane->launched % stage->ring_bytes;
     Copy made;
     if (!begin_copy(place, stage->begin + lane->launched, bytes, &made)) break;
@@ -151,7 +151,7 @@ bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
       stage->limit.store(lane->arrived, std::memory_order_release);
       lane->untold = true;
     } else {
-      settled(*stage, from).store(0, std::memory_order_relaxed);
+      released(*stage, from).store(0, std::memory_order_relaxed);
       stage->limit.store(lane->arrived + stage->ring_bytes, std::memory_order_release);
       lane->untold = true;  // the remote sender may wait for this room
     }

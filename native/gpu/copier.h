@@ -61,8 +61,8 @@ class Transfer {
   };
   static constexpr int kRefusedMax = 100;  // after so many refusals in a row, a context counts as destroyed
   std::uint64_t next_piece(const Lane& lane, const core::Stage& stage) const noexcept;
-  std::atomic<std::uint32_t>& settled(const core::Stage& stage, std::uint64_t at) const noexcept {
-    return stage.settled[at % stage.ring_bytes / stage.piece_bytes];
+  std::atomic<std::uint32_t>& released(const core::Stage& stage, std::uint64_t at) const noexcept {
+    return stage.released[at % stage.ring_bytes / stage.piece_bytes];
   }
   bool launch(Lane* lane, core::Stage* stage) noexcept;
   bool begin_copy(std::uint8_t* host, std::uint64_t begin, std::uint64_t bytes, Copy* made) noexcept;

@@ -56,7 +56,7 @@ class DeviceWorker::Job final : public gpu::Transfer::Listener {
   std::shared_ptr<const gpu::Layout> layout;
   After after;
   std::unique_ptr<core::Stage[]> stages;
-  std::unique_ptr<std::atomic<std::uint32_t>[]> settled;
+  std::unique_ptr<std::atomic<std::uint32_t>[]> released;
   std::vector<PinnedRun> runs;
   gpu::PieceTable table;
   engine::Request* request = nullptr;
@@ -126,7 +126,7 @@ std::size_t DeviceWorker::pinned_bytes_lent() const {
 bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
   const std::size_t parts = job->parts(), ring = shape.ring_bytes, pieces = ring / shape.piece_bytes;
   job->stages = std::make_unique<core::Stage[]>(parts);
-  job->settled = std::make_unique<std::atomic<std::uint32_t>[]>(parts * pieces);
+  job->released = std::make_unique<std::atomic<std::uint32_t>[]>(parts * pieces);
   job->runs.reserve(parts);
   // A send needs no ring for the home flow if that carries no stripe; see core::stage_count().
   const std::size_t rings = job->direction == gpu::Direction::to_host ? job->stripes() : parts;
@@ -143,7 +143,7 @@ bool DeviceWorker::take_rings(Job* job, const gpu::RingShape& shape) {
     }
     stage.ring_bytes = ring;
     stage.piece_bytes = shape.piece_bytes;
-    stage.settled = &job->settled[i * pieces];
+    stage.released = &job->released[i * pieces];
     stage.limit.store(job->direction == gpu::Direction::to_host ? 0 : ring, std::memory_order_relaxed);
   }
   return true;

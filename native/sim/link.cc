@@ -23,12 +23,12 @@ void Link::grow() {
 }
 
 // Moves datagrams from the queue to the wire once their last bit is sent.
-void Link::settle(i64 now_ns) noexcept {
+void Link::advance(i64 now_ns) noexcept {
   while (left_ != tail_ && at(left_).leaves_ns <= now_ns) waiting_bytes_ -= at(left_++).packet.bytes();
 }
 
 i64 Link::queue_bytes(i64 now_ns) noexcept {
-  settle(now_ns);
+  advance(now_ns);
   return waiting_bytes_;
 }
 
@@ -61,7 +61,7 @@ bool Link::offer(i64 now_ns, const Packet& packet) {
     ++totals_.swallowed;
     return false;
   }
-  settle(now_ns);
+  advance(now_ns);
   queue_seen_.add(waiting_bytes_);
   const i64 bytes = packet.bytes();
   if (config_.queue_bytes_max > 0 && waiting_bytes_ != 0 && waiting_bytes_ + bytes > config_.queue_bytes_max) {
@@ -82,7 +82,7 @@ bool Link::offer(i64 now_ns, const Packet& packet) {
   entry.order = order_++;
   ++tail_;
   waiting_bytes_ += bytes;
-  settle(now_ns);
+  advance(now_ns);
   return true;
 }
 
@@ -94,7 +94,7 @@ i64 Link::next_ns() const noexcept {
 }
 
 bool Link::poll(i64 now_ns, Packet* out) {
-  settle(now_ns);
+  advance(now_ns);
   for (;;) {
     const bool first_is_due = head_ != left_ && at(head_).due_ns <= now_ns;
     if (!late_.empty() && late_.front().comes_ns() <= now_ns &&
@@ -123,7 +123,7 @@ bool Link::poll(i64 now_ns, Packet* out) {
 }
 
 void Link::set_rate(i64 now_ns, i64 bytes_per_s) {
-  settle(now_ns);
+  advance(now_ns);
   const i64 before = config_.bytes_per_s;
   config_.bytes_per_s = bytes_per_s;
   i64 spent_ps = before > 0 && left_ != tail_ ? now_ns * kPsPerNs : 0;

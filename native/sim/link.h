@@ -82,7 +82,7 @@ class Link {
   Entry& at(u64 index) noexcept { return ring_[index & mask_]; }
   const Entry& at(u64 index) const noexcept { return ring_[index & mask_]; }
   void grow();
-  void settle(i64 now_ns) noexcept;
+  void advance(i64 now_ns) noexcept;
   i64 serve_ns(i64 now_ns, i64 bytes) noexcept;
   i64 held_back_ns();
   bool marks(i64 queue_bytes);

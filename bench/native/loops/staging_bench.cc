@@ -26,13 +26,13 @@ class Lane final : public Transfer::Listener {
   Lane(const StagingPlan& plan, Direction direction, const RingShape& shape, std::uint8_t* ring)
       : direction_(direction),
         layout_(direction == Direction::to_host ? plan.source : plan.target, plan.bytes),
-        settled_(shape.ring_bytes / shape.piece_bytes) {
+        released_(shape.ring_bytes / shape.piece_bytes) {
     stage_.ring = ring;
     stage_.ring_bytes = shape.ring_bytes;
     stage_.piece_bytes = shape.piece_bytes;
-    stage_.settled = settled_.data();
+    stage_.released = released_.data();
     stage_.limit.store(direction == Direction::to_host ? 0 : shape.ring_bytes);
-    stage_.settle_size(0, plan.bytes);
+    stage_.set_size(0, plan.bytes);
   }
   void begin(Copier* copier) { transfer_ = copier->begin(direction_, layout_, &stage_, 1, {}); }
   bool on_staged(std::uint32_t) noexcept override { return true; }
@@ -42,7 +42,7 @@ class Lane final : public Transfer::Listener {
     transfer_->poll(this);
     const std::uint64_t limit = std::min<std::uint64_t>(stage_.limit.load(), layout_.bytes());
     if (limit == done_) return;
-    stage_.settle(done_, limit - done_);
+    stage_.release(done_, limit - done_);
     done_ = limit;
   }
   bool over() const { return transfer_->failed() || transfer_->arrived_bytes() == layout_.bytes(); }
@@ -51,7 +51,7 @@ class Lane final : public Transfer::Listener {
  private:
   const Direction direction_;
   const Layout layout_;
-  std::vector<std::atomic<std::uint32_t>> settled_;
+  std::vector<std::atomic<std::uint32_t>> released_;
   core::Stage stage_;
   std::unique_ptr<Transfer> transfer_;
   std::uint64_t done_ = 0;

@@ -38,7 +38,7 @@ class VerbsDatapath final : public Datapath {
   bool registers_memory() const noexcept override { return true; }
   bool add_memory(const Memory& memory, std::string* error) override;
   void remove_memory(std::uint32_t id) noexcept override;
-  void settle(std::uint32_t peer) noexcept override;
+  void quiesce(std::uint32_t peer) noexcept override;
   std::uint32_t open_window(std::uint32_t peer, std::uint32_t memory, std::uint8_t* data,
                             std::uint64_t bytes) noexcept override;
   void close_window(std::uint32_t key) noexcept override;

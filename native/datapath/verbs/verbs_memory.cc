@@ -107,7 +107,7 @@ void VerbsDatapath::drain(const Chosen& chosen) noexcept {
   });
 }
 
-void VerbsDatapath::settle(std::uint32_t peer) noexcept {
+void VerbsDatapath::quiesce(std::uint32_t peer) noexcept {
   drain([peer](const SendRecord& record) { return record.peer == peer; });
 }
 

@@ -90,7 +90,7 @@ void FabricHost::handle(FabricShared* shared, const FabricDue* dues, std::size_t
   }
   FabricNet& net = *shared->net;
   for (u32 port = net.first_port[index_]; port < net.first_port[index_ + 1u]; ++port) {
-    net.ports[port].settle(end_ps - 1, shared->sink);
+    net.ports[port].advance(end_ps - 1, shared->sink);
     // Packets still queued in a port must be sent in their own window, so the host is woken for them even if its stack
     // has nothing more to send.
     if (net.ports[port].next_ps() != core::kNever) self_ps_ = std::min(self_ps_, net.ports[port].next_ps());
@@ -122,13 +122,13 @@ bool FabricHost::may_send_data(FabricShared* shared, i64 now_ps) {
   if (net.first_port[index_ + 1u] - first == 1) {
     FabricPort& only = net.ports[first];
     if (only.busy(now_ps)) return false;
-    only.settle(now_ps, shared->sink);
+    only.advance(now_ps, shared->sink);
     return !only.waits() && !only.busy(now_ps);
   }
   bool some_free = false;
   for (u32 index = net.first_port[index_]; index < net.first_port[index_ + 1u]; ++index) {
     FabricPort& port = net.ports[index];
-    port.settle(now_ps, shared->sink);
+    port.advance(now_ps, shared->sink);
     if (port.queue_bytes(now_ps) > shared->plan->burst_bytes_max) return false;
     some_free = some_free || (!port.waits() && !port.busy(now_ps));
   }

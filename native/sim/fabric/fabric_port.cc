@@ -92,7 +92,7 @@ bool FabricPort::survives(FabricPacket* packet, i64 bytes) {
 
 void FabricPort::set_odd() noexcept { odd_ = loss_ > 0 || bit_error_rate_ > 0 || jitter_ps_ > 0 || burst_ps_ > 0; }
 
-void FabricPort::settle(i64 until_ps, FabricSink* sink) {
+void FabricPort::advance(i64 until_ps, FabricSink* sink) {
   if (paused_ || !up_) return;
   while (free_ps_ <= until_ps && waits()) {
     FabricPacket* packet;
@@ -145,7 +145,7 @@ bool FabricPort::overflow(FabricPacket* packet, FabricSink* sink) {
 }
 
 void FabricPort::offer(i64 now_ps, FabricPacket* packet, FabricSink* sink) {
-  settle(now_ps, sink);
+  advance(now_ps, sink);
   if (!up_) {
     ++lost_;
     sink->leave(*packet, index_, 0);
@@ -170,7 +170,7 @@ void FabricPort::offer(i64 now_ps, FabricPacket* packet, FabricSink* sink) {
 }
 
 void FabricPort::apply(i64 now_ps, const PortChange& change, FabricSink* sink) {
-  settle(now_ps, sink);
+  advance(now_ps, sink);
   if (change.bytes_per_s >= 0) {
     const double share = static_cast<double>(bytes_per_s_) / static_cast<double>(change.bytes_per_s);
     burst_ps_ = static_cast<i64>(static_cast<double>(burst_ps_) * share);  // the bucket keeps its size in bytes
@@ -194,7 +194,7 @@ void FabricPort::apply(i64 now_ps, const PortChange& change, FabricSink* sink) {
 }
 
 void FabricPort::pause(i64 now_ps, bool paused, FabricSink* sink) {
-  settle(now_ps, sink);
+  advance(now_ps, sink);
   if (paused && !paused_) ++pauses_;
   if (!paused && paused_) free_ps_ = std::max(free_ps_, now_ps);
   paused_ = paused;

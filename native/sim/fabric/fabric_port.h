@@ -1,4 +1,4 @@
-// One direction of a link: a queue with two priorities, and the times at which its packets are sent. The node settles
+// One direction of a link: a queue with two priorities, and the times at which its packets are sent. The node advances
 // its port up to a time: all packets whose sending begins by then are passed on with their arrival times.
 #pragma once
 
@@ -23,7 +23,7 @@ class FabricSink {
  public:
   virtual void arrive(FabricPacket* packet, u32 port, u32 node) = 0;  // the packet arrives at packet->due_ps
   virtual void lose(FabricPacket* packet) = 0;
-  virtual void look(u32 node, u32 port, i64 at_ps) = 0;  // asks the node to settle this port at that time
+  virtual void look(u32 node, u32 port, i64 at_ps) = 0;  // asks the node to advance this port at that time
   // The port begins to send the packet. Only PFC needs this.
   virtual void leave(const FabricPacket& packet, u32 port, i64 at_ps) = 0;
 
@@ -41,10 +41,10 @@ class alignas(64) FabricPort {
     set_odd();
   }
 
-  // Queues a packet, or loses it. First settles the port up to now, so that packets are sent in order of arrival.
+  // Queues a packet, or loses it. First advances the port up to now, so that packets are sent in order of arrival.
   void offer(i64 now_ps, FabricPacket* packet, FabricSink* sink);
   // Sends all packets whose sending can begin at `until_ps` or earlier.
-  void settle(i64 until_ps, FabricSink* sink);
+  void advance(i64 until_ps, FabricSink* sink);
   bool waits() const noexcept { return high_.head != nullptr || low_.head != nullptr; }
   bool busy(i64 now_ps) const noexcept { return free_ps_ > now_ps; }
   // When the sending of the next queued packet begins; kNever if none is queued, or the port is paused or down.
@@ -71,7 +71,7 @@ class alignas(64) FabricPort {
   u32 from() const noexcept { return from_; }
   u32 to() const noexcept { return to_; }
   // Two flags that the port's node stores in the port: a wake-up is scheduled for the next packet to send
-  // (wake_pending), and the port must be settled in this window (touched).
+  // (wake_pending), and the port must be advanced in this window (touched).
   bool& wake_pending() noexcept { return wake_pending_; }
   bool& touched() noexcept { return touched_; }
   void set_leads_to_host() noexcept { leads_to_host_ = true; }

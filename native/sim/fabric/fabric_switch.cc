@@ -1,5 +1,5 @@
-// A switch settles a port when a packet arrives for it, and at the end of the window. With PFC, whose frames depend on
-// when each packet leaves, it settles all ports in use at each arrival.
+// A switch advances a port when a packet arrives for it, and at the end of the window. With PFC, whose frames depend on
+// when each packet leaves, it advances all ports in use at each arrival.
 #include "native/sim/fabric/fabric_switch.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ void FabricSwitch::touch(FabricNet& net, u32 port) {
 void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps) {
   FabricNet& net = *shared->net;
   const bool pfc = !ingress_.empty();
-  // Ports with a due wake-up have queued packets, so these ports are marked at the start of the window, to be settled.
+  // Ports with a due wake-up have queued packets, so these ports are marked at the start of the window, to be advanced.
   for (std::size_t i = 0; i < count; ++i) {
     if (dues[i].packet != nullptr || dues[i].port >= FabricDue::kPause) continue;
     net.ports[dues[i].port].wake_pending() = false;
@@ -58,7 +58,7 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
     const FabricDue& due = dues[i];
     now_ps_ = due.at_ps;
     if (pfc) {
-      for (const u32 port : touched_) net.ports[port].settle(due.at_ps, shared->sink);
+      for (const u32 port : touched_) net.ports[port].advance(due.at_ps, shared->sink);
     }
     if (handle_special(shared, due)) {
       if (due.port >= FabricDue::kPause && due.port < FabricDue::kChange) touch(net, due.port - FabricDue::kPause);
@@ -80,7 +80,7 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
     net.ports[port].offer(due.at_ps, packet, shared->sink);
   }
   for (const u32 port : touched_) {
-    net.ports[port].settle(end_ps - 1, shared->sink);
+    net.ports[port].advance(end_ps - 1, shared->sink);
     net.ports[port].touched() = false;
   }
   for (const u32 index : touched_) {

@@ -12,7 +12,7 @@ class FabricSwitch {
  public:
   FabricSwitch(u32 node, const FabricPlan& plan, const FabricNet& net);
 
-  // Handles all events of this switch before `end_ps`. Its ports are then settled up to that time.
+  // Handles all events of this switch before `end_ps`. Its ports are then advanced up to that time.
   void handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps);
   // Called with PFC when a packet leaves a queue, or is lost from it (at_ps is 0 then).
   void on_left(FabricShared* shared, const FabricPacket& packet, i64 at_ps);

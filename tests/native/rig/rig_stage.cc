@@ -13,11 +13,11 @@ Staging::Staging(u32 stripes, u64 ring_bytes, u64 piece_bytes, u64 limit_bytes)
     Lane& lane = lanes_[i];
     lane.stage = &stages_[i];
     lane.ring.resize(ring_bytes);
-    lane.settled = std::make_unique<std::atomic<u32>[]>(ring_bytes / piece_bytes);
+    lane.released = std::make_unique<std::atomic<u32>[]>(ring_bytes / piece_bytes);
     lane.stage->ring = lane.ring.data();
     lane.stage->ring_bytes = ring_bytes;
     lane.stage->piece_bytes = piece_bytes;
-    lane.stage->settled = lane.settled.get();
+    lane.stage->released = lane.released.get();
     lane.stage->limit.store(limit_bytes);
   }
 }
@@ -33,14 +33,14 @@ bool Staging::may_fill(u32 stripe) const noexcept {
   const Lane& lane = lanes_[stripe];
   if (left(lane) == 0) return false;
   const bool fresh = lane.copied < lane.stage->ring_bytes;
-  return fresh || lane.settled[piece_at(lane, lane.copied)].load(std::memory_order_acquire) == lane.stage->piece_bytes;
+  return fresh || lane.released[piece_at(lane, lane.copied)].load(std::memory_order_acquire) == lane.stage->piece_bytes;
 }
 
 bool Staging::fill(u32 stripe, const u8* message) noexcept {
   if (!may_fill(stripe)) return false;
   Lane& lane = lanes_[stripe];
   const u64 bytes = left(lane);
-  lane.settled[piece_at(lane, lane.copied)].store(0, std::memory_order_relaxed);
+  lane.released[piece_at(lane, lane.copied)].store(0, std::memory_order_relaxed);
   std::memcpy(lane.ring.data() + lane.copied % lane.stage->ring_bytes, message + lane.stage->begin + lane.copied,
               bytes);
   lane.copied += bytes;
@@ -51,7 +51,7 @@ bool Staging::fill(u32 stripe, const u8* message) noexcept {
 bool Staging::may_empty(u32 stripe) const noexcept {
   const Lane& lane = lanes_[stripe];
   const u64 bytes = left(lane);
-  return bytes != 0 && lane.settled[piece_at(lane, lane.copied)].load(std::memory_order_acquire) == bytes;
+  return bytes != 0 && lane.released[piece_at(lane, lane.copied)].load(std::memory_order_acquire) == bytes;
 }
 
 bool Staging::empty(u32 stripe, u8* message) noexcept {
@@ -61,7 +61,7 @@ bool Staging::empty(u32 stripe, u8* message) noexcept {
     const u64 bytes = left(lane);
     std::memcpy(message + lane.stage->begin + lane.copied, lane.ring.data() + lane.copied % lane.stage->ring_bytes,
                 bytes);
-    lane.settled[piece_at(lane, lane.copied)].store(0, std::memory_order_relaxed);
+    lane.released[piece_at(lane, lane.copied)].store(0, std::memory_order_relaxed);
     lane.copied += bytes;
     lane.stage->limit.store(lane.copied + lane.stage->ring_bytes, std::memory_order_release);
   }

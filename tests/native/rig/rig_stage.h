@@ -34,7 +34,7 @@ class Staging {
  private:
   struct Lane {
     std::vector<u8> ring;
-    std::unique_ptr<std::atomic<u32>[]> settled;
+    std::unique_ptr<std::atomic<u32>[]> released;
     core::Stage* stage = nullptr;
     u64 copied = 0;
   };

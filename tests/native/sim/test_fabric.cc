@@ -57,7 +57,7 @@ TEST(port__serves_first_come_first_and_control_before_data) {
   bench.port.offer(10, second, &bench.sink);
   bench.port.offer(20, control, &bench.sink);
   CHECK_EQUAL(bench.sink.arrived.size(), 1u);  // the other packets wait
-  bench.port.settle(1'000'000, &bench.sink);
+  bench.port.advance(1'000'000, &bench.sink);
   CHECK(bench.sink.arrived == std::vector<FabricPacket*>({first, control, second}));
   CHECK_EQUAL(first->due_ps, 80'000 + 1'000'000);
   CHECK_EQUAL(control->due_ps, 80'000 + 64 * 80 + 1'000'000);
@@ -72,9 +72,10 @@ TEST(port__settling_more_often_changes_nothing) {
     PortBench bench(false);
     for (i64 at = 0; at < 20; ++at) {
       bench.port.offer(at * 50'000, bench.packet(936, at % 5 != 0), &bench.sink);
-      for (i64 step = 0; often != 0 && step < 50'000; step += 7'000) bench.port.settle(at * 50'000 + step, &bench.sink);
+      for (i64 step = 0; often != 0 && step < 50'000; step += 7'000)
+        bench.port.advance(at * 50'000 + step, &bench.sink);
     }
-    bench.port.settle(100'000'000, &bench.sink);
+    bench.port.advance(100'000'000, &bench.sink);
     for (const FabricPacket* packet : bench.sink.arrived) due[often].push_back(packet->due_ps);
   }
   CHECK(due[0] == due[1]);
@@ -84,7 +85,7 @@ TEST(port__settling_more_often_changes_nothing) {
 TEST(port__marks_by_what_waits) {
   PortBench bench(false);
   for (int i = 0; i < 5; ++i) bench.port.offer(0, bench.packet(936), &bench.sink);
-  bench.port.settle(1'000'000, &bench.sink);
+  bench.port.advance(1'000'000, &bench.sink);
   std::vector<bool> marks;
   for (const FabricPacket* packet : bench.sink.arrived) marks.push_back(packet->marked);
   CHECK(marks == std::vector<bool>({false, true, true, false, false}));
@@ -94,7 +95,7 @@ TEST(port__drops_what_finds_it_full) {
   PortBench bench(false, 3000);
   for (int i = 0; i < 5; ++i) bench.port.offer(0, bench.packet(936), &bench.sink);
   CHECK_EQUAL(bench.sink.lost.size(), 2u);
-  bench.port.settle(1'000'000, &bench.sink);
+  bench.port.advance(1'000'000, &bench.sink);
   CHECK_EQUAL(bench.sink.arrived.size(), 3u);
   CHECK_EQUAL(bench.port.report().dropped, 2);
 }
@@ -102,7 +103,7 @@ TEST(port__drops_what_finds_it_full) {
 TEST(port__trims_instead_and_headers_overtake) {
   PortBench bench(true, 3000);
   for (int i = 0; i < 5; ++i) bench.port.offer(0, bench.packet(936), &bench.sink);
-  bench.port.settle(1'000'000, &bench.sink);
+  bench.port.advance(1'000'000, &bench.sink);
   CHECK_EQUAL(bench.sink.lost.size(), 0u);
   CHECK_EQUAL(bench.port.report().trimmed, 2);
   std::vector<bool> trimmed;
@@ -131,10 +132,10 @@ TEST(port__that_is_paused_waits) {
   PortBench bench(false);
   bench.port.pause(0, true, &bench.sink);
   bench.port.offer(100, bench.packet(936), &bench.sink);
-  bench.port.settle(1'000'000, &bench.sink);
+  bench.port.advance(1'000'000, &bench.sink);
   CHECK_EQUAL(bench.sink.arrived.size(), 0u);
   bench.port.pause(2'000'000, false, &bench.sink);
-  bench.port.settle(2'000'000, &bench.sink);
+  bench.port.advance(2'000'000, &bench.sink);
   CHECK_EQUAL(bench.sink.arrived.size(), 1u);
   CHECK_EQUAL(bench.sink.arrived[0]->due_ps, 2'000'000 + 80'000 + 1'000'000);
 }
