@@ -298,12 +298,12 @@ bool ConnectionCore::lacks_parts() noexcept {
   return lacks;
 }
 
-void ConnectionCore::on_flow_let_go() noexcept {
+void ConnectionCore::on_flow_quiesced() noexcept {
   if (flows_live_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   sweep(&send_, health());
   sweep(&receive_, health());
   trace_.end(health());
-  // Must be the last step: after it the thread in await_let_go() may free the buffers.
+  // Must be the last step: after it the thread in await_quiesced() may free the buffers.
   flows_live_.store(INT32_MIN, std::memory_order_release);
   futex_wake_all(&flows_live_);
   notifier_->notify();
@@ -317,7 +317,7 @@ void ConnectionCore::sweep(Direction* direction, Status reason) noexcept {
   });
 }
 
-void ConnectionCore::await_let_go() noexcept {
+void ConnectionCore::await_quiesced() noexcept {
   for (std::int64_t waited_ns = 0; waited_ns < kLetGoNsMax;) {
     const std::int32_t live = flows_live_.load(std::memory_order_acquire);
     if (live == INT32_MIN) return;
@@ -329,7 +329,7 @@ void ConnectionCore::await_let_go() noexcept {
 
 void ConnectionCore::close() noexcept {
   fail(Status::cancelled);
-  await_let_go();
+  await_quiesced();
 }
 
 bool ConnectionCore::outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept {

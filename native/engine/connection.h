@@ -78,7 +78,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void on_stripe_placed(core::ReceiveTicket* ticket, std::uint64_t message_bytes) noexcept;
   void on_peer_closed(std::uint64_t held_messages, bool receive_waits, Status reason) noexcept;
   void on_flow_opened(const Engine* engine, std::uint32_t index, core::Flow* flow) noexcept;
-  void on_flow_let_go() noexcept;
+  void on_flow_quiesced() noexcept;
   void on_flow_released(const Engine* engine, std::uint32_t index) noexcept;
 
  private:
@@ -94,7 +94,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void complete(RequestSlot* slot, Status status, std::size_t bytes) noexcept;
   void sweep(Direction* direction, Status reason) noexcept;
   bool outstanding_in(Direction* direction, const void* data, std::size_t bytes) noexcept;
-  void await_let_go() noexcept;
+  void await_quiesced() noexcept;
   bool lacks_parts() noexcept;
   std::uint32_t stripes() const noexcept { return static_cast<std::uint32_t>(flows_.size()); }
 

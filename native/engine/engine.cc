@@ -347,15 +347,15 @@ void Engine::do_abort(const CallQueue::Abort& abort) noexcept {
   ConnectionCore* connection = owner(abort.flow);
   if (connection == nullptr || connection->id() != abort.connection) return;
   stack_.close_flow(now_ns_, abort.flow, abort.reason);
-  if (let_go_[abort.flow]) return;
-  let_go_[abort.flow] = true;
+  if (quiesced_[abort.flow]) return;
+  quiesced_[abort.flow] = true;
   close_windows_of(abort.flow);
   // Waits until the NIC no longer reads the buffer: otherwise it could send what the caller writes there next, with a
   // valid header.
   if (const core::Flow* flow = stack_.flow(abort.flow)) datapath_->quiesce(flow->config.peer);
   const std::shared_ptr<ConnectionCore> keep = owners_[abort.flow];
   if (closed_[abort.flow]) release(abort.flow);
-  keep->on_flow_let_go();
+  keep->on_flow_quiesced();
 }
 
 bool Engine::take_commands() noexcept {
@@ -505,7 +505,7 @@ void Engine::on_peer_released(std::uint32_t peer) noexcept {
 void Engine::on_flow_closed(std::uint32_t flow) noexcept {
   if (owner(flow) == nullptr) return;
   closed_[flow] = true;
-  if (let_go_[flow]) release(flow);
+  if (quiesced_[flow]) release(flow);
 }
 
 // Gives up a flow without progress. The stack repeats the event every quarter of the silence limit; only the second one
@@ -541,13 +541,13 @@ void Engine::name_peer(std::uint32_t peer, std::vector<std::string> addresses) {
 void Engine::own_flow(std::uint32_t flow, std::shared_ptr<ConnectionCore> connection) {
   if (owners_.size() <= flow) {
     owners_.resize(flow + 1);
-    let_go_.resize(flow + 1, false);
+    quiesced_.resize(flow + 1, false);
     closed_.resize(flow + 1, false);
   }
   if (trace_ != nullptr) trace_->name_flow(flow, connection->trace().record());
   owners_[flow] = std::move(connection);
   owners_[flow]->on_flow_opened(this, flow, stack_.flow(flow));
-  let_go_[flow] = closed_[flow] = false;
+  quiesced_[flow] = closed_[flow] = false;
   open_flows_.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -96,7 +96,7 @@ class Engine final : private datapath::RxSink {
   void give_back(std::int64_t count) noexcept { ring_.give_back(count); }
   // Wakes the engine's thread, unless callers run the loop and `lazily` is set: they see the command at once.
   void post(const Command& command, bool lazily) noexcept;
-  // Makes a flow release its buffers and tell its peer, and then calls the connection's on_flow_let_go().
+  // Makes a flow release its buffers and tell its peer, and then calls the connection's on_flow_quiesced().
   void abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept;
   // Runs `work` on the engine's thread, or in its place while it sleeps, waits for it and rethrows its exception. Must
   // not be called on an engine thread.
@@ -182,7 +182,7 @@ class Engine final : private datapath::RxSink {
   std::int64_t now_ns_ = 0;
   std::int64_t realtime_ahead_ns_ = 0;                        // realtime_ahead_ns() in this iteration; 0: not read yet
   std::vector<std::shared_ptr<ConnectionCore>> owners_;       // by flow: its connection; null: no events are expected
-  std::vector<bool> let_go_;                                  // by flow: whether its buffers are released
+  std::vector<bool> quiesced_;                                // by flow: whether its buffers are released
   std::vector<bool> closed_;                                  // by flow: whether the stack has closed it
   std::unordered_map<std::uint32_t, std::uint32_t> windows_;  // by key of an open memory window: its flow
   std::unordered_map<std::uint32_t, std::int64_t> stuck_;     // by flow: when it was last reported to make no progress

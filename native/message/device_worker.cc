@@ -238,7 +238,7 @@ void DeviceWorker::cancel(const std::shared_ptr<DeviceRequest>& request, Status 
   {
     const std::lock_guard lock(mutex_);
     request->finish(reason, 0, "");
-    for (std::uint32_t* const word : request->words_) waits_->let_go(word);
+    for (std::uint32_t* const word : request->words_) waits_->release(word);
     request->words_.clear();
   }
   on_done_();
@@ -330,7 +330,7 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
   gpu::PersistentKernel& kernel = copier_->shared().persistent_kernel();
   std::uint32_t* word = nullptr;
   bool done = false;
-  kernel.wait_begins();  // StreamWaits::let_go() ends this wait when it sets the memory word
+  kernel.wait_begins();  // StreamWaits::release() ends this wait when it sets the memory word
   {
     const std::lock_guard lock(mutex_);
     done = request->done();
@@ -467,7 +467,7 @@ void DeviceWorker::finish(Job* job) noexcept {
   const std::lock_guard lock(mutex_);
   under_way_.erase(std::find(under_way_.begin(), under_way_.end(), job));
   job->told->finish(status, bytes, job->error);
-  for (std::uint32_t* const word : job->told->words_) waits_->let_go(word);
+  for (std::uint32_t* const word : job->told->words_) waits_->release(word);
   job->told->words_.clear();
 }
 

@@ -16,7 +16,7 @@ StreamWaits::~StreamWaits() {
   const gpu::Current current(driver_, context_);
   bool passed = true;
   for (const Wait& wait : waits_) {
-    let_go(wait.word);
+    release(wait.word);
     passed = passed && driver_.event_query(wait.passed) != gpu::kNotReady;
     static_cast<void>(driver_.event_destroy(wait.passed));  // fails without harm if the context was destroyed
   }
@@ -65,7 +65,7 @@ gpu::Event StreamWaits::wait(std::uint32_t* word, gpu::Stream stream, std::strin
   if (waits) result = driver_.event_record(passed, stream), called = "cuEventRecord";
   if (result == gpu::kSuccess) return passed;
   *error = driver_.say(called, result);
-  let_go(word);
+  release(word);
   // No event was recorded, so waits for the stream itself; this returns at once if its context was destroyed.
   if (waits) static_cast<void>(driver_.stream_synchronize(stream));
   if (passed != nullptr) static_cast<void>(driver_.event_destroy(passed));

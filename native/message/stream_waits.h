@@ -24,14 +24,14 @@ class StreamWaits {
   ~StreamWaits();
 
   // Returns an unused memory word, set to zero; null: all words are in use. The persistent kernel's wait_begins() must
-  // have been called before; let_go() ends that wait.
+  // have been called before; release() ends that wait.
   std::uint32_t* take() noexcept;
-  // Makes work that is queued on `stream` from now on wait for let_go(word). Returns the event to pass to add(); null
+  // Makes work that is queued on `stream` from now on wait for release(word). Returns the event to pass to add(); null
   // with `error` set: the stream does not wait.
   gpu::Event wait(std::uint32_t* word, gpu::Stream stream, std::string* error);
   // Allows the word to be reused once the event `passed` has occurred, or at once if `passed` is null.
   void add(std::uint32_t* word, gpu::Event passed) noexcept;
-  void let_go(std::uint32_t* word) noexcept {
+  void release(std::uint32_t* word) noexcept {
     if (__atomic_exchange_n(word, 1u, __ATOMIC_ACQ_REL) == 0) shared_.persistent_kernel().wait_ends();
   }
   // Makes the words reusable whose streams have continued.
