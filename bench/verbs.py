@@ -48,7 +48,7 @@ COLUMNS = (
     *("send_ns", "receive_ns", "fake_ns", "gbits_per_s", "instructions", "fake_instructions"),
 )
 SETUP_COLUMNS = (
-    *("mode", "peers", "paths", "setup_s", "break_s", "mend_s", "close_s", "bytes_per_path"),
+    *("mode", "peers", "paths", "setup_s", "break_s", "reestablish_s", "close_s", "bytes_per_path"),
     *("datapath_mb", "core_mb", "slots_mb", "provider_mb", "provider_calls"),
 )
 
@@ -172,7 +172,7 @@ def set_up(mode: str, peers: int, paths: int) -> Config:
         "paths": paths,
         "setup_s": (found["open_ns"] + found["connect_ns"]) / 1e9,
         "break_s": found["break_ns"] / 1e9,
-        "mend_s": found["mend_ns"] / 1e9 if found["mended"] else None,
+        "reestablish_s": found["reestablish_ns"] / 1e9 if found["reestablished"] else None,
         "close_s": found["close_ns"] / 1e9,
         "bytes_per_path": heap_bytes / (peers * paths),
         "bytes_per_peer": heap_bytes / peers,

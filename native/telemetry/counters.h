@@ -47,8 +47,8 @@ enum class Kind : std::uint8_t {
   X(injected_corrupt, datagrams, sum, "datagrams damaged by WEFT_FAULT=corrupt")        \
   X(injected_corrupt_data, datagrams, sum, "of these, data segments")                   \
   X(paths_broken, count, sum, "queue pairs that failed; each is one end of a path")     \
-  X(paths_mended, count, sum, "of these, those that work again")                        \
-  X(mend_ns_max, ns, maximum, "the longest that one of these was out of work")          \
+  X(paths_reestablished, count, sum, "of these, those that work again")                 \
+  X(reestablish_ns_max, ns, maximum, "the longest that one of these was out of work")   \
   X(foreign_completions, count, sum, "completions for no work request of this process") \
   X(payload_copied_bytes, bytes, sum, "payload that was copied into RDMA slots")        \
   X(payload_written_bytes, bytes, sum, "payload written straight into its receive")     \

@@ -219,7 +219,7 @@ def test_bench__verbs() -> None:
     }
     assert all(row["ns_per_segment"] > 0 and row["fake_ns"] > 0 for row in rows)
     (setup,) = found["setup"]
-    assert setup["mended"] == 3 * 256
+    assert setup["reestablished"] == 3 * 256
     assert 0 < setup["bytes_per_path"] < 1_000
 
 

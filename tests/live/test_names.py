@@ -20,8 +20,8 @@ def test_names__of_counters() -> None:
         ("flow", "bytes_sent", "bytes", "sum"): ("weft_flow_sent_bytes_total", "counter", 1),
         ("flow", "window_bytes", "bytes", "gauge"): ("weft_flow_window_bytes", "gauge", 1),
         ("path", "rtt_ns", "ns", "maximum"): ("weft_path_rtt_seconds", "gauge", 10**9),
-        ("engine", "mend_ns_max", "ns", "maximum"): (
-            "weft_engine_mend_max_seconds",
+        ("engine", "reestablish_ns_max", "ns", "maximum"): (
+            "weft_engine_reestablish_max_seconds",
             "gauge",
             10**9,
         ),

@@ -46,16 +46,16 @@ def test_smoke__loss_is_repaired(netem: Netem, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
-def test_smoke__queue_pairs_in_error_are_mended(mode: str) -> None:
+def test_smoke__queue_pairs_in_error_are_reestablished(mode: str) -> None:
     with paired(mode, fault={"qp_error": 0.1}) as pair:
         # Repeat until a fault has hit a burst; the number of bursts depends on the host's speed.
         for seed in range(1, 30):
             assert pair.carry(seed) == 0
             counters = pair.there.counters()
-            if counters.paths_broken > 3 and counters.paths_mended > 0:
+            if counters.paths_broken > 3 and counters.paths_reestablished > 0:
                 return
         pytest.fail(
-            f"of {counters.paths_broken} broken paths only {counters.paths_mended} work again"
+            f"{counters.paths_reestablished} of {counters.paths_broken} broken paths work again"
         )
 
 

@@ -73,11 +73,11 @@ def test_softverbs__memory_of_a_gpu(mode: str, pytestconfig: pytest.Config) -> N
 
 
 @pytest.mark.parametrize("mode", ["uc", "rc", "ud"])
-def test_softverbs__queue_pairs_that_fail_are_mended(mode: str) -> None:
+def test_softverbs__queue_pairs_that_fail_are_reestablished(mode: str) -> None:
     knobs = {"WEFT_RDMA": f"mode={mode},placement=direct", "WEFT_FAULT": "qp_error=0.02"}
     [(received, sent)] = exchange([(60, MOST_BYTES, 5)], [ODD], **knobs)
     assert (received["wrong"], received["touched"]) == (0, 0)
-    assert sent["engine"]["paths_mended"] > 0
+    assert sent["engine"]["paths_reestablished"] > 0
 
 
 def test_softverbs__paths_lie_on_both_of_two_ports() -> None:

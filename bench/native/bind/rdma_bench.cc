@@ -75,8 +75,8 @@ py::dict bench_rdma_setup(const std::string& mode, std::int64_t peers, std::int6
   out["connect_ns"] = found.connect_ns;
   out["close_ns"] = found.close_ns;
   out["break_ns"] = found.break_ns;
-  out["mend_ns"] = found.mend_ns;
-  out["mended"] = found.mended;
+  out["reestablish_ns"] = found.reestablish_ns;
+  out["reestablished"] = found.reestablished;
   out["datapath_bytes"] = found.datapath_bytes;
   out["core_bytes"] = found.core_bytes;
   out["queue_pairs"] = found.queue_pairs;

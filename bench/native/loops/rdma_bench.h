@@ -45,8 +45,8 @@ struct RdmaSetupResult {
   std::int64_t open_ns = 0, connect_ns = 0, close_ns = 0;
   std::int64_t break_ns = 0;  // time to send a burst on every path while all queue pairs are broken
   // Time until all paths work again; 0 for RC, where the peer would have to re-establish its queue pairs too.
-  std::int64_t mend_ns = 0;
-  std::int64_t mended = 0;
+  std::int64_t reestablish_ns = 0;
+  std::int64_t reestablished = 0;
   std::int64_t datapath_bytes = 0;  // heap bytes of the datapath; -1: this C library cannot tell
   std::int64_t core_bytes = 0;      // heap bytes of the protocol core for the same number of peers and paths
   // Numbers of provider objects and requests when all links were up.

@@ -73,14 +73,15 @@ void break_all(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupResu
   datapath::stub_provider_refuse(false);
 }
 
-void mend_all(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupResult* out) {
+void reestablish_all(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupResult* out) {
   NoSink sink;
   const std::int64_t begin_ns = engine::now_ns();
-  while (datapath->counters().paths_mended < plan.peers * plan.paths && engine::now_ns() - begin_ns < kPatienceNs) {
+  while (datapath->counters().paths_reestablished < plan.peers * plan.paths &&
+         engine::now_ns() - begin_ns < kPatienceNs) {
     datapath->rx_burst(&sink);
   }
-  out->mend_ns = engine::now_ns() - begin_ns;
-  out->mended = datapath->counters().paths_mended;
+  out->reestablish_ns = engine::now_ns() - begin_ns;
+  out->reestablished = datapath->counters().paths_reestablished;
 }
 
 bool open_core(const RdmaSetupPlan& plan, const engine::Knobs& knobs, RdmaSetupResult* out, std::string* error) {
@@ -132,7 +133,7 @@ Status bench_rdma_setup(const RdmaSetupPlan& plan, const engine::Knobs& knobs, R
   out->registered_bytes = asked.registered_bytes;
   out->provider_calls = asked.calls;
   break_all(plan, &datapath, out);
-  if (options.mode != VerbsMode::rc) mend_all(plan, &datapath, out);
+  if (options.mode != VerbsMode::rc) reestablish_all(plan, &datapath, out);
   const std::int64_t closing_ns = engine::now_ns();
   for (std::int64_t peer = 0; peer < plan.peers; ++peer) datapath.close_link(static_cast<std::uint32_t>(peer));
   out->close_ns = engine::now_ns() - closing_ns;

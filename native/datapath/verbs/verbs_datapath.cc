@@ -44,7 +44,7 @@ bool VerbsDatapath::watch(int descriptor) {
 }
 
 void VerbsDatapath::wait(std::int64_t timeout_ns) {
-  bool idle = mendings_.empty();
+  bool idle = reestablishments_.empty();
   for (const auto& port : ports_) {
     ibv_cq* queue = nullptr;
     void* unused = nullptr;

@@ -90,7 +90,7 @@ class VerbsDatapath final : public Datapath {
     Memory memory;
     std::vector<Region> regions;  // indexed by VerbsPort::index
   };
-  struct Mending {
+  struct Reestablishment {
     std::uint32_t peer;
     std::uint8_t path;
     std::int64_t due_ns, wait_ns;
@@ -129,17 +129,17 @@ class VerbsDatapath final : public Datapath {
   bool lies_on_device(std::uint32_t memory) const noexcept;
   template <class Chosen>
   void drain(const Chosen& chosen) noexcept;
-  // Defined in verbs_mend.cc:
+  // Defined in verbs_reestablish.cc:
   template <class Change>
   void change_paths_over(const QueuePair* pair, std::uint32_t peer, std::uint8_t index, const Change& change);
   void on_broken(std::uint32_t peer, std::uint8_t path);
-  void mend_due();
-  void mend(std::int64_t now_ns, Link* to, Path* path, Mending* mending);
+  void reestablish_due();
+  void reestablish(std::int64_t now_ns, Link* to, Path* path, Reestablishment* entry);
   bool rejoin(Path* path);
   bool join(Path* path, std::string* error);
-  void on_mended(Path* path);
+  void on_reestablished(Path* path);
   void say(Link* link, std::uint8_t kind, std::uint8_t path, std::uint32_t generation);
-  bool on_mend_word(const std::uint8_t* at, std::size_t bytes);
+  bool on_reestablish_packet(const std::uint8_t* at, std::size_t bytes);
   void take_async(VerbsPort* port);
 
   Link* link(std::uint32_t peer) noexcept { return peer < links_.size() ? links_[peer].get() : nullptr; }
@@ -153,8 +153,8 @@ class VerbsDatapath final : public Datapath {
   std::unordered_map<std::uint32_t, Registered> memories_;      // memory id -> registration
   std::unordered_map<std::uint32_t, VerbsPort*> window_ports_;  // window key -> port
   SendRecords records_;
-  std::vector<Mending> mendings_;
-  std::int64_t mend_ns_ = INT64_MAX;  // earliest due time of `mendings_`
+  std::vector<Reestablishment> reestablishments_;
+  std::int64_t reestablish_ns_ = INT64_MAX;  // earliest due time of `reestablishments_`
   std::uint64_t random_ = 1;
   std::uint32_t rounds_ = 0;
   int epoll_ = -1;

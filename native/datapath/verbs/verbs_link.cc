@@ -244,7 +244,7 @@ void VerbsDatapath::close_link(std::uint32_t peer) noexcept {
     if (path.address != nullptr) static_cast<void>(ibv_->destroy_ah(path.address));
   }
   for (Control& control : gone->controls) static_cast<void>(ibv_->destroy_ah(control.address));
-  links_[peer].reset();  // entries of mendings_ for this link are dropped when they are due
+  links_[peer].reset();  // entries of reestablishments_ for this link are dropped when they are due
 }
 
 }  // namespace weft::datapath

@@ -37,7 +37,7 @@ std::size_t VerbsDatapath::rx_burst(RxSink* sink) {
       take_async(ports_[i].get());
     }
   }
-  if (!mendings_.empty()) mend_due();
+  if (!reestablishments_.empty()) reestablish_due();
   // Nothing arrived: releases the datagrams held back by fault injection, which would otherwise wait for later ones.
   if (seen == 0 && faults_.holds()) faults_.release_all(sink);
   counters_->datagrams_received += static_cast<std::int64_t>(seen);
@@ -98,7 +98,7 @@ std::size_t VerbsDatapath::poll_control(VerbsPort* port, RxSink* sink) {
     if (!arrived || done[i].byte_len <= kGrhBytes) continue;
     const std::uint8_t* at = port->control_slots.at(slot) + kGrhBytes;
     const std::size_t bytes = done[i].byte_len - kGrhBytes;
-    if (on_mend_word(at, bytes)) continue;
+    if (on_reestablish_packet(at, bytes)) continue;
     pass(wire::datagram_at(at, bytes, false), sink);
     ++seen;
   }

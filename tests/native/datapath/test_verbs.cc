@@ -209,7 +209,7 @@ TEST(verbs__loss_and_duplicates_are_repaired) {
   }
 }
 
-TEST(verbs__pairs_in_error_are_mended) {
+TEST(verbs__pairs_in_error_are_reestablished) {
   for (const VerbsMode mode : {VerbsMode::uc, VerbsMode::rc, VerbsMode::ud}) {
     null_provider_reset({});
     Two two(mode, 0.02);
@@ -218,8 +218,8 @@ TEST(verbs__pairs_in_error_are_mended) {
     CHECK_EQUAL(null_provider_posted(), posted);  // no slot was lost by the resets
     const weft::telemetry::EngineCells& seen = two.a().datapath.counters();
     CHECK(seen.paths_broken > 0);
-    CHECK(seen.paths_mended > 0);
-    CHECK(seen.mend_ns_max > 0);
+    CHECK(seen.paths_reestablished > 0);
+    CHECK(seen.reestablish_ns_max > 0);
   }
 }
 
@@ -249,7 +249,7 @@ TEST(verbs__direct__loss_duplicates_and_broken_pairs_change_no_byte) {
     CHECK(two.carry(30, 60'000));
     CHECK(two.carry(30, 30'000));
     CHECK(two.a().datapath.counters().payload_written_bytes > 0);
-    CHECK(two.a().datapath.counters().paths_mended > 0);
+    CHECK(two.a().datapath.counters().paths_reestablished > 0);
     CHECK_EQUAL(null_provider_windows(), 0u);
   }
 }

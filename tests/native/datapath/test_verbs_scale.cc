@@ -72,10 +72,10 @@ struct Many {
     stub_provider_refuse(false);
   }
   // Polls until all paths work again; fails if that takes too long.
-  void mend_all() {
+  void reestablish_all() {
     NoSink sink;
     const std::int64_t until_ns = now_ns() + kEachNsMax;
-    while (datapath.counters().paths_mended < std::int64_t{kPeers} * kPaths && now_ns() < until_ns) {
+    while (datapath.counters().paths_reestablished < std::int64_t{kPeers} * kPaths && now_ns() < until_ns) {
       datapath.rx_burst(&sink);
     }
   }
@@ -119,15 +119,15 @@ TEST(verbs_scale__256_paths_to_1000_peers_are_small_and_quick) {
   }
 }
 
-TEST(verbs_scale__what_is_shared_is_mended_once) {
+TEST(verbs_scale__what_is_shared_is_reestablished_once) {
   for (const VerbsMode mode : {VerbsMode::uc, VerbsMode::ud}) {
     stub_provider_reset({});
     Many many(mode);
     many.open();
     many.break_all();
     const std::int64_t before = stub_provider_asked().calls, pairs = stub_provider_asked().queue_pairs - 1;
-    quickly("mend", [&] { many.mend_all(); });
-    CHECK_EQUAL(many.datapath.counters().paths_mended, std::int64_t{kPeers} * kPaths);
+    quickly("reestablish", [&] { many.reestablish_all(); });
+    CHECK_EQUAL(many.datapath.counters().paths_reestablished, std::int64_t{kPeers} * kPaths);
     CHECK_EQUAL(stub_provider_asked().calls - before, 5 * pairs);  // changes to ERR, RESET, INIT, RTR, RTS
     many.close();
   }

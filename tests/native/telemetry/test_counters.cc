@@ -31,8 +31,8 @@ TEST(counters__merge_by_kind) {
   EngineCells one, two;
   one.calls += 3;
   two.calls += 4;
-  one.mend_ns_max.raise(9);
-  two.mend_ns_max.raise(5);
+  one.reestablish_ns_max.raise(9);
+  two.reestablish_ns_max.raise(5);
   one.batch_datagrams.record(1);
   two.batch_datagrams.record(1);
   two.batch_datagrams.record(64);
@@ -40,7 +40,7 @@ TEST(counters__merge_by_kind) {
   merge(values(one), &total);
   merge(values(two), &total);
   CHECK_EQUAL(total.calls, 7);
-  CHECK_EQUAL(total.mend_ns_max, 9);
+  CHECK_EQUAL(total.reestablish_ns_max, 9);
   CHECK_EQUAL(total.batch_datagrams.buckets[1], 2);
   CHECK_EQUAL(total.batch_datagrams.buckets[7], 1);
 }

@@ -1,4 +1,4 @@
-// Re-establishes ("mends") queue pairs in error state by resetting and joining them again. With UC and UD each end does
+// Re-establishes queue pairs in error state by resetting and joining them again. With UC and UD each end does
 // so alone. The two ends of an RC queue pair must start at the same packet number, so one asks the other over the UD
 // queue pair, authenticated by the token from the handshake. Meanwhile the path drops its bursts, which the loss and
 // path policies see as a silent path.
@@ -20,7 +20,7 @@ constexpr std::uint32_t kGenerationMax = 0xFF;  // 8 bits, as the first packet n
 
 // The packet with which an end asks the other to re-establish a path, or confirms it; 24 bytes. Its magic differs from
 // "WF", the magic of the core's packets.
-struct MendWord {
+struct ReestablishPacket {
   char magic[2];
   std::uint8_t kind;
   std::uint8_t path;
@@ -28,9 +28,9 @@ struct MendWord {
   std::uint64_t token;
   std::uint64_t check;  // hash of the fields above, so that damaged packets are ignored
 };
-static_assert(sizeof(MendWord) == 24);
+static_assert(sizeof(ReestablishPacket) == 24);
 
-std::uint64_t check_of(const MendWord& word) noexcept {
+std::uint64_t check_of(const ReestablishPacket& word) noexcept {
   std::uint64_t fields = 0;
   std::memcpy(&fields, &word, sizeof fields);
   return (fields ^ word.token) * 0x9E3779B97F4A7C15u;
@@ -55,22 +55,22 @@ void VerbsDatapath::on_broken(std::uint32_t peer, std::uint8_t index) {
   const Link* broken = link(peer);
   if (broken == nullptr || index >= broken->paths.size()) return;
   const std::int64_t broken_ns = now_ns(), due_ns = broken_ns + kFirstWaitNs;
-  mend_ns_ = std::min(mend_ns_, due_ns);
+  reestablish_ns_ = std::min(reestablish_ns_, due_ns);
   change_paths_over(broken->paths[index].pair, peer, index, [&](std::uint32_t other, Path* path) {
     if (path->broken) return;
     path->broken = true;
     path->broken_ns = broken_ns;
     ++counters_->paths_broken;
-    mendings_.push_back({other, index, due_ns, kFirstWaitNs});
+    reestablishments_.push_back({other, index, due_ns, kFirstWaitNs});
   });
 }
 
 // Records that a path was re-established. In RC mode this may be at the peer's request only; this end then saw no
 // outage.
-void VerbsDatapath::on_mended(Path* path) {
-  if (path->broken) counters_->mend_ns_max.raise(now_ns() - path->broken_ns);
+void VerbsDatapath::on_reestablished(Path* path) {
+  if (path->broken) counters_->reestablish_ns_max.raise(now_ns() - path->broken_ns);
   path->broken = false;
-  ++counters_->paths_mended;
+  ++counters_->paths_reestablished;
 }
 
 bool VerbsDatapath::rejoin(Path* path) {
@@ -82,48 +82,49 @@ bool VerbsDatapath::rejoin(Path* path) {
   return join(path, &unused);
 }
 
-void VerbsDatapath::mend_due() {
+void VerbsDatapath::reestablish_due() {
   const std::int64_t now = now_ns();
-  if (now < mend_ns_) return;
-  mend_ns_ = INT64_MAX;
-  for (std::size_t i = 0; i < mendings_.size();) {
-    Mending& mending = mendings_[i];
-    Link* to = link(mending.peer);
-    Path* path = to == nullptr || mending.path >= to->paths.size() ? nullptr : &to->paths[mending.path];
+  if (now < reestablish_ns_) return;
+  reestablish_ns_ = INT64_MAX;
+  for (std::size_t i = 0; i < reestablishments_.size();) {
+    Reestablishment& entry = reestablishments_[i];
+    Link* to = link(entry.peer);
+    Path* path = to == nullptr || entry.path >= to->paths.size() ? nullptr : &to->paths[entry.path];
     if (path == nullptr || !path->broken) {
-      mendings_[i] = mendings_.back();
-      mendings_.pop_back();
+      reestablishments_[i] = reestablishments_.back();
+      reestablishments_.pop_back();
       continue;
     }
-    if (now >= mending.due_ns) mend(now, to, path, &mending);
-    mend_ns_ = std::min(mend_ns_, mendings_[i].due_ns);  // mend() may have scheduled an earlier time
+    if (now >= entry.due_ns) reestablish(now, to, path, &entry);
+    reestablish_ns_ =
+        std::min(reestablish_ns_, reestablishments_[i].due_ns);  // reestablish() may have scheduled an earlier time
     ++i;
   }
 }
 
-void VerbsDatapath::mend(std::int64_t now_ns, Link* to, Path* path, Mending* mending) {
-  mending->due_ns = now_ns + kDownWaitNs;
+void VerbsDatapath::reestablish(std::int64_t now_ns, Link* to, Path* path, Reestablishment* entry) {
+  entry->due_ns = now_ns + kDownWaitNs;
   if (path->port->down) return;
-  mending->due_ns = now_ns + mending->wait_ns;
-  mending->wait_ns = std::min(2 * mending->wait_ns, kLastWaitNs);
+  entry->due_ns = now_ns + entry->wait_ns;
+  entry->wait_ns = std::min(2 * entry->wait_ns, kLastWaitNs);
   if (options_.mode == VerbsMode::rc) {
     if (path->asked == 0) {
       path->generation = (path->generation + 1) & kGenerationMax;
       path->asked = 1;
       if (!rejoin(path)) path->asked = 0;
     }
-    if (path->asked != 0) say(to, kAsk, mending->path, path->generation);
+    if (path->asked != 0) say(to, kAsk, entry->path, path->generation);
     return;
   }
   path->generation = (path->generation + 1) & kGenerationMax;
   if (!rejoin(path)) return;
-  change_paths_over(path->pair, mending->peer, mending->path, [this](std::uint32_t, Path* each) {
-    if (each->broken) on_mended(each);
+  change_paths_over(path->pair, entry->peer, entry->path, [this](std::uint32_t, Path* each) {
+    if (each->broken) on_reestablished(each);
   });
 }
 
 void VerbsDatapath::say(Link* to, std::uint8_t kind, std::uint8_t path, std::uint32_t generation) {
-  MendWord word{{'W', 'M'}, kind, path, generation, to->remote_token, 0};
+  ReestablishPacket word{{'W', 'M'}, kind, path, generation, to->remote_token, 0};
   word.check = check_of(word);
   wire::TxBurst burst;
   burst.count = 1;
@@ -135,8 +136,8 @@ void VerbsDatapath::say(Link* to, std::uint8_t kind, std::uint8_t path, std::uin
       send({control.port, &control.port->control, control.address, control.remote_number, nullptr}, burst));
 }
 
-bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
-  MendWord word;
+bool VerbsDatapath::on_reestablish_packet(const std::uint8_t* at, std::size_t bytes) {
+  ReestablishPacket word;
   if (bytes < 2 || at[0] != 'W' || at[1] != 'M') return false;
   if (bytes != sizeof word) return true;
   std::memcpy(&word, at, sizeof word);
@@ -154,18 +155,18 @@ bool VerbsDatapath::on_mend_word(const std::uint8_t* at, std::size_t bytes) {
       path.generation = word.generation & kGenerationMax;
       path.asked = 0;
       if (rejoin(&path)) {
-        on_mended(&path);
+        on_reestablished(&path);
         say(each.get(), kAnswer, word.path, path.generation);
       } else {
         on_broken(peer, word.path);  // from now on this end asks the peer to re-establish the path, until it works
       }
     } else if (word.kind == kAsk && same) {
       say(each.get(), kAnswer, word.path, path.generation);
-      if (path.asked != 0) on_mended(&path);
+      if (path.asked != 0) on_reestablished(&path);
       path.asked = 0;
     } else if (word.kind == kAnswer && same && path.broken && path.asked != 0) {
       path.asked = 0;
-      on_mended(&path);
+      on_reestablished(&path);
     }
     return true;
   }
