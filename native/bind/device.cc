@@ -76,7 +76,7 @@ py::tuple read_dlpack(const py::capsule& capsule) {
 
 void DeviceBuffer::forget_stream() {
   const message::After after = std::exchange(after_, {});
-  if (home_->forked() || (after.event == nullptr && after.intake == nullptr)) return;
+  if (home_->forked() || (after.event == nullptr && after.lent_stream == nullptr)) return;
   const Unlocked others_run;
   worker_->drop(after);
 }
@@ -92,12 +92,12 @@ py::tuple DeviceBuffer::come_after(std::uint64_t stream) {
   return py::make_tuple(code(status), error);
 }
 
-py::tuple DeviceBuffer::come_after_intake(Intake& intake) {
-  if (intake.worker() != worker_) {
+py::tuple DeviceBuffer::come_after_lent(LentStream& lent_stream) {
+  if (lent_stream.worker() != worker_) {
     return py::make_tuple(code(Status::invalid_argument), "the array is on another device than it states");
   }
-  py::tuple made = come_after(intake.handle());
-  if (after_.event != nullptr) after_.intake = intake.give_up();
+  py::tuple made = come_after(lent_stream.handle());
+  if (after_.event != nullptr) after_.lent_stream = lent_stream.give_up();
   return made;
 }
 
@@ -117,7 +117,7 @@ Status DeviceBuffer::post(const std::shared_ptr<message::Connection>& connection
   return status;
 }
 
-py::tuple lend_intake(const std::shared_ptr<Home>& home, int device) {
+py::tuple lend_stream(const std::shared_ptr<Home>& home, int device) {
   if (home->forked()) return py::make_tuple(code(Status::forked_child), "", nullptr);
   message::DeviceWorker* worker = nullptr;
   gpu::Stream stream = nullptr;
@@ -126,11 +126,11 @@ py::tuple lend_intake(const std::shared_ptr<Home>& home, int device) {
   {
     const Unlocked others_run;
     status = home->devices().worker_at(device, &worker, &error);
-    if (status == Status::ok) stream = worker->lend_intake(&error);
+    if (status == Status::ok) stream = worker->lend_stream(&error);
   }
   if (status == Status::ok && stream == nullptr) status = Status::device_error;
   if (status != Status::ok) return py::make_tuple(code(status), error, nullptr);
-  return py::make_tuple(code(status), error, std::make_unique<Intake>(home, worker, stream));
+  return py::make_tuple(code(status), error, std::make_unique<LentStream>(home, worker, stream));
 }
 
 py::tuple DeviceBuffer::await_stream() {
@@ -245,11 +245,11 @@ void bind_device(py::module_& module) {
       .def("lies_with", &B::lies_with, "Whether both are of one device.", py::arg("other"))
       .def("come_after", &B::come_after, "(status, error). The buffer is used after the stream's work so far.",
            py::arg("stream"))
-      .def("come_after_intake", &B::come_after_intake,
-           "(status, error). The buffer is used after the work given to the intake stream.", py::arg("intake"))
+      .def("come_after_lent", &B::come_after_lent,
+           "(status, error). The buffer is used after the work given to the lent stream.", py::arg("lent_stream"))
       .def("await_stream", &B::await_stream, "(status, error). Sleeps until the work before the buffer's use is done.");
-  py::class_<Intake>(module, "Intake", "A stream that the producer of an array orders after its own work.")
-      .def_property_readonly("handle", &Intake::handle);
+  py::class_<LentStream>(module, "LentStream", "A stream that the producer of an array orders after its own work.")
+      .def_property_readonly("handle", &LentStream::handle);
   using P = DevicePosted;
   py::class_<P, std::shared_ptr<P>>(module, "DeviceRequest", "One posted send or receive in the memory of a GPU.")
       .def_property_readonly("done", &P::done)

@@ -21,13 +21,13 @@ using DeviceRun = std::pair<std::uint64_t, std::uint64_t>;  // address and size 
 
 // A CUDA stream borrowed from weft. The library that produced an array makes the stream wait for the work that writes
 // the array.
-class Intake {
+class LentStream {
  public:
-  Intake(std::shared_ptr<Home> home, message::DeviceWorker* worker, gpu::Stream stream)
+  LentStream(std::shared_ptr<Home> home, message::DeviceWorker* worker, gpu::Stream stream)
       : home_(std::move(home)), worker_(worker), stream_(stream) {}
-  Intake(const Intake&) = delete;
-  Intake& operator=(const Intake&) = delete;
-  ~Intake() {
+  LentStream(const LentStream&) = delete;
+  LentStream& operator=(const LentStream&) = delete;
+  ~LentStream() {
     if (stream_ != nullptr && !home_->forked()) worker_->drop({nullptr, stream_});
   }
   std::uint64_t handle() const { return reinterpret_cast<std::uintptr_t>(stream_); }
@@ -58,7 +58,7 @@ class DeviceBuffer {
   message::DeviceWorker& worker() const { return *worker_; }
   // Makes accesses to the buffer wait for the work that is now queued on `stream`. Returns (status, error).
   py::tuple come_after(std::uint64_t stream);
-  py::tuple come_after_intake(Intake& intake);
+  py::tuple come_after_lent(LentStream& lent_stream);
   Status post(const std::shared_ptr<message::Connection>& connection, bool receive,
               std::shared_ptr<message::DeviceMessage>* out);
   const gpu::Layout& layout() const { return *layout_; }
@@ -121,8 +121,8 @@ class DevicePosted {
 };
 using DeviceLane = std::list<std::shared_ptr<DevicePosted>>;
 
-// Lends one of weft's CUDA streams of the device. Returns (status, error, intake).
-py::tuple lend_intake(const std::shared_ptr<Home>& home, int device);
+// Lends one of weft's CUDA streams of the device. Returns (status, error, lent_stream).
+py::tuple lend_stream(const std::shared_ptr<Home>& home, int device);
 
 // Registers device memory with the NICs, by its dma-buf or by its address. If neither works, the id is 0 and messages
 // go through a bounce buffer.

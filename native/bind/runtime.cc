@@ -406,8 +406,8 @@ void bind_runtime(py::module_& module) {
           "use; `device`: for a message without bytes.",
           py::arg("owner"), py::arg("runs"), py::arg("device"))
       .def(
-          "lend_intake", [](const BoundRuntime& self, int device) { return lend_intake(self.open(), device); },
-          "(status, error, intake).", py::arg("device"))
+          "lend_stream", [](const BoundRuntime& self, int device) { return lend_stream(self.open(), device); },
+          "(status, error, lent_stream).", py::arg("device"))
       .def("listen", &BoundRuntime::listen, "(status, error, listener).", py::arg("device"), py::arg("port"),
            py::arg("policies") = "", py::arg("open") = false)
       .def("connect_handle", &BoundRuntime::connect_handle, "(status, error, dial).", py::arg("device"),

@@ -15,7 +15,7 @@ Status DeviceMessage::begin() noexcept {
 // shared_from_this() cannot throw: a shared pointer holds this object. NOLINTNEXTLINE(bugprone-exception-escape)
 void DeviceMessage::cancel(Status reason) noexcept {
   const After after = std::exchange(after_, {});
-  if (after.event != nullptr || after.intake != nullptr) worker_->drop(after);
+  if (after.event != nullptr || after.lent_stream != nullptr) worker_->drop(after);
   worker_->cancel(shared_from_this(), reason);
 }
 

@@ -82,7 +82,7 @@ bool DeviceWorker::start(int device, std::string* error) {
   auto pool = copier_->shared().pool(up(limits_.pool_bytes, kGranuleBytes), kGranuleBytes, error);
   if (pool == nullptr) return false;
   pools_.add(std::move(pool));
-  intakes_ = std::make_unique<IntakeStreams>(driver_, *copier_);
+  lent_streams_ = std::make_unique<LentStreams>(driver_, *copier_);
   waits_ = StreamWaits::open(driver_, &copier_->shared(), error);
   if (waits_ == nullptr) return false;
   // Blocks all signals in the thread: the application's threads handle them.
@@ -365,15 +365,15 @@ Status DeviceWorker::wait_on(const std::shared_ptr<DeviceRequest>& request, gpu:
   return Status::out_of_memory;
 }
 
-gpu::Stream DeviceWorker::lend_intake(std::string* error) noexcept try {
-  return intakes_->lend(error);
+gpu::Stream DeviceWorker::lend_stream(std::string* error) noexcept try {
+  return lent_streams_->lend(error);
 } catch (const std::bad_alloc&) {
   *error = kNoMemory;
   return nullptr;
 }
 
 void DeviceWorker::drop(const After& after) noexcept {
-  if (after.intake != nullptr) return intakes_->give_back(after);
+  if (after.lent_stream != nullptr) return lent_streams_->give_back(after);
   if (after.event != nullptr) copier_->drop(after.event);
 }
 

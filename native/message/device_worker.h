@@ -15,7 +15,7 @@
 #include "native/gpu/dmabuf.h"
 #include "native/gpu/pinned_pool.h"
 #include "native/gpu/ring_shape.h"
-#include "native/message/intake_streams.h"
+#include "native/message/lent_streams.h"
 #include "native/message/outcome.h"
 #include "native/message/pinned_pools.h"
 #include "native/message/runtime.h"
@@ -74,7 +74,7 @@ class DeviceWorker {
   Status mark(gpu::Stream stream, gpu::Event* out, std::string* error) noexcept;
   // Lends one of weft's streams, which the producer of an array can make wait for its own work. Returns null and sets
   // `error` on failure.
-  gpu::Stream lend_intake(std::string* error) noexcept;
+  gpu::Stream lend_stream(std::string* error) noexcept;
   void drop(const After& after) noexcept;
   // Whether the work before an event of mark() is done: ok, would_block (not yet), or device_error with `error` set.
   Status passed(gpu::Event mark, std::string* error) noexcept;
@@ -107,7 +107,7 @@ class DeviceWorker {
   std::list<std::unique_ptr<Job>> fresh_;  // posted jobs that the thread has not taken yet
   std::vector<Job*> under_way_;            // all unfinished jobs, in the order of their posts
   std::unique_ptr<StreamWaits> waits_;
-  std::unique_ptr<IntakeStreams> intakes_;
+  std::unique_ptr<LentStreams> lent_streams_;
   bool stopping_ = false;
   std::list<std::unique_ptr<Job>> jobs_;  // jobs in progress; only the worker's thread uses this list
   std::thread thread_;

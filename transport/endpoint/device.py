@@ -99,7 +99,7 @@ def view_of(
     *,
     writable: bool,
     stream: int | None = None,
-    intakes: Intakes | None = None,
+    lent_streams: LentStreams | None = None,
 ) -> View:
     """The memory of `obj`. stream: the stream to wait for; None: the stream that the array names.
 
@@ -108,7 +108,7 @@ def view_of(
     """
     try:
         if hasattr(type(obj), "__dlpack_device__"):
-            view = _by_dlpack(obj, argument, writable, stream, intakes)
+            view = _by_dlpack(obj, argument, writable, stream, lent_streams)
         else:
             interface = obj.__cuda_array_interface__  # type: ignore[attr-defined]
             view = _by_interface(interface, obj, writable, stream)
@@ -125,19 +125,19 @@ def view_of(
     return view
 
 
-class Intakes:
+class LentStreams:
     """CUDA streams that one call borrows from weft, one for each GPU with arrays of the call."""
 
     def __init__(self, runtime: native.Runtime) -> None:
         self._runtime = runtime
-        self.lent: dict[int, native.Intake] = {}
+        self.lent: dict[int, native.LentStream] = {}
 
     def handle(self, device: int, argument: str) -> int:
         if device not in self.lent:
-            status, error, intake = self._runtime.lend_intake(device)
-            if status != OK or intake is None:
+            status, error, lent_stream = self._runtime.lend_stream(device)
+            if status != OK or lent_stream is None:
                 raise error_for(status, argument, error)
-            self.lent[device] = intake
+            self.lent[device] = lent_stream
         return self.lent[device].handle
 
 
@@ -155,7 +155,7 @@ def device_buffer(
     views: Sequence[View],
     argument: str,
     stream: int | None,
-    intakes: Intakes,
+    lent_streams: LentStreams,
 ) -> native.DeviceBuffer:
     """Makes one message of several arrays, all on one GPU."""
     runs = [(view.address, view.nbytes) for view in views]
@@ -169,8 +169,8 @@ def device_buffer(
         text = f"its arrays belong to {len(streams)} streams: pass stream=, one that waits for all"
         raise InvalidArgumentError(f"stream: {text}")
     for whose in streams:
-        lent = [intake for intake in intakes.lent.values() if intake.handle == whose]
-        status, error = buffer.come_after_intake(*lent) if lent else buffer.come_after(whose)
+        lent = [one for one in lent_streams.lent.values() if one.handle == whose]
+        status, error = buffer.come_after_lent(*lent) if lent else buffer.come_after(whose)
         if status != OK:
             raise error_for(status, "stream", error)
     return buffer
@@ -188,9 +188,9 @@ def reduce_arrays(
         if not is_on_gpu(array):
             kind = type(array).__name__
             raise TypeError(f"{name}: must be an array in GPU memory, not {kind}")
-        lent[name] = Intakes(runtime)
+        lent[name] = LentStreams(runtime)
         writable = name in ("out", "also")
-        views[name] = view_of(array, name, writable=writable, stream=whose, intakes=lent[name])
+        views[name] = view_of(array, name, writable=writable, stream=whose, lent_streams=lent[name])
     out = views["out"]
     if out.element not in REDUCES:
         raise InvalidArgumentError(f"out: elements must be {', '.join(REDUCES)}, not {out.element}")
@@ -212,7 +212,7 @@ def reduce_arrays(
 
 
 def _by_dlpack(
-    obj: Any, argument: str, writable: bool, stream: int | None, intakes: Intakes | None
+    obj: Any, argument: str, writable: bool, stream: int | None, lent_streams: LentStreams | None
 ) -> View:
     kind, device = obj.__dlpack_device__()
     on_gpu = int(kind) in (CUDA, CUDA_MANAGED)
@@ -220,10 +220,10 @@ def _by_dlpack(
         raise ValueError(f"it is on a device of DLPack's type {int(kind)}, not on a CUDA device")
     whose = stream
     given = NO_STREAM if on_gpu else None
-    if on_gpu and stream is None and intakes is not None:
+    if on_gpu and stream is None and lent_streams is not None:
         whose = _stream_of_maker(obj, int(device))
         if whose is None:  # the array's library orders a borrowed stream after its own work
-            whose = given = intakes.handle(int(device), argument)
+            whose = given = lent_streams.handle(int(device), argument)
     try:
         with _maker_is_at(obj, int(device)) if on_gpu else nullcontext():
             try:

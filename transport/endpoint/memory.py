@@ -11,7 +11,7 @@ from transport import native
 from transport.endpoint.buffers import Buffer
 from transport.endpoint.closing import Closes
 from transport.endpoint.device import (
-    Intakes,
+    LentStreams,
     View,
     device_buffer,
     host_bytes,
@@ -114,21 +114,21 @@ def part_of(
 
 
 def _single_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | None) -> Part:
-    intakes = Intakes(runtime)
-    found = _found(buf, "buf", writable, stream, intakes)
+    lent_streams = LentStreams(runtime)
+    found = _found(buf, "buf", writable, stream, lent_streams)
     if isinstance(found, native.Buffer):
         return Part(found, None)
     if found.on_gpu:
-        return Part(device_buffer(runtime, [found], "buf", stream, intakes), None)
+        return Part(device_buffer(runtime, [found], "buf", stream, lent_streams), None)
     return Part(native.Buffer(host_bytes(found), "buf", writable), None)
 
 
 def _list_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | None) -> Part:
     """Makes one message of a list: arrays on one GPU without a copy, host buffers by a copy."""
     views, pieces = [], []
-    intakes = Intakes(runtime)
+    lent_streams = LentStreams(runtime)
     for i, piece in enumerate(buf):
-        found = _found(piece, f"buf[{i}]", writable, stream, intakes)
+        found = _found(piece, f"buf[{i}]", writable, stream, lent_streams)
         if isinstance(found, View) and found.on_gpu:
             views.append(found)
         else:
@@ -138,7 +138,7 @@ def _list_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | 
             text = "a list must lie in GPU memory or in host memory, not in both"
             raise InvalidArgumentError(f"buf[{i}]: {text}")
     if views:
-        return Part(device_buffer(runtime, views, "buf", stream, intakes), None)
+        return Part(device_buffer(runtime, views, "buf", stream, lent_streams), None)
     whole = bytearray(sum(piece.nbytes for piece in pieces)) if writable else b"".join(pieces)
     targets = tuple(native.Buffer(piece, "buf", True) for piece in pieces) if writable else ()
     return Part(native.Buffer(whole, "buf", writable), None, targets)
@@ -154,7 +154,7 @@ def _flat(obj: Any, argument: str) -> memoryview:
 
 
 def _found(
-    obj: Any, argument: str, writable: bool, stream: int | None, intakes: Intakes
+    obj: Any, argument: str, writable: bool, stream: int | None, lent_streams: LentStreams
 ) -> native.Buffer | View:
     """A native buffer, or a View of an array without a usable buffer protocol, as on a GPU."""
     if getattr(getattr(obj, "dtype", None), "hasobject", False):
@@ -167,4 +167,4 @@ def _found(
     except ValueError as error:
         if not is_on_gpu(obj):
             raise InvalidArgumentError(str(error)) from None
-    return view_of(obj, argument, writable=writable, stream=stream, intakes=intakes)
+    return view_of(obj, argument, writable=writable, stream=stream, lent_streams=lent_streams)

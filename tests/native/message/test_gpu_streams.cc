@@ -158,15 +158,15 @@ TEST(gpu__messages_that_wait_for_each_other_by_a_stream) {
     CHECK_EQUAL(end_of(behind), Status::cancelled);
     CHECK_EQUAL(end_of(before), Status::cancelled);
     stuck.finish();
-    const gpu::Stream lent = device->lend_intake(&error);
+    const gpu::Stream lent = device->lend_stream(&error);
     CHECK(lent != nullptr);
     device->drop({nullptr, lent});
-    CHECK(device->lend_intake(&error) == lent);
+    CHECK(device->lend_stream(&error) == lent);
     device->drop({nullptr, lent});
     fail_at("cuStreamCreate", 1);
     // Streams created in advance are lent first.
     std::vector<gpu::Stream> all;
-    while (const gpu::Stream one = device->lend_intake(&error)) all.push_back(one);
+    while (const gpu::Stream one = device->lend_stream(&error)) all.push_back(one);
     CHECK(all.size() == 32 && all.front() == lent);
     CHECK(error.find("cuStreamCreate") == 0);
     fail_at(nullptr, 0);

@@ -1,6 +1,6 @@
 // Tests streams lent to producers of device memory: each has one user at a time, and is lent again when its work is
 // done.
-#include "native/message/intake_streams.h"
+#include "native/message/lent_streams.h"
 #include "tests/native/gpu_fixture.h"
 
 using namespace weft::test;
@@ -17,9 +17,9 @@ std::unique_ptr<gpu::Copier> copier() {
 
 }  // namespace
 
-TEST(intake_streams__a_lent_stream_has_one_user) {
+TEST(lent_streams__a_lent_stream_has_one_user) {
   const auto device = copier();
-  IntakeStreams streams(driver(), *device);
+  LentStreams streams(driver(), *device);
   std::string error;
   const gpu::Stream first = streams.lend(&error), second = streams.lend(&error);
   CHECK_EQUAL(error, "");
@@ -32,11 +32,11 @@ TEST(intake_streams__a_lent_stream_has_one_user) {
   streams.give_back({nullptr, second});
 }
 
-TEST(intake_streams__every_stream_and_event_is_freed) {
+TEST(lent_streams__every_stream_and_event_is_freed) {
   const int before = live();
   {
     const auto device = copier();
-    IntakeStreams streams(driver(), *device);
+    LentStreams streams(driver(), *device);
     std::string error;
     for (int i = 0; i < 3; ++i) {
       const gpu::Stream lent = streams.lend(&error);
@@ -50,9 +50,9 @@ TEST(intake_streams__every_stream_and_event_is_freed) {
   CHECK_EQUAL(live(), before);
 }
 
-TEST(intake_streams__a_driver_that_makes_no_stream_is_an_error) {
+TEST(lent_streams__a_driver_that_makes_no_stream_is_an_error) {
   const auto device = copier();
-  IntakeStreams streams(driver(), *device);
+  LentStreams streams(driver(), *device);
   std::string error;
   fail_at("cuStreamCreate", 1);
   std::vector<gpu::Stream> all;  // all streams that the device made in advance

@@ -1,5 +1,5 @@
 // Lends CUDA streams to producers of device memory, and takes them back.
-#include "native/message/intake_streams.h"
+#include "native/message/lent_streams.h"
 
 #include <utility>
 
@@ -7,21 +7,21 @@
 
 namespace weft::message {
 
-IntakeStreams::~IntakeStreams() {
+LentStreams::~LentStreams() {
   if (resting_.empty()) return;
   const gpu::Current current(driver_, copier_.context());
   for (const After& each : resting_) {  // if the context was destroyed, the calls below fail without harm
     const bool idle = each.event == nullptr || driver_.event_query(each.event) == gpu::kSuccess;
     if (each.event != nullptr) static_cast<void>(driver_.event_destroy(each.event));
     if (idle) {
-      copier_.shared().give_stream(each.intake);
+      copier_.shared().give_stream(each.lent_stream);
     } else {
-      static_cast<void>(driver_.stream_destroy(each.intake));
+      static_cast<void>(driver_.stream_destroy(each.lent_stream));
     }
   }
 }
 
-gpu::Stream IntakeStreams::lend(std::string* error) {
+gpu::Stream LentStreams::lend(std::string* error) {
   {
     const std::lock_guard lock(mutex_);
     const gpu::Current current(driver_, copier_.context());
@@ -31,7 +31,7 @@ gpu::Stream IntakeStreams::lend(std::string* error) {
       const After lent = resting_.back();
       resting_.pop_back();
       if (lent.event != nullptr) static_cast<void>(driver_.event_destroy(lent.event));
-      return lent.intake;
+      return lent.lent_stream;
     }
     resting_.reserve(made_ + 1);  // so that give_back() never allocates
     ++made_;
@@ -42,7 +42,7 @@ gpu::Stream IntakeStreams::lend(std::string* error) {
   return taken;
 }
 
-void IntakeStreams::give_back(const After& after) noexcept {
+void LentStreams::give_back(const After& after) noexcept {
   const std::lock_guard lock(mutex_);
   resting_.push_back(after);
 }

@@ -10,22 +10,22 @@
 
 namespace weft::message {
 
-// The work that must run before a message: what was queued on a stream when `event` was recorded. `intake`: that
+// The work that must run before a message: what was queued on a stream when `event` was recorded. `lent_stream`: that
 // stream, if weft has lent it; else null.
 struct After {
   gpu::Event event = nullptr;
-  gpu::Stream intake = nullptr;
+  gpu::Stream lent_stream = nullptr;
 };
 
 // The lent and returned streams of a device; thread-safe. A returned stream is lent again when the work before its
 // event is done.
-class IntakeStreams {
+class LentStreams {
  public:
-  IntakeStreams(const gpu::Driver& driver, const gpu::Copier& copier) noexcept : driver_(driver), copier_(copier) {}
-  IntakeStreams(const IntakeStreams&) = delete;
-  IntakeStreams& operator=(const IntakeStreams&) = delete;
+  LentStreams(const gpu::Driver& driver, const gpu::Copier& copier) noexcept : driver_(driver), copier_(copier) {}
+  LentStreams(const LentStreams&) = delete;
+  LentStreams& operator=(const LentStreams&) = delete;
   // Returns idle streams to the device for reuse, and destroys the others.
-  ~IntakeStreams();
+  ~LentStreams();
 
   // Lends a stream. Returns null and sets `error` on failure.
   gpu::Stream lend(std::string* error);
