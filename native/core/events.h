@@ -36,7 +36,7 @@ struct Event {
     segment_size,   // The largest datagram to a peer has a new size. Fields: peer; value (the size).
     policy_failed,  // `fixed` replaced a failed policy; Shared::failure_of has details. Fields: value (policy::Family).
     // A flow waits for a peer that was not heard for a quarter of the silence limit and answered no keepalives.
-    // Repeated. The owner decides what to do (StackConfig::owner_judges). Fields: peer.
+    // Repeated. The owner decides what to do (StackConfig::external_failure_detector). Fields: peer.
     peer_quiet,
     // The last flow of a dead peer is gone; the owner must call release_peer(). Fields: peer.
     peer_released,

@@ -91,7 +91,7 @@ class Peer {
   bool on_keepalive_reply(i64 now_ns, u8 path, u64 probe_id) noexcept;
   i64 poll_timeout() const noexcept {
     if (dead_) return kNever;
-    const bool judged_here = waiting_flows_ != 0 && !shared_->config.owner_judges;
+    const bool judged_here = waiting_flows_ != 0 && !shared_->config.external_failure_detector;
     const i64 silence_ns = judged_here ? quiet_since_ns() + shared_->config.peer_silence_ns : kNever;
     const i64 keepalive_ns = waiting_flows_ == 0 ? kNever : keepalive_ns_;
     return std::min({paths_.poll_timeout(), silence_ns, keepalive_ns});

@@ -278,7 +278,7 @@ void Stack::judge(i64 now_ns, u32 index) noexcept {
   event.flow = index;
   event.peer = target.config.peer;
   shared_.report(event);
-  if (!shared_.config.owner_judges) give_up_flow(now_ns, index, Status::no_progress);
+  if (!shared_.config.external_failure_detector) give_up_flow(now_ns, index, Status::no_progress);
 }
 
 void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {
@@ -294,12 +294,12 @@ void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {
     refresh(now_ns, each->index);
   }
   const i64 silence_ns = shared_.config.peer_silence_ns;
-  if (!shared_.config.owner_judges && target->silent(now_ns)) {
+  if (!shared_.config.external_failure_detector && target->silent(now_ns)) {
     give_up_peer(now_ns, index, Status::peer_silent);
     return;
   }
   const bool told = target->notified_ns != kNever && now_ns - target->notified_ns < silence_ns / 4;
-  if (shared_.config.owner_judges && target->unanswered(now_ns) && !told) {
+  if (shared_.config.external_failure_detector && target->unanswered(now_ns) && !told) {
     target->notified_ns = now_ns;
     Event event{};
     event.kind = Event::Kind::peer_quiet;

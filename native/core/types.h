@@ -59,7 +59,7 @@ struct StackConfig {
   i64 peer_silence_ns = defaults::kPeerSilenceNs;
   // true: the stack only reports silent peers and flows without progress. The owner, which also has a control socket to
   // the peer, ends them by fail_peer(), give_up_peer() and give_up_flow().
-  bool owner_judges = false;
+  bool external_failure_detector = false;
   i64 link_bytes_per_s = 0;  // speed of the receiving ports for credit policies; 0: unknown
   // An acknowledgment is delayed until this many bytes have arrived or `ack_delay_ns` has passed, because it costs both
   // ends a system call. A duplicate segment, an ECN mark, a completed message or a new grant is acknowledged at once.

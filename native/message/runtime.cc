@@ -262,7 +262,8 @@ engine::EngineConfig RuntimeImpl::engine_config() const {
   stack.rto_ns_min = knobs_.rto_ns_min;
   stack.rto_ns_max = knobs_.rto_ns_max;
   stack.peer_silence_ns = knobs_.peer_silence_ns;
-  stack.owner_judges = true;  // the control plane, which also has a control socket, decides when to give up a peer
+  stack.external_failure_detector =
+      true;  // the control plane, which also has a control socket, decides when to give up a peer
   stack.link_bytes_per_s = devices_.empty() ? 0 : devices_[0].speed_mbps * 125'000;
   const engine::PolicySet policies = board_.defaults();
   stack.window = policies.window->choice();

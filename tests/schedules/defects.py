@@ -79,8 +79,8 @@ DEFECTS = (
     Defect(
         "silent_peer_never_dies",
         "native/core/stack_transmit.cc",
-        "!shared_.config.owner_judges && target->silent(now_ns)",
-        "!shared_.config.owner_judges && target->silent(now_ns) && index == kNone",
+        "!shared_.config.external_failure_detector && target->silent(now_ns)",
+        "!shared_.config.external_failure_detector && target->silent(now_ns) && index == kNone",
     ),
     Defect(
         "eager_slot_reused_while_in_use",

@@ -18,7 +18,7 @@ constexpr u64 kBytes = 3'000;
 
 StackConfig judged_elsewhere() {
   StackConfig config = weft::test::shipped_config();
-  config.owner_judges = true;
+  config.external_failure_detector = true;
   return config;
 }
 

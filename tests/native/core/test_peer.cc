@@ -54,7 +54,7 @@ struct Watched {
   Watched() : shared(watching()), peer(&shared, 0, four_paths()) { peer.on_flow_waits(0); }
   static StackConfig watching() {
     StackConfig config;
-    config.owner_judges = true;
+    config.external_failure_detector = true;
     return config;
   }
 };

@@ -144,7 +144,7 @@ TEST(progress__slow_progress_is_progress) {
 
 TEST(progress__an_owner_that_judges_is_told_every_quarter_and_decides) {
   StackConfig config = weft::test::shipped_config();
-  config.owner_judges = true;
+  config.external_failure_detector = true;
   Bench bench(config);
   bench.receive();
   bench.send();
@@ -170,7 +170,7 @@ TEST(progress__an_owner_that_judges_is_told_every_quarter_and_decides) {
 
 TEST(progress__an_advertisement_is_said_again_at_bounded_intervals) {
   StackConfig config = weft::test::shipped_config();
-  config.owner_judges = true;
+  config.external_failure_detector = true;
   Bench bench(config);
   std::vector<i64> said_ns;
   bench.receive();
