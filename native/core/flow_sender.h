@@ -225,8 +225,8 @@ class FlowSender {
   void try_for_room(i64 now_ns) noexcept;
   void on_tried(SendMessage& message, u64 end_bytes) noexcept;
   void on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept;
-  Lost apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept;
-  void on_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept;
+  Lost apply_cutoff(i64 now_ns, u8 path, const LossCutoff& cutoff, u64 covered_end) noexcept;
+  void on_cutoff(i64 now_ns, u8 path, const LossCutoff& cutoff, u64 covered_end) noexcept;
   LossFacts loss_facts(i64 now_ns, u8 path) noexcept;
   WindowFacts window_facts(i64 now_ns, u8 path) const noexcept;
   WindowFacts window_standing(i64 now_ns) const noexcept;

@@ -139,14 +139,14 @@ void FlowSender::note_check(u8 path) noexcept {
 
 // Declares the segments of a path lost that the loss cutoff covers, oldest first. Segments from `covered_end` on are
 // left out, because the acknowledgment does not cover them.
-FlowSender::Lost FlowSender::apply_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept {
+FlowSender::Lost FlowSender::apply_cutoff(i64 now_ns, u8 path, const LossCutoff& cutoff, u64 covered_end) noexcept {
   FlowPath& state = flow_path(path);
-  if (horizon.probe) paths_->ask_probe(now_ns, path);
+  if (cutoff.probe) paths_->ask_probe(now_ns, path);
   Lost lost;
   while (!state.order.empty()) {
     const u64 seq = ledger_.seq_of(state.order.head);
     const SentSegment& segment = ledger_.at(seq);
-    if (!horizon.names(segment, seq) || seq >= covered_end) break;
+    if (!cutoff.names(segment, seq) || seq >= covered_end) break;
     lose(path, seq, &lost);
   }
   if (lost.segments != 0) on_lost(now_ns, path, lost);
@@ -219,8 +219,8 @@ void FlowSender::on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_
 
 // Declares segments lost after an acknowledgment. The path works, as a later packet came through, so the path policy
 // gets the losses as negative feedback.
-void FlowSender::on_horizon(i64 now_ns, u8 path, const LossHorizon& horizon, u64 covered_end) noexcept {
-  const Lost lost = apply_horizon(now_ns, path, horizon, covered_end);
+void FlowSender::on_cutoff(i64 now_ns, u8 path, const LossCutoff& cutoff, u64 covered_end) noexcept {
+  const Lost lost = apply_cutoff(now_ns, path, cutoff, covered_end);
   if (lost.segments != 0) paths_->on_feedback(now_ns, path, PathSet::Feedback::nack, {}, lost.bytes, path_key_);
   note_check(path);
 }
@@ -265,7 +265,7 @@ void FlowSender::on_report(i64 now_ns, const wire::PathReport& report, u64 cover
   loss.rtt_ns = rtt.rtt_ns < 0 ? -1 : rtt.rtt_ns + rtt.host_ns;
   loss.acked_segments = acked_segments;
   loss.spurious_segments = spurious;
-  on_horizon(now_ns, report.path, loss_.on_ack(loss, &path), covered_end);
+  on_cutoff(now_ns, report.path, loss_.on_ack(loss, &path), covered_end);
 }
 
 bool FlowSender::on_ack(i64 now_ns, const wire::Common& common, const wire::Ack& ack) noexcept {
@@ -312,7 +312,7 @@ bool FlowSender::on_final(i64 now_ns, u64 cumulative_seq) noexcept {
 
 void FlowSender::on_probed(i64 now_ns, u8 path) noexcept {
   if (per_path_ == nullptr || flow_path(path).order.empty()) return;
-  on_horizon(now_ns, path, loss_.on_ack(loss_facts(now_ns, path), &flow_path(path)), ~u64{0});
+  on_cutoff(now_ns, path, loss_.on_ack(loss_facts(now_ns, path), &flow_path(path)), ~u64{0});
 }
 
 void FlowSender::on_timer(i64 now_ns) noexcept {
@@ -324,8 +324,8 @@ void FlowSender::on_timer(i64 now_ns) noexcept {
       const auto path = static_cast<u8>(64 * word + static_cast<std::size_t>(std::countr_zero(bits)));
       FlowPath& state = flow_path(path);
       if (state.next_check_ns <= now_ns) {
-        const LossHorizon horizon = loss_.on_timer(loss_facts(now_ns, path), &state);
-        const Lost lost = apply_horizon(now_ns, path, horizon, ~u64{0});
+        const LossCutoff cutoff = loss_.on_timer(loss_facts(now_ns, path), &state);
+        const Lost lost = apply_cutoff(now_ns, path, cutoff, ~u64{0});
         if (lost.segments != 0 &&
             paths_->on_timeout(now_ns, path, lost.oldest_sent_ns, path_key_, lost.longest_bytes)) {
           report_trouble(Event::Kind::timeout, path, lost.segments);

@@ -23,7 +23,7 @@ void LossControl::start(const policy::LossEvent& event) noexcept {
   if (policy_.fall_back()) static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->trace, flow_));
 }
 
-LossHorizon LossControl::ask(std::size_t hook, i64 kind, const LossFacts& facts, FlowPath* path) noexcept {
+LossCutoff LossControl::ask(std::size_t hook, i64 kind, const LossFacts& facts, FlowPath* path) noexcept {
   policy::LossEvent event{};
   event.now_ns = facts.now_ns;
   event.kind = kind;
@@ -58,22 +58,22 @@ LossHorizon LossControl::ask(std::size_t hook, i64 kind, const LossFacts& facts,
     }
   }
 
-  LossHorizon horizon;
+  LossCutoff cutoff;
   if (result.lost_sent_before_ns > facts.now_ns + 1) ++shared_->counters->results_corrected;
-  horizon.sent_before_ns = std::min(result.lost_sent_before_ns, facts.now_ns);
-  horizon.below_seq = result.lost_below_seq;
-  horizon.probe = result.probe != 0;
+  cutoff.sent_before_ns = std::min(result.lost_sent_before_ns, facts.now_ns);
+  cutoff.below_seq = result.lost_below_seq;
+  cutoff.probe = result.probe != 0;
   if (facts.oldest_sent_ns < 0) {
     path->next_check_ns = kNever;
-    return horizon;
+    return cutoff;
   }
   const i64 backstop_ns = facts.oldest_sent_ns + kBackstopTimeouts * facts.rto_ns;
   if (kind == 1 && backstop_ns <= facts.now_ns) {
-    horizon.sent_before_ns = std::max(horizon.sent_before_ns, facts.now_ns - kBackstopTimeouts * facts.rto_ns + 1);
+    cutoff.sent_before_ns = std::max(cutoff.sent_before_ns, facts.now_ns - kBackstopTimeouts * facts.rto_ns + 1);
   }
   const i64 asked = result.next_check_ns >= 0 ? result.next_check_ns : facts.oldest_sent_ns + facts.rto_ns;
   path->next_check_ns = std::max(std::min(asked, backstop_ns), facts.now_ns + kCheckNsMin);
-  return horizon;
+  return cutoff;
 }
 
 }  // namespace weft::core

@@ -1,4 +1,4 @@
-// Asks the loss policy for the loss cutoff (horizon) of each path and for the next timer check. A built-in deadline
+// Asks the loss policy for the loss cutoff of each path and for the next timer check. A built-in deadline
 // covers policies that never declare a loss.
 #pragma once
 
@@ -21,7 +21,7 @@ struct alignas(64) FlowPath {
   bool reported = false;  // whether reported_segments and reported_ecn_segments come from a report
 };
 
-struct LossHorizon {
+struct LossCutoff {
   i64 sent_before_ns = -1;
   i64 below_seq = -1;
   bool probe = false;  // send a probe on the path; its answer shows whether the last segments are lost
@@ -62,15 +62,15 @@ class LossControl {
   bool set_params(PolicyChoice choice) noexcept { return policy_.set_params(choice); }
   PolicyChoice choice() const noexcept { return policy_.choice(); }
   // on_ack() and on_timer() set path->next_check_ns (kNever if nothing is in flight on the path).
-  LossHorizon on_ack(const LossFacts& facts, FlowPath* path) noexcept {
+  LossCutoff on_ack(const LossFacts& facts, FlowPath* path) noexcept {
     return ask(policy::hook::loss_ack, 0, facts, path);
   }
-  LossHorizon on_timer(const LossFacts& facts, FlowPath* path) noexcept {
+  LossCutoff on_timer(const LossFacts& facts, FlowPath* path) noexcept {
     return ask(policy::hook::loss_timer, 1, facts, path);
   }
 
  private:
-  LossHorizon ask(std::size_t hook, i64 kind, const LossFacts& facts, FlowPath* path) noexcept;
+  LossCutoff ask(std::size_t hook, i64 kind, const LossFacts& facts, FlowPath* path) noexcept;
   void start(const policy::LossEvent& event) noexcept;
 
   Shared* shared_;

@@ -127,9 +127,9 @@ Params = record(patience_rtts=1.5)
 def on_ack(flow, paths, params, event, result):
     """A segment is lost if it is older than patience_rtts and a later one was acknowledged."""
     patience_ns = int(params.patience_rtts * min(max(event.srtt_ns, 0), 1 << 40))
-    horizon_ns = min(event.newest_acked_sent_ns, event.now_ns - patience_ns)
+    cutoff_ns = min(event.newest_acked_sent_ns, event.now_ns - patience_ns)
     result.lost_below_seq = -1
-    result.lost_sent_before_ns = max(horizon_ns, -1)
+    result.lost_sent_before_ns = max(cutoff_ns, -1)
     result.next_check_ns = -1  # no check before the retransmission timeout
     result.probe = 0
 

@@ -282,7 +282,7 @@ def summarize(track: Track) -> Summary:
     elif track.family == "loss":
         by_time, by_seq = track.column(1), track.column(0)
         figures = {
-            "horizons": float(np.count_nonzero((by_time >= 0) | (by_seq >= 0))),
+            "cutoffs": float(np.count_nonzero((by_time >= 0) | (by_seq >= 0))),
             "probes": float(np.count_nonzero(track.column(3))),
         }
     else:

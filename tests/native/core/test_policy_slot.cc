@@ -91,9 +91,9 @@ TEST(policy_slot__a_loss_policy_that_fails_gives_way) {
     facts.rtt = &rtt;
     facts.rto_ns = 1'000'000;
     facts.oldest_sent_ns = facts.newest_sent_ns = 1'000'000;
-    const LossHorizon horizon = loss.on_timer(facts, &path);
+    const LossCutoff cutoff = loss.on_timer(facts, &path);
     expect_failure(shared, Family::loss, at_start ? "on_start" : "on_timer");
-    CHECK(horizon.sent_before_ns > facts.oldest_sent_ns);
+    CHECK(cutoff.sent_before_ns > facts.oldest_sent_ns);
   }
 }
 
