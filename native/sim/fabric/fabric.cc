@@ -7,7 +7,7 @@
 #include <atomic>
 #include <thread>
 
-#include "native/sim/meeting.h"
+#include "native/sim/barrier.h"
 
 namespace weft::sim {
 
@@ -15,8 +15,8 @@ namespace weft::sim {
 // barriers.
 class Fabric::Crew {
  public:
-  explicit Crew(std::size_t size) : meeting(size), next(size), hops(size), through(size) {}
-  Meeting meeting;
+  explicit Crew(std::size_t size) : barrier(size), next(size), hops(size), through(size) {}
+  Barrier barrier;
   std::atomic<int> begun{0};  // 1: all threads exist; -1: some could not be created
   std::vector<i64> next;      // the next window of each shard
   std::vector<i64> hops;
@@ -67,7 +67,7 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
   FabricShard& shard = *shards_[index];
   const bool alone = shards_.size() == 1;
   const auto wait = [&] {
-    if (!alone) crew->meeting.meet();
+    if (!alone) crew->barrier.wait();
   };
   const i64 all = 2 * static_cast<i64>(plan_.transfers.size());
   i64 begun_at = 0;

@@ -8,11 +8,11 @@
 
 namespace weft::sim {
 
-class Meeting {
+class Barrier {
  public:
-  explicit Meeting(std::size_t size) noexcept : size_(size) {}
+  explicit Barrier(std::size_t size) noexcept : size_(size) {}
 
-  void meet() {
+  void wait() {
     const std::size_t round = round_.load(std::memory_order_acquire);
     if (come_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
       come_.store(0, std::memory_order_relaxed);
