@@ -16,19 +16,19 @@ inline constexpr std::uint32_t kTraceVersion = 1;  // layout of header and block
 inline constexpr std::uint32_t kTraceBlockMagic = 0x6b'6c'62'77;  // "wblk"
 inline constexpr std::size_t kTraceTextBytesMax = 1024;           // longer texts are truncated
 
-struct TraceSegmentHeader {
+struct TraceFileHeader {
   char magic[8];
   std::uint32_t version;
   std::uint32_t header_bytes;    // size of this struct and the two texts, a multiple of 8
   std::uint32_t schema_bytes;    // size of the first text: one line for each record and field
   std::uint32_t identity_bytes;  // size of the second text: one line "name value" for each fact about the process
-  std::uint64_t segment;         // number of this segment in the process's trace, from 0
-  std::int64_t monotonic_ns;     // when the segment was begun, by CLOCK_MONOTONIC, like all times in records
-  std::int64_t realtime_ns;      // when the segment was begun, by CLOCK_REALTIME
+  std::uint64_t number;          // number of this file in the process's trace, from 0
+  std::int64_t monotonic_ns;     // when the file was begun, by CLOCK_MONOTONIC, like all times in records
+  std::int64_t realtime_ns;      // when the file was begun, by CLOCK_REALTIME
   std::uint32_t crc;             // CRC-32C of the first header_bytes bytes, computed with this field as 0
   std::uint32_t reserved;
 };
-static_assert(sizeof(TraceSegmentHeader) == 56);
+static_assert(sizeof(TraceFileHeader) == 56);
 
 struct TraceBlockHeader {
   std::uint32_t magic;

@@ -9,7 +9,7 @@ std::shared_ptr<TraceWriter> open_trace(const Knobs& knobs, std::string* error) 
   if (knobs.trace.empty()) return nullptr;
   TraceLimits limits;
   limits.bytes_max = knobs.trace_bytes_max;
-  limits.segment_bytes = std::min(limits.segment_bytes, limits.bytes_max / 4);
+  limits.file_bytes = std::min(limits.file_bytes, limits.bytes_max / 4);
   limits.keep_ns = knobs.trace_keep_ns;
   return TraceWriter::open(knobs.trace, limits, error);
 }

@@ -129,7 +129,7 @@ TraceWriter::TraceWriter(std::string directory, const TraceLimits& limits)
     : directory_(std::move(directory)),
       pid_(::getpid()),
       serial_(next_serial.fetch_add(1)),
-      segments_(directory_, limits, trace_identity()),
+      files_(directory_, limits, trace_identity()),
       ids_(limits.first_id),
       standing_ids_(limits.first_id) {
   block_.reserve(sizeof(TraceBlockHeader) + std::max(kTraceRingBytes, kTextBytesMax));
@@ -137,7 +137,7 @@ TraceWriter::TraceWriter(std::string directory, const TraceLimits& limits)
 
 bool TraceWriter::start(std::string* error) {
   static_cast<void>(::mkdir(directory_.c_str(), 0777));  // if the directory is still missing, begin() reports why
-  if (!segments_.begin(now_ns(), error)) {
+  if (!files_.begin(now_ns(), error)) {
     *error = "cannot trace into " + *error;
     return false;
   }
@@ -322,7 +322,7 @@ void TraceWriter::drop_block() noexcept {
 
 bool TraceWriter::begin_segment(std::int64_t now_ns) {
   std::string error;
-  if (!segments_.begin(now_ns, &error)) {
+  if (!files_.begin(now_ns, &error)) {
     retry_ns_ = now_ns + kTraceRetryNs;
     if (now_ns >= warned_ns_ && !removed_) {
       warned_ns_ = now_ns + kTraceWarnNs;
@@ -345,13 +345,12 @@ bool TraceWriter::begin_segment(std::int64_t now_ns) {
 // Four times a second, checks that the file was not removed. A removed folder is not created again, because it was
 // probably removed to free its space.
 void TraceWriter::notice_removal(std::int64_t now_ns) {
-  if (!segments_.open() || now_ns < look_ns_) return;
+  if (!files_.open() || now_ns < look_ns_) return;
   look_ns_ = now_ns + kTraceLookNs;
-  if (!segments_.removed()) return;
-  log(LogLevel::warn, "the trace " + segments_.path() +
-                          " was removed while it was written; a new file is begun, once " + directory_ +
-                          " exists, and traffic continues");
-  segments_.abandon();
+  if (!files_.removed()) return;
+  log(LogLevel::warn, "the trace " + files_.path() + " was removed while it was written; a new file is begun, once " +
+                          directory_ + " exists, and traffic continues");
+  files_.abandon();
   removed_ = true;
   retry_ns_ = 0;
 }
@@ -379,7 +378,7 @@ void TraceWriter::write_end() {
 bool TraceWriter::append_block(std::uint32_t ring) {
   std::string error;
   const auto dropped = static_cast<std::uint64_t>(dropped_.load(std::memory_order_relaxed));
-  if (segments_.open() && segments_.write(block_.data(), block_.size(), ring, dropped, &error)) return true;
+  if (files_.open() && files_.write(block_.data(), block_.size(), ring, dropped, &error)) return true;
   if (error.empty()) return false;
   const std::int64_t now = now_ns();
   retry_ns_ = now + kTraceRetryNs;
@@ -395,9 +394,9 @@ bool TraceWriter::append_block(std::uint32_t ring) {
 bool TraceWriter::drain(bool last) {
   const std::int64_t now = now_ns();
   const std::int64_t before = put_records();
-  segments_.prune(now);
+  files_.prune(now);
   notice_removal(now);
-  if (segments_.open() ? segments_.full(now) : now >= retry_ns_ || last) static_cast<void>(begin_segment(now));
+  if (files_.open() ? files_.full(now) : now >= retry_ns_ || last) static_cast<void>(begin_segment(now));
   // The rings are read before fresh_ and written after it, so that every text in the file precedes the records that
   // name it.
   {
@@ -435,7 +434,7 @@ bool TraceWriter::drain(bool last) {
   }
   ending_.clear();
   if (last) write_end();
-  bytes_.store(segments_.bytes(), std::memory_order_relaxed);
+  bytes_.store(files_.bytes(), std::memory_order_relaxed);
   return any || put_records() != before;
 }
 
@@ -472,7 +471,7 @@ void TraceWriter::run() noexcept {
     lock.unlock();
     notice_stall(from_ns + std::chrono::nanoseconds(pause).count(), now_ns());
   }
-  segments_.end();
+  files_.end();
   const std::lock_guard<std::mutex> lock(mutex_);
   ended_writing_ = true;
   drained_.notify_all();

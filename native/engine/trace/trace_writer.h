@@ -19,8 +19,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "native/engine/trace/trace_files.h"
 #include "native/engine/trace/trace_ring.h"
-#include "native/engine/trace/trace_segments.h"
 #include "native/telemetry/trace_layout.h"
 
 namespace weft::engine {
@@ -103,7 +103,7 @@ class TraceWriter {
   const std::string directory_;
   const pid_t pid_;
   const std::uint64_t serial_;  // unique, because a later writer may have the same address
-  TraceSegments segments_;      // used by the writing thread only, once it runs
+  TraceFiles files_;            // used by the writing thread only, once it runs
   std::atomic<std::int64_t> dropped_{0}, bytes_{0};
   std::atomic<std::uint32_t> ids_;
 

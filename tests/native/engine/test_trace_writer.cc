@@ -44,7 +44,7 @@ struct Folder {
 };
 
 struct Segment {
-  TraceSegmentHeader header;
+  TraceFileHeader header;
   std::string schema, identity;
   std::vector<TraceBlockHeader> blocks;
   std::vector<std::vector<std::byte>> records;  // the records of all blocks
@@ -61,7 +61,7 @@ Segment read(const fs::path& path, Tail tail = Tail::kWhole) {
   CHECK(data.size() >= sizeof segment.header);
   std::memcpy(&segment.header, data.data(), sizeof segment.header);
   CHECK_EQUAL(std::memcmp(segment.header.magic, kTraceMagic, sizeof kTraceMagic), 0);
-  TraceSegmentHeader zeroed = segment.header;
+  TraceFileHeader zeroed = segment.header;
   zeroed.crc = 0;
   std::memcpy(data.data(), &zeroed, sizeof zeroed);
   CHECK_EQUAL(wire::crc32c(0, data.data(), zeroed.header_bytes), segment.header.crc);
@@ -307,7 +307,7 @@ TEST(trace__segments_rotate_and_old_ones_go) {
   writer.reset();
   const std::vector<Segment> segments = read_all(folder);
   CHECK(segments.size() >= 3 && segments.size() <= 6);
-  CHECK(segments[0].header.segment > 0);  // the first segments were removed
+  CHECK(segments[0].header.number > 0);  // the first segments were removed
   for (const Segment& segment : segments) {
     const std::vector<Segment> one{segment};
     CHECK_EQUAL(count(one, TraceText::kType), 1u);
@@ -371,7 +371,7 @@ TEST(trace__segments_go_by_age) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));  // a segment ends after 200 ms
   }
   writer.reset();
-  CHECK(read_all(folder).front().header.segment > 0);
+  CHECK(read_all(folder).front().header.number > 0);
 }
 
 // SIGKILL ends a write to a file between two pages, so only the last block may be incomplete.
@@ -524,7 +524,7 @@ TEST(trace__a_file_that_is_removed_is_noticed) {
   auto writer = opened(folder);
   fs::remove(folder.files().at(0));
   CHECK(wait([&] { return folder.files().size() == 1; }));
-  CHECK_EQUAL(read(folder.files().at(0)).header.segment, 1u);
+  CHECK_EQUAL(read(folder.files().at(0)).header.number, 1u);
   fs::remove_all(folder.path);
   CHECK(wait([&] {
     put_messages(*writer, 1);

@@ -1,6 +1,6 @@
 // Each block is written to the page cache of the host by one system call, which SIGKILL can cut short: a killed process
 // leaves whole blocks and at most one incomplete block at the end.
-#include "native/engine/trace/trace_segments.h"
+#include "native/engine/trace/trace_files.h"
 
 #include <fcntl.h>
 #include <sys/random.h>
@@ -27,7 +27,7 @@ namespace weft::engine {
 namespace {
 
 using telemetry::TraceBlockHeader;
-using telemetry::TraceSegmentHeader;
+using telemetry::TraceFileHeader;
 
 // Variables of launchers and schedulers that name the job, the rank and the attempt.
 constexpr const char* kJobVariables[] = {
@@ -46,7 +46,7 @@ constexpr const char* kJobVariables[] = {
     "PMI_RANK",
     "CUDA_VISIBLE_DEVICES",
 };
-constexpr int kAgeParts = 8;  // a segment ends after an eighth of keep_ns
+constexpr int kAgeParts = 8;  // a file ends after an eighth of keep_ns
 
 std::uint64_t random_id() noexcept {
   std::uint64_t id = 0;
@@ -72,32 +72,32 @@ std::string trace_identity() {
   return text;
 }
 
-TraceSegments::TraceSegments(std::string directory, const TraceLimits& limits, std::string identity)
+TraceFiles::TraceFiles(std::string directory, const TraceLimits& limits, std::string identity)
     : directory_(std::move(directory)),
       limits_(limits),
       schema_(telemetry::trace_schema()),
       identity_(std::move(identity)),
       process_(random_id()) {}
 
-TraceSegments::~TraceSegments() { end(); }
+TraceFiles::~TraceFiles() { end(); }
 
-std::string TraceSegments::path_of(std::uint64_t segment) const {
+std::string TraceFiles::path_of(std::uint64_t file) const {
   char name[64];
-  std::snprintf(name, sizeof name, "/weft-%016" PRIx64 "-%06" PRIu64 ".trace", process_, segment);
+  std::snprintf(name, sizeof name, "/weft-%016" PRIx64 "-%06" PRIu64 ".trace", process_, file);
   return directory_ + name;
 }
 
-bool TraceSegments::begin(std::int64_t now_ns, std::string* error) {
+bool TraceFiles::begin(std::int64_t now_ns, std::string* error) {
   end();
-  const std::string path = path_of(segment_);
-  TraceSegmentHeader header{};
+  const std::string path = path_of(number_);
+  TraceFileHeader header{};
   std::memcpy(header.magic, telemetry::kTraceMagic, sizeof header.magic);
   header.version = telemetry::kTraceVersion;
   const std::size_t texts = schema_.size() + identity_.size();
   header.header_bytes = static_cast<std::uint32_t>((sizeof header + texts + 7) / 8 * 8);
   header.schema_bytes = static_cast<std::uint32_t>(schema_.size());
   header.identity_bytes = static_cast<std::uint32_t>(identity_.size());
-  header.segment = segment_;
+  header.number = number_;
   header.monotonic_ns = now_ns;
   header.realtime_ns = now_ns + realtime_ahead_ns();
   std::vector<std::byte> head(header.header_bytes);
@@ -117,7 +117,7 @@ bool TraceSegments::begin(std::int64_t now_ns, std::string* error) {
     file_ = -1;
     return false;
   }
-  ++segment_;
+  ++number_;
   empty_ = true;
   begun_ns_ = now_ns;
   file_bytes_ = static_cast<std::int64_t>(head.size());
@@ -125,13 +125,13 @@ bool TraceSegments::begin(std::int64_t now_ns, std::string* error) {
   return true;
 }
 
-bool TraceSegments::full(std::int64_t now_ns) const noexcept {
-  return file_bytes_ >= limits_.segment_bytes ||
+bool TraceFiles::full(std::int64_t now_ns) const noexcept {
+  return file_bytes_ >= limits_.file_bytes ||
          (limits_.keep_ns != 0 && now_ns - begun_ns_ >= std::max<std::int64_t>(limits_.keep_ns / kAgeParts, 1));
 }
 
-bool TraceSegments::write(std::byte* block, std::size_t bytes, std::uint32_t ring, std::uint64_t dropped,
-                          std::string* error) {
+bool TraceFiles::write(std::byte* block, std::size_t bytes, std::uint32_t ring, std::uint64_t dropped,
+                       std::string* error) {
   TraceBlockHeader header{};
   header.magic = telemetry::kTraceBlockMagic;
   header.bytes = static_cast<std::uint32_t>(bytes - sizeof header);
@@ -144,10 +144,10 @@ bool TraceSegments::write(std::byte* block, std::size_t bytes, std::uint32_t rin
   if (!write_all(file_, block, bytes)) {
     *error = path() + ": " + std::strerror(errno);
     static_cast<void>(::ftruncate(file_, file_bytes_));
-    if (empty_ && segment_ > 1) {  // on a full disk, each attempt would leave an empty file
+    if (empty_ && number_ > 1) {  // on a full disk, each attempt would leave an empty file
       ::unlink(path().c_str());
       abandon();
-      --segment_;
+      --number_;
     } else {
       end();
     }
@@ -159,28 +159,28 @@ bool TraceSegments::write(std::byte* block, std::size_t bytes, std::uint32_t rin
   return true;
 }
 
-void TraceSegments::end() noexcept {
+void TraceFiles::end() noexcept {
   if (file_ < 0) return;
   ::close(file_);
   file_ = -1;
   try {
-    ended_.push_back({path_of(segment_ - 1), file_bytes_, now_ns()});
+    ended_.push_back({path_of(number_ - 1), file_bytes_, now_ns()});
   } catch (const std::bad_alloc&) {  // out of memory: this file will not be removed
   }
 }
 
-bool TraceSegments::removed() const noexcept {
+bool TraceFiles::removed() const noexcept {
   struct stat facts{};
   return file_ >= 0 && ::fstat(file_, &facts) == 0 && facts.st_nlink == 0;
 }
 
-void TraceSegments::abandon() noexcept {
+void TraceFiles::abandon() noexcept {
   ::close(file_);
   file_ = -1;
   total_bytes_ -= file_bytes_;
 }
 
-void TraceSegments::prune(std::int64_t now_ns) noexcept {
+void TraceFiles::prune(std::int64_t now_ns) noexcept {
   while (!ended_.empty()) {
     const Ended& oldest = ended_.front();
     const bool old = limits_.keep_ns != 0 && now_ns - oldest.ended_ns > limits_.keep_ns;
