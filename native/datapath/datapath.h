@@ -77,9 +77,11 @@ class Datapath {
   virtual void quiesce(std::uint32_t) noexcept {}
   // Opens a memory window onto [data, data + bytes) of registered memory, for one message of a peer. Returns the
   // window's key; 0: no window.
-  virtual std::uint32_t open_window(std::uint32_t, std::uint32_t, std::uint8_t*, std::uint64_t) noexcept { return 0; }
+  virtual std::uint32_t open_memory_window(std::uint32_t, std::uint32_t, std::uint8_t*, std::uint64_t) noexcept {
+    return 0;
+  }
   // After this returns, nothing is written through the window.
-  virtual void close_window(std::uint32_t) noexcept {}
+  virtual void close_memory_window(std::uint32_t) noexcept {}
 
   // How many bytes per path this end can buffer before it drops datagrams. May be called on any thread.
   virtual std::int64_t buffer_bytes() const noexcept = 0;

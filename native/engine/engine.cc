@@ -349,7 +349,7 @@ void Engine::do_abort(const CallQueue::Abort& abort) noexcept {
   stack_.close_flow(now_ns_, abort.flow, abort.reason);
   if (quiesced_[abort.flow]) return;
   quiesced_[abort.flow] = true;
-  close_windows_of(abort.flow);
+  close_memory_windows_of(abort.flow);
   // Waits until the NIC no longer reads the buffer: otherwise it could send what the caller writes there next, with a
   // valid header.
   if (const core::Flow* flow = stack_.flow(abort.flow)) datapath_->quiesce(flow->config.peer);
@@ -387,29 +387,30 @@ Status Engine::post_receive(const Command& command) noexcept {
   if (command.memory != 0 && receive.capacity_bytes > stack_.config().eager_bytes) {
     const core::Flow* flow = stack_.flow(command.flow);
     if (flow != nullptr) {
-      receive.key = datapath_->open_window(flow->config.peer, command.memory, receive.data, receive.capacity_bytes);
+      receive.key =
+          datapath_->open_memory_window(flow->config.peer, command.memory, receive.data, receive.capacity_bytes);
     }
   }
   try {
     if (receive.key != 0) windows_[receive.key] = command.flow;
   } catch (const std::bad_alloc&) {
-    datapath_->close_window(std::exchange(receive.key, 0));
+    datapath_->close_memory_window(std::exchange(receive.key, 0));
   }
   const Status status = stack_.post_receive(now_ns_, command.flow, receive);
-  if (status != Status::ok) close_window(receive.key);
+  if (status != Status::ok) close_memory_window(receive.key);
   return status;
 }
 
-void Engine::close_window(std::uint32_t key) noexcept {
+void Engine::close_memory_window(std::uint32_t key) noexcept {
   if (key == 0) return;
-  datapath_->close_window(key);
+  datapath_->close_memory_window(key);
   windows_.erase(key);
 }
 
-void Engine::close_windows_of(std::uint32_t flow) noexcept {
+void Engine::close_memory_windows_of(std::uint32_t flow) noexcept {
   std::erase_if(windows_, [&](const auto& window) {
     if (window.second != flow) return false;
-    datapath_->close_window(window.first);
+    datapath_->close_memory_window(window.first);
     return true;
   });
 }
@@ -449,10 +450,10 @@ bool Engine::take_events() noexcept {
         }
         break;
       case core::Event::Kind::window_unused:
-        close_window(event.key);
+        close_memory_window(event.key);
         break;
       case core::Event::Kind::stripe_placed:
-        close_window(event.key);
+        close_memory_window(event.key);
         if (ConnectionCore* connection = owner(event.flow)) {
           connection->on_stripe_placed(static_cast<core::ReceiveTicket*>(event.cookie), event.value);
         }

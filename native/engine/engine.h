@@ -138,8 +138,8 @@ class Engine final : private datapath::RxSink {
   void do_command(const Command& command) noexcept;
   void do_abort(const CallQueue::Abort& abort) noexcept;
   Status post_receive(const Command& command) noexcept;
-  void close_window(std::uint32_t key) noexcept;
-  void close_windows_of(std::uint32_t flow) noexcept;
+  void close_memory_window(std::uint32_t key) noexcept;
+  void close_memory_windows_of(std::uint32_t flow) noexcept;
   bool transmit() noexcept;
   bool take_events() noexcept;
   void publish() noexcept;

@@ -39,9 +39,9 @@ class VerbsDatapath final : public Datapath {
   bool add_memory(const Memory& memory, std::string* error) override;
   void remove_memory(std::uint32_t id) noexcept override;
   void quiesce(std::uint32_t peer) noexcept override;
-  std::uint32_t open_window(std::uint32_t peer, std::uint32_t memory, std::uint8_t* data,
-                            std::uint64_t bytes) noexcept override;
-  void close_window(std::uint32_t key) noexcept override;
+  std::uint32_t open_memory_window(std::uint32_t peer, std::uint32_t memory, std::uint8_t* data,
+                                   std::uint64_t bytes) noexcept override;
+  void close_memory_window(std::uint32_t key) noexcept override;
 
   void tx_burst(wire::TxBurst* const* bursts, std::size_t count) override;
   std::size_t rx_burst(RxSink* sink) override;

@@ -128,8 +128,8 @@ void VerbsDatapath::remove_memory(std::uint32_t id) noexcept {
   memories_.erase(found);
 }
 
-std::uint32_t VerbsDatapath::open_window(std::uint32_t peer, std::uint32_t memory, std::uint8_t* data,
-                                         std::uint64_t bytes) noexcept {
+std::uint32_t VerbsDatapath::open_memory_window(std::uint32_t peer, std::uint32_t memory, std::uint8_t* data,
+                                                std::uint64_t bytes) noexcept {
   const Link* from = link(peer);
   if (!options_.direct || from == nullptr || bytes < kWindowBytesMin) return 0;
   // A window's key is valid in one protection domain only. If the paths use several ports, no window is opened, and the
@@ -151,7 +151,7 @@ std::uint32_t VerbsDatapath::open_window(std::uint32_t peer, std::uint32_t memor
   return 0;
 }
 
-void VerbsDatapath::close_window(std::uint32_t key) noexcept {
+void VerbsDatapath::close_memory_window(std::uint32_t key) noexcept {
   const auto found = window_ports_.find(key);
   if (found == window_ports_.end()) return;
   found->second->windows.close(key);

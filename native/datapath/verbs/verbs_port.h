@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "native/datapath/datapath.h"
+#include "native/datapath/verbs/memory_windows.h"
 #include "native/datapath/verbs/queue_pair.h"
 #include "native/datapath/verbs/rdma_ports.h"
-#include "native/datapath/verbs/windows.h"
 
 namespace weft::datapath {
 
@@ -109,7 +109,7 @@ class VerbsPort {
   ibv_srq* srq = nullptr;
   SlotArray data_slots, control_slots, send_slots;
   std::vector<std::uint32_t> free_sends;             // free entries of send_slots
-  WindowPool windows;                                // used if options.direct
+  MemoryWindowPool windows;                          // used if options.direct
   std::unordered_map<std::uint32_t, Landed> landed;  // queue pair number -> latest write
   std::uint32_t index = 0;
   QueuePair control;

@@ -62,7 +62,7 @@ struct End final : RxSink {
   void take_events() {
     core::Event event;
     while (stack.poll_event(&event)) {
-      datapath.close_window(event.key);
+      datapath.close_memory_window(event.key);
       placed += event.kind == core::Event::Kind::stripe_placed;
       sent += event.kind == core::Event::Kind::send_done;
       failed += event.kind == core::Event::Kind::flow_failed;
@@ -149,7 +149,7 @@ struct Two {
       auto& buffer = in[static_cast<std::size_t>(i)];
       std::vector<std::uint8_t>& from = out[static_cast<std::size_t>(i)];
       const std::uint32_t from_memory = add(a(), &from), to_memory = add(b(), &buffer);
-      const std::uint32_t key = b().datapath.open_window(b().peer, to_memory, buffer.data(), bytes);
+      const std::uint32_t key = b().datapath.open_memory_window(b().peer, to_memory, buffer.data(), bytes);
       CHECK_EQUAL(b().stack.post_receive(b().now_ns, b().flow, {number, buffer.data(), bytes, key, &ticket, nullptr}),
                   Status::ok);
       CHECK_EQUAL(

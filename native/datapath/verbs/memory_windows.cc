@@ -1,7 +1,7 @@
 // Uses memory windows of type 1. They belong to the protection domain, so the queue pair of every path may write
 // through them (InfiniBand Architecture Specification 1.4, 10.6.7). Binding a window to length zero closes it. If the
 // NIC does not complete this binding, the window is deallocated; that call waits for the NIC.
-#include "native/datapath/verbs/windows.h"
+#include "native/datapath/verbs/memory_windows.h"
 
 #include <cerrno>
 #include <cstring>
@@ -20,8 +20,8 @@ constexpr std::int64_t kAnswerNsMax = 100'000'000;
 
 }  // namespace
 
-bool WindowPool::start(const Ibv* ibv, ibv_pd* pd, const QpTraits& traits, const ibv_gid& gid, std::uint16_t lid,
-                       std::string* error) {
+bool MemoryWindowPool::start(const Ibv* ibv, ibv_pd* pd, const QpTraits& traits, const ibv_gid& gid, std::uint16_t lid,
+                             std::string* error) {
   ibv_ = ibv;
   pd_ = pd;
   answers_ = ibv->create_cq(pd->context, kAnswers, nullptr, nullptr, 0);
@@ -47,7 +47,7 @@ bool WindowPool::start(const Ibv* ibv, ibv_pd* pd, const QpTraits& traits, const
   return true;
 }
 
-void WindowPool::shut() noexcept {
+void MemoryWindowPool::shut() noexcept {
   for (auto& [key, window] : open_) give_up(&window);
   for (Window& window : idle_) give_up(&window);
   open_.clear();
@@ -57,10 +57,10 @@ void WindowPool::shut() noexcept {
   answers_ = nullptr;
 }
 
-void WindowPool::give_up(Window* window) noexcept { static_cast<void>(ibv_dealloc_mw(window->window)); }
+void MemoryWindowPool::give_up(Window* window) noexcept { static_cast<void>(ibv_dealloc_mw(window->window)); }
 
 // Posts a binding and waits for its completion. Late completions of earlier bindings are skipped.
-bool WindowPool::bind(Window* window, std::uint8_t* data, std::uint64_t bytes) noexcept {
+bool MemoryWindowPool::bind(Window* window, std::uint8_t* data, std::uint64_t bytes) noexcept {
   ibv_mw_bind binding{};
   binding.wr_id = ++asked_;
   binding.send_flags = IBV_SEND_SIGNALED;
@@ -80,12 +80,12 @@ bool WindowPool::bind(Window* window, std::uint8_t* data, std::uint64_t bytes) n
 
 // Re-establishes the queue pair for bindings, which a failed binding leaves in error. If that fails, no more windows
 // are opened.
-void WindowPool::revive() noexcept {
+void MemoryWindowPool::revive() noexcept {
   std::string unused;
   if (!keeper_.to_reset() || !keeper_.join(traits_, itself_, 0, &unused)) keeper_.reset();
 }
 
-std::uint32_t WindowPool::open(ibv_mr* region, std::uint8_t* data, std::uint64_t bytes) noexcept {
+std::uint32_t MemoryWindowPool::open(ibv_mr* region, std::uint8_t* data, std::uint64_t bytes) noexcept {
   if (!started()) return 0;
   Window window;
   if (!idle_.empty()) {
@@ -109,7 +109,7 @@ std::uint32_t WindowPool::open(ibv_mr* region, std::uint8_t* data, std::uint64_t
   return kept ? key : 0;
 }
 
-void WindowPool::close(std::uint32_t key) noexcept {
+void MemoryWindowPool::close(std::uint32_t key) noexcept {
   const auto found = open_.find(key);
   if (found == open_.end()) return;
   Window window = found->second;
@@ -124,7 +124,7 @@ void WindowPool::close(std::uint32_t key) noexcept {
   if (!closed && started()) revive();
 }
 
-void WindowPool::close_onto(const ibv_mr* region) noexcept {
+void MemoryWindowPool::close_onto(const ibv_mr* region) noexcept {
   for (auto window = open_.begin(); window != open_.end();) {
     const std::uint32_t key = window->first;
     const bool onto = window->second.region == region;

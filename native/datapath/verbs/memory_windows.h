@@ -12,17 +12,17 @@
 
 namespace weft::datapath {
 
-class WindowPool {
+class MemoryWindowPool {
  public:
   // A window is deallocated after this many uses, because the lowest eight bits of its key change with each binding and
   // then repeat. In a new window's key these bits start at any value, so only the upper 24 bits make the NIC refuse
   // late packets for an old window.
   static constexpr std::uint32_t kUsesMax = 100;
 
-  WindowPool() = default;
-  WindowPool(const WindowPool&) = delete;
-  WindowPool& operator=(const WindowPool&) = delete;
-  ~WindowPool() { shut(); }
+  MemoryWindowPool() = default;
+  MemoryWindowPool(const MemoryWindowPool&) = delete;
+  MemoryWindowPool& operator=(const MemoryWindowPool&) = delete;
+  ~MemoryWindowPool() { shut(); }
 
   // Returns false with `error` set if the device has no memory windows.
   bool start(const Ibv* ibv, ibv_pd* pd, const QpTraits& traits, const ibv_gid& gid, std::uint16_t lid,
