@@ -101,9 +101,11 @@ def pings(line: Line) -> Config:
         time.sleep(REST_S)
         rested.append(half_us())
     return {
-        "half_us": statistics.median(hot), "rested_half_us": statistics.median(rested),
-        "asleep_after_ms": asleep_ns / 1e6, "idle_cores": cores,
-    }  # fmt: skip
+        "half_us": statistics.median(hot),
+        "rested_half_us": statistics.median(rested),
+        "asleep_after_ms": asleep_ns / 1e6,
+        "idle_cores": cores,
+    }
 
 
 def row_of(received: Config, sent: Config) -> Config:
@@ -117,11 +119,12 @@ def row_of(received: Config, sent: Config) -> Config:
     cpu_s = sum(sum(end["cores"].values()) * end["seconds"] for end in ends)
     row = {
         "gbytes_per_s": moved / received["stream"]["seconds"] / 1e9,
-        "cores": sum(threads.values()), "cpu_ns_per_byte": cpu_s * 1e9 / moved,
+        "cores": sum(threads.values()),
+        "cpu_ns_per_byte": cpu_s * 1e9 / moved,
         "third_of_cores": _cores(received, sent, "third") / max(sum(threads.values()), 1e-9),
         "third_of_bytes": _rate(received, "third") / max(_rate(received, "stream"), 1e-9),
         "threads": ", ".join(f"{name} {cores:g}" for name, cores in threads.items() if cores),
-    }  # fmt: skip
+    }
     for name, column, per in (
         ("instructions", "instructions_per_byte", 1),
         ("cache_misses", "cache_misses_per_kbyte", 1_000),

@@ -91,17 +91,26 @@ def one_fault(seed: int, ranks: int) -> Config:
         begins = step_begins_ns(drawn.job.shape, ranks, drawn.job.guests, drawn.spines)
         tables["limit_ns"] = begins[-1]
     row: Config = {
-        "seed": seed, "fault": drawn.fault, "shape": drawn.job.shape, "ranks": drawn.job.ranks,
-        "verdict": drawn.verdict, "places": [list(one) for one in drawn.places],
-    }  # fmt: skip
+        "seed": seed,
+        "fault": drawn.fault,
+        "shape": drawn.job.shape,
+        "ranks": drawn.job.ranks,
+        "verdict": drawn.verdict,
+        "places": [list(one) for one in drawn.places],
+    }
     return _asked(row, from_tables(tables, file=f"fault{seed}"))
 
 
 def one_case(number: int, file: Path) -> Config:
     """A case of a file of scenarios, each with its fault, and the class and places to be named."""
     case = json.loads(file.read_text())[number]
-    row: Config = {"seed": number, "fault": case["fault"], "shape": "", "verdict": case["class"],
-                   "places": case["places"]}  # fmt: skip
+    row: Config = {
+        "seed": number,
+        "fault": case["fault"],
+        "shape": "",
+        "verdict": case["class"],
+        "places": case["places"],
+    }
     return _asked(row, parse(case["scenario"], file=f"case{number}"))
 
 
@@ -113,10 +122,11 @@ def _asked(row: Config, scenario: Scenario) -> Config:
         said = verdicts(folder)
     for rule, (verdict, kind, place) in said.items():
         row[rule] = {
-            "verdict": verdict, "place": f"{kind} {place}",
+            "verdict": verdict,
+            "place": f"{kind} {place}",
             "class_right": verdict == row["verdict"],
             "right": verdict == row["verdict"] and [kind, place] in row["places"],
-        }  # fmt: skip
+        }
     return row
 
 
@@ -193,9 +203,10 @@ def confusion(rows: Sequence[Config], rule: str) -> dict[str, dict[str, int]]:
 @click.option("--faults", default=28, show_default=True, type=click.IntRange(0), help="Faults.")
 @click.option("--first", default=0, show_default=True, help="Seed of the first fault.")
 @click.option(
-    "--cases", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    "--cases",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="Take the first --faults cases of this file, as bench/reference/diagnosis_cases.json.",
-)  # fmt: skip
+)
 @click.option("--ranks", default=128, show_default=True, type=click.IntRange(128, 4096))
 @click.option("--healthy", default=0, show_default=True, help="Healthy jobs.")
 @click.option("--shape", type=click.Choice(tuple(SHAPES)), help="Of healthy jobs; else any.")
@@ -203,9 +214,16 @@ def confusion(rows: Sequence[Config], rule: str) -> dict[str, dict[str, int]]:
 @click.option("-j", "--jobs", default=1, show_default=True, type=click.IntRange(1), help="At once.")
 @json_option
 def command(
-    faults: int, first: int, cases: Path | None, ranks: int, healthy: int, shape: str | None,
-    steps: int, jobs: int, json_path: str | None,
-) -> None:  # fmt: skip
+    faults: int,
+    first: int,
+    cases: Path | None,
+    ranks: int,
+    healthy: int,
+    shape: str | None,
+    steps: int,
+    jobs: int,
+    json_path: str | None,
+) -> None:
     """Scores diagnosis on simulated faults and healthy jobs."""
     rows: list[Config] = []
     calm: list[Config] = []

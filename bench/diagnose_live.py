@@ -59,11 +59,16 @@ def judge(ranks: int, intervals: int, iterations: int) -> Config:
             cpu_ns.append(time.process_time_ns() - began_cpu_ns)
             found = collector.found
     return {
-        "what": "judge", "ranks": ranks, "intervals": intervals, "files_bytes": size,
+        "what": "judge",
+        "ranks": ranks,
+        "intervals": intervals,
+        "files_bytes": size,
         "cpu_ms": sorted(cpu_ns)[len(cpu_ns) // 2] / 1e6,
         "wall_ms": sorted(wall_ns)[len(wall_ns) // 2] / 1e6,
-        "memory_bytes": memory_bytes(), "series": series(collector), "findings": found,
-    }  # fmt: skip
+        "memory_bytes": memory_bytes(),
+        "series": series(collector),
+        "findings": found,
+    }
 
 
 def series(collector: Collector) -> int | None:
@@ -99,30 +104,62 @@ def agent(steps: int, idle: int) -> Config:
         idle_ns = (time.process_time_ns() - began_ns) / idle
         wall_ns = (time.perf_counter_ns() - wall_ns) // idle
     return {
-        "what": "agent", "ranks": 32, "intervals": idle, "records": int(records),
-        "files_bytes": size, "cpu_ms": idle_ns / 1e6, "wall_ms": wall_ns / 1e6,
+        "what": "agent",
+        "ranks": 32,
+        "intervals": idle,
+        "records": int(records),
+        "files_bytes": size,
+        "cpu_ms": idle_ns / 1e6,
+        "wall_ms": wall_ns / 1e6,
         "cpu_us_per_record": (took_ns - idle_ns) / max(records, 1) / 1e3,
         "memory_bytes": memory_bytes(),
-    }  # fmt: skip
+    }
 
 
 @click.command("diagnose_live")
-@click.option("--ranks", "sizes", multiple=True, default=(64, 256, 1024), show_default=True,
-              type=click.IntRange(16, 16_384), help="Ranks of the judged jobs.")  # fmt: skip
+@click.option(
+    "--ranks",
+    "sizes",
+    multiple=True,
+    default=(64, 256, 1024),
+    show_default=True,
+    type=click.IntRange(16, 16_384),
+    help="Ranks of the judged jobs.",
+)
 @click.option("--intervals", default=5, show_default=True, type=click.IntRange(1, 1_000))
-@click.option("--iterations", default=30, show_default=True, type=click.IntRange(4, 1_000),
-              help="Iterations that each host's file has.")  # fmt: skip
-@click.option("--steps", default=20, show_default=True, type=click.IntRange(2, 1_000),
-              help="Steps of the job that the agent reads.")  # fmt: skip
-@click.option("--pairs", default=0, type=click.IntRange(0, 1_000),
-              help="Also measure what ranks lose, in so many pairs of times.")  # fmt: skip
+@click.option(
+    "--iterations",
+    default=30,
+    show_default=True,
+    type=click.IntRange(4, 1_000),
+    help="Iterations that each host's file has.",
+)
+@click.option(
+    "--steps",
+    default=20,
+    show_default=True,
+    type=click.IntRange(2, 1_000),
+    help="Steps of the job that the agent reads.",
+)
+@click.option(
+    "--pairs",
+    default=0,
+    type=click.IntRange(0, 1_000),
+    help="Also measure what ranks lose, in so many pairs of times.",
+)
 @click.option("--seconds", default=4.0, show_default=True, help="Length of such a time.")
 @click.option("--message-bytes", default=1 << 20, show_default=True, help="What the ranks send.")
 @json_option
 def command(
-    sizes: tuple[int, ...], intervals: int, iterations: int, steps: int, pairs: int, seconds: float,
-    message_bytes: int, json_path: str | None,
-) -> None:  # fmt: skip
+    sizes: tuple[int, ...],
+    intervals: int,
+    iterations: int,
+    steps: int,
+    pairs: int,
+    seconds: float,
+    message_bytes: int,
+    json_path: str | None,
+) -> None:
     """Measures what an interval costs the judge of all hosts, and the agent of one."""
     rows: list[Config] = []
     with interruptible() as cut:

@@ -108,13 +108,23 @@ def start(lab: Lab, folder: Path, stack: ExitStack) -> list[subprocess.Popen[str
     for rank in range(HOSTS):
         command = [sys.executable, "-m", "bench.lib.diagnosis_rank", str(rank), str(ELEMENTS)]
         env = clean | {
-            "WEFT_TRACE": str(folder), "RANK": str(rank), "WORLD_SIZE": str(HOSTS),
-            "WEFT_ENGINES": "1", "WEFT_PATHS": str(PATHS), "WEFT_PORT_BASE": str(BASE),
-        }  # fmt: skip
+            "WEFT_TRACE": str(folder),
+            "RANK": str(rank),
+            "WORLD_SIZE": str(HOSTS),
+            "WEFT_ENGINES": "1",
+            "WEFT_PATHS": str(PATHS),
+            "WEFT_PORT_BASE": str(BASE),
+        }
         one = lab.popen(
-            f"host{rank}", [*command, *addresses], env=env, cwd=ROOT, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            f"host{rank}",
+            [*command, *addresses],
+            env=env,
+            cwd=ROOT,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
         stack.callback(one.wait)
         stack.callback(one.kill)
         ranks.append(one)
@@ -149,11 +159,15 @@ def measure(lab: Lab, case: Case, healthy_s: float, faulty_s: float) -> Config:
     right = said[0] == case.verdict and bool(places & {case.rank, case.place or case.rank})
     right = right or said[0] == case.verdict == "healthy"
     return {
-        "fault": case.name, "place": case.where, "verdict": case.verdict,
-        "said": " ".join(map(str, said)) if certain else "healthy", "right": int(right),
+        "fault": case.name,
+        "place": case.where,
+        "verdict": case.verdict,
+        "said": " ".join(map(str, said)) if certain else "healthy",
+        "right": int(right),
         "or": ", ".join(map(str, places - {said[2]})),
-        "windows": found.iterations, "evidence": certain[0].evidence if certain else "",
-    }  # fmt: skip
+        "windows": found.iterations,
+        "evidence": certain[0].evidence if certain else "",
+    }
 
 
 @click.command("diagnose_real")

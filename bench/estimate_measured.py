@@ -47,16 +47,23 @@ def compare(fitted: Path, other: Path, contender: str) -> list[Config]:
 
 
 @click.command("estimate_measured")
-@click.option("--fitted", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="A result of bench nccl to fit to; else those in bench/results.")  # fmt: skip
-@click.option("--other", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="A result to compare with; the same if not given.")  # fmt: skip
+@click.option(
+    "--fitted",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A result of bench nccl to fit to; else those in bench/results.",
+)
+@click.option(
+    "--other",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A result to compare with; the same if not given.",
+)
 @click.option("--contender", default="weft", show_default=True, help="Whose times.")
 @json_option
 def command(fitted: Path | None, other: Path | None, contender: str, json_path: str | None) -> None:
     """Compares estimates of operations with measurements of NCCL."""
-    pairs = [(RESULTS / NAME.format(one), RESULTS / NAME.format(two), name)
-             for one, two, name in PAIRS]  # fmt: skip
+    pairs = [
+        (RESULTS / NAME.format(one), RESULTS / NAME.format(two), name) for one, two, name in PAIRS
+    ]
     if fitted is not None:
         pairs = [(fitted, other or fitted, contender)]
     with interruptible() as cut:

@@ -63,17 +63,44 @@ def megatron(
     size: str, gpus: int, tensor: int, pipeline: int, batch: int, micro_batch: int, tflops: float
 ) -> Published:
     name = f"megatron-{size}"
-    return Published(name, name, gpus, tensor, pipeline, batch, micro_batch, tflops,
-                     more={"recompute": True, "flash": False})  # fmt: skip
+    return Published(
+        name,
+        name,
+        gpus,
+        tensor,
+        pipeline,
+        batch,
+        micro_batch,
+        tflops,
+        more={"recompute": True, "flash": False},
+    )
 
 
 def turing(gpus: int, tflops: float) -> Published:
     return replace(megatron("530b", gpus, 8, 35, 1_920, 1, tflops), run=f"mt-nlg, {gpus}")
 
 
-# Interleaved as far as layers allow; batches of the paper's 16 million tokens.
-LLAMA: dict[str, Any] = {"gpu": "h100", "inside": "nvlink4", "between": "ethernet-400"}
-LLAMA_PLAN = {"zero": 2, "sequence": True, "interleave": 7}
+def llama(
+    name: str, gpus: int, batch: int, tflops: float, *, sequence: int = 0, **plan: int
+) -> Published:
+    # Interleaved as far as layers allow; batches of the paper's 16 million tokens.
+    return Published(
+        f"llama3-405b, {name}",
+        "llama3-405b",
+        gpus,
+        tensor=8,
+        pipeline=16,
+        batch=batch,
+        micro_batch=1,
+        value=tflops,
+        gpu="h100",
+        inside="nvlink4",
+        between="ethernet-400",
+        sequence=sequence,
+        more={"zero": 2, "sequence": True, "interleave": 7} | plan,
+    )
+
+
 MEGASCALE = {"interleave": 6, "sequence": True, "zero": 2}
 RUNS = (
     megatron("1.7b", 32, 1, 1, 512, 16, 137),
@@ -86,20 +113,33 @@ RUNS = (
     megatron("310b", 1_920, 8, 16, 2_160, 1, 155),
     megatron("530b", 2_520, 8, 35, 2_520, 1, 163),
     megatron("1t", 3_072, 8, 64, 3_072, 1, 163),
-    turing(2_240, 126), turing(2_800, 121), turing(3_360, 113),
-    Published("llama3-405b, 8K", "llama3-405b", 8_192, 8, 16, 2_048, 1, 430, **LLAMA,
-              more=LLAMA_PLAN),
-    Published("llama3-405b, 16K", "llama3-405b", 16_384, 8, 16, 2_048, 1, 400, **LLAMA,
-              more=LLAMA_PLAN),
-    Published("llama3-405b, long", "llama3-405b", 16_384, 8, 16, 128, 1, 380, **LLAMA,
-              sequence=131_072, more=LLAMA_PLAN | {"context": 16}),
-    Published("megascale: Megatron-LM", "gpt3-175b", 12_288, 8, 8, 6_144, 1, 0.412 * 312,
-              more=MEGASCALE),
+    turing(2_240, 126),
+    turing(2_800, 121),
+    turing(3_360, 113),
+    llama("8K", 8_192, 2_048, 430),
+    llama("16K", 16_384, 2_048, 400),
+    llama("long", 16_384, 128, 380, sequence=131_072, context=16),
+    Published(
+        "megascale: Megatron-LM", "gpt3-175b", 12_288, 8, 8, 6_144, 1, 0.412 * 312, more=MEGASCALE
+    ),
     Published("megascale", "gpt3-175b", 12_288, 8, 8, 6_144, 1, 0.552 * 312, more=MEGASCALE),
-    Published("deepseek-v3", "deepseek-v3", 2_048, 1, 16, 15_360, 1, 1e12 / 180e3 / 3600,
-              gpu="h800", inside="nvlink3", between="infiniband-400", flops_times=2.0,
-              tokens=True, more={"expert": 64, "zero": 1}),
-)  # fmt: skip
+    Published(
+        "deepseek-v3",
+        "deepseek-v3",
+        2_048,
+        1,
+        16,
+        15_360,
+        1,
+        1e12 / 180e3 / 3600,
+        gpu="h800",
+        inside="nvlink3",
+        between="infiniband-400",
+        flops_times=2.0,
+        tokens=True,
+        more={"expert": 64, "zero": 1},
+    ),
+)
 
 
 def estimated(one: Published, efficiency: float) -> Config:
@@ -108,9 +148,14 @@ def estimated(one: Published, efficiency: float) -> Config:
         model = replace(model, sequence=one.sequence)
     ranks = one.tensor * one.pipeline * int(one.more.get("context", 1))
     plan = Plan(
-        data=one.gpus // ranks, tensor=one.tensor, pipeline=one.pipeline,
-        micro_batch=one.micro_batch, global_batch=one.batch, gradient_bytes=4, **one.more,
-    )  # fmt: skip
+        data=one.gpus // ranks,
+        tensor=one.tensor,
+        pipeline=one.pipeline,
+        micro_batch=one.micro_batch,
+        global_batch=one.batch,
+        gradient_bytes=4,
+        **one.more,
+    )
     plan.check(model)
     network = of_links(one.between, one.inside, 8)
     known = gpu(one.gpu, efficiency)
@@ -122,11 +167,17 @@ def estimated(one: Published, efficiency: float) -> Config:
     else:
         found = model.step_flops(tokens, recomputes=plan.recompute) / step_ns / one.gpus / 1e3
     return {
-        "run": one.run, "model": one.model, "gpus": one.gpus, "tensor": one.tensor,
-        "pipeline": one.pipeline, "batch": one.batch,
-        "unit": "tokens/s" if one.tokens else "Tflop/s", "published": one.value,
-        "estimated": found, "error": found / one.value - 1,
-    }  # fmt: skip
+        "run": one.run,
+        "model": one.model,
+        "gpus": one.gpus,
+        "tensor": one.tensor,
+        "pipeline": one.pipeline,
+        "batch": one.batch,
+        "unit": "tokens/s" if one.tokens else "Tflop/s",
+        "published": one.value,
+        "estimated": found,
+        "error": found / one.value - 1,
+    }
 
 
 def vtrain_runs(efficiency: float) -> list[Config]:
@@ -140,17 +191,28 @@ def vtrain_runs(efficiency: float) -> list[Config]:
         model = PRESETS[one["model"]]
         number = {key: int(value) for key, value in one.items() if value.isdigit()}
         plan = Plan(
-            data=number["data"], tensor=number["tensor"], pipeline=number["pipeline"],
-            micro_batch=number["micro_batch"], global_batch=number["batch"], gradient_bytes=4,
-            recompute=True, flash=False,
-        )  # fmt: skip
+            data=number["data"],
+            tensor=number["tensor"],
+            pipeline=number["pipeline"],
+            micro_batch=number["micro_batch"],
+            global_batch=number["batch"],
+            gradient_bytes=4,
+            recompute=True,
+            flash=False,
+        )
         plan.check(model)
         tasks = Step(model, plan, of_gpu(model, plan, known), network).build()
         found_ms, took_ms = run(tasks).length_ns / 1e6, float(one["iteration_ms"])
-        degrees = {key: number[key] for key in ("gpus", "batch", "micro_batch", "data", "tensor",
-                                                "pipeline")}  # fmt: skip
-        rows.append({"run": model.name} | degrees | {"published_ms": took_ms}
-                    | {"estimated_ms": found_ms, "error": found_ms / took_ms - 1})  # fmt: skip
+        degrees = {
+            key: number[key]
+            for key in ("gpus", "batch", "micro_batch", "data", "tensor", "pipeline")
+        }
+        rows.append(
+            {"run": model.name}
+            | degrees
+            | {"published_ms": took_ms}
+            | {"estimated_ms": found_ms, "error": found_ms / took_ms - 1}
+        )
     return rows
 
 
@@ -162,19 +224,30 @@ def vtrain_summary(rows: list[Config]) -> list[Config]:
         groups.setdefault(name, []).append(row["error"])
     groups["all"] = [row["error"] for row in rows]
     return [
-        {"run": name, "runs": len(each), "median": statistics.median(each),
-         "mean_without_sign": statistics.mean(map(abs, each)),
-         "least": min(each), "most": max(each)} for name, each in groups.items()
-    ]  # fmt: skip
+        {
+            "run": name,
+            "runs": len(each),
+            "median": statistics.median(each),
+            "mean_without_sign": statistics.mean(map(abs, each)),
+            "least": min(each),
+            "most": max(each),
+        }
+        for name, each in groups.items()
+    ]
 
 
 @click.command("estimate_published")
-@click.option("--efficiency", default=EFFICIENCY, show_default=True,
-              type=click.FloatRange(0, 1, min_open=True),
-              help="Part of the peak that matrix products reach, the same for all.")  # fmt: skip
+@click.option(
+    "--efficiency",
+    default=EFFICIENCY,
+    show_default=True,
+    type=click.FloatRange(0, 1, min_open=True),
+    help="Part of the peak that matrix products reach, the same for all.",
+)
 @click.option("--only", help="Only this run.")
-@click.option("--vtrain", is_flag=True,
-              help="The 109 iterations that vTrain's authors measured on A100s.")  # fmt: skip
+@click.option(
+    "--vtrain", is_flag=True, help="The 109 iterations that vTrain's authors measured on A100s."
+)
 @json_option
 def command(efficiency: float, only: str | None, vtrain: bool, json_path: str | None) -> None:
     """Compares estimated speeds of a GPU with those of published runs."""

@@ -27,9 +27,11 @@ HELD_OUT = (64, 128, 256, 512, 1024)
 SIZES = (64 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20)
 # Operation -> the simulator's collective and the algorithm of the estimate.
 OPERATIONS = {
-    "all_reduce": ("all_reduce_ring", "ring"), "all_gather": ("all_gather", "ring"),
-    "reduce_scatter": ("reduce_scatter", "ring"), "all_to_all": ("all_to_all", "pairs"),
-}  # fmt: skip
+    "all_reduce": ("all_reduce_ring", "ring"),
+    "all_gather": ("all_gather", "ring"),
+    "reduce_scatter": ("reduce_scatter", "ring"),
+    "all_to_all": ("all_to_all", "pairs"),
+}
 PAIRS_MAX = 128  # ranks of an all-to-all: its messages are the square of the ranks
 LEAF_HOSTS = 16
 LIMIT_NS = 10**12
@@ -40,18 +42,27 @@ def simulated_ns(operation: str, ranks: int, size_bytes: int, rate: str, segment
     """How long one operation takes, from its first packet until all ranks have everything."""
     collective, _ = OPERATIONS[operation]
     tables: dict[str, Any] = {
-        "seed": 1, "limit_ns": LIMIT_NS,
+        "seed": 1,
+        "limit_ns": LIMIT_NS,
         "network": {
-            "hosts": ranks, "hosts_per_leaf": min(ranks, LEAF_HOSTS),
-            "spines": min(ranks, LEAF_HOSTS), "rate": rate, "uplink_rate": rate,
+            "hosts": ranks,
+            "hosts_per_leaf": min(ranks, LEAF_HOSTS),
+            "spines": min(ranks, LEAF_HOSTS),
+            "rate": rate,
+            "uplink_rate": rate,
             "queue_bytes": "2 MB",
         },
         "hosts": {"segment_bytes": segment, "burst_bytes_max": max(segment, 65_536)},
-        "workload": [{
-            "name": operation, "pattern": "steps", "hosts": list(range(ranks)), "repeats": 1,
-            "operations": [{"name": "one", "collective": collective, "size_bytes": size_bytes}],
-        }],
-    }  # fmt: skip
+        "workload": [
+            {
+                "name": operation,
+                "pattern": "steps",
+                "hosts": list(range(ranks)),
+                "repeats": 1,
+                "operations": [{"name": "one", "collective": collective, "size_bytes": size_bytes}],
+            }
+        ],
+    }
     try:
         simulation = Simulation(from_tables(tables, file="estimate_simulated"))
     except ScenarioError as error:
@@ -79,29 +90,53 @@ def sampled(ranks: tuple[int, ...], rate: str, segment: int, found: list[Sample]
 def recorded(rows: list[Config], ranks: tuple[int, ...]) -> list[Sample]:
     """The samples of a result that was recorded."""
     return [
-        Sample(row["operation"], row["ranks"], row["ranks"], row["size_bytes"],
-               row["simulated_us"] * 1e3, OPERATIONS[row["operation"]][1])
-        for row in rows if row["ranks"] in ranks
-    ]  # fmt: skip
+        Sample(
+            row["operation"],
+            row["ranks"],
+            row["ranks"],
+            row["size_bytes"],
+            row["simulated_us"] * 1e3,
+            OPERATIONS[row["operation"]][1],
+        )
+        for row in rows
+        if row["ranks"] in ranks
+    ]
 
 
 def row_of(one: Compared, is_held_out: bool) -> Config:
     sample = one.sample
     return {
-        "operation": sample.operation, "ranks": sample.ranks, "size_bytes": sample.size_bytes,
-        "simulated_us": sample.time_ns / 1e3, "estimated_us": one.estimated_ns / 1e3,
-        "error": one.error, "held_out": is_held_out,
-    }  # fmt: skip
+        "operation": sample.operation,
+        "ranks": sample.ranks,
+        "size_bytes": sample.size_bytes,
+        "simulated_us": sample.time_ns / 1e3,
+        "estimated_us": one.estimated_ns / 1e3,
+        "error": one.error,
+        "held_out": is_held_out,
+    }
 
 
 @click.command("estimate_simulated")
-@click.option("--ranks-max", default=1024, show_default=True, type=click.IntRange(64),
-              help="Held out: up to so many ranks.")  # fmt: skip
+@click.option(
+    "--ranks-max",
+    default=1024,
+    show_default=True,
+    type=click.IntRange(64),
+    help="Held out: up to so many ranks.",
+)
 @click.option("--rate", default="100 Gb/s", show_default=True, help="Of every link.")
-@click.option("--segment", default=16_384, show_default=True, type=click.IntRange(512, 65_536),
-              help="Bytes of a simulated packet.")  # fmt: skip
-@click.option("--simulated", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="Take the simulated times of this result: simulate nothing.")  # fmt: skip
+@click.option(
+    "--segment",
+    default=16_384,
+    show_default=True,
+    type=click.IntRange(512, 65_536),
+    help="Bytes of a simulated packet.",
+)
+@click.option(
+    "--simulated",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Take the simulated times of this result: simulate nothing.",
+)
 @json_option
 def command(
     ranks_max: int, rate: str, segment: int, simulated: Path | None, json_path: str | None

@@ -29,8 +29,11 @@ ZERO = {"ddp": 0, "fsdp": 3}
 GPU = "h200"  # only its memory counts here: computation is measured
 KEY = ("contender", "model", "parallel")
 PREDICTED = (*KEY, "step_ms", "alone_ms", "exposed_ms")
-COMPARED = (*KEY, "predicted_ms", "step_ms", "spread", "error", "predicted_exposed_ms",
-            "exposed_ms", "exposed_error")  # fmt: skip
+COMPARED = (
+    *(*KEY, "predicted_ms", "step_ms", "spread", "error"),
+    *("predicted_exposed_ms", "exposed_ms", "exposed_error"),
+)
+MEASURED = (*KEY, *SIZES, "micro_batch", "step_ms", "spread", "alone_ms", "exposed_ms")
 PART_OF_STEP = 0.02  # of exposed communication, an error below this part of the step is none
 
 
@@ -63,8 +66,13 @@ def predictions(
                 model, single, gpu(GPU), network, measured(file, model, single)
             ).step_ns
             for parallel, zero in ZERO.items():
-                plan = replace(single, data=gpus, zero=zero, global_batch=micro * gpus,
-                               bucket_bytes=bucket_mb << 20)  # fmt: skip
+                plan = replace(
+                    single,
+                    data=gpus,
+                    zero=zero,
+                    global_batch=micro * gpus,
+                    bucket_bytes=bucket_mb << 20,
+                )
                 found = train(model, plan, gpu(GPU), network, measured(file, model, plan))
                 rows.append(
                     dict(zip(KEY, (contender, model.name, parallel), strict=True))
@@ -101,13 +109,12 @@ def comparison(predicted: Path, measured_file: Path) -> tuple[list[Config], Conf
         missed_ms = guess["exposed_ms"] - one["exposed_ms"]
         allowed_ms = max(0.1 * one["exposed_ms"], PART_OF_STEP * one["step_ms"], 0.0)
         rows.append(
-            {key: one[key] for key in (*KEY, *SIZES, "micro_batch", "step_ms", "spread",
-                                       "alone_ms", "exposed_ms")}
+            {key: one[key] for key in MEASURED}
             | {"predicted_ms": guess["step_ms"], "predicted_exposed_ms": guess["exposed_ms"]}
             | {"error": guess["step_ms"] / one["step_ms"] - 1}
             | {"alone_error": guess["alone_ms"] / one["alone_ms"] - 1}
             | {"exposed_error": missed_ms / one["step_ms"], "within": abs(missed_ms) <= allowed_ms}
-        )  # fmt: skip
+        )
     if not rows:
         raise click.UsageError(f"{measured_file} has no steps of ddp or fsdp")
     return rows, {"gpus": after.get("gpus"), "bucket_mb": after.get("bucket_mb", 25)}
@@ -125,22 +132,41 @@ def notes_of(rows: list[Config]) -> list[str]:
 
 
 @click.command("estimate_steps")
-@click.option("--computation", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="Of one GPU, as bench step measures it: estimate steps.")  # fmt: skip
-@click.option("--network", "networks", multiple=True, metavar="CONTENDER=FILE",
-              help="A network that `weft estimate calibrate` fitted.")  # fmt: skip
+@click.option(
+    "--computation",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Of one GPU, as bench step measures it: estimate steps.",
+)
+@click.option(
+    "--network",
+    "networks",
+    multiple=True,
+    metavar="CONTENDER=FILE",
+    help="A network that `weft estimate calibrate` fitted.",
+)
 @click.option("--gpus", default=2, show_default=True, type=click.IntRange(2))
 @click.option("--bucket-mb", default=25, show_default=True, type=click.IntRange(1))
-@click.option("--predicted", type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="Estimates of before: compare them.")  # fmt: skip
-@click.option("--measured", "measured_file",
-              type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="Steps as bench step --gpus measured them.")  # fmt: skip
+@click.option(
+    "--predicted",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Estimates of before: compare them.",
+)
+@click.option(
+    "--measured",
+    "measured_file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Steps as bench step --gpus measured them.",
+)
 @json_option
 def command(
-    computation: Path | None, networks: tuple[str, ...], gpus: int, bucket_mb: int,
-    predicted: Path | None, measured_file: Path | None, json_path: str | None,
-) -> None:  # fmt: skip
+    computation: Path | None,
+    networks: tuple[str, ...],
+    gpus: int,
+    bucket_mb: int,
+    predicted: Path | None,
+    measured_file: Path | None,
+    json_path: str | None,
+) -> None:
     """Estimates training steps, or compares recorded estimates with measured steps."""
     if computation is not None and networks and predicted is None and measured_file is None:
         try:

@@ -76,43 +76,77 @@ def spray(policy: str) -> Mapping[str, str]:
     return {"window": NSCC, "path": f"{policy}:burst_bytes=4096"}
 
 
-SINGLE = {"hosts.paths": 1}
+def uet(
+    name: str,
+    scenario: str,
+    peer: float,
+    wanted: float,
+    policies: Mapping[str, str],
+    *,
+    measure: str = "slowest_us",
+    changes: Mapping[str, Any] | None = None,
+    match: bool = False,
+) -> Case:
+    """A figure of UET's simulator."""
+    return Case(name, scenario, peer, UET, wanted, measure, policies, changes or {}, match)
+
+
+def one_path(name: str, peer: float, wanted: float, measure: str) -> Case:
+    """A figure of the permutation on one path."""
+    changes = {"hosts.paths": 1}
+    return uet(
+        f"1,024 hosts, one path{name}",
+        "permutation_1024",
+        peer,
+        wanted,
+        spray("mixed"),
+        measure=measure,
+        changes=changes,
+        match=True,
+    )
+
+
 UNCAPPED = {"window": NSCC_ONE, "credit": RCCC}
 CAPPED = {"hosts.speculative_bytes": 0}
+COPIES = "resent_per_packet"
 CASES = (
-    Case("1,024 hosts, one path: half", "permutation_1024", 335, UET, 345, "p50_us",
-         policies=spray("mixed"), changes=SINGLE, match=True),
-    Case("1,024 hosts, one path: 99 %", "permutation_1024", 712, UET, 733, "p99_us",
-         policies=spray("mixed"), changes=SINGLE, match=True),
-    Case("1,024 hosts, one path", "permutation_1024", 847, UET, 872, policies=spray("mixed"),
-         changes=SINGLE, match=True),
-    Case("1,024 hosts, oblivious", "permutation_1024", 218.7, UET, 225.2,
-         policies=spray("oblivious"), match=True),
-    Case("1,024 hosts, REPS", "permutation_1024", 206.0, UET, 206.0, policies=spray("reps")),
-    Case("1,024 hosts, bitmap", "permutation_1024", 200.5, UET, 200.5, policies=spray("bitmap")),
-    Case("1,024 hosts, mixed", "permutation_1024", 195.8, UET, 196.0, policies=spray("mixed")),
-    Case("128 hosts, 3 tiers, mixed", "permutation_128", 202.0, UET, 208.0,
-         policies=spray("mixed"), match=True),
-    Case("4 links at 25 %, oblivious", "degraded_links", 422, UET, 422,
-         policies=spray("oblivious")),
-    Case("4 links at 25 %, REPS", "degraded_links", 346, UET, 346, policies=spray("reps")),
-    Case("4 links at 25 %, bitmap", "degraded_links", 231, UET, 231, policies=spray("bitmap")),
-    Case("4 links at 25 %, mixed", "degraded_links", 229, UET, 229, policies=spray("mixed")),
-    Case("1,023 to 1, RCCC", "incast_1023", 8_900, UET, 8_900, policies=UNCAPPED),
-    Case("1,023 to 1, RCCC: copies", "incast_1023", 1.32, UET, 1.35, "resent_per_packet",
-         policies=UNCAPPED),
-    Case("1,023 to 1, capped", "incast_1023", 8_900, UET, 8_900, policies=UNCAPPED,
-         changes=CAPPED),
-    Case("1,023 to 1, capped: copies", "incast_1023", 1.32, UET, 0.5, "resent_per_packet",
-         policies=UNCAPPED, changes=CAPPED),
-)  # fmt: skip
+    one_path(": half", 335, 345, "p50_us"),
+    one_path(": 99 %", 712, 733, "p99_us"),
+    one_path("", 847, 872, "slowest_us"),
+    uet("1,024 hosts, oblivious", "permutation_1024", 218.7, 225.2, spray("oblivious"), match=True),
+    uet("1,024 hosts, REPS", "permutation_1024", 206.0, 206.0, spray("reps")),
+    uet("1,024 hosts, bitmap", "permutation_1024", 200.5, 200.5, spray("bitmap")),
+    uet("1,024 hosts, mixed", "permutation_1024", 195.8, 196.0, spray("mixed")),
+    uet("128 hosts, 3 tiers, mixed", "permutation_128", 202.0, 208.0, spray("mixed"), match=True),
+    uet("4 links at 25 %, oblivious", "degraded_links", 422, 422, spray("oblivious")),
+    uet("4 links at 25 %, REPS", "degraded_links", 346, 346, spray("reps")),
+    uet("4 links at 25 %, bitmap", "degraded_links", 231, 231, spray("bitmap")),
+    uet("4 links at 25 %, mixed", "degraded_links", 229, 229, spray("mixed")),
+    uet("1,023 to 1, RCCC", "incast_1023", 8_900, 8_900, UNCAPPED),
+    uet("1,023 to 1, RCCC: copies", "incast_1023", 1.32, 1.35, UNCAPPED, measure=COPIES),
+    uet("1,023 to 1, capped", "incast_1023", 8_900, 8_900, UNCAPPED, changes=CAPPED),
+    uet(
+        "1,023 to 1, capped: copies",
+        "incast_1023",
+        1.32,
+        0.5,
+        UNCAPPED,
+        measure=COPIES,
+        changes=CAPPED,
+    ),
+)
 SLOW = (
-    Case("1,023 to 1, NSCC", "incast_1023", 10_560, UET, 10_560,
-         policies={"window": NSCC_ONE, "credit": "none"}),
+    uet("1,023 to 1, NSCC", "incast_1023", 10_560, 10_560, {"window": NSCC_ONE, "credit": "none"}),
     Case("64 MB, 400 Gb/s, 4 KiB", "uccl_table", 1_450, UCCL, 1_420),
-    Case("64 MB, 400 Gb/s, 32 KiB decided at once", "uccl_table", 1_710, UCCL, 1_500,
-         policies={"path": "mixed:burst_bytes=32768"}),
-)  # fmt: skip
+    Case(
+        "64 MB, 400 Gb/s, 32 KiB decided at once",
+        "uccl_table",
+        1_710,
+        UCCL,
+        1_500,
+        policies={"path": "mixed:burst_bytes=32768"},
+    ),
+)
 COLUMNS = (
     *("case", "measure", "peer", "wanted", "best", "median", "worst", "worst_to_peer", "holds"),
     *("seeds", "cpu_s", "source"),

@@ -263,6 +263,10 @@ def command(
     settings["labs"] = [file.stem for file in files]
     names = list(dict.fromkeys(given.only)) or ["weft"]
     conduct(
-        STUDY, given, names, experiment.measure, settings,
+        STUDY,
+        given,
+        names,
+        experiment.measure,
+        settings,
         lambda rows: notes(rows, experiment.hosts),
-    )  # fmt: skip
+    )

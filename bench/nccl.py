@@ -47,10 +47,16 @@ CTAS = {"NCCL_MIN_CTAS": "4", "NCCL_MAX_CTAS": "4"}
 FIXED = {**CTAS, "NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
 LOCAL = ("SHM", "NVLink")  # contenders that stay within a host
 CHOICES = (
-    ("Ring", "LL", 0), ("Ring", "LL", 1), ("Ring", "LL", 4), ("Tree", "LL", 0),
-    ("Ring", "Simple", 1), ("Ring", "Simple", 2), ("Ring", "Simple", 4), ("Ring", "Simple", 8),
+    ("Ring", "LL", 0),
+    ("Ring", "LL", 1),
+    ("Ring", "LL", 4),
+    ("Tree", "LL", 0),
+    ("Ring", "Simple", 1),
+    ("Ring", "Simple", 2),
+    ("Ring", "Simple", 4),
+    ("Ring", "Simple", 8),
     ("Tree", "Simple", 0),
-)  # fmt: skip
+)
 COLUMNS = ("contender", "operation", "size_bytes", "time_us", "algbw", "busbw", "worst", "wrong")
 TRAIN_COLUMNS = ("contender", "steps", "step_ms", "first_loss_bits", "last_loss_bits")
 
@@ -342,18 +348,27 @@ def chosen(
 
 @click.command("nccl")
 @click.option("--gpus", default=2, show_default=True, type=click.IntRange(1), help="GPUs to use.")
-@click.option("--ranks", type=click.IntRange(1), help="Number of ranks; by default one per GPU. "
-              "If there are more, several share a GPU: results are checked, times say little.",
-              )  # fmt: skip
+@click.option(
+    "--ranks",
+    type=click.IntRange(1),
+    help="Number of ranks; by default one per GPU. "
+    "If there are more, several share a GPU: results are checked, times say little.",
+)
 @click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
 @click.option("--size", "sizes", multiple=True, type=int, default=SIZES, help="Bytes of a buffer.")
 @click.option("--only", multiple=True, help="Contenders by name; by default all but choices.")
-@click.option("--choices", "fixed", is_flag=True,
-              help="weft, and weft with fixed algorithms, protocols and channels (estimate tune)."
-              )  # fmt: skip
-@click.option("--tuned", "rules", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              help="Rules of estimate tune: also weft with them, as the contender weft tuned.",
-              )  # fmt: skip
+@click.option(
+    "--choices",
+    "fixed",
+    is_flag=True,
+    help="weft, and weft with fixed algorithms, protocols and channels (estimate tune).",
+)
+@click.option(
+    "--tuned",
+    "rules",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Rules of estimate tune: also weft with them, as the contender weft tuned.",
+)
 @click.option(
     "--lab",
     "lab_file",

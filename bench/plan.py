@@ -96,10 +96,15 @@ def workers(
             words = [sys.executable, "-c", WORKER, lab.address(host), far]
             running.append(
                 lab.popen(
-                    host, words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                    cwd=ROOT, env=settings,
+                    host,
+                    words,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    cwd=ROOT,
+                    env=settings,
                 )
-            )  # fmt: skip
+            )
         yield running
     finally:
         for one in running:
@@ -132,8 +137,11 @@ def measure(lab: Lab, hosts: list[str], settings: dict[str, str], seconds: float
         after, end_s = lab.counters(), time.monotonic()
         rates = [float(said(one) or 0) for one in running]
     rate = lab.model.uplinks.rate_bytes_per_s
-    uplinks = [f"leaf{leaf}>spine{at}" for leaf in range(lab.model.leaves)
-               for at in range(lab.model.spines)]  # fmt: skip
+    uplinks = [
+        f"leaf{leaf}>spine{at}"
+        for leaf in range(lab.model.leaves)
+        for at in range(lab.model.spines)
+    ]
     carried = [(after[name].bytes - before[name].bytes) / (end_s - at_s) for name in uplinks]
     return {
         "mbytes_per_s": sum(rates) / 1e6,
@@ -148,11 +156,14 @@ def planned(lab: Lab, hosts: list[str], paths: int, file: Path) -> tuple[float, 
     Of few ports it probes several ranges, as their pairs may lead over some spines only.
     """
     ends = [End(one, lab.address(one), partial(lab.call, one, udp_socket)) for one in hosts]
-    ranges = [range(at, at + paths)
-              for at in range(BASE, BASE + max(paths, PAIRS // paths), paths)]  # fmt: skip
+    ranges = [range(at, at + paths) for at in range(BASE, BASE + max(paths, PAIRS // paths), paths)]
     pairs = [(at, (at + step) % len(hosts)) for at in range(len(hosts)) for step in (1, -1)]
-    flows = [Flow(*ends_, *two) for ends_ in dict.fromkeys(pairs)
-             for ports in ranges for two in grid(ports, ports, 256)]  # fmt: skip
+    flows = [
+        Flow(*ends_, *two)
+        for ends_ in dict.fromkeys(pairs)
+        for ports in ranges
+        for two in grid(ports, ports, 256)
+    ]
     names = {end.address: end.node for wire in lab.plan.wires for end in wire.ends}
     begin_s = time.monotonic()
     with Prober(ends, flows, Limits()) as prober:
@@ -168,31 +179,43 @@ def planned(lab: Lab, hosts: list[str], paths: int, file: Path) -> tuple[float, 
 @click.option("--hosts", type=click.IntRange(2, 16), default=4, show_default=True)
 @click.option("--spines", type=click.IntRange(1, 16), default=4, show_default=True)
 @click.option("--paths", type=click.IntRange(1, 64), default=8, show_default=True)
-@click.option("--rate", type=click.IntRange(100_000), default=5_000_000, show_default=True,
-              help="Bytes per second of each uplink.")  # fmt: skip
-@click.option("--policies", default="round_robin,power_of_two", show_default=True,
-              help="Path policies.")  # fmt: skip
+@click.option(
+    "--rate",
+    type=click.IntRange(100_000),
+    default=5_000_000,
+    show_default=True,
+    help="Bytes per second of each uplink.",
+)
+@click.option(
+    "--policies", default="round_robin,power_of_two", show_default=True, help="Path policies."
+)
 @click.option("-D", "--duration", type=click.FloatRange(0.5, 600), default=5.0, show_default=True)
 @click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
 @click.option("--cut", "cuts", is_flag=True, help="Cut a link instead: how soon shares move.")
 @click.option("--size", "sizes", is_flag=True, help="Plan 1,024 hosts instead: time and loads.")
 @json_option
 def command(
-    hosts: int, spines: int, paths: int, rate: int, policies: str, duration: float, repeats: int,
-    cuts: bool, sizes: bool, json_path: str | None,
-) -> None:  # fmt: skip
+    hosts: int,
+    spines: int,
+    paths: int,
+    rate: int,
+    policies: str,
+    duration: float,
+    repeats: int,
+    cuts: bool,
+    sizes: bool,
+    json_path: str | None,
+) -> None:
     """Measures a ring over a lab: planned ports beside ports that the kernel chose."""
     if sizes:
-        plans = [measure_size(count) for count in (1, 8, 32)]
-        note = (
-            "busiest, ecmp: load of the busiest link over the least possible, planned and by chance"
-        )
-        emit(document("plan", plans), json_path, SIZE_COLUMNS, [note])
+        emit_sizes(json_path)
         return
     model = LabModel(
-        hosts=hosts, spines=spines, uplinks=Link(rate_bytes_per_s=rate),
+        hosts=hosts,
+        spines=spines,
+        uplinks=Link(rate_bytes_per_s=rate),
         host_links=Link(rate_bytes_per_s=8 * spines * rate),
-    )  # fmt: skip
+    )
     chosen = [one.strip() for one in policies.split(",")]
     clean = clean_environment(paths)
     rows: list[Config] = []
@@ -218,6 +241,13 @@ def command(
     notes.append(f"probing took {probe_s:.1f} s, assigning {assign_s * 1e3:.0f} ms")
     result = document("plan", rows, config=shape, probe_s=probe_s, assign_s=assign_s)
     emit(result, json_path, CUT_COLUMNS if cuts else COLUMNS, notes, cut)
+
+
+def emit_sizes(json_path: str | None) -> None:
+    """Plans large jobs, without a lab."""
+    plans = [measure_size(count) for count in (1, 8, 32)]
+    note = "busiest, ecmp: load of the busiest link over the least possible, planned and by chance"
+    emit(document("plan", plans), json_path, SIZE_COLUMNS, [note])
 
 
 def said_of_cuts(rows: list[Config]) -> list[str]:

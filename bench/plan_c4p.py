@@ -32,22 +32,46 @@ LOSS_NOTE = (
 
 
 @click.command("plan_c4p")
-@click.option("--hosts", type=click.Choice(["128", "1024"]), default="128", show_default=True,
-              help="NICs of the fabric.")  # fmt: skip
-@click.option("--seeds", type=click.IntRange(1, 1000), default=20, show_default=True,
-              help="Seeds of the hashes; planned runs take a quarter of them.")  # fmt: skip
-@click.option("--queue-pairs", type=click.IntRange(1, 64), default=16, show_default=True,
-              help="Connections of one path between two NICs.")  # fmt: skip
+@click.option(
+    "--hosts",
+    type=click.Choice(["128", "1024"]),
+    default="128",
+    show_default=True,
+    help="NICs of the fabric.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 1000),
+    default=20,
+    show_default=True,
+    help="Seeds of the hashes; planned runs take a quarter of them.",
+)
+@click.option(
+    "--queue-pairs",
+    type=click.IntRange(1, 64),
+    default=16,
+    show_default=True,
+    help="Connections of one path between two NICs.",
+)
 @click.option("--only", default="", help="Experiments and ways whose name contains this text.")
 @click.option("--loss", "losses", is_flag=True, help="Lose a link during the run instead.")
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path),
-              help="Draw the loads of links, of the eight jobs, instead.")  # fmt: skip
+@click.option(
+    "--plot",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the loads of links, of the eight jobs, instead.",
+)
 @click.option("--tiny", is_flag=True, help="A small fabric: only shows that it works.")
 @json_option
 def command(
-    hosts: str, seeds: int, queue_pairs: int, only: str, losses: bool, plot: Path | None,
-    tiny: bool, json_path: str | None,
-) -> None:  # fmt: skip
+    hosts: str,
+    seeds: int,
+    queue_pairs: int,
+    only: str,
+    losses: bool,
+    plot: Path | None,
+    tiny: bool,
+    json_path: str | None,
+) -> None:
     """C4P's experiments in the simulator: ECMP, planned paths, several paths, and both."""
     compared = ways(queue_pairs)
     chosen = experiments(int(hosts), tiny)

@@ -196,10 +196,19 @@ def measure(pairs: int, seconds: float, spinners: int, names: list[str]) -> Iter
 @click.command("starved")
 @click.option("--pairs", default=5, show_default=True, help="Interleaved rounds.")
 @click.option("--seconds", default=4.0, show_default=True, help="Duration of each transfer.")
-@click.option("--spinners", default=1, show_default=True, type=click.IntRange(0, 64),
-              help="Spinning threads of each process.")  # fmt: skip
-@click.option("--only", multiple=True, type=click.Choice(list(CONTENDERS)),
-              help="Only these contenders, and TCP.")  # fmt: skip
+@click.option(
+    "--spinners",
+    default=1,
+    show_default=True,
+    type=click.IntRange(0, 64),
+    help="Spinning threads of each process.",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice(list(CONTENDERS)),
+    help="Only these contenders, and TCP.",
+)
 @json_option
 def command(
     pairs: int, seconds: float, spinners: int, only: tuple[str, ...], json_path: str | None

@@ -36,9 +36,9 @@ SIZES = ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence")
 RANK = "bench.lib.step_rank"
 PARTS_MAX = 1.03  # marks between the parts cost the host time, and the GPU none
 ALONE_COLUMNS = (
-    "model", "parallel", "step_ns", "host_ns", "forward_ns", "backward_ns", "head_forward_ns",
-    "head_backward_ns", "optimizer_ns", "parts",
-)  # fmt: skip
+    *("model", "parallel", "step_ns", "host_ns", "forward_ns", "backward_ns"),
+    *("head_forward_ns", "head_backward_ns", "optimizer_ns", "parts"),
+)
 COLUMNS = ("contender", "model", "parallel", "step_ms", "spread", "alone_ms", "exposed_ms", "share")
 
 
@@ -91,8 +91,23 @@ def notes_of_parts(rows: list[Config]) -> list[str]:
     return notes + [
         f"{row['model']}: the host launches kernels more slowly than the GPU runs them, so these "
         "are not times of the GPU: take a larger --micro-batch"
-        for row in rows if row["parts"] > PARTS_MAX
-    ]  # fmt: skip
+        for row in rows
+        if row["parts"] > PARTS_MAX
+    ]
+
+
+def notes_of_networks(rows: list[Config]) -> list[str]:
+    notes = [
+        f"{row['contender']}, {row['model']}: while both run, computation takes "
+        f"{row['slowdown']['computation']:.2f} times as long, and operations "
+        f"{row['slowdown']['communication']:.2f}"
+        for row in rows
+        if "slowdown" in row
+    ]
+    return [
+        *notes,
+        "spread: of the rounds, over their median; alone: the same GPUs without communication",
+    ]
 
 
 def spread_of(times: list[float]) -> float | None:
@@ -112,40 +127,83 @@ def besides(rows: list[Config]) -> list[Config]:
 
 
 @click.command("step")
-@click.option("--gpus", default=1, show_default=True, type=click.IntRange(1, 64),
-              help="Ranks, one per GPU. 1: what a GPU computes.")  # fmt: skip
-@click.option("--model", "models", multiple=True, default=MODELS, show_default=True,
-              help="A preset of `weft estimate train`.")  # fmt: skip
-@click.option("--micro-batch", type=click.IntRange(1),
-              help="Sequences of a step and GPU; else enough to keep the GPU busy.")  # fmt: skip
-@click.option("--parallel", multiple=True, type=click.Choice(("alone", *PARALLEL)),
-              default=PARALLEL, show_default=True, help="Besides alone.")  # fmt: skip
-@click.option("--bucket-mb", default=25, show_default=True, type=click.IntRange(1),
-              help="DDP: MiB of gradients in an AllReduce.")  # fmt: skip
-@click.option("--beside", is_flag=True,
-              help="Also measure how much steps and operations slow each other.")  # fmt: skip
-@click.option("--only", multiple=True, default=("weft", "NVLink"), show_default=True,
-              help="Networks, as contenders of bench nccl.")  # fmt: skip
-@click.option("--repeats", default=3, show_default=True, type=click.IntRange(1),
-              help="Interleaved rounds over networks.")  # fmt: skip
+@click.option(
+    "--gpus",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Ranks, one per GPU. 1: what a GPU computes.",
+)
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    default=MODELS,
+    show_default=True,
+    help="A preset of `weft estimate train`.",
+)
+@click.option(
+    "--micro-batch",
+    type=click.IntRange(1),
+    help="Sequences of a step and GPU; else enough to keep the GPU busy.",
+)
+@click.option(
+    "--parallel",
+    multiple=True,
+    type=click.Choice(("alone", *PARALLEL)),
+    default=PARALLEL,
+    show_default=True,
+    help="Besides alone.",
+)
+@click.option(
+    "--bucket-mb",
+    default=25,
+    show_default=True,
+    type=click.IntRange(1),
+    help="DDP: MiB of gradients in an AllReduce.",
+)
+@click.option(
+    "--beside", is_flag=True, help="Also measure how much steps and operations slow each other."
+)
+@click.option(
+    "--only",
+    multiple=True,
+    default=("weft", "NVLink"),
+    show_default=True,
+    help="Networks, as contenders of bench nccl.",
+)
+@click.option(
+    "--repeats",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Interleaved rounds over networks.",
+)
 @json_option
 def command(
-    gpus: int, models: tuple[str, ...], micro_batch: int, parallel: tuple[str, ...],
-    bucket_mb: int, beside: bool, only: tuple[str, ...], repeats: int, json_path: str | None,
-) -> None:  # fmt: skip
+    gpus: int,
+    models: tuple[str, ...],
+    micro_batch: int,
+    parallel: tuple[str, ...],
+    bucket_mb: int,
+    beside: bool,
+    only: tuple[str, ...],
+    repeats: int,
+    json_path: str | None,
+) -> None:
     """Times training steps: what one GPU computes or, with --gpus 2 and more, over networks."""
-    task = {"models": [sizes_of(name, micro_batch) for name in models],
-            "parallel": list(dict.fromkeys(["alone", *parallel])), "bucket_mb": bucket_mb,
-            "beside": beside}  # fmt: skip
+    task = {
+        "models": [sizes_of(name, micro_batch) for name in models],
+        "parallel": list(dict.fromkeys(["alone", *parallel])),
+        "bucket_mb": bucket_mb,
+        "beside": beside,
+    }
     if gpus == 1:
         given = click.get_current_context().get_parameter_source
         for name in ("beside", "only", "repeats"):
             if given(name) is ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"--{name}: a GPU alone has no network: give --gpus")
-        (result,) = run("alone", {}, 1, task, module=RANK)
-        facts = result["facts"] | {"driver": driver(), "gpus": 1}
-        found = document("step", result["found"], **facts)
-        emit(found, json_path, ALONE_COLUMNS, notes_of_parts(found["rows"]))
+        emit_parts(task, json_path)
         return
     if not native.PLUGIN_PATH.exists():
         raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
@@ -162,14 +220,13 @@ def command(
     more = {"gpus": gpus, "repeats": repeats, "bucket_mb": bucket_mb, "driver": driver()}
     found = document("step", over_networks(rows), **more, **facts, host_cores=os.cpu_count())
     found["rounds"] = rows
-    notes = [
-        f"{row['contender']}, {row['model']}: while both run, computation takes "
-        f"{row['slowdown']['computation']:.2f} times as long, and operations "
-        f"{row['slowdown']['communication']:.2f}"
-        for row in found["rows"] if "slowdown" in row
-    ]  # fmt: skip
-    notes += [
-        "spread: of the rounds, over their median; alone: the same GPUs without communication"
-    ]
-    emit(found, json_path, COLUMNS, notes, cut)
+    emit(found, json_path, COLUMNS, notes_of_networks(found["rows"]), cut)
     verdict(all(row.get("same", True) for row in rows))
+
+
+def emit_parts(task: Config, json_path: str | None) -> None:
+    """Times what one GPU computes."""
+    (result,) = run("alone", {}, 1, task, module=RANK)
+    facts = result["facts"] | {"driver": driver(), "gpus": 1}
+    found = document("step", result["found"], **facts)
+    emit(found, json_path, ALONE_COLUMNS, notes_of_parts(found["rows"]))

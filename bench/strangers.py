@@ -168,12 +168,19 @@ def measure(name: str, round_: int, settings: Config) -> Config:
 @click.command("strangers")
 @click.option("--pairs", default=3, show_default=True, help="Interleaved rounds.")
 @click.option("--seconds", default=10.0, show_default=True, help="Duration of each round.")
-@click.option("--rate", default=10_000, show_default=True, type=click.IntRange(1, 1_000_000),
-              help="Hellos of strangers a second; the result has the rate reached.")  # fmt: skip
-@click.option("--pause", "pause_s", default=0.02, show_default=True,
-              help="Seconds between two dials.")  # fmt: skip
-@click.option("--only", multiple=True, type=click.Choice(list(CONTENDERS)),
-              help="Only these contenders.")  # fmt: skip
+@click.option(
+    "--rate",
+    default=10_000,
+    show_default=True,
+    type=click.IntRange(1, 1_000_000),
+    help="Hellos of strangers a second; the result has the rate reached.",
+)
+@click.option(
+    "--pause", "pause_s", default=0.02, show_default=True, help="Seconds between two dials."
+)
+@click.option(
+    "--only", multiple=True, type=click.Choice(list(CONTENDERS)), help="Only these contenders."
+)
 @json_option
 def command(
     pairs: int,

@@ -56,9 +56,12 @@ def command(operations: int, repeats: int, json_path: str | None) -> None:
                 )
                 done = subprocess.run(
                     [sys.executable, "-c", script],
-                    cwd=ROOT, env=os.environ | {"WEFT_TRACE": folder}, check=False,
-                    capture_output=True, text=True,
-                )  # fmt: skip
+                    cwd=ROOT,
+                    env=os.environ | {"WEFT_TRACE": folder},
+                    check=False,
+                    capture_output=True,
+                    text=True,
+                )
             if done.returncode != 0:
                 raise click.ClickException(f"the measuring process failed: {done.stderr[-500:]}")
             rows.append({"operation": name, "round": round_, **json.loads(done.stdout)})

@@ -204,8 +204,11 @@ def summed(
     for experiment in chosen:
         base: float | None = None
         for way in compared:
-            mine = [one for one in runs
-                    if (one["experiment"], one["way"]) == (experiment.name, way.name)]  # fmt: skip
+            mine = [
+                one
+                for one in runs
+                if (one["experiment"], one["way"]) == (experiment.name, way.name)
+            ]
             rates = [rate for one in mine for rate in one["gbits_per_s"]]
             if not rates:
                 continue

@@ -123,9 +123,13 @@ def jobs_of_two(shape: Shape, load: Load) -> list[Tables]:
 
 def _ring(name: str, hosts: Sequence[int], size: int, repeats: int, channels: int) -> Tables:
     return {
-        "pattern": "all_reduce_ring", "name": name, "hosts": list(hosts), "size_bytes": size,
-        "repeats": repeats, "channels": channels,
-    }  # fmt: skip
+        "pattern": "all_reduce_ring",
+        "name": name,
+        "hosts": list(hosts),
+        "size_bytes": size,
+        "repeats": repeats,
+        "channels": channels,
+    }
 
 
 @dataclass(frozen=True)

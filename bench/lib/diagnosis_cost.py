@@ -52,10 +52,14 @@ def ranks(folder: Path, traces: Path, size_bytes: int, count: int) -> Iterator[l
             env = clean | {"WEFT_TRACE": str(traces), "RANK": str(at), "WORLD_SIZE": str(count)}
             running.append(
                 subprocess.Popen(
-                    [sys.executable, "-c", RANK, str(size_bytes), str(file)], cwd=ROOT, env=env,
-                    text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    [sys.executable, "-c", RANK, str(size_bytes), str(file)],
+                    cwd=ROOT,
+                    env=env,
+                    text=True,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
                 )
-            )  # fmt: skip
+            )
         handles = [one.stdout.readline() for one in running if one.stdout is not None]
         for at, one in enumerate(running):
             assert one.stdin is not None
@@ -72,9 +76,12 @@ def ranks(folder: Path, traces: Path, size_bytes: int, count: int) -> Iterator[l
 def diagnosis(traces: Path, interval_s: float) -> Iterator[subprocess.Popen[str]]:
     words = ["diagnose", "--live", str(traces), "--interval", f"{interval_s}"]
     one = subprocess.Popen(
-        [sys.executable, "-m", "transport", *words], cwd=ROOT, text=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-m", "transport", *words],
+        cwd=ROOT,
+        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         yield one
     finally:
@@ -117,11 +124,15 @@ def loss_of_ranks(pairs: int, seconds: float, size_bytes: int, count: int = 2) -
                 spent += cpu_s(one.pid) - before_s
             records = _records_per_s(traces)
     return {
-        "what": "loss of the ranks", "ranks": count, "intervals": pairs,
+        "what": "loss of the ranks",
+        "ranks": count,
+        "intervals": pairs,
         "records_per_s": records,
-        "ratio": statistics.median(ratios), "upper": upper_of_median(ratios),
-        "cores": spent / (pairs * seconds), "host_cores": os.cpu_count(),
-    }  # fmt: skip
+        "ratio": statistics.median(ratios),
+        "upper": upper_of_median(ratios),
+        "cores": spent / (pairs * seconds),
+        "host_cores": os.cpu_count(),
+    }
 
 
 def _records_per_s(traces: Path) -> float:

@@ -36,15 +36,24 @@ def _uplink(chance: random.Random, job: Job, spines: int = 8) -> str:
 
 def slow_nic(chance: random.Random, job: Job, at_ns: int) -> Drawn:
     rank, side = _rank(chance, job), chance.choice(("both", "send", "receive"))
-    table = {"kind": "slow_nic", "rank": rank, "at_ns": at_ns, "side": side,
-             "rate_factor": chance.choice((0.1, 0.25, 0.4))}  # fmt: skip
+    table = {
+        "kind": "slow_nic",
+        "rank": rank,
+        "at_ns": at_ns,
+        "side": side,
+        "rate_factor": chance.choice((0.1, 0.25, 0.4)),
+    }
     return Drawn("slow_nic", job, (table,), "communication_slow", (("nic", rank),))
 
 
 def lossy_link(chance: random.Random, job: Job, at_ns: int) -> Drawn:
     link = _uplink(chance, job)
-    table = {"kind": "lossy_link", "link": link, "at_ns": at_ns,
-             "loss": chance.choice((0.01, 0.03, 0.1))}  # fmt: skip
+    table = {
+        "kind": "lossy_link",
+        "link": link,
+        "at_ns": at_ns,
+        "loss": chance.choice((0.01, 0.03, 0.1)),
+    }
     return Drawn("lossy_link", job, (table,), "network_loss", (("link", link),))
 
 
@@ -52,8 +61,12 @@ def lossy_nic(chance: random.Random, job: Job, at_ns: int) -> Drawn:
     rank = _rank(chance, job)
     host = job.hosts()[rank]
     link = f"leaf{host // job.per_leaf}-host{host}"
-    table = {"kind": "lossy_link", "link": link, "at_ns": at_ns,
-             "loss": chance.choice((0.01, 0.03))}  # fmt: skip
+    table = {
+        "kind": "lossy_link",
+        "link": link,
+        "at_ns": at_ns,
+        "loss": chance.choice((0.01, 0.03)),
+    }
     return Drawn("lossy_nic", job, (table,), "network_loss", (("nic", rank),))
 
 
@@ -65,8 +78,12 @@ def link_down(chance: random.Random, job: Job, at_ns: int) -> Drawn:
 
 def flapping(chance: random.Random, job: Job, at_ns: int) -> Drawn:
     link = _uplink(chance, job)
-    table = {"kind": "flapping", "link": link, "at_ns": at_ns,
-             "flap_ns": chance.choice((1_000_000, 2_000_000))}  # fmt: skip
+    table = {
+        "kind": "flapping",
+        "link": link,
+        "at_ns": at_ns,
+        "flap_ns": chance.choice((1_000_000, 2_000_000)),
+    }
     return Drawn("flapping", job, (table,), "network_loss", (("link", link),))
 
 
@@ -79,22 +96,34 @@ def nic_down(chance: random.Random, job: Job, at_ns: int) -> Drawn:
 
 def straggler(chance: random.Random, job: Job, at_ns: int) -> Drawn:
     rank = _rank(chance, job)
-    table = {"kind": "straggler", "rank": rank, "at_step": STEP_BEFORE,
-             "compute_factor": chance.choice((1.3, 1.5, 2.0))}  # fmt: skip
+    table = {
+        "kind": "straggler",
+        "rank": rank,
+        "at_step": STEP_BEFORE,
+        "compute_factor": chance.choice((1.3, 1.5, 2.0)),
+    }
     return Drawn("straggler", job, (table,), "non_communication_slow", (("rank", rank),))
 
 
 def late_calls(chance: random.Random, job: Job, at_ns: int) -> Drawn:
     rank = _rank(chance, job)
-    table = {"kind": "late_calls", "rank": rank, "at_step": STEP_BEFORE,
-             "delay_ns": chance.choice((300_000, 700_000, 2_000_000))}  # fmt: skip
+    table = {
+        "kind": "late_calls",
+        "rank": rank,
+        "at_step": STEP_BEFORE,
+        "delay_ns": chance.choice((300_000, 700_000, 2_000_000)),
+    }
     return Drawn("late_calls", job, (table,), "non_communication_slow", (("rank", rank),))
 
 
 def absent_rank(chance: random.Random, job: Job, at_ns: int) -> Drawn:
     rank = _rank(chance, job)
-    table = {"kind": "absent_rank", "rank": rank, "at_step": STEP_BEFORE,
-             "operation": chance.randrange(3)}  # fmt: skip
+    table = {
+        "kind": "absent_rank",
+        "rank": rank,
+        "at_step": STEP_BEFORE,
+        "operation": chance.randrange(3),
+    }
     places = (("rank", rank),)
     return Drawn("absent_rank", job, (table,), "non_communication_hang", places, hangs=True)
 
@@ -134,8 +163,13 @@ def second_job(chance: random.Random, job: Job, at_ns: int) -> Drawn:
     """Eight hosts of one leaf send to eight of another, over the four uplinks of the job."""
     job = Job(job.shape, job.ranks, job.seed, guests=8)
     one, other = chance.sample(range(job.leaves), 2)
-    table = {"kind": "second_job", "hosts": job.guests_of(one) + job.guests_of(other),
-             "at_ns": at_ns, "size_bytes": 20_000_000, "repeats": 10}  # fmt: skip
+    table = {
+        "kind": "second_job",
+        "hosts": job.guests_of(one) + job.guests_of(other),
+        "at_ns": at_ns,
+        "size_bytes": 20_000_000,
+        "repeats": 10,
+    }
     places = tuple(
         ("link", f"leaf{leaf}-spine{spine}") for leaf in (one, other) for spine in range(4)
     )

@@ -74,10 +74,14 @@ def pipeline(ranks: int) -> list[Tables]:
             _collective(f"from before {number}", "receive", 1_000_000, shift=stage, stream="in"),
             _compute(f"microbatch {number}", 400, after=f"from before {number}"),
             _collective(
-                f"to next {number}", "send", 1_000_000, shift=stage, stream="out",
+                f"to next {number}",
+                "send",
+                1_000_000,
+                shift=stage,
+                stream="out",
                 after=f"microbatch {number}",
             ),
-        ]  # fmt: skip
+        ]
     return [
         *made,
         _collective("gradients", "all_reduce_double_tree", 4_000_000, group_ranks=stage),

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import click
@@ -49,6 +50,21 @@ def seconds_until(true: Callable[[], bool], what: str) -> float:
     return time.monotonic() - begin_s
 
 
+def _start(
+    lab: Lab, stack: ExitStack, folder: Path, env: dict[str, str], host: str, *words: str
+) -> subprocess.Popen[str]:
+    """Starts Python on a host and waits for its first line; the stack ends it."""
+    made = lab.popen(
+        host, [sys.executable, "-c", *words], stdout=subprocess.PIPE, text=True, cwd=folder, env=env
+    )
+    stack.callback(made.communicate, timeout=10)
+    stack.callback(made.kill)
+    assert made.stdout is not None
+    if not made.stdout.readline():
+        raise click.ClickException("a process has ended: see its message above")
+    return made
+
+
 def measure_cut(lab: Lab, folder: Path, settings: dict[str, str]) -> Config:
     """Seconds from the cut, and from the healing, until the weights in the file have changed.
 
@@ -60,19 +76,7 @@ def measure_cut(lab: Lab, folder: Path, settings: dict[str, str]) -> Config:
     env = settings | {"PYTHONPATH": str(ROOT), "WEFT_TELEMETRY": str(folder)}
     far = lab.address("host1")
     with ExitStack() as stack:
-
-        def start(host: str, *words: str) -> subprocess.Popen[str]:
-            made = lab.popen(
-                host, [sys.executable, "-c", *words], stdout=subprocess.PIPE, text=True,
-                cwd=folder, env=env,
-            )  # fmt: skip
-            stack.callback(made.communicate, timeout=10)
-            stack.callback(made.kill)
-            assert made.stdout is not None
-            if not made.stdout.readline():
-                raise click.ClickException("a process has ended: see its message above")
-            return made
-
+        start = partial(_start, lab, stack, folder, env)
         start("host1", JOB, "server", "-", "-")
         client = start("host0", JOB, "client", far, str(weights))
         start("host0", WATCH, "plan", "watch", "--telemetry", str(folder))

@@ -178,10 +178,12 @@ def beside(torch: Any, trainer: Trainer, alone_ns: float) -> dict[str, float]:
         raise RuntimeError("the operations ended before the steps did: no slowdown was measured")
     each_ns = (within[-1] - within[0]) / (len(within) - 1)
     return {
-        "operation_bytes": operations.data.numel() * 2, "operation_ns": operations.alone_ns,
-        "operations": len(within), "computation": took_ns / (BESIDE_STEPS * alone_ns),
+        "operation_bytes": operations.data.numel() * 2,
+        "operation_ns": operations.alone_ns,
+        "operations": len(within),
+        "computation": took_ns / (BESIDE_STEPS * alone_ns),
         "communication": each_ns / operations.alone_ns,
-    }  # fmt: skip
+    }
 
 
 def host_ns(torch: Any, trainer: Trainer) -> float:

@@ -169,8 +169,14 @@ def serve(spaces: Sequence[str], ways: Sequence[Sequence[Road]], mtu_bytes: int)
 class Wire:
     """Two namespaces and the process that forwards between them, for use in a `with`."""
 
-    def __init__(self, name: str, paths: Sequence[Road], *, back: Sequence[Road] | None = None,
-                 mtu_bytes: int = 1_500) -> None:  # fmt: skip
+    def __init__(
+        self,
+        name: str,
+        paths: Sequence[Road],
+        *,
+        back: Sequence[Road] | None = None,
+        mtu_bytes: int = 1_500,
+    ) -> None:
         self.spaces = [f"weft-{name}-host{end}" for end in (0, 1)]
         self.ways = [list(paths), list(back if back is not None else paths)]
         self.mtu_bytes = mtu_bytes

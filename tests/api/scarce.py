@@ -206,8 +206,17 @@ def main() -> None:
     role, soft, hard, number = sys.argv[1], *map(int, sys.argv[2:])
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     roles = (
-        transfer, start, endpoints, dials, accepts, forks, fork_paths, half_way, doctor, devices,
-    )  # fmt: skip
+        transfer,
+        start,
+        endpoints,
+        dials,
+        accepts,
+        forks,
+        fork_paths,
+        half_way,
+        doctor,
+        devices,
+    )
     {one.__name__: one for one in roles}[role](number)
 
 

@@ -127,8 +127,11 @@ def test_readers__say_once_what_they_ignore(mine: Path) -> None:
     said: list[str] = []
     exporter = Exporter(where=mine.parent, log=said.append)
     for _ in range(2):
-        text = {key[0]: value for values in exporter.scrape().of.values()
-                for key, value in values.items()}  # fmt: skip
+        text = {
+            key[0]: value
+            for values in exporter.scrape().of.values()
+            for key, value in values.items()
+        }
         assert text["weft_exporter_ignored_pages"] == 20
         assert text["weft_exporter_unreadable_pages"] == 0
     assert len(said) == 1
@@ -189,8 +192,12 @@ def test_metrics__of_containers_do_not_mix(mine: Path) -> None:
     reading = read(mine.parent)
     assert len(reading.pages) == 2 + 2 * len(users)
     made = Exporter(where=mine.parent).scrape()
-    pids = {dict(labels)["pid"] for values in made.of.values() for _, labels in values if labels
-            and labels[0][0] == "pid"}  # fmt: skip
+    pids = {
+        dict(labels)["pid"]
+        for values in made.of.values()
+        for _, labels in values
+        if labels and labels[0][0] == "pid"
+    }
     pid = os.getpid()
     want = {str(pid), f"{pid}@7", f"{pid}@8"}
     assert pids == want | ({f"{pid}@7/{NOBODY}", f"{pid}@8/{NOBODY}"} if len(users) > 1 else set())

@@ -97,8 +97,12 @@ def test_link__its_target_decides(tmp_path: Path) -> None:
 
 def test_file__that_is_none_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
-    for name, said in (("pipe", "is not a regular file"), ("absent", "No such file or directory"),
-                       ("a\0b", "null"), (".", "is not a regular file")):  # fmt: skip
+    for name, said in (
+        ("pipe", "is not a regular file"),
+        ("absent", "No such file or directory"),
+        ("a\0b", "null"),
+        (".", "is not a regular file"),
+    ):
         assert said in refusal(partial(trusted.open_file, tmp_path / name, what="it"))
 
 

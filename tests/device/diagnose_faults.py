@@ -71,17 +71,25 @@ def start(case: Case, folder: Path, stack: ExitStack) -> tuple[Ranks, float]:
     """Starts the ranks and waits until the fault begins; also: how many seconds to trace it for."""
     base = {k: v for k, v in os.environ.items() if not k.startswith(("NCCL_", "WEFT_"))}
     base |= weft() | {
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(RANKS),
-        "WEFT_TRACE": str(folder), "NCCL_SOCKET_IFNAME": "lo", "FAULT": case.fault,
-        "FAULT_RANK": str(case.rank), "FAULT_AT": str(HEALTHY),
-    }  # fmt: skip
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(RANKS),
+        "WEFT_TRACE": str(folder),
+        "NCCL_SOCKET_IFNAME": "lo",
+        "FAULT": case.fault,
+        "FAULT_RANK": str(case.rank),
+        "FAULT_AT": str(HEALTHY),
+    }
     processes = []
     for rank in range(RANKS):
         mine = {"RANK": str(rank), "CHECK_GPU": str(rank % GPUS), "NCCL_HOSTID": f"host{rank}"}
         one = subprocess.Popen(
             [sys.executable, "-m", "tests.device.diagnose_rank", case.job, "180"],
-            env=base | mine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            env=base | mine,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         stack.callback(one.wait)
         stack.callback(one.kill)
         processes.append(one)
@@ -120,11 +128,17 @@ def judged(case: Case, folder: Path) -> dict[str, Any]:
     wanted = VERDICTS[case.fault]
     right = said[0] == wanted and (wanted == "healthy" or said[2] == case.rank)
     return {
-        "job": case.job, "fault": case.fault, "rank": case.rank, "verdict": wanted,
-        "said": " ".join(map(str, said)), "right": right, "iterations": found.iterations,
-        "iteration_ns": found.iteration_ns, "operations": rows[0][0],
+        "job": case.job,
+        "fault": case.fault,
+        "rank": case.rank,
+        "verdict": wanted,
+        "said": " ".join(map(str, said)),
+        "right": right,
+        "iterations": found.iterations,
+        "iteration_ns": found.iteration_ns,
+        "operations": rows[0][0],
         "evidence": [one.evidence for one in found.findings[:3]],
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -138,8 +152,14 @@ def main() -> None:
             try:
                 rows.append(traced(case, folder))
             except Exception as error:  # one failed case must not cost the others
-                rows.append({"job": case.job, "fault": case.fault, "right": False,
-                             "said": f"failed: {error!r}"[:900]})  # fmt: skip
+                rows.append(
+                    {
+                        "job": case.job,
+                        "fault": case.fault,
+                        "right": False,
+                        "said": f"failed: {error!r}"[:900],
+                    }
+                )
             if archives is not None and not rows[-1]["right"] and kept < ARCHIVES_MAX:
                 kept += 1
                 with tarfile.open(archives / f"{case.name}.tar.gz", "w:gz") as archive:

@@ -76,9 +76,9 @@ def pipeline(torch: Any, dist: Any, device: Any) -> Callable[[], None]:
 
 
 def run(torch: Any, dist: Any, device: Any, kind: str, seconds: float) -> None:
-    step = pipeline(torch, dist, device) if kind == "pipeline" else trainer(
-        torch, dist, device, kind
-    )  # fmt: skip
+    step = (
+        pipeline(torch, dist, device) if kind == "pipeline" else trainer(torch, dist, device, kind)
+    )
     fault = Fault()
     square = torch.randn(4096, 4096, device=device)
     end = time.monotonic() + seconds

@@ -20,11 +20,18 @@ ROUNDS, ELEMENTS = 50, 16 << 20
 
 def rank_main(rank: int, plugin: str) -> None:
     os.environ |= {
-        "RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511",
-        "NCCL_HOSTID": f"host{rank}", "NCCL_NET_PLUGIN": plugin, "NCCL_SOCKET_IFNAME": "lo",
-        "WEFT_INTERFACES": "lo", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET",
+        "RANK": str(rank),
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29511",
+        "NCCL_HOSTID": f"host{rank}",
+        "NCCL_NET_PLUGIN": plugin,
+        "NCCL_SOCKET_IFNAME": "lo",
+        "WEFT_INTERFACES": "lo",
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,NET",
         "NCCL_DEBUG_FILE": f"/tmp/nccl-{rank}.log",
-    }  # fmt: skip
+    }
     torch.cuda.set_device(0)
     dist.init_process_group("nccl", device_id=torch.device("cuda:0"))
     data = torch.empty(ELEMENTS, dtype=torch.int32, device="cuda")

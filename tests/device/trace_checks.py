@@ -41,9 +41,12 @@ def launch(task: str, ranks: int, gpus: int, folder: Path, variables: dict[str, 
         processes.append(
             subprocess.Popen(
                 [sys.executable, "-m", "tests.device.trace_rank", task],
-                env=base | mine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env=base | mine,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
-        )  # fmt: skip
+        )
     found = []
     try:
         for process in processes:
@@ -128,13 +131,29 @@ def check_volumes(name: str, ranks: int, algorithm: str, trace: Trace) -> list[d
         if "each" in want and algorithm == "Ring":
             right &= set(by_rank.values()) == {want["each"]} and len(by_rank) == ranks
             right &= len(edges) == ranks
-        rows.append({"run": name, "function": function, "ranks": ranks, "edges": len(edges),
-                     "measured_bytes": sum(edges.values()), "expected_bytes": want["all"],
-                     "equal": right})  # fmt: skip
+        rows.append(
+            {
+                "run": name,
+                "function": function,
+                "ranks": ranks,
+                "edges": len(edges),
+                "measured_bytes": sum(edges.values()),
+                "expected_bytes": want["all"],
+                "equal": right,
+            }
+        )
     total = sum(sum(edges.values()) for edges in trace.sent.values())
-    rows.append({"run": name, "function": "messages of weft", "ranks": ranks,
-                 "edges": len(trace.tied), "measured_bytes": sum(trace.tied.values()),
-                 "expected_bytes": total, "equal": sum(trace.tied.values()) == total})  # fmt: skip
+    rows.append(
+        {
+            "run": name,
+            "function": "messages of weft",
+            "ranks": ranks,
+            "edges": len(trace.tied),
+            "measured_bytes": sum(trace.tied.values()),
+            "expected_bytes": total,
+            "equal": sum(trace.tied.values()) == total,
+        }
+    )
     return rows
 
 
@@ -181,10 +200,16 @@ def check_matrix(name: str, folder: Path, trace: Trace) -> list[dict[str, Any]]:
     rows = []
     for function, edges in sorted((k, v) for k, v in trace.sent.items() if k != "?"):
         said = {edge: count for edge, count in matrix(folder, function).items() if count}
-        rows.append({"run": name, "function": f"weft trace matrix --op {function}",
-                     "edges": len(said), "measured_bytes": sum(said.values()),
-                     "expected_bytes": sum(edges.values()),
-                     "equal": said == {edge: n for edge, n in edges.items() if n}})  # fmt: skip
+        rows.append(
+            {
+                "run": name,
+                "function": f"weft trace matrix --op {function}",
+                "edges": len(said),
+                "measured_bytes": sum(said.values()),
+                "expected_bytes": sum(edges.values()),
+                "equal": said == {edge: n for edge, n in edges.items() if n},
+            }
+        )
     return rows
 
 
@@ -220,8 +245,15 @@ def nvlink() -> list[dict[str, Any]]:
         launch("collectives", 2, 2, Path(text), variables | {"NCCL_ALGO": "ring"})
         trace = Trace(Path(text))
     moved = sum(sum(edges.values()) for edges in trace.sent.values())
-    return [{"run": "NVLink", "function": "all", "operations": dict(trace.counts[0]),
-             "measured_bytes": moved, "equal": trace.counts[0]["AllReduce"] >= CALLS}]  # fmt: skip
+    return [
+        {
+            "run": "NVLink",
+            "function": "all",
+            "operations": dict(trace.counts[0]),
+            "measured_bytes": moved,
+            "equal": trace.counts[0]["AllReduce"] >= CALLS,
+        }
+    ]
 
 
 def main() -> None:

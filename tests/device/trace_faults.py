@@ -57,9 +57,12 @@ def start(
         started.append(
             subprocess.Popen(
                 [sys.executable, "-m", "tests.device.trace_fault_rank", task],
-                env=base | mine, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                env=base | mine,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
             )
-        )  # fmt: skip
+        )
     return started
 
 
@@ -98,9 +101,12 @@ def aborts(folder: Path) -> Row:
     right = all(status == 0 for status, _, _ in done) and len(traces) == 2
     right &= all(found == {"sum": 2.0} for _, found, _ in done)
     right &= all(count >= 2 for count in counts.values()) and aborted >= 1
-    return {"communicators": sorted(counts.values()), "operations_cut": aborted,
-            "damage": sorted({one.damage for each in traces.values() for one in each}),
-            "equal": right} | ended(done)  # fmt: skip
+    return {
+        "communicators": sorted(counts.values()),
+        "operations_cut": aborted,
+        "damage": sorted({one.damage for each in traces.values() for one in each}),
+        "equal": right,
+    } | ended(done)
 
 
 def splits(folder: Path, shrink: bool) -> Row:
@@ -120,9 +126,14 @@ def splits(folder: Path, shrink: bool) -> Row:
     right &= {4, 2} <= sizes and pair_operations == 12
     if shrink and all(found and found["shrunk"] in (3, "left out") for _, found, _ in done):
         right &= 3 in sizes
-    return {"names": sorted(names), "sizes": sorted(sizes), "ids": len(ids),
-            "shrunk": [found and found["shrunk"] for _, found, _ in done],
-            "pair_operations": pair_operations, "equal": right} | ended(done)  # fmt: skip
+    return {
+        "names": sorted(names),
+        "sizes": sorted(sizes),
+        "ids": len(ids),
+        "shrunk": [found and found["shrunk"] for _, found, _ in done],
+        "pair_operations": pair_operations,
+        "equal": right,
+    } | ended(done)
 
 
 def graphs(folder: Path) -> Row:
@@ -140,8 +151,9 @@ def graphs(folder: Path) -> Row:
         )
         operations += len(of(each, "operation"))
         captured += sum(bool(one.fields["captured"]) for one in of(each, "operation"))
-        called += sum(0 < int(one.fields["called_ns"]) <= one.time_ns
-                      for one in of(each, "operation"))  # fmt: skip
+        called += sum(
+            0 < int(one.fields["called_ns"]) <= one.time_ns for one in of(each, "operation")
+        )
     # The first all-reduce and each replay move 2 (n - 1) / n of the buffer, with n = 2 all of it.
     want = ELEMENTS * 4 * (1 + REPLAYS)
     right = all(status == 0 for status, _, _ in done) and moved == [want, want]
@@ -175,12 +187,15 @@ def kills(folder: Path) -> Row:
         last = max(one.time_ns for segment in each for one in segment.records)
         operations = {one.id: one.fields for one in of(each, "operation")}
         named = [operations.get(int(one.fields["operation"]), {}) for one in cut]
-        found.append({
-            "ns_before_the_kill": at_ns - last, "cut_channels": len(cut),
-            "functions": sorted({str(one.get("function")) for one in named}),
-            "peers": sorted({int(one.fields["peer"]) for one in cut}),
-            "damage": sorted({segment.damage for segment in each}),
-        })  # fmt: skip
+        found.append(
+            {
+                "ns_before_the_kill": at_ns - last,
+                "cut_channels": len(cut),
+                "functions": sorted({str(one.get("function")) for one in named}),
+                "peers": sorted({int(one.fields["peer"]) for one in cut}),
+                "damage": sorted({segment.damage for segment in each}),
+            }
+        )
     right = len(found) == 2 and all(one["ns_before_the_kill"] < 1_000_000_000 for one in found)
     # The survivor waits in an operation; the killed rank may have been between two operations.
     right &= any(one["functions"] == ["AllReduce"] for one in found)
@@ -190,9 +205,18 @@ def kills(folder: Path) -> Row:
 def chains(folder: Path) -> Row:
     library = folder.parent / "libchained.so"
     subprocess.run(
-        ["g++", "-std=c++20", "-shared", "-fPIC", f"-I{ROOT}", "-o", str(library),
-         str(ROOT / "tests/plugin/profiler/chained.cc")], check=True,
-    )  # fmt: skip
+        [
+            "g++",
+            "-std=c++20",
+            "-shared",
+            "-fPIC",
+            f"-I{ROOT}",
+            "-o",
+            str(library),
+            str(ROOT / "tests/plugin/profiler/chained.cc"),
+        ],
+        check=True,
+    )
     report = folder.parent / "report.json"
     more = {"WEFT_PROFILER_CHAIN": str(library), "CHAIN_REPORT": str(report)}
     results = launch("collectives", 2, 2, folder, weft() | more)
@@ -228,8 +252,13 @@ def under_socket(folder: Path) -> Row:
     moved, messages = [], 0
     for each in segments_of(folder).values():
         begins = {one.id: one for one in of(each, "channel")}
-        moved.append(sum(int(end.fields["bytes"]) for end in of(each, "channel_end")
-                         if begins[end.id].fields["sends"]))  # fmt: skip
+        moved.append(
+            sum(
+                int(end.fields["bytes"])
+                for end in of(each, "channel_end")
+                if begins[end.id].fields["sends"]
+            )
+        )
         messages += len(of(each, "message"))
     return {"moved_bytes": moved, "messages": messages, "equal": min(moved) > 0 and messages == 0}
 

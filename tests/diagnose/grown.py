@@ -20,8 +20,10 @@ from transport.trace.layout import HEADER, read_header
 
 FOREVER_NS = 1 << 61
 STANDING = ("text", "communicator", "connection")
-OPERATIONS = ("communicator", "communicator_end", "operation", "operation_end", "channel",
-              "channel_end", "kernel")  # fmt: skip
+OPERATIONS = (
+    *("communicator", "communicator_end", "operation", "operation_end"),
+    *("channel", "channel_end", "kernel"),
+)
 
 
 def agent(folder: Path, windows: int = 1000) -> Agent:

@@ -25,24 +25,36 @@ def tables(*faults: dict[str, Any], **top: Any) -> dict[str, Any]:
     across = {"group_ranks": 8, "across": True, "stream": "data"}
     operations = [
         {"name": "forward", "compute_ns": 300_000},
-        {"name": "activations", "collective": "all_reduce_ring", "size_bytes": 500_000,
-         "group_ranks": 8},
+        {
+            "name": "activations",
+            "collective": "all_reduce_ring",
+            "size_bytes": 500_000,
+            "group_ranks": 8,
+        },
         {"name": "backward", "compute_ns": 400_000, "after": "activations"},
         {"name": "gradients", "collective": "all_reduce_ring", "size_bytes": 1_000_000, **across},
         {"name": "optimizer", "compute_ns": 50_000, "after": "gradients"},
-    ]  # fmt: skip
+    ]
     return {
         "limit_ns": 100_000_000,
         "network": {"hosts": RANKS, "hosts_per_leaf": 8, "spines": 4, "queue_bytes": "1 MB"},
         "hosts": {"paths": 8, "segment_bytes": 16_448},
-        "policies": {"window": "nscc:rtt_ns_min=0,hold_ns=0",
-                     "path": "power_of_two:burst_bytes=16384"},
+        "policies": {
+            "window": "nscc:rtt_ns_min=0,hold_ns=0",
+            "path": "power_of_two:burst_bytes=16384",
+        },
         "workload": [
-            {"name": "training", "pattern": "steps", "repeats": STEPS, "launch_ns": 2_000,
-             "noise": 0.02, "operations": operations}
+            {
+                "name": "training",
+                "pattern": "steps",
+                "repeats": STEPS,
+                "launch_ns": 2_000,
+                "noise": 0.02,
+                "operations": operations,
+            }
         ],
         "faults": list(faults),
-    } | top  # fmt: skip
+    } | top
 
 
 def traced(folder: Path, *faults: dict[str, Any], **top: Any) -> Path:
@@ -57,8 +69,11 @@ def as_real(facts: Facts, times: int = 300) -> Facts:
 
     def moved(table: dict[str, Any]) -> dict[str, Any]:
         lasts = {name: table[name] * times for name in LASTING if name in table}
-        at = {name: np.where(table[name] < 0, -1, table[name] * times + NOW_NS)
-              for name in MOMENTS if name in table}  # fmt: skip
+        at = {
+            name: np.where(table[name] < 0, -1, table[name] * times + NOW_NS)
+            for name in MOMENTS
+            if name in table
+        }
         return table | lasts | at
 
     processes = tuple(

@@ -220,8 +220,9 @@ def test_cli__a_closed_standard_error_is_no_place_for_other_files() -> None:
 
 def test_diagnose__iterations_that_became_longer_are_noted(tmp_path: Path) -> None:
     """All ranks compute twice as long from step 3 on, so no rank is slower than others."""
-    slow = [{"kind": "straggler", "rank": rank, "at_step": 4, "compute_factor": 3}
-            for rank in range(32)]  # fmt: skip
+    slow = [
+        {"kind": "straggler", "rank": rank, "at_step": 4, "compute_factor": 3} for rank in range(32)
+    ]
     done = run("diagnose", traced(tmp_path, *slow))
     assert "times as long as the first ones, and no rank, NIC or link explains it" in done.output
 
@@ -236,7 +237,7 @@ def test_diagnose__iterations_that_became_longer_are_noted(tmp_path: Path) -> No
         ('kind = "link_down"\nlink = "x"', "faults.0.link: 'x': no such link"),
         ('kind = "straggler"\nrank = 3\nat_step = 99', "faults.0.at_step: 99: rank 3 computes"),
     ],
-)  # fmt: skip
+)
 def test_faults__wrong_ones_are_one_line_that_names_the_file(
     tmp_path: Path, fault: str, said: str
 ) -> None:
@@ -279,10 +280,13 @@ def test_diagnose__says_that_a_process_is_stopped(tmp_path: Path) -> None:
         env = os.environ | {"WEFT_TRACE": str(tmp_path), "RANK": str(rank), "WORLD_SIZE": "3"}
         ranks.append(
             subprocess.Popen(
-                [sys.executable, "-c", RING], env=env, text=True,
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                [sys.executable, "-c", RING],
+                env=env,
+                text=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
             )
-        )  # fmt: skip
+        )
     try:
         handles = [one.stdout.readline() for one in ranks if one.stdout is not None]
         for rank, one in enumerate(ranks):

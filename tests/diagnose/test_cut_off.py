@@ -89,8 +89,14 @@ def test_cut_off__a_network_in_two_halves_is_no_certain_nic() -> None:
 def test_complaints__about_a_process_that_went_on_or_ended_do_not_count() -> None:
     quiet = (1, 0, "peer_quiet"), (3, 0, "peer_quiet")
     facts = facts_with(*quiet)
-    stalled = {"source": 0, "target": -1, "path": 0, "what": "process_stalled",
-               "time_ns": FAILED_NS + 1_000, "value": 2_000}  # fmt: skip
+    stalled = {
+        "source": 0,
+        "target": -1,
+        "path": 0,
+        "what": "process_stalled",
+        "time_ns": FAILED_NS + 1_000,
+        "value": 2_000,
+    }
     downs = {
         name: np.concatenate([facts.downs.get(name, np.zeros(2, np.int64)), np.array([value])])
         for name, value in stalled.items()

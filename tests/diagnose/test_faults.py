@@ -17,71 +17,73 @@ from transport.plan import routes
 from transport.trace import open_store
 
 AT_NS = 3_600_000  # within the fourth step
-SLOW: dict[str, tuple[dict[str, Any], str, str, str]] = {
+# Fault -> its keys, and the finding's class, kind of place, and place.
+SLOW: dict[str, tuple[dict[str, Any], tuple[str, str, str]]] = {
     "slow NIC": (
         {"kind": "slow_nic", "rank": 13, "at_ns": AT_NS, "rate_factor": 0.1},
-        "communication_slow", "nic", "NIC of rank 13",
+        ("communication_slow", "nic", "NIC of rank 13"),
     ),
     "lossy link": (
         {"kind": "lossy_link", "link": "leaf1-spine2", "at_ns": AT_NS, "loss": 0.1},
-        "network_loss", "link", "leaf1-spine2",
+        ("network_loss", "link", "leaf1-spine2"),
     ),
     "lossy NIC": (
         {"kind": "lossy_link", "link": "leaf1-host13", "at_ns": AT_NS, "loss": 0.05},
-        "network_loss", "nic", "NIC of rank 13",
+        ("network_loss", "nic", "NIC of rank 13"),
     ),
     "link down": (
         {"kind": "link_down", "link": "leaf1-spine2", "at_ns": AT_NS},
-        "network_loss", "link", "leaf1-spine2",
+        ("network_loss", "link", "leaf1-spine2"),
     ),
     "straggler": (
         {"kind": "straggler", "rank": 21, "at_step": 3, "compute_factor": 1.5},
-        "non_communication_slow", "rank", "rank 21",
+        ("non_communication_slow", "rank", "rank 21"),
     ),
     "late calls": (
         {"kind": "late_calls", "rank": 21, "at_step": 3, "delay_ns": 500_000},
-        "non_communication_slow", "rank", "rank 21",
+        ("non_communication_slow", "rank", "rank 21"),
     ),
     "collision": (
         {"kind": "collision", "link": "leaf1-spine2"},
-        "congestion", "link", "leaf1-spine2",
+        ("congestion", "link", "leaf1-spine2"),
     ),
     "process that went on": (
         {"kind": "stopped_process", "rank": 21, "at_ns": AT_NS, "until_ns": AT_NS + 3_000_000},
-        "non_communication_hang", "rank", "rank 21",
+        ("non_communication_hang", "rank", "rank 21"),
     ),
     "NIC that went down and up": (
-        {"kind": "link_down", "link": "leaf2-host21", "at_ns": AT_NS,
-         "until_ns": AT_NS + 3_000_000},
-        "network_loss", "nic", "NIC of rank 21",
+        {
+            "kind": "link_down",
+            "link": "leaf2-host21",
+            "at_ns": AT_NS,
+            "until_ns": AT_NS + 3_000_000,
+        },
+        ("network_loss", "nic", "NIC of rank 21"),
     ),
-}  # fmt: skip
-HANGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
+}
+HANGS: dict[str, tuple[dict[str, Any], tuple[str, str, str]]] = {
     "absent rank": (
         {"kind": "absent_rank", "rank": 21, "at_step": 3, "operation": 1},
-        "non_communication_hang", "rank", "rank 21",
+        ("non_communication_hang", "rank", "rank 21"),
     ),
     "stopped process": (
         {"kind": "stopped_process", "rank": 21, "at_ns": AT_NS},
-        "non_communication_hang", "rank", "rank 21",
+        ("non_communication_hang", "rank", "rank 21"),
     ),
-    "crash": (
-        {"kind": "crash", "rank": 21, "at_ns": AT_NS},
-        "crash", "rank", "rank 21",
-    ),
+    "crash": ({"kind": "crash", "rank": 21, "at_ns": AT_NS}, ("crash", "rank", "rank 21")),
     "NIC down": (
         {"kind": "link_down", "link": "leaf1-host13", "at_ns": AT_NS},
-        "communication_hang", "nic", "NIC of rank 13",
+        ("communication_hang", "nic", "NIC of rank 13"),
     ),
     "wrong function": (
         {"kind": "wrong_call", "rank": 21, "at_step": 3, "calls": "Broadcast"},
-        "mismatch", "rank", "rank 21",
+        ("mismatch", "rank", "rank 21"),
     ),
     "wrong size": (
         {"kind": "wrong_call", "rank": 21, "at_step": 3, "operation": 1, "size_bytes": 900_000},
-        "mismatch", "rank", "rank 21",
+        ("mismatch", "rank", "rank 21"),
     ),
-}  # fmt: skip
+}
 
 
 def judged(folder: Path) -> Diagnosis:
@@ -91,17 +93,17 @@ def judged(folder: Path) -> Diagnosis:
 
 @pytest.mark.parametrize("name", SLOW)
 def test_fault__that_slows_is_named_with_its_place(tmp_path: Path, name: str) -> None:
-    fault, kind, place, where = SLOW[name]
+    fault, said = SLOW[name]
     first = judged(traced(tmp_path, fault)).findings[0]
-    assert (first.kind, first.place.kind, first.place.name) == (kind, place, where)
+    assert (first.kind, first.place.kind, first.place.name) == said
     assert first.certain
 
 
 @pytest.mark.parametrize("name", HANGS)
 def test_fault__that_hangs_is_named_with_its_place(tmp_path: Path, name: str) -> None:
-    fault, kind, place, where = HANGS[name]
+    fault, said = HANGS[name]
     first = judged(traced(tmp_path, fault, limit_ns=10_000_000)).findings[0]
-    assert (first.kind, first.place.kind, first.place.name) == (kind, place, where)
+    assert (first.kind, first.place.kind, first.place.name) == said
     assert first.certain
 
 
@@ -132,24 +134,30 @@ def test_dead__a_link_that_only_acknowledgments_cross_is_dead_as_well(
     steps = {"pattern": "steps", "repeats": 20, "launch_ns": 2_000, "noise": 0.02}
     down = {"kind": "link_down", "link": "leaf0-spine1", "at_ns": 3_000_000}
     folder = traced(
-        tmp_path, down, seed=seed, network={"hosts": 8, "hosts_per_leaf": 4, "spines": 2},
-        hosts={"paths": 4, "segment_bytes": 8_256}, policies={},
+        tmp_path,
+        down,
+        seed=seed,
+        network={"hosts": 8, "hosts_per_leaf": 4, "spines": 2},
+        hosts={"paths": 4, "segment_bytes": 8_256},
+        policies={},
         workload=[{**steps, "operations": operations}],
-    )  # fmt: skip
+    )
     first = judged(folder).findings[0]
     assert (first.kind, first.place.name, first.certain) == ("network_loss", "leaf0-spine1", True)
 
 
-@pytest.mark.parametrize(("fault", "where"), [("link down", "leaf1-spine2"), ("lossy link", None),
-                                              ("lossy NIC", None)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("fault", "where"), [("link down", "leaf1-spine2"), ("lossy link", None), ("lossy NIC", None)]
+)
 def test_dead__a_link_whose_paths_all_failed(tmp_path: Path, fault: str, where: str | None) -> None:
     folder = traced(tmp_path, SLOW[fault][0])
     with open_store(folder) as store:
         facts = facts_of(store)
     windows = windows_of(facts)
     paths = paths_of(facts, windows, routes.read(folder / routes.FILE))
-    found = dead_link(Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows),
-                           paths))  # fmt: skip
+    found = dead_link(
+        Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows), paths)
+    )
     assert (found.place.name if found is not None else None) == where
 
 
@@ -179,16 +187,26 @@ def pipeline(folder: Path, *faults: dict[str, Any]) -> Path:
         operations += [
             {"name": f"receive {number}", "collective": "receive", "stream": "in", **message},
             {"name": f"forward {number}", "compute_ns": 300_000, "after": f"receive {number}"},
-            {"name": f"send {number}", "collective": "send", "stream": "out",
-             "after": f"forward {number}", **message},
-        ]  # fmt: skip
+            {
+                "name": f"send {number}",
+                "collective": "send",
+                "stream": "out",
+                "after": f"forward {number}",
+                **message,
+            },
+        ]
     operations += [
         {"name": "norm", "collective": "all_reduce_ring", "size_bytes": 64},
         {"name": "optimizer", "compute_ns": 100_000, "after": "norm"},
     ]
-    work = {"name": "training", "pattern": "steps", "repeats": 12, "launch_ns": 2_000,
-            "noise": 0.02,
-            "operations": operations}  # fmt: skip
+    work = {
+        "name": "training",
+        "pattern": "steps",
+        "repeats": 12,
+        "launch_ns": 2_000,
+        "noise": 0.02,
+        "operations": operations,
+    }
     network = {"hosts": 4, "hosts_per_leaf": 2, "spines": 2, "queue_bytes": "1 MB"}
     return traced(folder, *faults, network=network, workload=[work])
 

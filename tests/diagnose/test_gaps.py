@@ -60,8 +60,12 @@ def test_gaps__explain_losses_at_both_ends_until_senders_have_tried_again(tmp_pa
 
 @pytest.mark.parametrize("for_ns", [300_000, 1_000_000, 3_000_000])
 def test_gaps__a_nic_that_was_down_makes_its_process_try(tmp_path: Path, for_ns: int) -> None:
-    down = {"kind": "link_down", "link": f"leaf2-host{RANK}", "at_ns": AT_NS,
-            "until_ns": AT_NS + for_ns}  # fmt: skip
+    down = {
+        "kind": "link_down",
+        "link": f"leaf2-host{RANK}",
+        "at_ns": AT_NS,
+        "until_ns": AT_NS + for_ns,
+    }
     traced(tmp_path, down)
     assert gaps(tmp_path)[1] == []
     assert [(one.kind, one.place.name) for one in judged(tmp_path).findings] == [
@@ -82,31 +86,52 @@ CHAIN = (
     compute("backward", 200_000),
 )
 ONE_WAY = (
-    {"name": "receive", "collective": "receive", "size_bytes": 1_000_000, "shift": 4,
-     "stream": "in"},
+    {
+        "name": "receive",
+        "collective": "receive",
+        "size_bytes": 1_000_000,
+        "shift": 4,
+        "stream": "in",
+    },
     compute("forward", 400_000, after="receive"),
-    {"name": "send", "collective": "send", "size_bytes": 1_000_000, "shift": 4, "stream": "out",
-     "after": "forward"},
+    {
+        "name": "send",
+        "collective": "send",
+        "size_bytes": 1_000_000,
+        "shift": 4,
+        "stream": "out",
+        "after": "forward",
+    },
     compute("optimizer", 100_000, after="forward"),
-)  # fmt: skip
+)
 
 
 def one_way(
     folder: Path, operations: tuple[dict[str, Any], ...], steps: int, fault: dict[str, Any]
 ) -> Path:
     """Traces a job of 16 ranks in which the last ones only receive."""
-    work = {"name": "training", "pattern": "steps", "hosts": list(range(LAST + 1)),
-            "repeats": steps, "launch_ns": 2_000, "noise": 0.03,
-            "operations": list(operations)}  # fmt: skip
+    work = {
+        "name": "training",
+        "pattern": "steps",
+        "hosts": list(range(LAST + 1)),
+        "repeats": steps,
+        "launch_ns": 2_000,
+        "noise": 0.03,
+        "operations": list(operations),
+    }
     network = {"hosts": LAST + 1, "hosts_per_leaf": 8, "spines": 4, "queue_bytes": "1 MB"}
     return traced(folder, fault, limit_ns=10**9, network=network, workload=[work])
 
 
 @pytest.mark.parametrize(
     ("kind", "for_ns"),
-    [("link_down", 1_500_000), ("link_down", 3_000_000), ("link_down", 10_000_000),
-     ("lossy_link", 10_000_000)],
-)  # fmt: skip
+    [
+        ("link_down", 1_500_000),
+        ("link_down", 3_000_000),
+        ("link_down", 10_000_000),
+        ("lossy_link", 10_000_000),
+    ],
+)
 def test_gaps__of_a_rank_that_only_receives_may_be_its_nic(
     tmp_path: Path, kind: str, for_ns: int
 ) -> None:
@@ -126,8 +151,12 @@ def test_gaps__of_a_rank_that_only_receives_may_be_its_nic(
 
 def test_gaps__of_a_last_stage_whose_nic_was_down_excuse_no_losses(tmp_path: Path) -> None:
     at_ns = 10_000_000
-    down = {"kind": "link_down", "link": f"leaf1-host{LAST}", "at_ns": at_ns,
-            "until_ns": at_ns + 3_000_000}  # fmt: skip
+    down = {
+        "kind": "link_down",
+        "link": f"leaf1-host{LAST}",
+        "at_ns": at_ns,
+        "until_ns": at_ns + 3_000_000,
+    }
     found = judged(one_way(tmp_path, ONE_WAY, 60, down)).findings
     assert [one.kind for one in found] == ["network_loss"]
 
@@ -174,8 +203,10 @@ def test_gaps__of_a_rank_that_only_waits_are_proven_if_it_noticed_them(tmp_path:
 
 @pytest.mark.parametrize("at_ns", [3_000_000, 3_200_000, 3_600_000, 4_200_000])
 def test_gaps__of_a_rank_that_sends_are_proven(tmp_path: Path, at_ns: int) -> None:
-    traced(tmp_path, {"kind": "stopped_process", "rank": RANK, "at_ns": at_ns,
-                      "until_ns": at_ns + 3_000_000})  # fmt: skip
+    traced(
+        tmp_path,
+        {"kind": "stopped_process", "rank": RANK, "at_ns": at_ns, "until_ns": at_ns + 3_000_000},
+    )
     assert [(one.process, one.proven) for one in gaps(tmp_path)[1]] == [(RANK, True)]
     found = [(one.kind, one.certain) for one in judged(tmp_path).findings]
     assert found == [("non_communication_hang", True)]

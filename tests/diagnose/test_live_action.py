@@ -16,9 +16,16 @@ from transport.diagnose.live.collector import Event, Incident
 
 def event(what: str = "finding", number: int = 1) -> Event:
     finding = Finding(
-        "crash", Place("rank", 'rank 5; "$(id)"', (5,)), 10, 20, 0.9, True, "It died.", "SELECT 1",
+        "crash",
+        Place("rank", 'rank 5; "$(id)"', (5,)),
+        10,
+        20,
+        0.9,
+        True,
+        "It died.",
+        "SELECT 1",
         "Restart it.",
-    )  # fmt: skip
+    )
     return Event(what, Incident(number, finding, True, 1, 1, 0))
 
 
@@ -42,8 +49,10 @@ def test_action__says_what_it_would_run(tmp_path: Path) -> None:
 
 
 def test_action__runs_once_with_the_finding(tmp_path: Path) -> None:
-    command = f"cat > {tmp_path}/finding.json; env | grep ^WEFT_FINDING_ > {tmp_path}/variables; " \
-        f"echo run >> {tmp_path}/runs"  # fmt: skip
+    command = (
+        f"cat > {tmp_path}/finding.json; env | grep ^WEFT_FINDING_ > {tmp_path}/variables; "
+        f"echo run >> {tmp_path}/runs"
+    )
     action = Action(command, act=True, timeout_s=PATIENCE_S)
     assert action.tell(event("suspicion")) == []
     assert action.tell(event("ended")) == []

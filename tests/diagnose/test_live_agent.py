@@ -117,8 +117,16 @@ def test_agent__impossible_counts_spoil_nothing_else(tmp_path: Path) -> None:
         id_ = one.new("channel", now_ns - 9_000, channel=0, **values)
         one.put("channel_end", id_, now_ns - 8_000, messages=1, steps=1, gpu_wait_ns=2**64 - 1)
         message(one, 2, 0, 100, now_ns - 9_000, now_ns - 8_000, sends=1, channel_id=id_)
-        one.new("stripe", now_ns - 8_000, connection=2, message=0, sends=1, bytes=100,
-                segments=2**32 - 1, path_0=255)  # fmt: skip
+        one.new(
+            "stripe",
+            now_ns - 8_000,
+            connection=2,
+            message=0,
+            sends=1,
+            bytes=100,
+            segments=2**32 - 1,
+            path_0=255,
+        )
         one.write()
     said = agent(tmp_path).step()
     assert (len(said.processes), len(said.tables["calls"]["id"])) == (2, 2)
@@ -143,12 +151,16 @@ def calls(count: int, first: int = 0) -> Table:
     number = np.concatenate([np.arange(count), np.arange(first, count)])
     sends = np.arange(len(number)) < count
     return {
-        "process": np.where(sends, 0, 1), "id": number + 1,
-        "comm_id": np.full(len(number), 9, "u8"), "rank": np.where(sends, 0, 1),
-        "root": np.where(sends, 1, 0), "kind": np.full(len(number), "p2p", object),
+        "process": np.where(sends, 0, 1),
+        "id": number + 1,
+        "comm_id": np.full(len(number), 9, "u8"),
+        "rank": np.where(sends, 0, 1),
+        "root": np.where(sends, 1, 0),
+        "kind": np.full(len(number), "p2p", object),
         "function": np.where(sends, "Send", "Recv").astype(object),
-        "begin_ns": number * 1_000, "end_ns": number * 1_000 + np.where(sends, 500, 400),
-    }  # fmt: skip
+        "begin_ns": number * 1_000,
+        "end_ns": number * 1_000 + np.where(sends, 500, 400),
+    }
 
 
 def test_turns__are_counted_across_steps() -> None:

@@ -47,8 +47,10 @@ def test_ranges__are_checked_when_a_summary_is_read(
 ) -> None:
     table, name = column
     meta, tables = packed(host_file(SHAPE, 0, 1), tmp_path)
-    rows = {one: np.resize(values, 3) if len(values) else np.zeros(3, values.dtype)
-            for one, values in tables[table].items()}  # fmt: skip
+    rows = {
+        one: np.resize(values, 3) if len(values) else np.zeros(3, values.dtype)
+        for one, values in tables[table].items()
+    }
     if "process" in rows:
         rows["process"] = np.zeros(3, np.int64)
     for kind in TABLES[table]:
@@ -57,9 +59,15 @@ def test_ranges__are_checked_when_a_summary_is_read(
     least, most = RANGES[column]
     is_real = TABLES[table][name] == "f8"
     wrong: list[float] = [np.nan, np.inf, -np.inf, 1e300] if is_real else []
-    wrong += [float(most) * 4] if is_real else [one for one in (
-        INT64.max, INT64.min, most + 1, least - 1)
-        if INT64.min <= one <= INT64.max and not least <= one <= most]  # fmt: skip
+    wrong += (
+        [float(most) * 4]
+        if is_real
+        else [
+            one
+            for one in (INT64.max, INT64.min, most + 1, least - 1)
+            if INT64.min <= one <= INT64.max and not least <= one <= most
+        ]
+    )
     assert wrong or column == ("quick", "message")
     for value in wrong:
         values = rows[name].copy()
@@ -143,8 +151,10 @@ def test_merge__is_done_without_the_hosts_that_break_it(
         assert made.latest is not None
         assert made.latest.ranks == SHAPE.ranks - 8 * len(names)
         told = [one for one in made.notes if "is left out" in one]
-        want = [f"{name} is left out: its summary breaks the diagnosis (OverflowError: too big)"
-                for name in names]  # fmt: skip
+        want = [
+            f"{name} is left out: its summary breaks the diagnosis (OverflowError: too big)"
+            for name in names
+        ]
         assert told == (want if interval == 1 else [])
     breaking(monkeypatch, *names, why="another reason")
     made.step(hosts(4))

@@ -208,8 +208,10 @@ def test_evidence__a_stopped_process_is_told_to_be_stopped() -> None:
     (event,) = collector.step(said)
     finding = event.incident.finding
     assert (event.what, finding.kind, finding.place.name) == (
-        "finding", "non_communication_hang", "rank 13",
-    )  # fmt: skip
+        "finding",
+        "non_communication_hang",
+        "rank 13",
+    )
     assert "the process is stopped (state T)" in finding.evidence
     assert "kill -CONT 105 on node1" in finding.advice
 
@@ -279,8 +281,10 @@ def starved(said: list[HostFile], *ranks: int) -> list[HostFile]:
 def test_overload__a_host_whose_ranks_are_late_in_turn_is_one_incident() -> None:
     collector = Collector()
     told(collector, hosts(1))
-    said = [told(collector, starved(hosts(2 + at, slow_rank=rank), 8, 9, 10))
-            for at, rank in enumerate((9, 9, 10, 8, 9))]  # fmt: skip
+    said = [
+        told(collector, starved(hosts(2 + at, slow_rank=rank), 8, 9, 10))
+        for at, rank in enumerate((9, 9, 10, 8, 9))
+    ]
     slow = "non_communication_slow", "host node1"
     assert said == [[("suspicion", *slow)], [("finding", *slow)], [], [], []]
     (incident,) = collector.incidents.values()
@@ -365,9 +369,19 @@ def test_live__a_collector_that_takes_over_acts_on_open_findings(
 ) -> None:
     """The collector before died when the fault began, and reported nothing."""
     (tmp_path / claim.NAME).write_text('{"weft_collector":["other",4711,99],"turn":7}')
-    given = {"share": tmp_path, "collect": True, "window_s": 60.0, "iterations": 30, "job": None,
-             "patience_s": 300.0, "interval_s": 0.05, "on_finding": "drain", "act": False,
-             "action_s": 60.0, "listen": None}  # fmt: skip
+    given = {
+        "share": tmp_path,
+        "collect": True,
+        "window_s": 60.0,
+        "iterations": 30,
+        "job": None,
+        "patience_s": 300.0,
+        "interval_s": 0.05,
+        "on_finding": "drain",
+        "act": False,
+        "action_s": 60.0,
+        "listen": None,
+    }
     live = diagnose_live.Live(None, None, given, None)
     assert live.claim is not None
     assert live.files is not None

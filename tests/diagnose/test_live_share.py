@@ -133,9 +133,15 @@ def test_share__strange_heads_are_refused_or_ignored(tmp_path: Path, what: str) 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("pid", 10**30), ("number", 2**31), ("rank", -(10**12)), ("first_ns", 2**63),
-     ("attempt", 1e300), ("world_size", True)],
-)  # fmt: skip
+    [
+        ("pid", 10**30),
+        ("number", 2**31),
+        ("rank", -(10**12)),
+        ("first_ns", 2**63),
+        ("attempt", 1e300),
+        ("world_size", True),
+    ],
+)
 def test_share__a_number_out_of_range_leaves_out_its_host_only(
     tmp_path: Path, name: str, value: float
 ) -> None:
@@ -224,8 +230,10 @@ def _strange(file: Path, what: str) -> None:
             file.symlink_to("/dev/zero")
 
 
-@pytest.mark.parametrize("what", ["nested", "many rows", "real indexes", "no text", "surrogate",
-                                  "processes", "pipe", "endless"])  # fmt: skip
+@pytest.mark.parametrize(
+    "what",
+    ["nested", "many rows", "real indexes", "no text", "surrogate", "processes", "pipe", "endless"],
+)
 def test_share__a_hostile_file_leaves_out_its_host_only(tmp_path: Path, what: str) -> None:
     (file, *_) = written(tmp_path)
     _strange(file, what)

@@ -44,8 +44,9 @@ def test_host__states_of_processes() -> None:
     assert told_of(7, "S") is None
     assert told_of(7, "T") == {"kind": "stopped", "text": "the process is stopped (state T)"}
     assert told_of(2**22 + 1, "") == {
-        "kind": "gone", "text": f"there is no process {2**22 + 1} any more"
-    }  # fmt: skip
+        "kind": "gone",
+        "text": f"there is no process {2**22 + 1} any more",
+    }
 
 
 def test_sources__interfaces_tell_what_grew(tmp_path: Path) -> None:
@@ -133,8 +134,9 @@ def test_sources__without_nvml_one_line_says_so(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     source = Gpus()
     assert source.look([], []) == (
-        [], ["the package nvidia-ml-py is not installed: nothing is known of GPUs"]
-    )  # fmt: skip
+        [],
+        ["the package nvidia-ml-py is not installed: nothing is known of GPUs"],
+    )
     assert source.look([], []) == ([], [])
 
 

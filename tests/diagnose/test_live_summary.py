@@ -20,8 +20,10 @@ from transport.sim.scenario import from_tables
 from transport.sim.trace import write_trace
 from transport.trace.store import open_store
 
-NAMES = ("slow NIC", "lossy link", "straggler", "absent rank", "stopped process", "crash",
-         "wrong size")  # fmt: skip
+NAMES = (
+    *("slow NIC", "lossy link", "straggler"),
+    *("absent rank", "stopped process", "crash", "wrong size"),
+)
 
 
 def faulty(folder: Path, name: str) -> Path:
@@ -53,11 +55,14 @@ def check(found: Facts, wanted: Facts) -> None:
     assert (found.members, found.end_ns) == (wanted.members, wanted.end_ns)
     relabel(found)
     relabel(wanted)
-    columns = ("process", "comm_id", "rank", "ranks", "function", "kind", "sequence", "count",
-               "datatype", "root", "begin_ns", "arrival_ns", "end_ns", "instance")  # fmt: skip
+    columns = (
+        *("process", "comm_id", "rank", "ranks", "function", "kind", "sequence", "count"),
+        *("datatype", "root", "begin_ns", "arrival_ns", "end_ns", "instance"),
+    )
     same_rows(found.calls, wanted.calls, *columns)
-    same_rows(found.edges, wanted.edges, "source", "target", "messages", "end_ns", "latency_ns",
-              "instance", *(["busy_ns"] if "busy_ns" in wanted.edges else []))  # fmt: skip
+    edges = ("source", "target", "messages", "end_ns", "latency_ns", "instance")
+    busy = ("busy_ns",) if "busy_ns" in wanted.edges else ()
+    same_rows(found.edges, wanted.edges, *edges, *busy)
     ends = ("source", "target", "path", "time_ns")
     same_rows(found.losses, wanted.losses, *ends, "segments")
     same_rows(found.downs, wanted.downs, *ends, "what")
@@ -142,9 +147,17 @@ def test_summary__its_size_is_bounded(tmp_path: Path) -> None:
     assert len(np.unique(said.tables["calls"]["sequence"])) <= 4
 
 
-@pytest.mark.parametrize(("processes", "ranks", "calls"),
-                         [(8, 8, 8_000), (2, 2, 32_000), (8, 32, 4_000), (8, 1_024, 2_000),
-                          (32, 0, 2_000), (1, 0, 64_000)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("processes", "ranks", "calls"),
+    [
+        (8, 8, 8_000),
+        (2, 2, 32_000),
+        (8, 32, 4_000),
+        (8, 1_024, 2_000),
+        (32, 0, 2_000),
+        (1, 0, 64_000),
+    ],
+)
 def test_summary__has_more_calls_of_few_processes(processes: int, ranks: int, calls: int) -> None:
     assert summary.most_calls(processes, ranks) == calls
 

@@ -14,8 +14,13 @@ def test_losses__of_a_real_job_must_be_seen_in_every_window(tmp_path: Path) -> N
 
     The routes name no addresses, as those that a user writes for a real job may.
     """
-    short = {"kind": "lossy_link", "link": "leaf1-host13", "at_ns": 3_600_000,
-             "until_ns": 5_500_000, "loss": 0.1}  # fmt: skip
+    short = {
+        "kind": "lossy_link",
+        "link": "leaf1-host13",
+        "at_ns": 3_600_000,
+        "until_ns": 5_500_000,
+        "loss": 0.1,
+    }
     known = routes.read(traced(tmp_path, short) / routes.FILE)
     assert not known.addresses
     with open_store(tmp_path) as store:

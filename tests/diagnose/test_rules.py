@@ -32,11 +32,16 @@ def facts_of_steps(own_ns: np.ndarray, ends_ns: np.ndarray, **more: Any) -> Fact
     # What a rank did before the AllReduce: it received.
     count = len(step)
     columns = {
-        "process": np.tile(rank, 2), "id": np.arange(2 * count), "comm_id": np.ones(2 * count),
-        "rank": np.tile(rank, 2), "ranks": np.full(2 * count, RANKS),
+        "process": np.tile(rank, 2),
+        "id": np.arange(2 * count),
+        "comm_id": np.ones(2 * count),
+        "rank": np.tile(rank, 2),
+        "ranks": np.full(2 * count, RANKS),
         "function": np.repeat(["Recv", "AllReduce"], count),
-        "kind": np.repeat(["p2p", "collective"], count), "sequence": np.tile(step, 2),
-        "count": np.full(2 * count, 1000), "datatype": np.full(2 * count, "Float32"),
+        "kind": np.repeat(["p2p", "collective"], count),
+        "sequence": np.tile(step, 2),
+        "count": np.full(2 * count, 1000),
+        "datatype": np.full(2 * count, "Float32"),
         "root": np.concatenate([rank + 1, np.full(count, -1)]),
         "begin_ns": np.concatenate([begin - RUN_NS, begin]),
         "arrival_ns": np.concatenate([np.full(count, -1), arrival]),
@@ -44,7 +49,7 @@ def facts_of_steps(own_ns: np.ndarray, ends_ns: np.ndarray, **more: Any) -> Fact
         "relays": np.repeat([False, True], count) & more.get("relays", False),
         "gpu_wait_ns": np.zeros(2 * count, np.int64),
         "instance": np.concatenate([STEPS + np.arange(count), step]),
-    }  # fmt: skip
+    }
     order = np.lexsort((columns["begin_ns"], columns["process"]))
     calls = {name: np.asarray(column)[order] for name, column in columns.items()}
     nothing: dict[str, Any] = {}
@@ -81,8 +86,9 @@ def test_late__a_rank_whose_input_came_early_is_not_late() -> None:
     assert late.max() < 5_000
 
 
-@pytest.mark.parametrize(("relays", "from_step", "is_late"),
-                         [(False, 0, True), (True, 0, False), (True, 15, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("relays", "from_step", "is_late"), [(False, 0, True), (True, 0, False), (True, 15, True)]
+)
 def test_late__a_rank_that_relays_is_compared_with_itself(
     relays: bool, from_step: int, is_late: bool
 ) -> None:
@@ -131,9 +137,14 @@ def test_behind__a_rank_that_neither_sends_nor_receives_is_named(absent: int | N
 
 @pytest.mark.parametrize(
     ("absent", "own", "idle_steps", "ended", "stands"),
-    [(2, 480, 50, False, True), (2, 480, 50, True, False), (2, 480, 1, False, False),
-     (2, 100, 50, False, False), (None, 480, 50, False, False)],
-)  # fmt: skip
+    [
+        (2, 480, 50, False, True),
+        (2, 480, 50, True, False),
+        (2, 480, 1, False, False),
+        (2, 100, 50, False, False),
+        (None, 480, 50, False, False),
+    ],
+)
 def test_standstill__of_messages_is_seen_though_idle_ranks_record_samples(
     absent: int | None, own: int, idle_steps: int, ended: bool, stands: bool
 ) -> None:
@@ -142,8 +153,12 @@ def test_standstill__of_messages_is_seen_though_idle_ranks_record_samples(
     facts = facts_of_steps(own_ns, ends_ns)
     source = np.arange(4)
     touched = (source == absent) | ((source + 1) % 4 == absent)
-    edges = {"source": source, "target": (source + 1) % 4,
-             "messages": np.where(touched, own, 481), "end_ns": np.full(4, -1)}  # fmt: skip
+    edges = {
+        "source": source,
+        "target": (source + 1) % 4,
+        "messages": np.where(touched, own, 481),
+        "end_ns": np.full(4, -1),
+    }
     end_ns = facts.end_ns + idle_steps * STEP_NS
     processes = tuple(replace(one, ended=ended, last_ns=end_ns) for one in facts.processes)
     facts = replace(facts, edges=edges, processes=processes, end_ns=end_ns)
@@ -161,23 +176,34 @@ def sends_of_stages(begun_ns: np.ndarray, sent_ns: np.ndarray) -> Facts:
     came, sent = later + begun_ns[step, rank % 4], later + sent_ns[step, rank % 4]
     count = len(step)
     columns = {
-        "process": np.tile(rank, 2), "id": np.arange(2 * count), "comm_id": np.ones(2 * count),
-        "rank": np.tile(rank, 2), "ranks": np.full(2 * count, RANKS + 4),
-        "function": np.repeat(["Recv", "Send"], count), "kind": np.full(2 * count, "p2p"),
-        "sequence": np.tile(step, 2), "count": np.full(2 * count, 1000),
+        "process": np.tile(rank, 2),
+        "id": np.arange(2 * count),
+        "comm_id": np.ones(2 * count),
+        "rank": np.tile(rank, 2),
+        "ranks": np.full(2 * count, RANKS + 4),
+        "function": np.repeat(["Recv", "Send"], count),
+        "kind": np.full(2 * count, "p2p"),
+        "sequence": np.tile(step, 2),
+        "count": np.full(2 * count, 1000),
         "datatype": np.full(2 * count, "Float32"),
-        "root": np.concatenate([rank - 4, rank + 4]), "begin_ns": np.concatenate([later, later]),
+        "root": np.concatenate([rank - 4, rank + 4]),
+        "begin_ns": np.concatenate([later, later]),
         "arrival_ns": np.concatenate([np.full(count, -1), sent]),
-        "end_ns": np.concatenate([came, sent + RUN_NS]), "relays": np.zeros(2 * count, bool),
+        "end_ns": np.concatenate([came, sent + RUN_NS]),
+        "relays": np.zeros(2 * count, bool),
         "gpu_wait_ns": np.zeros(2 * count, np.int64),
         "instance": np.concatenate([np.arange(count), count + np.arange(count)]),
-    }  # fmt: skip
+    }
     order = np.lexsort((columns["begin_ns"], columns["process"]))
     calls = {name: np.asarray(column)[order] for name, column in columns.items()}
     # The first stage's sends arrive at the second stage.
     first = np.flatnonzero(rank < 4)
-    edges = {"instance": count + first, "source": rank[first], "target": rank[first] + 4,
-             "first_ns": sent[first]}  # fmt: skip
+    edges = {
+        "instance": count + first,
+        "source": rank[first],
+        "target": rank[first] + 4,
+        "first_ns": sent[first],
+    }
     nothing: dict[str, Any] = {}
     processes = tuple(Process(one, f"host{one}", one, None, 0, 0) for one in range(RANKS))
     return Facts(

@@ -46,8 +46,14 @@ def short_ring(folder: Path, fault: dict[str, Any]) -> Path:
         {"name": "compute", "compute_ns": 300_000},
         {"name": "sum", "collective": "all_reduce_ring", "size_bytes": 2_000_000},
     ]
-    work = {"name": "training", "pattern": "steps", "repeats": 2, "launch_ns": 2_000,
-            "noise": 0.02, "operations": operations}  # fmt: skip
+    work = {
+        "name": "training",
+        "pattern": "steps",
+        "repeats": 2,
+        "launch_ns": 2_000,
+        "noise": 0.02,
+        "operations": operations,
+    }
     network = {"hosts": 8, "hosts_per_leaf": 4, "spines": 2, "queue_bytes": "1 MB"}
     return traced(folder, fault, network=network, workload=[work])
 

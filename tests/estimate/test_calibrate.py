@@ -154,8 +154,9 @@ def test_calibrate__a_simulated_trace_predicts_a_larger_job(tmp_path: Path) -> N
     with open_store(simulated(tmp_path, 16)) as store:
         larger = of_trace(store, tmp_path)
     for one in larger:
-        time_ns = estimate(load(file), one.operation, one.size_bytes, one.ranks,
-                           algorithm="ring").time_ns  # fmt: skip
+        time_ns = estimate(
+            load(file), one.operation, one.size_bytes, one.ranks, algorithm="ring"
+        ).time_ns
         assert time_ns == pytest.approx(one.time_ns, rel=0.1)
 
 
@@ -193,8 +194,12 @@ def test_bench__each_round_is_a_sample(tmp_path: Path) -> None:
 
 
 def test_check__errors_count_beside_the_spread_of_repeats() -> None:
-    network = Network("known", "test", Link(1e9, (Protocol("full", 0, 0, 1.0),)),
-                      calibrated=Range((8, 1_000), (2, 2), 0.0, 0.0))  # fmt: skip
+    network = Network(
+        "known",
+        "test",
+        Link(1e9, (Protocol("full", 0, 0, 1.0),)),
+        calibrated=Range((8, 1_000), (2, 2), 0.0, 0.0),
+    )
     # An AllReduce of two ranks sends its bytes once.
     times = ("send", 1_000, (900, 1_000, 1_100)), ("send", 2_000, (1_000, 2_600, 2_500))
     samples = [Sample(name, 2, 2, size, float(ns)) for name, size, each in times for ns in each]

@@ -43,10 +43,13 @@ def test_train__says_what_is_exposed_and_what_would_help() -> None:
     done = run(*LLAMA, "--between", "ethernet-10")
     assert done.exit_code == 0
     said = (
-        "exposed communication", "twice the bandwidth between nodes", "64 GPUs, ",
-        "bottleneck: communication of parameters (between)", "67 % of the GPU's peak",
+        "exposed communication",
+        "twice the bandwidth between nodes",
+        "64 GPUs, ",
+        "bottleneck: communication of parameters (between)",
+        "67 % of the GPU's peak",
         "note: not calibrated",
-    )  # fmt: skip
+    )
     for words in said:
         assert words in done.output
 
@@ -67,8 +70,10 @@ def test_train__json_and_picture(tmp_path: Path) -> None:
 
 
 def test_train__sizes_of_ones_own() -> None:
-    sizes = ("--layers", "12", "--hidden", "768", "--heads", "12", "--ffn", "3072",
-             "--vocabulary", "50257", "--sequence", "1024")  # fmt: skip
+    sizes = (
+        *("--layers", "12", "--hidden", "768", "--heads", "12"),
+        *("--ffn", "3072", "--vocabulary", "50257", "--sequence", "1024"),
+    )
     assert run("train", "custom", *sizes).exit_code == 0
     done = run("train", "custom", *sizes[2:])
     assert (done.exit_code, "custom needs --layers" in done.output) == (2, True)

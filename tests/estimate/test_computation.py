@@ -23,10 +23,15 @@ from transport.estimate.training import launch_ns, train
 MODEL = PRESETS["gpt2"]
 FAST = Network("fast", "test", Link(1e18, (Protocol("only", 0.0, 0.0, 1.0),)))
 TIMES = {
-    "forward_ns": 1e6, "backward_ns": 2.5e6, "head_forward_ns": 3e6, "head_backward_ns": 5e6,
-    "embedding_forward_ns": 1e5, "embedding_backward_ns": 4e5, "update_ns": 0.01,
+    "forward_ns": 1e6,
+    "backward_ns": 2.5e6,
+    "head_forward_ns": 3e6,
+    "head_backward_ns": 5e6,
+    "embedding_forward_ns": 1e5,
+    "embedding_backward_ns": 4e5,
+    "update_ns": 0.01,
     "copy_ns": 0.0,
-}  # fmt: skip
+}
 STEP_NS = 12 * 3.5e6 + 8e6 + 5e5 + 0.01 * MODEL.parameters
 
 
@@ -82,10 +87,14 @@ def test_measured__layers_are_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("changed", "said"),
-    [({"layers": 0}, "layers: 0"), ({"layers": "x"}, "layers: 'x'"), ({"layers": None}, "layers"),
-     ({"forward_ns": 1e308}, "forward_ns: 1e.308: must be 0 to 1e.15"),
-     ({"forward_ns": 0, "backward_ns": 0}, "a layer takes time")],
-)  # fmt: skip
+    [
+        ({"layers": 0}, "layers: 0"),
+        ({"layers": "x"}, "layers: 'x'"),
+        ({"layers": None}, "layers"),
+        ({"forward_ns": 1e308}, "forward_ns: 1e.308: must be 0 to 1e.15"),
+        ({"forward_ns": 0, "backward_ns": 0}, "a layer takes time"),
+    ],
+)
 def test_measured__impossible_rows_are_one_line(
     tmp_path: Path, changed: dict[str, object], said: str
 ) -> None:
@@ -124,8 +133,10 @@ def test_bench__takes_enough_sequences_to_keep_a_gpu_busy() -> None:
 
 
 def test_measured__a_model_wrapped_as_the_plan_wraps_it_counts(tmp_path: Path) -> None:
-    rows = [sizes_of("gpt2", 8) | TIMES | {"parallel": kind, "forward_ns": ns}
-            for kind, ns in (("fsdp", 3.0), ("alone", 1.0), ("ddp", 2.0))]  # fmt: skip
+    rows = [
+        sizes_of("gpt2", 8) | TIMES | {"parallel": kind, "forward_ns": ns}
+        for kind, ns in (("fsdp", 3.0), ("alone", 1.0), ("ddp", 2.0))
+    ]
     file = tmp_path / "all.json"
     file.write_text(json.dumps({"rows": rows}))
     plans = (Plan(micro_batch=8), Plan(micro_batch=8, data=2), Plan(micro_batch=8, data=2, zero=3))
@@ -152,14 +163,17 @@ def test_measured__a_step_takes_at_least_what_the_host_needs_to_launch_it(tmp_pa
 def test_peak__a_backward_pass_takes_twice_a_forward_pass() -> None:
     found = of_gpu(MODEL, Plan(), gpu("h200"))
     assert found == Computation(
-        found.forward_ns, 2 * found.forward_ns, found.head_forward_ns, 2 * found.head_forward_ns,
-        found.update_ns, found.copy_ns,
-    )  # fmt: skip
+        found.forward_ns,
+        2 * found.forward_ns,
+        found.head_forward_ns,
+        2 * found.head_forward_ns,
+        found.update_ns,
+        found.copy_ns,
+    )
 
 
 def test_command__takes_the_measured_computation_and_says_so(tmp_path: Path) -> None:
-    words = ["train", "gpt2", "--micro-batch", "8", "--computation",
-             str(result(tmp_path))]  # fmt: skip
+    words = ["train", "gpt2", "--micro-batch", "8", "--computation", str(result(tmp_path))]
     done = CliRunner().invoke(estimate, words)
     assert done.exit_code == 0, done.output
     assert "computation as measured on one GPU: alone.json" in done.output
@@ -181,8 +195,10 @@ def test_steps__estimates_are_compared_with_what_was_measured_later(tmp_path: Pa
     assert done.exit_code == 0, done.output
     rows = json.loads(predicted.read_text())["rows"]
     assert [row["parallel"] for row in rows] == ["ddp", "fsdp"]
-    slower = [sizes_of("gpt2", 8) | row | {"step_ms": 1.25 * row["step_ms"], "spread": 0.0}
-              for row in rows]  # fmt: skip
+    slower = [
+        sizes_of("gpt2", 8) | row | {"step_ms": 1.25 * row["step_ms"], "spread": 0.0}
+        for row in rows
+    ]
     steps.write_text(json.dumps({"bench": "step", "gpus": 2, "rows": slower}))
     done = CliRunner().invoke(
         estimate_steps, ["--predicted", str(predicted), "--measured", str(steps)]

@@ -38,8 +38,11 @@ def test_load__a_file(tmp_path: Path) -> None:
     file.write_text(GOOD)
     found = load(file)
     assert (found.name, found.gpus_per_node, found.inside, found.calibrated) == (
-        "mine", 1, None, None,
-    )  # fmt: skip
+        "mine",
+        1,
+        None,
+        None,
+    )
     assert found.between.protocols[0].base_ns == 0
 
 

@@ -64,8 +64,9 @@ SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 15)), max_size=12)
 def test_union__lengths_are_those_of_sets(
     one: list[tuple[int, int]], other: list[tuple[int, int]]
 ) -> None:
-    sets = [{at for begin, took in spans for at in range(begin, begin + took)}
-            for spans in (one, other)]  # fmt: skip
+    sets = [
+        {at for begin, took in spans for at in range(begin, begin + took)} for spans in (one, other)
+    ]
     unions = [union([(begin, begin + took) for begin, took in spans]) for spans in (one, other)]
     assert [length(each) for each in unions] == [len(each) for each in sets]
     assert shared(*unions) == len(sets[0] & sets[1])
@@ -154,11 +155,13 @@ def test_buckets__latency_asks_for_larger_ones(tmp_path: Path) -> None:
     [
         ddp([1 << 18], 1_000, 1e-3),  # one bucket a step
         ddp([1 << 18, 2 << 18], 1_000, 1e-3, steps=1),
-        [kernel("ncclDevKernel_AllReduce", at, 5, args={"In msg nelems": at, "dtype": "Float"})
-         for at in range(1, 9)],
+        [
+            kernel("ncclDevKernel_AllReduce", at, 5, args={"In msg nelems": at, "dtype": "Float"})
+            for at in range(1, 9)
+        ],
         [*ddp([1 << 18, 2 << 18], 1_000, 1e-3)[:2], kernel("gemm", 0, 1)],
     ],
-)  # fmt: skip
+)
 def test_buckets__without_steps_nothing_is_said(tmp_path: Path, events: list[Any]) -> None:
     assert overlap_of(written(tmp_path, events)).buckets is None
 

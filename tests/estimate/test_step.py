@@ -26,12 +26,19 @@ def network(rate: float = 1e9, step_ns: float = 0.0) -> Network:
 @pytest.mark.parametrize(
     ("name", "billions"),
     [
-        ("gpt2-xl", 1.56), ("bert-large", 0.34), ("megatron-18b", 18.4),
-        ("megatron-145b", 145.6), ("megatron-1t", 1008.0), ("gpt3-175b", 174.6),
-        ("llama2-7b", 6.74), ("llama2-70b", 69.0), ("llama3-8b", 8.03), ("llama3-405b", 405.9),
+        ("gpt2-xl", 1.56),
+        ("bert-large", 0.34),
+        ("megatron-18b", 18.4),
+        ("megatron-145b", 145.6),
+        ("megatron-1t", 1008.0),
+        ("gpt3-175b", 174.6),
+        ("llama2-7b", 6.74),
+        ("llama2-70b", 69.0),
+        ("llama3-8b", 8.03),
+        ("llama3-405b", 405.9),
         ("mixtral-8x7b", 46.7),
     ],
-)  # fmt: skip
+)
 def test_models__have_the_published_number_of_parameters(name: str, billions: float) -> None:
     assert PRESETS[name].parameters / 1e9 == pytest.approx(billions, rel=0.03)
 
@@ -130,9 +137,7 @@ def test_pipeline__interleaving_divides_the_bubble(chunks: int) -> None:
     assert found.bubble_ns == pytest.approx(3 * one_ns / chunks, rel=1e-3)
 
 
-@given(
-    st.integers(1, 6), st.integers(1, 4), st.integers(1, 5),
-)  # fmt: skip
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(1, 5))
 def test_pipeline__every_pass_happens_once_and_nothing_waits_for_ever(
     stages: int, chunks: int, rounds: int
 ) -> None:

@@ -18,12 +18,16 @@ OWN_US = (30.0, 40.0, 100.0, 900.0)
 def result(folder: Path, rounds: int = 3, **contenders: tuple[float, ...]) -> Path:
     """A result with three rounds of AllReduce; contenders: their times at SIZES."""
     rows = [
-        {"contender": name.replace("_", " "), "operation": "all_reduce", "size_bytes": size,
-         "time_us": time * factor}
+        {
+            "contender": name.replace("_", " "),
+            "operation": "all_reduce",
+            "size_bytes": size,
+            "time_us": time * factor,
+        }
         for name, times in contenders.items()
         for size, time in zip(SIZES, times, strict=True)
         for factor in FACTORS[:rounds]
-    ]  # fmt: skip
+    ]
     file = folder / "r.json"
     file.write_text(json.dumps({"gpus": 2, "rows": [], "rounds": rows}))
     return file
@@ -47,9 +51,11 @@ def test_choice__is_in_the_name(name: str, choice: Choice | None) -> None:
 
 def test_rules__only_where_a_choice_is_clearly_faster(tmp_path: Path) -> None:
     file = result(
-        tmp_path, weft=OWN_US, weft_Tree_LL_0=(20.0, 30.0, 120.0, 950.0),
+        tmp_path,
+        weft=OWN_US,
+        weft_Tree_LL_0=(20.0, 30.0, 120.0, 950.0),
         weft_Ring_Simple_4=(60.0, 60.0, 99.0, 600.0),
-    )  # fmt: skip
+    )
     small, large = rules_of([file])
     assert small.choice == Choice("tree", "ll", 0)
     assert (small.bytes_min, small.bytes_max) == (1_000, 63_999)

@@ -26,13 +26,17 @@ from transport.diagnose.live.share import file_of, parse, tag_of
 @contextmanager
 def diagnosing(where: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
     """`weft diagnose --live` on the traces in `where`, with verdicts and notes in files there."""
-    command = weft_command("diagnose", "--live", str(where / "traces"), "--interval", "0.3",
-                           "--json", str(where / "verdicts.json"), *more)  # fmt: skip
+    words = ("--interval", "0.3", "--json", str(where / "verdicts.json"))
+    command = weft_command("diagnose", "--live", str(where / "traces"), *words, *more)
     with (where / "stderr").open("w") as notes:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=os.environ | {"WEFT_TELEMETRY": str(where)},
-            stdout=subprocess.PIPE, stderr=notes, text=True,
-        )  # fmt: skip
+            command,
+            cwd=ROOT,
+            env=os.environ | {"WEFT_TELEMETRY": str(where)},
+            stdout=subprocess.PIPE,
+            stderr=notes,
+            text=True,
+        )
     try:
         yield process
     finally:
@@ -85,11 +89,18 @@ def until_both_ran(share: Path) -> None:
 
 def collect(share: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """Judges the summaries in a share for five intervals."""
-    command = weft_command("diagnose", "--live", "--share", str(share), "--collect",
-                           "--interval", "0.3", "--count", "5", *more)  # fmt: skip
+    words = ("--share", str(share), "--collect", "--interval", "0.3", "--count", "5")
+    command = weft_command("diagnose", "--live", *words, *more)
     clean = {k: v for k, v in os.environ.items() if k != "WEFT_TRACE"}
-    return subprocess.run(command, env=clean, cwd=ROOT, capture_output=True, text=True,
-                          timeout=PATIENCE_S, check=False)  # fmt: skip
+    return subprocess.run(
+        command,
+        env=clean,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
 
 
 def found_by(
@@ -103,8 +114,8 @@ def found_by(
 def test_live__a_healthy_job_has_no_findings(tmp_path: Path) -> None:
     traces = str(tmp_path / "traces")
     with exchanging(tmp_path, WEFT_TRACE=traces):
-        done = weft("diagnose", "--live", traces, "--interval", "0.3", "--count", "8",
-                    "--json", "-", where=tmp_path)  # fmt: skip
+        words = ("--interval", "0.3", "--count", "8", "--json", "-")
+        done = weft("diagnose", "--live", traces, *words, where=tmp_path)
     found = [json.loads(line) for line in done.stdout.splitlines()]
     certain = [one for one in found if one["event"] == "finding"]
     # Whoever pauses processes beside the tests makes true findings of hangs.
@@ -133,10 +144,15 @@ def test_live__a_killed_process_has_crashed(tmp_path: Path) -> None:
     with (
         exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")) as (_, partner),
         diagnosing(
-            tmp_path, "--share", str(tmp_path / "share"), "--collect", "--act",
-            "--on-finding", f"cat >> {tmp_path}/ran.json",
+            tmp_path,
+            "--share",
+            str(tmp_path / "share"),
+            "--collect",
+            "--act",
+            "--on-finding",
+            f"cat >> {tmp_path}/ran.json",
         ) as process,
-    ):  # fmt: skip
+    ):
         until_both_ran(tmp_path / "share")
         partner.kill()
         until(lambda: of_rank_3(tmp_path, "crash"))
@@ -187,8 +203,9 @@ def test_live__a_share_that_goes_away_is_one_line(tmp_path: Path) -> None:
         until(lambda: gone in (tmp_path / "stderr").read_text())
         (tmp_path / "elsewhere").rename(share)
         known = {one.name: one.stat().st_mtime_ns for one in share.glob("*.summary")}
-        until(lambda: {one.name: one.stat().st_mtime_ns for one in share.glob("*.summary")}
-              != known)  # fmt: skip
+        until(
+            lambda: {one.name: one.stat().st_mtime_ns for one in share.glob("*.summary")} != known
+        )
         status, err = ended(process, tmp_path)
     assert status in (0, 1)
     assert err.count(gone) == 1
@@ -204,8 +221,8 @@ def test_live__a_share_that_cannot_be_written_is_one_line(tmp_path: Path) -> Non
     file = file_of(share, socket.gethostname(), tag_of(tmp_path / "traces"))
     (file / "in the way").mkdir(parents=True)
     with exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")):
-        done = weft("diagnose", "--live", str(tmp_path / "traces"), "--share", str(share),
-                    "--interval", "0.2", "--count", "4", where=tmp_path)  # fmt: skip
+        words = ("--share", str(share), "--interval", "0.2", "--count", "4")
+        done = weft("diagnose", "--live", str(tmp_path / "traces"), *words, where=tmp_path)
     assert done.returncode == 0
     assert done.stderr.count(f"cannot write a summary into {share}: Is a directory\n") == 1
     assert not list(share.glob(".*.new"))
@@ -229,11 +246,11 @@ def test_live__a_second_collector_says_so_and_runs_nothing(tmp_path: Path) -> No
 
 def test_live__ctrl_c_ends_it_and_its_command(tmp_path: Path) -> None:
     share = str(tmp_path / "share")
+    act = ("--act", "--on-finding", f"echo > {tmp_path}/ran; sleep 600")
     with (
         exchanging(tmp_path, WEFT_TRACE=str(tmp_path / "traces")) as (_, partner),
-        diagnosing(tmp_path, "--share", share, "--collect", "--act",
-                   "--on-finding", f"echo > {tmp_path}/ran; sleep 600") as process,
-    ):  # fmt: skip
+        diagnosing(tmp_path, "--share", share, "--collect", *act) as process,
+    ):
         until_both_ran(tmp_path / "share")
         with stopped(partner.pid):
             until((tmp_path / "ran").exists)
@@ -269,20 +286,27 @@ def test_live__usage_is_refused_in_one_line(tmp_path: Path) -> None:
         (["--live", str(tmp_path / "no" / "where")], "is not a folder"),
         (["--live", str(tmp_path), "--collect"], "--collect needs --share"),
         (["--live", str(tmp_path), "--act"], "--act needs --on-finding"),
-        (["--live", str(tmp_path), "--share", str(tmp_path), "--on-finding", "x"],
-         "--on-finding is for the host that judges"),
+        (
+            ["--live", str(tmp_path), "--share", str(tmp_path), "--on-finding", "x"],
+            "--on-finding is for the host that judges",
+        ),
         (["--live", str(tmp_path), "--share", str(file / "x")], "--share: cannot make"),
         (["--live", str(tmp_path), "--listen", "x"], "write HOST:PORT"),
         ([str(tmp_path), "--share", str(tmp_path)], "--share needs --live"),
         (["--live"], "give it, or set WEFT_TRACE"),
         ([], "Missing argument 'DIR'"),
-    ):  # fmt: skip
+    ):
         env = {k: v for k, v in os.environ.items() if k != "WEFT_TRACE"}
         more = ["--count", "1"] if "--live" in arguments else []
         done = subprocess.run(
             weft_command("diagnose", *arguments, *more),
-            env=env, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-        )  # fmt: skip
+            env=env,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
         assert done.returncode == 2, arguments
         assert words in done.stderr
         assert done.stderr.count("\n") == 1

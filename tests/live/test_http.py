@@ -145,11 +145,13 @@ def test_idle__connections_interrupt_no_answer(monkeypatch: pytest.MonkeyPatch) 
         (b"GET /metrics HTTP/1.0\r\n" + b"X: y\r\n" * 50_000 + b"\r\n", b""),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 999999999\r\n\r\n", b"HTTP/1.1 400"),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", b"HTTP/1.1 400"),
-        (b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
-         b"HTTP/1.1 400"),
+        (
+            b"GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nffffffff\r\n",
+            b"HTTP/1.1 400",
+        ),
         (b"\0" * 1000 + b"\r\n\r\n", b"HTTP/1.1 400"),
     ],
-)  # fmt: skip
+)
 def test_request__beyond_its_bounds_is_refused(
     tmp_path: Path, request_: bytes, answer: bytes
 ) -> None:
@@ -171,11 +173,15 @@ def test_token__is_needed_and_compared_whole(tmp_path: Path) -> None:
         good = scraped(port, f"Authorization: Bearer {TOKEN}")
         assert good.startswith(b"HTTP/1.1 200")
         assert b"weft_exporter_series" in good
-        for given in ((), ("Authorization: Bearer",), (f"Authorization: {TOKEN}",),
-                      (f"Authorization: Bearer {TOKEN}x",),
-                      (f"Authorization: Bearer {TOKEN[:-1]}",),
-                      ("Authorization: Bearer \xff\xfe",),
-                      ("Authorization: Basic eDp5",)):  # fmt: skip
+        for given in (
+            (),
+            ("Authorization: Bearer",),
+            (f"Authorization: {TOKEN}",),
+            (f"Authorization: Bearer {TOKEN}x",),
+            (f"Authorization: Bearer {TOKEN[:-1]}",),
+            ("Authorization: Bearer \xff\xfe",),
+            ("Authorization: Basic eDp5",),
+        ):
             refused = scraped(port, *given)
             assert refused.startswith(b"HTTP/1.1 401")
             assert b"weft_" not in refused
@@ -214,10 +220,22 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
     try:
         subprocess.run(
-            ["openssl", *words.split(), "-keyout", str(key), "-out", str(cert), "-subj", "/CN=here",
-             "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"],
-            check=True, capture_output=True, timeout=PATIENCE_S,
-        )  # fmt: skip
+            [
+                "openssl",
+                *words.split(),
+                "-keyout",
+                str(key),
+                "-out",
+                str(cert),
+                "-subj",
+                "/CN=here",
+                "-addext",
+                "subjectAltName=DNS:localhost,IP:127.0.0.1",
+            ],
+            check=True,
+            capture_output=True,
+            timeout=PATIENCE_S,
+        )
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no certificate can be made: {error}")
     key.chmod(0o600)

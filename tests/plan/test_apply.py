@@ -65,16 +65,26 @@ def move(lab: Lab, **settings: str) -> str:
     clean |= {"WEFT_INTERFACES": "eth0", "WEFT_ENGINES": "1", "WEFT_PATHS": str(PATHS)} | settings
     pipe = subprocess.PIPE
     server = lab.popen(
-        "host1", [sys.executable, "-c", SERVER],
-        stdout=pipe, stderr=pipe, text=True, cwd=ROOT, env=clean,
-    )  # fmt: skip
+        "host1",
+        [sys.executable, "-c", SERVER],
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        cwd=ROOT,
+        env=clean,
+    )
     try:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n"
         client = lab.run(
-            "host0", [sys.executable, "-c", CLIENT, lab.address("host1")],
-            stderr=pipe, text=True, timeout=PATIENCE_S, cwd=ROOT, env=clean,
-        )  # fmt: skip
+            "host0",
+            [sys.executable, "-c", CLIENT, lab.address("host1")],
+            stderr=pipe,
+            text=True,
+            timeout=PATIENCE_S,
+            cwd=ROOT,
+            env=clean,
+        )
         assert client.returncode == 0, client.stderr
         _, log = server.communicate(timeout=PATIENCE_S)
         assert server.returncode == 0, log

@@ -156,10 +156,14 @@ def test_assign__what_cannot_be_planned_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['"links":[],"routes":[["a","b",1e999,[]]]', '"links":["a>b"],"routes":[["a","b",0,[1e999]]]',
-     '"links":["\\ud800"],"routes":[]', '"links":["\\u0000"],"routes":[]',
-     '"links":[],"routes":[],"ports":[["a","b",0,1e999,5]]'],
-)  # fmt: skip
+    [
+        '"links":[],"routes":[["a","b",1e999,[]]]',
+        '"links":["a>b"],"routes":[["a","b",0,[1e999]]]',
+        '"links":["\\ud800"],"routes":[]',
+        '"links":["\\u0000"],"routes":[]',
+        '"links":[],"routes":[],"ports":[["a","b",0,1e999,5]]',
+    ],
+)
 def test_routes__impossible_values_are_one_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "routes.json"
     file.write_text('{"weft_routes":1,' + text + "}")

@@ -33,8 +33,10 @@ def probed(seed: int) -> Routes:
 def test_assign_ports__few_ports_of_many_carry_what_the_links_can(seed: int) -> None:
     routes = probed(seed)
     base, made = assign_ports(routes, RING, paths=PATHS)
-    each = [assign(narrowed(routes, one, PATHS), RING, paths=PATHS).busiest_bytes
-            for one in bases_of(routes, PATHS)]  # fmt: skip
+    each = [
+        assign(narrowed(routes, one, PATHS), RING, paths=PATHS).busiest_bytes
+        for one in bases_of(routes, PATHS)
+    ]
     assert made.busiest_bytes == min(each)
     assert base == FIRST + PATHS * each.index(min(each))
     assert made.busiest_bytes < 0.26e9  # a path of each connection on every uplink
@@ -53,8 +55,11 @@ def test_assign_ports__takes_them_all_if_there_are_no_more() -> None:
 
 def test_assign_ports__ranges_that_lack_a_pair_are_passed_over() -> None:
     routes = probed(2)
-    gone = {key: way for key, way in routes.of.items()
-            if key[:2] != ("host0", "host1") or key[2] >= 5 * PATHS * PATHS}  # fmt: skip
+    gone = {
+        key: way
+        for key, way in routes.of.items()
+        if key[:2] != ("host0", "host1") or key[2] >= 5 * PATHS * PATHS
+    }
     ports = {key: routes.ports[key] for key in gone}
     base, _ = assign_ports(replace(routes, of=gone, ports=ports), RING, paths=PATHS)
     assert base is not None
@@ -72,8 +77,11 @@ def test_assign_ports__other_jobs_keep_their_ports() -> None:
     assert other != first
     assert not again.notes
     assert assign_ports(routes, RING, paths=PATHS, taken=plan.ports(without="a"))[0] == first
-    every = {(address, port) for address in routes.addresses.values()
-             for port in range(FIRST, FIRST + PATHS * RANGES)}  # fmt: skip
+    every = {
+        (address, port)
+        for address in routes.addresses.values()
+        for port in range(FIRST, FIRST + PATHS * RANGES)
+    }
     again = assign_ports(routes, RING, paths=PATHS, taken=every)[1]
     assert "probe more --ranges" in again.notes[-1]
     alone = narrowed(probed(1), FIRST + 8, PATHS)
@@ -84,8 +92,10 @@ def test_assign_ports__other_jobs_keep_their_ports() -> None:
 
 def moved(routes: Routes, by: dict[str, int]) -> Routes:
     """The routes with the ports of some hosts moved."""
-    ports = {(source, target, path): (near + by.get(source, 0), far + by.get(target, 0))
-             for (source, target, path), (near, far) in routes.ports.items()}  # fmt: skip
+    ports = {
+        (source, target, path): (near + by.get(source, 0), far + by.get(target, 0))
+        for (source, target, path), (near, far) in routes.ports.items()
+    }
     return replace(routes, ports=ports)
 
 
@@ -101,9 +111,11 @@ def test_assign_ports__hosts_may_have_ports_of_their_own() -> None:
 
 def test_assign_ports__a_job_has_ports_next_to_each_other() -> None:
     routes = probed(1)
-    apart = {key: (near + 996 * (near >= FIRST + PATHS), far + 996 * (far >= FIRST + PATHS))
-             for key, (near, far) in routes.ports.items()
-             if near < FIRST + 2 * PATHS and far < FIRST + 2 * PATHS}  # fmt: skip
+    apart = {
+        key: (near + 996 * (near >= FIRST + PATHS), far + 996 * (far >= FIRST + PATHS))
+        for key, (near, far) in routes.ports.items()
+        if near < FIRST + 2 * PATHS and far < FIRST + 2 * PATHS
+    }
     gap = replace(routes, of={key: routes.of[key] for key in apart}, ports=apart)
     with pytest.raises(AssignError, match="not next to each other: weft plan probe --ports 8"):
         assign_ports(gap, RING, paths=8)
@@ -123,8 +135,17 @@ def test_bases__are_whole_ranges() -> None:
 def test_command__says_how_to_run_the_job(tmp_path: Path) -> None:
     routes, plan = tmp_path / "routes.json", tmp_path / "plan.json"
     probed(3).write(routes)
-    words = ["plan", "assign", str(routes), "--ring", "host0,host1,host2,host3", "--paths", "4",
-             "--plan", str(plan)]  # fmt: skip
+    words = [
+        "plan",
+        "assign",
+        str(routes),
+        "--ring",
+        "host0,host1,host2,host3",
+        "--paths",
+        "4",
+        "--plan",
+        str(plan),
+    ]
     done = CliRunner().invoke(weft, words)
     assert done.exit_code == 0, done.output
     said = json.loads(CliRunner().invoke(weft, [*words, "--json", "-"]).stdout)

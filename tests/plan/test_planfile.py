@@ -124,8 +124,10 @@ def test_planfile__a_second_planner_gets_one_line_then_its_turn(tmp_path: Path) 
     words = ("plan", "assign", str(tmp_path / "r.json"), "--ring", "all", "--plan", str(plan))
     held = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(plan), routes.fingerprint()],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert held.stdout is not None
         assert held.stdout.readline() == "locked\n"

@@ -21,8 +21,10 @@ def versions(library: Path) -> set[tuple[str, tuple[int, ...]]]:
     """The symbol versions that a library needs, from readelf."""
     said = subprocess.run(
         ["readelf", "--version-info", "--wide", str(library)],
-        capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     return {(name, tuple(map(int, text.split(".")))) for name, text in NEEDED.findall(said)}
 
 

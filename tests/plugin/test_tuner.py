@@ -25,16 +25,35 @@ all_gather 4 0 0 1000 ring ll 0
 
 class Tuner(ctypes.Structure):
     Init = ctypes.CFUNCTYPE(
-        ctypes.c_int, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint64, ctypes.c_size_t,
-        ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
-    )  # fmt: skip
+        ctypes.c_int,
+        ctypes.POINTER(ctypes.c_void_p),
+        ctypes.c_uint64,
+        ctypes.c_size_t,
+        ctypes.c_size_t,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    )
     Choose = ctypes.CFUNCTYPE(
-        ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t, ctypes.c_int,
-        ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_int),
-    )  # fmt: skip
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.POINTER(ctypes.c_int),
+    )
     Finalize = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-    _fields_ = (("name", ctypes.c_char_p), ("init", Init), ("choose", Choose),
-                ("finalize", Finalize), ("chunk_size", ctypes.c_void_p))  # fmt: skip
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("init", Init),
+        ("choose", Choose),
+        ("finalize", Finalize),
+        ("chunk_size", ctypes.c_void_p),
+    )
 
 
 def chosen(library: str, version: str, calls: list[list[int]]) -> dict[str, Any]:
@@ -65,9 +84,13 @@ def run(plugin: Path, version: int, calls: list[list[int]], **variables: str) ->
     clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
     words = [sys.executable, "-m", "tests.plugin.test_tuner", str(plugin), str(version)]
     done = subprocess.run(
-        [*words, json.dumps(calls)], env=clean | variables, timeout=PATIENCE_S, check=True,
-        capture_output=True, text=True,
-    )  # fmt: skip
+        [*words, json.dumps(calls)],
+        env=clean | variables,
+        timeout=PATIENCE_S,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
@@ -91,8 +114,11 @@ def test_tuner__takes_the_rule_for_its_ranks_and_size(
     calls = [[ALL_REDUCE, 1_000], [ALL_REDUCE, 1_001], [ALL_REDUCE, 2_001], [ALL_GATHER, 8]]
     found = run(plugin, version, calls, WEFT_TUNE=str(file))
     assert found["answers"] == [
-        [[cell(TREE, LL)], 3], [[cell(RING, SIMPLE)], 0], [[], 0], [[], 0],
-    ]  # fmt: skip
+        [[cell(TREE, LL)], 3],
+        [[cell(RING, SIMPLE)], 0],
+        [[], 0],
+        [[], 0],
+    ]
 
 
 def test_tuner__never_chooses_what_nccl_cannot_use(plugin: Path, tmp_path: Path) -> None:

@@ -122,8 +122,11 @@ def test_network__a_dumbbell_has_one_way() -> None:
     net = network('topology = "dumbbell"\nhosts = 7\nuplink_rate = "10 Gb/s"')
     check_whole(net)
     (way,) = ways(net, 0, 6)
-    assert net.ports["bytes_per_s"][list(way)].tolist() == [12_500_000_000, 1_250_000_000,
-                                                            12_500_000_000]  # fmt: skip
+    assert net.ports["bytes_per_s"][list(way)].tolist() == [
+        12_500_000_000,
+        1_250_000_000,
+        12_500_000_000,
+    ]
     assert len(way) == 3
     assert len(next(iter(ways(net, 0, 3)))) == 2
 

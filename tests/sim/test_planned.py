@@ -134,8 +134,9 @@ def test_plans__threads_change_nothing_and_plans_change_the_fingerprint(tmp_path
 
 
 def drop_pair(found: dict[str, Any]) -> None:
-    found["jobs"]["job"] = [row for row in found["jobs"]["job"]
-                            if (row["from"], row["to"]) != ("host0", "host4")]  # fmt: skip
+    found["jobs"]["job"] = [
+        row for row in found["jobs"]["job"] if (row["from"], row["to"]) != ("host0", "host4")
+    ]
 
 
 def rename_link(found: dict[str, Any]) -> None:
@@ -149,16 +150,20 @@ def turn_back(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda found: found.update(fabric="elsewhere"),
-         r"plans.0.file: plan.json is a plan for the fabric elsewhere, and this network is "),
+        (
+            lambda found: found.update(fabric="elsewhere"),
+            r"plans.0.file: plan.json is a plan for the fabric elsewhere, and this network is ",
+        ),
         (drop_pair, r"plans.0.file: plan.json lacks host0 to host4, which send: plan for all"),
         (rename_link, r"plans.0.file: plan.json names leaf0>spine9 from host0 to host\d+, which t"),
         (turn_back, r"plans.0.file: no hash takes the links of path 0 from host0 to host"),
         (lambda found: found.update(weft_plan=9), r"plans.0.file: .*plan.json is plan version 9"),
-        (lambda found: found["jobs"].update(other=found["jobs"]["job"]),
-         r"plans.0.job: two jobs of the plan send from host0 to host\d+: name one of them"),
+        (
+            lambda found: found["jobs"].update(other=found["jobs"]["job"]),
+            r"plans.0.job: two jobs of the plan send from host0 to host\d+: name one of them",
+        ),
     ],
-)  # fmt: skip
+)
 def test_plans__that_do_not_fit_are_refused_in_one_line(
     tmp_path: Path, change: Any, said: str
 ) -> None:

@@ -34,9 +34,13 @@ pytestmark = needs_fabric
 
 
 def test_run__every_transfer_takes_at_least_its_ideal_time() -> None:
-    for text in (SMALL, "hosts = 16\ntiers = 3", 'topology = "rail"\nhosts = 16\nrails = 4',
-                 'topology = "multi_plane"\nhosts = 8\nplanes = 2',
-                 'topology = "dumbbell"\nhosts = 4\nuplink_rate = "10 Gb/s"'):  # fmt: skip
+    for text in (
+        SMALL,
+        "hosts = 16\ntiers = 3",
+        'topology = "rail"\nhosts = 16\nrails = 4',
+        'topology = "multi_plane"\nhosts = 8\nplanes = 2',
+        'topology = "dumbbell"\nhosts = 4\nuplink_rate = "10 Gb/s"',
+    ):
         for size in (0, 1, 4_096, 300_000):
             found = run(scenario(text, f"[[workload]]\nsize_bytes = {size}\n"), check=True)
             assert found.good, found.violation
@@ -225,12 +229,14 @@ def test_sweep__a_case_that_cannot_be_is_a_row_that_says_so() -> None:
 
 def test_sweep__dask_gives_the_same() -> None:
     distributed = pytest.importorskip("distributed", reason="needs distributed: weft[sweep]")
-    with (
-        distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None,
-            protocol="tcp://", host="127.0.0.1",
-        ) as cluster
-    ):  # fmt: skip
+    with distributed.LocalCluster(
+        n_workers=1,
+        threads_per_worker=1,
+        processes=False,
+        dashboard_address=None,
+        protocol="tcp://",
+        host="127.0.0.1",
+    ) as cluster:
         own = scenario(SMALL)
         cases = sweep.cases_of(own, [1, 2], {}, {})
         rows = dict(sweep.on_dask(own, cases, cluster.scheduler_address))
@@ -412,8 +418,12 @@ def test_cli__ctrl_c_shows_what_there_is(arguments: tuple[str, ...], tmp_path: P
     out, rows = tmp_path / "a.json", tmp_path / "a.csv"
     running = subprocess.Popen(
         [*command, *arguments, "--json", str(out), "--csv", str(rows)],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         wait_until_it_computes(running.pid)
         os.killpg(running.pid, signal.SIGINT)
@@ -433,8 +443,14 @@ def test_cli__a_worker_that_is_killed_costs_no_row_that_was_done(tmp_path: Path)
     out = tmp_path / "a.json"
     command = [sys.executable, "-c", "from transport.cli import main; main()", "sim"]
     command += ["first", "--seeds", "1-5000", "-j", "2", "--json", str(out)]
-    running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                               text=True, start_new_session=True)  # fmt: skip
+    running = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         wait_until_rows_are_done(running.pid)
         os.kill(wait_for_a_worker(running.pid)[0], signal.SIGKILL)

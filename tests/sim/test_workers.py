@@ -28,5 +28,10 @@ if __name__ == "__main__":
 def test_workers__the_first_one_starts_with_interrupts_held(tmp_path: Path) -> None:
     script = tmp_path / "first.py"
     script.write_text(FIRST_WORKER)
-    subprocess.run([sys.executable, str(script)], cwd=ROOT, env={"PYTHONPATH": str(ROOT)},
-                   timeout=PATIENCE_S, check=True)  # fmt: skip
+    subprocess.run(
+        [sys.executable, str(script)],
+        cwd=ROOT,
+        env={"PYTHONPATH": str(ROOT)},
+        timeout=PATIENCE_S,
+        check=True,
+    )

@@ -106,8 +106,10 @@ class Watch:
         self._bar = Progress(
             *(TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()),
             *(TextColumn("{task.fields[said]}"), TimeElapsedColumn()),
-            console=self.console, transient=True, disable=not self.console.is_terminal,
-        )  # fmt: skip
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
         self._task = self._bar.add_task("seeds", total=total, said="")
 
     def __enter__(self) -> Watch:
@@ -122,8 +124,9 @@ class Watch:
         self._bar.update(self._task, completed=tally.looked, said=said)
 
     def shrinking(self, seed: int, runs: int, now: int) -> None:
-        self._bar.update(self._task, description=f"shrinking {seed}",
-                         said=f"{runs} runs, {now} keys")  # fmt: skip
+        self._bar.update(
+            self._task, description=f"shrinking {seed}", said=f"{runs} runs, {now} keys"
+        )
 
 
 def tasks(wish: Wish, began: float, tally: Tally) -> Iterator[Task]:
@@ -143,8 +146,14 @@ def note(wish: Wish, tally: Tally, seed: int, finding: Finding) -> None:
     if tables is not None:
         one.file = keep(wish, one, tables, "")
         replay = replay_command(one.file, seed, finding)
-    one.row = {"seed": seed, "kind": finding.kind, "text": finding.line(), "file": one.file,
-               "replay": replay, "keys": weight(tables) if tables else 0}  # fmt: skip
+    one.row = {
+        "seed": seed,
+        "kind": finding.kind,
+        "text": finding.line(),
+        "file": one.file,
+        "replay": replay,
+        "keys": weight(tables) if tables else 0,
+    }
     tally.found.append(one)
     if len(tally.found) == 1:
         click.echo(f"seed {seed}: {' '.join(finding.line().split())}; replay: {replay}")
@@ -176,8 +185,13 @@ def smaller(wish: Wish, crew: Crew, one: Found, watch: Watch) -> None:
         tables = {**tables, "limit_ns": min(small.finding.ended_ns, tables["limit_ns"])}
     file = keep(wish, small, tables, "-small")
     replay = replay_command(file, one.seed, small.finding)
-    one.row |= {"small_file": file, "small_text": small.finding.line(), "shrink_runs": runs,
-                "small_keys": weight(made.tables), "small_replay": replay}  # fmt: skip
+    one.row |= {
+        "small_file": file,
+        "small_text": small.finding.line(),
+        "shrink_runs": runs,
+        "small_keys": weight(made.tables),
+        "small_replay": replay,
+    }
     said = f"{one.row['keys']} keys to {one.row['small_keys']} in {runs} runs"
     click.echo(f"seed {one.seed}: shrunk from {said}; replay: {replay}")
 
@@ -216,18 +230,37 @@ def search(wish: Wish) -> Tally:
 @click.option("--seeds", type=SeedsType(), metavar="A-B", help="Seeds to run; by default 1-1000.")
 @click.option("--seed", type=SEED, help="A single seed to run.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Parallel processes.")
-@click.option("--minutes", type=click.FloatRange(0.01, 10_000),
-              help="Start no new seed after this many minutes.")  # fmt: skip
-@click.option("--shrink/--no-shrink", "shrinks", default=True, show_default=True,
-              help="Look for a smaller scenario that fails in the same way.")  # fmt: skip
+@click.option(
+    "--minutes",
+    type=click.FloatRange(0.01, 10_000),
+    help="Start no new seed after this many minutes.",
+)
+@click.option(
+    "--shrink/--no-shrink",
+    "shrinks",
+    default=True,
+    show_default=True,
+    help="Look for a smaller scenario that fails in the same way.",
+)
 @click.option("--first", is_flag=True, help="Stop at the first finding.")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("findings"),
-              show_default=True, help="Folder for scenarios that break an invariant.")  # fmt: skip
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("findings"),
+    show_default=True,
+    help="Folder for scenarios that break an invariant.",
+)
 @json_option
 def command(
-    seeds: list[int] | None, seed: int | None, jobs: int | None, minutes: float | None,
-    shrinks: bool, first: bool, out: Path, json_path: str | None,
-) -> int:  # fmt: skip
+    seeds: list[int] | None,
+    seed: int | None,
+    jobs: int | None,
+    minutes: float | None,
+    shrinks: bool,
+    first: bool,
+    out: Path,
+    json_path: str | None,
+) -> int:
     """Run a random scenario for each seed and check the protocol's invariants P-1 to P-8.
 
     The exit status is 1 if a scenario breaks an invariant; `weft sim` replays its file in --out.
@@ -244,10 +277,15 @@ def command(
     tally = search(wish)
     seconds = monotonic() - began
     found = {
-        **build_info(), "seeds": [chosen[0], chosen[-1]], "looked": tally.looked,
-        "runs": tally.runs, "packet_hops": tally.hops, "seconds": round(seconds, 1),
-        "findings": [one.row for one in tally.found], "partial": tally.partial,
-    }  # fmt: skip
+        **build_info(),
+        "seeds": [chosen[0], chosen[-1]],
+        "looked": tally.looked,
+        "runs": tally.runs,
+        "packet_hops": tally.hops,
+        "seconds": round(seconds, 1),
+        "findings": [one.row for one in tally.found],
+        "partial": tally.partial,
+    }
     if json_path is not None:
         write_json(found, json_path)
     if json_path != "-":

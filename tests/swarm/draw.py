@@ -85,7 +85,9 @@ PARAMS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
     ("window", "dctcp"): {"start_segments": (1.0, 64.0), "gain": (0.01, 0.5)},
     ("window", "nscc"): {"segments_min": (1.0, 8.0), "decrease_max": (0.2, 0.8)},
     ("window", "swift"): {
-        "window_segments_min": (1, 64), "start_divisor": (1.0, 64.0), "decrease_max": (0.1, 0.9),
+        "window_segments_min": (1, 64),
+        "start_divisor": (1.0, 64.0),
+        "decrease_max": (0.1, 0.9),
         "target_queue_ns": (2_000, 200_000),
     },
     ("window", "timely"): {"low_ns": (5_000.0, 50_000.0), "start_share": (0.05, 1.0)},
@@ -99,7 +101,7 @@ PARAMS: dict[tuple[str, str], dict[str, tuple[float, float]]] = {
     ("path", "flowlet"): {"gap_ns": (1_000, 1_000_000)},
     ("path", "plb"): {"rounds_max": (1, 5), "marked_share": (0.1, 0.9)},
     ("path", "reps"): {"explore_picks": (1, 64), "freeze_ns": (10_000, 20_000_000)},
-}  # fmt: skip
+}
 
 
 def draw(seed: int) -> Tables:
@@ -140,9 +142,10 @@ def draw(seed: int) -> Tables:
         tables["limit_ns"] = SAMPLED_LIMIT_NS
         names = [net.port_name(one) for one in range(len(net.ports))]
         tables["samples"] = {
-            "every_ns": chance.near(20_000, 1_000_000), "transfers": chance.whole(0, 8),
+            "every_ns": chance.near(20_000, 1_000_000),
+            "transfers": chance.whole(0, 8),
             "links": chance.some(names, chance.whole(0, 3)),
-        }  # fmt: skip
+        }
     return {key: value for key, value in tables.items() if value != []}
 
 
@@ -183,8 +186,9 @@ def _queue(chance: Chance, rate: int, packet: int) -> int:
 
 
 def _network(chance: Chance, rate: int, packet: int) -> Tables:
-    kind = chance.one(("fat_tree", "fat_tree", "fat_tree", "rail", "multi_plane", "dumbbell",
-                       "file"))  # fmt: skip
+    kind = chance.one(
+        ("fat_tree", "fat_tree", "fat_tree", "rail", "multi_plane", "dumbbell", "file")
+    )
     own: Tables = {"topology": kind}
     made: Tables = {"network": own}
     if kind == "file":
@@ -220,8 +224,12 @@ def _shape(chance: Chance, kind: str) -> Tables:
     if kind == "dumbbell":
         return {"hosts": hosts}
     if kind == "multi_plane":
-        return {"hosts": min(hosts, 16), "planes": chance.whole(1, 4),
-                "hosts_per_leaf": chance.whole(1, 4), "spines": chance.whole(1, 4)}  # fmt: skip
+        return {
+            "hosts": min(hosts, 16),
+            "planes": chance.whole(1, 4),
+            "hosts_per_leaf": chance.whole(1, 4),
+            "spines": chance.whole(1, 4),
+        }
     made = {"hosts": hosts, "hosts_per_leaf": chance.whole(1, 8)}
     made["spines"] = chance.whole(1, 6)
     if chance.yes(0.35):
@@ -430,8 +438,11 @@ def _policies(chance: Chance) -> Tables:
         params = []
         for key, (low, high) in PARAMS.get((family, name), {}).items():
             if chance.yes(0.35):
-                value = chance.real(low, high) if isinstance(low, float) else chance.near(
-                    int(low), int(high))  # fmt: skip
+                value = (
+                    chance.real(low, high)
+                    if isinstance(low, float)
+                    else chance.near(int(low), int(high))
+                )
                 params.append(f"{key}={value}")
         if family == "path" and chance.yes(0.4):
             params.append(f"burst_bytes={chance.near(64, 300_000)}")

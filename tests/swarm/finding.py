@@ -128,6 +128,9 @@ def replay_command(file: str, seed: int, finding: Finding) -> str:
 
 def header(build: str, seed: int, finding: Finding, command: str) -> str:
     """The comment lines at the top of the scenario file of a finding."""
-    lines = [f"Found by tests.swarm with {build}, seed {seed}.", *finding.line().splitlines(),
-             f"Replay: {command}"]  # fmt: skip
+    lines = [
+        f"Found by tests.swarm with {build}, seed {seed}.",
+        *finding.line().splitlines(),
+        f"Replay: {command}",
+    ]
     return "".join(f"# {line}\n" for line in lines)

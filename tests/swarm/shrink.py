@@ -15,16 +15,44 @@ from tests.swarm.draw import LIMIT_NS, Tables
 RUNS_MAX = 300
 # Table -> key whose value may be halved -> its least value.
 HALVED = {
-    "network": {"hosts": 2, "hosts_per_leaf": 1, "spines": 1, "pods": 1, "planes": 1, "rails": 1,
-                "queue_bytes": 256, "pause_bytes": 256, "resume_bytes": 0, "cores": 1},
+    "network": {
+        "hosts": 2,
+        "hosts_per_leaf": 1,
+        "spines": 1,
+        "pods": 1,
+        "planes": 1,
+        "rails": 1,
+        "queue_bytes": 256,
+        "pause_bytes": 256,
+        "resume_bytes": 0,
+        "cores": 1,
+    },
     "hosts": {"paths": 1, "ahead": 1, "segment_bytes": 1_024, "burst_bytes_max": 4_160},
-    "workload": {"size_bytes": 0, "repeats": 1, "senders": 1, "receivers": 1, "tokens": 1,
-                 "token_bytes": 1, "combine_token_bytes": 1, "top_k": 1, "channels": 1,
-                 "slices": 1, "window": 1, "start_ns": 0, "duration_ns": 1},
+    "workload": {
+        "size_bytes": 0,
+        "repeats": 1,
+        "senders": 1,
+        "receivers": 1,
+        "tokens": 1,
+        "token_bytes": 1,
+        "combine_token_bytes": 1,
+        "top_k": 1,
+        "channels": 1,
+        "slices": 1,
+        "window": 1,
+        "start_ns": 0,
+        "duration_ns": 1,
+    },
     "events": {"at_ns": 0, "until_ns": 1, "flap_ns": 2},
-}  # fmt: skip
-NEEDED = {"network": {"topology", "hosts"}, "workload": {"pattern"}, "events": {"link", "at_ns"},
-          "hosts": set(), "nodes": {"name", "kind"}, "links": {"from", "to"}}  # fmt: skip
+}
+NEEDED = {
+    "network": {"topology", "hosts"},
+    "workload": {"pattern"},
+    "events": {"link", "at_ns"},
+    "hosts": set(),
+    "nodes": {"name", "kind"},
+    "links": {"from", "to"},
+}
 
 
 @dataclass(frozen=True)
@@ -68,8 +96,14 @@ def shrink(tables: Tables, fails: Callable[[Tables], bool], runs_max: int = RUNS
 
 def candidates(tables: Tables) -> Iterator[Tables]:
     """Smaller scenarios, those with the largest reduction first."""
-    for step in (_without_entries, _without_tables, _plainer_policies, _plainer_shapes, _halved,
-                 _without_keys):  # fmt: skip
+    for step in (
+        _without_entries,
+        _without_tables,
+        _plainer_policies,
+        _plainer_shapes,
+        _halved,
+        _without_keys,
+    ):
         yield from step(tables)
 
 
@@ -107,8 +141,11 @@ def _plainer_policies(tables: Tables) -> Iterator[Tables]:
 def _plainer_shapes(tables: Tables) -> Iterator[Tables]:
     """Scenarios with a simpler network: a dumbbell, two tiers, or fewer hosts."""
     own = tables.get("network", {})
-    bare = {k: v for k, v in own.items() if k in ("rate", "delay_ns", "queue_bytes", "trim", "loss",
-                                                  "pause_bytes", "resume_bytes")}  # fmt: skip
+    bare = {
+        k: v
+        for k, v in own.items()
+        if k in ("rate", "delay_ns", "queue_bytes", "trim", "loss", "pause_bytes", "resume_bytes")
+    }
     rest = {k: v for k, v in tables.items() if k not in ("nodes", "links")}
     for hosts, leaf, spines in ((2, 2, 1), (2, 1, 1), (2, 1, 2), (4, 2, 2), (8, 4, 2)):
         if own.get("topology", "fat_tree") == "fat_tree" and own.get("hosts", 0) <= hosts:
@@ -116,8 +153,9 @@ def _plainer_shapes(tables: Tables) -> Iterator[Tables]:
         made = {"hosts": hosts, "hosts_per_leaf": leaf, "spines": spines}
         yield {**_with_all_hosts(rest), "network": {**bare, **made}}
     if own.get("tiers") == 3:
-        yield _with(tables, "network", {k: v for k, v in own.items() if k not in
-                                        ("tiers", "pods", "cores")})  # fmt: skip
+        yield _with(
+            tables, "network", {k: v for k, v in own.items() if k not in ("tiers", "pods", "cores")}
+        )
     for number, job in enumerate(tables["workload"]):
         if isinstance(job.get("hosts"), list) and len(job["hosts"]) > 2:
             ranks = job["hosts"]
@@ -130,9 +168,10 @@ def _plainer_shapes(tables: Tables) -> Iterator[Tables]:
 
 def _with_all_hosts(tables: Tables) -> Tables:
     """Removes the keys of jobs that name hosts or ranks, because the network has changed."""
-    jobs = [{k: v for k, v in job.items() if k not in ("hosts", "to", "from", "senders",
-                                                       "receivers")}
-            for job in tables["workload"]]  # fmt: skip
+    jobs = [
+        {k: v for k, v in job.items() if k not in ("hosts", "to", "from", "senders", "receivers")}
+        for job in tables["workload"]
+    ]
     return {**tables, "workload": jobs}
 
 

@@ -50,8 +50,13 @@ def weft(*arguments: str, module: Path | None = None, timeout_s: float = 170) ->
         environment[VARIABLE] = str(module)
     return subprocess.run(
         [sys.executable, "-m", "tests.swarm.door", *arguments],
-        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def swarm(folder: Path, *arguments: str, module: Path | None = None) -> Done:

@@ -125,8 +125,12 @@ def test_cli__ctrl_c_says_what_was_done(after_s: float, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.swarm.door", "swarm", "--seeds", "1-9999"]
     running = subprocess.Popen(
         [*command, "--json", str(out), "--out", str(tmp_path / "found")],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         wait_for_a_worker(running.pid)
         time.sleep(after_s)  # some moments of its work; it must end in the same way at any
@@ -154,16 +158,20 @@ def runs(pid: int) -> bool:
     "arguments",
     [
         ("swarm", "--seeds", "1-9999", "-j", "2"),
-        ("sim", "permutation_1024", "--set", "workload.size_bytes=1 GB", "--limit", "1 s",
-         "--seeds", "1-4", "-j", "2"),
+        (
+            *("sim", "permutation_1024", "--set", "workload.size_bytes=1 GB", "--limit", "1 s"),
+            *("--seeds", "1-4", "-j", "2"),
+        ),
     ],
-)  # fmt: skip
+)
 def test_cli__workers_end_with_their_parent(arguments: tuple[str, ...], tmp_path: Path) -> None:
     running = subprocess.Popen(
-        [sys.executable, "-m", "tests.swarm.door", *arguments], cwd=tmp_path,
+        [sys.executable, "-m", "tests.swarm.door", *arguments],
+        cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         workers = wait_for_a_worker(running.pid)
         time.sleep(2)  # so that they compute, mostly; they end in the same way before that

@@ -33,10 +33,13 @@ def nodes(file: Path) -> list[dict[str, Any]]:
     found = []
     for node in map(fields, rest):
         one: dict[str, Any] = {
-            "id": node[1][0], "name": node[2][0].decode(), "type": node[3][0],
+            "id": node[1][0],
+            "name": node[2][0].decode(),
+            "type": node[3][0],
             "after": [varint(packed, 0)[0] for packed in node[5]],
-            "start": node[6][0], "took": node[7][0],
-        }  # fmt: skip
+            "start": node[6][0],
+            "took": node[7][0],
+        }
         for attr in map(fields, node[10]):
             (name,) = attr.pop(1)
             ((number, (value,)),) = ((key, value) for key, value in attr.items() if value)
@@ -66,10 +69,17 @@ def test_chakra__has_a_node_for_each_operation(tmp_path: Path) -> None:
     assert (found.files, found.nodes, dict(found.left_out)) == (2, 6, {"AllReduceNew": 2})
     first, second, send = nodes(tmp_path / "out" / "weft.0.et")
     assert first == {
-        "id": 1, "name": "ReduceScatter", "type": 7, "after": [], "start": START + 3, "took": 8,
-        "is_cpu_op": (27, 0), "comm_type": (9, 7), "comm_size": (9, 40),
+        "id": 1,
+        "name": "ReduceScatter",
+        "type": 7,
+        "after": [],
+        "start": START + 3,
+        "took": 8,
+        "is_cpu_op": (27, 0),
+        "comm_type": (9, 7),
+        "comm_size": (9, 40),
         "pg_name": (29, b"world"),
-    }  # fmt: skip
+    }
     assert (second["comm_type"], second["comm_size"]) == ((9, 2), (9, 20))
     assert (second["after"], second["start"], second["took"]) == ([1], START + 20, 1)
     assert (send["type"], send["comm_src"], send["comm_dst"]) == (5, (7, 0), (7, 1))

@@ -29,8 +29,13 @@ CLEAN["PYTHONPATH"] = str(ROOT)
 def trace(*words: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*COMMAND, *map(str, words)],
-        cwd=cwd, env=CLEAN, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
-    )  # fmt: skip
+        cwd=cwd,
+        env=CLEAN,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
 
 
 def output(*words: str | Path) -> str:
@@ -112,9 +117,14 @@ def test_query__answers_and_changes_nothing(folder: Path, tmp_path: Path) -> Non
     assert "comm_id" in output("query", folder, "DESCRIBE comms")
     out = tmp_path / "x"
     for bad in (
-        "DROP TABLE comms", "SELECT 1; SELECT 2", "", "SELECT nothing", "SELECT",
-        f"COPY comms TO '{out}'", f"EXPLAIN ANALYZE COPY comms TO '{out}'",
-    ):  # fmt: skip
+        "DROP TABLE comms",
+        "SELECT 1; SELECT 2",
+        "",
+        "SELECT nothing",
+        "SELECT",
+        f"COPY comms TO '{out}'",
+        f"EXPLAIN ANALYZE COPY comms TO '{out}'",
+    ):
         done = trace("query", folder, bad)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), bad
     assert not out.exists()
@@ -146,10 +156,14 @@ def test_export__is_read_again(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["info", "--json"], ["matrix", "--csv"], ["matrix", "--html"], ["profile", "--json"],
-        ["query", "SELECT 1", "--csv"], ["timeline", "-o"],
+        ["info", "--json"],
+        ["matrix", "--csv"],
+        ["matrix", "--html"],
+        ["profile", "--json"],
+        ["query", "SELECT 1", "--csv"],
+        ["timeline", "-o"],
     ],
-)  # fmt: skip
+)
 def test_commands__a_full_disk_is_a_failure(
     folder: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -272,8 +286,10 @@ def test_record__passes_signals_on(tmp_path: Path) -> None:
     script = "trap 'exit 5' TERM; touch ready; while :; do sleep 0.05; done"
     child = subprocess.Popen(
         [*COMMAND, "record", "-o", str(tmp_path / "out"), "--", "sh", "-c", script],
-        cwd=tmp_path, env=CLEAN, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env=CLEAN,
+        stderr=subprocess.PIPE,
+    )
     until((tmp_path / "ready").exists)
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=PATIENCE_S)

@@ -28,11 +28,18 @@ DAMAGED = int(os.environ.get("WEFT_FUZZ_TRACES", "500"))  # damaged files; make 
 
 def record(link: int, name: str, into: int, out: int, ts: float, **more: Any) -> dict[str, Any]:
     args = {
-        "External id": link, "Collective name": name, "In msg nelems": into, "Out msg nelems": out,
-        "dtype": "Float", "Group size": 2, "Process Group Name": "0",
-        "Process Group Description": "default_pg", "Process Group Ranks": "[0, 1]",
-        "In split size": "[]", **more,
-    }  # fmt: skip
+        "External id": link,
+        "Collective name": name,
+        "In msg nelems": into,
+        "Out msg nelems": out,
+        "dtype": "Float",
+        "Group size": 2,
+        "Process Group Name": "0",
+        "Process Group Description": "default_pg",
+        "Process Group Ranks": "[0, 1]",
+        "In split size": "[]",
+        **more,
+    }
     event = {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 50, "tid": 50}
     return event | {"ts": ts, "dur": 10.5, "args": args}
 
@@ -48,9 +55,13 @@ def document(rank: int, *events: dict[str, Any], **more: Any) -> dict[str, Any]:
     info = {"backend": "nccl", "rank": rank, "world_size": 2, "pg_config": groups}
     other = {"ph": "X", "cat": "cpu_op", "name": "aten::ones", "ts": 1.0, "dur": 1.0, "args": {}}
     return {
-        "schemaVersion": 1, "distributedInfo": info, "baseTimeNanoseconds": BASE_NS,
-        "traceEvents": [other, *events], "traceName": "x.json", **more,
-    }  # fmt: skip
+        "schemaVersion": 1,
+        "distributedInfo": info,
+        "baseTimeNanoseconds": BASE_NS,
+        "traceEvents": [other, *events],
+        "traceName": "x.json",
+        **more,
+    }
 
 
 def typical(rank: int) -> dict[str, Any]:
@@ -106,10 +117,20 @@ def test_import__makes_operations_kernels_and_communicators(tmp_path: Path) -> N
         assert store.rows(sql + "ORDER BY id") == [
             ("AllReduce", "collective", 256, "ncclFloat32", 1024, "RING", None, 0, 100125, 110625),
             ("AllGather", "collective", 100, "ncclBfloat16", 200, "RING", None, 1, 200000, 210500),
-            ("ReduceScatter", "collective", 100, "ncclFloat32", 400, "RING", None, 2, 300000,
-             310500),
+            (
+                "ReduceScatter",
+                "collective",
+                100,
+                "ncclFloat32",
+                400,
+                "RING",
+                None,
+                2,
+                300000,
+                310500,
+            ),
             ("Send", "p2p", 50, "ncclFloat32", 200, "", 1, None, 400000, 410500),
-        ]  # fmt: skip
+        ]
         sql = f"SELECT gpu_start_ns - {BASE_NS}, gpu_stop_ns - gpu_start_ns FROM kernels k "
         sql += "JOIN operations o ON o.process = k.process AND o.id = k.operation "
         assert store.rows(sql + "WHERE function = 'AllReduce'") == [(130250, 50500)] * 2
@@ -142,9 +163,11 @@ def test_import__what_is_no_ring_is_not_taken_for_one(tmp_path: Path) -> None:
 
 def test_import__notes_say_what_the_traces_do_not_tell(tmp_path: Path) -> None:
     events = [
-        record(8, "allreduce", 9, 9, 1), kernel(8, 2, 3),
-        record(9, "broadcast", 9, 9, 5), kernel(9, 6, 3, RING.replace("AllReduce", "Broadcast")),
-    ]  # fmt: skip
+        record(8, "allreduce", 9, 9, 1),
+        kernel(8, 2, 3),
+        record(9, "broadcast", 9, 9, 5),
+        kernel(9, 6, 3, RING.replace("AllReduce", "Broadcast")),
+    ]
     read(*saved(tmp_path, document(0, *events))).write(tmp_path / "tables")
     with open_store(tmp_path / "tables") as store:
         rings, roots = store.notes()[1:3]
@@ -214,9 +237,21 @@ def test_import__a_file_that_ends_early_is_read_to_there(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "[1]", "{}", '{"a": 1}', '{"traceEvents": 5}', "\0" * 100, '{"traceEvents": [1,}',
-     '{"traceEvents": [' + "[" * 100_000, '{"a": ' + "9" * 10_000, '{1: 2}', '{"a": {'],
-)  # fmt: skip
+    [
+        "",
+        "x",
+        "[1]",
+        "{}",
+        '{"a": 1}',
+        '{"traceEvents": 5}',
+        "\0" * 100,
+        '{"traceEvents": [1,}',
+        '{"traceEvents": [' + "[" * 100_000,
+        '{"a": ' + "9" * 10_000,
+        "{1: 2}",
+        '{"a": {',
+    ],
+)
 def test_import__other_files_are_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "x.json"
     file.write_text(text)

@@ -135,10 +135,15 @@ def test_matrix__sends_are_as_called(tmp_path: Path) -> None:
             operation(process, comm, "Recv", 10, 20, **kind)
         process.write()
     assert cells(made(tmp_path)) == {
-        ("0", "0"): (40, DERIVED), ("0", "1"): (44, DERIVED), ("0", "2"): (48, DERIVED),
-        ("1", "0"): (40, DERIVED), ("1", "1"): (44, DERIVED), ("1", "2"): (48, DERIVED),
-        ("2", "0"): (48, DERIVED), ("2", "1"): (48, DERIVED),
-    }  # fmt: skip
+        ("0", "0"): (40, DERIVED),
+        ("0", "1"): (44, DERIVED),
+        ("0", "2"): (48, DERIVED),
+        ("1", "0"): (40, DERIVED),
+        ("1", "1"): (44, DERIVED),
+        ("1", "2"): (48, DERIVED),
+        ("2", "0"): (48, DERIVED),
+        ("2", "1"): (48, DERIVED),
+    }
 
 
 def test_matrix__receives_stand_for_a_sender_without_trace(tmp_path: Path) -> None:
@@ -179,9 +184,11 @@ def test_matrix__without_ranks_of_a_launcher_the_largest_communicator_counts(
     found = made(tmp_path)
     assert (found.what, found.labels) == ("rank in communicator", ("0", "1", "2"))
     assert cells(found) == {
-        ("0", "1"): (200, MEASURED), ("1", "0"): (202, MEASURED),
-        ("0", "2"): (100, MEASURED), ("1", "2"): (101, MEASURED),
-    }  # fmt: skip
+        ("0", "1"): (200, MEASURED),
+        ("1", "0"): (202, MEASURED),
+        ("0", "2"): (100, MEASURED),
+        ("1", "2"): (101, MEASURED),
+    }
 
 
 def mixed(folder: Path) -> None:

@@ -88,9 +88,7 @@ def test_table__is_csv() -> None:
 
 def test_document__is_json() -> None:
     found = json.loads(json.dumps(document(small(), ["x"])))
-    assert found["cells"][1] == {
-        "from": "<b>&1", "to": "<b>&2", "value": 2.5, "state": "derived"
-    }  # fmt: skip
+    assert found["cells"][1] == {"from": "<b>&1", "to": "<b>&2", "value": 2.5, "state": "derived"}
     assert found["unknown"] == [["<b>&0", "<b>&2"]]
     assert found["notes"] == ["x", "a note </script>"]
 
@@ -104,7 +102,8 @@ def test_picture__is_a_png(tmp_path: Path, size: int, logarithmic: bool) -> None
 
 def test_picture__of_an_empty_matrix_is_drawn(tmp_path: Path) -> None:
     none = np.empty(0, np.int64)
-    empty = Matrix("rank", ("0",), "bytes", "bytes", none, none, np.empty(0),
-                   none.astype(np.uint8), (), ())  # fmt: skip
+    empty = Matrix(
+        "rank", ("0",), "bytes", "bytes", none, none, np.empty(0), none.astype(np.uint8), (), ()
+    )
     picture(empty, tmp_path / "m.png", True)
     assert (tmp_path / "m.png").exists()

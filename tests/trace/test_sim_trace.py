@@ -224,14 +224,16 @@ operations = [
     with open_store(tmp_path) as store:
         sql = "SELECT process, what, time_ns, value FROM events ORDER BY ALL"
         found = store.rows(sql)
-        ((begun, ended),) = store.rows("SELECT min(begin_ns), max(end_ns) FROM operations "
-                                       "WHERE process = 0 AND sequence = 0")  # fmt: skip
+        ((begun, ended),) = store.rows(
+            "SELECT min(begin_ns), max(end_ns) FROM operations WHERE process = 0 AND sequence = 0"
+        )
     mine = [row[1:] for row in found if row[0] == 0]
     assert len(found) == 2 * len(mine)
     assert next(row for row in mine if row[0] == "sum") == ("sum", begun, ended - begun)
     assert [row for row in mine if row[0] == "forward"] == [
-        ("forward", 0, 100_000), ("forward", 600_000, 100_000),
-    ]  # fmt: skip
+        ("forward", 0, 100_000),
+        ("forward", 600_000, 100_000),
+    ]
     # 0: the second operation "long" did not end within the limit.
     assert [row for row in mine if row[0] == "long"][1][2] == 0
 
@@ -275,10 +277,14 @@ def test_sim_trace__a_stopped_process_records_nothing_until_it_goes_on(tmp_path:
     fault = {"kind": "stopped_process", "rank": 21, "at_ns": at_ns, "until_ns": until_ns}
     for path in traced(tmp_path, fault).glob("*.trace"):
         segment = read_rows(path)
-        times = np.concatenate([
-            rows[name] for rows in segment.rows.values()
-            for name in ("time_ns", "posted_ns", "first_ns") if name in (rows.dtype.names or ())
-        ])  # fmt: skip
+        times = np.concatenate(
+            [
+                rows[name]
+                for rows in segment.rows.values()
+                for name in ("time_ns", "posted_ns", "first_ns")
+                if name in (rows.dtype.names or ())
+            ]
+        )
         meanwhile = (times >= at_ns) & (times < until_ns)
         assert meanwhile.any() == (segment.header.identity["RANK"] != "21")
         assert (times >= until_ns).any()

@@ -44,9 +44,20 @@ def test_store__begins_and_ends_are_joined_and_times_are_since_1970(tmp_path: Pa
             "SELECT process, id, comm, sequence, function, kind, bytes, root, begin_ns, end_ns, "
             "captured FROM operations"
         ) == [
-            (0, made, comm, 7, "AllReduce", "collective", 12, None, AHEAD_NS + 100,
-             AHEAD_NS + 250, False)
-        ]  # fmt: skip
+            (
+                0,
+                made,
+                comm,
+                7,
+                "AllReduce",
+                "collective",
+                12,
+                None,
+                AHEAD_NS + 100,
+                AHEAD_NS + 250,
+                False,
+            )
+        ]
         sql = "SELECT operation, peer, sends, bytes, messages, end_ns - begin_ns FROM channels"
         assert store.rows(sql) == [(made, 0, True, 12, 1, 130)]
         (note,) = store.notes()
@@ -112,8 +123,10 @@ def test_store__communicators_that_several_files_repeat_are_one_row(tmp_path: Pa
     with open_store(tmp_path) as store:
         assert one(store, "SELECT count(*) FROM comms") == 1
         assert store.rows("SELECT what, value FROM events ORDER BY time_ns") == [
-            ("loss", 0), ("loss", 1), ("loss", 2)
-        ]  # fmt: skip
+            ("loss", 0),
+            ("loss", 1),
+            ("loss", 2),
+        ]
 
 
 def test_store__datatypes_give_sizes_and_unknown_ones_none(tmp_path: Path) -> None:

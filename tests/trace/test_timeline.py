@@ -39,9 +39,18 @@ def pair_of_ranks(folder: Path) -> None:
             if rank == 0:
                 shares = {f"path_{at + 3}": 200, "path_0": 55}
                 process.new(
-                    "stripe", began + 99, connection=link, message=at, sends=1, bytes=1000,
-                    engine=1, segments=9, posted_ns=began, first_ns=began + 1, **shares,
-                )  # fmt: skip
+                    "stripe",
+                    began + 99,
+                    connection=link,
+                    message=at,
+                    sends=1,
+                    bytes=1000,
+                    engine=1,
+                    segments=9,
+                    posted_ns=began,
+                    first_ns=began + 1,
+                    **shares,
+                )
         process.new("event", 300, what="path_down", path=3, connection=link)
         process.write()
 
@@ -51,21 +60,36 @@ def test_timeline__has_the_tracks_of_a_job(tmp_path: Path) -> None:
     with open_store(tmp_path) as store:
         found, counts = written(store)
     assert counts.by_kind == {
-        "operations": 2, "events": 2, "kernels": 0, "channels": 2, "samples": 0, "messages": 4,
+        "operations": 2,
+        "events": 2,
+        "kernels": 0,
+        "channels": 2,
+        "samples": 0,
+        "messages": 4,
         "stripes": 2,
-    }  # fmt: skip
+    }
     assert (counts.events, counts.left_out) == (12, {})
     top = "rank 0 (node0:100)"
     comm = f"{top}/communicator world of 2 ranks"
     (op,) = found.of(f"{comm}/operations")
     assert (op.name, op.at_ns) == ("nccl:_all_gather_base", AHEAD_NS + 100)
     assert op.args == {
-        "Collective name": "_allgather_base", "In msg nelems": 10, "Out msg nelems": 20,
-        "Group size": 2, "dtype": "BFloat16", "Process Group Name": "world",
-        "Process Group Ranks": "[0, 1]", "communicator": "00000000000000ab", "Rank": 0,
-        "bytes": 20, "algorithm": "RING", "protocol": "SIMPLE", "channels": 1, "sequence": 0,
+        "Collective name": "_allgather_base",
+        "In msg nelems": 10,
+        "Out msg nelems": 20,
+        "Group size": 2,
+        "dtype": "BFloat16",
+        "Process Group Name": "world",
+        "Process Group Ranks": "[0, 1]",
+        "communicator": "00000000000000ab",
+        "Rank": 0,
+        "bytes": 20,
+        "algorithm": "RING",
+        "protocol": "SIMPLE",
+        "channels": 1,
+        "sequence": 0,
         "enqueued for ns": 50,
-    }  # fmt: skip
+    }
     # The slice of an operation ends when its last channel or kernel has ended.
     (end,) = found.of(f"{comm}/operations", "end")
     assert end.at_ns == AHEAD_NS + 400

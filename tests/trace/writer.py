@@ -169,9 +169,16 @@ def operation(
 
 
 def channel(
-    process: Process, comm: int, op: int, peer: int, size: int, begin_ns: int, end_ns: int,
-    sends: int = 1, number: int = 0,
-) -> int:  # fmt: skip
+    process: Process,
+    comm: int,
+    op: int,
+    peer: int,
+    size: int,
+    begin_ns: int,
+    end_ns: int,
+    sends: int = 1,
+    number: int = 0,
+) -> int:
     values = {"operation": op, "communicator": comm, "peer": peer, "sends": sends}
     id_ = process.new("channel", begin_ns, channel=number, **values)
     process.put("channel_end", id_, end_ns, bytes=size, messages=1, steps=1)
@@ -179,8 +186,14 @@ def channel(
 
 
 def message(
-    process: Process, connection: int, number: int, size: int, posted_ns: int, end_ns: int,
-    sends: int, channel_id: int = 0,
-) -> None:  # fmt: skip
+    process: Process,
+    connection: int,
+    number: int,
+    size: int,
+    posted_ns: int,
+    end_ns: int,
+    sends: int,
+    channel_id: int = 0,
+) -> None:
     values = {"message": number, "bytes": size, "posted_ns": posted_ns, "sends": sends}
     process.new("message", end_ns, connection=connection, channel=channel_id, **values)

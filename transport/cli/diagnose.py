@@ -31,45 +31,99 @@ ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live")
 @click.argument("folder", metavar="DIR", required=False, type=click.Path(path_type=Path))
 @shared.job_option
 @click.option(
-    "--routes", "routes_file", metavar="FILE", type=click.Path(path_type=Path),
+    "--routes",
+    "routes_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
     help="The links of paths; default: routes.json in DIR, if it is there.",
-)  # fmt: skip
+)
 @click.option(
-    "--plan", "plan_file", metavar="FILE", type=click.Path(path_type=Path),
+    "--plan",
+    "plan_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
     help="The plan that the job's paths follow (WEFT_PLAN), with --routes of weft plan probe.",
-)  # fmt: skip
-@click.option("--live", is_flag=True,
-              help="Follow a running job until Ctrl-C. The options below need this "
-              "one.")  # fmt: skip
-@click.option("--share", metavar="FOLDER", type=click.Path(path_type=Path),
-              help="The folder that all hosts see. Each host writes a summary there.")  # fmt: skip
-@click.option("--collect", is_flag=True,
-              help="Judge what all hosts wrote into the share. One host does this.")  # fmt: skip
-@click.option("--interval", "interval_s", metavar="SECONDS", type=FiniteRange(0.1, 3600),
-              default=5.0, show_default=True, help="Time between two readings.")  # fmt: skip
-@click.option("--window", "window_s", metavar="SECONDS", type=FiniteRange(1, 86_400),
-              default=60.0, show_default=True, help="How far back it looks.")  # fmt: skip
-@click.option("--iterations", metavar="N", type=click.IntRange(4, 1_000), default=30,
-              show_default=True, help="Iterations it looks back, or 2 s if longer.")  # fmt: skip
-@click.option("--patience", "patience_s", metavar="SECONDS", type=FiniteRange(0, 86_400),
-              default=300.0, show_default=True,
-              help="While the job has not yet paused twice, as for checkpoints: how long a pause "
-              "without other evidence is only a suspicion.")  # fmt: skip
+)
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Follow a running job until Ctrl-C. The options below need this one.",
+)
+@click.option(
+    "--share",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="The folder that all hosts see. Each host writes a summary there.",
+)
+@click.option(
+    "--collect", is_flag=True, help="Judge what all hosts wrote into the share. One host does this."
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    metavar="SECONDS",
+    type=FiniteRange(0.1, 3600),
+    default=5.0,
+    show_default=True,
+    help="Time between two readings.",
+)
+@click.option(
+    "--window",
+    "window_s",
+    metavar="SECONDS",
+    type=FiniteRange(1, 86_400),
+    default=60.0,
+    show_default=True,
+    help="How far back it looks.",
+)
+@click.option(
+    "--iterations",
+    metavar="N",
+    type=click.IntRange(4, 1_000),
+    default=30,
+    show_default=True,
+    help="Iterations it looks back, or 2 s if longer.",
+)
+@click.option(
+    "--patience",
+    "patience_s",
+    metavar="SECONDS",
+    type=FiniteRange(0, 86_400),
+    default=300.0,
+    show_default=True,
+    help="While the job has not yet paused twice, as for checkpoints: how long a pause "
+    "without other evidence is only a suspicion.",
+)
 @click.option("--count", metavar="N", type=click.IntRange(1), help="End after N intervals.")
-@click.option("--on-finding", "on_finding", metavar="CMD",
-              help="A shell command for findings, at most once for each. Without --act it is only "
-              "said what would run.")  # fmt: skip
+@click.option(
+    "--on-finding",
+    "on_finding",
+    metavar="CMD",
+    help="A shell command for findings, at most once for each. Without --act it is only "
+    "said what would run.",
+)
 @click.option("--act", is_flag=True, help="Really run the command of --on-finding.")
-@click.option("--action-timeout", "action_s", metavar="SECONDS", type=FiniteRange(0.1, 3600),
-              default=60.0, show_default=True,
-              help="Kill that command after this time.")  # fmt: skip
+@click.option(
+    "--action-timeout",
+    "action_s",
+    metavar="SECONDS",
+    type=FiniteRange(0.1, 3600),
+    default=60.0,
+    show_default=True,
+    help="Kill that command after this time.",
+)
 @click.option("--listen", metavar="HOST:PORT", help="Serve verdicts to Prometheus there.")
 @access_options
 @json_option
 def command(
-    folder: Path | None, job: str | None, routes_file: Path | None, plan_file: Path | None,
-    json_path: str | None, live: bool, **given: Any,
-) -> None:  # fmt: skip
+    folder: Path | None,
+    job: str | None,
+    routes_file: Path | None,
+    plan_file: Path | None,
+    json_path: str | None,
+    live: bool,
+    **given: Any,
+) -> None:
     """Say which rank, NIC or path of a job is slow or hung, and why.
 
     DIR is a folder of traces (WEFT_TRACE), also of a job that still runs. Exit status: 0 if nothing

@@ -199,8 +199,10 @@ class Live:
     def _end_commands(self, action: Action, hurries: Callable[[], bool]) -> None:
         """Waits for the commands of findings, until a signal comes or their time is over."""
         if action.running and not hurries():
-            self.say(f"waiting up to {action.timeout_s:g} s for commands that still run; Ctrl-C "
-                     "kills them")  # fmt: skip
+            self.say(
+                f"waiting up to {action.timeout_s:g} s for commands that still run; Ctrl-C "
+                "kills them"
+            )
         self.say_all(action.close(action.timeout_s, hurries))
 
     def _say_end(self) -> None:
@@ -273,8 +275,11 @@ class Live:
         """Open findings on which no collector has acted, as the one before was gone by then."""
         assert self.collector is not None
         told = {event.incident.number for event in events if event.what == "finding"}
-        left = {key: one for key, one in self.collector.incidents.items()
-                if one.told_certain and one.number not in told}  # fmt: skip
+        left = {
+            key: one
+            for key, one in self.collector.incidents.items()
+            if one.told_certain and one.number not in told
+        }
         if not left or self.share is None:
             return []
         known = reported(self.share, time.time_ns() - REPORTED_NS)

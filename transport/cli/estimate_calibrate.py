@@ -17,23 +17,37 @@ if TYPE_CHECKING:
 
 
 @click.command("calibrate")
-@click.argument("sources", nargs=-1, required=True,
-                type=click.Path(path_type=Path, exists=True))  # fmt: skip
-@click.option("--contender", default="weft", show_default=True,
-              help="Whose rows to take from results of bench nccl.")  # fmt: skip
-@click.option("--beside", metavar="FILE",
-              type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="A result of `bench step --beside`: how computation and operations slow each "
-              "other.")  # fmt: skip
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--contender",
+    default="weft",
+    show_default=True,
+    help="Whose rows to take from results of bench nccl.",
+)
+@click.option(
+    "--beside",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="A result of `bench step --beside`: how computation and operations slow each other.",
+)
 @click.option("--name", default="calibrated", show_default=True, help="Name of the network.")
-@click.option("-o", "--output", metavar="FILE", required=True,
-              type=click.Path(path_type=Path, dir_okay=False),
-              help="The profile, for --network of the other commands.")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The profile, for --network of the other commands.",
+)
 @json_option
 def command(
-    sources: tuple[Path, ...], contender: str, beside: Path | None, name: str, output: Path,
+    sources: tuple[Path, ...],
+    contender: str,
+    beside: Path | None,
+    name: str,
+    output: Path,
     json_path: str | None,
-) -> None:  # fmt: skip
+) -> None:
     """Fit a network to SOURCES: results of `python -m bench nccl`, folders of traces.
 
     `bench` is in the repository, not in the wheel. A trace may come from `weft sim --trace`.
@@ -78,15 +92,25 @@ def samples_of(source: Path, contender: str) -> list[Sample]:
 def show(found: Fit) -> None:
     from transport.estimate.networks import NONE
 
-    print_table(["number", "value", "95 % from", "to"],
-                [[one.name, *(_shown(one, each) for each in (one.value, one.low, one.high))]
-                 for one in found.numbers])  # fmt: skip
+    print_table(
+        ["number", "value", "95 % from", "to"],
+        [
+            [one.name, *(_shown(one, each) for each in (one.value, one.low, one.high))]
+            for one in found.numbers
+        ],
+    )
     click.echo()
     rows = [
-        [one.operation, str(one.ranks), bytes_text(one.size_bytes), time_text(one.time_ns),
-         percent(spread), percent(error, signed=True)]
+        [
+            one.operation,
+            str(one.ranks),
+            bytes_text(one.size_bytes),
+            time_text(one.time_ns),
+            percent(spread),
+            percent(error, signed=True),
+        ]
         for one, error, spread in zip(found.samples, found.errors, found.spreads, strict=True)
-    ]  # fmt: skip
+    ]
     print_table(["operation", "ranks", "size", "measured", "spread", "error"], rows)
     fitted = found.network.calibrated
     assert fitted is not None
@@ -96,8 +120,10 @@ def show(found: Fit) -> None:
     )
     slow = found.network.slowdown
     if slow != NONE:
-        click.echo(f"at once, computation takes {slow.computation:.2f} times as long, and "
-                   f"operations {slow.communication:.2f}")  # fmt: skip
+        click.echo(
+            f"at once, computation takes {slow.computation:.2f} times as long, and "
+            f"operations {slow.communication:.2f}"
+        )
     for note in found.notes:
         click.echo(f"note: {note}")
 

@@ -14,13 +14,21 @@ from transport.ground.units import bytes_text, percent, time_text
 
 
 @click.command("check")
-@click.argument("sources", nargs=-1, required=True,
-                type=click.Path(path_type=Path, exists=True))  # fmt: skip
-@click.option("--network", "network_file", metavar="FILE", required=True,
-              type=click.Path(path_type=Path, exists=True, dir_okay=False),
-              help="The network, as calibrate writes it.")  # fmt: skip
-@click.option("--contender", default="weft", show_default=True,
-              help="Whose rows to take from results of bench nccl.")  # fmt: skip
+@click.argument("sources", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--network",
+    "network_file",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The network, as calibrate writes it.",
+)
+@click.option(
+    "--contender",
+    default="weft",
+    show_default=True,
+    help="Whose rows to take from results of bench nccl.",
+)
 @json_option
 def command(
     sources: tuple[Path, ...], network_file: Path, contender: str, json_path: str | None
@@ -50,11 +58,19 @@ def command(
         return
     print_table(
         ["operation", "ranks", "size", "measured", "spread", "estimated", "error"],
-        [[row.sample.operation, str(row.sample.ranks), bytes_text(row.sample.size_bytes),
-          time_text(row.sample.time_ns), percent(row.spread),
-          time_text(row.estimated_ns) + MARK * row.extrapolated, percent(row.error, signed=True)]
-         for row in rows],
-    )  # fmt: skip
+        [
+            [
+                row.sample.operation,
+                str(row.sample.ranks),
+                bytes_text(row.sample.size_bytes),
+                time_text(row.sample.time_ns),
+                percent(row.spread),
+                time_text(row.estimated_ns) + MARK * row.extrapolated,
+                percent(row.error, signed=True),
+            ]
+            for row in rows
+        ],
+    )
     click.echo(
         f"\n{len(rows)} operations and sizes; error: median {percent(total.median)}, 95 % below "
         f"{percent(total.p95)}\n{percent(total.within_5, 0)} are within the larger of 5 % and the "

@@ -20,21 +20,43 @@ if TYPE_CHECKING:
     from transport.estimate.collectives import Estimate
 
 SIZES = ("8", "64 kB", "1 MB", "16 MB", "128 MB", "1 GB")
+HEADS = (
+    *("ranks", "size", "algorithm", "protocol"),
+    *("time", "latency", "algbw", "busbw", "limited by"),
+)
 
 
 @click.command("collective")
 @click.argument("operation")
-@click.option("--ranks", "ranks", multiple=True, type=click.IntRange(2, 1 << 20), default=(8,),
-              show_default=True, help="GPUs; may be given several times.")  # fmt: skip
-@click.option("--size", "sizes", metavar="SIZE", multiple=True, default=SIZES, show_default=True,
-              help="Bytes of the buffer, as nccl-tests count them, such as 64 MB.")  # fmt: skip
+@click.option(
+    "--ranks",
+    "ranks",
+    multiple=True,
+    type=click.IntRange(2, 1 << 20),
+    default=(8,),
+    show_default=True,
+    help="GPUs; may be given several times.",
+)
+@click.option(
+    "--size",
+    "sizes",
+    metavar="SIZE",
+    multiple=True,
+    default=SIZES,
+    show_default=True,
+    help="Bytes of the buffer, as nccl-tests count them, such as 64 MB.",
+)
 @click.option("--algorithm", help="ring, tree, pat or pairs; by default the fastest.")
 @network_options
 @json_option
 def command(
-    operation: str, ranks: tuple[int, ...], sizes: tuple[str, ...], algorithm: str | None,
-    json_path: str | None, **given: Any,
-) -> None:  # fmt: skip
+    operation: str,
+    ranks: tuple[int, ...],
+    sizes: tuple[str, ...],
+    algorithm: str | None,
+    json_path: str | None,
+    **given: Any,
+) -> None:
     """Estimate the time of OPERATION: all_reduce, all_gather, reduce_scatter, broadcast, reduce,
     all_to_all or send.
 
@@ -42,8 +64,7 @@ def command(
     """
     from dataclasses import asdict
 
-    from transport.estimate.collectives import algorithm_bytes_per_s, estimate
-    from transport.ground.collectives import bus_factor
+    from transport.estimate.collectives import estimate
 
     network = network_of(given)
     each = network.gpus_per_node
@@ -53,8 +74,11 @@ def command(
                 f"--ranks {count}: a multiple of the {each} GPUs of a node, or fewer"
             )
     with usage_errors():
-        made = [estimate(network, operation, _bytes(size), count, algorithm=algorithm)
-                for count in ranks for size in sizes]  # fmt: skip
+        made = [
+            estimate(network, operation, _bytes(size), count, algorithm=algorithm)
+            for count in ranks
+            for size in sizes
+        ]
 
     def beyond(one: Estimate) -> bool:
         return network.extrapolates(one.operation, one.size_bytes, one.ranks)
@@ -63,20 +87,28 @@ def command(
         said = [asdict(one) | {"extrapolated": beyond(one)} for one in made]
         write_json({"network": asdict(network), "estimates": said}, json_path)
         return
-    heads = ["ranks", "size", "algorithm", "protocol", "time", "latency", "algbw", "busbw",
-             "limited by"]  # fmt: skip
-    rows, marked = [], False
-    for one in made:
-        marked |= beyond(one)
-        rate = algorithm_bytes_per_s(one)
-        bus = rate * bus_factor(operation, one.ranks)
-        rows.append([str(one.ranks), bytes_text(one.size_bytes), one.algorithm, one.protocol,
-                     time_text(one.time_ns) + MARK * beyond(one), time_text(one.latency_ns),
-                     rate_text(rate), rate_text(bus), one.limited_by])  # fmt: skip
-    print_table(heads, rows)
+    print_table(HEADS, [_row(one, beyond(one)) for one in made])
     click.echo(f"network: {network.name}; numbers of {network.source}")
-    for note in notes_of(network, marked):
+    for note in notes_of(network, any(map(beyond, made))):
         click.echo(f"note: {note}")
+
+
+def _row(one: Estimate, extrapolated: bool) -> list[str]:
+    from transport.estimate.collectives import algorithm_bytes_per_s
+    from transport.ground.collectives import bus_factor
+
+    rate = algorithm_bytes_per_s(one)
+    return [
+        str(one.ranks),
+        bytes_text(one.size_bytes),
+        one.algorithm,
+        one.protocol,
+        time_text(one.time_ns) + MARK * extrapolated,
+        time_text(one.latency_ns),
+        rate_text(rate),
+        rate_text(rate * bus_factor(one.operation, one.ranks)),
+        one.limited_by,
+    ]
 
 
 def _bytes(text: str) -> float:

@@ -23,19 +23,40 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def network_options(command: Command) -> Command:
     """Adds the options that describe a network."""
-    for option in reversed((
-        click.option("--between", metavar="LINK", default="ethernet-400", show_default=True,
-                     help="Link of a GPU to other nodes, such as infiniband-400."),
-        click.option("--inside", metavar="LINK",
-                     help="Link of a GPU to others of its node, such as nvlink4; without it every "
-                     "GPU is a node."),
-        click.option("--gpus-per-node", default=8, show_default=True, type=click.IntRange(1),
-                     help="GPUs of a node; needs --inside."),
-        click.option("--nics-per-node", type=click.IntRange(1), help="NICs of a node: one a GPU."),
-        click.option("--network", "network_file", metavar="FILE",
-                     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-                     help="A measured network instead of these."),
-    )):  # fmt: skip
+    for option in reversed(
+        (
+            click.option(
+                "--between",
+                metavar="LINK",
+                default="ethernet-400",
+                show_default=True,
+                help="Link of a GPU to other nodes, such as infiniband-400.",
+            ),
+            click.option(
+                "--inside",
+                metavar="LINK",
+                help="Link of a GPU to others of its node, such as nvlink4; without it every "
+                "GPU is a node.",
+            ),
+            click.option(
+                "--gpus-per-node",
+                default=8,
+                show_default=True,
+                type=click.IntRange(1),
+                help="GPUs of a node; needs --inside.",
+            ),
+            click.option(
+                "--nics-per-node", type=click.IntRange(1), help="NICs of a node: one a GPU."
+            ),
+            click.option(
+                "--network",
+                "network_file",
+                metavar="FILE",
+                type=click.Path(path_type=Path, exists=True, dir_okay=False),
+                help="A measured network instead of these.",
+            ),
+        )
+    ):
         command = option(command)
     return command
 

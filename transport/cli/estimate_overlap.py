@@ -32,14 +32,19 @@ class WithUnit(TimeType):
 
 
 @click.command("overlap")
-@click.argument("traces", nargs=-1, required=True,
-                type=click.Path(path_type=Path, exists=True))  # fmt: skip
-@click.option("--alone", "alone_ns", metavar="TIME", type=WithUnit(),
-              help="Of a trace of weft: what a step takes without communication, as 158ms."
-              )  # fmt: skip
-@click.option("--operations", type=click.IntRange(1),
-              help="Of a trace of weft: operations of a step, if it is not what repeats."
-              )  # fmt: skip
+@click.argument("traces", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True))
+@click.option(
+    "--alone",
+    "alone_ns",
+    metavar="TIME",
+    type=WithUnit(),
+    help="Of a trace of weft: what a step takes without communication, as 158ms.",
+)
+@click.option(
+    "--operations",
+    type=click.IntRange(1),
+    help="Of a trace of weft: operations of a step, if it is not what repeats.",
+)
 @trace_open.job_option
 @json_option
 def command(
@@ -112,8 +117,9 @@ def show_traced(
         steps, notes = steps_of(store, alone_ns, operations)
         notes = [*store.notes(), *notes]
     if alone_ns is None:
-        notes.append("the trace does not have when the GPU computes: --alone TIME says what is "
-                     "exposed")  # fmt: skip
+        notes.append(
+            "the trace does not have when the GPU computes: --alone TIME says what is exposed"
+        )
     if json_path is not None:
         write_json({"steps": [asdict(one) for one in steps], "notes": notes}, json_path)
         return
@@ -136,9 +142,14 @@ def step_cells(one: Step) -> list[str]:
 
 def show(one: Overlap) -> None:
     click.echo(f"{printable(one.file)}: {time_text(one.span_ns)}")
-    parts = [("computation", one.compute_ns), ("communication", one.communication_ns),
-             ("both at once", one.both_ns), ("exposed communication", one.exposed_ns),
-             ("copies alone", one.memory_ns), ("idle", one.idle_ns)]  # fmt: skip
+    parts = [
+        ("computation", one.compute_ns),
+        ("communication", one.communication_ns),
+        ("both at once", one.both_ns),
+        ("exposed communication", one.exposed_ns),
+        ("copies alone", one.memory_ns),
+        ("idle", one.idle_ns),
+    ]
     print_table(
         ["part", "time", "share"],
         [[name, time_text(ns), percent(ns / max(one.span_ns, 1.0))] for name, ns in parts],
@@ -175,14 +186,20 @@ def show_buckets(found: Buckets) -> None:
     )
     print_table(
         ["bucket size", "exposed a step"],
-        [["as in the trace", time_text(found.exposed_ns)],
-         *([binary_text(each), time_text(ns)] for each, ns in found.by_size)],
-    )  # fmt: skip
+        [
+            ["as in the trace", time_text(found.exposed_ns)],
+            *([binary_text(each), time_text(ns)] for each, ns in found.by_size),
+        ],
+    )
     gain_ns = found.exposed_ns - exposed_ns
     if gain_ns > 0.01 * found.backward_ns:
-        click.echo(f"buckets of {binary_text(size)} would hide {time_text(gain_ns)} more of a step"
-                   f": DistributedDataParallel(bucket_cap_mb={size >> 20})")  # fmt: skip
+        click.echo(
+            f"buckets of {binary_text(size)} would hide {time_text(gain_ns)} more of a step"
+            f": DistributedDataParallel(bucket_cap_mb={size >> 20})"
+        )
     else:
         click.echo("no other size of buckets would hide more")
-    click.echo("note: gradients are taken to become ready at an even rate, and the trace to begin "
-               "between two steps")  # fmt: skip
+    click.echo(
+        "note: gradients are taken to become ready at an even rate, and the trace to begin "
+        "between two steps"
+    )

@@ -25,16 +25,18 @@ def gantt(found: Training) -> Any:
     from matplotlib import pyplot
 
     streams = list(dict.fromkeys((task.stage, task.stream) for task in found.tasks))
-    colors = {kind: f"C{at}" for at, kind in enumerate(dict.fromkeys(
-        task.kind for task in found.tasks))}  # fmt: skip
+    colors = {
+        kind: f"C{at}" for at, kind in enumerate(dict.fromkeys(task.kind for task in found.tasks))
+    }
     figure, axes = pyplot.subplots(figsize=(10.0, 1.5 + 0.3 * len(streams)))
     times = list(zip(found.tasks, found.timed.begins_ns, found.timed.ends_ns, strict=True))
     for kind, color in colors.items():
         for row, stream in enumerate(streams):
             bars = [
-                (begin / 1e6, (end - begin) / 1e6) for task, begin, end in times
+                (begin / 1e6, (end - begin) / 1e6)
+                for task, begin, end in times
                 if task.kind == kind and (task.stage, task.stream) == stream and end > begin
-            ]  # fmt: skip
+            ]
             axes.broken_barh(bars, (row - 0.4, 0.8), color=color)
         axes.plot([], [], color=color, linewidth=6, label=kind)
     axes.set_yticks(range(len(streams)), [f"stage {stage}: {name}" for stage, name in streams])
@@ -52,8 +54,12 @@ def curves_figure(found: Sequence[Curve]) -> Any:
     for axes, one in zip(panels, found, strict=True):
         xs = [point.x for point in one.points]
         axes.plot(xs, [point.step_ns / 1e6 for point in one.points], "o-", label="step")
-        axes.plot(xs, [point.exposed_ns / 1e6 for point in one.points], "s--",
-                  label="exposed communication")  # fmt: skip
+        axes.plot(
+            xs,
+            [point.exposed_ns / 1e6 for point in one.points],
+            "s--",
+            label="exposed communication",
+        )
         axes.axvline(one.given, color="0.7", linewidth=1)
         axes.set_xscale("log", base=2)
         axes.set_xticks(xs, [_x_text(one, x) for x in xs], rotation=45, fontsize=8)
@@ -75,8 +81,9 @@ def write_page(
     """One self-contained page."""
     rows = [
         [one.name, _x_text(one, point.x), time_text(point.step_ns), time_text(point.exposed_ns)]
-        for one in curves for point in one.points
-    ]  # fmt: skip
+        for one in curves
+        for point in one.points
+    ]
     page = pages.rendered(
         "estimate.html",
         title=title,

@@ -25,16 +25,23 @@ INTERRUPTED = 130
 
 @click.command("simulate")
 @step_options
-@click.option("--segment", default="32 KiB", show_default=True,
-              help="Bytes of a simulated packet: larger ones are faster to simulate.")  # fmt: skip
+@click.option(
+    "--segment",
+    default="32 KiB",
+    show_default=True,
+    help="Bytes of a simulated packet: larger ones are faster to simulate.",
+)
 @click.option("--seed", default=1, show_default=True, type=click.IntRange(0))
-@click.option("--long", "is_long", is_flag=True,
-              help=f"Even if more than {count_text(SEGMENTS_MAX)} packets are sent."
-              )  # fmt: skip
+@click.option(
+    "--long",
+    "is_long",
+    is_flag=True,
+    help=f"Even if more than {count_text(SEGMENTS_MAX)} packets are sent.",
+)
 @json_option
 def command(
-    model: str, segment: str, seed: int, is_long: bool, json_path: str | None, **given: Any,
-) -> None:  # fmt: skip
+    model: str, segment: str, seed: int, is_long: bool, json_path: str | None, **given: Any
+) -> None:
     """Simulate a training step of MODEL, packet by packet, and compare it with the estimate.
 
     Simulated is what data parallelism (DDP, ZeRO) sends between nodes, over one rail of a fabric
@@ -85,8 +92,12 @@ def _run(made: Simulated) -> Result:
         simulation = Simulation(from_tables(made.tables, file="estimate"))
     except ScenarioError as error:
         raise click.UsageError(str(error)) from None
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
-               TimeElapsedColumn())  # fmt: skip
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         total = len(simulation.scenario.work.transfers)
         bar = progress.add_task("simulating", total=total)
@@ -109,20 +120,31 @@ def show(estimated: Training, result: Result, made: Simulated, json_path: str | 
     simulated_ns, ratio = row["step_ns"], row["step_ns"] / estimated.step_ns
     if json_path is not None:
         write_json(
-            {"estimated_ns": estimated.step_ns, "simulated_ns": simulated_ns, "ratio": ratio,
-             "hosts": made.hosts, "packets_dropped": int(result.ports["dropped"].sum()),
-             "scenario": made.tables, "operations": [asdict(one) for one in estimated.rows]},
+            {
+                "estimated_ns": estimated.step_ns,
+                "simulated_ns": simulated_ns,
+                "ratio": ratio,
+                "hosts": made.hosts,
+                "packets_dropped": int(result.ports["dropped"].sum()),
+                "scenario": made.tables,
+                "operations": [asdict(one) for one in estimated.rows],
+            },
             json_path,
-        )  # fmt: skip
+        )
         return
     print_table(
         ["step", "time"],
         [["estimated", time_text(estimated.step_ns)], ["simulated", time_text(simulated_ns)]],
     )
-    click.echo(f"\nthe simulated step takes {ratio:.3f} times the estimate; {made.hosts} hosts, "
-               "one for each node, with the NIC of one of its GPUs")  # fmt: skip
-    algorithms = {one.operation.replace("_", ""): one.algorithm for one in estimated.rows
-                  if one.kind in SIMULATED and one.nodes == one.ranks}  # fmt: skip
+    click.echo(
+        f"\nthe simulated step takes {ratio:.3f} times the estimate; {made.hosts} hosts, "
+        "one for each node, with the NIC of one of its GPUs"
+    )
+    algorithms = {
+        one.operation.replace("_", ""): one.algorithm
+        for one in estimated.rows
+        if one.kind in SIMULATED and one.nodes == one.ranks
+    }
     if algorithms:
         value = ";".join(f"{name}:{algorithm}" for name, algorithm in sorted(algorithms.items()))
         click.echo(f"recommended, if NCCL does not choose it: NCCL_ALGO='{value}'")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from transport.estimate.models import Model
     from transport.estimate.networks import Network
     from transport.estimate.plan import Plan
-    from transport.estimate.training import Training
+    from transport.estimate.training import Row, Training
 
 # Options of parallelism -> help.
 DEGREES = {
@@ -41,11 +41,27 @@ DEGREES = {
     "context": "GPUs that share each sequence.",
 }
 SIZES = {
-    "layers": "layers", "hidden": "hidden size", "heads": "heads of attention",
-    "kv_heads": "heads of keys and values", "ffn": "hidden size of the MLP, or of an expert",
-    "vocabulary": "vocabulary", "sequence": "tokens of a sequence", "experts": "experts of a layer",
+    "layers": "layers",
+    "hidden": "hidden size",
+    "heads": "heads of attention",
+    "kv_heads": "heads of keys and values",
+    "ffn": "hidden size of the MLP, or of an expert",
+    "vocabulary": "vocabulary",
+    "sequence": "tokens of a sequence",
+    "experts": "experts of a layer",
     "active": "experts that a token uses",
-}  # fmt: skip
+}
+NEEDED = {"layers", "hidden", "heads", "ffn", "vocabulary", "sequence"}  # of a custom model
+OPERATION_HEADS = [
+    *("for", "operation", "algorithm", "protocol", "ranks", "nodes", "size"),
+    *("each", "in all", "exposed", "limited by"),
+]
+
+
+def _integer(option: str, default: int, least: int, most: int | None, text: str) -> Any:
+    """An option whose value is an integer from `least` to `most`."""
+    kind = click.IntRange(least, most)
+    return click.option(option, default=default, show_default=True, type=kind, help=text)
 
 
 def number_options(command: Any) -> Any:
@@ -54,57 +70,91 @@ def number_options(command: Any) -> Any:
         help_text = f"Instead of the preset's {text}."
         command = click.option(option, name, type=click.IntRange(1), help=help_text)(command)
     for name, text in reversed(DEGREES.items()):
-        command = click.option(f"--{name}", default=1, show_default=True, type=click.IntRange(1),
-                               help=text)(command)  # fmt: skip
+        command = _integer(f"--{name}", 1, 1, None, text)(command)
     return command
+
+
+GPU_OPTIONS = (
+    click.option("--gpu", "gpu_name", default="h200", show_default=True, help="GPU."),
+    click.option(
+        "--efficiency",
+        default=None,
+        type=click.FloatRange(0, 1, min_open=True),
+        help="Part of the GPU's peak that matrix products reach; measure it on one "
+        f"GPU. Default: {EFFICIENCY}.",
+    ),
+    click.option(
+        "--computation",
+        metavar="FILE",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        help="Take the computation that `python -m bench step` (in the repository, "
+        "not in the wheel) measured on one GPU.",
+    ),
+)
+PLAN_OPTIONS = (
+    click.option("--batch", default=None, type=click.IntRange(1), help="Sequences of a step."),
+    _integer("--micro-batch", 1, 1, None, "Sequences of a microbatch."),
+    _integer(
+        "--zero", 0, 0, 3, "ZeRO: 0: DDP, 1 and 2: optimizer and gradients are split, 3: FSDP."
+    ),
+    click.option(
+        "--bucket", default="25 MiB", show_default=True, help="Gradients of an operation."
+    ),
+    click.option("--recompute", is_flag=True, help="Backward runs the forward pass again."),
+    click.option(
+        "--flash/--no-flash",
+        default=True,
+        show_default=True,
+        help="FlashAttention: the attention matrix stays out of memory.",
+    ),
+    click.option(
+        "--sequence-parallel",
+        "split_sequence",
+        is_flag=True,
+        help="Split activations between tensor parallel parts, too.",
+    ),
+    _integer("--value-bytes", 2, 1, 8, "Bytes of a parameter and of an activation."),
+    _integer("--gradient-bytes", 2, 1, 8, "Bytes of a gradient as it is sent."),
+)
 
 
 def step_options(command: Any) -> Any:
     """Adds the model, the GPU, the plan and the network: all that decides a step."""
-    for option in reversed((
-        click.argument("model"),
-        click.option("--gpu", "gpu_name", default="h200", show_default=True, help="GPU."),
-        click.option("--efficiency", default=None, type=click.FloatRange(0, 1, min_open=True),
-                     help="Part of the GPU's peak that matrix products reach; measure it on one "
-                     f"GPU. Default: {EFFICIENCY}."),
-        click.option("--computation", metavar="FILE",
-                     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-                     help="Take the computation that `python -m bench step` (in the repository, "
-                     "not in the wheel) measured on one GPU."),
-        click.option("--batch", default=None, type=click.IntRange(1), help="Sequences of a step."),
-        click.option("--micro-batch", default=1, show_default=True, type=click.IntRange(1),
-                     help="Sequences of a microbatch."),
-        click.option("--zero", default=0, show_default=True, type=click.IntRange(0, 3),
-                     help="ZeRO: 0: DDP, 1 and 2: optimizer and gradients are split, 3: FSDP."),
-        click.option("--bucket", default="25 MiB", show_default=True,
-                     help="Gradients of an operation."),
-        click.option("--recompute", is_flag=True, help="Backward runs the forward pass again."),
-        click.option("--flash/--no-flash", default=True, show_default=True,
-                     help="FlashAttention: the attention matrix stays out of memory."),
-        click.option("--sequence-parallel", "split_sequence", is_flag=True,
-                     help="Split activations between tensor parallel parts, too."),
-        click.option("--value-bytes", default=2, show_default=True, type=click.IntRange(1, 8),
-                     help="Bytes of a parameter and of an activation."),
-        click.option("--gradient-bytes", default=2, show_default=True, type=click.IntRange(1, 8),
-                     help="Bytes of a gradient as it is sent."),
-        number_options,
-        network_options,
-    )):  # fmt: skip
+    model = click.argument("model")
+    for option in reversed((model, *GPU_OPTIONS, *PLAN_OPTIONS, number_options, network_options)):
         command = option(command)
     return command
 
 
 @click.command("train")
 @step_options
-@click.option("--compare", "others", metavar="LINK", multiple=True,
-              help="Also estimate the step with this link between nodes.")  # fmt: skip
-@click.option("--gantt", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
-              help="Draw when each stream of each stage is busy, as .png or .svg.")  # fmt: skip
-@click.option("--curves", "curves_file", metavar="FILE",
-              type=click.Path(path_type=Path, dir_okay=False),
-              help="Draw the step against GPUs, bandwidth and latency.")  # fmt: skip
-@click.option("--html", "page", metavar="FILE", type=output_file(*HTML),
-              help="Write one page with all tables and pictures.")  # fmt: skip
+@click.option(
+    "--compare",
+    "others",
+    metavar="LINK",
+    multiple=True,
+    help="Also estimate the step with this link between nodes.",
+)
+@click.option(
+    "--gantt",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw when each stream of each stage is busy, as .png or .svg.",
+)
+@click.option(
+    "--curves",
+    "curves_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw the step against GPUs, bandwidth and latency.",
+)
+@click.option(
+    "--html",
+    "page",
+    metavar="FILE",
+    type=output_file(*HTML),
+    help="Write one page with all tables and pictures.",
+)
 @json_option
 def command(model: str, others: tuple[str, ...], json_path: str | None, **given: Any) -> None:
     """Estimate a training step of MODEL: a preset, such as llama3-8b, or `custom` with all sizes.
@@ -131,16 +181,22 @@ def command(model: str, others: tuple[str, ...], json_path: str | None, **given:
         computation = computing.of(shape, plan)
         found = train(shape, plan, computing.gpu, network, computation)
         compared = {between: found}
-        compared |= {link: train(shape, plan, computing.gpu, one, computation)
-                     for link, one in links.items()}  # fmt: skip
+        compared |= {
+            link: train(shape, plan, computing.gpu, one, computation) for link, one in links.items()
+        }
         said = report(found, plan, network, computing)
         if others:
             said.tables.append(compared_table(compared))
         draw(files, said, found, lambda: curves_of(shape, plan, computation, network))
     if json_path is not None:
-        inputs = {"model": vars(shape), "plan": vars(plan), "gpu": computing.gpu.name,
-                  "efficiency": None if computing.file else computing.gpu.efficiency,
-                  "computation": vars(computation), "network": network.name}  # fmt: skip
+        inputs = {
+            "model": vars(shape),
+            "plan": vars(plan),
+            "gpu": computing.gpu.name,
+            "efficiency": None if computing.file else computing.gpu.efficiency,
+            "computation": vars(computation),
+            "network": network.name,
+        }
         more = {"compared": {link: as_json(one) for link, one in compared.items()}}
         write_json(inputs | as_json(found) | (more if others else {}), json_path)
         return
@@ -182,8 +238,9 @@ class Computing:
     @classmethod
     def taken(cls, given: dict[str, Any]) -> Computing:
         """From the options, which it takes out of `given`."""
-        name, efficiency, file = (given.pop(key) for key in ("gpu_name", "efficiency",
-                                                             "computation"))  # fmt: skip
+        name, efficiency, file = (
+            given.pop(key) for key in ("gpu_name", "efficiency", "computation")
+        )
         if file is not None and efficiency is not None:
             raise click.UsageError("--computation is measured: leave out --efficiency")
         return cls(gpu(name, efficiency or EFFICIENCY), file, efficiency is None)
@@ -228,9 +285,7 @@ def model_of(name: str, given: dict[str, Any]) -> Model:
         return Model(**(vars(PRESETS[name]) | sizes))
     if name != "custom":
         raise click.UsageError(f"no model {name}: known are {', '.join(PRESETS)} and custom")
-    needed = {one.name for one in fields(Model)} & {"layers", "hidden", "heads", "ffn",
-                                                    "vocabulary", "sequence"}  # fmt: skip
-    if missing := sorted(needed - set(sizes)):
+    if missing := sorted(NEEDED - set(sizes)):
         raise click.UsageError(f"custom needs --{' --'.join(missing)}")
     return Model(name="custom", **sizes)
 
@@ -256,35 +311,57 @@ class Report:
 
 
 def report(found: Training, plan: Plan, network: Network, computing: Computing) -> Report:
-    parts = [("computation", found.compute_ns), ("waiting for other stages", found.bubble_ns),
-             ("exposed communication", found.exposed_ns), ("waiting for the host", found.host_ns),
-             ("step", found.step_ns)]  # fmt: skip
+    parts = [
+        ("computation", found.compute_ns),
+        ("waiting for other stages", found.bubble_ns),
+        ("exposed communication", found.exposed_ns),
+        ("waiting for the host", found.host_ns),
+        ("step", found.step_ns),
+    ]
     if not found.host_ns:
         del parts[3]
-    heads = ["for", "operation", "algorithm", "protocol", "ranks", "nodes", "size", "each",
-             "in all", "exposed", "limited by"]  # fmt: skip
-    operations = [
-        [row.kind, row.operation, row.algorithm, row.protocol, str(row.ranks), str(row.nodes),
-         bytes_text(row.bytes), time_text(row.each_ns) + MARK * row.extrapolated,
-         time_text(row.total_ns / plan.pipeline),
-         time_text(row.exposed_ns), row.limited_by] for row in found.rows]  # fmt: skip
     tables = [
-        (["part", "time", "share"],
-         [[name, time_text(ns), percent(ns / found.step_ns)] for name, ns in parts]),
-        (heads, operations),
-        (["change", "step"],
-         [[name, percent(ratio - 1, signed=True)] for name, ratio in found.gains.items()]),
-    ]  # fmt: skip
+        (
+            ["part", "time", "share"],
+            [[name, time_text(ns), percent(ns / found.step_ns)] for name, ns in parts],
+        ),
+        (OPERATION_HEADS, [_operation(row, plan) for row in found.rows]),
+        (
+            ["change", "step"],
+            [[name, percent(ratio - 1, signed=True)] for name, ratio in found.gains.items()],
+        ),
+    ]
     lines = [*_facts(found, plan), *_inputs(plan, network, computing)]
     return Report(tables, [*lines, *_notes(found, network, computing)])
+
+
+def _operation(row: Row, plan: Plan) -> list[str]:
+    return [
+        row.kind,
+        row.operation,
+        row.algorithm,
+        row.protocol,
+        str(row.ranks),
+        str(row.nodes),
+        bytes_text(row.bytes),
+        time_text(row.each_ns) + MARK * row.extrapolated,
+        time_text(row.total_ns / plan.pipeline),
+        time_text(row.exposed_ns),
+        row.limited_by,
+    ]
 
 
 def compared_table(found: dict[str, Training]) -> tuple[list[str], list[list[str]]]:
     """The step for each link between nodes."""
     rows = [
-        [link, time_text(one.step_ns), time_text(one.exposed_ns),
-         percent(one.exposed_ns / one.step_ns)] for link, one in found.items()
-    ]  # fmt: skip
+        [
+            link,
+            time_text(one.step_ns),
+            time_text(one.exposed_ns),
+            percent(one.exposed_ns / one.step_ns),
+        ]
+        for link, one in found.items()
+    ]
     return ["between nodes", "step", "exposed communication", "share"], rows
 
 
@@ -308,9 +385,10 @@ def _inputs(plan: Plan, network: Network, computing: Computing) -> list[str]:
     else:
         node = f"{network.gpus_per_node} GPUs a node"
     kind = f"ZeRO {plan.zero}" if plan.zero else "DDP"
-    return [f"network: {network.name}; {node}",
-            f"each GPU: {computing.gpu.name}; {kind}, sequences of a microbatch: {plan.micro_batch}"
-            ]  # fmt: skip
+    return [
+        f"network: {network.name}; {node}",
+        f"each GPU: {computing.gpu.name}; {kind}, sequences of a microbatch: {plan.micro_batch}",
+    ]
 
 
 def _notes(found: Training, network: Network, computing: Computing) -> list[str]:
@@ -320,7 +398,9 @@ def _notes(found: Training, network: Network, computing: Computing) -> list[str]
     if computing.file is not None:
         made.append(f"computation as measured on one GPU: {computing.file.name}")
     elif computing.assumed:
-        made.append(f"matrix products are assumed to reach {percent(EFFICIENCY, 0)} of the GPU's "
-                    "peak: --efficiency")  # fmt: skip
+        made.append(
+            f"matrix products are assumed to reach {percent(EFFICIENCY, 0)} of the GPU's "
+            "peak: --efficiency"
+        )
     made += notes_of(network, any(row.extrapolated for row in found.rows))
     return [f"note: {one}" for one in made]

@@ -11,11 +11,17 @@ from transport.ground.units import bytes_text, percent
 
 
 @click.command("tune")
-@click.argument("results", nargs=-1, required=True,
-                type=click.Path(path_type=Path, exists=True, dir_okay=False))  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", required=True,
-              type=click.Path(path_type=Path, dir_okay=False),
-              help="The file for WEFT_TUNE.")  # fmt: skip
+@click.argument(
+    "results", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False)
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file for WEFT_TUNE.",
+)
 def command(results: tuple[Path, ...], output: Path) -> None:
     """Write the choices of algorithm, protocol and channels that RESULTS show to be faster.
 
@@ -36,10 +42,20 @@ def command(results: tuple[Path, ...], output: Path) -> None:
     write_file(output, text_of(rules, ", ".join(file.name for file in results)))
     print_table(
         ["operation", "ranks", "from", "to", "algorithm", "protocol", "channels", "faster by"],
-        [[one.operation, str(one.ranks), bytes_text(one.bytes_min), bytes_text(one.bytes_max),
-          one.choice.algorithm, one.choice.protocol, str(one.choice.channels or "NCCL's"),
-          percent(one.gain, 0)] for one in rules],
-    )  # fmt: skip
+        [
+            [
+                one.operation,
+                str(one.ranks),
+                bytes_text(one.bytes_min),
+                bytes_text(one.bytes_max),
+                one.choice.algorithm,
+                one.choice.protocol,
+                str(one.choice.channels or "NCCL's"),
+                percent(one.gain, 0),
+            ]
+            for one in rules
+        ],
+    )
     if not rules:
         click.echo("NCCL's own choice is as fast everywhere")
     click.echo(f"wrote {output}", err=True)

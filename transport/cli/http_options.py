@@ -18,14 +18,26 @@ def access_options(command: Command) -> Command:
     """Adds --token-file, --tls-cert and --tls-key."""
     file = click.Path(path_type=Path, dir_okay=False)
     for option in (
-        click.option("--tls-key", metavar="FILE", type=file,
-                     help="The key of --tls-cert, as PEM, which nobody else can read."),
-        click.option("--tls-cert", metavar="FILE", type=file,
-                     help="Serve HTTPS with this certificate and its chain, as PEM."),
-        click.option("--token-file", metavar="FILE", type=file,
-                     help="Answer only requests with the header `Authorization: Bearer TOKEN`, "
-                     "where TOKEN is what FILE holds. Nobody else may be able to read FILE."),
-    ):  # fmt: skip
+        click.option(
+            "--tls-key",
+            metavar="FILE",
+            type=file,
+            help="The key of --tls-cert, as PEM, which nobody else can read.",
+        ),
+        click.option(
+            "--tls-cert",
+            metavar="FILE",
+            type=file,
+            help="Serve HTTPS with this certificate and its chain, as PEM.",
+        ),
+        click.option(
+            "--token-file",
+            metavar="FILE",
+            type=file,
+            help="Answer only requests with the header `Authorization: Bearer TOKEN`, "
+            "where TOKEN is what FILE holds. Nobody else may be able to read FILE.",
+        ),
+    ):
         command = option(command)
     return command
 

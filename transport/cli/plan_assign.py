@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +21,21 @@ if TYPE_CHECKING:
 ROWS_MAX = 32
 
 plan_option = click.option(
-    "--plan", "plan_file", type=output_file(*JSON), default="plan.json", show_default=True,
+    "--plan",
+    "plan_file",
+    type=output_file(*JSON),
+    default="plan.json",
+    show_default=True,
     help="The plan of the fabric; all jobs share one file.",
-)  # fmt: skip
+)
 job_option = click.option("--job", default="job", show_default=True, help="Name of the job.")
 wait_option = click.option(
-    "--wait", type=FiniteRange(0, 3_600), default=10.0, show_default=True,
+    "--wait",
+    type=FiniteRange(0, 3_600),
+    default=10.0,
+    show_default=True,
     help="Seconds to wait while another planner changes the plan.",
-)  # fmt: skip
+)
 
 
 def by_number(name: str) -> list[tuple[str, int]]:
@@ -57,15 +65,31 @@ def demand_of(
 
 @click.command("assign")
 @click.argument("routes", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--trace", type=click.Path(path_type=Path), metavar="DIR",
-              help="What the hosts of this trace sent.")  # fmt: skip
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="What the hosts of this trace sent.",
+)
 @click.option("--trace-job", metavar="NAME", help="The job, if the trace has several.")
-@click.option("--ring", metavar="HOST,HOST,...|all",
-              help="Each host sends as much to the next one; all: by name.")  # fmt: skip
-@click.option("--demand", type=click.Path(path_type=Path), metavar="FILE",
-              help="TOML or JSON with rows of from, to, bytes.")  # fmt: skip
-@click.option("--paths", type=click.IntRange(1, 256), default=8, show_default=True,
-              help="Paths of each pair of NICs: what WEFT_PATHS is for the job.")  # fmt: skip
+@click.option(
+    "--ring",
+    metavar="HOST,HOST,...|all",
+    help="Each host sends as much to the next one; all: by name.",
+)
+@click.option(
+    "--demand",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML or JSON with rows of from, to, bytes.",
+)
+@click.option(
+    "--paths",
+    type=click.IntRange(1, 256),
+    default=8,
+    show_default=True,
+    help="Paths of each pair of NICs: what WEFT_PATHS is for the job.",
+)
 @click.option(
     "--engines",
     type=click.IntRange(1, 64),
@@ -74,17 +98,31 @@ def demand_of(
     help="Engines of each process (WEFT_ENGINES); they share the ports that were probed.",
 )
 @click.option("--avoid", multiple=True, metavar="LINK", help="A link not to use, as leaf0-spine1.")
-@click.option("--fabric", default="", metavar="NAME",
-              help="Name of the fabric, for jobs whose hosts were probed apart.")  # fmt: skip
+@click.option(
+    "--fabric",
+    default="",
+    metavar="NAME",
+    help="Name of the fabric, for jobs whose hosts were probed apart.",
+)
 @job_option
 @plan_option
 @wait_option
 @json_option
 def command(
-    routes: tuple[Path, ...], trace: Path | None, trace_job: str | None, ring: str | None,
-    demand: Path | None, paths: int, engines: int, avoid: tuple[str, ...], fabric: str, job: str,
-    plan_file: Path, wait: float, json_path: str | None,
-) -> None:  # fmt: skip
+    routes: tuple[Path, ...],
+    trace: Path | None,
+    trace_job: str | None,
+    ring: str | None,
+    demand: Path | None,
+    paths: int,
+    engines: int,
+    avoid: tuple[str, ...],
+    fabric: str,
+    job: str,
+    plan_file: Path,
+    wait: float,
+    json_path: str | None,
+) -> None:
     """Choose the paths of a job over the ROUTES of weft plan probe, and add them to the plan.
 
     The busiest link of the fabric carries as little as possible, with what other jobs of the plan
@@ -99,16 +137,11 @@ def command(
     try:
         known = files.merged([files.read(one) for one in routes])
         sent = demand_of(trace, ring, demand, known, trace_job)
-        unknown = [one for one in avoid if not is_link(one, known)]
-        if unknown:
-            raise click.UsageError(f"the routes have no link {unknown[0]}")
+        _check_links(avoid, known)
+        assign = partial(assign_ports, known, sent, paths=paths, engines=engines, avoid=avoid)
         name = fabric or known.fingerprint()
         with planfile.changing(plan_file, name, wait_s=wait) as plan:
-            base = plan.load(without=job)
-            first, result = assign_ports(
-                known, sent, paths=paths, engines=engines, avoid=avoid, base=base,
-                taken=plan.ports(without=job),
-            )  # fmt: skip
+            first, result = assign(base=plan.load(without=job), taken=plan.ports(without=job))
             planfile.write(plan.with_job(job, result.pairs), plan_file)
     except InvalidArgumentError as error:
         raise click.ClickException(str(error)) from None
@@ -123,8 +156,15 @@ def command(
     else:
         show(result, job, plan_file, others)
         if first is not None:
-            click.echo(f"run the job with WEFT_PLAN={plan_file} WEFT_PORT_BASE={first} "
-                       f"WEFT_PATHS={paths} WEFT_ENGINES={engines}")  # fmt: skip
+            variables = f"WEFT_PORT_BASE={first} WEFT_PATHS={paths} WEFT_ENGINES={engines}"
+            click.echo(f"run the job with WEFT_PLAN={plan_file} {variables}")
+
+
+def _check_links(avoid: tuple[str, ...], routes: Routes) -> None:
+    """UsageError for a link that the routes do not have."""
+    unknown = [one for one in avoid if not is_link(one, routes)]
+    if unknown:
+        raise click.UsageError(f"the routes have no link {unknown[0]}")
 
 
 def is_link(name: str, routes: Routes) -> bool:

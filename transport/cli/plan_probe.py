@@ -84,40 +84,92 @@ def flows_of(ends: list[End], sources: int, pairs: list[tuple[int, int]]) -> lis
 @click.argument("to", metavar="[NAME=ADDRESS]...", nargs=-1)
 @click.option("--from", "from_", metavar="NAME=ADDRESS", help="NIC of this host that probes.")
 @click.option("--lab", metavar="NAME", help="Probe between all hosts of this lab (weft lab).")
-@click.option("--port-base", type=click.IntRange(1_024, 65_535), default=20_000, show_default=True,
-              help="First UDP port, as WEFT_PORT_BASE of the job.")  # fmt: skip
 @click.option(
-    "--ports", type=click.IntRange(1, PORTS_MAX), default=8, show_default=True,
+    "--port-base",
+    type=click.IntRange(1_024, 65_535),
+    default=20_000,
+    show_default=True,
+    help="First UDP port, as WEFT_PORT_BASE of the job.",
+)
+@click.option(
+    "--ports",
+    type=click.IntRange(1, PORTS_MAX),
+    default=8,
+    show_default=True,
     help="UDP ports of each NIC, from --port-base: engines times paths of a process.",
-)  # fmt: skip
-@click.option("--ranges", type=click.IntRange(1, 256), default=1, show_default=True,
-              help="So many ranges of --ports ports, of which assign takes the best: for jobs of "
-              "few paths.")  # fmt: skip
+)
 @click.option(
-    "--pairs", type=click.IntRange(1, 1 << 20), metavar="N",
+    "--ranges",
+    type=click.IntRange(1, 256),
+    default=1,
+    show_default=True,
+    help="So many ranges of --ports ports, of which assign takes the best: for jobs of few paths.",
+)
+@click.option(
+    "--pairs",
+    type=click.IntRange(1, 1 << 20),
+    metavar="N",
     help="Pairs of ports probed for each pair of NICs and range; all, but at most 256.",
-)  # fmt: skip
-@click.option("--samples", type=click.IntRange(1, 1_000), default=3, show_default=True,
-              help="Probes of each flow and hop; more find weaker losses.")  # fmt: skip
-@click.option("--rate", type=click.IntRange(1, 1_000_000), default=800, show_default=True,
-              help="Probes per second; a Linux router answers at most 1,000.")  # fmt: skip
-@click.option("--timeout", type=FiniteRange(0.01, 60), default=0.5, show_default=True,
-              help="Seconds to wait for answers.")  # fmt: skip
-@click.option("--hops", type=click.IntRange(1, 64), default=8, show_default=True,
-              help="The longest way.")  # fmt: skip
-@click.option("--seconds", type=FiniteRange(0.1, 3_600), default=60.0, show_default=True,
-              help="Limit of the whole run.")  # fmt: skip
-@click.option("--names", type=click.Path(path_type=Path), metavar="FILE",
-              help='Names of routers, TOML: spine0 = ["10.128.0.2", "10.128.1.2"].')  # fmt: skip
-@click.option("--fabric", default="", metavar="NAME",
-              help="Name of the fabric; by default it follows from the links found.")  # fmt: skip
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(1, 1_000),
+    default=3,
+    show_default=True,
+    help="Probes of each flow and hop; more find weaker losses.",
+)
+@click.option(
+    "--rate",
+    type=click.IntRange(1, 1_000_000),
+    default=800,
+    show_default=True,
+    help="Probes per second; a Linux router answers at most 1,000.",
+)
+@click.option(
+    "--timeout",
+    type=FiniteRange(0.01, 60),
+    default=0.5,
+    show_default=True,
+    help="Seconds to wait for answers.",
+)
+@click.option(
+    "--hops", type=click.IntRange(1, 64), default=8, show_default=True, help="The longest way."
+)
+@click.option(
+    "--seconds",
+    type=FiniteRange(0.1, 3_600),
+    default=60.0,
+    show_default=True,
+    help="Limit of the whole run.",
+)
+@click.option(
+    "--names",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help='Names of routers, TOML: spine0 = ["10.128.0.2", "10.128.1.2"].',
+)
+@click.option(
+    "--fabric",
+    default="",
+    metavar="NAME",
+    help="Name of the fabric; by default it follows from the links found.",
+)
 @click.option("-o", "--output", type=output_file(*JSON), default="routes.json", show_default=True)
 @json_option
 def command(
-    to: tuple[str, ...], from_: str | None, lab: str | None, port_base: int, ports: int,
-    ranges: int, pairs: int | None, names: Path | None, fabric: str, output: Path,
-    json_path: str | None, **bounds: Any,
-) -> None:  # fmt: skip
+    to: tuple[str, ...],
+    from_: str | None,
+    lab: str | None,
+    port_base: int,
+    ports: int,
+    ranges: int,
+    pairs: int | None,
+    names: Path | None,
+    fabric: str,
+    output: Path,
+    json_path: str | None,
+    **bounds: Any,
+) -> None:
     """Find which pairs of UDP ports lead over which links, and write routes.json.
 
     For each pair of ports a datagram is sent with a small TTL, and the router at which the TTL
@@ -128,14 +180,7 @@ def command(
     from transport.plan.hops import found, read_names
     from transport.plan.probe import ProbeError, Prober, grid
 
-    end = port_base + ports * ranges
-    if end > 65_536:
-        raise click.UsageError(
-            f"--port-base {port_base} and {end - port_base} ports end above 65535"
-        )
-    if ports * ranges > PORTS_MAX:
-        raise click.UsageError(f"--ranges {ranges}: {ports * ranges} ports: at most {PORTS_MAX}")
-    each = [range(first, first + ports) for first in range(port_base, end, ports)]
+    each = _port_ranges(port_base, ports, ranges)
     ends, sources, known = chosen(to, from_, lab)
     wanted = [pair for numbers in each for pair in grid(numbers, numbers, pairs or 256)]
     flows = flows_of(ends, sources, wanted)
@@ -163,13 +208,26 @@ def command(
         show(result, heard.sent, output)
 
 
+def _port_ranges(base: int, ports: int, ranges: int) -> list[range]:
+    """So many ranges of `ports` ports; UsageError if they end too high or are too many."""
+    end = base + ports * ranges
+    if end > 65_536:
+        raise click.UsageError(f"--port-base {base} and {end - base} ports end above 65535")
+    if ports * ranges > PORTS_MAX:
+        raise click.UsageError(f"--ranges {ranges}: {ports * ranges} ports: at most {PORTS_MAX}")
+    return [range(first, first + ports) for first in range(base, end, ports)]
+
+
 def limits_of(bounds: dict[str, Any]) -> Limits:
     from transport.plan.probe import Limits
 
     return Limits(
-        rate_per_s=bounds["rate"], samples=bounds["samples"], timeout_s=bounds["timeout"],
-        hops_max=bounds["hops"], seconds=bounds["seconds"],
-    )  # fmt: skip
+        rate_per_s=bounds["rate"],
+        samples=bounds["samples"],
+        timeout_s=bounds["timeout"],
+        hops_max=bounds["hops"],
+        seconds=bounds["seconds"],
+    )
 
 
 def chosen(

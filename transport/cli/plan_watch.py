@@ -23,20 +23,41 @@ ALONE_S = 5.0  # after so long without a process that sends to a planned peer, a
 
 
 @click.command("watch")
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), default="plan.json",
-              show_default=True)  # fmt: skip
-@click.option("-o", "--weights", "weights_file", type=output_file(*JSON), default="weights.json",
-              show_default=True, help="File for the processes of this host.")  # fmt: skip
-@click.option("--pace", type=FiniteRange(0.02, 10), default=0.1, show_default=True,
-              help="Seconds between two looks.")  # fmt: skip
+@click.option(
+    "--plan", "plan_file", type=click.Path(path_type=Path), default="plan.json", show_default=True
+)
+@click.option(
+    "-o",
+    "--weights",
+    "weights_file",
+    type=output_file(*JSON),
+    default="weights.json",
+    show_default=True,
+    help="File for the processes of this host.",
+)
+@click.option(
+    "--pace",
+    type=FiniteRange(0.02, 10),
+    default=0.1,
+    show_default=True,
+    help="Seconds between two looks.",
+)
 @click.option("--seconds", type=FiniteRange(0.1, 1e9), help="End after so long; default: Ctrl-C.")
-@click.option("--telemetry", type=click.Path(path_type=Path, file_okay=False, exists=True),
-              metavar="DIR", help="Folder of the telemetry pages.")  # fmt: skip
+@click.option(
+    "--telemetry",
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    metavar="DIR",
+    help="Folder of the telemetry pages.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be changed, and write nothing.")
 def command(
-    plan_file: Path, weights_file: Path, pace: float, seconds: float | None,
-    telemetry: Path | None, dry_run: bool,
-) -> int:  # fmt: skip
+    plan_file: Path,
+    weights_file: Path,
+    pace: float,
+    seconds: float | None,
+    telemetry: Path | None,
+    dry_run: bool,
+) -> int:
     """Move shares away from paths that died, slowed or lose much, and back when they are well.
 
     Run one on each host of the job. It reads the telemetry of the processes and writes weights,

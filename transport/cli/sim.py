@@ -118,8 +118,9 @@ def show_list(json_path: str | None) -> None:
     for name, file in shipped().items():
         found = load(file)
         patterns = sorted({one["pattern"] for one in found.keys["workload"]})
-        rows.append({"name": name, "patterns": patterns, "about": found.keys["about"],
-                     "file": str(file)})  # fmt: skip
+        rows.append(
+            {"name": name, "patterns": patterns, "about": found.keys["about"], "file": str(file)}
+        )
     if json_path is not None:
         write_json(rows, json_path)
         return
@@ -292,9 +293,12 @@ def run_sweep(
 
 
 def show_sweep(
-    scenario: Scenario, cases: list[sweep.Case], rows: dict[int, dict[str, Any]], partial: bool,
+    scenario: Scenario,
+    cases: list[sweep.Case],
+    rows: dict[int, dict[str, Any]],
+    partial: bool,
     files: Files,
-) -> None:  # fmt: skip
+) -> None:
     ordered = [rows[index] for index in sorted(rows)]
     summed = sweep.summarised(cases, rows)
     if files.json is not None:
@@ -316,38 +320,77 @@ def show_sweep(
 
 @click.command("sim")
 @click.argument("scenario", required=False)
-@click.option("--policy", "words", multiple=True, metavar="FILE|NAME[:PARAMS]",
-              help="A policy of any family; may be given several times.")  # fmt: skip
+@click.option(
+    "--policy",
+    "words",
+    multiple=True,
+    metavar="FILE|NAME[:PARAMS]",
+    help="A policy of any family; may be given several times.",
+)
 @click.option("--window", help="A window policy, as --policy takes it.")
 @click.option("--path", help="A path policy.")
 @click.option("--loss", help="A loss policy.")
 @click.option("--credit", help="A credit policy.")
 @click.option("--seed", type=SEED, help="Seed; replaces the scenario's.")
 @click.option("--seeds", type=SeedsType(), metavar="A-B", help="One run per seed: 1-10 or 1,5,9.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE[,VALUE...]",
-              help="Replace a key of the scenario; one run per value.")  # fmt: skip
-@click.option("--threads", default=1, show_default=True, type=click.IntRange(1, 64),
-              help="Threads of one run; the result does not depend on it.")  # fmt: skip
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE[,VALUE...]",
+    help="Replace a key of the scenario; one run per value.",
+)
+@click.option(
+    "--threads",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Threads of one run; the result does not depend on it.",
+)
 @click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Parallel runs in a sweep.")
 @click.option("--dask", metavar="ADDRESS", help="Sweep on a Dask cluster: tcp://HOST:PORT.")
 @click.option("--limit", type=TimeType(), help='Virtual time at which a run ends, as "5 ms".')
 @click.option("--check", is_flag=True, help="Check the protocol's invariants; runs slower.")
 @click.option("--estimate", is_flag=True, help="Print how much memory the run needs, and stop.")
-@click.option("--routes", type=output_file(), metavar="FILE",
-              help="Write the routes and the demand for weft plan assign, and stop.")  # fmt: skip
+@click.option(
+    "--routes",
+    type=output_file(),
+    metavar="FILE",
+    help="Write the routes and the demand for weft plan assign, and stop.",
+)
 @click.option("--list", "listed", is_flag=True, help="List the scenarios shipped with weft.")
 @json_option
-@click.option("--csv", "csv_path", type=output_file(*CSV),
-              help="Write a row per transfer, or per run of a sweep.")  # fmt: skip
+@click.option(
+    "--csv",
+    "csv_path",
+    type=output_file(*CSV),
+    help="Write a row per transfer, or per run of a sweep.",
+)
 @click.option("--plot", type=output_file(), help="Write a plot to this file.")
-@click.option("--trace", "trace_folder", type=OutputFolder(),
-              help="Write a trace into this folder, for weft trace.")  # fmt: skip
-@click.option("--faults", metavar="FILE", type=click.Path(path_type=Path),
-              help="Add the [[faults]] of this file to the scenario.")  # fmt: skip
-@click.option("--workload", metavar="DIR", type=click.Path(path_type=Path),
-              help="Play back this trace instead of the scenario's workloads.")  # fmt: skip
-@click.option("--scale", type=float, metavar="X",
-              help="With --workload: ranks of the run over ranks of the trace.")  # fmt: skip
+@click.option(
+    "--trace",
+    "trace_folder",
+    type=OutputFolder(),
+    help="Write a trace into this folder, for weft trace.",
+)
+@click.option(
+    "--faults",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Add the [[faults]] of this file to the scenario.",
+)
+@click.option(
+    "--workload",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Play back this trace instead of the scenario's workloads.",
+)
+@click.option(
+    "--scale",
+    type=float,
+    metavar="X",
+    help="With --workload: ranks of the run over ranks of the trace.",
+)
 @click.option("--html", "html_path", type=output_file(*HTML), help="Write an HTML report.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> int | None:
@@ -391,9 +434,12 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     if files.plot is not None:
         cli_plots.prepared(files.plot)
     simulation = Simulation(
-        scenario, policies, threads=given["threads"], check=given["check"],
+        scenario,
+        policies,
+        threads=given["threads"],
+        check=given["check"],
         trace_ns=PATHS_NS if given["trace_folder"] is not None else 0,
-    )  # fmt: skip
+    )
     if given["estimate"]:
         say_estimate(simulation)
         return 0
@@ -513,9 +559,13 @@ def say_estimate(simulation: Simulation) -> None:
 
 
 def do_sweep(
-    scenario: Scenario, seeds: list[int], settings: Mapping[str, list[Any]],
-    policies: dict[str, str], given: Mapping[str, Any], files: Files,
-) -> int:  # fmt: skip
+    scenario: Scenario,
+    seeds: list[int],
+    settings: Mapping[str, list[Any]],
+    policies: dict[str, str],
+    given: Mapping[str, Any],
+    files: Files,
+) -> int:
     if given["trace_folder"] is not None:
         raise click.UsageError("--trace is for one run: remove --seeds and lists of values")
     if given["estimate"]:

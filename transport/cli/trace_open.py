@@ -67,9 +67,11 @@ def opened(
     with reporting_errors():
         with progress_on_a_terminal("reading traces") as progress:
             store = open_store(
-                folder, job=job, until_ns=until_ns,
+                folder,
+                job=job,
+                until_ns=until_ns,
                 progress=lambda done, of: progress(f"{done} of {of}", done / of),
-            )  # fmt: skip
+            )
         with store:
             jobs = store.jobs()
             if one_job and len(jobs) > 1:

@@ -126,11 +126,13 @@ def is_current(code: types.CodeType) -> bool:
 def _comparable(constants: tuple[object, ...]) -> tuple[object, ...]:
     """The constants with floats as text, because NaN is not equal to itself."""
     return tuple(
-        _comparable(one) if isinstance(one, tuple)
-        else repr(one) if isinstance(one, (float, complex))
+        _comparable(one)
+        if isinstance(one, tuple)
+        else repr(one)
+        if isinstance(one, (float, complex))
         else one
         for one in constants
-    )  # fmt: skip
+    )
 
 
 def global_names(function: types.FunctionType) -> list[str]:

@@ -65,9 +65,14 @@ def _one_life(policy: Policy, seed: int) -> Chunk:
     hooks[1:][quiet[1:]] = 1
     chunk.events["kind"] = hooks - 1
     return Chunk(
-        hooks.tolist(), chunk.events, chunk.presets, chunk.shared, chunk.heads, False,
+        hooks.tolist(),
+        chunk.events,
+        chunk.presets,
+        chunk.shared,
+        chunk.heads,
+        False,
         chunk.heads_every,
-    )  # fmt: skip
+    )
 
 
 def _pass(

@@ -30,8 +30,12 @@ def mismatches(facts: Facts) -> list[Finding]:
 def _first_mismatch(facts: Facts, rows: np.ndarray) -> Finding | None:
     """Compares the calls of one communicator; `rows`: their rows, sorted by process and begin."""
     calls = facts.calls
-    said = list(zip(*(calls[name][rows].tolist() for name in
-                      ("function", "count", "datatype", "root")), strict=True))  # fmt: skip
+    said = list(
+        zip(
+            *(calls[name][rows].tolist() for name in ("function", "count", "datatype", "root")),
+            strict=True,
+        )
+    )
     by_process: dict[int, list[int]] = {}
     for at, process in enumerate(calls["process"][rows].tolist()):
         by_process.setdefault(process, []).append(at)
@@ -56,17 +60,27 @@ def _first_mismatch(facts: Facts, rows: np.ndarray) -> Finding | None:
 
 
 def _finding(
-    facts: Facts, rows: np.ndarray, at_turn: dict[int, int], wrong: list[int],
-    usual: tuple[str, int, str, int], agreeing: int,
-) -> Finding:  # fmt: skip
+    facts: Facts,
+    rows: np.ndarray,
+    at_turn: dict[int, int],
+    wrong: list[int],
+    usual: tuple[str, int, str, int],
+    agreeing: int,
+) -> Finding:
     calls = facts.calls
     other = rows[at_turn[wrong[0]]]
     names = ", ".join(facts.name(one) for one in wrong[:4])
     ranks = tuple(facts.processes[one].rank for one in wrong)
     when = int(min(calls["begin_ns"][rows[at]] for at in at_turn.values()))
     return Finding(
-        "mismatch", Place("rank", names, ranks), when, facts.end_ns, 0.97, True,
+        "mismatch",
+        Place("rank", names, ranks),
+        when,
+        facts.end_ns,
+        0.97,
+        True,
         f"{names} called {calls['function'][other]} of {int(calls['count'][other])} elements, "
         f"where {agreeing} other ranks of the communicator called {usual[0]} of {usual[1]}.",
-        QUERY, "Look for a branch in the program that depends on the rank or on the data.",
-    )  # fmt: skip
+        QUERY,
+        "Look for a branch in the program that depends on the rank or on the data.",
+    )

@@ -35,8 +35,10 @@ def complaints(facts: Facts, from_ns: int) -> dict[Pair, int]:
     nothing if it waited for the peer, whose engine also left probes of several paths unanswered.
     """
     downs = facts.downs
-    rows = zip(*(downs[name].tolist() for name in ("source", "target", "path", "what", "time_ns")),
-               strict=True)  # fmt: skip
+    rows = zip(
+        *(downs[name].tolist() for name in ("source", "target", "path", "what", "time_ns")),
+        strict=True,
+    )
     failed: dict[Pair, dict[int, int]] = {}
     quiet: dict[Pair, int] = {}
     for source, target, path, what, when in rows:
@@ -54,9 +56,10 @@ def complaints(facts: Facts, from_ns: int) -> dict[Pair, int]:
     known, heard_ns, stalls = _known_paths(facts), _heard_ns(facts), Stalls(facts)
     most = max(known.values(), default=0)  # taken for pairs without samples of their paths
     made = {
-        pair: min(paths.values()) for pair, paths in failed.items()
+        pair: min(paths.values())
+        for pair, paths in failed.items()
         if paths and len(paths) >= ALL_PATHS * known.get(pair, most)
-    }  # fmt: skip
+    }
     for (source, target), when in quiet.items():
         heard = max(heard_ns.get((source, target), 0), heard_ns.get((target, source), 0))
         # A peer that went on after it was stopped was not out of reach.
@@ -65,9 +68,10 @@ def complaints(facts: Facts, from_ns: int) -> dict[Pair, int]:
     # A process that ended normally was not out of reach.
     gone_ns = {at: one.last_ns for at, one in enumerate(facts.processes) if one.ended}
     return {
-        pair: made[pair] for pair in sorted(made)
+        pair: made[pair]
+        for pair in sorted(made)
         if pair[1] not in gone_ns or made[pair] <= gone_ns[pair[1]]
-    }  # fmt: skip
+    }
 
 
 def _known_paths(facts: Facts) -> dict[Pair, int]:
@@ -132,11 +136,17 @@ def _dead_pair(facts: Facts, one: int, another: int, since_ns: int) -> Finding:
     names = f"{facts.name(one)} and {facts.name(another)}"
     ranks = (facts.processes[one].rank, facts.processes[another].rank)
     return Finding(
-        "communication_hang", Place("pair", names, ranks), since_ns, facts.end_ns, 0.9, True,
+        "communication_hang",
+        Place("pair", names, ranks),
+        since_ns,
+        facts.end_ns,
+        0.9,
+        True,
         f"All paths between {names} fail, and both ends say so: no packet passes the NIC of one "
         "of them, its link, or the network between them.",
-        TIMEOUT_QUERY, "Check the links, the cables and the ports of both NICs.",
-    )  # fmt: skip
+        TIMEOUT_QUERY,
+        "Check the links, the cables and the ports of both NICs.",
+    )
 
 
 def _dead_nic(
@@ -144,27 +154,40 @@ def _dead_nic(
 ) -> Finding:
     name, certain = facts.name(one), both and not rest
     place = Place(
-        "nic", f"NIC of {name}", (facts.processes[one].rank,),
+        "nic",
+        f"NIC of {name}",
+        (facts.processes[one].rank,),
         candidates=tuple(f"NIC of {facts.name(each)}" for each in rest[:NAMED_MAX]),
-    )  # fmt: skip
+    )
     said = "and both ends say so" if both else "as one end says"
     ends = ", or that of ".join(facts.name(each) for each in (one, *rest[:NAMED_MAX]))
     return Finding(
-        "communication_hang", place, since_ns, facts.end_ns, 0.95 if certain else 0.5, certain,
+        "communication_hang",
+        place,
+        since_ns,
+        facts.end_ns,
+        0.95 if certain else 0.5,
+        certain,
         f"All paths between {name} and {_names(facts, peers)} fail, {said}: no packet passes the "
         f"NIC of {ends}, or its link.",
-        TIMEOUT_QUERY, "Check the link, the cable and the port of its NIC.",
-    )  # fmt: skip
+        TIMEOUT_QUERY,
+        "Check the link, the cable and the port of its NIC.",
+    )
 
 
 def _stopped(facts: Facts, one: int, peers: list[int]) -> Finding:
     name, process = facts.name(one), facts.processes[one]
     silent_ns = facts.end_ns - process.last_ns
     return Finding(
-        "non_communication_hang", Place("rank", name, (process.rank,)), process.last_ns,
-        facts.end_ns, 0.9, True,
+        "non_communication_hang",
+        Place("rank", name, (process.rank,)),
+        process.last_ns,
+        facts.end_ns,
+        0.9,
+        True,
         f"All paths from {_names(facts, peers)} to {name} fail, and its process has recorded "
         f"nothing for {time_text(silent_ns)}: it does not run.",
-        TIMEOUT_QUERY, "See whether it is stopped (ps shows state T), swapping or frozen; "
+        TIMEOUT_QUERY,
+        "See whether it is stopped (ps shows state T), swapping or frozen; "
         "py-spy dump shows where it is.",
-    )  # fmt: skip
+    )

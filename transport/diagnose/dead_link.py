@@ -41,9 +41,12 @@ def dead_link(seen: slow.Seen) -> Finding | None:
     alive = (since_ns < 0) & (paths.sent[first:].sum(axis=0) > 0)
     used = count + candidates.summed(alive.astype(np.float64))
     good = (count >= MIN) & (count >= SHARE * used)
-    links = [at for at in np.flatnonzero(good).tolist()
-             if candidates.every[at].place.kind == "link"
-             and _covers(paths, candidates.every[at].place.name, dead)]  # fmt: skip
+    links = [
+        at
+        for at in np.flatnonzero(good).tolist()
+        if candidates.every[at].place.kind == "link"
+        and _covers(paths, candidates.every[at].place.name, dead)
+    ]
     if not links or not alive.any():
         return None
     best = min(links, key=lambda at: (-count[at], candidates.every[at].rank))
@@ -53,11 +56,18 @@ def dead_link(seen: slow.Seen) -> Finding | None:
     names.pop(place.name)
     place = Place("link", place.name, (), "", tuple(names))
     return Finding(
-        "network_loss", place, int(since_ns[dead].min()), seen.facts.end_ns, 0.95, True,
+        "network_loss",
+        place,
+        int(since_ns[dead].min()),
+        seen.facts.end_ns,
+        0.95,
+        True,
         f"All {int(count[best])} paths in use that cross {place.name} became unusable and stayed "
         f"so; {int(alive.sum())} other paths carry on.",
-        slow.LOSS_QUERY, slow.LOSS_ADVICE["link"], weight=WEIGHT,
-    )  # fmt: skip
+        slow.LOSS_QUERY,
+        slow.LOSS_ADVICE["link"],
+        weight=WEIGHT,
+    )
 
 
 def _covers(paths: Paths, link: str, dead: Array) -> bool:

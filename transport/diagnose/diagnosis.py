@@ -130,9 +130,13 @@ def judged(
     found = [graded(one, one.certain) for one in found]
     incomplete = sum(not one.whole for one in facts.processes)
     return Diagnosis(
-        tuple(found), windows.count, windows.usual_ns, len(facts.processes), tuple(notes),
+        tuple(found),
+        windows.count,
+        windows.usual_ns,
+        len(facts.processes),
+        tuple(notes),
         incomplete=incomplete,
-    )  # fmt: skip
+    )
 
 
 def note_of_short(facts: Facts, rule: slow.Rule) -> list[str]:

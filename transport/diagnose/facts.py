@@ -210,11 +210,19 @@ def facts_from(store: Store, ready: Ready) -> Facts:
     ((closed_ns,),) = store.rows("SELECT coalesce(max(closed_ns), 0) FROM processes")
     last_ns = max([closed_ns, *(one.last_ns for one in processes)])
     return Facts(
-        tuple(processes), calls, edges, _losses(store, numbers, peers),
-        _with_target(dict(ready.samples), peers), ready.sent, _downs(store, numbers, peers),
-        max(last_ns, ready.end_ns), members, ready.states, peers.addresses(),
+        tuple(processes),
+        calls,
+        edges,
+        _losses(store, numbers, peers),
+        _with_target(dict(ready.samples), peers),
+        ready.sent,
+        _downs(store, numbers, peers),
+        max(last_ns, ready.end_ns),
+        members,
+        ready.states,
+        peers.addresses(),
         ready.calls is not None,
-    )  # fmt: skip
+    )
 
 
 def _columns(store: Store, sql: str) -> dict[str, Array]:
@@ -323,9 +331,11 @@ def _members(store: Store, numbers: dict[int, int]) -> dict[tuple[int, int], int
 
 
 def _edges(
-    store: Store, numbers: dict[int, int], members: dict[tuple[int, int], int],
+    store: Store,
+    numbers: dict[int, int],
+    members: dict[tuple[int, int], int],
     calls: dict[str, Array],
-) -> dict[str, Array]:  # fmt: skip
+) -> dict[str, Array]:
     found = _columns(store, EDGES)
     found["process"] = _numbered(found["process"], numbers)
     return _with_ends(found, members, calls)
@@ -406,11 +416,13 @@ def _with_target(found: dict[str, Array], peers: _Peers) -> dict[str, Array]:
     """
     source = found.pop("process")
     codes: dict[str, int] = {}
-    code = np.array([codes.setdefault(one, len(codes)) for one in found.pop("peer").tolist()],
-                    np.int64)  # fmt: skip
+    code = np.array(
+        [codes.setdefault(one, len(codes)) for one in found.pop("peer").tolist()], np.int64
+    )
     record = found.pop("connection", np.full(len(source), -1)).astype(np.int64)
-    first, rows = np.unique(_numbers_of(source, code, record), return_index=True,
-                            return_inverse=True)[1:]  # fmt: skip
+    first, rows = np.unique(
+        _numbers_of(source, code, record), return_index=True, return_inverse=True
+    )[1:]
     names = [host_of(str(one)) for one in codes]
     ends = zip(*(one[first].tolist() for one in (source, code, record)), strict=True)
     targets = [

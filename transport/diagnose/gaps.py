@@ -89,8 +89,7 @@ def gaps_of(facts: Facts, windows: Windows) -> list[Gap]:
         if len(times) < TIMEOUTS_MIN and not stalled:
             continue
         # A peer that others cannot reach either may be cut off itself: its timeouts do not count.
-        peers = [each for each in np.unique(source).tolist()
-                 if not tries.any(each, from_ns, to_ns)]  # fmt: skip
+        peers = [each for each in np.unique(source).tolist() if not tries.any(each, from_ns, to_ns)]
         good = times[np.isin(source, peers)]
         late = good.max(initial=from_ns) - from_ns >= TRIED_SHARE * (to_ns - from_ns)
         proven = stalled >= STALLED_SHARE * (to_ns - from_ns)
@@ -205,8 +204,9 @@ def _excused(gaps: Sequence[Gap], source: Array, target: Array, times: Array) ->
     for one in (each for each in gaps if each.proven):
         made |= (
             ((source == one.process) | (target == one.process))
-            & (times >= one.from_ns) & (times <= one.until_ns)
-        )  # fmt: skip
+            & (times >= one.from_ns)
+            & (times <= one.until_ns)
+        )
     return made
 
 
@@ -254,11 +254,18 @@ def _finding(facts: Facts, windows: Windows, gap: Gap) -> Finding:
     if not gap.proven:
         advice += " See also the errors of its NIC and the port (ethtool -S)."
     return Finding(
-        "non_communication_hang", Place("rank", name, (process.rank,)), gap.from_ns, gap.to_ns,
-        0.9 if certain else 0.6 if gap.proven else 0.5, certain, _evidence(facts, gap),
-        QUERY.format(gap.from_ns, gap.to_ns), advice,
-        lost_ns=gap.lasted_ns, more={"state": "went on"},
-    )  # fmt: skip
+        "non_communication_hang",
+        Place("rank", name, (process.rank,)),
+        gap.from_ns,
+        gap.to_ns,
+        0.9 if certain else 0.6 if gap.proven else 0.5,
+        certain,
+        _evidence(facts, gap),
+        QUERY.format(gap.from_ns, gap.to_ns),
+        advice,
+        lost_ns=gap.lasted_ns,
+        more={"state": "went on"},
+    )
 
 
 def _evidence(facts: Facts, gap: Gap) -> str:
@@ -275,7 +282,8 @@ def _evidence(facts: Facts, gap: Gap) -> str:
             f"{peers} tried {gap.timeouts} times in vain to reach it, and it tried nothing itself."
         )
     parts.append(
-        "It did not run." if gap.proven
+        "It did not run."
+        if gap.proven
         else "It did not run, or its NIC did not work while it had nothing to send."
-    )  # fmt: skip
+    )
     return " ".join(parts)

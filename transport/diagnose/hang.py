@@ -67,16 +67,21 @@ def crashes(facts: Facts, dead: Sequence[tuple[int, int, int]]) -> list[Finding]
     found = [one for one in dead if facts.processes[one[0]].ended is not True]
     return [
         Finding(
-            "crash", Place("rank", facts.name(one), (facts.processes[one].rank,)),
-            when, facts.end_ns, 0.99, True,
+            "crash",
+            Place("rank", facts.name(one), (facts.processes[one].rank,)),
+            when,
+            facts.end_ns,
+            0.99,
+            True,
             f"The process of {facts.name(one)} on {facts.processes[one].host} died: "
             f"{'1 peer' if peers == 1 else f'{peers} peers'} lost the connection to it, and its "
             "trace has no end.",
-            DEAD_QUERY, "Look for the reason on its host (out of memory, a signal, a failed GPU), "
+            DEAD_QUERY,
+            "Look for the reason on its host (out of memory, a signal, a failed GPU), "
             "and restart the job without that host if it repeats.",
         )
         for one, when, peers in found
-    ]  # fmt: skip
+    ]
 
 
 def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
@@ -89,8 +94,9 @@ def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
     calls, edges = facts.calls, facts.edges
     # Progress: operations that begin, that end, and messages that start or arrive.
     process = np.concatenate([*[calls["process"]] * 3, edges["source"], edges["target"]])
-    times = np.concatenate([calls["end_ns"], calls["begin_ns"], calls["arrival_ns"],
-                            edges["end_ns"], edges["end_ns"]])  # fmt: skip
+    times = np.concatenate(
+        [calls["end_ns"], calls["begin_ns"], calls["arrival_ns"], edges["end_ns"], edges["end_ns"]]
+    )
     process, times = process[times >= 0], times[times >= 0]
     order = np.lexsort((times, process))
     process, times = process[order], times[order]
@@ -151,11 +157,16 @@ def _stopped(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> 
         return None
     name, process = facts.name(found[0]), facts.processes[found[0]]
     return Finding(
-        "non_communication_hang", Place("rank", name, (process.rank,)),
-        max(process.last_ns, stand.since_ns), facts.end_ns, 0.99, True,
+        "non_communication_hang",
+        Place("rank", name, (process.rank,)),
+        max(process.last_ns, stand.since_ns),
+        facts.end_ns,
+        0.99,
+        True,
         f"The process of {name} (pid {process.pid}) is stopped (state T), and others wait for it.",
-        LAST_QUERY, f"Let it go on: kill -CONT {process.pid}; or end the debugger that stopped it.",
-    )  # fmt: skip
+        LAST_QUERY,
+        f"Let it go on: kill -CONT {process.pid}; or end the debugger that stopped it.",
+    )
 
 
 def _cut_off(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
@@ -173,13 +184,19 @@ def _frozen(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
     silent_ns = facts.end_ns - facts.processes[one].last_ns
     name, ranks = facts.name(one), (facts.processes[one].rank,)
     return Finding(
-        "non_communication_hang", Place("rank", name, ranks), stand.since_ns, facts.end_ns,
-        0.9 if certain else 0.6, certain,
+        "non_communication_hang",
+        Place("rank", name, ranks),
+        stand.since_ns,
+        facts.end_ns,
+        0.9 if certain else 0.6,
+        certain,
         f"The process of {name} has recorded nothing for {time_text(silent_ns)}, and all others "
         f"make no progress since, although they run.",
-        OPEN_QUERY, "See whether it is stopped (ps shows state T), swapping or frozen; "
-        "py-spy dump shows where it is.", more={"paused_ns": paused_ns},
-    )  # fmt: skip
+        OPEN_QUERY,
+        "See whether it is stopped (ps shows state T), swapping or frozen; "
+        "py-spy dump shows where it is.",
+        more={"paused_ns": paused_ns},
+    )
 
 
 def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
@@ -203,15 +220,20 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
         first = facts.processes[absent[0]]
         ranks = tuple(facts.processes[one].rank for one in absent)
         return Finding(
-            "non_communication_hang", Place("rank", names, ranks), stand.since_ns, facts.end_ns,
-            0.95 if certain else 0.6, certain,
+            "non_communication_hang",
+            Place("rank", names, ranks),
+            stand.since_ns,
+            facts.end_ns,
+            0.95 if certain else 0.6,
+            certain,
             f"{len(there)} of {len(expected)} ranks wait in {function} number "
             f"{number}, and {names} did not call it, and it waits in no other operation. "
             f"Nothing has happened for {time_text(paused_ns)}.",
-            OPEN_QUERY, f"See what {facts.name(absent[0])} does: py-spy dump --pid {first.pid} on "
+            OPEN_QUERY,
+            f"See what {facts.name(absent[0])} does: py-spy dump --pid {first.pid} on "
             f"{first.host} shows its stack.",
             more={"paused_ns": paused_ns},
-        )  # fmt: skip
+        )
     return None
 
 
@@ -254,12 +276,18 @@ def _stuck(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Fi
             "messages delivered."
         )
     return Finding(
-        kind, place, stand.since_ns, facts.end_ns, 0.8 if certain else 0.5, certain,
+        kind,
+        place,
+        stand.since_ns,
+        facts.end_ns,
+        0.8 if certain else 0.5,
+        certain,
         f"All ranks called {function} number {number}, and it does not end: nothing has happened "
         f"for {time_text(paused_ns)}.{behind}",
-        OPEN_QUERY, "Check the link and the NICs between these ranks.",
+        OPEN_QUERY,
+        "Check the link and the NICs between these ranks.",
         more={"paused_ns": paused_ns},
-    )  # fmt: skip
+    )
 
 
 def _behind(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
@@ -275,13 +303,18 @@ def _behind(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
     one, own, others = found
     name, process = facts.name(one), facts.processes[one]
     return Finding(
-        "non_communication_hang", Place("rank", name, (process.rank,)), stand.since_ns,
-        facts.end_ns, 0.9 if certain else 0.6, certain,
+        "non_communication_hang",
+        Place("rank", name, (process.rank,)),
+        stand.since_ns,
+        facts.end_ns,
+        0.9 if certain else 0.6,
+        certain,
         f"Nothing has happened for {time_text(paused_ns)}. Before, {own} messages had gone over "
         f"each connection of {name}, and {others} or more over all others: they wait for it.",
-        LAST_QUERY, f"See what {name} does: py-spy dump --pid {process.pid} on {process.host} "
-        "shows its stack.", more={"paused_ns": paused_ns},
-    )  # fmt: skip
+        LAST_QUERY,
+        f"See what {name} does: py-spy dump --pid {process.pid} on {process.host} shows its stack.",
+        more={"paused_ns": paused_ns},
+    )
 
 
 def lagging(facts: Facts) -> tuple[int, int, int] | None:
@@ -292,8 +325,9 @@ def lagging(facts: Facts) -> tuple[int, int, int] | None:
     then it has another role in the program.
     """
     edges = facts.edges
-    pairs, which = np.unique(np.stack([edges["source"], edges["target"]]), axis=1,
-                             return_inverse=True)  # fmt: skip
+    pairs, which = np.unique(
+        np.stack([edges["source"], edges["target"]]), axis=1, return_inverse=True
+    )
     count = np.bincount(which.ravel(), weights=edges["messages"])
     if len(count) < PAIRS_MIN or count.min() == count.max():
         return None
@@ -301,7 +335,8 @@ def lagging(facts: Facts) -> tuple[int, int, int] | None:
     if count.min() < LAG_SHARE * count[~behind].min():
         return None
     found = [
-        at for at in range(len(facts.processes))
+        at
+        for at in range(len(facts.processes))
         if (behind == ((pairs[0] == at) | (pairs[1] == at))).all()
-    ]  # fmt: skip
+    ]
     return (found[0], int(count.min()), int(count[~behind].min())) if len(found) == 1 else None

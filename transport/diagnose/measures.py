@@ -96,9 +96,7 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     kinds = _directed(calls)
     relaying = relaying_of(facts, kinds)
     role = roles_of(process, kinds, stages_of(facts))
-    _, group = np.unique(np.stack([kinds, ordinals(process, kinds), role], axis=1), axis=0,
-                         return_inverse=True)  # fmt: skip
-    group = group.ravel()
+    group = _numbered(kinds, ordinals(process, kinds), role)
     own = own_ns(calls)
     came = input_ns(facts)
     own[relaying] = np.minimum(own, arrival - came)[relaying]
@@ -140,6 +138,12 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     if windows.count:
         late = np.minimum(late, np.diff(windows.starts_ns, append=windows.end_ns)[:, None])
     return Lateness(late, np.minimum(in_gpu + np.minimum(began, more), late))
+
+
+def _numbered(*keys: Array) -> Array:
+    """The number of each row's combination of keys."""
+    _, number = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
+    return number.ravel()
 
 
 def apart(process: Array, end_ns: Array, lasted_ns: Array) -> Array:

@@ -144,8 +144,9 @@ def crossings(passed: list[tuple[int, ...]]) -> Crossings:
     return Crossings(table[:, 0], table[:, 1], table[:, 2])
 
 
-def links(crossed: Crossings, at: Array, share: Array, names: tuple[str, ...],
-          share_min: float = 0.0) -> list[Candidate]:  # fmt: skip
+def links(
+    crossed: Crossings, at: Array, share: Array, names: tuple[str, ...], share_min: float = 0.0
+) -> list[Candidate]:
     """Candidates for each link between switches: in both directions, and in each one alone.
 
     at: [row of crossed] the observation that the path belongs to. share: [row] the part of that

@@ -69,11 +69,15 @@ def lines_of(one: Finding, folder: str) -> list[str]:
 def as_json(found: Diagnosis) -> dict[str, Any]:
     """A diagnosis as JSON."""
     return {
-        "healthy": found.healthy, "findings": [json_of(one) for one in found.findings],
-        "ranks": found.ranks, "missing": found.missing, "incomplete": found.incomplete,
+        "healthy": found.healthy,
+        "findings": [json_of(one) for one in found.findings],
+        "ranks": found.ranks,
+        "missing": found.missing,
+        "incomplete": found.incomplete,
         "iterations": found.iterations,
-        "iteration_ns": found.iteration_ns, "notes": list(found.notes),
-    }  # fmt: skip
+        "iteration_ns": found.iteration_ns,
+        "notes": list(found.notes),
+    }
 
 
 def json_of(one: Finding) -> dict[str, Any]:

@@ -137,14 +137,21 @@ def straggler(seen: Seen, at: int, rule: Rule) -> Finding | None:
     )
     rank = seen.facts.processes[one].rank
     return Finding(
-        "non_communication_slow", Place("rank", seen.facts.name(one), (rank,)), begin, end,
-        _confidence(lost_ns / limit_ns), True,
+        "non_communication_slow",
+        Place("rank", seen.facts.name(one), (rank,)),
+        begin,
+        end,
+        _confidence(lost_ns / limit_ns),
+        True,
         f"{seen.facts.name(one)} took {time_text(lost_ns / seen.windows.iterations)} an "
         f"iteration longer between operations than other ranks ({percent(share, 0)} of it), in "
         f"{int(often[one])} of {seen.windows.text_of(own.shape[0])}; {what}.",
-        LATE_QUERY, advice, lost_ns=int(own[:, one].sum()), weight=lost_ns,
+        LATE_QUERY,
+        advice,
+        lost_ns=int(own[:, one].sum()),
+        weight=lost_ns,
         more={"gpu": in_gpu},
-    )  # fmt: skip
+    )
 
 
 def with_lost(seen: Seen, one: Finding) -> Finding:
@@ -196,9 +203,19 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     confidence = round(min(_confidence(times / float(np.exp(SLOW))), 0.4 + 0.6 * found.share), 2)
     doubt = _doubt(seen, span, found, bad)
     certain = found.place.kind == "link" or (found.share >= CERTAIN_SHARE and not doubt)
-    return Finding(kind, place, begin, end, confidence, certain, text + doubt, DELAY_QUERY,
-                   advice, weight=float(excess[bad].sum()),
-                   more={"share": found.share})  # fmt: skip
+    return Finding(
+        kind,
+        place,
+        begin,
+        end,
+        confidence,
+        certain,
+        text + doubt,
+        DELAY_QUERY,
+        advice,
+        weight=float(excess[bad].sum()),
+        more={"share": found.share},
+    )
 
 
 def _told(seen: Seen, found: places.Explanation, excess: Array, bad: Array) -> tuple[Place, str]:
@@ -209,8 +226,9 @@ def _told(seen: Seen, found: places.Explanation, excess: Array, bad: Array) -> t
     worst = seen.delays.pairs[int(np.where(bad, excess, -1).argmax())]
     shown = f"{seen.facts.name(int(worst[0]))} to {seen.facts.name(int(worst[1]))}"
     place = found.place
-    lacking = [one.rank for one in seen.facts.processes
-               if one.rank in place.ranks and not one.whole]  # fmt: skip
+    lacking = [
+        one.rank for one in seen.facts.processes if one.rank in place.ranks and not one.whole
+    ]
     text = (
         f"Messages of {int(bad.sum())} of {len(bad)} pairs of ranks took longer than usual for "
         f"their operation, the most {float(np.exp(excess[bad].max())):.1f} times ({shown}). "
@@ -300,30 +318,51 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     often = _lossy_windows(paths, span, mine)
     begin, end = seen.windows.span(span.start, at)
     down = float(downs[mine].sum())
-    # A host whose socket overflows also loses many packets at once, but seldom. Only losses in
-    # every window tell a lossy NIC from it. Simulated hosts have no sockets.
-    steady = seen.facts.simulated or place.kind == "link"
-    steady = steady or (rate >= HOST_LOSS_RATE and often == span.stop - span.start)
+    in_every_window = rate >= HOST_LOSS_RATE and often == span.stop - span.start
     clear = rate >= min(CLEAR_RATE, CLEAR_CONTRAST * other_rate) or down >= LOSSES_MIN
     clear = clear or at_random
     # If routes are known, a pair alone has no link or NIC that would lose its packets.
     has_place = place.kind != "network" and not (place.kind == "pair" and paths.names)
+    certain = has_place and clear and (queued is False or down >= LOSSES_MIN)
     # Full queues also lose packets for a moment, above all when a job starts, so losses must
     # repeat; after the start, paths that became unusable are evidence enough.
     if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
         return None
-    others = "" if place.kind == "network" else f" all other paths {percent(other_rate, 2)},"
-    text = (
-        f"{place.name} lost {lost[mine].sum():.0f} of about {sent[mine].sum():.0f} segments "
-        f"({percent(rate, 2)}),{others} " + _QUEUES[queued]
-    ) + _more_of_losses(at_random, int(down))
+    text = _evidence_of_losses(place, lost[mine], sent[mine], (rate, other_rate), queued)
     return Finding(
-        "network_loss", place, begin, end,
+        "network_loss",
+        place,
+        begin,
+        end,
         _confidence(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)),
-        has_place and clear and (queued is False or down >= LOSSES_MIN) and steady, text,
-        LOSS_QUERY, LOSS_ADVICE.get(place.kind, LOSS_ADVICE["link"]),
-        weight=float(lost[mine].sum()), more={"downs": int(down)},
-    )  # fmt: skip
+        certain and (in_every_window or not _may_be_a_socket(seen, place)),
+        text + _more_of_losses(at_random, int(down)),
+        LOSS_QUERY,
+        LOSS_ADVICE.get(place.kind, LOSS_ADVICE["link"]),
+        weight=float(lost[mine].sum()),
+        more={"downs": int(down)},
+    )
+
+
+def _may_be_a_socket(seen: Seen, place: Place) -> bool:
+    """Whether a host's full socket may have lost the packets, rather than the place.
+
+    A host whose socket overflows also loses many packets at once, but seldom. Only losses in every
+    window tell a lossy NIC from it. Simulated hosts have no sockets.
+    """
+    return not seen.facts.simulated and place.kind != "link"
+
+
+def _evidence_of_losses(
+    place: Place, lost: Array, sent: Array, rates: tuple[float, float], queued: bool | None
+) -> str:
+    """What the place lost. rates: of its paths and of all others."""
+    rate, other_rate = rates
+    others = "" if place.kind == "network" else f" all other paths {percent(other_rate, 2)},"
+    return (
+        f"{place.name} lost {lost.sum():.0f} of about {sent.sum():.0f} segments "
+        f"({percent(rate, 2)}),{others} {_QUEUES[queued]}"
+    )
 
 
 def _more_of_losses(at_random: bool, downs: int) -> str:
@@ -387,13 +426,18 @@ def _loaded(paths: Paths, span: slice, name: str) -> bool:
     sent, lost = paths.sent[span].sum(axis=0), paths.lost[span].sum(axis=0)
     load = np.bincount(crossed.link, weights=sent[crossed.path], minlength=count)
     losses = np.bincount(crossed.link, weights=lost[crossed.path], minlength=count)
-    one = max((at for at in range(count) if undirected(paths.names[at]) == name),
-              key=lambda at: losses[at])  # fmt: skip
+    one = max(
+        (at for at in range(count) if undirected(paths.names[at]) == name),
+        key=lambda at: losses[at],
+    )
     ends = [each.partition(">")[::2] for each in paths.names]
     ratios = []
     for side in (0, 1):
-        beside = [load[at] for at in range(count)
-                  if ends[at][side] == ends[one][side] and at != one and load[at] > 0]  # fmt: skip
+        beside = [
+            load[at]
+            for at in range(count)
+            if ends[at][side] == ends[one][side] and at != one and load[at] > 0
+        ]
         if beside:
             ratios.append(load[one] / float(np.median(beside)))
     return bool(ratios) and min(ratios) >= LOADED_RATIO

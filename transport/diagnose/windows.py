@@ -70,8 +70,12 @@ def judged_windows_of(facts: Facts) -> Windows:
 
 def kinds_of(calls: dict[str, Array]) -> Array:
     """Numbers the kinds of calls: function, count, datatype and size of the communicator."""
-    columns = (calls["function"].tolist(), calls["count"].tolist(), calls["datatype"].tolist(),
-               calls["ranks"].tolist())  # fmt: skip
+    columns = (
+        calls["function"].tolist(),
+        calls["count"].tolist(),
+        calls["datatype"].tolist(),
+        calls["ranks"].tolist(),
+    )
     known: dict[Any, int] = {}
     rows = zip(*columns, strict=True)
     return np.array([known.setdefault(row, len(known)) for row in rows], np.int64)

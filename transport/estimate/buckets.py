@@ -75,9 +75,15 @@ def buckets_of(sums: Sequence[Sum], compute: Array) -> Buckets | None:
     cost = latency_ns, byte_ns
     by_size = [(size, exposed_ns(_cut(whole, size), sizes[0], rate, cost)) for size in SIZES]
     return Buckets(
-        steps, count, whole, latency_ns, 1e9 / byte_ns, backward_ns,
-        exposed_ns(sizes, sizes[0], rate, cost), tuple(by_size),
-    )  # fmt: skip
+        steps,
+        count,
+        whole,
+        latency_ns,
+        1e9 / byte_ns,
+        backward_ns,
+        exposed_ns(sizes, sizes[0], rate, cost),
+        tuple(by_size),
+    )
 
 
 def period_of(sizes: Sequence[float]) -> int:

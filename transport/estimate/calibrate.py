@@ -87,20 +87,26 @@ def fit(measured: Sequence[Sample], name: str, source: str, seed: int = 1) -> Fi
     sizes = [one.size_bytes for one in kept]
     ranks = [one.ranks for one in kept]
     size = np.abs(errors)
-    calibrated = Range((int(min(sizes)), int(max(sizes))), (min(ranks), max(ranks)),
-                       float(np.median(size)), float(np.quantile(size, 0.95)),
-                       tuple(sorted({one.operation for one in kept})))  # fmt: skip
+    calibrated = Range(
+        (int(min(sizes)), int(max(sizes))),
+        (min(ranks), max(ranks)),
+        float(np.median(size)),
+        float(np.quantile(size, 0.95)),
+        tuple(sorted({one.operation for one in kept})),
+    )
     spreads = [spread for one, spread in rows if one in kept]
     is_known = any(one.name.endswith("of a call") for one in numbers)
     notes = () if is_known else (ONE_RANK_COUNT,)
-    network = Network(name, source, between, pairs=fitted["pairs"], calibrated=calibrated,
-                      notes=notes)  # fmt: skip
+    network = Network(
+        name, source, between, pairs=fitted["pairs"], calibrated=calibrated, notes=notes
+    )
     return Fit(network, tuple(numbers), tuple(kept), tuple(errors), tuple(spreads), notes)
 
 
 def _estimated_ns(network: Network, one: Sample) -> float:
-    return estimate(network, one.operation, one.size_bytes, one.ranks, nodes=one.nodes,
-                    algorithm=one.algorithm).time_ns  # fmt: skip
+    return estimate(
+        network, one.operation, one.size_bytes, one.ranks, nodes=one.nodes, algorithm=one.algorithm
+    ).time_ns
 
 
 def _fitted(
@@ -170,10 +176,13 @@ def _starts(steps: Array, moved: Array, times: Array, count: int, launches: bool
     for latency in (0.1, 0.5):
         for slower in (1.5, 4.0):
             rows = [
-                [latency * times[small] * slower**at, (1 - latency) * step * slower**at,
-                 byte * slower ** (count - 1 - at)]
+                [
+                    latency * times[small] * slower**at,
+                    (1 - latency) * step * slower**at,
+                    byte * slower ** (count - 1 - at),
+                ]
                 for at in range(count)
-            ]  # fmt: skip
+            ]
             numbers = [*np.array(rows).ravel(), *([times.min()] if launches else [])]
             made.append(np.log(np.maximum(numbers, 1e-6)))
     return made
@@ -198,10 +207,11 @@ def _least(
     if one_count:
         upper[: len(upper) // 3 * 3 : 3] = LOW + 1e-3
     made: list[Any] = [
-        least_squares(residuals, np.clip(start, LOW + 1e-4, upper - 1e-4), bounds=(LOW, upper),
-                      max_nfev=400)
+        least_squares(
+            residuals, np.clip(start, LOW + 1e-4, upper - 1e-4), bounds=(LOW, upper), max_nfev=400
+        )
         for start in starts
-    ]  # fmt: skip
+    ]
     best = min(made, key=lambda one: float(one.cost))
     return np.asarray(best.x), float(2 * best.cost)
 

@@ -44,19 +44,31 @@ def compared(network: Network, measured: Sequence[Sample]) -> list[Compared]:
     """Each operation and size, with the median of its repeats. ShapeError as estimate() has it."""
     made = []
     for one, spread in medians(measured):
-        found = estimate(network, one.operation, one.size_bytes, one.ranks, nodes=one.nodes,
-                         algorithm=one.algorithm)  # fmt: skip
+        found = estimate(
+            network,
+            one.operation,
+            one.size_bytes,
+            one.ranks,
+            nodes=one.nodes,
+            algorithm=one.algorithm,
+        )
         made.append(
-            Compared(one, spread, found.time_ns, found.time_ns / one.time_ns - 1,
-                     network.extrapolates(one.operation, one.size_bytes, one.ranks))
-        )  # fmt: skip
+            Compared(
+                one,
+                spread,
+                found.time_ns,
+                found.time_ns / one.time_ns - 1,
+                network.extrapolates(one.operation, one.size_bytes, one.ranks),
+            )
+        )
     return made
 
 
 def summary_of(rows: Sequence[Compared]) -> Summary:
     errors = np.abs([row.error for row in rows])
     return Summary(
-        float(np.median(errors)), float(np.quantile(errors, 0.95)),
+        float(np.median(errors)),
+        float(np.quantile(errors, 0.95)),
         float(np.mean([row.within(0.05) for row in rows])),
         float(np.mean([row.within(0.15) for row in rows])),
-    )  # fmt: skip
+    )

@@ -111,10 +111,11 @@ def _ring(operation: str, algorithm: str, ranks: int, nodes: int, size_bytes: fl
         steps = between + (ranks // nodes - 1)
     per_node = ranks / nodes
     return Terms(
-        inside_steps=max(steps - between, 0), between_steps=between,
+        inside_steps=max(steps - between, 0),
+        between_steps=between,
         inside_bytes=moved if per_node > 1 else 0.0,
         between_bytes=moved / per_node if nodes > 1 else 0.0,
-    )  # fmt: skip
+    )
 
 
 def _tree(ranks: int, nodes: int, size_bytes: float) -> Terms:
@@ -127,10 +128,11 @@ def _tree(ranks: int, nodes: int, size_bytes: float) -> Terms:
     depth = math.ceil(math.log2(nodes)) if nodes > 1 else 0
     fill = max(2 * depth - 1, 0) * min(CHUNK_BYTES, size_bytes / per_node / 2)
     return Terms(
-        inside_steps=2 * (math.ceil(per_node) - 1), between_steps=2 * depth,
+        inside_steps=2 * (math.ceil(per_node) - 1),
+        between_steps=2 * depth,
         inside_bytes=2 * size_bytes * (per_node - 1) / per_node if per_node > 1 else 0.0,
         between_bytes=2 * size_bytes / per_node + fill if nodes > 1 else 0.0,
-    )  # fmt: skip
+    )
 
 
 def _pairs(operation: str, ranks: int, nodes: int, size_bytes: float) -> Terms:
@@ -138,20 +140,31 @@ def _pairs(operation: str, ranks: int, nodes: int, size_bytes: float) -> Terms:
     per_node = ranks / nodes
     if operation == "send":
         away = nodes > 1
-        return Terms(0 if away else 1, 1 if away else 0, 0.0 if away else size_bytes,
-                     size_bytes if away else 0.0)  # fmt: skip
+        return Terms(
+            0 if away else 1,
+            1 if away else 0,
+            0.0 if away else size_bytes,
+            size_bytes if away else 0.0,
+        )
     part = size_bytes / ranks
     turns = math.ceil((ranks - 1) / PAIRS_AT_ONCE)
     return Terms(
-        inside_steps=turns if nodes == 1 else 0, between_steps=turns if nodes > 1 else 0,
-        inside_bytes=part * (per_node - 1), between_bytes=part * (ranks - per_node),
-    )  # fmt: skip
+        inside_steps=turns if nodes == 1 else 0,
+        between_steps=turns if nodes > 1 else 0,
+        inside_bytes=part * (per_node - 1),
+        between_bytes=part * (ranks - per_node),
+    )
 
 
 def estimate(
-    network: Network, operation: str, size_bytes: float, ranks: int, *,
-    algorithm: str | None = None, nodes: int | None = None,
-) -> Estimate:  # fmt: skip
+    network: Network,
+    operation: str,
+    size_bytes: float,
+    ranks: int,
+    *,
+    algorithm: str | None = None,
+    nodes: int | None = None,
+) -> Estimate:
     """The time of an operation on a network, by its best protocol and algorithm, or a given one.
 
     nodes: over how many nodes the ranks are spread; None: over as few as they fit into.
@@ -171,9 +184,14 @@ def estimate(
 
 
 def _timed(
-    network: Network, operation: str, algorithm: str, size_bytes: float, ranks: int, nodes: int,
+    network: Network,
+    operation: str,
+    algorithm: str,
+    size_bytes: float,
+    ranks: int,
+    nodes: int,
     protocol: Protocol,
-) -> Estimate:  # fmt: skip
+) -> Estimate:
     need = terms(operation, algorithm, ranks, nodes, size_bytes)
     far = network.far(algorithm)
     inside = network.inside or far
@@ -190,9 +208,17 @@ def _timed(
     if ranks > 1 and launch_ns > latency_ns + bytes_ns:
         latency_ns, slowest = launch_ns - bytes_ns, "launch"
     return Estimate(
-        operation, algorithm, protocol.name, size_bytes, ranks, latency_ns + bytes_ns, latency_ns,
-        bytes_ns, need, slowest,
-    )  # fmt: skip
+        operation,
+        algorithm,
+        protocol.name,
+        size_bytes,
+        ranks,
+        latency_ns + bytes_ns,
+        latency_ns,
+        bytes_ns,
+        need,
+        slowest,
+    )
 
 
 def _bytes_ns(link: Link, protocol: Protocol, count: float) -> float:

@@ -18,8 +18,12 @@ MOVED = 2.0  # each activation is written once and read once
 # moments in 4 bytes, read and written, and the parameter written in 2.
 STATE_BYTES_MOVED = 4 + 2 * (4 + 4 + 4) + 2
 # Times that a file may leave out.
-OPTIONAL = {"copy_ns": 0.0, "embedding_forward_ns": 0.0, "embedding_backward_ns": 0.0,
-            "host_ns": 0.0}  # fmt: skip
+OPTIONAL = {
+    "copy_ns": 0.0,
+    "embedding_forward_ns": 0.0,
+    "embedding_backward_ns": 0.0,
+    "host_ns": 0.0,
+}
 COPIED = 2.0  # a byte that is copied is read and written
 # What decides the time of a layer; other sizes of the model may differ.
 SIZES = ("hidden", "heads", "ffn", "vocabulary", "sequence")
@@ -88,8 +92,11 @@ def measured(file: Path, model: Model, plan: Plan) -> Computation:
     reasons = []
     for row in sorted(rows, key=lambda row: row.get("parallel") != wrapped):
         kind = row.get("parallel", wrapped)
-        other = [f"{key} {_given(row, key)}, not {value}" for key, value in wanted.items()
-                 if _given(row, key) != value]  # fmt: skip
+        other = [
+            f"{key} {_given(row, key)}, not {value}"
+            for key, value in wanted.items()
+            if _given(row, key) != value
+        ]
         other += [] if kind in (wrapped, "alone") else [f"wrapped as {kind}"]
         if not other:
             return _computation(row, model)
@@ -105,17 +112,29 @@ def _wanted(model: Model, plan: Plan) -> dict[str, Any]:
     """What decides the time of a layer."""
     sizes = {size: getattr(model, size) for size in SIZES}
     kinds = {
-        "kv_heads": model.kv_heads or model.heads, "gated": model.gated, "experts": model.experts,
-        "active": model.active, "attention": model.attention, "micro_batch": plan.micro_batch,
-        "flash": plan.flash, "value_bytes": plan.value_bytes,
-    }  # fmt: skip
+        "kv_heads": model.kv_heads or model.heads,
+        "gated": model.gated,
+        "experts": model.experts,
+        "active": model.active,
+        "attention": model.attention,
+        "micro_batch": plan.micro_batch,
+        "flash": plan.flash,
+        "value_bytes": plan.value_bytes,
+    }
     return sizes | kinds
 
 
 def _given(row: dict[str, Any], key: str) -> Any:
     """What the row says; what it leaves out is as in GPT-2 in PyTorch."""
-    usual = {"kv_heads": row.get("heads"), "gated": False, "experts": 1, "active": 1,
-             "attention": 0, "flash": True, "value_bytes": 2}  # fmt: skip
+    usual = {
+        "kv_heads": row.get("heads"),
+        "gated": False,
+        "experts": 1,
+        "active": 1,
+        "attention": 0,
+        "flash": True,
+        "value_bytes": 2,
+    }
     return row.get(key, usual.get(key))
 
 

@@ -137,7 +137,7 @@ def links() -> dict[str, Link]:
             tuple(Protocol(**each) for each in tables["latencies"][one["latency"]]),
         )
         for one in tables["links"]
-    }  # fmt: skip
+    }
 
 
 def about_links() -> dict[str, str]:
@@ -186,14 +186,17 @@ def load(file: Path) -> Network:
 
 def parsed(tables: Mapping[str, Any]) -> Network:
     """The network of a profile's tables."""
-    known = {"name", "source", "gpus_per_node", "inside", "between", "pairs", "calibrated",
-             "notes", "slowdown"}  # fmt: skip
+    known = {
+        *("name", "source", "gpus_per_node", "inside", "between", "pairs"),
+        *("calibrated", "notes", "slowdown"),
+    }
     if strange := sorted(set(tables) - known):
         raise NetworkError(f"unknown key {strange[0]}")
     calibrated = tables.get("calibrated")
     inside = tables.get("inside")
     return Network(
-        name=_text(tables, "name"), source=_text(tables, "source"),
+        name=_text(tables, "name"),
+        source=_text(tables, "source"),
         between=_link(tables, "between"),
         gpus_per_node=int(_number(tables, "gpus_per_node", 1, 1)),
         inside=None if inside is None else _link(tables, "inside"),
@@ -201,7 +204,7 @@ def parsed(tables: Mapping[str, Any]) -> Network:
         calibrated=None if calibrated is None else _range(calibrated),
         notes=_notes(tables.get("notes", [])),
         slowdown=_slowdown(tables.get("slowdown", {})),
-    )  # fmt: skip
+    )
 
 
 def _link(tables: Mapping[str, Any], key: str) -> Link:
@@ -225,8 +228,11 @@ def _link(tables: Mapping[str, Any], key: str) -> Link:
             )
         )
     where = f"{key}."
-    return Link(_number(table, "bytes_per_s", None, 1, where=where), tuple(made),
-                _number(table, "launch_ns", 0.0, where=where))  # fmt: skip
+    return Link(
+        _number(table, "bytes_per_s", None, 1, where=where),
+        tuple(made),
+        _number(table, "launch_ns", 0.0, where=where),
+    )
 
 
 def _slowdown(table: Any) -> Slowdown:
@@ -279,9 +285,13 @@ def _text(table: Mapping[str, Any], key: str, where: str = "") -> str:
 
 
 def _number(
-    table: Mapping[str, Any], key: str, default: float | None, least: float = 0.0,
-    most: float = 1e18, where: str = "",
-) -> float:  # fmt: skip
+    table: Mapping[str, Any],
+    key: str,
+    default: float | None,
+    least: float = 0.0,
+    most: float = 1e18,
+    where: str = "",
+) -> float:
     found = table.get(key, default)
     if isinstance(found, bool) or not isinstance(found, int | float):
         raise NetworkError(f"{where}{key}: expected a number, not {found!r}")

@@ -100,12 +100,16 @@ def overlap_of(file: Path) -> Overlap:
     ]
     busy = union([tuple(one) for one in np.concatenate([compute, communication]).tolist()])
     return Overlap(
-        str(file), float(every[:, 1].max() - every[:, 0].min()), length(compute),
-        length(communication), shared(communication, compute),
+        str(file),
+        float(every[:, 1].max() - every[:, 0].min()),
+        length(compute),
+        length(communication),
+        shared(communication, compute),
         length(memory) - shared(memory, busy),
-        tuple(sorted(parts, key=lambda one: -one.exposed_ns)), buckets_of(sums, compute),
+        tuple(sorted(parts, key=lambda one: -one.exposed_ns)),
+        buckets_of(sums, compute),
         tuple(notes),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

@@ -72,15 +72,23 @@ class Plan:
         copies: the data parallel ranks that have the same experts.
         """
         one = self.tensor * self.context
-        strides = {"tensor": 1, "context": self.tensor, "data": one, "expert": one,
-                   "copies": one * self.expert, "pipeline": one * self.data}  # fmt: skip
+        strides = {
+            "tensor": 1,
+            "context": self.tensor,
+            "data": one,
+            "expert": one,
+            "copies": one * self.expert,
+            "pipeline": one * self.data,
+        }
         ranks = self.data // self.expert if name == "copies" else getattr(self, name)
         return Group(ranks, strides[name])
 
     def check(self, model: Model) -> None:
         """Raises PlanError, with what to change, if the plan does not fit."""
-        for name in ("data", "tensor", "pipeline", "interleave", "expert", "context",
-                     "micro_batch", "global_batch", "bucket_bytes"):  # fmt: skip
+        for name in (
+            *("data", "tensor", "pipeline", "interleave", "expert", "context"),
+            *("micro_batch", "global_batch", "bucket_bytes"),
+        ):
             if getattr(self, name) < 1:
                 raise PlanError(f"{name}: {getattr(self, name)}: must be at least 1")
         if self.zero not in (0, 1, 2, 3):
@@ -109,8 +117,9 @@ class Plan:
                 f"{self.data}"
             )
         if self.zero == 3 and self.pipeline > 1:
-            raise PlanError("zero: 3 gathers parameters for every microbatch: use 0 to 2 with "
-                            "pipeline stages")  # fmt: skip
+            raise PlanError(
+                "zero: 3 gathers parameters for every microbatch: use 0 to 2 with pipeline stages"
+            )
 
     def _check_sizes(self, model: Model) -> None:
         """Raises PlanError if the model's own sizes do not fit each other, or the plan."""
@@ -125,6 +134,7 @@ class Plan:
 
     def unchecked(self) -> list[str]:
         """The kinds of parallelism whose estimates no measurement has confirmed."""
-        found = [name for name in ("tensor", "pipeline", "expert", "context")
-                 if getattr(self, name) > 1]  # fmt: skip
+        found = [
+            name for name in ("tensor", "pipeline", "expert", "context") if getattr(self, name) > 1
+        ]
         return found + (["zero"] if self.zero in (1, 2) else [])

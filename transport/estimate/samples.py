@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 # NCCL's functions -> operations of estimates.
 FUNCTIONS = {
-    "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter",
-    "Broadcast": "broadcast", "Reduce": "reduce", "AlltoAll": "all_to_all",
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "ReduceScatter": "reduce_scatter",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+    "AlltoAll": "all_to_all",
     "AllToAll": "all_to_all",
-}  # fmt: skip
+}
 # An operation has begun when its last rank uses the network, and has ended when no rank does.
 TIMES = """
 WITH uses AS (
@@ -60,22 +64,26 @@ def slowdown_of(file: Path, contender: str) -> Slowdown:
     """The median of a contender's rows in a result of `python -m bench step --beside`."""
     try:
         rows = json.loads(file.read_text(encoding="utf-8"))["rows"]
-        found = [[row["slowdown"][key] for key in ("computation", "communication")]
-                 for row in rows
-                 if row.get("contender") == contender and "slowdown" in row]  # fmt: skip
+        found = [
+            [row["slowdown"][key] for key in ("computation", "communication")]
+            for row in rows
+            if row.get("contender") == contender and "slowdown" in row
+        ]
         known = sorted({str(row.get("contender")) for row in rows if "slowdown" in row})
     except OSError as error:
         raise SamplesError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise SamplesError(f"{file} is not a result of python -m bench step --beside") from None
     if not found:
-        raise SamplesError(f"{file} has no slowdown of {contender}, only of "
-                           f"{', '.join(known) or 'nothing'}")  # fmt: skip
+        raise SamplesError(
+            f"{file} has no slowdown of {contender}, only of {', '.join(known) or 'nothing'}"
+        )
     for value in (each for pair in found for each in pair):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not 0 < value <= SLOWDOWN_MAX:
-            raise SamplesError(f"{file}: slowdown: {value!r}: must be a number, at most "
-                               f"{SLOWDOWN_MAX:g}")  # fmt: skip
+            raise SamplesError(
+                f"{file}: slowdown: {value!r}: must be a number, at most {SLOWDOWN_MAX:g}"
+            )
     # Noise can make both at once seem quicker than each alone.
     times = (max(statistics.median(each), 1.0) for each in zip(*found, strict=True))
     return Slowdown(*times)
@@ -88,12 +96,18 @@ def of_bench(file: Path, contender: str) -> list[Sample]:
         rows, ranks = document.get("rounds") or document["rows"], int(document["gpus"])
         known = sorted({str(row["contender"]) for row in rows})
         made = [
-            Sample(str(row["operation"]), ranks, ranks, float(row["size_bytes"]),
-                   float(row["time_us"]) * 1e3)
+            Sample(
+                str(row["operation"]),
+                ranks,
+                ranks,
+                float(row["size_bytes"]),
+                float(row["time_us"]) * 1e3,
+            )
             for row in rows
-            if row["contender"] == contender and row["operation"] in ALGORITHMS
+            if row["contender"] == contender
+            and row["operation"] in ALGORITHMS
             and not row.get("wrong")
-        ]  # fmt: skip
+        ]
     except OSError as error:
         raise SamplesError(f"cannot read {file}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
@@ -118,8 +132,16 @@ def of_trace(store: Store, folder: Path) -> list[Sample]:
         if known and width and is_modelled:
             size = whole_bytes(function, int(count) * width, int(ranks))
             # Links inside a node are not told apart: every rank counts as a node.
-            made.append(Sample(operation, int(ranks), int(ranks), float(size), float(time_ns),
-                               algorithm if algorithm in known else None))  # fmt: skip
+            made.append(
+                Sample(
+                    operation,
+                    int(ranks),
+                    int(ranks),
+                    float(size),
+                    float(time_ns),
+                    algorithm if algorithm in known else None,
+                )
+            )
     if not made:
         names = ", ".join(sorted(FUNCTIONS))
         raise SamplesError(f"{folder} has no operation that all its ranks have ended: {names}")
@@ -128,9 +150,10 @@ def of_trace(store: Store, folder: Path) -> list[Sample]:
 
 def _usable(samples: Sequence[Sample], where: str) -> list[Sample]:
     kept = [
-        one for one in samples
+        one
+        for one in samples
         if 0 < one.time_ns < math.inf and 0 < one.size_bytes < math.inf and one.ranks > 1
-    ]  # fmt: skip
+    ]
     if not kept:
         raise SamplesError(f"{where} has no operation that took any time")
     return kept

@@ -16,10 +16,13 @@ from transport.estimate.step import Step
 
 # Algorithm of an estimate -> collective of the simulator, by operation.
 COLLECTIVES = {
-    ("all_reduce", "ring"): "all_reduce_ring", ("all_reduce", "tree"): "all_reduce_double_tree",
-    ("all_gather", "ring"): "all_gather", ("all_gather", "pat"): "all_gather_pat",
-    ("reduce_scatter", "ring"): "reduce_scatter", ("reduce_scatter", "pat"): "reduce_scatter_pat",
-}  # fmt: skip
+    ("all_reduce", "ring"): "all_reduce_ring",
+    ("all_reduce", "tree"): "all_reduce_double_tree",
+    ("all_gather", "ring"): "all_gather",
+    ("all_gather", "pat"): "all_gather_pat",
+    ("reduce_scatter", "ring"): "reduce_scatter",
+    ("reduce_scatter", "pat"): "reduce_scatter_pat",
+}
 SIMULATED = ("gradients", "parameters", "embeddings")  # kinds of communication of data parallelism
 HOSTS_PER_LEAF = 16
 STEPS = 2
@@ -55,20 +58,29 @@ def scenario_of(
     rate = round(network.between.bytes_per_s * 8)
     sent = sum(float(one.get("size_bytes", 0)) for one in operations)
     tables = {
-        "seed": seed, "limit_ns": round(LIMIT_TIMES * STEPS * step_ns),
+        "seed": seed,
+        "limit_ns": round(LIMIT_TIMES * STEPS * step_ns),
         "network": {
-            "hosts": -(-hosts // HOSTS_PER_LEAF) * HOSTS_PER_LEAF if hosts > HOSTS_PER_LEAF
+            "hosts": -(-hosts // HOSTS_PER_LEAF) * HOSTS_PER_LEAF
+            if hosts > HOSTS_PER_LEAF
             else hosts,
-            "hosts_per_leaf": min(hosts, HOSTS_PER_LEAF), "spines": min(hosts, HOSTS_PER_LEAF),
-            "rate": f"{rate} b/s", "uplink_rate": f"{rate} b/s",
+            "hosts_per_leaf": min(hosts, HOSTS_PER_LEAF),
+            "spines": min(hosts, HOSTS_PER_LEAF),
+            "rate": f"{rate} b/s",
+            "uplink_rate": f"{rate} b/s",
             "queue_bytes": max(QUEUE_BYTES_MIN, 20 * segment_bytes),
         },
         "hosts": {"segment_bytes": segment_bytes, "burst_bytes_max": max(segment_bytes, 65_536)},
-        "workload": [{
-            "name": step.model.name, "pattern": "steps", "hosts": list(range(hosts)),
-            "repeats": STEPS, "operations": operations,
-        }],
-    }  # fmt: skip
+        "workload": [
+            {
+                "name": step.model.name,
+                "pattern": "steps",
+                "hosts": list(range(hosts)),
+                "repeats": STEPS,
+                "operations": operations,
+            }
+        ],
+    }
     return Simulated(tables, hosts, STEPS * hosts * 2 * sent / segment_bytes)
 
 

@@ -87,9 +87,14 @@ class Step:
         return name
 
     def send(
-        self, name: str, stage: int, stream: str, kind: str, sent: Estimate | None,
+        self,
+        name: str,
+        stage: int,
+        stream: str,
+        kind: str,
+        sent: Estimate | None,
         after: Sequence[str],
-    ) -> str:  # fmt: skip
+    ) -> str:
         """Adds a task that communicates."""
         self.tasks.append(Task(name, stage, stream, kind, ns_of(sent), tuple(after), sent))
         return name
@@ -141,9 +146,14 @@ class Step:
         return reduced
 
     def _layers(
-        self, name: str, stage: int, chunk: int, passes: float, after: list[str],
+        self,
+        name: str,
+        stage: int,
+        chunk: int,
+        passes: float,
+        after: list[str],
         reduced: list[str] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """The layers of a chunk, one after the other on the stage's main stream.
 
         passes: how often a layer computes what its forward pass does. reduced: takes the names of
@@ -158,11 +168,7 @@ class Step:
         for layer in range(count):
             wait = list(after) if layer == 0 else []
             if self.plan.zero == 3:
-                # The next layer is gathered before this one computes, and so before its gradients
-                # are scattered: a communicator runs its operations in the order of their calls.
-                for ahead in range(len(gathered), min(layer + 2, count)):
-                    each = f"{name} parameters {ahead}"
-                    gathered.append(self._gather(each, stage, name, ahead, after))
+                self._gather_ahead(name, stage, min(layer + 2, count), after, gathered)
                 wait.append(gathered[layer])
                 if reduced is not None and layer >= 2:
                     # PyTorch's FSDP waits until the buffer of gradients is free again.
@@ -228,14 +234,18 @@ class Step:
         """What the parts of a layer exchange before the next layer can begin."""
         values = self.tokens * self.model.hidden * self.plan.value_bytes
         plan, model = self.plan, self.model
-        ns = sum(ns_of(self.message("tensor", "all_reduce", plan.group("tensor"), values))
-                 for _ in range(sums))  # fmt: skip
+        ns = sum(
+            ns_of(self.message("tensor", "all_reduce", plan.group("tensor"), values))
+            for _ in range(sums)
+        )
         if ns:
             self.add(f"{layer} tensor", stage, MAIN, "tensor", ns)
         if model.experts > 1:
             routed = values * model.active
-            ns = sum(ns_of(self.message("expert", "all_to_all", plan.group("expert"), routed))
-                     for _ in range(sums))  # fmt: skip
+            ns = sum(
+                ns_of(self.message("expert", "all_to_all", plan.group("expert"), routed))
+                for _ in range(sums)
+            )
             if ns:
                 self.add(f"{layer} experts", stage, MAIN, "expert", ns)
         if plan.context > 1:
@@ -245,6 +255,18 @@ class Step:
             sent = self.message("context", "send", plan.group("context"), size)
             ns = (plan.context - 1) * passes * ns_of(sent)
             self.add(f"{layer} context", stage, MAIN, "context", ns)
+
+    def _gather_ahead(
+        self, name: str, stage: int, end: int, after: list[str], gathered: list[str]
+    ) -> None:
+        """FSDP: gathers the layers before `end` that are not yet `gathered`.
+
+        The next layer is gathered before this one computes, and so before its gradients are
+        scattered: a communicator runs its operations in the order of their calls.
+        """
+        for layer in range(len(gathered), end):
+            each = f"{name} parameters {layer}"
+            gathered.append(self._gather(each, stage, name, layer, after))
 
     def _gather(self, name: str, stage: int, owner: str, layer: int, after: list[str]) -> str:
         """FSDP: the parameters of a layer. One layer is gathered ahead of the one that computes."""
@@ -313,8 +335,9 @@ class Step:
         shared += sum(sum(self.ends_parameters(one)) for one in chunks)
         experts = layers * self.expert_parameters
         held = [("parameters", "data", shared), ("experts' parameters", "copies", experts)]
-        mine = sum(count / (plan.group(group).ranks if plan.zero else 1)
-                   for _, group, count in held)  # fmt: skip
+        mine = sum(
+            count / (plan.group(group).ranks if plan.zero else 1) for _, group, count in held
+        )
         ns = mine * self.computation.update_ns
         done = self.add(f"optimizer {stage}", stage, MAIN, COMPUTE, ns, reduced)
         for kind, group, count in held if plan.zero in (1, 2) else ():

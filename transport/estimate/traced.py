@@ -94,22 +94,28 @@ def steps_of(
         found.append(step if alone_ns is None else _split(step, alone_ns))
     notes = []
     if untimed:
-        notes.append(f"{untimed} operations have neither channels nor kernels and count as none: "
-                     "record kernels with weft trace record --kernels")  # fmt: skip
+        notes.append(
+            f"{untimed} operations have neither channels nor kernels and count as none: "
+            "record kernels with weft trace record --kernels"
+        )
     if not found:
         raise TraceError(_nothing(len(ranks), untimed))
     if without:
         notes.append(f"{without} ranks have no steps: nothing repeats, or it overlaps itself")
     if uneven:
-        notes.append(f"steps of {uneven} ranks begin at uneven times: if that is no step, say with "
-                     "--operations how many operations one has")  # fmt: skip
+        notes.append(
+            f"steps of {uneven} ranks begin at uneven times: if that is no step, say with "
+            "--operations how many operations one has"
+        )
     return sorted(found, key=lambda one: -1 if one.rank is None else one.rank), notes
 
 
 def _nothing(ranks: int, untimed: int) -> str:
     if ranks:
-        return (f"no rank has {STEPS_MIN} steps or more of the same operations; a scenario of weft "
-                "sim has as many steps as its training's repeats")  # fmt: skip
+        return (
+            f"no rank has {STEPS_MIN} steps or more of the same operations; a scenario of weft "
+            "sim has as many steps as its training's repeats"
+        )
     if untimed:
         return "no operation has channels or kernels: record with weft trace record --kernels"
     return "the trace has no operations of NCCL"
@@ -193,6 +199,13 @@ def _split(known: Step, alone_ns: float) -> Step:
         )
     exposed_ns = min(beyond_ns, known.communication_ns)
     return Step(
-        known.rank, known.steps, known.operations, known.step_ns, known.communication_ns,
-        known.parts, exposed_ns, known.communication_ns - exposed_ns, beyond_ns - exposed_ns,
-    )  # fmt: skip
+        known.rank,
+        known.steps,
+        known.operations,
+        known.step_ns,
+        known.communication_ns,
+        known.parts,
+        exposed_ns,
+        known.communication_ns - exposed_ns,
+        beyond_ns - exposed_ns,
+    )

@@ -88,27 +88,38 @@ def train(
     memory = memory_of(model, plan)
     tokens = plan.global_batch * model.sequence
     return Training(
-        model=model.name, step_ns=step_ns, compute_ns=busy_ns, bubble_ns=alone_ns - busy_ns,
-        exposed_ns=timed.length_ns - alone_ns, host_ns=step_ns - timed.length_ns,
+        model=model.name,
+        step_ns=step_ns,
+        compute_ns=busy_ns,
+        bubble_ns=alone_ns - busy_ns,
+        exposed_ns=timed.length_ns - alone_ns,
+        host_ns=step_ns - timed.length_ns,
         communication_ns=sum(row.total_ns for row in rows) / plan.pipeline,
         flops_per_gpu=model.step_flops(tokens, plan.recompute) / step_ns * 1e9 / plan.gpus,
-        tokens_per_s=tokens / step_ns * 1e9, rows=rows, memory=memory,
+        tokens_per_s=tokens / step_ns * 1e9,
+        rows=rows,
+        memory=memory,
         fits=memory.total <= gpu.memory_bytes,
         bottleneck=_bottleneck(step_ns, alone_ns - busy_ns, step_ns - timed.length_ns, rows),
         gains=_gains(model, plan, computation, network, step_ns),
-        unchecked=tuple(plan.unchecked()), tasks=tuple(tasks), timed=timed,
-    )  # fmt: skip
+        unchecked=tuple(plan.unchecked()),
+        tasks=tuple(tasks),
+        timed=timed,
+    )
 
 
 def _check_nodes(plan: Plan, each: int) -> None:
     """Raises PlanError if nodes of `each` GPUs are not full, or split what shares a layer."""
     if plan.gpus > each and plan.gpus % each:
-        raise PlanError(f"data: {plan.gpus} GPUs in all: a multiple of the {each} GPUs of a node, "
-                        "or fewer")  # fmt: skip
+        raise PlanError(
+            f"data: {plan.gpus} GPUs in all: a multiple of the {each} GPUs of a node, or fewer"
+        )
     shared = plan.tensor * plan.context
     if plan.gpus > each and each % shared and shared % each:
-        raise PlanError(f"tensor: {shared} GPUs share a layer: they must divide the {each} GPUs of "
-                        "a node, or fill nodes")  # fmt: skip
+        raise PlanError(
+            f"tensor: {shared} GPUs share a layer: they must divide the {each} GPUs of "
+            "a node, or fill nodes"
+        )
 
 
 def launch_ns(step: Step) -> float:
@@ -137,12 +148,22 @@ def _rows(step: Step, tasks: list[Task]) -> list[Row]:
     for kind, (message, count) in sorted(step.used.items()):
         total_ns = sum(task.ns for task in tasks if task.kind == kind)
         made.append(
-            Row(kind, message.operation, message.each.algorithm, message.each.protocol,
-                message.group.ranks, message.group.nodes(step.network.gpus_per_node), count,
-                message.size_bytes, message.each.time_ns, total_ns, exposed.get(kind, 0.0),
+            Row(
+                kind,
+                message.operation,
+                message.each.algorithm,
+                message.each.protocol,
+                message.group.ranks,
+                message.group.nodes(step.network.gpus_per_node),
+                count,
+                message.size_bytes,
+                message.each.time_ns,
+                total_ns,
+                exposed.get(kind, 0.0),
                 message.each.limited_by,
-                kind in step.beyond)
-        )  # fmt: skip
+                kind in step.beyond,
+            )
+        )
     return made
 
 
@@ -163,10 +184,14 @@ def _gains(
         "half the bandwidth between nodes": lambda: (plan, faster(network, 0.5)),
         "half the latency": lambda: (plan, quicker(network, 0.5)),
         "buckets of twice the size": lambda: (
-            replace(plan, bucket_bytes=2 * plan.bucket_bytes), network),
+            replace(plan, bucket_bytes=2 * plan.bucket_bytes),
+            network,
+        ),
         "buckets of half the size": lambda: (
-            replace(plan, bucket_bytes=max(plan.bucket_bytes // 2, 1)), network),
-    }  # fmt: skip
+            replace(plan, bucket_bytes=max(plan.bucket_bytes // 2, 1)),
+            network,
+        ),
+    }
     made = {}
     for name, change in changes.items():
         other, net = change()
@@ -188,9 +213,13 @@ def quicker(network: Network, factor: float) -> Network:
     """The network with other latencies, of calls and of steps."""
 
     def changed(one: Link) -> Link:
-        return replace(one, protocols=tuple(
-            replace(each, base_ns=each.base_ns * factor, step_ns=each.step_ns * factor)
-            for each in one.protocols))  # fmt: skip
+        return replace(
+            one,
+            protocols=tuple(
+                replace(each, base_ns=each.base_ns * factor, step_ns=each.step_ns * factor)
+                for each in one.protocols
+            ),
+        )
 
     inside = None if network.inside is None else changed(network.inside)
     pairs = None if network.pairs is None else changed(network.pairs)
@@ -199,9 +228,11 @@ def quicker(network: Network, factor: float) -> Network:
 
 def as_json(found: Training) -> dict[str, Any]:
     """The estimate as JSON, without its tasks."""
-    made = {name: getattr(found, name) for name in (
-        "step_ns", "compute_ns", "bubble_ns", "exposed_ns", "host_ns", "communication_ns",
-        "flops_per_gpu", "tokens_per_s", "fits", "bottleneck", "gains", "unchecked")}  # fmt: skip
+    names = (
+        *("step_ns", "compute_ns", "bubble_ns", "exposed_ns", "host_ns", "communication_ns"),
+        *("flops_per_gpu", "tokens_per_s", "fits", "bottleneck", "gains", "unchecked"),
+    )
+    made = {name: getattr(found, name) for name in names}
     made["operations"] = [vars(row) for row in found.rows]
     made["memory_bytes"] = vars(found.memory) | {"total": found.memory.total}
     return made

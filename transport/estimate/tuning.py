@@ -110,10 +110,12 @@ def _best(
     if len(own) < ROUNDS_MIN:
         return None
     rivals = [
-        (statistics.median(each), name) for (which, bytes_, name), each in times.items()
-        if (which, bytes_) == (operation, size) and _fits(choice_of(name), operation)
+        (statistics.median(each), name)
+        for (which, bytes_, name), each in times.items()
+        if (which, bytes_) == (operation, size)
+        and _fits(choice_of(name), operation)
         and len(each) >= ROUNDS_MIN
-    ]  # fmt: skip
+    ]
     if not rivals:
         return None
     took, name = min(rivals)

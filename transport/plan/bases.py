@@ -30,9 +30,10 @@ def bases_of(routes: Routes, count: int) -> list[int]:
 def narrowed(routes: Routes, base: int, count: int) -> Routes:
     """The routes whose ports are both in the range."""
     ports = {
-        key: pair for key, pair in routes.ports.items()
+        key: pair
+        for key, pair in routes.ports.items()
         if key in routes.of and all(base <= port < base + count for port in pair)
-    }  # fmt: skip
+    }
     return replace(routes, of={key: routes.of[key] for key in ports}, ports=ports)
 
 
@@ -46,9 +47,14 @@ def ports_of(routes: Routes) -> dict[str, set[int]]:
 
 
 def assign_ports(
-    routes: Routes, demand: Mapping[tuple[str, str], int], *, paths: int, engines: int = 1,
-    taken: Collection[tuple[str, int]] = (), **more: Any,
-) -> tuple[int | None, Assigned]:  # fmt: skip
+    routes: Routes,
+    demand: Mapping[tuple[str, str], int],
+    *,
+    paths: int,
+    engines: int = 1,
+    taken: Collection[tuple[str, int]] = (),
+    **more: Any,
+) -> tuple[int | None, Assigned]:
     """What assign() does, with the base whose busiest link carries least.
 
     taken: addresses and ports of other jobs, whose ranges are left out if there are others. more:
@@ -58,8 +64,10 @@ def assign_ports(
     count, of = paths * engines, ports_of(routes)
     for host, ports in of.items():
         if len(ports) <= count and max(ports) - min(ports) >= count:
-            raise AssignError(f"the {len(ports)} ports of {host} that were probed are not next to "
-                              f"each other: weft plan probe --ports {count}")  # fmt: skip
+            raise AssignError(
+                f"the {len(ports)} ports of {host} that were probed are not next to "
+                f"each other: weft plan probe --ports {count}"
+            )
     if all(len(ports) <= count for ports in of.values()):
         made = assign(routes, demand, paths=paths, engines=engines, **more)
         ends = {
@@ -73,25 +81,36 @@ def assign_ports(
         first = {min(ports) for ports in of.values()}
         return first.pop() if len(first) == 1 else None, made
     if len({frozenset(ports) for ports in of.values()}) > 1:
-        raise AssignError("hosts were probed with different ports: give all the same --port-base, "
-                          "--ports and --ranges, or no more ports than the job has")  # fmt: skip
+        raise AssignError(
+            "hosts were probed with different ports: give all the same --port-base, "
+            "--ports and --ranges, or no more ports than the job has"
+        )
     bases = bases_of(routes, count)
     if not bases:
-        raise AssignError(f"no {count} ports next to each other were probed, as {paths} paths of "
-                          f"{engines} engines need: weft plan probe --ports {count}")  # fmt: skip
+        raise AssignError(
+            f"no {count} ports next to each other were probed, as {paths} paths of "
+            f"{engines} engines need: weft plan probe --ports {count}"
+        )
     return _best(routes, demand, bases, set(taken), {"paths": paths, "engines": engines, **more})
 
 
 def _best(
-    routes: Routes, demand: Mapping[tuple[str, str], int], bases: list[int],
-    taken: set[tuple[str, int]], shape: dict[str, Any],
-) -> tuple[int, Assigned]:  # fmt: skip
+    routes: Routes,
+    demand: Mapping[tuple[str, str], int],
+    bases: list[int],
+    taken: set[tuple[str, int]],
+    shape: dict[str, Any],
+) -> tuple[int, Assigned]:
     count = shape["paths"] * shape["engines"]
     free = [
-        base for base in bases
-        if not any((address, port) in taken for address in routes.addresses.values()
-                   for port in range(base, base + count))
-    ]  # fmt: skip
+        base
+        for base in bases
+        if not any(
+            (address, port) in taken
+            for address in routes.addresses.values()
+            for port in range(base, base + count)
+        )
+    ]
     best: tuple[int, Assigned] | None = None
     error: AssignError | None = None
     for base in free or bases:

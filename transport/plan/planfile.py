@@ -58,10 +58,13 @@ class Plan:
     def ports(self, *, without: str = "") -> set[tuple[str, int]]:
         """Addresses and ports of all jobs except `without`."""
         return {
-            end for name, pairs in self.jobs.items() if name != without
-            for pair in pairs for near, far in pair.ports
+            end
+            for name, pairs in self.jobs.items()
+            if name != without
+            for pair in pairs
+            for near, far in pair.ports
             for end in ((pair.source_address, near), (pair.target_address, far))
-        }  # fmt: skip
+        }
 
 
 def routes_of_paths(plan: Plan, routes: Routes) -> Routes:

@@ -181,9 +181,11 @@ def with_collisions(network: Network, faults: Sequence[Keys]) -> Network:
         return network
     begins = np.concatenate([[0], np.cumsum([len(one) for one in sets])])
     return replace(
-        network, route=route, set_begin=begins.astype(network.set_begin.dtype),
+        network,
+        route=route,
+        set_begin=begins.astype(network.set_begin.dtype),
         set_ports=np.concatenate(sets),
-    )  # fmt: skip
+    )
 
 
 def second_jobs(faults: Sequence[Keys]) -> list[dict[str, Any]]:

@@ -125,8 +125,14 @@ def _link(index: int, link: dict[str, Any], numbers: dict[str, int]) -> tuple[in
         ends.append(numbers[name])
     if ends[0] == ends[1]:
         raise BadKeyError(("links", index, "to"), f"{link['to']} is linked to itself")
-    fields = ("delay_ns", "queue_bytes", "mark_from_bytes", "mark_full_bytes", "loss",
-              "bit_error_rate")  # fmt: skip
+    fields = (
+        "delay_ns",
+        "queue_bytes",
+        "mark_from_bytes",
+        "mark_full_bytes",
+        "loss",
+        "bit_error_rate",
+    )
     kind = LinkKind(bytes_per_s=link["rate"], **{name: link[name] for name in fields})
     try:
         kind.values()

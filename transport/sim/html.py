@@ -13,8 +13,9 @@ from transport.sim.result import IDEAL, Result
 def page(result: Result, command: str) -> str:
     """The report of one run."""
     own = result.scenario
-    chosen = [[family, result.policies[family], result.sources[family][:16]] for family in
-              result.policies]  # fmt: skip
+    chosen = [
+        [family, result.policies[family], result.sources[family][:16]] for family in result.policies
+    ]
     picture, missing = "", ""
     try:
         picture = pages.picture(plots.svg(plots.figure(result)))
@@ -38,9 +39,12 @@ def page(result: Result, command: str) -> str:
 
 
 def sweep_page(
-    name: str, rows: Sequence[Mapping[str, Any]], every: Sequence[Mapping[str, Any]],
-    command: str, partial: bool,
-) -> str:  # fmt: skip
+    name: str,
+    rows: Sequence[Mapping[str, Any]],
+    every: Sequence[Mapping[str, Any]],
+    command: str,
+    partial: bool,
+) -> str:
     """The report of a sweep: its summary, and every run."""
     heads = list(dict.fromkeys(key for row in every for key in row))
     runs = [[tables.cell(key, row.get(key)) for key in heads] for row in every]

@@ -149,8 +149,9 @@ class Network:
 
     def link_examples(self) -> list[str]:
         """The name of one link of each tier, for error messages."""
-        return [self.port_name(int(ports[0])).replace(">", "-") for ports in
-                self.tier_ports.values()]  # fmt: skip
+        return [
+            self.port_name(int(ports[0])).replace(">", "-") for ports in self.tier_ports.values()
+        ]
 
 
 class PortList:

@@ -178,8 +178,13 @@ def queues(axis: Any, result: Result) -> None:
     own = result.scenario
     names = [own.network.port_name(int(port)) for port in own.sampled_ports()]
     axis.set_title("queues")
-    axis.plot(at, result.samples["queue_bytes_max"] / 1e3, color="grey", linewidth=1,
-              label="deepest of all")  # fmt: skip
+    axis.plot(
+        at,
+        result.samples["queue_bytes_max"] / 1e3,
+        color="grey",
+        linewidth=1,
+        label="deepest of all",
+    )
     if names:
         _lines(axis, result, _rows(result, "queue_bytes") / 1e3, names)
     axis.legend(fontsize="x-small")

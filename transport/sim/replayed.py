@@ -112,9 +112,14 @@ def job(folder: Path, hosts: int, keys: Mapping[str, Any]) -> Job:
         notes.append(f"{len(unmatched):,} sends or receives without another end are left out")
     notes += lacking
     return Job(
-        made.transfers, made.dependencies, turn=made.turn, program=made.program,
-        received_turn=made.received_turn, local=made.local, notes=tuple(notes),
-    )  # fmt: skip
+        made.transfers,
+        made.dependencies,
+        turn=made.turn,
+        program=made.program,
+        received_turn=made.received_turn,
+        local=made.local,
+        notes=tuple(notes),
+    )
 
 
 def files(folder: Path, name: str) -> set[str]:
@@ -222,9 +227,11 @@ def _members(spots: Mapping[int, int], size: int, absent: Collection[int]) -> Ar
 
 
 def _add(
-    found: dict[tuple[Any, ...], Found], members: Mapping[int, Array], row: Mapping[str, Any],
+    found: dict[tuple[Any, ...], Found],
+    members: Mapping[int, Array],
+    row: Mapping[str, Any],
     left_out: Counter[str],
-) -> None:  # fmt: skip
+) -> None:
     function = ALIASES.get(row["function"], row["function"])
     comm, rank = row["comm_id"], row["spot"]
     message = function in (SEND, RECEIVE)
@@ -244,10 +251,13 @@ def _add(
     one = found.setdefault(
         key,
         Found(
-            comm, function, row["algorithm"] or "", row["channels"] or 1,
+            comm,
+            function,
+            row["algorithm"] or "",
+            row["channels"] or 1,
             -1 if row["peer"] is None else row["peer"],
         ),
-    )  # fmt: skip
+    )
     if row["bytes"] is not None:
         one.sizes.append(row["bytes"])
     one.begin_ns[rank] = row["begin_ns"]
@@ -327,12 +337,17 @@ class _Scaled:
         message = one.function in (SEND, RECEIVE)
         key = (one.comm, copy)
         return Operation(
-            one.function, group, self._waits(number, group), one.function, one.algorithm,
+            one.function,
+            group,
+            self._waits(number, group),
+            one.function,
+            one.algorithm,
             size if message else _whole(one.function, size, len(group)),
             peers=np.array([one.peer + int(group[0]) - int(there[0])]) if message else None,
-            root=self._root(one, copy, group), channels=one.channels,
+            root=self._root(one, copy, group),
+            channels=one.channels,
             communicator=self.communicators.setdefault(key, len(self.communicators)),
-        )  # fmt: skip
+        )
 
     def _root(self, one: Found, copy: int, group: Array) -> int:
         """The place of the root in the group; the first one if the root is not in it."""

@@ -227,12 +227,13 @@ class Result:
             "marked_share": int(ports["marked"].sum()) / max(int(ports["data_packets"].sum()), 1),
             "dropped": int(ports["dropped"].sum()),
             "lost": int(ports["lost"].sum()),
-            "queue_bytes_p99": int(max((row["queue_bytes_p99"] for row in self.switch_tiers),
-                                       default=0)),
+            "queue_bytes_p99": int(
+                max((row["queue_bytes_p99"] for row in self.switch_tiers), default=0)
+            ),
             "virtual_ns": int(self.totals["ended_ns"]),
             "packet_hops": int(self.totals["packet_hops"]),
             "data_packets": int(self.totals["data_packets"]),
-        }  # fmt: skip
+        }
         return row | {"finished": self.finished, "fingerprint": self.fingerprint}
 
     @property

@@ -35,8 +35,10 @@ def as_native(mine: Array, wanted: np.dtype[Any]) -> Array:
     """Copies the array into the extension's struct layout."""
     made = np.zeros(len(mine), wanted)
     if set(wanted.names or ()) != set(mine.dtype.names or ()):
-        raise TypeError(f"the native extension has fields {wanted.names}, the Python package "
-                        f"{mine.dtype.names}: run make build")  # fmt: skip
+        raise TypeError(
+            f"the native extension has fields {wanted.names}, the Python package "
+            f"{mine.dtype.names}: run make build"
+        )
     for name in mine.dtype.names or ():
         made[name] = mine[name]
     return made

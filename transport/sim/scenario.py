@@ -252,15 +252,20 @@ def _keys(tables: Tables) -> Tables:
             raise BadKeyError(("policies", family), text)
         if not isinstance(text, str):
             raise BadKeyError(("policies", family), f'{text!r}: expected text, as "swift"')
-    for name, columns in (("events", schema.EVENTS), ("nodes", schema.NODES),
-                          ("links", schema.LINKS), ("faults", schema.FAULTS),
-                          ("plans", schema.PLANS)):  # fmt: skip
+    for name, columns in (
+        ("events", schema.EVENTS),
+        ("nodes", schema.NODES),
+        ("links", schema.LINKS),
+        ("faults", schema.FAULTS),
+        ("plans", schema.PLANS),
+    ):
         keys[name] = [
             schema.checked(one, columns, (name, number), f"[[{name}]]")
             for number, one in enumerate(_array(keys, name))
         ]
-    keys["workload"] = [_workload(one, number) for number, one in
-                        enumerate(_array(keys, "workload"))]  # fmt: skip
+    keys["workload"] = [
+        _workload(one, number) for number, one in enumerate(_array(keys, "workload"))
+    ]
     if not keys["workload"]:
         raise BadKeyError(("workload",), 'missing: give a [[workload]], as pattern = "permutation"')
     faults.check(keys["faults"], tables.get("faults", ()))
@@ -364,9 +369,13 @@ def _work(keys: Tables, network: Network, folder: Path) -> work.Work:
 
 
 def _job(
-    own: Tables, hosts: Array, network: Network, folder: Path, chance: np.random.Generator,
+    own: Tables,
+    hosts: Array,
+    network: Network,
+    folder: Path,
+    chance: np.random.Generator,
     found: Sequence[Tables],
-) -> work.Job:  # fmt: skip
+) -> work.Job:
     pattern = own["pattern"]
     if pattern == "goal":
         if own["file"] is None:
@@ -446,9 +455,12 @@ def _queue_key(keys: Tables, least_bytes: int, *, to_host: bool) -> tuple[str | 
 
 
 def parse(
-    text: str, *, file: str = "scenario", folder: Path | None = None,
+    text: str,
+    *,
+    file: str = "scenario",
+    folder: Path | None = None,
     workload: Sequence[Tables] | None = None,
-) -> Scenario:  # fmt: skip
+) -> Scenario:
     """A scenario from the text of a file; raises ScenarioError with one line if it is wrong.
 
     workload: the jobs, instead of those of the text.

@@ -175,38 +175,70 @@ NETWORK: Table = {
     "topology": Key("text", "fat_tree", "the shape", choices=TOPOLOGIES),
     "hosts": _int(None, "number of hosts; not with topology lab or file"),
     "tiers": _int(2, "tiers of a fat tree: 2 (leaf, spine) or 3 (leaf, spine, core)", 2, 3),
-    "radix": _int(None, "ports of a switch; default without hosts_per_leaf: the least power of "
-                  "two that fits the hosts", 2),
+    "radix": _int(
+        None,
+        "ports of a switch; default without hosts_per_leaf: the least power of "
+        "two that fits the hosts",
+        2,
+    ),
     "hosts_per_leaf": _int(None, "hosts of a leaf; default: half the radix"),
-    "spines": _int(None, "spines of each leaf, or with 3 tiers of each pod; default: derived from "
-                   "oversubscription"),
+    "spines": _int(
+        None,
+        "spines of each leaf, or with 3 tiers of each pod; default: derived from oversubscription",
+    ),
     "pods": _int(None, "number of pods with 3 tiers; default: derived from the radix"),
-    "cores": _int(None, "number of cores with 3 tiers, a multiple of spines; default: enough to "
-                  "carry the rate of the spines"),
+    "cores": _int(
+        None,
+        "number of cores with 3 tiers, a multiple of spines; default: enough to "
+        "carry the rate of the spines",
+    ),
     "oversubscription": Key("number", 1, "rate into a leaf over rate out of it", 0.01, 1_000),
-    "rails": _int(8, "with topology rail: NICs of a server; host h is NIC h % rails of server "
-                  "h // rails", 1, 1024),
-    "planes": _int(4, "with topology multi_plane: ports of a host; path p leaves by port "
-                   "p % planes, and each plane is a fat tree of 2 tiers", 1, 64),
+    "rails": _int(
+        8,
+        "with topology rail: NICs of a server; host h is NIC h % rails of server h // rails",
+        1,
+        1024,
+    ),
+    "planes": _int(
+        4,
+        "with topology multi_plane: ports of a host; path p leaves by port "
+        "p % planes, and each plane is a fat tree of 2 tiers",
+        1,
+        64,
+    ),
     **LINK,
-    "uplink_rate": _rate(None, "rate of links between switches; default: rate, or derived from "
-                         "oversubscription and spines; with topology dumbbell: the middle link"),
+    "uplink_rate": _rate(
+        None,
+        "rate of links between switches; default: rate, or derived from "
+        "oversubscription and spines; with topology dumbbell: the middle link",
+    ),
     "uplink_delay_ns": _ns(None, "delay of links between switches; default: delay_ns", 1),
-    "uplink_queue_bytes": _bytes(None, "queue of links between switches; default: queue_bytes, "
-                                 "or 10 us at their rate", 256),
+    "uplink_queue_bytes": _bytes(
+        None, "queue of links between switches; default: queue_bytes, or 10 us at their rate", 256
+    ),
     "lab": Key("text", None, "with topology lab: a lab file (docs/LAB.md), relative to this file"),
-    "host_queues": Key("bool", False, "with topology lab: a host puts packets into its device's "
-                       "queue immediately, and packets that do not fit are lost; false: packets "
-                       "wait in the host"),
-    "ecmp": Key("text", "hashed", "hashed: by hosts, path and switch, as routers do; even: two "
-                "paths share a route only after all are in use", choices=("hashed", "even")),
-    "trim": Key("bool", False, "a full queue trims packets: it drops the payload and keeps the "
-                "header"),
+    "host_queues": Key(
+        "bool",
+        False,
+        "with topology lab: a host puts packets into its device's "
+        "queue immediately, and packets that do not fit are lost; false: packets "
+        "wait in the host",
+    ),
+    "ecmp": Key(
+        "text",
+        "hashed",
+        "hashed: by hosts, path and switch, as routers do; even: two "
+        "paths share a route only after all are in use",
+        choices=("hashed", "even"),
+    ),
+    "trim": Key(
+        "bool", False, "a full queue trims packets: it drops the payload and keeps the header"
+    ),
     "priority": Key("bool", True, "acknowledgments and trimmed headers go before data"),
     "header_queue_bytes_max": _bytes(1 << 20, "size of the priority queue", 256),
     "pause_bytes": _bytes(0, "PFC: an ingress is paused from this queue length on; 0: no PFC"),
     "resume_bytes": _bytes(0, "PFC: a paused ingress resumes at this queue length"),
-}  # fmt: skip
+}
 
 HOSTS: Table = {
     "delay_ns": _ns(0, "delay from the wire to the transport"),
@@ -217,29 +249,37 @@ HOSTS: Table = {
     "burst_bytes_max": _bytes(65_536, "bytes that one decision sends on one path", 128, 1 << 20),
     "ahead": _int(4, "messages of a connection posted at a time", 1, 256),
     "receives_ready": Key("bool", True, "false: receives are advertised over the network"),
-    "rtt_ns": _ns(None, "initial RTT of every path; 0: probes measure it; default: the longest RTT "
-                  "between communicating hosts in an empty network"),
+    "rtt_ns": _ns(
+        None,
+        "initial RTT of every path; 0: probes measure it; default: the longest RTT "
+        "between communicating hosts in an empty network",
+    ),
     "ack_bytes": _bytes(16_384, "bytes received between acknowledgments", 1),
     "ack_delay_ns": _ns(10_000, "longest delay of an acknowledgment", 0),
     "window_bytes_max": _bytes(16 << 20, "largest congestion window", 1_024),
     "rto_ns_min": _ns(100_000, "least retransmit timeout", 1_000),
     "rto_ns_max": _ns(10_000_000, "largest retransmit timeout", 1_000),
     "peer_silence_ns": _ns(20_000_000_000, "a peer silent for this long counts as dead", 1),
-    "speculative_bytes": _bytes(None, "with a credit policy: bytes that a flow may send before "
-                                "its first grant; default: its window"),
-    "link_rate": _rate(None, "link rate reported to policies; default: the sum of the rates "
-                       "of a host's ports"),
-}  # fmt: skip
+    "speculative_bytes": _bytes(
+        None,
+        "with a credit policy: bytes that a flow may send before "
+        "its first grant; default: its window",
+    ),
+    "link_rate": _rate(
+        None, "link rate reported to policies; default: the sum of the rates of a host's ports"
+    ),
+}
 
 _EVERY: Table = {
     "pattern": Key("text", "permutation", "traffic pattern", choices=PATTERNS),
     "name": Key("text", None, "name in reports; default: the pattern"),
-    "hosts": Key("ranks", None, 'participating hosts in order: "0-31", "0-62/2,70" or a list; '
-                 "default: all"),
+    "hosts": Key(
+        "ranks", None, 'participating hosts in order: "0-31", "0-62/2,70" or a list; default: all'
+    ),
     "shuffle": Key("bool", False, "assign ranks to these hosts at random"),
     "start_ns": _ns(0, "earliest start"),
     "jitter_ns": _ns(0, "random delay, up to this, of each transfer that waits for no other"),
-}  # fmt: skip
+}
 _SIZE: Table = {"size_bytes": _bytes(1_000_000, "size of each message", 0)}
 _BUFFER: Table = {"size_bytes": _bytes(1_000_000, "size of the buffer, as in nccl-tests", 1)}
 _REPEATS: Table = {
@@ -249,58 +289,91 @@ _REPEATS: Table = {
 WORKLOAD: dict[str, Table] = {
     "every pattern": _EVERY,
     "permutation": _SIZE | {"repeats": _int(1, "messages of each host, in order", 1, 1 << 20)},
-    "incast": _SIZE | {
+    "incast": {
+        **_SIZE,
         "to": _int(0, "rank that receives", 0),
         "senders": _int(None, "number of senders, chosen at random; default: all others"),
         "repeats": _int(1, "messages of each sender, in order", 1, 1 << 20),
     },
-    "outcast": _SIZE | {
+    "outcast": {
+        **_SIZE,
         "from": _int(0, "rank that sends", 0),
         "receivers": _int(None, "number of receivers, chosen at random; default: all others"),
         "repeats": _int(1, "messages to each receiver, in order", 1, 1 << 20),
     },
-    "all_to_all": _BUFFER | _REPEATS | {
-        "window": _int(4, "messages of a rank in flight: rank r sends to r + 1 first, then to "
-                       "r + 2, and so on"),
+    "all_to_all": {
+        **_BUFFER,
+        **_REPEATS,
+        "window": _int(
+            4, "messages of a rank in flight: rank r sends to r + 1 first, then to r + 2, and so on"
+        ),
     },
-    "all_reduce_ring": _BUFFER | _REPEATS | {
-        "channels": _int(1, "parallel rings, each with its part of the buffer; odd ones run in "
-                         "the opposite direction", 1, 64),
+    "all_reduce_ring": {
+        **_BUFFER,
+        **_REPEATS,
+        "channels": _int(
+            1,
+            "parallel rings, each with its part of the buffer; odd ones run in "
+            "the opposite direction",
+            1,
+            64,
+        ),
     },
-    "all_reduce_tree": _BUFFER | _REPEATS | {
+    "all_reduce_tree": {
+        **_BUFFER,
+        **_REPEATS,
         "slices": _int(8, "pieces that are pipelined up and down a binary tree", 1, 4_096),
     },
-    "all_reduce_double_tree": _BUFFER | _REPEATS | {
+    "all_reduce_double_tree": {
+        **_BUFFER,
+        **_REPEATS,
         "slices": _int(8, "pieces that are pipelined up and down each tree", 1, 4_096),
     },
     "reduce_scatter": _BUFFER | _REPEATS,
     "reduce_scatter_pat": _BUFFER | _REPEATS,
     "all_gather": _BUFFER | _REPEATS,
     "all_gather_pat": _BUFFER | _REPEATS,
-    "broadcast": _BUFFER | _REPEATS | {
+    "broadcast": {
+        **_BUFFER,
+        **_REPEATS,
         "root": _int(0, "rank that sends", 0),
         "slices": _int(8, "pieces that are pipelined along the ring", 1, 4_096),
     },
-    "reduce": _BUFFER | _REPEATS | {
+    "reduce": {
+        **_BUFFER,
+        **_REPEATS,
         "root": _int(0, "rank that gets the sum", 0),
         "slices": _int(8, "pieces that are pipelined along the ring", 1, 4_096),
     },
     "moe": {
         "tokens": _int(4_096, "tokens of each rank", 1, 1 << 24),
         "token_bytes": _bytes(7_168, "size of a token on its way to an expert", 1, 1 << 24),
-        "combine_token_bytes": _bytes(None, "size of a token on its way back; default: twice "
-                                      "token_bytes (8-bit there, 16-bit back)", 1, 1 << 24),
+        "combine_token_bytes": _bytes(
+            None,
+            "size of a token on its way back; default: twice "
+            "token_bytes (8-bit there, 16-bit back)",
+            1,
+            1 << 24,
+        ),
         "top_k": _int(8, "experts of a token", 1, 1_024),
         "experts": _int(None, "number of experts, a multiple of the ranks; default: one per rank"),
         "skew": Key("number", 0.0, "Zipf exponent of the experts' popularity; 0: uniform", 0, 8),
         "compute_ns": _ns(0, "compute time of an expert before tokens go back"),
-        "wait": Key("text", "all", "all: a rank sends tokens back after it received from all "
-                    "ranks; each: to each rank after it received that rank's tokens",
-                    choices=("all", "each")),
-    } | _REPEATS,
+        "wait": Key(
+            "text",
+            "all",
+            "all: a rank sends tokens back after it received from all "
+            "ranks; each: to each rank after it received that rank's tokens",
+            choices=("all", "each"),
+        ),
+        **_REPEATS,
+    },
     "poisson": {
-        "sizes": Key("sizes", "websearch", "websearch, hadoop, or a list of [bytes, cumulative "
-                     "share], interpolated linearly"),
+        "sizes": Key(
+            "sizes",
+            "websearch",
+            "websearch, hadoop, or a list of [bytes, cumulative share], interpolated linearly",
+        ),
         "load": Key("number", 0.5, "offered load as a share of each host's rate", 0.000_1, 2),
         "duration_ns": _ns(10_000_000, "time during which messages arrive", 1),
     },
@@ -309,67 +382,102 @@ WORKLOAD: dict[str, Table] = {
         "ns_per_calc": Key("number", 1.0, "ns of one unit of calc", 0, 1e9),
     },
     "steps": {
-        "operations": Key("tables", (), "the operations of a training step, a list of tables "
-                          "with the keys of [[workload]], operations of steps"),
+        "operations": Key(
+            "tables",
+            (),
+            "the operations of a training step, a list of tables "
+            "with the keys of [[workload]], operations of steps",
+        ),
         "repeats": _int(1, "number of steps", 1, 1 << 20),
         "launch_ns": _ns(0, "time of a host to launch an operation; 0: hosts launch at once"),
-        "sync": Key("bool", True, "at the end of a step a host waits for its GPU, as with "
-                    "loss.item(); false: it launches ahead"),
+        "sync": Key(
+            "bool",
+            True,
+            "at the end of a step a host waits for its GPU, as with "
+            "loss.item(); false: it launches ahead",
+        ),
         "slow_ranks": Key("list", (), "ranks whose computations take longer, as [3, 7]"),
         "slow_factor": Key("number", 1.5, "how much longer", 0.01, 1_000),
-        "noise": Key("number", 0, "standard deviation of the logarithm of each computation's time: "
-                     "0.03 is about 3 %", 0, 1),
+        "noise": Key(
+            "number",
+            0,
+            "standard deviation of the logarithm of each computation's time: 0.03 is about 3 %",
+            0,
+            1,
+        ),
     },
     "trace": {
         "file": Key("text", None, "folder of a trace, relative to this file (docs/TRACING.md)"),
         "job": Key("text", None, "job in the trace; default: the only one"),
-        "scale": Key("number", 1, "ranks of the run over ranks of the trace: a whole number, "
-                     "or 1 over one", 1 / 65_536, 65_536),
+        "scale": Key(
+            "number",
+            1,
+            "ranks of the run over ranks of the trace: a whole number, or 1 over one",
+            1 / 65_536,
+            65_536,
+        ),
         "size_factor": Key("number", 1, "factor for the sizes of all operations", 0, 1e6),
         "compute_factor": Key("number", 1, "factor for the times between operations", 0, 1e6),
     },
-}  # fmt: skip
+}
 # The keys of one operation of a step.
 OPERATION: Table = {
     "name": Key("text", None, "name for `after` and in traces; default: operation and its number"),
     "compute_ns": _ns(None, "a computation of this time"),
     "collective": Key("text", None, "or a collective, or a send or a receive", choices=OPERATIONS),
     "size_bytes": _bytes(1_000_000, "size of the buffer, as in nccl-tests, or of the message", 1),
-    "stream": Key("text", None, "operations of a stream run in order; default: compute for "
-                  "computations, network for all others"),
+    "stream": Key(
+        "text",
+        None,
+        "operations of a stream run in order; default: compute for "
+        "computations, network for all others",
+    ),
     "every": _int(1, "only in each such step, as a checkpoint or an evaluation", 1, 1 << 20),
     "offset": _int(0, "the first of these steps", 0, 1 << 20),
     "ranks": Key("ranks", None, 'computation: only of these ranks, as "0"; default: all'),
-    "after": Key("words", None, "operations of the same step that must have ended; default: for "
-                 "communication the computation before it"),
-    "group_ranks": _int(None, "size of its communicators, of consecutive ranks; default: one of "
-                        "all ranks", 2),
-    "across": Key("bool", False, "its communicators are of the ranks at the same place of each "
-                  "such group"),
+    "after": Key(
+        "words",
+        None,
+        "operations of the same step that must have ended; default: for "
+        "communication the computation before it",
+    ),
+    "group_ranks": _int(
+        None, "size of its communicators, of consecutive ranks; default: one of all ranks", 2
+    ),
+    "across": Key(
+        "bool", False, "its communicators are of the ranks at the same place of each such group"
+    ),
     "channels": _int(1, "channels of a ring", 1, 64),
     "slices": _int(8, "pieces that are pipelined along trees and chains", 1, 4_096),
     "root": _int(0, "root, as a rank of the communicator", 0),
     "shift": _int(1, "send: to the rank this much higher; receive: from the rank this much lower"),
-}  # fmt: skip
+}
 
 EVENTS: Table = {
     "at_ns": _ns(0, "time of the change"),
-    "link": Key("words", None, 'links: "leaf0-spine2" (both directions), "leaf0>spine2" (one), '
-                "with * for any text; or a list"),
+    "link": Key(
+        "words",
+        None,
+        'links: "leaf0-spine2" (both directions), "leaf0>spine2" (one), '
+        "with * for any text; or a list",
+    ),
     "pick": _int(None, "number of these links, chosen at random; default: all"),
     "up": Key("bool", None, "false: packets on the wire and later ones are lost"),
     "rate": _rate(None, "rate from at_ns on"),
     "loss": _share(None, "share of packets lost from at_ns on"),
     "until_ns": _ns(None, "time at which the change is undone", 1),
-    "flap_ns": _ns(None, "period of flapping: half down, half up, from at_ns to until_ns",
-                   2),
-}  # fmt: skip
+    "flap_ns": _ns(None, "period of flapping: half down, half up, from at_ns to until_ns", 2),
+}
 
 FAULTS: Table = {
     "kind": Key("text", None, "the fault", choices=FAULT_KINDS),
     "rank": _int(None, "rank of the first job of training steps", 0),
-    "link": Key("words", None, "link or links, named as in [[events]]; collision: the only ones "
-                "that their switches use where they have a choice, from the start"),
+    "link": Key(
+        "words",
+        None,
+        "link or links, named as in [[events]]; collision: the only ones "
+        "that their switches use where they have a choice, from the start",
+    ),
     "at_ns": _ns(0, "begin of a fault of the network or of a process"),
     "until_ns": _ns(None, "its end; default: never", 1),
     "at_step": _int(1, "first training step of a fault of calls or computations", 0, 1 << 20),
@@ -381,26 +489,34 @@ FAULTS: Table = {
     "flap_ns": _ns(2_000_000, "flapping: period, half down, half up", 2),
     "compute_factor": Key("number", 2.0, "straggler: factor for its computations", 1, 1_000),
     "delay_ns": _ns(1_000_000, "late_calls: time by which the first call of each step is late"),
-    "calls": Key("text", None, "wrong_call: function that the rank calls, as \"AllGather\"; "
-                 "default: the right one, with another size"),
-    "size_bytes": _bytes(1_000_000, "wrong_call: size of that call; second_job: of its messages",
-                         1),
+    "calls": Key(
+        "text",
+        None,
+        'wrong_call: function that the rank calls, as "AllGather"; '
+        "default: the right one, with another size",
+    ),
+    "size_bytes": _bytes(
+        1_000_000, "wrong_call: size of that call; second_job: of its messages", 1
+    ),
     "hosts": Key("ranks", None, 'second_job: its hosts, as "8-15"; each sends to another one'),
     "repeats": _int(100, "second_job: messages of each host", 1, 1 << 20),
-}  # fmt: skip
+}
 
 PLANS: Table = {
-    "file": Key("text", None, "a plan of weft plan assign, relative to this file: the links that "
-                "each path takes"),
+    "file": Key(
+        "text",
+        None,
+        "a plan of weft plan assign, relative to this file: the links that each path takes",
+    ),
     "job": Key("text", None, "job of the plan; default: all jobs"),
     "at_ns": _ns(0, "time from which on paths take these links"),
-}  # fmt: skip
+}
 
 SAMPLES: Table = {
     "every_ns": _ns(0, "time between samples; 0: no samples"),
     "links": Key("words", (), "links whose queues are sampled; named as in [[events]]"),
     "transfers": _int(8, "number of connections whose windows are sampled", 0, 4_096),
-}  # fmt: skip
+}
 
 NODES: Table = {
     "name": Key("text", None, "name of the node"),

@@ -20,7 +20,9 @@ from transport.sim.schema import LINK
 
 PORTS_MAX = 1 << 24
 # The link from a program to its device queue: the rate at which a core gives the kernel packets.
-DEVICE_BYTES_PER_S, DEVICE_QUEUE_BYTES = 5_000_000_000, 1 << 30
+DEVICE = LinkKind(
+    bytes_per_s=5_000_000_000, delay_ns=1, queue_bytes=1 << 30, mark_from_bytes=0, mark_full_bytes=0
+)
 
 
 def problem(key: str, text: str) -> BadKeyError:
@@ -331,18 +333,14 @@ def lab(keys: Mapping[str, Any], folder: Path) -> Network:
     kinds = ["switch" if kind == "device" else kind for kind in kinds]
     numbers = {name: number for number, name in enumerate(names)}
     links, notes = [], []
-    device = LinkKind(
-        bytes_per_s=DEVICE_BYTES_PER_S,
-        delay_ns=1,
-        queue_bytes=DEVICE_QUEUE_BYTES,
-        mark_from_bytes=0,
-        mark_full_bytes=0,
-    )
     for name in model.link_names():
         like = model.link(name)
         if like.burst_enter:
-            raise problem("lab", f"{keys['lab']}: {name} has burst loss, which is not simulated: "
-                          "use loss, or [[events]]")  # fmt: skip
+            raise problem(
+                "lab",
+                f"{keys['lab']}: {name} has burst loss, which is not simulated: "
+                "use loss, or [[events]]",
+            )
         every = 1 / like.loss_every if like.loss_every else 0.0
         kept = (1 - like.loss) * (1 - like.corruption) * (1 - every)
         kind = LinkKind(
@@ -358,7 +356,7 @@ def lab(keys: Mapping[str, Any], folder: Path) -> Network:
         if devices and one.startswith("host"):
             # A device queue is a node of its own, which drops packets that do not fit.
             near, one = one, one.replace("host", "device")
-            links.append((numbers[near], numbers[one], device))
+            links.append((numbers[near], numbers[one], DEVICE))
         links.append((numbers[one], numbers[other], kind))
     if model.segmentation_offload:
         notes.append("segmentation_offload is not simulated: packets cross the links one by one")

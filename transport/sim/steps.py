@@ -46,9 +46,11 @@ class Step:
 
 
 def job(
-    ranks: int, keys: Mapping[str, Any], chance: np.random.Generator | None = None,
+    ranks: int,
+    keys: Mapping[str, Any],
+    chance: np.random.Generator | None = None,
     found: Sequence[Mapping[str, Any]] = (),
-) -> Job:  # fmt: skip
+) -> Job:
     """The job of a [[workload]] of pattern "steps"; BadWorkError if a key is wrong.
 
     chance: makes the noise of computations. found: the scenario's [[faults]].
@@ -80,8 +82,9 @@ def _without_other_end(steps: Program, unmatched: Sequence[tuple[int, int]]) -> 
     one = steps.operations[index]
     assert one.peers is not None
     rank, peer = int(one.ranks[member]), int(one.peers[member])
-    what, other, way = ("send", "receive", "to") if one.function == SEND else (
-        "receive", "send", "from")  # fmt: skip
+    what, other, way = (
+        ("send", "receive", "to") if one.function == SEND else ("receive", "send", "from")
+    )
     more = len(unmatched) - 1
     too = f", and {more:,} more sends and receives lack their other end" if more else ""
     return (
@@ -124,9 +127,12 @@ def program(ranks: int, keys: Mapping[str, Any]) -> Program:
 
 
 def _before(
-    step: Step, steps: Sequence[Step], named: Mapping[str, Array], last: Mapping[str, Array],
+    step: Step,
+    steps: Sequence[Step],
+    named: Mapping[str, Array],
+    last: Mapping[str, Array],
     ranks: int,
-) -> list[Array]:  # fmt: skip
+) -> list[Array]:
     """Arrays with, for each rank, an operation that the step's operation waits for; -1: none."""
     none = np.full(ranks, -1)
     found = [last.get(step.keys["stream"], none)]
@@ -173,14 +179,23 @@ def _operation(
     if name in MESSAGES:
         shift = keys["shift"] if name == "send" else -keys["shift"]
         return Operation(
-            ranks=group, function=MESSAGES[name], peers=group + shift,
-            size_bytes=keys["size_bytes"], **common,
-        )  # fmt: skip
+            ranks=group,
+            function=MESSAGES[name],
+            peers=group + shift,
+            size_bytes=keys["size_bytes"],
+            **common,
+        )
     function, algorithm = COLLECTIVES[name]
     return Operation(
-        ranks=group, function=function, algorithm=algorithm, size_bytes=keys["size_bytes"],
-        channels=keys["channels"], slices=keys["slices"], root=keys["root"], **common,
-    )  # fmt: skip
+        ranks=group,
+        function=function,
+        algorithm=algorithm,
+        size_bytes=keys["size_bytes"],
+        channels=keys["channels"],
+        slices=keys["slices"],
+        root=keys["root"],
+        **common,
+    )
 
 
 def _steps(ranks: int, operations: Sequence[Mapping[str, Any]]) -> list[Step]:

@@ -168,9 +168,13 @@ def local(
 
 
 def on_dask(
-    scenario: Scenario, cases: Sequence[Case], address: str, *, threads: int = 1,
+    scenario: Scenario,
+    cases: Sequence[Case],
+    address: str,
+    *,
+    threads: int = 1,
     check: bool = False,
-) -> Iterator[tuple[int, dict[str, Any]]]:  # fmt: skip
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Runs the cases on the workers of a Dask cluster, where weft must be installed."""
     try:
         from distributed import Client, as_completed as completed

@@ -85,8 +85,9 @@ def cell(key: str, value: Any) -> str:
 def _table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Rows:
     """A table of the columns in which any row has a value."""
     kept = [key for key in columns if any(row.get(key) not in (None, "") for row in rows)]
-    return [columns[key] for key in kept], [[cell(key, row.get(key)) for key in kept]
-                                            for row in rows]  # fmt: skip
+    return [columns[key] for key in kept], [
+        [cell(key, row.get(key)) for key in kept] for row in rows
+    ]
 
 
 def jobs(result: Result) -> Rows:
@@ -104,8 +105,11 @@ def steps(result: Result) -> Rows:
 def tiers(result: Result) -> Rows:
     """One row per tier of links. Columns that are zero everywhere are left out."""
     rows = result.tiers
-    quiet = [k for k in ("marked", "trimmed", "dropped", "lost", "pauses")
-             if not any(row[k] for row in rows)]  # fmt: skip
+    quiet = [
+        k
+        for k in ("marked", "trimmed", "dropped", "lost", "pauses")
+        if not any(row[k] for row in rows)
+    ]
     return _table({k: v for k, v in TIERS.items() if k not in quiet}, rows)
 
 

@@ -86,8 +86,11 @@ class _Run:
 
     def pauses(self, host: int) -> list[tuple[int, int]]:
         """From when until when the host's process was stopped, if it went on."""
-        return [(one.at_ns, one.until_ns) for one in self.silences
-                if one.host == host and one.until_ns is not None]  # fmt: skip
+        return [
+            (one.at_ns, one.until_ns)
+            for one in self.silences
+            if one.host == host and one.until_ns is not None
+        ]
 
     def _add(self, number: int, job: Job) -> tuple[Array, Array]:
         """Adds a job's operations; returns those of its transfers, at sender and receiver."""
@@ -133,10 +136,15 @@ class _Run:
                 root = int(np.searchsorted(order[one.communicator], one.ranks[one.root]))
             self.operations.append(
                 _Operation(
-                    base.get(one.communicator, 0), counts[key] - 1, one.function, one.algorithm,
-                    one.size_bytes, one.function in (SEND, RECEIVE), root,
+                    base.get(one.communicator, 0),
+                    counts[key] - 1,
+                    one.function,
+                    one.algorithm,
+                    one.size_bytes,
+                    one.function in (SEND, RECEIVE),
+                    root,
                 )
-            )  # fmt: skip
+            )
 
     def step_name(self, job: int, operation: int) -> str:
         """The name of an operation of a job's program."""
@@ -192,8 +200,9 @@ def write_trace(result: Result, folder: Path) -> int:
             "WORLD_SIZE": str(world),
             "WEFT_TRACE_JOB": f"sim-{result.scenario.name}-{result.fingerprint}",
         }
-        file = TraceFile(identity, ended_ns=run.ended_ns, until_ns=run.stopped_ns(host),
-                         pauses=run.pauses(host))  # fmt: skip
+        file = TraceFile(
+            identity, ended_ns=run.ended_ns, until_ns=run.stopped_ns(host), pauses=run.pauses(host)
+        )
         _fill(file, run, host, outgoing.get(host, none), incoming.get(host, none))
         _steps(file, run, host)
         # Differs between runs and hosts, so that traces of several runs can share a folder.
@@ -243,22 +252,31 @@ def _fill(file: TraceFile, run: _Run, host: int, out: Array, into: Array) -> Non
     comm_of[comms] = ids
     sizes = [len(run.comms[comm][1]) for comm in comms]
     file.put(
-        "communicator", ids, np.zeros(len(comms), np.int64),
+        "communicator",
+        ids,
+        np.zeros(len(comms), np.int64),
         comm_id=COMMUNICATOR_BASE + comms.astype(np.uint64),
         name=[file.text(run.comms[comm][0]) for comm in comms],
-        ranks=sizes, nodes=sizes, rank=run.rank[comms, host],
-    )  # fmt: skip
+        ranks=sizes,
+        nodes=sizes,
+        rank=run.rank[comms, host],
+    )
     connection_of = _connections(file, run, host, mine, sends)
     ends = np.where(sends, run.times["sent_ns"][mine], run.times["received_ns"][mine])
     begun = _operations(file, run, host, mine, sends, ends, operation, comm_of)
     channel_of = _channels(file, run, mine, sends, ends, operation, comm_of, *begun)
     done = ends >= 0
     file.put(
-        "message", file.ids(int(done.sum())), ends[done],
-        message=run.message[mine][done], bytes=run.transfers["bytes"][mine][done],
-        posted_ns=run.times["ready_ns"][mine][done], connection=connection_of[done],
-        channel=channel_of[done], sends=sends[done],
-    )  # fmt: skip
+        "message",
+        file.ids(int(done.sum())),
+        ends[done],
+        message=run.message[mine][done],
+        bytes=run.transfers["bytes"][mine][done],
+        posted_ns=run.times["ready_ns"][mine][done],
+        connection=connection_of[done],
+        channel=channel_of[done],
+        sends=sends[done],
+    )
     _network(file, run, host, mine, done & sends, connection_of)
 
 
@@ -270,16 +288,23 @@ def _network(
         return
     which = mine[sent]
     add_stripes(
-        file, run.traced, which, connection=connection_of[sent], message=run.message[which],
-        size_bytes=run.transfers["bytes"][which], posted_ns=run.times["ready_ns"][which],
+        file,
+        run.traced,
+        which,
+        connection=connection_of[sent],
+        message=run.message[which],
+        size_bytes=run.transfers["bytes"][which],
+        posted_ns=run.times["ready_ns"][which],
         end_ns=run.times["sent_ns"][which],
-    )  # fmt: skip
+    )
     names = run.network.node_names
     paths, events = run.traced.paths_of(host), run.traced.events_of(host)
     for from_ns, until_ns in run.pauses(host):
         # The simulated host goes on with its timers, but a stopped process has none.
-        paths, events = (rows[(rows["at_ns"] < from_ns) | (rows["at_ns"] >= until_ns)]
-                         for rows in (paths, events))  # fmt: skip
+        paths, events = (
+            rows[(rows["at_ns"] < from_ns) | (rows["at_ns"] >= until_ns)]
+            for rows in (paths, events)
+        )
     add_paths(file, paths, names)
     # Simulated connections are numbered by from, to and stream.
     records = dict(zip(run.stream[mine].tolist(), connection_of.tolist(), strict=True))
@@ -288,8 +313,13 @@ def _network(
         # As native/engine/trace/trace_writer.cc notices it.
         stalled_ns = until_ns - from_ns - WAKES_NS
         if stalled_ns >= STALL_NS and until_ns <= run.ended_ns:
-            file.put("event", file.ids(1), np.array([until_ns]), value=stalled_ns,
-                     what=file.text("process_stalled"))  # fmt: skip
+            file.put(
+                "event",
+                file.ids(1),
+                np.array([until_ns]),
+                value=stalled_ns,
+                what=file.text("process_stalled"),
+            )
 
 
 def _steps(file: TraceFile, run: _Run, host: int) -> None:
@@ -320,10 +350,14 @@ def _connections(file: TraceFile, run: _Run, host: int, mine: Array, sends: Arra
     peers = np.where(sends[first], run.transfers["to"][one], run.transfers["from"][one])
     ids = file.ids(len(numbers))
     file.put(
-        "connection", ids, np.zeros(len(ids), np.int64), pair=numbers + 1, flows=1,
+        "connection",
+        ids,
+        np.zeros(len(ids), np.int64),
+        pair=numbers + 1,
+        flows=1,
         peer=[file.text(run.network.node_names[peer]) for peer in peers],
         datapath=file.text("simulated"),
-    )  # fmt: skip
+    )
     for silence in run.silences:
         if silence.dead and silence.at_ns + DEATH_NOTICED_NS < run.ended_ns:
             lost = ids[peers == silence.host]
@@ -353,9 +387,15 @@ def _span(which: Array, count: int, begins: Array, ends: Array) -> tuple[Array, 
 
 
 def _operations(
-    file: TraceFile, run: _Run, host: int, mine: Array, sends: Array, ends: Array,
-    operation: Array, comm_of: Array,
-) -> tuple[Array, Array]:  # fmt: skip
+    file: TraceFile,
+    run: _Run,
+    host: int,
+    mine: Array,
+    sends: Array,
+    ends: Array,
+    operation: Array,
+    comm_of: Array,
+) -> tuple[Array, Array]:
     """Adds the host's operations; returns the record id and the begin of each transfer's one."""
     alone = run.alone[operation]
     # A send and a receive of one message are different operations.
@@ -367,8 +407,6 @@ def _operations(
     rows = [run.wrong.get((one, host), run.operations[one]) for one in number.tolist()]
     comms = run.comm[number]
     ranks = np.array([len(run.comms[comm][1]) for comm in comms])
-    sizes = np.array([each.size_bytes for each in rows], np.int64)
-    parts = np.array([each.function in PER_RANK for each in rows])
     names = [
         each.function or ("Send" if is_send else "Recv")
         for each, is_send in zip(rows, sends[first], strict=True)
@@ -376,28 +414,43 @@ def _operations(
     other = np.where(sends, run.transfers["to"][mine], run.transfers["from"][mine])
     roots = np.array([each.root for each in rows], np.int64)
     root = np.where(alone[first], run.rank[comms, other[first]], roots)
+    sent = np.where(sends, run.transfers["bytes"][mine], 0).astype(np.float64)
+    counts = _element_counts(rows, ranks, sent, which)
+    counts = np.where(alone[first], run.transfers["bytes"][mine][first], counts)
+    begun = begin >= 0
+    file.put(
+        "operation",
+        ids[begun],
+        begin[begun],
+        sequence=np.array([each.sequence for each in rows])[begun],
+        count=counts[begun],
+        communicator=comm_of[comms][begun],
+        function=np.array([file.text(name) for name in names])[begun],
+        datatype=file.text("ncclInt8"),
+        protocol=file.text("SIMPLE"),
+        algorithm=np.array([file.text(each.algorithm) for each in rows])[begun],
+        root=root[begun],
+        kind=alone[first][begun],
+        channels=_channel_counts(run, mine, which, count)[begun],
+    )
+    done = end >= 0
+    file.put("operation_end", ids[done], end[done])
+    return ids[which], begin[which]
+
+
+def _element_counts(rows: list[_Operation], ranks: Array, sent: Array, which: Array) -> Array:
+    """The count of each collective. sent: bytes that the host sends, by transfer.
+
+    ranks: of the communicator of each operation. which: the operation of each transfer.
+    """
+    sizes = np.array([each.size_bytes for each in rows], np.int64)
+    parts = np.array([each.function in PER_RANK for each in rows])
     # A buffer that cannot be divided by the ranks counts as the next larger one that can.
     counts = np.where(parts, -(-sizes // np.maximum(ranks, 1)), sizes)
     # If ranks have buffers of different sizes (tokens to experts), the count is the mean of the
     # parts that this host sends to the other ranks.
-    sent = np.where(sends, run.transfers["bytes"][mine], 0).astype(np.float64)
-    part = np.round(np.bincount(which, sent, count) / np.maximum(ranks - 1, 1))
-    counts = np.where(sizes == 0, part, counts)
-    counts = np.where(alone[first], run.transfers["bytes"][mine][first], counts)
-    begun = begin >= 0
-    file.put(
-        "operation", ids[begun], begin[begun],
-        sequence=np.array([each.sequence for each in rows])[begun],
-        count=counts[begun], communicator=comm_of[comms][begun],
-        function=np.array([file.text(name) for name in names])[begun],
-        datatype=file.text("ncclInt8"), protocol=file.text("SIMPLE"),
-        algorithm=np.array([file.text(each.algorithm) for each in rows])[begun],
-        root=root[begun], kind=alone[first][begun],
-        channels=_channel_counts(run, mine, which, count)[begun],
-    )  # fmt: skip
-    done = end >= 0
-    file.put("operation_end", ids[done], end[done])
-    return ids[which], begin[which]
+    part = np.round(np.bincount(which, sent, len(rows)) / np.maximum(ranks - 1, 1))
+    return np.where(sizes == 0, part, counts)
 
 
 def _channel_counts(run: _Run, mine: Array, which: Array, count: int) -> Array:
@@ -427,9 +480,16 @@ def _enqueued(run: _Run, host: int, number: Array, begin: Array, end: Array) -> 
 
 
 def _channels(
-    file: TraceFile, run: _Run, mine: Array, sends: Array, ends: Array, operation: Array,
-    comm_of: Array, operation_of: Array, called_ns: Array,
-) -> Array:  # fmt: skip
+    file: TraceFile,
+    run: _Run,
+    mine: Array,
+    sends: Array,
+    ends: Array,
+    operation: Array,
+    comm_of: Array,
+    operation_of: Array,
+    called_ns: Array,
+) -> Array:
     """Adds a channel for each operation, stream, peer and direction; returns its id by transfer."""
     other = np.where(sends, run.transfers["to"][mine], run.transfers["from"][mine])
     stream = run.transfers["stream"][mine]
@@ -444,15 +504,26 @@ def _channels(
     steps = np.bincount(which, minlength=count)
     begun = begin >= 0
     file.put(
-        "channel", ids[begun], begin[begun], operation=operation_of[first][begun],
-        communicator=comm_of[comm][begun], peer=run.rank[comm, other[first]][begun],
-        steps=steps[begun], channel=number[begun], sends=sends[first][begun],
-    )  # fmt: skip
+        "channel",
+        ids[begun],
+        begin[begun],
+        operation=operation_of[first][begun],
+        communicator=comm_of[comm][begun],
+        peer=run.rank[comm, other[first]][begun],
+        steps=steps[begun],
+        channel=number[begun],
+        sends=sends[first][begun],
+    )
     done = end >= 0
     sizes = np.bincount(which, run.transfers["bytes"][mine].astype(np.float64), count)
     waits = np.bincount(which, np.maximum(ends - begins, 0).astype(np.float64), count)
     file.put(
-        "channel_end", ids[done], end[done], bytes=sizes[done].astype(np.uint64),
-        network_wait_ns=waits[done].astype(np.uint64), steps=steps[done], messages=steps[done],
-    )  # fmt: skip
+        "channel_end",
+        ids[done],
+        end[done],
+        bytes=sizes[done].astype(np.uint64),
+        network_wait_ns=waits[done].astype(np.uint64),
+        steps=steps[done],
+        messages=steps[done],
+    )
     return ids[which]

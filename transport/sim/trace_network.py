@@ -19,31 +19,54 @@ NO_NODE = 0xFFFF_FFFF
 
 
 def add_stripes(
-    file: TraceFile, traced: Traced, transfers: Array, *, connection: Array, message: Array,
-    size_bytes: Array, posted_ns: Array, end_ns: Array,
-) -> None:  # fmt: skip
+    file: TraceFile,
+    traced: Traced,
+    transfers: Array,
+    *,
+    connection: Array,
+    message: Array,
+    size_bytes: Array,
+    posted_ns: Array,
+    end_ns: Array,
+) -> None:
     """Adds a stripe for each of the host's sends; all arrays have an element for each send."""
     rows = traced.transfers[transfers]
     sent = rows["segments"].astype(np.float64)
     shares = np.rint(255 * rows["by_path"] / np.maximum(sent, 1)[:, None]).astype(np.uint8)
     by_path = {f"path_{at}": shares[:, at] for at in range(SHARES - 1)}
     file.put(
-        "stripe", file.ids(len(rows)), end_ns, message=message, bytes=size_bytes,
-        posted_ns=posted_ns, first_ns=np.maximum(rows["first_ns"], 0),
-        last_ns=np.maximum(rows["last_ns"], 0), connection=connection, segments=rows["segments"],
-        resent=rows["resent"], sends=1, path_others=shares[:, SHARES - 1], **by_path,
-    )  # fmt: skip
+        "stripe",
+        file.ids(len(rows)),
+        end_ns,
+        message=message,
+        bytes=size_bytes,
+        posted_ns=posted_ns,
+        first_ns=np.maximum(rows["first_ns"], 0),
+        last_ns=np.maximum(rows["last_ns"], 0),
+        connection=connection,
+        segments=rows["segments"],
+        resent=rows["resent"],
+        sends=1,
+        path_others=shares[:, SHARES - 1],
+        **by_path,
+    )
 
 
 def add_paths(file: TraceFile, rows: Array, names: Sequence[str]) -> None:
     """Adds what the host knew of its paths; `names` are the names of nodes."""
     peers = {int(peer): file.text(names[peer]) for peer in np.unique(rows["peer"])}
     file.put(
-        "path", file.ids(len(rows)), rows["at_ns"], bytes_sent=rows["bytes_sent"],
-        segments_sent=rows["segments_sent"], segments_lost=rows["segments_lost"],
-        rtt_ns=rows["rtt_ns"], peer=[peers[peer] for peer in rows["peer"].tolist()],
-        path=rows["path"], usable=rows["usable"],
-    )  # fmt: skip
+        "path",
+        file.ids(len(rows)),
+        rows["at_ns"],
+        bytes_sent=rows["bytes_sent"],
+        segments_sent=rows["segments_sent"],
+        segments_lost=rows["segments_lost"],
+        rtt_ns=rows["rtt_ns"],
+        peer=[peers[peer] for peer in rows["peer"].tolist()],
+        path=rows["path"],
+        usable=rows["usable"],
+    )
 
 
 def add_events(
@@ -59,12 +82,16 @@ def add_events(
         for peer in np.unique(rows["peer"])
     }
     file.put(
-        "event", file.ids(len(rows)), rows["at_ns"], value=rows["value"],
+        "event",
+        file.ids(len(rows)),
+        rows["at_ns"],
+        value=rows["value"],
         what=[kinds[kind] for kind in rows["kind"].tolist()],
         peer=[peers[peer] for peer in rows["peer"].tolist()],
         connection=[connection_of.get(stream, 0) for stream in rows["stream"].tolist()],
-        path=rows["path"], status=rows["status"],
-    )  # fmt: skip
+        path=rows["path"],
+        status=rows["status"],
+    )
 
 
 def routes_of(traced: Traced, network: Network) -> Routes:

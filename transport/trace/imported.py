@@ -147,11 +147,19 @@ class Import:
         clock = clocks[source.facts.get("host") or ""]
         timed = source.first_ns is not None
         row = {
-            "job": "", "attempt": 0, "files": 1, "removed": 0, "dropped": 0, "damage": "",
-            "records": source.records, "first_ns": source.first_ns, "last_ns": source.last_ns,
-            "clock": clock if timed else 0, "clock_offset_ns": 0,
+            "job": "",
+            "attempt": 0,
+            "files": 1,
+            "removed": 0,
+            "dropped": 0,
+            "damage": "",
+            "records": source.records,
+            "first_ns": source.first_ns,
+            "last_ns": source.last_ns,
+            "clock": clock if timed else 0,
+            "clock_offset_ns": 0,
             "clock_error_ns": None if clock and timed else 0,
-        }  # fmt: skip
+        }
         return row | source.facts | {"process": source.number}
 
 

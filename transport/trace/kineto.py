@@ -82,10 +82,14 @@ class KinetoTraces:
         rank = _whole(contents.info.get("rank"))
         pid = int(named[2]) if named else next((_whole(one.get("pid")) for one in calls), None)
         source = self.found.source(
-            len(self.found.sources), file,
-            host=named[1] if named else "", pid=pid, rank=rank, damage=contents.damage,
+            len(self.found.sources),
+            file,
+            host=named[1] if named else "",
+            pid=pid,
+            rank=rank,
+            damage=contents.damage,
             world_size=_whole(contents.info.get("world_size")),
-        )  # fmt: skip
+        )
         _File(self.found, source, contents, rank).add(calls)
 
     def finish(self) -> Import:
@@ -163,13 +167,23 @@ class _File:
         begin_ns, end_ns = self._span(event)
         # For a kernel without its call, the call's end is unknown, so it is set to the begin.
         row: dict[str, Any] = {
-            "id": self._source.next_id(), "comm": comm, "function": function, "kind":
-            "p2p" if p2p else "collective", "count": count, "datatype": datatype,
-            "bytes": size_of(datatype, count), "algorithm": _algorithm(function, kernels),
-            "protocol": "", "root": _root(args), "tag": 0, "captured": False, "called_ns": None,
-            "begin_ns": begin_ns, "end_ns": begin_ns if is_kernel else end_ns,
+            "id": self._source.next_id(),
+            "comm": comm,
+            "function": function,
+            "kind": "p2p" if p2p else "collective",
+            "count": count,
+            "datatype": datatype,
+            "bytes": size_of(datatype, count),
+            "algorithm": _algorithm(function, kernels),
+            "protocol": "",
+            "root": _root(args),
+            "tag": 0,
+            "captured": False,
+            "called_ns": None,
+            "begin_ns": begin_ns,
+            "end_ns": begin_ns if is_kernel else end_ns,
             "sequence": _sequence(args, None if p2p else self._counts.get(comm, 0)),
-        }  # fmt: skip
+        }
         if not p2p:
             self._counts[comm] = self._counts.get(comm, 0) + 1
         self._found.read["operations"] += 1
@@ -183,9 +197,14 @@ class _File:
             return
         self._found.read["kernels"] += 1
         self._found.add(
-            "kernels", self._source, id=self._source.next_id(), operation=operation,
-            gpu_start_ns=begin_ns, gpu_stop_ns=end_ns, time_ns=end_ns,
-        )  # fmt: skip
+            "kernels",
+            self._source,
+            id=self._source.next_id(),
+            operation=operation,
+            gpu_start_ns=begin_ns,
+            gpu_stop_ns=end_ns,
+            time_ns=end_ns,
+        )
 
     def _span(self, event: Event) -> tuple[int | None, int | None]:
         """Begin and end of an event, in nanoseconds since 1970."""
@@ -216,9 +235,14 @@ class _File:
             known = self._comms[group] = self._source.next_id()
             self._found.read["communicators"] += 1
             self._found.add(
-                "comms", self._source, id=known, comm_id=group.id, name=group.name,
-                ranks=group.size, rank=group.rank_of(self._rank),
-            )  # fmt: skip
+                "comms",
+                self._source,
+                id=known,
+                comm_id=group.id,
+                name=group.name,
+                ranks=group.size,
+                rank=group.rank_of(self._rank),
+            )
         return known
 
 

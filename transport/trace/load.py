@@ -86,9 +86,12 @@ def insert(database: DuckDBPyConnection, table: str, rows: Columns) -> None:
 
 
 def load(
-    database: DuckDBPyConnection, folder: Path, job: str | None, progress: Progress | None = None,
+    database: DuckDBPyConnection,
+    folder: Path,
+    job: str | None,
+    progress: Progress | None = None,
     until_ns: int | None = None,
-) -> list[str]:  # fmt: skip
+) -> list[str]:
     """Reads all traces below the folder; returns a line for each file that could not be read.
 
     job: reads only processes of this job. until_ns: reads only records up to this time of day.

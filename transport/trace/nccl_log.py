@@ -146,9 +146,17 @@ class NcclLogs:
             # A communicator without an id cannot be joined with that of another process.
             name = hashed(comm.source.number, comm.id) if comm.comm_id is None else comm.comm_id
             self.found.add(
-                "comms", comm.source, id=comm.id, comm_id=name, name="", ranks=comm.ranks,
-                nodes=comm.nodes, rank=comm.rank, begin_ns=comm.begin_ns, end_ns=comm.end_ns,
-            )  # fmt: skip
+                "comms",
+                comm.source,
+                id=comm.id,
+                comm_id=name,
+                name="",
+                ranks=comm.ranks,
+                nodes=comm.nodes,
+                rank=comm.rank,
+                begin_ns=comm.begin_ns,
+                end_ns=comm.end_ns,
+            )
         ((vague,),) = self.found.run(_SHARE_ALGORITHMS, _VAGUE)
         if vague and self._assume_ring:
             self.found.run(_ASSUME_RING)
@@ -271,13 +279,23 @@ class NcclLogs:
         rooted = p2p or function in ("Broadcast", "Reduce", "Gather", "Scatter")
         size = size_of(datatype, count)
         row = {
-            "id": comm.source.next_id(), "comm": comm.id, "function": function,
-            "sequence": None if p2p else comm.collectives, "kind": "p2p" if p2p else "collective",
-            "count": count, "datatype": datatype, "bytes": size, "algorithm": "", "protocol": "",
-            "root": root if rooted else None, "tag": 0, "captured": False,
-            "called_ns": None, "begin_ns": at_ns,
+            "id": comm.source.next_id(),
+            "comm": comm.id,
+            "function": function,
+            "sequence": None if p2p else comm.collectives,
+            "kind": "p2p" if p2p else "collective",
+            "count": count,
+            "datatype": datatype,
+            "bytes": size,
+            "algorithm": "",
+            "protocol": "",
+            "root": root if rooted else None,
+            "tag": 0,
+            "captured": False,
+            "called_ns": None,
+            "begin_ns": at_ns,
             "end_ns": at_ns,
-        }  # fmt: skip
+        }
         comm.collectives += not p2p
         self.found.read["operations"] += 1
         self._held.append((comm.source, row))

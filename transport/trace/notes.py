@@ -89,8 +89,10 @@ def _network(query: Query) -> Iterator[str]:
 
 
 def _open_operations(query: Query) -> Iterator[str]:
-    ((count,),) = query("SELECT count(DISTINCT (process, operation)) FROM channels "
-                        "WHERE end_ns IS NULL AND operation IS NOT NULL")  # fmt: skip
+    ((count,),) = query(
+        "SELECT count(DISTINCT (process, operation)) FROM channels "
+        "WHERE end_ns IS NULL AND operation IS NOT NULL"
+    )
     if count:
         yield f"{count} operations had not ended when the trace ended: what they sent is left out"
 

@@ -70,9 +70,12 @@ class Action:
             given.seek(0)
             try:
                 process = subprocess.Popen(
-                    ["/bin/sh", "-c", self.command], stdin=given, stdout=STDERR,
-                    start_new_session=True, env=os.environ | values,
-                )  # fmt: skip
+                    ["/bin/sh", "-c", self.command],
+                    stdin=given,
+                    stdout=STDERR,
+                    start_new_session=True,
+                    env=os.environ | values,
+                )
             except OSError as error:
                 return [f"incident {number}: cannot run {self.command}: {error.strerror}"]
         self._running.append(_Run(process, number, time.monotonic() + self.timeout_s))

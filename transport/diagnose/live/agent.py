@@ -56,8 +56,10 @@ class Agent:
         self.summary.step(traces)
         tables = self.summary.now
         notes = list(self.follower.problems)
-        processes = [_described(number, key, trace) for (key, number), trace in zip(
-            self._numbers.items(), traces.values(), strict=True)]  # fmt: skip
+        processes = [
+            _described(number, key, trace)
+            for (key, number), trace in zip(self._numbers.items(), traces.values(), strict=True)
+        ]
         for one in processes:
             one["idle_ns"] = _idle_ns(one, tables, read_ns)
         seen: list[dict[str, Any]] = []
@@ -65,9 +67,10 @@ class Agent:
             seen, more = self.evidence.look(processes)
             notes += more
         self._gone = {
-            one["process"] for one in seen
+            one["process"]
+            for one in seen
             if one["kind"] in ("gone", "zombie") and read_ns - one["since_ns"] > GONE_NS
-        }  # fmt: skip
+        }
         self.sequence += 1
         self.spent_ns += time.process_time_ns() - began_ns
         return HostFile(self.host, self.sequence, read_ns, processes, seen, notes, tables)

@@ -80,8 +80,10 @@ class Claim:
             self._write()  # if two collectors write at once, the next interval shows who holds it
             return ""
         name = f"process {holder[1]} on {holder[0]}" if holder else f"the claim in {NAME}"
-        return (f"another collector judges this share ({name}): this one prints verdicts, runs no "
-                "commands and writes none into the share")  # fmt: skip
+        return (
+            f"another collector judges this share ({name}): this one prints verdicts, runs no "
+            "commands and writes none into the share"
+        )
 
     def _read(self) -> bytes | None:
         try:

@@ -86,8 +86,10 @@ def usable(
             add(more[: len(more) // 2])
             add(more[len(more) // 2 :])
 
-    for group in ([one for one in hosts if one.host not in suspects],
-                  [one for one in hosts if one.host in suspects]):  # fmt: skip
+    for group in (
+        [one for one in hosts if one.host not in suspects],
+        [one for one in hosts if one.host in suspects],
+    ):
         if group:
             add(group)
     return good, broken

@@ -125,8 +125,14 @@ def unpack(
         return meta, _tables(arrays, meta["texts"])
     # Even with a correct checksum, the JSON may have another structure.
     except (
-        AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
-    ) as error:  # fmt: skip
+        AttributeError,
+        IndexError,
+        KeyError,
+        OverflowError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise ColumnsError(f"damaged or incomplete ({type(error).__name__})") from None
 
 

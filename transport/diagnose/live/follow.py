@@ -175,8 +175,10 @@ class Follower:
             self._left_out.add(path)
             self.simulations += 1
             return None
-        key = (named[1] if named else path.name,
-               *(identity.get(name, "") for name in ("host", "pid", "start_ticks")))  # fmt: skip
+        key = (
+            named[1] if named else path.name,
+            *(identity.get(name, "") for name in ("host", "pid", "start_ticks")),
+        )
         files = ProcessFiles(key[0], identity)
         ahead_ns = self.ahead_ns.setdefault(files.clock, header.realtime_ahead_ns)
         trace = self.traces.setdefault(key, Trace(files, ahead_ns))

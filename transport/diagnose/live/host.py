@@ -61,8 +61,9 @@ class Host:
             if share >= STARVED:
                 starving = f"for {percent(share, 0)} of the time"
                 text = f"a thread of it was ready to run and had no core {starving}"
-                made.append({"process": one["number"], "kind": "starved", "text": text,
-                             "share": share})  # fmt: skip
+                made.append(
+                    {"process": one["number"], "kind": "starved", "text": text, "share": share}
+                )
         self._since = kept
         for source in self.sources:
             found, more = source.look(processes, made)
@@ -141,8 +142,9 @@ class Host:
             )
         found: dict[int, list[dict[str, Any]]] = {}
         everyone = rates(None, reading)
-        longest_ns = max((one.wait.ns for one in everyone if one.wait.reason == "receive"),
-                         default=0)  # fmt: skip
+        longest_ns = max(
+            (one.wait.ns for one in everyone if one.wait.reason == "receive"), default=0
+        )
         for one in everyone:
             if one.process in numbers:
                 number = numbers[one.process]
@@ -158,8 +160,14 @@ def said_of(one: ProcessRates, longest_ns: int) -> list[dict[str, Any]]:
     if wait.reason == "engine":
         return [{"kind": "engine", "text": wait.text, "ns": wait.ns}]
     if wait.reason in ("paths", "acknowledgment", "room", "receive", "dead") and wait.ns >= WAIT_NS:
-        return [{"kind": "waits", "text": f"its page says that it waits {wait.text}", "ns": wait.ns,
-                 "reason": wait.reason}]  # fmt: skip
+        return [
+            {
+                "kind": "waits",
+                "text": f"its page says that it waits {wait.text}",
+                "ns": wait.ns,
+                "reason": wait.reason,
+            }
+        ]
     if wait.reason == "idle" and one.connections and longest_ns >= WAIT_NS:
         text = f"another process of this host has waited {time_text(longest_ns, 2)} for a message"
         return [{"kind": "idle", "text": text, "ns": longest_ns}]
@@ -171,11 +179,15 @@ def told_of(pid: int, state: str) -> dict[str, Any] | None:
     if not state:
         return {"kind": "gone", "text": f"there is no process {pid} any more"}
     if state in "ZX":
-        return {"kind": "zombie", "text": f"process {pid} has ended, and nobody has waited for it "
-                "(state Z)"}  # fmt: skip
+        return {
+            "kind": "zombie",
+            "text": f"process {pid} has ended, and nobody has waited for it (state Z)",
+        }
     if state in STATES:
         return {"kind": "stopped", "text": STATES[state]}
     if state == "D":
-        return {"kind": "disk", "text": f"process {pid} waits for a device or a file system "
-                "(state D)"}  # fmt: skip
+        return {
+            "kind": "disk",
+            "text": f"process {pid} waits for a device or a file system (state D)",
+        }
     return None

@@ -75,8 +75,9 @@ def merged(hosts: Sequence[HostFile], job: str | None) -> Job | None:
         calls, edges = (None, None) if large is None else large
         sent = _sent(tables["sent"], tables["connections"])
         end_ns = until_ns if runs else 0
-        ready = Ready(calls, edges, _in_time(tables["samples"]), sent, end_ns,
-                      _states(processes, evidence))  # fmt: skip
+        ready = Ready(
+            calls, edges, _in_time(tables["samples"]), sent, end_ns, _states(processes, evidence)
+        )
         facts = facts_from(store, ready)
         dead = hang.dead(store, {at: at for at in range(len(processes))})
         notes += [one for one in store.notes() if not one.startswith(USUAL)]
@@ -88,8 +89,12 @@ def _of_job(
     hosts: Sequence[HostFile], job: str | None
 ) -> tuple[list[tuple[int, dict[str, Any]]], list[str]]:
     """The processes of a job's last attempt, each with the number of its host; contradictions."""
-    found = [(at, dict(one)) for at, host in enumerate(hosts) for one in host.processes
-             if one["last_ns"] is not None and one["first_ns"] is not None]  # fmt: skip
+    found = [
+        (at, dict(one))
+        for at, host in enumerate(hosts)
+        for one in host.processes
+        if one["last_ns"] is not None and one["first_ns"] is not None
+    ]
     if job is None and found:
         job = max(found, key=lambda each: int(each[1]["last_ns"]))[1]["job"]
     mine = [each for each in found if each[1]["job"] == job]
@@ -168,8 +173,10 @@ def _aligned(
         offsets[hosts[clock]] = one.offset_ns
         if abs(one.offset_ns) >= FAR_NS:
             way = "behind" if one.offset_ns > 0 else "ahead"
-            notes.append(f"the clock of {hosts[clock]} is {time_text(abs(one.offset_ns))} {way}; "
-                         "its times were moved")  # fmt: skip
+            notes.append(
+                f"the clock of {hosts[clock]} is {time_text(abs(one.offset_ns))} {way}; "
+                "its times were moved"
+            )
     return offsets, notes
 
 
@@ -332,8 +339,10 @@ def _fill(
     store: Store, processes: Sequence[dict[str, Any]], tables: dict[str, Table], messages: bool
 ) -> None:
     """Inserts processes, communicators, connections, events and, if asked for, messages."""
-    names = ("trace", "host", "pid", "job", "attempt", "rank", "world_size", "first_ns", "last_ns",
-             "dropped", "damage", "ended", "closed_ns")  # fmt: skip
+    names = (
+        *("trace", "host", "pid", "job", "attempt", "rank", "world_size"),
+        *("first_ns", "last_ns", "dropped", "damage", "ended", "closed_ns"),
+    )
     marks = ", ".join("?" * (len(names) + 5))
     store.database.executemany(
         f"INSERT INTO processes (process, removed, clock, clock_offset_ns, clock_error_ns, "

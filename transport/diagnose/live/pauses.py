@@ -69,8 +69,9 @@ class Pauses:
         lengths = ends - begins
         self.longest_ns = max(self.longest_ns, int(lengths.max()))
         long = lengths > max(TAUGHT_ITERATIONS * usual_ns, TAUGHT_NS)
-        for begin_ns, end_ns in sorted(zip(begins[long].tolist(), ends[long].tolist(),
-                                           strict=True)):  # fmt: skip
+        for begin_ns, end_ns in sorted(
+            zip(begins[long].tolist(), ends[long].tolist(), strict=True)
+        ):
             # Pauses of several ranks that overlap count once.
             self.taught += self._until_ns - begin_ns < (end_ns - begin_ns) // 2
             self._until_ns = max(self._until_ns, end_ns)
@@ -83,8 +84,15 @@ class Pauses:
         """
         calls, edges = facts.calls, facts.edges
         process = np.concatenate([*[calls["process"]] * 3, edges["source"], edges["target"]])
-        times = np.concatenate([calls["end_ns"], calls["begin_ns"], calls["arrival_ns"],
-                                edges["end_ns"], edges["end_ns"]])  # fmt: skip
+        times = np.concatenate(
+            [
+                calls["end_ns"],
+                calls["begin_ns"],
+                calls["arrival_ns"],
+                edges["end_ns"],
+                edges["end_ns"],
+            ]
+        )
         keys = [(one.host, one.pid) for one in facts.processes]
         known = np.array([self._last.get(key, -1) for key in keys], np.int64)
         good = times >= 0

@@ -50,9 +50,10 @@ def _of_states(job: Job) -> list[Finding]:
     """Findings of processes that are stopped, or that are gone without an end of their trace."""
     made = []
     alive = [
-        at for at, one in enumerate(job.facts.processes)
+        at
+        for at, one in enumerate(job.facts.processes)
         if one.ended is not True and not _has(job, at, "gone", "zombie")
-    ]  # fmt: skip
+    ]
     for at, process in enumerate(job.facts.processes):
         for seen in job.evidence.get(at, ()):
             kind, sure = seen.get("kind"), int(seen.get("readings", 1)) >= SURE
@@ -68,9 +69,10 @@ def _is_undecided(job: Job) -> bool:
     """Whether a process seems to be stopped or gone, but too few readings have shown it yet."""
     return any(
         seen.get("kind") in ("stopped", "gone", "zombie") and int(seen.get("readings", 1)) < SURE
-        for at, process in enumerate(job.facts.processes) if process.ended is not True
+        for at, process in enumerate(job.facts.processes)
+        if process.ended is not True
         for seen in job.evidence.get(at, ())
-    )  # fmt: skip
+    )
 
 
 def _place(job: Job, at: int) -> Place:
@@ -80,15 +82,18 @@ def _place(job: Job, at: int) -> Place:
 def _stopped(job: Job, at: int, seen: Seen, sure: bool) -> Finding:
     name = job.facts.name(at)
     return Finding(
-        "non_communication_hang", _place(job, at), int(seen["since_ns"]),
+        "non_communication_hang",
+        _place(job, at),
+        int(seen["since_ns"]),
         max(job.facts.end_ns, int(seen["since_ns"])),
-        0.99 if sure else SUSPECTED_MAX, sure,
+        0.99 if sure else SUSPECTED_MAX,
+        sure,
         f"{name} does not run: {seen['text']}." + _more(job, at, ("stopped",)) + _waiting(job, at),
         LAST_QUERY,
         f"Find who stopped it (a debugger, a scheduler, a shell), and continue it: kill -CONT "
         f"{job.facts.processes[at].pid} on {job.facts.processes[at].host}.",
         more={"state": "stopped"},
-    )  # fmt: skip
+    )
 
 
 def _gone(job: Job, at: int, seen: Seen, sure: bool) -> Finding:
@@ -96,15 +101,19 @@ def _gone(job: Job, at: int, seen: Seen, sure: bool) -> Finding:
     told = f" {dead[0]} {'peer' if dead[0] == 1 else 'peers'} found it dead." if dead else ""
     sure = sure or bool(dead)
     return Finding(
-        "crash", _place(job, at), job.facts.processes[at].last_ns, job.facts.end_ns,
-        0.99 if sure else SUSPECTED_MAX, sure,
+        "crash",
+        _place(job, at),
+        job.facts.processes[at].last_ns,
+        job.facts.end_ns,
+        0.99 if sure else SUSPECTED_MAX,
+        sure,
         f"The process of {name} on {job.facts.processes[at].host} died: {seen['text']}, and its "
         f"trace has no end.{told}" + _more(job, at, ("gone", "zombie")),
         STATUS_QUERY,
         "Look for the reason on its host (dmesg: out of memory; a signal; a failed GPU), and "
         "restart the job without that host if it repeats.",
         more={"state": seen["kind"]},
-    )  # fmt: skip
+    )
 
 
 def _has(job: Job, at: int, *kinds: str) -> bool:
@@ -134,8 +143,10 @@ def _with_evidence(job: Job, one: Finding) -> Finding:
     text = "".join(_more(job, at, ()) for at in dict.fromkeys(mine[:NAMED_MAX]))
     stacks = {
         job.facts.name(at): seen["stack"]
-        for at in mine[:NAMED_MAX] for seen in job.evidence.get(at, ()) if seen.get("stack")
-    }  # fmt: skip
+        for at in mine[:NAMED_MAX]
+        for seen in job.evidence.get(at, ())
+        if seen.get("stack")
+    }
     more = {**one.more, "stacks": stacks} if stacks else one.more
     return replace(one, evidence=one.evidence + text, more=more)
 
@@ -166,21 +177,26 @@ def _host(job: Job, host: str, starved: list[int], of: list[Finding]) -> Finding
     worst = max(of, key=lambda one: (one.certain, one.confidence))
     share = max(
         float(seen.get("share", 0.0))
-        for at in starved for seen in job.evidence[at] if seen.get("kind") == "starved"
-    )  # fmt: skip
+        for at in starved
+        for seen in job.evidence[at]
+        if seen.get("kind") == "starved"
+    )
     many = sum(one.host == host for one in job.facts.processes)
     slowed = ", ".join(dict.fromkeys(one.place.name for one in of))
     ranks = tuple(job.facts.processes[at].rank for at in starved)
     return replace(
-        worst, kind="non_communication_slow", place=Place("host", f"host {host}", ranks),
-        from_ns=min(one.from_ns for one in of), to_ns=max(one.to_ns for one in of),
+        worst,
+        kind="non_communication_slow",
+        place=Place("host", f"host {host}", ranks),
+        from_ns=min(one.from_ns for one in of),
+        to_ns=max(one.to_ns for one in of),
         certain=any(one.certain for one in of),
         evidence=f"{len(starved)} of {many} processes on {host} had threads that were ready to run "
         f"and had no core, for up to {percent(share, 0)} of the time. It slows {slowed}: "
         f"{worst.evidence}",
         advice="See what takes its cores (top -H; limits of the cgroup), and give the job more: "
         "fewer processes a host, fewer engines (WEFT_ENGINES), or other load elsewhere.",
-    )  # fmt: skip
+    )
 
 
 def _suspicions(job: Job) -> list[Finding]:
@@ -201,8 +217,15 @@ def _suspicions(job: Job) -> list[Finding]:
                 continue
             made.append(
                 Finding(
-                    "non_communication_hang", _place(job, at), job.facts.end_ns - ns,
-                    job.facts.end_ns, 0.5, False, text, STATUS_QUERY, advice,
+                    "non_communication_hang",
+                    _place(job, at),
+                    job.facts.end_ns - ns,
+                    job.facts.end_ns,
+                    0.5,
+                    False,
+                    text,
+                    STATUS_QUERY,
+                    advice,
                 )
-            )  # fmt: skip
+            )
     return made[:NAMED_MAX]

@@ -127,9 +127,15 @@ def parse(data: bytes) -> HostFile:
         if not isinstance(meta["notes"], list):
             raise TypeError
         notes = [_text(one) for one in meta["notes"]]
-        made = HostFile(_text(meta["host"]), _whole(meta["sequence"]),
-                        _whole(meta["read_ns"], TIME_NS_MAX), processes, evidence, notes,
-                        tables)  # fmt: skip
+        made = HostFile(
+            _text(meta["host"]),
+            _whole(meta["sequence"]),
+            _whole(meta["read_ns"], TIME_NS_MAX),
+            processes,
+            evidence,
+            notes,
+            tables,
+        )
         numbers = {one["number"] for one in processes}
         if len(numbers) < len(processes):
             raise ColumnsError("it lists two processes with one number")
@@ -145,14 +151,25 @@ def parse(data: bytes) -> HostFile:
 def _process(said: Mapping[str, Any]) -> dict[str, Any]:
     """Converts the values to their types; KeyError, TypeError or ValueError if one is wrong."""
     ended = said["ended"]
-    made: dict[str, Any] = {name: _text(said.get(name, "")) for name in (
-        "trace", "host", "job", "start_ticks", "clock_name", "damage")}  # fmt: skip
+    made: dict[str, Any] = {
+        name: _text(said.get(name, ""))
+        for name in ("trace", "host", "job", "start_ticks", "clock_name", "damage")
+    }
     state = said.get("state")
-    for name, most in (("number", INT32_MAX), ("pid", INT32_MAX), ("attempt", INT32_MAX),
-                       ("dropped", INT64_MAX)):  # fmt: skip
+    for name, most in (
+        ("number", INT32_MAX),
+        ("pid", INT32_MAX),
+        ("attempt", INT32_MAX),
+        ("dropped", INT64_MAX),
+    ):
         made[name] = _whole(said[name], most)
-    for name, most in (("rank", RANKS_MAX), ("world_size", RANKS_MAX), ("first_ns", TIME_NS_MAX),
-                       ("last_ns", TIME_NS_MAX), ("closed_ns", TIME_NS_MAX)):  # fmt: skip
+    for name, most in (
+        ("rank", RANKS_MAX),
+        ("world_size", RANKS_MAX),
+        ("first_ns", TIME_NS_MAX),
+        ("last_ns", TIME_NS_MAX),
+        ("closed_ns", TIME_NS_MAX),
+    ):
         made[name] = None if said[name] is None else _whole(said[name], most)
     made["state"] = None if state is None else str(state)[:1]
     return made | {"ended": None if ended is None else bool(ended), "whole": bool(said["whole"])}
@@ -227,8 +244,10 @@ class Share:
             line = seen.problem
             age_s = time.monotonic() - seen.changed_s
             if not line and age_s > self.stale_s:
-                line = (f"{path.name} has not changed for {age_s:.0f} s: weft diagnose --live on "
-                        "that host has ended or hangs; its processes are not judged")  # fmt: skip
+                line = (
+                    f"{path.name} has not changed for {age_s:.0f} s: weft diagnose --live on "
+                    "that host has ended or hangs; its processes are not judged"
+                )
             kind = line.partition(" has not changed")[0]
             if line and self._lines.get(path) != kind:
                 lines.append(line)
@@ -288,8 +307,9 @@ class Share:
             return seen
         before = seen.said
         if before is not None and (before.sequence, before.read_ns) != (
-            found.sequence, found.read_ns
-        ):  # fmt: skip
+            found.sequence,
+            found.read_ns,
+        ):
             seen.changed_s = time.monotonic()
         seen.stamp, seen.said, seen.problem = stamp, found, ""
         return seen

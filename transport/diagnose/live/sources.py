@@ -68,9 +68,10 @@ class Interfaces:
             values = self._statistics(name) | self._of_ethtool(name)
             now |= {(name, counter): value for counter, value in values.items()}
             grown = {
-                counter: value - self._before[name, counter] for counter, value in values.items()
+                counter: value - self._before[name, counter]
+                for counter, value in values.items()
                 if value > self._before.get((name, counter), value)
-            }  # fmt: skip
+            }
             if grown:
                 text = ", ".join(f"{counter} +{value}" for counter, value in grown.items())
                 made.append(device("interface", f"counters of {name} grew: {text}", interface=name))
@@ -142,8 +143,9 @@ class Gpus:
             for index in range(pynvml.nvmlDeviceGetCount()):
                 pynvml.nvmlDeviceRegisterEvents(
                     pynvml.nvmlDeviceGetHandleByIndex(index),
-                    pynvml.nvmlEventTypeXidCriticalError, self._events,
-                )  # fmt: skip
+                    pynvml.nvmlEventTypeXidCriticalError,
+                    self._events,
+                )
         except pynvml.NVMLError as error:
             self._events = None
             return [f"NVML tells no XIDs ({error})"]
@@ -204,13 +206,18 @@ class Stacks:
             return [], lines
         lines, tries = [], 0
         idle = {one["process"] for one in before if one.get("kind") == "idle"}
-        others = {one["process"] for one in before
-                  if one.get("kind") in ("gone", "zombie", "stopped", "waits")}  # fmt: skip
+        others = {
+            one["process"]
+            for one in before
+            if one.get("kind") in ("gone", "zombie", "stopped", "waits")
+        }
         quiet = [
-            one for one in sorted(processes, key=lambda each: -int(each["idle_ns"]))
+            one
+            for one in sorted(processes, key=lambda each: -int(each["idle_ns"]))
             if (one["number"] in idle or int(one["idle_ns"]) > self.idle_ns)
-            and one["number"] not in others and not one["ended"]
-        ]  # fmt: skip
+            and one["number"] not in others
+            and not one["ended"]
+        ]
         # A stack is shown until its process makes progress.
         pids = {int(one["pid"]) for one in quiet}
         self._kept = {pid: one for pid, one in self._kept.items() if pid in pids}
@@ -227,8 +234,11 @@ class Stacks:
             elif text:
                 shows = f"py-spy shows {innermost(text)[:200]}"
                 self._kept[pid] = {"kind": "stack", "stack": text, "text": shows}
-        made = [{"process": one["number"], **self._kept[int(one["pid"])]} for one in quiet
-                if int(one["pid"]) in self._kept]  # fmt: skip
+        made = [
+            {"process": one["number"], **self._kept[int(one["pid"])]}
+            for one in quiet
+            if int(one["pid"]) in self._kept
+        ]
         return made, lines
 
 

@@ -392,8 +392,14 @@ def _message_keys(rows: Rows) -> Array:
 def coarser(table: Table, bucket_ns: int) -> Table:
     """Sums the sent segments of each process, pair and path over spans of bucket_ns."""
     times = table["time_ns"] // bucket_ns * bucket_ns
-    keys = np.stack([table["process"].astype(np.int64), table["pair"].astype(np.uint64).view(
-        np.int64), table["path"].astype(np.int64), times])  # fmt: skip
+    keys = np.stack(
+        [
+            table["process"].astype(np.int64),
+            table["pair"].astype(np.uint64).view(np.int64),
+            table["path"].astype(np.int64),
+            times,
+        ]
+    )
     found, group = np.unique(keys, axis=1, return_inverse=True)
     total = np.bincount(group.ravel(), table["sent"], found.shape[1])
     return {

@@ -65,8 +65,13 @@ def aligned(calls: Table, whole: Array) -> Array:
         return turn
     sends = calls["function"][rows] == "Send"
     rank, root = calls["rank"][rows], calls["root"][rows]
-    ends = np.stack([calls["comm_id"][rows].view(np.int64), np.where(sends, rank, root),
-                     np.where(sends, root, rank)])  # fmt: skip
+    ends = np.stack(
+        [
+            calls["comm_id"][rows].view(np.int64),
+            np.where(sends, rank, root),
+            np.where(sends, root, rank),
+        ]
+    )
     _, stream = np.unique(ends, axis=1, return_inverse=True)
     order = np.lexsort((turn[rows], stream.ravel()))
     for mine in np.split(rows[order], np.flatnonzero(np.diff(stream.ravel()[order])) + 1):
