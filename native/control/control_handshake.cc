@@ -37,90 +37,90 @@ bool same_end(const datapath::SocketAddress& a, const datapath::SocketAddress& b
 
 }  // namespace
 
-void ControlPlane::stranger(const Channel& channel, const std::string& what) {
-  if (channel.dialled()) return;  // not logged, because the failed dial reports the reason
+void ControlPlane::stranger(const ControlSocket& socket, const std::string& what) {
+  if (socket.dialled()) return;  // not logged, because the failed dial reports the reason
   ++counters_.strangers_refused;
   stranger_log_.log(engine::now_ns(), engine::LogLevel::warn,
-                    "dropped an unknown peer at the control port, " + channel.peer_address + ": it " + what +
+                    "dropped an unknown peer at the control port, " + socket.peer_address + ": it " + what +
                         " (counter strangers_refused)");
 }
 
-void ControlPlane::refuse(Channel* channel, std::uint64_t dial, Status status, const std::string& text) {
-  refusal_log_.log(engine::now_ns(), engine::LogLevel::warn, "refused " + channel->peer_address + ": " + text);
-  if (!channel->dialled() && channel->state() != Channel::State::ready) ++counters_.strangers_refused;
+void ControlPlane::refuse(ControlSocket* socket, std::uint64_t dial, Status status, const std::string& text) {
+  refusal_log_.log(engine::now_ns(), engine::LogLevel::warn, "refused " + socket->peer_address + ": " + text);
+  if (!socket->dialled() && socket->state() != ControlSocket::State::ready) ++counters_.strangers_refused;
   Refuse refusal;
   refusal.dial = dial;
   refusal.status = static_cast<std::uint32_t>(status);
   refusal.text = text;
-  send(channel, encode(refusal));
+  send(socket, encode(refusal));
 }
 
-void ControlPlane::on_readable(Channel* channel) {
-  const std::uint64_t id = channel->id();
-  if (!channel->flush()) {
-    drop_channel(channel, "the connection was reset", Status::would_block);
+void ControlPlane::on_readable(ControlSocket* socket) {
+  const std::uint64_t id = socket->id();
+  if (!socket->flush()) {
+    drop_socket(socket, "the connection was reset", Status::would_block);
     return;
   }
   // Handles fewer frames per iteration for a session without a confirmed connection, so that unauthenticated peers
   // cannot starve other sessions.
-  const Session* session = find_session(channel->session);
+  const Session* session = find_session(socket->session);
   const bool known = session != nullptr && (session->dialled || session->confirmed);
   // A peer that has not said hello may still prove a key, so it is not held back; its frames take little time.
   const bool strange = session != nullptr && !session->dialled && !is_authenticated(*session);
   for (int i = 0; i < (known ? kFramesATurn : kStrangersFramesATurn); ++i) {
     if (strange && engine::now_ns() >= strangers_until_ns_) {
-      if (!channel->deferred) deferred_.push_back(id);
-      channel->deferred = true;
+      if (!socket->deferred) deferred_.push_back(id);
+      socket->deferred = true;
       return;
     }
     Frame frame;
     std::uint16_t version = 0;
-    const Channel::Read read = channel->poll(&frame, &version);
-    if (read == Channel::Read::nothing) {
-      if (!channel->flush()) return drop_channel(channel, "the connection was reset", Status::would_block);
-      return update_interest(channel);
+    const ControlSocket::Read read = socket->poll(&frame, &version);
+    if (read == ControlSocket::Read::nothing) {
+      if (!socket->flush()) return drop_socket(socket, "the connection was reset", Status::would_block);
+      return update_interest(socket);
     }
-    const bool goes_on = on_read(channel, read, frame, version);
-    if (channels_.count(id) == 0) return;
-    if (!goes_on) return drop_channel(channel, "the handshake failed", Status::would_block);
+    const bool goes_on = on_read(socket, read, frame, version);
+    if (sockets_.count(id) == 0) return;
+    if (!goes_on) return drop_socket(socket, "the handshake failed", Status::would_block);
   }
-  unread_.push_back(id);  // the channel still buffers frames, which epoll does not report
+  unread_.push_back(id);  // the socket still buffers frames, which epoll does not report
 }
 
 // Returns false if the control socket failed; the caller must then drop it, unless it is dropped already.
-bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& frame, std::uint16_t version) {
-  const bool ready = channel->state() == Channel::State::ready;
+bool ControlPlane::on_read(ControlSocket* socket, ControlSocket::Read read, const Frame& frame, std::uint16_t version) {
+  const bool ready = socket->state() == ControlSocket::State::ready;
   switch (read) {
-    case Channel::Read::frame:
-      return on_frame(channel, frame);
-    case Channel::Read::nothing:
+    case ControlSocket::Read::frame:
+      return on_frame(socket, frame);
+    case ControlSocket::Read::nothing:
       return true;
-    case Channel::Read::stranger:
-      stranger(*channel, "does not use weft's protocol");
-      drop_channel(channel, "the process that answers is not weft", Status::refused);
+    case ControlSocket::Read::stranger:
+      stranger(*socket, "does not use weft's protocol");
+      drop_socket(socket, "the process that answers is not weft", Status::refused);
       return false;
-    case Channel::Read::version:
-      refuse(channel, 0, Status::version_mismatch, version_text(version));
-      drop_channel(channel, version_text(version), Status::version_mismatch);
+    case ControlSocket::Read::version:
+      refuse(socket, 0, Status::version_mismatch, version_text(version));
+      drop_socket(socket, version_text(version), Status::version_mismatch);
       return false;
-    case Channel::Read::damaged:
-      stranger(*channel, "sent a damaged frame");
-      drop_channel(channel, "a damaged control frame", Status::would_block);
+    case ControlSocket::Read::damaged:
+      stranger(*socket, "sent a damaged frame");
+      drop_socket(socket, "a damaged control frame", Status::would_block);
       return false;
-    case Channel::Read::plain:
-      on_plain_answer(channel, frame);
+    case ControlSocket::Read::plain:
+      on_plain_answer(socket, frame);
       return false;
-    case Channel::Read::sealed:
-      turn_down(channel, Status::authentication_failed, tls_ == nullptr ? tls_problem_ : kOneSecret,
+    case ControlSocket::Read::sealed:
+      turn_down(socket, Status::authentication_failed, tls_ == nullptr ? tls_problem_ : kOneSecret,
                 tls_ == nullptr ? "uses TLS, which this process cannot"
                                 : "has a secret or a handle, but this end dials openly");
       return false;
-    case Channel::Read::unproved:
-      on_unproved(channel);
+    case ControlSocket::Read::unproved:
+      on_unproved(socket);
       return false;
-    case Channel::Read::ended:
-      drop_channel(channel, ready ? "the control socket was closed" : "the peer closed during the handshake",
-                   Status::would_block);
+    case ControlSocket::Read::ended:
+      drop_socket(socket, ready ? "the control socket was closed" : "the peer closed during the handshake",
+                  Status::would_block);
       return false;
   }
   return false;
@@ -128,77 +128,76 @@ bool ControlPlane::on_read(Channel* channel, Channel::Read read, const Frame& fr
 
 // Refuses a peer that is not allowed to say hello, in plaintext, which both ends understand, and drops its socket.
 // `text` is for the peer, `what` for the log of this end.
-void ControlPlane::turn_down(Channel* channel, Status status, const std::string& text, const std::string& what) {
-  stranger(*channel, what);
+void ControlPlane::turn_down(ControlSocket* socket, Status status, const std::string& text, const std::string& what) {
+  stranger(*socket, what);
   Refuse refusal;
   refusal.status = static_cast<std::uint32_t>(status);
   refusal.text = text;
-  if (!channel->dialled()) channel->send_plain(encode(refusal));
-  static_cast<void>(channel->flush());
-  drop_channel(channel, text, status);
+  if (!socket->dialled()) socket->send_plain(encode(refusal));
+  static_cast<void>(socket->flush());
+  drop_socket(socket, text, status);
 }
 
 // The TLS handshake failed, or the stream was damaged afterwards.
-void ControlPlane::on_unproved(Channel* channel) {
-  const KeyName proof = channel->proof();
-  if (!channel->dialled() && channel->unknown_key()) {
+void ControlPlane::on_unproved(ControlSocket* socket) {
+  const KeyName proof = socket->proof();
+  if (!socket->dialled() && socket->unknown_key()) {
     const bool secret = proof.guard == Guard::secret;
     constexpr Status kFailed = Status::authentication_failed;
-    if (secret && secret_.empty())
-      return turn_down(channel, kFailed, kOneSecret, "has a secret, but this end has none");
-    if (secret) return turn_down(channel, kFailed, kHandlesOnly, kNoHandle);
-    return turn_down(channel, Status::refused, kGone, "has a handle of another process");
+    if (secret && secret_.empty()) return turn_down(socket, kFailed, kOneSecret, "has a secret, but this end has none");
+    if (secret) return turn_down(socket, kFailed, kHandlesOnly, kNoHandle);
+    return turn_down(socket, Status::refused, kGone, "has a handle of another process");
   }
-  const bool ready = channel->state() == Channel::State::ready;
+  const bool ready = socket->state() == ControlSocket::State::ready;
   const char* const why = proof.guard == Guard::key ? kOtherKey : kOtherSecret;
-  stranger(*channel, proof.guard == Guard::key ? "has another key or another secret" : "does not hold the same secret");
-  static_cast<void>(channel->flush());
-  drop_channel(channel, why, ready ? Status::would_block : Status::authentication_failed);
+  stranger(*socket, proof.guard == Guard::key ? "has another key or another secret" : "does not hold the same secret");
+  static_cast<void>(socket->flush());
+  drop_socket(socket, why, ready ? Status::would_block : Status::authentication_failed);
 }
 
 // The dialled process answers without TLS. Its refusal is reported, although anybody on the way could have sent it:
 // they could end the attempt in any case.
-void ControlPlane::on_plain_answer(Channel* channel, const Frame& frame) {
-  const bool key = channel->proof().guard == Guard::key;
+void ControlPlane::on_plain_answer(ControlSocket* socket, const Frame& frame) {
+  const bool key = socket->proof().guard == Guard::key;
   std::string why = key ? kPlainAnswer : kOneSecret;
   Refuse refusal;
   Status status = Status::authentication_failed;
   if (frame.type == FrameType::refuse && decode(frame.body, &refusal)) {
-    why = channel->peer_address + " refused: " + engine::printable(refusal.text, kRefusalTextMax);
+    why = socket->peer_address + " refused: " + engine::printable(refusal.text, kRefusalTextMax);
     if (static_cast<Status>(refusal.status) == Status::refused) status = Status::refused;
   }
-  drop_channel(channel, why, status);
+  drop_socket(socket, why, status);
 }
 
-bool ControlPlane::on_frame(Channel* channel, const Frame& frame) {
-  const bool ready = channel->state() == Channel::State::ready;
-  Session* session = ready ? find_session(channel->session) : nullptr;
+bool ControlPlane::on_frame(ControlSocket* socket, const Frame& frame) {
+  const bool ready = socket->state() == ControlSocket::State::ready;
+  Session* session = ready ? find_session(socket->session) : nullptr;
   const bool opener = session != nullptr && session->dialled, taker = session != nullptr && !session->dialled;
   switch (frame.type) {
     case FrameType::hello:
-      return !ready && !channel->dialled() && on_hello(channel, frame);
+      return !ready && !socket->dialled() && on_hello(socket, frame);
     case FrameType::hello_reply:
-      return !ready && channel->dialled() && on_hello_reply(channel, frame);
+      return !ready && socket->dialled() && on_hello_reply(socket, frame);
     case FrameType::open:
-      return taker && on_open(session, channel, frame);
+      return taker && on_open(session, socket, frame);
     case FrameType::open_reply:
       return opener && on_open_reply(session, frame);
     case FrameType::confirm:
       return taker && on_confirm(session, frame);
     case FrameType::refuse:
-      return on_refuse(channel, frame);
+      return on_refuse(socket, frame);
     case FrameType::ping:
-      return ready && on_ping(channel, frame);
+      return ready && on_ping(socket, frame);
     case FrameType::pong:
-      return ready && on_pong(channel, frame);
+      return ready && on_pong(socket, frame);
     case FrameType::verdict:
-      return ready && on_verdict(channel, frame);
+      return ready && on_verdict(socket, frame);
   }
-  stranger(*channel, "sent a frame of no known type");
+  stranger(*socket, "sent a frame of no known type");
   return false;
 }
 
-Hello ControlPlane::hello_of(const Session& session, const Channel& channel) {
+Hello ControlPlane::hello_of(const Session& session, const ControlSocket& socket) {
   Hello hello;
   hello.node = node_;
   hello.target_node = session.node;
@@ -206,8 +205,8 @@ Hello ControlPlane::hello_of(const Session& session, const Channel& channel) {
   hello.joined = session.remote_token;
   hello.device = session.device;
   hello.engines = static_cast<std::uint16_t>(engines_->size());
-  hello.from = channel.local();
-  hello.to = channel.remote();
+  hello.from = socket.local();
+  hello.to = socket.remote();
   hello.control = control_address(session.device);
   for (const datapath::Place& place : (*devices_)[session.device].places) hello.addresses.push_back(place.address);
   return hello;
@@ -215,17 +214,17 @@ Hello ControlPlane::hello_of(const Session& session, const Channel& channel) {
 
 // If a secret is set, both ends must see the same two addresses on the control socket. This stops a relay that forwards
 // a handshake to another holder of the secret, or back to its sender, because the relay has its own addresses.
-bool ControlPlane::fits_socket(const Channel& channel, const Hello& theirs) const noexcept {
-  return secret_.empty() || (same_end(theirs.from, channel.remote()) && same_end(theirs.to, channel.local()));
+bool ControlPlane::fits_socket(const ControlSocket& socket, const Hello& theirs) const noexcept {
+  return secret_.empty() || (same_end(theirs.from, socket.remote()) && same_end(theirs.to, socket.local()));
 }
 
 // Returns the session that a hello belongs to: an existing one, or a new one. Null if the hello is refused.
-Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::string* error) {
+Session* ControlPlane::session_for(ControlSocket* socket, const Hello& theirs, std::string* error) {
   for (const auto& [id, session] : sessions_) {
     const bool named = theirs.joined != 0 && session->token == theirs.joined && session->greeted;
     // The peer made several connection attempts in parallel; a slower one belongs to the same session.
     const bool twin = theirs.joined == 0 && !session->dialled && session->node == theirs.node;
-    const bool proved = has_proved(*channel, *session);
+    const bool proved = has_proved(*socket, *session);
     if ((named || twin) && proved && session->remote_token == theirs.session) return session.get();
   }
   if (theirs.joined != 0) {
@@ -240,76 +239,76 @@ Session* ControlPlane::session_for(Channel* channel, const Hello& theirs, std::s
   Session* session = add_session(false);
   session->remote_token = theirs.session;
   session->node = theirs.node;
-  session->guard = channel->proof().guard;
-  session->device = channel->device;
+  session->guard = socket->proof().guard;
+  session->device = socket->device;
   session->remote_device = theirs.device;
   session->remote_engines = theirs.engines;
-  session->local_port = channel->local_port;
-  session->name = channel->peer_address;
+  session->local_port = socket->local_port;
+  session->name = socket->peer_address;
   session->greeted = true;
   // Without a secret, dial only the address that the peer's own socket comes from; otherwise it could make us dial a
   // third party.
-  if (!secret_.empty() || same_host(theirs.control, channel->remote())) session->control = theirs.control;
-  if (!admit_session(session, channel->remote(), error)) return nullptr;
+  if (!secret_.empty() || same_host(theirs.control, socket->remote())) session->control = theirs.control;
+  if (!admit_session(session, socket->remote(), error)) return nullptr;
   return session;
 }
 
-bool ControlPlane::on_hello(Channel* channel, const Frame& frame) {
+bool ControlPlane::on_hello(ControlSocket* socket, const Frame& frame) {
   Hello theirs;
-  if (channel->session != 0 || !decode(frame.body, &theirs) || theirs.engines == 0) return false;
-  if (channel->turned_away) {
+  if (socket->session != 0 || !decode(frame.body, &theirs) || theirs.engines == 0) return false;
+  if (socket->turned_away) {
     std::string why;
     const Status trouble = accept_trouble(knobs_->handshake_timeout_ns, &why);
     if (trouble != Status::ok) {
-      refuse(channel, 0, trouble, why);
+      refuse(socket, 0, trouble, why);
     } else {
-      refuse(channel, 0, Status::out_of_descriptors, "the listening process was out of file descriptors; try again");
+      refuse(socket, 0, Status::out_of_descriptors, "the listening process was out of file descriptors; try again");
     }
     return false;
   }
   if (theirs.target_node != 0 && theirs.target_node != node_) {
-    refuse(channel, 0, Status::refused, kGone);
+    refuse(socket, 0, Status::refused, kGone);
     return false;
   }
-  if (!admits(*channel, theirs)) {
+  if (!admits(*socket, theirs)) {
     const bool secret = !secret_.empty();
-    turn_down(channel, Status::authentication_failed, secret ? kOneSecret : kHandlesOnly,
+    turn_down(socket, Status::authentication_failed, secret ? kOneSecret : kHandlesOnly,
               secret ? "has no secret, but this end has one" : kNoHandle);
     return false;
   }
-  if (!fits_socket(*channel, theirs)) {
-    refuse(channel, 0, Status::authentication_failed,
+  if (!fits_socket(*socket, theirs)) {
+    refuse(socket, 0, Status::authentication_failed,
            "a relay or NAT between the two ends changes addresses, which WEFT_SECRET_FILE does not allow");
     return false;
   }
   std::string error;
-  Session* session = session_for(channel, theirs, &error);
+  Session* session = session_for(socket, theirs, &error);
   if (session == nullptr) {
-    refuse(channel, 0, Status::refused, error);
+    refuse(socket, 0, Status::refused, error);
     return false;
   }
-  const datapath::SocketAddress from = channel->remote();
+  const datapath::SocketAddress from = socket->remote();
   const bool known = std::any_of(session->proved.begin(), session->proved.end(),
                                  [&](const auto& address) { return same_host(address, from); });
   if (!known && session->proved.size() < kAddressesMax) session->proved.push_back(from);
-  channel->session = session->id;
+  socket->session = session->id;
   session->busy_ns = engine::now_ns();
-  send(channel, encode(FrameType::hello_reply, hello_of(*session, *channel)));
-  join(session, channel);
+  send(socket, encode(FrameType::hello_reply, hello_of(*session, *socket)));
+  join(session, socket);
   return true;
 }
 
-bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
+bool ControlPlane::on_hello_reply(ControlSocket* socket, const Frame& frame) {
   Hello theirs;
-  Session* session = find_session(channel->session);
+  Session* session = find_session(socket->session);
   if (session == nullptr || !decode(frame.body, &theirs) || theirs.engines == 0) return false;
   const bool meant = (session->node == 0 || session->node == theirs.node) && theirs.joined == session->token;
   if (!meant || (session->greeted && session->remote_token != theirs.session)) {
-    drop_channel(channel, "another process answers there now", Status::refused);
+    drop_socket(socket, "another process answers there now", Status::refused);
     return false;
   }
-  if (!fits_socket(*channel, theirs)) {
-    drop_channel(channel, "a relay or NAT between the two ends changes addresses", Status::authentication_failed);
+  if (!fits_socket(*socket, theirs)) {
+    drop_socket(socket, "a relay or NAT between the two ends changes addresses", Status::authentication_failed);
     return false;
   }
   const bool first = !session->greeted;
@@ -323,11 +322,11 @@ bool ControlPlane::on_hello_reply(Channel* channel, const Frame& frame) {
     if (theirs.control.is_v6() && IN6_IS_ADDR_LINKLOCAL(&theirs.control.v6.sin6_addr))
       session->control.v6.sin6_scope_id = session->target.v6.sin6_scope_id;
   }
-  const bool proves = channel->proves;
+  const bool proves = socket->proves;
   if (first && secret_.empty()) prove_addresses(session, theirs);  // send_opens() waits for these proofs
-  join(session, channel);
+  join(session, socket);
   if (proves) {
-    drop_channel(channel, "the address is proved", Status::would_block);
+    drop_socket(socket, "the address is proved", Status::would_block);
     return true;
   }
   send_opens(session);
@@ -346,42 +345,42 @@ void ControlPlane::prove_addresses(Session* session, const Hello& theirs) {
       to.set_port(session->control.port());
       if (to.is_v6() && IN6_IS_ADDR_LINKLOCAL(&to.v6.sin6_addr)) to.v6.sin6_scope_id = places[i].interface_index;
     }
-    Channel* proof = dial_channel(session, to, i);
+    ControlSocket* proof = dial_socket(session, to, i);
     if (proof == nullptr) continue;
     proof->proves = true;
     ++session->proofs;
   }
 }
 
-bool ControlPlane::on_refuse(Channel* channel, const Frame& frame) {
+bool ControlPlane::on_refuse(ControlSocket* socket, const Frame& frame) {
   Refuse refusal;
   if (!decode(frame.body, &refusal)) return false;
   const bool known = refusal.status != 0 && is_status(refusal.status);
   const Status status = known && refusal.status != 1 ? static_cast<Status>(refusal.status) : Status::refused;
-  const std::string text = channel->peer_address + " refused: " + engine::printable(refusal.text, kRefusalTextMax);
-  const auto accept = accepts_.find({channel->session, refusal.dial});
+  const std::string text = socket->peer_address + " refused: " + engine::printable(refusal.text, kRefusalTextMax);
+  const auto accept = accepts_.find({socket->session, refusal.dial});
   if (accept != accepts_.end()) {  // the peer gave up the connection that we had accepted, and will not confirm it
     accept->second.connection->fail(Status::cancelled);
     accepts_.erase(accept);
-    forget_open(find_session(channel->session), refusal.dial);
+    forget_open(find_session(socket->session), refusal.dial);
     return true;
   }
   refusal_log_.log(engine::now_ns(), engine::LogLevel::warn, text);
-  if (!channel->dialled() && channel->state() != Channel::State::ready) {
+  if (!socket->dialled() && socket->state() != ControlSocket::State::ready) {
     ++counters_.strangers_refused;
     return false;
   }
   if (refusal.dial == 0) {
-    drop_channel(channel, text, status);
+    drop_socket(socket, text, status);
     return false;
   }
   const auto place = dials_.find(refusal.dial);
-  if (place == dials_.end() || place->second.session != channel->session) return true;
+  if (place == dials_.end() || place->second.session != socket->session) return true;
   finish_dial(std::shared_ptr<DialState>(place->second.state), status, text);
   return true;
 }
 
-bool ControlPlane::on_ping(Channel* channel, const Frame& frame) {
+bool ControlPlane::on_ping(ControlSocket* socket, const Frame& frame) {
   Ping ping;
   if (!decode(frame.body, &ping)) return false;
   Pong pong;
@@ -392,13 +391,13 @@ bool ControlPlane::on_ping(Channel* channel, const Frame& frame) {
     pong.engine_age_ms.push_back(static_cast<std::uint32_t>(std::min<std::int64_t>(age_ms, UINT32_MAX)));
     engine->nudge();  // wakes a sleeping engine, so that it runs an iteration before the next ping
   }
-  send(channel, encode(pong));
+  send(socket, encode(pong));
   return true;
 }
 
-bool ControlPlane::on_pong(Channel* channel, const Frame& frame) {
+bool ControlPlane::on_pong(ControlSocket* socket, const Frame& frame) {
   Pong pong;
-  Session* session = find_session(channel->session);
+  Session* session = find_session(socket->session);
   if (session == nullptr || !decode(frame.body, &pong)) return false;
   if (session->ping_ns < 0 || pong.number != session->ping) return true;  // not the answer to the last ping
   session->ping_ns = -1;
@@ -408,9 +407,9 @@ bool ControlPlane::on_pong(Channel* channel, const Frame& frame) {
   return true;
 }
 
-bool ControlPlane::on_verdict(Channel* channel, const Frame& frame) {
+bool ControlPlane::on_verdict(ControlSocket* socket, const Frame& frame) {
   Verdict verdict;
-  Session* session = find_session(channel->session);
+  Session* session = find_session(socket->session);
   if (session == nullptr || !decode(frame.body, &verdict)) return false;
   constexpr std::int64_t kFarewellNs = 20'000'000;  // time to read the peer's last data from our sockets
   constexpr std::uint32_t kWouldBlock = 1;          // Status::would_block, which is not a reason to end a session

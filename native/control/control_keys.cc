@@ -80,8 +80,8 @@ std::unique_ptr<TlsStream> ControlPlane::client_for(const Session& session) {
 }
 
 // Whether a control socket that the peer dialled has proved what the session asks for.
-bool ControlPlane::has_proved(const Channel& channel, const Session& session) const {
-  const KeyName proof = channel.proof();
+bool ControlPlane::has_proved(const ControlSocket& socket, const Session& session) const {
+  const KeyName proof = socket.proof();
   if (proof.guard != session.guard) return false;
   if (proof.guard != Guard::key) return true;
   // The peer owns the key in a session that this end dialled with the peer's handle.
@@ -92,8 +92,8 @@ bool ControlPlane::has_proved(const Channel& channel, const Session& session) co
 
 // Whether a hello may be answered at all: those who have not proved the key of a handle reach open listeners only, or
 // come back to a session that this end has dialled openly.
-bool ControlPlane::admits(const Channel& channel, const Hello& theirs) const noexcept {
-  const KeyName proof = channel.proof();
+bool ControlPlane::admits(const ControlSocket& socket, const Hello& theirs) const noexcept {
+  const KeyName proof = socket.proof();
   if (proof.guard == Guard::key) return proof.to_owner || theirs.joined != 0;
   if (proof.guard == Guard::none && !secret_.empty()) return false;
   return open_listeners_ > 0 || theirs.joined != 0;

@@ -32,8 +32,8 @@ void ControlPlane::start_dial(const std::shared_ptr<DialState>& dial) {
   if (session->greeted) {
     send_opens(session);
   } else if (session->attempt_ns == 0) {
-    need_channel(session, engine::now_ns());
-    const bool begun = std::any_of(channels_.begin(), channels_.end(),
+    need_socket(session, engine::now_ns());
+    const bool begun = std::any_of(sockets_.begin(), sockets_.end(),
                                    [&](const auto& each) { return each.second->session == session->id; });
     if (begun) return;
     const bool known = session->last_status != Status::would_block;
@@ -264,12 +264,12 @@ Status ControlPlane::accept_open(Session* session, const Open& open, std::int64_
   return Status::ok;
 }
 
-bool ControlPlane::on_open(Session* session, Channel* channel, const Frame& frame) {
+bool ControlPlane::on_open(Session* session, ControlSocket* socket, const Frame& frame) {
   Open open;
   if (!decode(frame.body, &open) || open.dial == 0) return false;
   const auto known = accepts_.find({session->id, open.dial});
   if (known != accepts_.end()) {
-    send(channel, known->second.reply);  // the first reply may have been lost with its control socket
+    send(socket, known->second.reply);  // the first reply may have been lost with its control socket
     return true;
   }
   keep_proved(*session, &open);
@@ -280,11 +280,11 @@ bool ControlPlane::on_open(Session* session, Channel* channel, const Frame& fram
   const auto bytes = static_cast<std::int64_t>(kFrameHeaderBytes + frame.body.size());
   const Status status = accept_open(session, open, bytes, &accept, &error);
   if (status != Status::ok) {
-    refuse(channel, open.dial, status, error);
+    refuse(socket, open.dial, status, error);
     return true;
   }
   opened_ns_ = session->busy_ns = engine::now_ns();
-  send(channel, accept.reply);
+  send(socket, accept.reply);
   accepts_.emplace(std::pair{session->id, open.dial}, std::move(accept));
   return true;
 }

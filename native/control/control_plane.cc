@@ -1,4 +1,4 @@
-// The control plane's loop: one epoll instance for listening sockets and channels, and all deadlines. The control
+// The control plane's loop: one epoll instance for listening sockets and sockets, and all deadlines. The control
 // thread runs it, or a caller that waits for its connection. Others only queue work and write to an eventfd.
 #include "native/control/control_plane.h"
 
@@ -135,7 +135,7 @@ int ControlPlane::pause_ms() const noexcept {
   if (!unread_.empty() || !deferred_.empty()) return 0;
   bool waits = accept_gate_.is_paused() || !dials_.empty() || !accepts_.empty() || !confirmed_.empty();
   waits = waits || budget_.any_silent();
-  for (const auto& [id, channel] : channels_) waits = waits || channel->state() != Channel::State::ready;
+  for (const auto& [id, socket] : sockets_) waits = waits || socket->state() != ControlSocket::State::ready;
   for (const auto& [id, session] : sessions_) waits = waits || session->tick_ns >= 0 || session->ends_ns >= 0;
   return waits ? kPauseMs : sessions_.empty() ? -1 : kIdlePauseMs;
 }
@@ -185,8 +185,8 @@ void ControlPlane::iterate() noexcept {
     deferred_.clear();
     unread_.clear();
     for (const std::uint64_t id : unread) {
-      const auto place = channels_.find(id);
-      if (place == channels_.end()) continue;
+      const auto place = sockets_.find(id);
+      if (place == sockets_.end()) continue;
       place->second->deferred = false;
       on_readable(place->second.get());
     }
@@ -244,11 +244,11 @@ void ControlPlane::serve(int descriptor) {
   }
   const auto place = by_descriptor_.find(descriptor);
   if (place == by_descriptor_.end()) return;
-  Channel* channel = channels_.at(place->second).get();
-  if (channel->state() == Channel::State::connecting) {
-    on_connected(channel);
+  ControlSocket* socket = sockets_.at(place->second).get();
+  if (socket->state() == ControlSocket::State::connecting) {
+    on_connected(socket);
   } else {
-    on_readable(channel);
+    on_readable(socket);
   }
 }
 
@@ -314,7 +314,7 @@ void ControlPlane::credit_pause(std::int64_t now_ns) {
   for (auto& [id, pending] : dials_) pending.state->deadline_ns += missed_ns;
   for (auto& [id, accept] : accepts_) accept.deadline_ns += missed_ns;
   for (Confirmed& each : confirmed_) each.until_ns += missed_ns;
-  for (auto& [id, channel] : channels_) channel->credit_pause(missed_ns);
+  for (auto& [id, socket] : sockets_) socket->credit_pause(missed_ns);
   setup_.credit_pause(missed_ns);
 }
 
@@ -347,15 +347,15 @@ void ControlPlane::forget_confirmed(std::int64_t now_ns) {
 
 void ControlPlane::check_strangers(std::int64_t now_ns) {
   std::vector<std::uint64_t> late;
-  for (const auto& [id, channel] : channels_) {
-    const bool greets = channel->state() == Channel::State::greeting && !channel->dialled();
+  for (const auto& [id, socket] : sockets_) {
+    const bool greets = socket->state() == ControlSocket::State::greeting && !socket->dialled();
     const std::int64_t patience_ns =
-        channel->turned_away ? std::min(kTurnAwayNs, knobs_->handshake_timeout_ns) : knobs_->handshake_timeout_ns;
-    if (greets && now_ns - channel->since_ns() >= patience_ns) late.push_back(id);
+        socket->turned_away ? std::min(kTurnAwayNs, knobs_->handshake_timeout_ns) : knobs_->handshake_timeout_ns;
+    if (greets && now_ns - socket->since_ns() >= patience_ns) late.push_back(id);
   }
   for (const std::uint64_t id : late) {
-    stranger(*channels_.at(id), "sent no valid hello in time");
-    drop_channel(channels_.at(id).get(), "no hello in time");
+    stranger(*sockets_.at(id), "sent no valid hello in time");
+    drop_socket(sockets_.at(id).get(), "no hello in time");
   }
 }
 
@@ -390,9 +390,9 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
     if (!late && (dial.stall_told || now_ns - dial.begun_ns < kStalledDialNs)) continue;
     const bool examined = session->greeted && session->health.begun();
     bool stalled = examined && session->health.condition() == Condition::stalled;
-    for (const auto& [channel_id, channel] : channels_) {
-      if (session->greeted || channel->session != session->id) continue;
-      const Channel::Kernel kernel = channel->kernel(now_ns);
+    for (const auto& [socket_id, socket] : sockets_) {
+      if (session->greeted || socket->session != session->id) continue;
+      const ControlSocket::Kernel kernel = socket->kernel(now_ns);
       stalled = stalled || (kernel.established && kernel.answers);
     }
     if (stalled) tell_stalled(session, &dial, now_ns);

@@ -1,6 +1,6 @@
 // The control plane owns control sockets and sessions, opens connections and decides when a peer is dead. It has a
 // thread, whose loop a caller that waits for its connection may run instead. Sources: control_plane.cc (the loop and
-// deadlines), control_sockets.cc (listening, accepting), control_channels.cc (dialling and losing control sockets),
+// deadlines), control_sockets.cc (listening, accepting), control_redial.cc (dialling and losing control sockets),
 // control_handshake.cc (frames), control_opens.cc (opening connections), control_sessions.cc (sessions),
 // control_keys.cc (keys that control sockets prove), control_strangers.cc (bounds of peers that are not authenticated).
 #pragma once
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "native/control/accept_gate.h"
-#include "native/control/channel.h"
+#include "native/control/control_socket.h"
 #include "native/control/control_state.h"
 #include "native/control/flow_setup.h"
 #include "native/control/input_wait.h"
@@ -105,52 +105,52 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   Status open_port(ListenerState* listener, std::uint16_t port, std::string* error);
   void accept_all(int listening);
   bool accept_one(int listening, std::uint32_t device);
-  Channel* add_accepted(int descriptor, int listening, std::uint32_t device, const datapath::SocketAddress& from);
+  ControlSocket* add_accepted(int descriptor, int listening, std::uint32_t device, const datapath::SocketAddress& from);
   void accept_to_refuse(int listening, std::uint32_t device);
   bool make_room(std::int64_t now_ns);
   void pause_accepting();
   void close_sockets() noexcept;
 
-  // Defined in control_channels.cc:
-  Channel* watch_channel(std::unique_ptr<Channel> channel);
-  Channel* dial_channel(Session* session, const datapath::SocketAddress& to, std::size_t place);
+  // Defined in control_redial.cc:
+  ControlSocket* watch_socket(std::unique_ptr<ControlSocket> socket);
+  ControlSocket* dial_socket(Session* session, const datapath::SocketAddress& to, std::size_t place);
   bool may_be_dialled(const Session& session, std::int64_t now_ns);
-  void need_channel(Session* session, std::int64_t now_ns);
-  void on_connected(Channel* channel);
-  void drop_channel(Channel* channel, const std::string& why, Status outcome = Status::address_unavailable);
-  void lose_channel(Session* session, bool ended, std::int64_t now_ns);
-  void join(Session* session, Channel* channel);
-  void update_interest(Channel* channel) noexcept;
-  void send(Channel* channel, const std::string& frame);
+  void need_socket(Session* session, std::int64_t now_ns);
+  void on_connected(ControlSocket* socket);
+  void drop_socket(ControlSocket* socket, const std::string& why, Status outcome = Status::address_unavailable);
+  void lose_socket(Session* session, bool ended, std::int64_t now_ns);
+  void join(Session* session, ControlSocket* socket);
+  void update_interest(ControlSocket* socket) noexcept;
+  void send(ControlSocket* socket, const std::string& frame);
   bool send_to(Session* session, const std::string& frame);
 
   // Defined in control_handshake.cc:
-  void on_readable(Channel* channel);
-  bool on_read(Channel* channel, Channel::Read read, const Frame& frame, std::uint16_t version);
-  bool on_frame(Channel* channel, const Frame& frame);
-  bool on_hello(Channel* channel, const Frame& frame);
-  bool on_hello_reply(Channel* channel, const Frame& frame);
+  void on_readable(ControlSocket* socket);
+  bool on_read(ControlSocket* socket, ControlSocket::Read read, const Frame& frame, std::uint16_t version);
+  bool on_frame(ControlSocket* socket, const Frame& frame);
+  bool on_hello(ControlSocket* socket, const Frame& frame);
+  bool on_hello_reply(ControlSocket* socket, const Frame& frame);
   void prove_addresses(Session* session, const Hello& theirs);
-  bool on_refuse(Channel* channel, const Frame& frame);
-  bool on_ping(Channel* channel, const Frame& frame);
-  bool on_pong(Channel* channel, const Frame& frame);
-  bool on_verdict(Channel* channel, const Frame& frame);
-  Hello hello_of(const Session& session, const Channel& channel);
-  bool fits_socket(const Channel& channel, const Hello& theirs) const noexcept;
-  Session* session_for(Channel* channel, const Hello& theirs, std::string* error);
-  void refuse(Channel* channel, std::uint64_t dial, Status status, const std::string& text);
-  void turn_down(Channel* channel, Status status, const std::string& text, const std::string& what);
-  void on_unproved(Channel* channel);
-  void on_plain_answer(Channel* channel, const Frame& frame);
-  void stranger(const Channel& channel, const std::string& what);
+  bool on_refuse(ControlSocket* socket, const Frame& frame);
+  bool on_ping(ControlSocket* socket, const Frame& frame);
+  bool on_pong(ControlSocket* socket, const Frame& frame);
+  bool on_verdict(ControlSocket* socket, const Frame& frame);
+  Hello hello_of(const Session& session, const ControlSocket& socket);
+  bool fits_socket(const ControlSocket& socket, const Hello& theirs) const noexcept;
+  Session* session_for(ControlSocket* socket, const Hello& theirs, std::string* error);
+  void refuse(ControlSocket* socket, std::uint64_t dial, Status status, const std::string& text);
+  void turn_down(ControlSocket* socket, Status status, const std::string& text, const std::string& what);
+  void on_unproved(ControlSocket* socket);
+  void on_plain_answer(ControlSocket* socket, const Frame& frame);
+  void stranger(const ControlSocket& socket, const std::string& what);
 
   // Defined in control_keys.cc:
   Status load_keys(std::string* error);
   bool find(const std::string& identity, Digest* key) override;
   KeyName name_for(const Session& session) const;
   std::unique_ptr<TlsStream> client_for(const Session& session);
-  bool has_proved(const Channel& channel, const Session& session) const;
-  bool admits(const Channel& channel, const Hello& theirs) const noexcept;
+  bool has_proved(const ControlSocket& socket, const Session& session) const;
+  bool admits(const ControlSocket& socket, const Hello& theirs) const noexcept;
   bool is_authenticated(const Session& session) const noexcept;
 
   // Defined in control_opens.cc:
@@ -160,7 +160,7 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   void send_opens(Session* session);
   bool send_open(Session* session, PendingDial* pending);
   void say_again(Session* session);
-  bool on_open(Session* session, Channel* channel, const Frame& frame);
+  bool on_open(Session* session, ControlSocket* socket, const Frame& frame);
   bool on_open_reply(Session* session, const Frame& frame);
   bool on_confirm(Session* session, const Frame& frame);
   void on_confirmed(Session* session);
@@ -236,12 +236,12 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   std::vector<std::shared_ptr<DialState>> new_dials_;
   std::map<std::uint32_t, int> device_sockets_;
 
-  // The members from here to next_engine_, and all sessions and channels, belong to whoever holds its mutex.
+  // The members from here to next_engine_, and all sessions and sockets, belong to whoever holds its mutex.
   LoopShare share_;
-  std::map<std::uint64_t, std::unique_ptr<Channel>> channels_;
+  std::map<std::uint64_t, std::unique_ptr<ControlSocket>> sockets_;
   std::map<int, std::uint64_t> by_descriptor_;
-  std::vector<std::uint64_t> unread_;    // channels that hold frames not yet handled
-  std::vector<std::uint64_t> deferred_;  // channels of strangers that had no turn in the last iteration
+  std::vector<std::uint64_t> unread_;    // sockets that hold frames not yet handled
+  std::vector<std::uint64_t> deferred_;  // sockets of strangers that had no turn in the last iteration
   std::int64_t strangers_until_ns_ = 0;  // until when this iteration handles frames of strangers
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_;
   std::map<std::string, std::uint64_t> by_key_;  // key of a dialled session -> session id
@@ -254,7 +254,7 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   std::int64_t checked_ns_ = 0;  // when deadlines were last checked
   std::int64_t round_ns_ = 0;    // start of the loop's last iteration
   std::int64_t opened_ns_ = 0;   // when a peer last asked for a connection or confirmed one
-  std::uint64_t next_channel_ = 1, next_session_ = 1, next_connection_ = 1;
+  std::uint64_t next_socket_ = 1, next_session_ = 1, next_connection_ = 1;
   std::uint16_t next_engine_ = 0;
   std::thread thread_;
 };

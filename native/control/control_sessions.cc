@@ -98,15 +98,15 @@ void ControlPlane::end_session(Session* session, Status status, const std::strin
   }
   if (!session->key.empty()) by_key_.erase(session->key);
   move_dials(id, reason, why.rfind(session->name, 0) == 0 ? why : session->name + ": " + why);
-  std::vector<Channel*> channels;
-  for (const auto& [channel_id, channel] : channels_) {
-    if (channel->session == id) channels.push_back(channel.get());
+  std::vector<ControlSocket*> sockets;
+  for (const auto& [socket_id, socket] : sockets_) {
+    if (socket->session == id) sockets.push_back(socket.get());
   }
   const std::string verdict = encode(Verdict{static_cast<std::uint32_t>(status), why});
-  for (Channel* channel : channels) {
-    if (say_so && channel->state() == Channel::State::ready) send(channel, verdict);
-    channel->session = 0;
-    drop_channel(channel, why);
+  for (ControlSocket* socket : sockets) {
+    if (say_so && socket->state() == ControlSocket::State::ready) send(socket, verdict);
+    socket->session = 0;
+    drop_socket(socket, why);
   }
   for (auto place = accepts_.begin(); place != accepts_.end();) {
     if (place->first.first != id) {
@@ -144,9 +144,9 @@ void ControlPlane::examine(Session* session, std::int64_t now_ns) {
   session->well_ticks = 0;
   // From now on the kernel sends a TCP keepalive after each idle second. The kernel of a stalled process still answers
   // keepalives.
-  const auto place = channels_.find(session->current);
+  const auto place = sockets_.find(session->current);
   const int second = 1;
-  if (place != channels_.end())
+  if (place != sockets_.end())
     ::setsockopt(place->second->descriptor(), IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof second);
 }
 
@@ -158,17 +158,17 @@ HealthFacts ControlPlane::facts_of(const Session& session, const Survey& survey,
   facts.engines_turn = session.engines_turn;
   facts.ended = session.ended && session.current == 0;
   facts.refused = session.refused;
-  for (const auto& [id, channel] : channels_) {
-    if (channel->session != session.id || channel->state() == Channel::State::connecting) continue;
-    const Channel::Kernel kernel = channel->kernel(now_ns);
+  for (const auto& [id, socket] : sockets_) {
+    if (socket->session != session.id || socket->state() == ControlSocket::State::connecting) continue;
+    const ControlSocket::Kernel kernel = socket->kernel(now_ns);
     if (kernel.established) facts.kernel_ns = std::max(facts.kernel_ns, kernel.heard_ns);
   }
   return facts;
 }
 
 std::int64_t ControlPlane::rtt_ns(const Session& session) const noexcept {
-  const auto place = channels_.find(session.current);
-  return place == channels_.end() ? 0 : place->second->kernel(engine::now_ns()).rtt_ns;
+  const auto place = sockets_.find(session.current);
+  return place == sockets_.end() ? 0 : place->second->kernel(engine::now_ns()).rtt_ns;
 }
 
 void ControlPlane::tick(Session* session, std::int64_t now_ns) {
@@ -176,7 +176,7 @@ void ControlPlane::tick(Session* session, std::int64_t now_ns) {
   session->tick_ns = now_ns + (down && session->ended ? kEndedTickNs : limits().tick_ns);
   const Survey survey = setup_.survey(session->id, down);
   const std::uint64_t id = session->id;
-  need_channel(session, now_ns);
+  need_socket(session, now_ns);
   if (find_session(id) == nullptr) return;
   if (!down && session->ping_ns < 0) {
     session->ping_ns = now_ns;
@@ -193,9 +193,9 @@ void ControlPlane::tick(Session* session, std::int64_t now_ns) {
   if (session->well_ticks < kWellTicks) return;
   session->health.end();
   session->tick_ns = -1;
-  const auto place = channels_.find(session->current);
+  const auto place = sockets_.find(session->current);
   const int idle_s = static_cast<int>(std::clamp<std::int64_t>(knobs_->peer_dead_ns / 4'000'000'000, 1, 3600));
-  if (place != channels_.end())
+  if (place != sockets_.end())
     ::setsockopt(place->second->descriptor(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
 }
 
@@ -254,7 +254,7 @@ void ControlPlane::check_sessions(std::int64_t now_ns) {
     } else if (session->tick_ns >= 0 && now_ns >= session->tick_ns) {
       tick(session, now_ns);
     } else if (!session->greeted) {
-      need_channel(session, now_ns);
+      need_socket(session, now_ns);
     } else {
       send_opens(session);
     }

@@ -278,25 +278,26 @@ bool ControlPlane::accept_one(int listening, std::uint32_t device) {
     return false;
   }
   accept_gate_.on_accepted();
-  if (const Channel* channel = add_accepted(descriptor, listening, device, from)) {
+  if (const ControlSocket* socket = add_accepted(descriptor, listening, device, from)) {
     std::size_t strangers = 0;
-    for (const auto& [id, each] : channels_) {
-      strangers += each->state() == Channel::State::greeting && !each->dialled() ? 1 : 0;
+    for (const auto& [id, each] : sockets_) {
+      strangers += each->state() == ControlSocket::State::greeting && !each->dialled() ? 1 : 0;
     }
-    if (strangers > strangers_max()) static_cast<void>(make_room(channel->since_ns()));
+    if (strangers > strangers_max()) static_cast<void>(make_room(socket->since_ns()));
   }
   return true;
 }
 
-Channel* ControlPlane::add_accepted(int descriptor, int listening, std::uint32_t device,
-                                    const datapath::SocketAddress& from) {
-  const Channel::TlsServer server{tls_.get(), this};
-  Channel* channel = watch_channel(std::make_unique<Channel>(next_channel_++, descriptor, engine::now_ns(), server));
-  if (channel == nullptr) return nullptr;
-  channel->device = device;
-  channel->local_port = port_of(listening);
-  channel->peer_address = target_of(from);
-  return channel;
+ControlSocket* ControlPlane::add_accepted(int descriptor, int listening, std::uint32_t device,
+                                          const datapath::SocketAddress& from) {
+  const ControlSocket::TlsServer server{tls_.get(), this};
+  ControlSocket* socket =
+      watch_socket(std::make_unique<ControlSocket>(next_socket_++, descriptor, engine::now_ns(), server));
+  if (socket == nullptr) return nullptr;
+  socket->device = device;
+  socket->local_port = port_of(listening);
+  socket->peer_address = target_of(from);
+  return socket;
 }
 
 // Used while no descriptor is free: accepts one peer at a time with the spare descriptor, reads its hello, and tells it
@@ -304,14 +305,14 @@ Channel* ControlPlane::add_accepted(int descriptor, int listening, std::uint32_t
 void ControlPlane::accept_to_refuse(int listening, std::uint32_t device) {
   accept_gate_.open_spare();  // tries again if the spare descriptor could not be opened before
   const bool busy =
-      std::any_of(channels_.begin(), channels_.end(), [](const auto& each) { return each.second->turned_away; });
+      std::any_of(sockets_.begin(), sockets_.end(), [](const auto& each) { return each.second->turned_away; });
   if (busy || !accept_gate_.take_spare()) return;
   datapath::SocketAddress from;
   socklen_t length = sizeof from;
   const int descriptor = datapath::accept_socket(listening, &from.any, &length);
-  Channel* channel = descriptor < 0 ? nullptr : add_accepted(descriptor, listening, device, from);
-  if (channel == nullptr) return accept_gate_.open_spare();
-  channel->turned_away = true;
+  ControlSocket* socket = descriptor < 0 ? nullptr : add_accepted(descriptor, listening, device, from);
+  if (socket == nullptr) return accept_gate_.open_spare();
+  socket->turned_away = true;
 }
 
 Status ControlPlane::accept_trouble(std::int64_t within_ns, std::string* text) {
@@ -324,23 +325,23 @@ Status ControlPlane::accept_trouble(std::int64_t within_ns, std::string* text) {
 // there is none to drop.
 bool ControlPlane::make_room(std::int64_t spare_ns) {
   constexpr std::int64_t kSilentNs = 50'000'000, kHandicapNs = 1'000'000'000;
-  Channel* oldest = nullptr;
+  ControlSocket* oldest = nullptr;
   std::int64_t oldest_ns = 0;
   const std::int64_t now = engine::now_ns();
-  for (const auto& [id, channel] : channels_) {
-    if (channel->dialled() || channel->turned_away || channel->since_ns() == spare_ns) continue;
-    const Session* session = find_session(channel->session);
+  for (const auto& [id, socket] : sockets_) {
+    if (socket->dialled() || socket->turned_away || socket->since_ns() == spare_ns) continue;
+    const Session* session = find_session(socket->session);
     const bool unused = session != nullptr && !session->dialled && !session->confirmed;
-    if (channel->state() != Channel::State::greeting && !unused) continue;
-    const bool silent = channel->is_silent() && now - channel->since_ns() >= kSilentNs;
-    const std::int64_t since_ns = channel->since_ns() - (silent ? kHandicapNs : 0);
+    if (socket->state() != ControlSocket::State::greeting && !unused) continue;
+    const bool silent = socket->is_silent() && now - socket->since_ns() >= kSilentNs;
+    const std::int64_t since_ns = socket->since_ns() - (silent ? kHandicapNs : 0);
     if (oldest != nullptr && since_ns >= oldest_ns) continue;
-    oldest = channel.get();
+    oldest = socket.get();
     oldest_ns = since_ns;
   }
   if (oldest == nullptr) return false;
   stranger(*oldest, "was replaced by a newer control socket");
-  drop_channel(oldest, "too many control sockets without a hello");
+  drop_socket(oldest, "too many control sockets without a hello");
   return true;
 }
 

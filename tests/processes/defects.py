@@ -28,7 +28,7 @@ DEFECTS = (
     ),
     Defect(
         "lost_control_socket_is_a_death",
-        "native/control/control_channels.cc",
+        "native/control/control_redial.cc",
         "  if (!session->dialled && !session->confirmed) {\n    const auto opens",
         "  if (now_ns > 0) {\n    const auto opens",
     ),

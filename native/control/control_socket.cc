@@ -1,7 +1,7 @@
 // Sends and receives the frames of one control socket. Input received before the end of the stream is still returned.
 // At most a few kilobytes of input are buffered before the hello, and at most two frames after it; the rest stays in
 // the kernel.
-#include "native/control/channel.h"
+#include "native/control/control_socket.h"
 
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -43,7 +43,8 @@ int ask_remote(int descriptor, sockaddr* address, socklen_t* length) {
 
 }  // namespace
 
-Channel::Channel(std::uint64_t id, int descriptor, std::int64_t now_ns, std::unique_ptr<TlsStream> tls) noexcept
+ControlSocket::ControlSocket(std::uint64_t id, int descriptor, std::int64_t now_ns,
+                             std::unique_ptr<TlsStream> tls) noexcept
     : id_(id),
       descriptor_(descriptor),
       dialled_(true),
@@ -51,18 +52,18 @@ Channel::Channel(std::uint64_t id, int descriptor, std::int64_t now_ns, std::uni
       state_(State::connecting),
       tls_(std::move(tls)) {}
 
-Channel::Channel(std::uint64_t id, int descriptor, std::int64_t now_ns, const TlsServer& server) noexcept
+ControlSocket::ControlSocket(std::uint64_t id, int descriptor, std::int64_t now_ns, const TlsServer& server) noexcept
     : id_(id), descriptor_(descriptor), dialled_(false), since_ns_(now_ns), state_(State::greeting), server_(server) {}
 
-Channel::~Channel() { datapath::close_socket(descriptor_); }
+ControlSocket::~ControlSocket() { datapath::close_socket(descriptor_); }
 
-KeyName Channel::proof() const noexcept {
+KeyName ControlSocket::proof() const noexcept {
   KeyName name;
   if (tls_ != nullptr) static_cast<void>(decode(tls_->identity(), &name));
   return name;
 }
 
-bool Channel::send(const std::string& frame) {
+bool ControlSocket::send(const std::string& frame) {
   if (tls_ != nullptr) {
     if (!tls_->send(frame)) return false;
     tls_->take_output(&out_);
@@ -73,7 +74,7 @@ bool Channel::send(const std::string& frame) {
 }
 
 // If TLS output cannot be stored, the stream would have a gap, so the socket counts as failed.
-bool Channel::flush() noexcept {
+bool ControlSocket::flush() noexcept {
   try {
     if (tls_ != nullptr && !tls_->unknown_key()) tls_->take_output(&out_);
   } catch (const std::bad_alloc&) {
@@ -97,7 +98,7 @@ bool Channel::flush() noexcept {
 }
 
 // Reads once from the socket. Returns false if there is nothing to read now, the buffer is full, or the stream ended.
-bool Channel::receive() noexcept {
+bool ControlSocket::receive() noexcept {
   char buffer[16384];
   const std::size_t limit = state_ == State::ready ? 2 * kFrameBodyMax : kGreetingBytesMax;
   if (ended_ || unproved_ || in_.size() >= limit) return false;
@@ -121,7 +122,7 @@ bool Channel::receive() noexcept {
 
 // Takes input from the socket. Its first byte shows whether the peer uses TLS; without TLS, input is plaintext. Returns
 // false if memory runs out.
-bool Channel::take(const char* data, std::size_t bytes) {
+bool ControlSocket::take(const char* data, std::size_t bytes) {
   if (tls_ == nullptr && server_.context != nullptr && begins_tls(first_byte_)) {
     tls_ = TlsStream::make_server(*server_.context, server_.keys);
     if (tls_ == nullptr) return false;
@@ -136,7 +137,7 @@ bool Channel::take(const char* data, std::size_t bytes) {
   return true;
 }
 
-Channel::Read Channel::poll(Frame* out, std::uint16_t* version) {
+ControlSocket::Read ControlSocket::poll(Frame* out, std::uint16_t* version) {
   while (receive()) {
   }
   if (unproved_) return Read::unproved;
@@ -160,14 +161,14 @@ Channel::Read Channel::poll(Frame* out, std::uint16_t* version) {
   return ended_ ? Read::ended : Read::nothing;
 }
 
-int Channel::connect_error() const noexcept {
+int ControlSocket::connect_error() const noexcept {
   int error = 0;
   socklen_t length = sizeof error;
   ::getsockopt(descriptor_, SOL_SOCKET, SO_ERROR, &error, &length);
   return error;
 }
 
-Channel::Kernel Channel::kernel(std::int64_t now_ns) const noexcept {
+ControlSocket::Kernel ControlSocket::kernel(std::int64_t now_ns) const noexcept {
   unsigned char said[256] = {};
   socklen_t length = sizeof said;
   Kernel found;
@@ -184,7 +185,7 @@ Channel::Kernel Channel::kernel(std::int64_t now_ns) const noexcept {
   return found;
 }
 
-datapath::SocketAddress Channel::local() const noexcept { return end_of(descriptor_, ask_local); }
-datapath::SocketAddress Channel::remote() const noexcept { return end_of(descriptor_, ask_remote); }
+datapath::SocketAddress ControlSocket::local() const noexcept { return end_of(descriptor_, ask_local); }
+datapath::SocketAddress ControlSocket::remote() const noexcept { return end_of(descriptor_, ask_remote); }
 
 }  // namespace weft::control

@@ -52,22 +52,22 @@ int begin_connect(const datapath::SocketAddress& to, const datapath::SocketAddre
 }  // namespace
 
 // Watches a new control socket. Returns null with errno if the kernel cannot; the socket is then closed.
-Channel* ControlPlane::watch_channel(std::unique_ptr<Channel> channel) {
-  const int descriptor = channel->descriptor();
+ControlSocket* ControlPlane::watch_socket(std::unique_ptr<ControlSocket> socket) {
+  const int descriptor = socket->descriptor();
   epoll_event event{};
-  event.events = channel->dialled() ? EPOLLOUT : EPOLLIN;
+  event.events = socket->dialled() ? EPOLLOUT : EPOLLIN;
   event.data.fd = descriptor;
   if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, descriptor, &event) != 0) return nullptr;
   set_keepalive(descriptor, knobs_->peer_dead_ns);
-  Channel* made = channel.get();
+  ControlSocket* made = socket.get();
   by_descriptor_[descriptor] = made->id();
-  channels_[made->id()] = std::move(channel);
+  sockets_[made->id()] = std::move(socket);
   return made;
 }
 
 // Connects a control socket from interface number `place` of the session's device. If interface 0 has no route to the
 // peer, the kernel picks the source address.
-Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddress& to, std::size_t place) {
+ControlSocket* ControlPlane::dial_socket(Session* session, const datapath::SocketAddress& to, std::size_t place) {
   const datapath::Place& own = (*devices_)[session->device].places[place];
   datapath::SocketAddress from = own.address;
   from.set_port(0);
@@ -75,17 +75,18 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
   int descriptor = from.is_v6() == to.is_v6() ? begin_connect(to, &from) : -1;
   if (descriptor < 0 && place == 0) descriptor = begin_connect(to, nullptr);
   if (descriptor < 0 && errno == EMFILE && engine::raise_descriptor_limit()) descriptor = begin_connect(to, &from);
-  Channel* channel = nullptr;
+  ControlSocket* socket = nullptr;
   if (descriptor >= 0) {
     std::unique_ptr<TlsStream> tls = client_for(*session);
     if (tls != nullptr || session->guard == Guard::none) {
-      channel = watch_channel(std::make_unique<Channel>(next_channel_++, descriptor, engine::now_ns(), std::move(tls)));
+      socket =
+          watch_socket(std::make_unique<ControlSocket>(next_socket_++, descriptor, engine::now_ns(), std::move(tls)));
     } else {
       datapath::close_socket(descriptor);
       errno = ENOMEM;
     }
   }
-  if (channel == nullptr) {
+  if (socket == nullptr) {
     const int problem = errno;
     if (place != 0) return nullptr;  // no error: the peer sends no data to this interface's address
     const bool exhausted = engine::is_out_of_descriptors(problem);
@@ -94,10 +95,10 @@ Channel* ControlPlane::dial_channel(Session* session, const datapath::SocketAddr
     if (exhausted) session->last_error += "; " + engine::raise_limit_advice();
     return nullptr;
   }
-  channel->session = session->id;
-  channel->device = session->device;
-  channel->peer_address = target_of(to);
-  return channel;
+  socket->session = session->id;
+  socket->device = session->device;
+  socket->peer_address = target_of(to);
+  return socket;
 }
 
 // A peer that is not authenticated could name any port of its host and have it dialled again and again. So it is
@@ -110,103 +111,103 @@ bool ControlPlane::may_be_dialled(const Session& session, std::int64_t now_ns) {
 }
 
 // Starts another connection attempt if no control socket works and no attempt in progress is likely to succeed.
-void ControlPlane::need_channel(Session* session, std::int64_t now_ns) {
+void ControlPlane::need_socket(Session* session, std::int64_t now_ns) {
   if (now_ns < session->attempt_ns || (session->greeted && session->control.port() == 0)) return;
   if (!may_be_dialled(*session, now_ns)) {
     session->attempt_ns = now_ns + kAttemptNs;
     return;
   }
-  std::vector<Channel*> connecting;
-  for (const auto& [id, channel] : channels_) {
-    if (channel->session != session->id || channel->proves) continue;
-    if (channel->state() == Channel::State::connecting) {
-      connecting.push_back(channel.get());
+  std::vector<ControlSocket*> connecting;
+  for (const auto& [id, socket] : sockets_) {
+    if (socket->session != session->id || socket->proves) continue;
+    if (socket->state() == ControlSocket::State::connecting) {
+      connecting.push_back(socket.get());
       continue;
     }
-    const Channel::Kernel kernel = channel->kernel(now_ns);
+    const ControlSocket::Kernel kernel = socket->kernel(now_ns);
     if (kernel.established && kernel.answers) return;
   }
   session->attempt_ns = now_ns + kAttemptNs;
   const std::uint64_t session_id = session->id;
   // The oldest attempt is the least likely to succeed, because TCP doubles the time between its retries.
-  if (connecting.size() >= kAttemptsMax) drop_channel(connecting.front(), "no answer", Status::would_block);
+  if (connecting.size() >= kAttemptsMax) drop_socket(connecting.front(), "no answer", Status::would_block);
   if (find_session(session_id) == nullptr) return;
-  static_cast<void>(dial_channel(session, session->greeted ? session->control : session->target, 0));
+  static_cast<void>(dial_socket(session, session->greeted ? session->control : session->target, 0));
 }
 
-void ControlPlane::on_connected(Channel* channel) {
-  const int problem = channel->connect_error();
+void ControlPlane::on_connected(ControlSocket* socket) {
+  const int problem = socket->connect_error();
   if (problem != 0) {
     const std::string why = std::strerror(problem);
-    if (problem == ECONNREFUSED) return drop_channel(channel, why + "; is a listener running there?", Status::refused);
+    if (problem == ECONNREFUSED) return drop_socket(socket, why + "; is a listener running there?", Status::refused);
     const bool passes = problem == ETIMEDOUT || problem == ECONNRESET || problem == ECONNABORTED;
-    return drop_channel(channel, why, passes ? Status::would_block : Status::address_unavailable);
+    return drop_socket(socket, why, passes ? Status::would_block : Status::address_unavailable);
   }
-  Session* session = find_session(channel->session);
-  if (session == nullptr) return drop_channel(channel, "its session is over");
-  channel->set_state(Channel::State::greeting);
-  send(channel, encode(FrameType::hello, hello_of(*session, *channel)));
+  Session* session = find_session(socket->session);
+  if (session == nullptr) return drop_socket(socket, "its session is over");
+  socket->set_state(ControlSocket::State::greeting);
+  send(socket, encode(FrameType::hello, hello_of(*session, *socket)));
 }
 
-void ControlPlane::update_interest(Channel* channel) noexcept {
+void ControlPlane::update_interest(ControlSocket* socket) noexcept {
   epoll_event event{};
   event.events = EPOLLIN;
-  if (channel->has_output()) event.events |= EPOLLOUT;
-  event.data.fd = channel->descriptor();
-  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, channel->descriptor(), &event);
+  if (socket->has_output()) event.events |= EPOLLOUT;
+  event.data.fd = socket->descriptor();
+  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, socket->descriptor(), &event);
 }
 
-// If sending fails, the socket is only shut down: callers still hold a pointer to the channel, so the event loop drops
+// If sending fails, the socket is only shut down: callers still hold a pointer to the socket, so the event loop drops
 // it later.
-void ControlPlane::send(Channel* channel, const std::string& frame) {
-  if (!channel->send(frame) || !channel->flush()) ::shutdown(channel->descriptor(), SHUT_RDWR);
-  update_interest(channel);
+void ControlPlane::send(ControlSocket* socket, const std::string& frame) {
+  if (!socket->send(frame) || !socket->flush()) ::shutdown(socket->descriptor(), SHUT_RDWR);
+  update_interest(socket);
 }
 
 bool ControlPlane::send_to(Session* session, const std::string& frame) {
-  const auto place = channels_.find(session->current);
-  if (place == channels_.end()) return false;
+  const auto place = sockets_.find(session->current);
+  if (place == sockets_.end()) return false;
   send(place->second.get(), frame);
   return true;
 }
 
-void ControlPlane::join(Session* session, Channel* channel) {
-  channel->set_state(Channel::State::ready);
-  channel->session = session->id;
-  if (channel->proves) return;
+void ControlPlane::join(Session* session, ControlSocket* socket) {
+  socket->set_state(ControlSocket::State::ready);
+  socket->session = session->id;
+  if (socket->proves) return;
   if (session->ended_ns >= 0) {
     ++counters_.peers_rejoined;
     tell(core::ProcessEvent::Kind::reconnected, *session, session->ended_ns);
   }
-  session->current = channel->id();
+  session->current = socket->id();
   if (!session->dialled && !session->confirmed) session->ends_ns = -1;
   session->ended = session->refused = false;
   session->ended_ns = session->ping_ns = -1;
   // Both ends may have opened control sockets. The end that opened the session keeps only the newest one.
-  std::vector<Channel*> others;
-  for (const auto& [id, each] : channels_) {
-    if (session->dialled && each->session == session->id && each.get() != channel && !each->proves) {
+  std::vector<ControlSocket*> others;
+  for (const auto& [id, each] : sockets_) {
+    if (session->dialled && each->session == session->id && each.get() != socket && !each->proves) {
       others.push_back(each.get());
     }
   }
   if (!session->dialled) {
-    for (const auto& [id, each] : channels_) {
-      if (each->session == session->id && each.get() != channel) others.push_back(each.get());
+    for (const auto& [id, each] : sockets_) {
+      if (each->session == session->id && each.get() != socket) others.push_back(each.get());
     }
     // The newest kJoinedMax of the older sockets are kept until the peer closes them.
     others.resize(others.size() - std::min(others.size(), kJoinedMax));
   }
-  for (Channel* other : others) drop_channel(other, "another control socket took over", Status::would_block);
+  for (ControlSocket* other : others) drop_socket(other, "another control socket took over", Status::would_block);
   session->last_error.clear();
   session->last_status = Status::would_block;
   say_again(session);
 }
 
-void ControlPlane::lose_channel(Session* session, bool ended, std::int64_t now_ns) {
+void ControlPlane::lose_socket(Session* session, bool ended, std::int64_t now_ns) {
   session->current = 0;
-  for (const auto& [id, channel] : channels_) {
-    const bool joined = channel->session == session->id && channel->state() == Channel::State::ready;
-    if (joined && !channel->proves) session->current = id;
+  for (const auto& [id, socket] : sockets_) {
+    const bool joined = socket->session == session->id && socket->state() == ControlSocket::State::ready;
+    if (joined && !socket->proves) session->current = id;
   }
   session->ping_ns = -1;
   if (session->current != 0) return;
@@ -227,16 +228,16 @@ void ControlPlane::lose_channel(Session* session, bool ended, std::int64_t now_n
 
 // `outcome`: the status given to dials that wait for a hello on this socket; would_block if another connection attempt
 // may still succeed.
-void ControlPlane::drop_channel(Channel* channel, const std::string& why, Status outcome) {
-  if (channel->state() == Channel::State::dead) return;
-  const std::uint64_t id = channel->id(), session_id = channel->session;
-  const bool proves = channel->proves, was_reset = channel->was_reset(), dialled = channel->dialled();
-  const bool turned_away = channel->turned_away;
-  const std::string address = channel->peer_address;
-  channel->set_state(Channel::State::dead);
-  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, channel->descriptor(), nullptr);
-  by_descriptor_.erase(channel->descriptor());
-  channels_.erase(id);
+void ControlPlane::drop_socket(ControlSocket* socket, const std::string& why, Status outcome) {
+  if (socket->state() == ControlSocket::State::dead) return;
+  const std::uint64_t id = socket->id(), session_id = socket->session;
+  const bool proves = socket->proves, was_reset = socket->was_reset(), dialled = socket->dialled();
+  const bool turned_away = socket->turned_away;
+  const std::string address = socket->peer_address;
+  socket->set_state(ControlSocket::State::dead);
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, socket->descriptor(), nullptr);
+  by_descriptor_.erase(socket->descriptor());
+  sockets_.erase(id);
   if (turned_away) accept_gate_.open_spare();
 
   Session* session = find_session(session_id);
@@ -249,7 +250,7 @@ void ControlPlane::drop_channel(Channel* channel, const std::string& why, Status
     if (session->proofs != 0 && --session->proofs == 0) send_opens(session);
     return;
   }
-  if (session->current == id) return lose_channel(session, was_reset, engine::now_ns());
+  if (session->current == id) return lose_socket(session, was_reset, engine::now_ns());
   if (!dialled) return;
   if (session->greeted) {
     session->refused = session->refused || outcome == Status::refused;

@@ -12,7 +12,7 @@
 
 namespace weft::control {
 
-class Channel {
+class ControlSocket {
  public:
   // greeting: connected, but the hello frames have not been exchanged. ready: part of a session.
   enum class State : std::uint8_t { connecting, greeting, ready, dead };
@@ -36,11 +36,11 @@ class Channel {
 
   // Both take ownership of the descriptor. A dialled socket sends the first hello; `tls`: null if nothing is to be
   // proved. An accepted socket uses TLS if its peer does.
-  Channel(std::uint64_t id, int descriptor, std::int64_t now_ns, std::unique_ptr<TlsStream> tls) noexcept;
-  Channel(std::uint64_t id, int descriptor, std::int64_t now_ns, const TlsServer& server) noexcept;
-  ~Channel();
-  Channel(const Channel&) = delete;
-  Channel& operator=(const Channel&) = delete;
+  ControlSocket(std::uint64_t id, int descriptor, std::int64_t now_ns, std::unique_ptr<TlsStream> tls) noexcept;
+  ControlSocket(std::uint64_t id, int descriptor, std::int64_t now_ns, const TlsServer& server) noexcept;
+  ~ControlSocket();
+  ControlSocket(const ControlSocket&) = delete;
+  ControlSocket& operator=(const ControlSocket&) = delete;
 
   std::uint64_t id() const noexcept { return id_; }
   int descriptor() const noexcept { return descriptor_; }
