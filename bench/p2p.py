@@ -28,7 +28,7 @@ from bench.lib.common import (
     verdict,
 )
 from bench.lib.page_reader import pages_read
-from transport import Endpoint, Handle
+from transport import Endpoint, Request
 from transport.ground.units import rate_text
 
 MESSAGE_BYTES = 1 << 20
@@ -98,15 +98,15 @@ def weft_receiver(pipe: Pipe, config: Config) -> Config:
     with Endpoint(**config["knobs"]) as endpoint, endpoint.listen() as listener:
         pipe.send(("address", listener.handle))
         with listener.accept(timeout_s=30) as connection:
-            handles = [connection.irecv_into(memory[i]) for i in range(SLOTS)]
+            requests = [connection.irecv_into(memory[i]) for i in range(SLOTS)]
             for index in range(config["messages"]):
                 if index % BATCH == 0:
                     last = min(index + BATCH, config["messages"]) - 1
-                    handles[last % SLOTS].wait(timeout_s=60)
-                handles[index % SLOTS].wait(timeout_s=60)
+                    requests[last % SLOTS].wait(timeout_s=60)
+                requests[index % SLOTS].wait(timeout_s=60)
                 clock.arrived(index)
                 if index + SLOTS < config["messages"]:
-                    handles[index % SLOTS] = connection.irecv_into(memory[index % SLOTS])
+                    requests[index % SLOTS] = connection.irecv_into(memory[index % SLOTS])
             return clock.result()
 
 
@@ -116,13 +116,13 @@ def weft_sender(_: Pipe, config: Config) -> Config:
         Endpoint(**config["knobs"]) as endpoint,
         endpoint.connect(config["address"]) as connection,
     ):
-        handles: list[Handle] = []
+        requests: list[Request] = []
         for index in range(config["messages"]):
             if index >= IN_FLIGHT and index % BATCH == 0:
-                handles[index - IN_FLIGHT + BATCH - 1].wait(timeout_s=60)
+                requests[index - IN_FLIGHT + BATCH - 1].wait(timeout_s=60)
             stamp(memory[index % SLOTS], index)
-            handles.append(connection.isend(memory[index % SLOTS]))
-        for one in handles[-IN_FLIGHT:]:
+            requests.append(connection.isend(memory[index % SLOTS]))
+        for one in requests[-IN_FLIGHT:]:
             one.wait(timeout_s=60)
         counters = connection.counters()
         sent = max(sum(path.bytes_sent for path in counters.paths), 1)

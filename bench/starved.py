@@ -30,7 +30,7 @@ from bench.lib.common import (
     verdict,
 )
 from bench.p2p import CONGESTION, IN_FLIGHT, MESSAGE_BYTES, SLOTS, buffer, stamp
-from transport import Endpoint, Handle
+from transport import Endpoint, Request
 from transport.errors import ConnectionClosedError
 
 TCP = "TCP"
@@ -107,13 +107,13 @@ def weft_receiver(pipe: Pipe, config: Config) -> Config:
         pipe.send(("address", listener.handle))
         with listener.accept(timeout_s=60) as connection:
             count = Count(config["seconds"])
-            handles = [connection.irecv_into(memory[i]) for i in range(IN_FLIGHT)]
+            requests = [connection.irecv_into(memory[i]) for i in range(IN_FLIGHT)]
             while True:
                 at = count.messages % IN_FLIGHT
                 try:
-                    handles[at].wait(timeout_s=60)
+                    requests[at].wait(timeout_s=60)
                     count.arrived(memory[at])
-                    handles[at] = connection.irecv_into(memory[at])
+                    requests[at] = connection.irecv_into(memory[at])
                 except ConnectionClosedError:
                     return count.result()
 
@@ -126,14 +126,14 @@ def weft_sender(_: Pipe, config: Config) -> Config:
         endpoint.connect(config["address"], timeout_s=60) as connection,
     ):
         until = time.perf_counter() + config["seconds"]
-        handles: list[Handle] = []
+        requests: list[Request] = []
         while time.perf_counter() < until:
-            index = len(handles)
+            index = len(requests)
             if index >= IN_FLIGHT:
-                handles[index - IN_FLIGHT].wait(timeout_s=60)
+                requests[index - IN_FLIGHT].wait(timeout_s=60)
             stamp(memory[index % SLOTS], index)
-            handles.append(connection.isend(memory[index % SLOTS]))
-        for one in handles[-IN_FLIGHT:]:
+            requests.append(connection.isend(memory[index % SLOTS]))
+        for one in requests[-IN_FLIGHT:]:
             one.wait(timeout_s=60)
         counters = connection.counters()
         return {"resent": counters.segments_resent, "needless": counters.spurious_resends}

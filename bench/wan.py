@@ -35,7 +35,7 @@ from bench.lib.common import (
 from bench.lib.labs import end_as_with_ctrl_c
 from bench.lib.wire import ADDRESSES, DEVICE, Road, Wire
 from bench.p2p import CONGESTION, stamp
-from transport import Endpoint, Handle
+from transport import Endpoint, Request
 from transport.cli.lab import told
 from transport.errors import WeftError
 from transport.lab import features
@@ -139,14 +139,14 @@ def receive_weft(warm_s: float) -> Config:
         print("ready", flush=True)
         with listener.accept(timeout_s=60) as connection:
             count = Count(warm_s)
-            handles = [connection.irecv_into(row) for row in memory]
+            requests = [connection.irecv_into(row) for row in memory]
             index = 0
             try:
                 while True:
                     at = index % IN_FLIGHT
-                    handles[at].wait(timeout_s=120)
+                    requests[at].wait(timeout_s=120)
                     count.arrived(memory[at], index)
-                    handles[at] = connection.irecv_into(memory[at])
+                    requests[at] = connection.irecv_into(memory[at])
                     index += 1
             except WeftError:
                 return count.result()
@@ -156,13 +156,13 @@ def send_weft(seconds: float) -> Config:
     memory = rows_of_memory()
     with endpoint() as here, here.connect(ADDRESSES[1], PORT, timeout_s=60) as connection:
         until, index = time.perf_counter() + seconds, 0
-        handles: list[Handle | None] = [None] * IN_FLIGHT
+        requests: list[Request | None] = [None] * IN_FLIGHT
         while time.perf_counter() < until:
             at = index % IN_FLIGHT
-            if (before := handles[at]) is not None:
+            if (before := requests[at]) is not None:
                 before.wait(timeout_s=120)
             stamp(memory[at], index)
-            handles[at] = connection.isend(memory[at])
+            requests[at] = connection.isend(memory[at])
             index += 1
         seen = connection.counters()
         return {

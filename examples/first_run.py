@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 from rich.table import Table
 
-from transport import Connection, Endpoint, Handle, WeftError
+from transport import Connection, Endpoint, Request, WeftError
 
 PATHS = 8
 LOSS = 0.01
@@ -48,17 +48,17 @@ def receive_all(pipe: Pipe) -> None:
         pipe.send(listener.handle)
         connection = listener.accept(timeout_s=60)
         memory = [bytearray(MESSAGE_BYTES) for _ in range(IN_FLIGHT)]
-        handles = [connection.irecv_into(one) for one in memory]
+        requests = [connection.irecv_into(one) for one in memory]
         corrupt = 0
         for i in range(MESSAGES_MAX + 1):
             slot = i % IN_FLIGHT
-            if handles[slot].wait(timeout_s=60) == 0:
+            if requests[slot].wait(timeout_s=60) == 0:
                 break
             got = np.frombuffer(memory[slot], dtype=np.uint8)
             turn = i % MESSAGE_BYTES
             same = (got[turn:] == expected[: MESSAGE_BYTES - turn]).all()
             corrupt += not (same and (got[:turn] == expected[MESSAGE_BYTES - turn :]).all())
-            handles[slot] = connection.irecv_into(memory[slot])
+            requests[slot] = connection.irecv_into(memory[slot])
         pipe.send((corrupt, endpoint.counters().injected_loss_data))
         pipe.recv()
 
@@ -82,7 +82,7 @@ def send(pipe: Pipe, console: Console) -> dict[str, Any]:
         console.print(endpoint.summary())
         task = progress.add_task("", total=MESSAGES * MESSAGE_BYTES)
         messages = [np.roll(pattern(), i) for i in range(IN_FLIGHT)]
-        handles: list[Handle] = []
+        requests: list[Request] = []
         begin = time.monotonic()
         for i in range(MESSAGES_MAX):
             if i >= MESSAGES and i % IN_FLIGHT == 0 and all_paths_carry(connection):
@@ -90,12 +90,12 @@ def send(pipe: Pipe, console: Console) -> dict[str, Any]:
             if time.monotonic() - begin > SECONDS_MAX:
                 break
             if i >= IN_FLIGHT:
-                handles[i - IN_FLIGHT].wait(timeout_s=60)
+                requests[i - IN_FLIGHT].wait(timeout_s=60)
                 # Message i + IN_FLIGHT is message i, rotated by IN_FLIGHT more bytes.
                 messages[i % IN_FLIGHT] = np.roll(messages[i % IN_FLIGHT], IN_FLIGHT)
-            handles.append(connection.isend(messages[i % IN_FLIGHT]))
+            requests.append(connection.isend(messages[i % IN_FLIGHT]))
             progress.update(task, completed=min(i, MESSAGES) * MESSAGE_BYTES)
-        for one in handles[-IN_FLIGHT:]:
+        for one in requests[-IN_FLIGHT:]:
             one.wait(timeout_s=60)
         seconds = time.monotonic() - begin
         connection.send(b"", timeout_s=60)
@@ -107,8 +107,8 @@ def send(pipe: Pipe, console: Console) -> dict[str, Any]:
             "counters": connection.counters(),
             "corrupt": corrupt,
             "dropped": dropped,
-            "messages": len(handles),
-            "gbytes_per_s": len(handles) * MESSAGE_BYTES / seconds / 1e9,
+            "messages": len(requests),
+            "gbytes_per_s": len(requests) * MESSAGE_BYTES / seconds / 1e9,
         }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from transport import compiler, errors, native
     from transport.endpoint.buffers import Buffer, DeviceArray
-    from transport.endpoint.connection import Connection, Handle
+    from transport.endpoint.connection import Connection, Request
     from transport.endpoint.control import ControlLoop, Telemetry
     from transport.endpoint.endpoint import Endpoint, Listener, Policies
     from transport.endpoint.knobs import KnobError, KnobValue
@@ -24,7 +24,7 @@ _PUBLIC = {
     "Endpoint": "transport.endpoint.endpoint",
     "Listener": "transport.endpoint.endpoint",
     "Connection": "transport.endpoint.connection",
-    "Handle": "transport.endpoint.connection",
+    "Request": "transport.endpoint.connection",
     "Memory": "transport.endpoint.memory",
     "Buffer": "transport.endpoint.buffers",
     "DeviceArray": "transport.endpoint.buffers",
@@ -49,7 +49,7 @@ __all__ = [  # noqa: RUF022, in the order of _PUBLIC
     "Endpoint",
     "Listener",
     "Connection",
-    "Handle",
+    "Request",
     "Memory",
     "Buffer",
     "DeviceArray",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, ROOT, content, pair
-from transport import Connection, Endpoint, Handle
+from transport import Connection, Endpoint, Request
 from transport.endpoint.endpoint import Listener
 from transport.errors import ConnectionClosedError, OperationCancelledError, TimedOutError
 
@@ -201,7 +201,7 @@ def test_threads__one_closes_the_endpoint_as_another_comes_back_from_the_same_wa
                 peer.close()
 
 
-def close_after(handle: Handle, connection: Connection, endpoint: Endpoint) -> None:
+def close_after(handle: Request, connection: Connection, endpoint: Endpoint) -> None:
     handle.wait(PATIENCE_S)
     connection.close()
     endpoint.close()

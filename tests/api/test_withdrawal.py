@@ -14,7 +14,7 @@ import pytest
 
 from tests.api.support import LOCAL, PATIENCE_S, pair
 from tests.waiting import auntil, until
-from transport import Connection, Endpoint, Handle
+from transport import Connection, Endpoint, Request
 from transport.errors import ConnectionClosedError, TimedOutError, WeftError
 
 ROUNDS, TIMEOUT_S = 300, 0.002
@@ -30,10 +30,10 @@ def engine_threads() -> list[str]:
     return [name for name in names if name.startswith("weft-")]
 
 
-def left_late(error: BaseException) -> Callable[[Handle, float | None], int]:
-    """A fake of Handle.wait() that is left with `error` just after the message has arrived."""
+def left_late(error: BaseException) -> Callable[[Request, float | None], int]:
+    """A fake of Request.wait() that is left with `error` just after the message has arrived."""
 
-    def wait(self: Handle, timeout_s: float | None = None) -> int:
+    def wait(self: Request, timeout_s: float | None = None) -> int:
         until(lambda: self.done, "the message does not arrive")
         raise error
 
@@ -47,7 +47,7 @@ def test_receive__a_message_that_arrives_as_the_time_is_up_is_returned(
         here.isend(b"first")
         here.isend(b"second")
         with monkeypatch.context() as patched:
-            patched.setattr(Handle, "wait", left_late(TimedOutError("fake")))
+            patched.setattr(Request, "wait", left_late(TimedOutError("fake")))
             assert there.recv(10, timeout_s=TIMEOUT_S) == b"first"
         assert there.recv(10, timeout_s=PATIENCE_S) == b"second"
         there.check()
@@ -59,7 +59,7 @@ def test_receive__an_interrupt_just_after_the_message_ends_the_connection(
     with pair() as (here, there):
         here.isend(b"lost")
         with monkeypatch.context() as patched:
-            patched.setattr(Handle, "wait", left_late(KeyboardInterrupt()))
+            patched.setattr(Request, "wait", left_late(KeyboardInterrupt()))
             with pytest.raises(KeyboardInterrupt):
                 there.recv(10)
         with pytest.raises(WeftError):
@@ -119,7 +119,7 @@ def test_receive__of_any_length_is_withdrawn(buffer: Any) -> None:
 def test_arecv__a_message_that_arrives_as_the_time_is_up_is_returned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def late(_self: Connection, handle: Handle, _seconds: float | None) -> None:
+    async def late(_self: Connection, handle: Request, _seconds: float | None) -> None:
         await auntil(lambda: handle.done, "the message does not arrive")
         raise TimedOutError("fake")
 

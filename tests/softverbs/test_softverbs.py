@@ -14,7 +14,7 @@ import pytest
 
 from tests.softverbs.transfer import LIBRARY, PATIENCE_S, ROOT, contents, exchange, start, under
 from transport import Connection, Endpoint, WeftError, native
-from transport.endpoint.connection import Handle
+from transport.endpoint.connection import Request
 from transport.errors import ConnectionLostError, TimedOutError
 
 if not native.HAS_VERBS:
@@ -116,7 +116,7 @@ def test_softverbs__control_packets_longer_than_a_datagram(mode: str) -> None:
             handle.wait(timeout_s=PATIENCE_S)
 
 
-def take_all(connection: Connection, handles: list[Handle]) -> None:
+def take_all(connection: Connection, handles: list[Request]) -> None:
     """Waits for more messages than the peer sent before it died, so a wait must raise an error."""
     for handle in handles:
         handle.wait(timeout_s=PATIENCE_S)

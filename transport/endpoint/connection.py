@@ -1,4 +1,4 @@
-"""Connections, and sends and receives on them: blocking, with handles, or as coroutines."""
+"""Connections, and sends and receives on them: blocking, with requests, or as coroutines."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from transport.policies.choice import (
 _PLAIN = frozenset((bytes, bytearray, memoryview))
 
 
-class Handle:
+class Request:
     """A send or receive in progress.
 
-    The buffer is kept alive until the operation is done, even if the handle is dropped.
+    The buffer is kept alive until the operation is done, even if the request is dropped.
     """
 
     __slots__ = ("_connection", "_memory", "_name", "_request")
@@ -70,10 +70,10 @@ class Handle:
         """The message received by Connection.irecv().
 
         Raises WouldBlockError until done, and the operation's error if it failed. Raises
-        InvalidArgumentError on handles of other calls, whose bytes are in the caller's buffer.
+        InvalidArgumentError on requests of other calls, whose bytes are in the caller's buffer.
         """
         if self._memory is None:
-            raise InvalidArgumentError("data: only handles that irecv() returns hold the message")
+            raise InvalidArgumentError("data: only requests that irecv() returns hold the message")
         if not self.done:
             raise WouldBlockError("receive: not done; call wait() first")
         return bytes(memoryview(self._memory)[: self._result()])
@@ -149,9 +149,9 @@ class Connection(AsyncCloses):
         self._peer_address = connection.peer_address()
         self._closed = False
 
-    # Asynchronous calls, which return a handle.
+    # Asynchronous calls, which return a request.
 
-    def isend(self, buf: Buffer, *, memory: Memory | None = None, stream: object = None) -> Handle:
+    def isend(self, buf: Buffer, *, memory: Memory | None = None, stream: object = None) -> Request:
         """Starts a send and returns at once. `buf` must not change until it is done.
 
         Operations that the engines cannot take yet wait in the connection's backlog and are
@@ -159,26 +159,26 @@ class Connection(AsyncCloses):
         `memory`: the registration (Endpoint.register) that contains `buf`; the NIC then reads `buf`
         without a copy.
         """
-        handle = self._start_plain(buf, memory, stream, receive=False)
-        if handle is not None:
-            return handle
+        request = self._start_plain(buf, memory, stream, receive=False)
+        if request is not None:
+            return request
         return self._start(self._part(buf, False, memory, stream), receive=False)
 
     def irecv_into(
         self, buf: Buffer, *, memory: Memory | None = None, stream: object = None
-    ) -> Handle:
+    ) -> Request:
         """Starts a receive into the writable `buf` and returns at once. `memory`: as for isend."""
-        handle = self._start_plain(buf, memory, stream, receive=True)
-        if handle is not None:
-            return handle
+        request = self._start_plain(buf, memory, stream, receive=True)
+        if request is not None:
+            return request
         return self._start(self._part(buf, True, memory, stream), receive=True)
 
-    def irecv(self, max_bytes: int) -> Handle:
-        """Starts a receive of at most `max_bytes` bytes; Handle.data is the message once done."""
+    def irecv(self, max_bytes: int) -> Request:
+        """Starts a receive of at most `max_bytes` bytes; Request.data is the message once done."""
         memory = self._memory(max_bytes)
-        handle = self.irecv_into(memory)
-        handle._memory = memory
-        return handle
+        request = self.irecv_into(memory)
+        request._memory = memory
+        return request
 
     # Blocking calls.
 
@@ -193,7 +193,7 @@ class Connection(AsyncCloses):
         """Sends one message; returns when the peer has received all of it.
 
         After a timeout or Ctrl-C the message may still be delivered, and `buf` is read until then:
-        do not change it. To learn when, use isend() and Handle.wait().
+        do not change it. To learn when, use isend() and Request.wait().
         """
         deadline(timeout_s)  # refuses an invalid timeout before anything is sent
         self.isend(buf, memory=memory, stream=stream).wait(timeout_s)
@@ -210,18 +210,18 @@ class Connection(AsyncCloses):
 
         A timeout or Ctrl-C withdraws `buf`, so that nothing writes to it afterwards, which ends the
         connection. A message that arrives just then is returned, late. To wait in steps, use
-        irecv_into() and Handle.wait().
+        irecv_into() and Request.wait().
         """
         deadline(timeout_s)  # refuses an invalid timeout before anything is posted
-        handle = self._start_plain(buf, memory, stream, receive=True)
-        if handle is None:
-            handle = self._start(self._part(buf, True, memory, stream), receive=True)
+        request = self._start_plain(buf, memory, stream, receive=True)
+        if request is None:
+            request = self._start(self._part(buf, True, memory, stream), receive=True)
         try:
-            return handle.wait(timeout_s)
+            return request.wait(timeout_s)
         except BaseException as error:
-            if self._arrived_late(handle, error):
-                return handle._result()
-            del buf, handle  # the traceback keeps this frame, and must not keep the buffer
+            if self._arrived_late(request, error):
+                return request._result()
+            del buf, request  # the traceback keeps this frame, and must not keep the buffer
             raise
 
     def recv(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
@@ -245,9 +245,9 @@ class Connection(AsyncCloses):
     ) -> None:
         """Like send(), as a coroutine. The message may be delivered even after a timeout."""
         seconds = patience(timeout_s)
-        handle = self.isend(buf, memory=memory, stream=stream)
-        await self._until(handle, seconds)
-        handle._result()
+        request = self.isend(buf, memory=memory, stream=stream)
+        await self._until(request, seconds)
+        request._result()
 
     async def arecv_into(
         self,
@@ -262,15 +262,15 @@ class Connection(AsyncCloses):
         A timeout or cancellation withdraws `buf`, which ends the connection.
         """
         seconds = patience(timeout_s)
-        handle = self._start(self._part(buf, True, memory, stream), receive=True)
+        request = self._start(self._part(buf, True, memory, stream), receive=True)
         try:
-            await self._until(handle, seconds)
+            await self._until(request, seconds)
         except BaseException as error:
-            if self._arrived_late(handle, error):
-                return handle._result()
-            del buf, handle  # the traceback keeps this frame, and must not keep the buffer
+            if self._arrived_late(request, error):
+                return request._result()
+            del buf, request  # the traceback keeps this frame, and must not keep the buffer
             raise
-        return handle._result()
+        return request._result()
 
     async def arecv(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
         """Like recv(), as a coroutine. A timeout or cancellation ends the connection."""
@@ -278,14 +278,14 @@ class Connection(AsyncCloses):
         count = await self.arecv_into(memory, timeout_s=timeout_s)
         return bytes(memoryview(memory)[:count])
 
-    async def _until(self, handle: Handle, seconds: float | None) -> None:
+    async def _until(self, request: Request, seconds: float | None) -> None:
         try:
             async with asyncio.timeout(seconds):
-                await self._reactor.until(lambda: handle.done)
+                await self._reactor.until(lambda: request.done)
         except TimeoutError as error:
             if isinstance(error, WeftError):
                 raise
-            raise TimedOutError(f"{handle._name}: not done within {seconds} s") from None
+            raise TimedOutError(f"{request._name}: not done within {seconds} s") from None
 
     # State of the connection.
 
@@ -384,7 +384,7 @@ class Connection(AsyncCloses):
 
     def _start_plain(
         self, buf: object, memory: object, stream: object, *, receive: bool
-    ) -> Handle | None:
+    ) -> Request | None:
         """Starts a message of a plain buffer in one call of the extension.
 
         None: it is not plain, or the extension cannot use it. _part() then converts it, or raises
@@ -400,16 +400,16 @@ class Connection(AsyncCloses):
         name = "receive" if receive else "send"
         if isinstance(request, int):
             raise self._refused(name, request)
-        return Handle(self, name, request)
+        return Request(self, name, request)
 
     @staticmethod
     def _refused(name: str, status: int) -> WeftError:
         if status == WOULD_BLOCK:
-            text = f"{name}: the backlog is full (WEFT_POSTS_MAX); wait for a handle first"
+            text = f"{name}: the backlog is full (WEFT_POSTS_MAX); wait for a request first"
             return WouldBlockError(text)
         return error_for(status, name)
 
-    def _start(self, part: Part, *, receive: bool) -> Handle:
+    def _start(self, part: Part, *, receive: bool) -> Request:
         if self._closed:
             raise ConnectionClosedError(self._gone)
         name = "receive" if receive else "send"
@@ -423,18 +423,18 @@ class Connection(AsyncCloses):
             raise InvalidArgumentError(str(error)) from None
         if request is None:
             raise self._refused(name, status)
-        return Handle(self, name, request)
+        return Request(self, name, request)
 
-    def _arrived_late(self, handle: Handle, error: BaseException) -> bool:
+    def _arrived_late(self, request: Request, error: BaseException) -> bool:
         """Withdraws a receive whose wait ended with `error`. True: its message has arrived instead.
 
         No engine and no copy operation touches its memory afterwards. Unless the message has
         arrived, the connection ends. It also ends if the message has arrived but `error` is no
         timeout: the caller gets the error, so the message would be lost.
         """
-        if not handle.done:
-            self._native.withdraw(handle._request)
-        arrived = handle.done and handle._request.status == OK
+        if not request.done:
+            self._native.withdraw(request._request)
+        arrived = request.done and request._request.status == OK
         if not arrived or isinstance(error, TimedOutError):
             return arrived
         self.close()
