@@ -69,6 +69,7 @@ def test_bench__diagnose_live() -> None:
     assert (judge["ranks"], judge["findings"]) == (64, 1)
 
 
+@pytest.mark.long
 def test_bench__cost() -> None:
     rows = {
         row["contender"]: row
@@ -85,6 +86,7 @@ def test_bench__cost() -> None:
     assert rows["TCP"]["idle_cores"] == 0  # it has no other threads
 
 
+@pytest.mark.long
 def test_bench__strangers() -> None:
     found = bench("strangers", "--pairs", "1", "--seconds", "0.5", "--rate", "100")
     assert [row["contender"] for row in found["rows"]] == list(strangers.CONTENDERS)
@@ -93,6 +95,7 @@ def test_bench__strangers() -> None:
         assert row["dials"] > 0
 
 
+@pytest.mark.long
 def test_bench__turnaround() -> None:
     pytest.importorskip("numba")
     found = bench("turnaround", "--repeats", "1")

@@ -20,6 +20,7 @@ import pytest
 from bench.lib.wire import ADDRESSES, DEVICE, Wire
 from bench.wan import CASES, HEALTHY
 from tests.lab.support import ROOT, reason_to_skip, unique
+from tests.sample import sampled
 from transport.lab import namespace
 
 pytestmark = pytest.mark.namespaces
@@ -92,7 +93,7 @@ CHOSEN = [
 SICK = list(CASES) if os.environ.get("LAB_SICK") == "all" else CHOSEN
 
 
-@pytest.mark.parametrize("name", SICK)
+@pytest.mark.parametrize("name", sampled(SICK, SICK, ["1 in 50 passes, both ways", "20 % loss"]))
 def test_sick__every_message_arrives(name: str) -> None:
     case = CASES[name]
     wire = Wire(unique("sick"), case.there, back=case.back, mtu_bytes=9_000)
@@ -104,7 +105,10 @@ def ip(wire: Wire, *words: str) -> None:
     subprocess.run(["ip", "-n", wire.spaces[0], *words], check=True)
 
 
-@pytest.mark.parametrize("what", ["down", "address", "device"])
+CHANGES = ("down", "address", "device")
+
+
+@pytest.mark.parametrize("what", sampled(CHANGES, CHANGES, ["device"]))
 def test_sick__a_device_goes_and_comes_back(what: str) -> None:
     """A transfer survives two seconds without the interface's address, link or device."""
     address = f"{ADDRESSES[0]}/24"

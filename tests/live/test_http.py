@@ -97,7 +97,7 @@ def test_idle__connections_are_closed_in_time(
     """Also those that send a byte now and then, or do not read what they asked for."""
     monkeypatch.setattr(http, "CONNECTION_S", 1.0)
     with http.served(Large(), "127.0.0.1", 0, http.Access()) as port:
-        ended = []
+        before = len(os.listdir("/proc/self/fd"))
         with connected(port) as drips, connected(port) as deaf, connected(port) as idle:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.sendall(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
@@ -110,13 +110,10 @@ def test_idle__connections_are_closed_in_time(
                 return False
 
             until(dripped)
-            ended.append(idle.recv(10))
-            received = 0
-            with contextlib.suppress(ConnectionError):
-                while part := deaf.recv(1 << 16):
-                    received += len(part)
-        assert ended == [b""]
-        assert received < 100_000 * 100  # far more than the kernel buffers for a socket
+            assert idle.recv(10) == b""
+            # The server runs in this process: only the client's end of each connection is left.
+            # To read what the kernel has buffered for the deaf one would take minutes.
+            until(lambda: len(os.listdir("/proc/self/fd")) == before + 3, "a connection is left")
 
 
 def test_idle__connections_interrupt_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:

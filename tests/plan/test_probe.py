@@ -87,6 +87,7 @@ def test_probe__names_a_sick_link(lab: Lab, tmp_path: Path) -> None:
 
 
 @NAMESPACES
+@pytest.mark.long
 def test_probe__routers_that_answer_once_a_second_cost_time_only(lab: Lab, tmp_path: Path) -> None:
     # Least ms between two answers to one host; default 1000.
     limit = Path("/proc/sys/net/ipv4/icmp_ratelimit")
