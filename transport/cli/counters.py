@@ -21,7 +21,10 @@ from transport.cli.output import json_option, print_table, write_json
     help="Print the counters of a process, or of all of this user's, running or just killed.",
 )
 def command(json_path: str | None, form: str | None, live: str | None) -> None:
-    """List every counter: scope, unit, kind, meaning; --live: values in processes."""
+    """List every counter: scope, unit, kind, meaning; --live: values in processes.
+
+    For rates and waits over time see `weft top`, for Prometheus `weft metrics`.
+    """
     if form is not None and (json_path is not None or live is not None):
         raise click.UsageError(
             f"--{form} and {'--json' if json_path else '--live'} cannot be used together"

@@ -62,6 +62,7 @@ def command(
     """Show what running processes send and receive, and what they wait for.
 
     Without PID: all processes of this user that have a telemetry page. Keys: q ends, h lists all.
+    For every counter of a process, see `weft counters --live`; to keep numbers, `weft metrics`.
     """
     said: set[str] = set()
     first = _read(pids, said)
