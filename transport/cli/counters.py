@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from transport import telemetry
-from transport.cli import live as pages
+from transport.cli import counters_live as pages
 from transport.cli.output import json_option, print_table, write_json
 
 
