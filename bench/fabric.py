@@ -36,7 +36,7 @@ class Case:
 
     name: str
     scenario: str
-    peer: float  # the published result, in the unit of `measure`
+    peer: float  # the published result that weft is compared with, in the unit of `measure`
     source: str
     wanted: float  # upper limit of weft's result, in the unit of `measure`
     measure: str = "slowest_us"

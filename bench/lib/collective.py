@@ -51,7 +51,8 @@ class Operation:
     peers: Callable[[int, int], list[int]]  # (me, ranks) -> the ranks to send to
     prepare: Callable[[int, int, int], Buffers]  # (me, ranks, size_bytes) -> the buffers
     step: Step
-    wrong: Callable[[int, int, Buffers], int]  # (me, ranks, buffers) -> wrong elements of `made`
+    # (me, ranks, buffers) -> the number of wrong elements of `made`
+    wrong: Callable[[int, int, Buffers], int]
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,8 @@ void bind_fabric_plan(py::module_& module) {
       .def(
           "set_choices",
           [](P& self, const py::array& choices) { self.choices = rows<sim::PathChoice>("choices", choices); },
-          "Paths that take the links of others.", py::arg("choices"))
+          "Rows (at_ns, from, to, path, takes): from at_ns on, packets on `path` take the links of path `takes`.",
+          py::arg("choices"))
       .def("set_work", &set_work, "Transfers, and their dependencies.", py::arg("transfers"), py::arg("dependencies"))
       .def("routes", &planned_routes_of, "The ports that paths pass, as Fabric.routes returns them.", py::arg("ends"))
       .def("choose", &choose<P>, "Sets one policy by its name or path; ValueError if there is none.", py::arg("family"),
@@ -261,7 +262,7 @@ void bind_fabric(py::module_& module) {
           "How each transfer crossed the network. Empty without `trace_ns`; so are the next two.")
       .def(
           "traced_paths", [](BoundFabric& self) { return array_of(self.fabric->traced_paths()); },
-          "States of paths, by host and time.")
+          "Usability, RTT and sums of bytes and segments of each path over time; sorted by host, then time.")
       .def(
           "traced_events", [](BoundFabric& self) { return array_of(self.fabric->traced_events()); },
           "Events of paths, flows and peers, by host and time.")

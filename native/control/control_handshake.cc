@@ -112,8 +112,8 @@ bool ControlPlane::on_read(ControlSocket* socket, ControlSocket::Read read, cons
       return false;
     case ControlSocket::Read::sealed:
       turn_down(socket, Status::authentication_failed, tls_ == nullptr ? tls_problem_ : kOneSecret,
-                tls_ == nullptr ? "uses TLS, which this process cannot"
-                                : "has a secret or a handle, but this end dials openly");
+                tls_ == nullptr ? "uses TLS, but this process cannot use TLS"
+                                : "uses TLS (a secret or a handle), but this end connected without TLS");
       return false;
     case ControlSocket::Read::unproved:
       on_unproved(socket);
@@ -150,7 +150,8 @@ void ControlPlane::on_unproved(ControlSocket* socket) {
   }
   const bool ready = socket->state() == ControlSocket::State::ready;
   const char* const why = proof.guard == Guard::key ? kOtherKey : kOtherSecret;
-  stranger(*socket, proof.guard == Guard::key ? "has another key or another secret" : "does not hold the same secret");
+  stranger(*socket, proof.guard == Guard::key ? "has another key or another secret: compare WEFT_SECRET_FILE"
+                                              : "has another secret: compare WEFT_SECRET_FILE");
   static_cast<void>(socket->flush());
   drop_socket(socket, why, ready ? Status::would_block : Status::authentication_failed);
 }

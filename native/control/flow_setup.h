@@ -109,7 +109,7 @@ class FlowSetup {
     std::uint32_t flows = 0;                // flows that are open, as of the last count()
     telemetry::PeerPageRow* row = nullptr;  // released by the engine; null: not in the telemetry page
   };
-  void log_notice(engine::Engine* engine);  // logs what the datapath says about the last link
+  void log_notice(engine::Engine* engine);  // logs the datapath's notice about the links set up since the last call
   Status reserve_peer(engine::Engine* engine, std::uint32_t device, PeerPlace* place, std::string* error);
   Status open_peer(const LocalFlow& local, const engine::PolicySet& policies, const FlowEnd& remote, const Open& open,
                    std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::int64_t open_bytes,

@@ -266,7 +266,7 @@ class FlowSender {
   bool payload_crc_;
   bool too_long_ = false;
   bool paced_ = false;
-  bool blockless_ = false;  // messages without a known receive wait for eager blocks
+  bool blockless_ = false;  // messages without an advertised receive wait for eager blocks of the receiver
   bool roomless_ = false;   // the next segment waits for room at the receiver
   bool unstaged_ = false;   // the next segment has not been copied into the bounce buffer yet
 };

@@ -184,7 +184,8 @@ void PathSet::measure_path(i64 now_ns, u8 path) noexcept {
   set_probe(path, now_ns);
 }
 
-// Asks for the first answer of the peer, beginning with this path.
+// Before the peer's first answer: probes this path now, in place of the scheduled probe. As long as the peer does not
+// answer, each later probe takes the next path.
 void PathSet::ask_first(i64 now_ns, u8 path) noexcept {
   if (!states() || !troubles()) return;
   set_probe(first_path_, kNever);

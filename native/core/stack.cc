@@ -204,8 +204,8 @@ void Stack::abandon(u32 index, Flow& flow, Status reason) noexcept {
   wake_path_waiters(*flow.peer);
 }
 
-// Reports the incomplete receives of a flow to sinks as failed. Not called while a flow may still complete receives
-// from eager messages.
+// Reports the incomplete receives of a flow to the trace sinks, as failed. Not called while a flow may still complete
+// receives from eager messages.
 void Stack::report_failed_receives(u32 index, Flow& flow, Status reason) noexcept {
   if (!shared_.trace.wants(Event::Kind::message_failed) || std::exchange(flow.failures_reported, true)) return;
   Event event = failed_message(index, flow, reason);

@@ -22,11 +22,11 @@ enum class Kind : std::uint8_t {
 };
 
 // Columns of each row: name, unit, kind, sentence.
-#define WEFT_PROCESS_COUNTER_TABLE(X)                                                    \
-  X(strangers_refused, count, sum, "control connections refused, evicted or timed out")  \
-  X(peers_stalled, count, sum, "times that a peer process was found not to run")         \
-  X(peers_rejoined, count, sum, "lost control sockets that were set up again")           \
-  X(strangers_bytes, bytes, gauge, "memory charged to peers that are not authenticated") \
+#define WEFT_PROCESS_COUNTER_TABLE(X)                                                            \
+  X(strangers_refused, count, sum, "control connections refused, evicted or timed out")          \
+  X(peers_stalled, count, sum, "times that a peer process stopped answering while its host did") \
+  X(peers_rejoined, count, sum, "lost control sockets that were set up again")                   \
+  X(strangers_bytes, bytes, gauge, "memory charged to peers that are not authenticated")         \
   X(rows_refused, count, sum, "peers and flows that found the telemetry page full")
 
 #define WEFT_ENGINE_COUNTER_TABLE(X)                                                    \

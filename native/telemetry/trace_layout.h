@@ -78,13 +78,13 @@ static_assert(sizeof(TraceHead) == 16);
 
 #define WEFT_TRACE_OPERATION_END(F)
 
-#define WEFT_TRACE_CHANNEL(F)                                                        \
-  F(u32, operation, record, "its operation, 0: unknown, as that of another process") \
-  F(u32, communicator, record, "its communicator")                                   \
-  F(i32, peer, index, "rank of the peer in the communicator")                        \
-  F(i32, steps, count, "steps that NCCL plans")                                      \
-  F(u32, chunk_bytes, bytes, "bytes that NCCL plans for a chunk")                    \
-  F(u16, channel, index, "channel of the communicator")                              \
+#define WEFT_TRACE_CHANNEL(F)                                                            \
+  F(u32, operation, record, "its operation; 0: unknown, such as one of another process") \
+  F(u32, communicator, record, "its communicator")                                       \
+  F(i32, peer, index, "rank of the peer in the communicator")                            \
+  F(i32, steps, count, "steps that NCCL plans")                                          \
+  F(u32, chunk_bytes, bytes, "bytes that NCCL plans for a chunk")                        \
+  F(u16, channel, index, "channel of the communicator")                                  \
   F(u16, sends, flag, "1: this rank sends to the peer, 0: it receives")
 
 #define WEFT_TRACE_CHANNEL_END(F)                                              \

@@ -113,7 +113,8 @@ def _was_due(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
     begin_ns, sent_ns, end_ns = (calls[name][mine] for name in ("begin_ns", "arrival_ns", "end_ns"))
     if ((begin_ns <= from_ns) & (end_ns < 0)).any():
         return False  # when that ended is not known
-    # A rank that relays sends after something came, which a dead NIC delays, too.
+    # A relaying rank, as in a tree, sends only after it has received, which a dead NIC delays, too.
+    # So its first send is not counted (-1) as something that it did on its own.
     own_ns = np.where(calls["relays"][mine] & (input_ns(facts)[mine] > 0), -1, sent_ns)
     kinds = kinds_of(calls)[mine]
     moments = np.concatenate([[-1], np.sort(np.concatenate([begin_ns, sent_ns, end_ns]))])

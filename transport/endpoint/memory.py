@@ -124,7 +124,7 @@ def _single_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int 
 
 
 def _list_part(runtime: native.Runtime, buf: Any, writable: bool, stream: int | None) -> Part:
-    """Makes one message of a list: arrays on one GPU without a copy, host buffers by a copy."""
+    """Makes one message from a list: arrays of one GPU are not copied, host buffers are."""
     views, pieces = [], []
     lent_streams = LentStreams(runtime)
     for i, piece in enumerate(buf):

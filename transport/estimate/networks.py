@@ -25,9 +25,9 @@ class NetworkError(ValueError):
 
 @dataclass(frozen=True)
 class Slowdown:
-    """How many times as long both take while a GPU computes and communicates at once.
+    """Factors by which computation and communication of a GPU take longer while both run at once.
 
-    They share its processors and its memory. Bounds: 1 to SLOWDOWN_MAX.
+    Both use the processors and the memory of the GPU. Each factor is from 1 to SLOWDOWN_MAX.
     """
 
     computation: float = 1.0

@@ -57,7 +57,7 @@ class Wait:
     """
 
     operation: Array  # index of the earlier operation in the program; -1: the member waits for none
-    delay_ns: Array  # time from the end of that operation until the member begins
+    delay_ns: Array  # time from the end of the earlier operation until the member begins
 
 
 @dataclass(frozen=True, eq=False)

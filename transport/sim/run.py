@@ -79,7 +79,7 @@ class Simulation:
         self._policies(policies or {})
         wrong = self.plan.complaint()
         if wrong:
-            raise ScenarioError(f"{scenario.file}: {wrong}")
+            raise ScenarioError(f"{scenario.file}: the simulation needs {wrong}")
         self._plans()
         self._fabric: native.Fabric | None = None
         self._over = False

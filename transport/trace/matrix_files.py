@@ -72,7 +72,10 @@ def table(matrix: Matrix) -> str:
 
 
 def document(matrix: Matrix, notes: Sequence[str]) -> dict[str, Any]:
-    """The matrix as a JSON document. `unknown` lists groups of rows."""
+    """The matrix as a JSON document.
+
+    `unknown`: groups of labels; how many bytes the members of a group sent each other is unknown.
+    """
     return {
         "by": matrix.what,
         "measure": matrix.measure,

@@ -131,7 +131,9 @@ class NcclLogs:
                 spot = (host, int(pid), int(thread), int(device))
                 self._message(message.strip(), spot, self._time(line[:at]))
         if lines == 0:
-            raise TraceError(f"{file} is no log of NCCL: no line has 'NCCL INFO'")
+            raise TraceError(
+                f"{file} is no log of NCCL: no line has 'NCCL INFO'; record it with NCCL_DEBUG=INFO"
+            )
         if (self.found.read["operations"], len(self._comms)) == before:
             raise TraceError(
                 f"{file} names no operation and no communicator: "

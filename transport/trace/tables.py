@@ -109,7 +109,7 @@ OPERATIONS = _columns(
 CHANNELS = _columns(
     _PROCESS,
     _ID,
-    ("operation", "u32", "`id` of its operation; NULL: unknown, as that of another process"),
+    ("operation", "u32", "`id` of its operation; NULL: unknown, such as one of another process"),
     ("comm", "u32", "`id` of its communicator"),
     ("channel", "u16", "channel of the communicator"),
     ("peer", "i32", "rank of the peer in the communicator"),

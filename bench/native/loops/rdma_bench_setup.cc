@@ -49,7 +49,7 @@ bool open_links(const RdmaSetupPlan& plan, VerbsDatapath* datapath, RdmaSetupRes
     out->open_ns += opened_ns - begin_ns;
     out->connect_ns += engine::now_ns() - opened_ns;
     if (agreed == plan.paths) continue;
-    *error = "a link opened fewer paths than requested";
+    *error = "a link opened " + std::to_string(agreed) + " of " + std::to_string(plan.paths) + " paths: request fewer";
     return false;
   }
   return true;

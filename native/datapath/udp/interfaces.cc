@@ -24,7 +24,7 @@ namespace weft::datapath {
 namespace {
 
 constexpr std::int64_t kGsoBytesDefault = 65536;  // the kernel's GSO_LEGACY_MAX_SIZE
-constexpr std::int64_t kEthernetBytes = 14;  // header size; the kernel counts it even on interfaces without Ethernet
+constexpr std::int64_t kEthernetBytes = 14;       // header bytes; count towards the GSO limit on interfaces of any type
 
 struct Limits {
   std::int64_t mtu_bytes = 0, gso_bytes = 0, gso_segments = 0;

@@ -176,8 +176,10 @@ bool VerbsDatapath::join_path(Link* link, std::size_t index, std::string* error)
   Path& path = link->paths[index];
   if (options_.mode != VerbsMode::ud) return join(&path, error);
   if (path.address == nullptr) path.address = path.port->make_address(path.remote);
-  if (path.address == nullptr)
-    *error = std::string("cannot create an address handle for the peer: ") + std::strerror(errno);
+  if (path.address == nullptr) {
+    *error = std::string("cannot create an address handle (ibv_create_ah) for the peer: ") + std::strerror(errno) +
+             "; check that this port reaches the peer's GID";
+  }
   return path.address != nullptr;
 }
 

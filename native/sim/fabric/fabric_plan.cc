@@ -145,7 +145,7 @@ std::string complaint(const FabricPlan& plan) {
   if (plan.segment_bytes < 128) return "segments of 128 bytes at least";
   if (plan.burst_bytes_max > 1u << 20) return "bursts of 1 MiB at most";
   if (plan.ahead < 1 || plan.ahead > 256) return "1 to 256 messages ahead";
-  if (plan.limit_ns < 1 || plan.limit_ns > kFar) return "a limit from 1 ns to 11 days";
+  if (plan.limit_ns < 1 || plan.limit_ns > kFar) return "a time limit (limit_ns) from 1 ns to 11 days";
   if (plan.ack_bytes < 1 || plan.ack_delay_ns < 0 || plan.rto_ns_min < 1 || plan.rto_ns_max < plan.rto_ns_min ||
       plan.window_bytes_max < plan.segment_bytes || plan.rtt_ns < 0 || plan.host_delay_ns < 0 ||
       plan.host_jitter_ns < 0 || plan.peer_silence_ns < 1 || plan.sample_ns < 0 || plan.trace_ns < 0 ||
@@ -168,7 +168,8 @@ std::string complaint(const FabricPlan& plan) {
     if (transfer >= plan.transfers.size() || plan.transfers[transfer].is_local())
       return "sampled transfers that exist and are not local";
   }
-  if (has_circle(plan)) return "transfers that do not wait for each other in a circle";
+  if (has_circle(plan))
+    return "dependencies without a cycle (a transfer also waits for earlier ones of its connection)";
   return "";
 }
 
