@@ -228,7 +228,7 @@ def command(
     rows: list[Config] = []
     calm: list[Config] = []
     if cases is not None and first + faults > (most := len(json.loads(cases.read_text()))):
-        raise click.UsageError(f"{cases} has {most} cases: choose --first and --faults within them")
+        raise click.UsageError(f"{cases} has {most} cases: --first + --faults must be at most that")
     with interruptible() as cut:
         work, more = (one_fault, ranks) if cases is None else (one_case, cases)
         rows.extend(_many(work, [(first + at, more) for at in range(faults)], jobs))

@@ -31,7 +31,7 @@ from transport.plan.hops import found
 from transport.plan.probe import End, Flow, Limits, Prober, grid, udp_socket
 
 PORT, BASE = 7000, 20_000
-PAIRS = 256  # of ports that are probed for two hosts, at least
+PAIRS = 256  # least number of pairs of UDP ports to probe from one host to another
 MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
 WARM_S = 1.5
 COLUMNS = ("ports", "path_policy", "round", "share", "busiest", "mbytes_per_s")

@@ -253,7 +253,10 @@ def run(case: Case, contender: str, seconds: float) -> Config:
         sent, _ = here.communicate(timeout=seconds + 180)
         received, _ = there.communicate(timeout=180)
     if here.returncode or there.returncode:
-        raise click.ClickException(f"{contender}: a side of the benchmark failed")
+        raise click.ClickException(
+            f"{contender}: a process failed (exit status of the sender: {here.returncode}, "
+            f"of the receiver: {there.returncode}): see its error above"
+        )
     found: Config = json.loads(received) | json.loads(sent)
     well = case.well * case.there[-1].rate_bytes_per_s / 1e6
     return found | {"share": found["mbytes_per_s"] / well}

@@ -12,7 +12,7 @@ from bench.lib.c4p_fabric import Way, scenario
 
 
 def draw(experiment: Experiment, compared: tuple[Way, Way], file: Path) -> None:
-    """Writes a picture of the sorted loads of all links, over their mean."""
+    """Writes a chart: the loads of all links, sorted and divided by the mean load."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 3), layout="constrained")

@@ -26,7 +26,7 @@ def check_all_reduce(torch: Any, device: Any, dist: Any, count: int) -> int:
 
 
 def check_all_to_all(torch: Any, device: Any, dist: Any, count: int) -> int:
-    """Number of wrong elements of an all-to-all; part j of rank i holds i, j and the index."""
+    """Number of wrong elements of an all-to-all; each encodes source, target and index."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     each = count // ranks
     place = torch.arange(each, dtype=torch.int32, device=device) % 1_000_003
@@ -38,7 +38,7 @@ def check_all_to_all(torch: Any, device: Any, dist: Any, count: int) -> int:
 
 
 def check_all_gather(torch: Any, device: Any, dist: Any, count: int) -> int:
-    """Number of wrong elements of an all-gather; part i holds i and the index."""
+    """Number of wrong elements of an all-gather; each encodes its part i and its index in it."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     place = torch.arange(count // ranks, dtype=torch.int32, device=device) % 1_000_003
     out = torch.empty(count, dtype=torch.int32, device=device)

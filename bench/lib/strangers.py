@@ -19,7 +19,7 @@ LOCALHOST = "127.0.0.1"
 HEADER = struct.Struct("<4sHHII")
 HELLO, OPEN, OPEN_REPLY, CONFIRM, REFUSE = 1, 4, 5, 6, 7
 FLOWS = 16  # of an open frame, each with a peer of its own
-OPENS = 64  # of a session: 1,024 peers
+OPENS = 64  # most open frames in one session; each names FLOWS peers, so 1,024 peers in all
 HELLOS = 1024  # different hellos that are made before they are sent
 ADDRESSES = 200  # of 127.0.0.0/8: each has its own ports, which stay taken for a minute
 DISCARD_PORT = 9
@@ -83,7 +83,7 @@ def answer(stranger: socket.socket, held: bytearray) -> tuple[int, bytes]:
 
 
 def version_at(port: int) -> int:
-    """The version of the control protocol that a listener refuses version 1 with."""
+    """The control protocol version that a listener names when it refuses version 1."""
     with socket.create_connection((LOCALHOST, port), timeout=60) as stranger:
         stranger.sendall(frame(HELLO, bytes(8), 1))
         kind, body = answer(stranger, bytearray())

@@ -46,7 +46,7 @@ class BoundListener {
   }
   void close() {
     if (home_ == nullptr || home_->forked()) return;
-    const std::shared_ptr<Home> home = std::move(home_);  // let go of last, with the GIL, which it releases itself
+    const std::shared_ptr<Home> home = std::move(home_);  // destroyed last, with the GIL held: ~Home() releases it
     std::unique_ptr<message::Listener> listener = std::move(listener_);
     const Unlocked others_run;
     listener.reset();
@@ -96,7 +96,7 @@ class BoundDial {
   }
   void close() {
     if (home_ == nullptr || home_->forked()) return;
-    const std::shared_ptr<Home> home = std::move(home_);  // let go of last, with the GIL, which it releases itself
+    const std::shared_ptr<Home> home = std::move(home_);  // destroyed last, with the GIL held: ~Home() releases it
     std::shared_ptr<message::Dial> dial = std::move(dial_);
     const Unlocked others_run;
     dial->close();
@@ -305,7 +305,7 @@ void bind_ways_in(py::module_& module) {
       .def("close", &BoundDial::close, "Gives up the attempt and ends wait(); may be called on any thread, and again.")
       .def("error", &BoundDial::error)
       .def("cause", &BoundDial::cause,
-           "Status code of its failed attempts while poll() returns would_block; would_block: no error so far.");
+           "Status code of the error that error() describes, while poll() returns would_block; would_block: no error.");
   py::class_<BoundListener>(module, "Listener", "Accepts peers until it is dropped.")
       .def("accept", &BoundListener::accept, "(status, connection).")
       .def("wait", &BoundListener::wait,

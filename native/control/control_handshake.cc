@@ -144,7 +144,8 @@ void ControlPlane::on_unproved(ControlSocket* socket) {
   if (!socket->dialled() && socket->unknown_key()) {
     const bool secret = proof.guard == Guard::secret;
     constexpr Status kFailed = Status::authentication_failed;
-    if (secret && secret_.empty()) return turn_down(socket, kFailed, kOneSecret, "has a secret, but this end has none");
+    if (secret && secret_.empty())
+      return turn_down(socket, kFailed, kOneSecret, "has WEFT_SECRET_FILE set, but this process does not");
     if (secret) return turn_down(socket, kFailed, kHandlesOnly, kNoHandle);
     return turn_down(socket, Status::refused, kGone, "has a handle of another process");
   }
@@ -274,7 +275,7 @@ bool ControlPlane::on_hello(ControlSocket* socket, const Frame& frame) {
   if (!admits(*socket, theirs)) {
     const bool secret = !secret_.empty();
     turn_down(socket, Status::authentication_failed, secret ? kOneSecret : kHandlesOnly,
-              secret ? "has no secret, but this end has one" : kNoHandle);
+              secret ? "does not have WEFT_SECRET_FILE set, but this process does" : kNoHandle);
     return false;
   }
   if (!fits_socket(*socket, theirs)) {

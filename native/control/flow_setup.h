@@ -70,7 +70,7 @@ class FlowSetup {
                 Open* out) const;
   // Opens peers and flows with the data of the peer's frame. On failure, everything that was reserved is released.
   // `rtt_expected_ns`: round-trip time of a control socket to the same process; 0: unknown. `open_bytes`: size of the
-  // frame of a peer that may be a stranger; -1: it is none.
+  // frame of a peer that may be unauthenticated; -1: it is authenticated.
   Status open(std::uint64_t connection, const std::vector<LocalFlow>& flows, const engine::PolicySet& policies,
               const Open& remote, std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::int64_t open_bytes,
               const std::string& peer_address, engine::Notifier* notifier, std::shared_ptr<engine::ConnectionCore>* out,
@@ -85,8 +85,8 @@ class FlowSetup {
   // What an accepted session of a stranger holds, as of the last count(). `more`: flows that it asks for; they are
   // counted as if they were open.
   Holding holding(std::uint64_t session, const std::vector<PeerKey>& more = {}) const;
-  // Counts the flows of strangers' sessions and sees which peers have answered, with one call to each engine; only of
-  // one session if `session` is not 0. Now and then it asks peers that never answered for an answer.
+  // For unauthenticated peers of one session, or of all sessions if `session` is 0: counts their flows and notes which
+  // have answered, with one call to each engine. Sends at most kAsksMax further probes to a peer that never answered.
   void count(std::int64_t now_ns, std::uint64_t session = 0);
   void credit_pause(std::int64_t pause_ns) noexcept;  // pauses of this process count for no peer
   // The session to which a peer of an engine belongs; 0: none.

@@ -1,5 +1,5 @@
 // Lets a caller that waits for its connection run the control thread's loop itself. That saves two switches of threads,
-// which take longer than the work. The thread stays away meanwhile, and looks now and then whether the caller has gone.
+// which take longer than the work. The thread stays away meanwhile, and checks regularly whether the caller has gone.
 #pragma once
 
 #include <atomic>
@@ -59,7 +59,7 @@ class LoopShare {
   std::mutex mutex_;
   std::atomic<bool> taken_{false}, napping_{false};
   std::atomic<std::int64_t> seen_ns_{kNever};
-  std::atomic<std::uint64_t> rounds_{0};  // iterations of callers
+  std::atomic<std::uint64_t> rounds_{0};  // number of loop iterations that callers have run
 };
 
 }  // namespace weft::control

@@ -11,7 +11,7 @@ namespace weft::control {
 // Called by the control loop. If memory runs out, the line is lost and nothing else happens.
 class ProcessLog final : public core::TraceSink {
  public:
-  // `stall_limit_ns`: WEFT_PEER_TIMEOUT=stall, which appears in the line about a stalled process.
+  // `stall_limit_ns`: the value of WEFT_PEER_TIMEOUT=stall, for the line about a stalled process.
   explicit ProcessLog(std::int64_t stall_limit_ns) noexcept : stall_limit_ns_(stall_limit_ns) {}
   void on_process(std::int64_t now_ns, const core::ProcessEvent& event) noexcept override;
 

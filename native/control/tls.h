@@ -80,7 +80,7 @@ class TlsStream {
   void* in_ = nullptr;  // in_ and out_ are memory BIOs, owned by `ssl_`
   void* out_ = nullptr;
   std::string identity_;
-  Digest key_{};         // of a client
+  Digest key_{};         // at a client: the key that it proves to the server
   std::string waiting_;  // plaintext sent before the handshake was complete
   bool established_ = false;
   bool failed_ = false;

@@ -246,7 +246,7 @@ class FlowSender {
   i64 next_check_ns_ = kNever;  // lower bound of the next_check_ns of all paths
   i64 room_ns_ = kNever;        // when to retry a refused message or segment without news of room
   i64 room_interval_ns_ = 0;
-  u64 tried_message_ = ~u64{0};  // message whose segment was sent as a probe for room, until it is answered; ~0: none
+  u64 tried_message_ = ~u64{0};  // message with a segment in flight that probes for room at the receiver; ~0: none
   CreditAccount credit_;
   u64 lost_bytes_ = 0;  // bytes declared lost so far, including those that were resent since
   u64 highest_acked_seq_ = 0;

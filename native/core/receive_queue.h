@@ -43,8 +43,7 @@ class ReceiveQueue {
 
   const EagerLimits& eager() const noexcept { return eager_; }
   u64 posted() const noexcept { return posted_; }
-  // Whether this is the home flow of a posted receive that is incomplete. It takes part in every message, whatever its
-  // size.
+  // Whether this is the home flow of an incomplete posted receive. The home flow takes part in messages of every size.
   bool pending() const noexcept { return count_ != finished_; }
   // Number of incomplete receives whose home flow this is.
   u64 outstanding() const noexcept { return count_ - finished_; }

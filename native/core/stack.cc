@@ -175,7 +175,7 @@ void Stack::close_flow(i64 now_ns, u32 index, Status reason) noexcept {
   Flow* target = flow(index);
   if (target == nullptr) return;
   if (target->peer_closed) report_failed_receives(index, *target, target->end_reason);
-  target->peer_closed = false;  // ends the wait for eager messages that the caller could still have received
+  target->peer_closed = false;  // from now on, post_receive() fails even if an eager message is held
   if (target->closer.state() != Closer::State::open) return;
   shared_.trace.now_ns = now_ns;
   report_failed_receives(index, *target, reason);

@@ -32,7 +32,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
     void* data = nullptr;
     std::uint32_t memory = 0;  // id of the registered memory that contains `data`; 0: none
     core::Stage* stages = nullptr;
-    Completion* completion = nullptr;  // if set, the request is released automatically, then on_complete() is called
+    Completion* completion = nullptr;  // if set: when the request is done, it is released, then on_complete() is called
     std::uint32_t channel = 0;         // id of the NCCL channel's trace record; 0: none
   };
   // `number`: gets the number of the message; may be null.

@@ -40,7 +40,7 @@ constexpr std::int64_t kAwayNs = 1'000'000;
 constexpr int kAwayBursts = 64;
 constexpr int kCallTries = 1'000;
 constexpr std::int64_t kAskedLatelyNs = 1'000'000'000;
-constexpr int kCallRounds = 8;  // iterations after a call, in the place of the engine's thread, at most
+constexpr int kCallRounds = 8;  // most loop iterations that leave_call() runs in place of the engine's thread
 constexpr std::chrono::milliseconds kCallPause{1};
 
 // How many forks led to this process. An engine's thread and its sockets exist only where it was started.
@@ -215,7 +215,7 @@ void Engine::sleep() noexcept {
 
 // Sleeps without the loop, until a datagram arrives or the time is up, unless a caller runs the loop, has asked for it
 // since `asked_ns` or has run it since there were `iterations`. As long as callers run it, datagrams do not wake this
-// thread: it only looks now and then whether the callers are still there.
+// thread: it only checks regularly whether the callers are still there.
 void Engine::doze(std::int64_t timeout_ns, std::int64_t asked_ns, std::uint64_t iterations) noexcept {
   on_sockets_.store(true, std::memory_order_seq_cst);
   // Either this thread sees that a caller has asked for the loop or has run it, which may have set timers, or the

@@ -54,7 +54,7 @@ struct EngineConfig {
   core::StackConfig stack;
   std::int64_t spin_ns = 100'000;
   std::int64_t poll_ns = 200'000;      // how long a caller that waits polls, at most; 0: callers never run the loop
-  double poll_share = 0.05;            // of a caller's time, that it may poll in vain
+  double poll_share = 0.05;            // share of a caller's time that it may poll without receiving anything
   TelemetryPage* page = nullptr;       // page for the engine's counters; null: they are in private memory
   std::shared_ptr<TraceWriter> trace;  // null: nothing is traced
   std::vector<int> cpus;               // on which the thread may run; empty: where its creator may

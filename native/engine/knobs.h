@@ -186,9 +186,9 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Share of the time that the callers of a connection may poll without receiving anything, or for longer than "     \
     "WEFT_POLL=caller; 0: none")                                                                                      \
   INTEGER(trace_limits, bytes, trace_bytes_max, "bytes", 1073741824, 1048576, 68719476736, false,                     \
-    "Size above which its oldest files are removed")                                                                  \
+    "Size above which the oldest files of a process's trace are removed")                                             \
   INTEGER(trace_limits, age, trace_keep_ns, "ns", 0, 1000000000, 31536000000000000, true,                             \
-    "Age above which its files are removed; 0: only WEFT_TRACE_LIMITS=bytes removes files")                           \
+    "Age above which files of a process's trace are removed; 0: only WEFT_TRACE_LIMITS=bytes removes files")          \
   INTEGER(fault, seed, fault_seed, "seed", 1, 0, 9223372036854775807, false,                                          \
     "Seed of the faults")                                                                                             \
   REAL(fault, loss, fault_loss, "probability", 0.0, 0.0, 1.0,                                                         \

@@ -37,7 +37,7 @@ class PathLog {
   static constexpr std::int64_t kDownLeastNs = 10'000'000;
   static constexpr std::int64_t kLines = 32;  // most lines per LogLimit::kIntervalNs
 
-  // A path that is silent, or that the log calls silent.
+  // A path that is down, or that is up again but for which the last log line still says that it is down.
   struct State {
     std::int64_t since_ns, until_ns;  // `until_ns` is kNever as long as the path is silent
     std::uint64_t cause;

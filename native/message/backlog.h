@@ -35,7 +35,7 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
   Status add(Direction direction, const std::shared_ptr<Post>& post) noexcept;
   // Removes waiting messages that overlap this memory. They end with Status::cancelled.
   void withdraw(const void* data, std::size_t bytes) noexcept;
-  // Removes a waiting message, which ends with Status::cancelled. False: the message does not wait.
+  // Removes a waiting message, which ends with Status::cancelled. False: the message was not waiting.
   bool withdraw(const Post* post) noexcept;
   // Ends all waiting messages with `reason`, and refuses later ones.
   void close(Status reason) noexcept;

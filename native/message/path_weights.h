@@ -28,7 +28,8 @@ bool parse_weights(const std::string& text, const std::string& page, PeerWeights
 
 class PathWeights {
  public:
-  // page: see read_weights(). Pids would not do: containers share them, and so do the runtimes of a process.
+  // `page`: engine::page_identity() of the runtime's telemetry page. It identifies the runtime in the file. A pid does
+  // not: containers can use equal pids, and several runtimes can be in one process.
   PathWeights(std::string file, std::string page, engine::PolicyBoard* board)
       : file_(std::move(file)), page_(std::move(page)), board_(board) {}
   PathWeights(const PathWeights&) = delete;

@@ -50,7 +50,7 @@ class Replay {
   const std::string& damage() const noexcept { return damage_; }
 
  private:
-  // A policy that an engine uses under a number, with its parameters.
+  // A policy and its parameters. Decisions in the recording refer to it by the engine and the engine's policy number.
   struct Named {
     std::size_t policy = 0;  // index in policies_
     const policy::Descriptor* descriptor = nullptr;

@@ -29,35 +29,35 @@ enum class Kind : std::uint8_t {
   X(strangers_bytes, bytes, gauge, "memory charged to peers that are not authenticated")         \
   X(rows_refused, count, sum, "peers and flows that found the telemetry page full")
 
-#define WEFT_ENGINE_COUNTER_TABLE(X)                                                    \
-  X(datagrams_sent, datagrams, sum, "datagrams handed to the kernel or the NIC")        \
-  X(datagrams_received, datagrams, sum, "datagrams taken from the kernel or the NIC")   \
-  X(calls, count, sum, "system calls and doorbells that moved datagrams")               \
-  X(batch_datagrams, datagrams, histogram, "datagrams sent by one call or doorbell")    \
-  X(malformed, datagrams, sum, "datagrams that no decoder accepted")                    \
-  X(bad_magic, datagrams, sum, "of these, those that are not weft's")                   \
-  X(stray, datagrams, sum, "datagrams of no known peer, or with a wrong token")         \
-  X(bad_crc, datagrams, sum, "datagrams whose header or payload checksum failed")       \
-  X(bad_version, datagrams, sum, "datagrams of another protocol version")               \
-  X(host_drops, datagrams, sum, "datagrams dropped by this host's own socket buffers")  \
-  X(injected_loss, datagrams, sum, "datagrams dropped by WEFT_FAULT=loss")              \
-  X(injected_loss_data, datagrams, sum, "of these, data segments")                      \
-  X(injected_reorder, datagrams, sum, "datagrams held back by WEFT_FAULT=reorder")      \
-  X(injected_duplicate, datagrams, sum, "datagrams doubled by WEFT_FAULT=duplicate")    \
-  X(injected_corrupt, datagrams, sum, "datagrams damaged by WEFT_FAULT=corrupt")        \
-  X(injected_corrupt_data, datagrams, sum, "of these, data segments")                   \
-  X(paths_broken, count, sum, "queue pairs that failed; each is one end of a path")     \
-  X(paths_reestablished, count, sum, "of these, those that work again")                 \
-  X(reestablish_ns_max, ns, maximum, "the longest that one of these was out of work")   \
-  X(foreign_completions, count, sum, "completions for no work request of this process") \
-  X(payload_copied_bytes, bytes, sum, "payload that was copied into RDMA slots")        \
-  X(payload_written_bytes, bytes, sum, "payload written straight into its receive")     \
-  X(memory_by_dmabuf, count, sum, "registrations of GPU memory by its dma-buf")         \
-  X(memory_refused, count, sum, "registrations that a NIC refused: bytes copied")       \
-  X(windows_refused, count, sum, "receives without a memory window: through slots")     \
-  X(wakeups, count, sum, "times an engine woke from sleep")                             \
-  X(loops, count, sum, "rounds of the engines' loops")                                  \
-  X(events_policy_failed, count, sum, "policies replaced by fixed after an error")      \
+#define WEFT_ENGINE_COUNTER_TABLE(X)                                                      \
+  X(datagrams_sent, datagrams, sum, "datagrams handed to the kernel or the NIC")          \
+  X(datagrams_received, datagrams, sum, "datagrams taken from the kernel or the NIC")     \
+  X(calls, count, sum, "system calls and doorbells that moved datagrams")                 \
+  X(batch_datagrams, datagrams, histogram, "datagrams sent by one call or doorbell")      \
+  X(malformed, datagrams, sum, "datagrams that no decoder accepted")                      \
+  X(bad_magic, datagrams, sum, "malformed datagrams without weft's magic number")         \
+  X(stray, datagrams, sum, "datagrams of no known peer, or with a wrong token")           \
+  X(bad_crc, datagrams, sum, "datagrams whose header or payload checksum failed")         \
+  X(bad_version, datagrams, sum, "datagrams of another protocol version")                 \
+  X(host_drops, datagrams, sum, "datagrams dropped by this host's own socket buffers")    \
+  X(injected_loss, datagrams, sum, "datagrams dropped by WEFT_FAULT=loss")                \
+  X(injected_loss_data, datagrams, sum, "data segments dropped by WEFT_FAULT=loss")       \
+  X(injected_reorder, datagrams, sum, "datagrams held back by WEFT_FAULT=reorder")        \
+  X(injected_duplicate, datagrams, sum, "datagrams doubled by WEFT_FAULT=duplicate")      \
+  X(injected_corrupt, datagrams, sum, "datagrams damaged by WEFT_FAULT=corrupt")          \
+  X(injected_corrupt_data, datagrams, sum, "data segments damaged by WEFT_FAULT=corrupt") \
+  X(paths_broken, count, sum, "queue pairs that failed; each is one end of a path")       \
+  X(paths_reestablished, count, sum, "paths that work again after an error")              \
+  X(reestablish_ns_max, ns, maximum, "the longest time that a path took to work again")   \
+  X(foreign_completions, count, sum, "completions for no work request of this process")   \
+  X(payload_copied_bytes, bytes, sum, "payload that was copied into RDMA slots")          \
+  X(payload_written_bytes, bytes, sum, "payload written straight into its receive")       \
+  X(memory_by_dmabuf, count, sum, "registrations of GPU memory by its dma-buf")           \
+  X(memory_refused, count, sum, "registrations that a NIC refused: bytes copied")         \
+  X(windows_refused, count, sum, "receives without a memory window: through slots")       \
+  X(wakeups, count, sum, "times an engine woke from sleep")                               \
+  X(loops, count, sum, "rounds of the engines' loops")                                    \
+  X(events_policy_failed, count, sum, "failed policies, replaced by the policy fixed")    \
   X(results_corrected, count, sum, "answers of policies out of range: corrected")
 
 #define WEFT_PEER_COUNTER_TABLE(X)                                             \

@@ -53,7 +53,7 @@ def show(report: Report, unpromised: list[str], seed: int) -> None:
         f"passed in {report.seconds:.0f} s"
     )
     if unpromised:
-        click.echo("Undeclared properties that could be checked: " + "; ".join(unpromised))
+        click.echo("Undeclared properties (declare one to check it): " + "; ".join(unpromised))
 
 
 @click.command("check")

@@ -84,7 +84,7 @@ def check(given: dict[str, Any]) -> None:
 
 
 def _folder(folder: Path | None, given: dict[str, Any]) -> Path | None:
-    """The folder of traces; None: this host only collects."""
+    """The folder of traces. None: this host has none and only judges others (--collect)."""
     named = folder if folder is not None else os.environ.get("WEFT_TRACE")
     if not named:
         if given["collect"]:

@@ -27,7 +27,7 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Trial:
-    """The results of comparing a policy interpreted, compiled and loaded from a file."""
+    """Differences between the results of a policy interpreted, compiled, and from a file."""
 
     events: int = 0
     beyond: int = 0  # events not compared, because interpreted and compiled results may differ

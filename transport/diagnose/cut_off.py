@@ -98,9 +98,10 @@ def _heard_ns(facts: Facts) -> dict[Pair, int]:
 
 
 def cut_off(facts: Facts, from_ns: int, since_ns: int) -> Finding | None:
-    """The process that most complaints are about or come from: it is stopped, or its NIC is dead.
+    """The process that appears in most complaints(): it is stopped, or its NIC is dead.
 
-    from_ns: when complaints that explain the standstill can have begun. since_ns: its begin.
+    from_ns: earlier complaints are ignored, as they cannot explain the standstill. since_ns: when
+    the standstill began.
     """
     found = complaints(facts, from_ns)
     if not found:

@@ -26,7 +26,7 @@ Array = NDArray[Any]
 
 WINDOWS_MIN = 3  # in fewer iterations it is not known how long a process usually records nothing
 TIMES = 2.0  # a gap is so many times as long as the longest one that is usual
-TIMEOUTS_MIN = 2  # in a gap, peers tried at least so often in vain
+TIMEOUTS_MIN = 2  # in a gap, peers tried without success at least so often
 # They tried until late in the gap: senders wait at most twice as long before each further try.
 TRIED_SHARE = 0.3
 # A gap is proven if the process noticed afterwards that it had not run for such a part of it.
@@ -45,8 +45,8 @@ QUERY = (
 class Gap:
     """A time in which a process recorded nothing, and acknowledged nothing.
 
-    peers: the processes that tried to reach it in vain, `timeouts` times. usual_ns: its longest
-    usual time without a record. stalled_ns: how long it did not run, as it noticed itself. proven:
+    peers: the processes that tried to reach it without success, `timeouts` times. usual_ns: its
+    longest usual time without a record. stalled_ns: how long it did not run, as it noticed. proven:
     it did not run, as it noticed so or left work of its own undone; else its NIC may not have
     worked while it only waited.
     """
@@ -279,7 +279,8 @@ def _evidence(facts: Facts, gap: Gap) -> str:
     if gap.timeouts:
         peers = ", ".join(facts.name(one) for one in gap.peers[:NAMED_MAX])
         parts.append(
-            f"{peers} tried {gap.timeouts} times in vain to reach it, and it tried nothing itself."
+            f"{peers} tried {gap.timeouts} times without success to reach it, "
+            "and it tried nothing itself."
         )
     parts.append(
         "It did not run."

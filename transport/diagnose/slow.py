@@ -356,7 +356,7 @@ def _may_be_a_socket(seen: Seen, place: Place) -> bool:
 def _evidence_of_losses(
     place: Place, lost: Array, sent: Array, rates: tuple[float, float], queued: bool | None
 ) -> str:
-    """What the place lost. rates: of its paths and of all others."""
+    """Text about the losses of `place`. rates: loss rates of its paths and of all others."""
     rate, other_rate = rates
     others = "" if place.kind == "network" else f" all other paths {percent(other_rate, 2)},"
     return (

@@ -36,7 +36,7 @@ class Stalls:
         self.processes = np.unique(self._process)
 
     def longest_ns(self, process: int, from_ns: int, to_ns: int) -> int:
-        """How much of the longest such time of the process is in this one."""
+        """The longest overlap of a stall of the process with the time from from_ns to to_ns."""
         mine = self._process == process
         inside = np.minimum(self._until_ns[mine], to_ns) - np.maximum(self._since_ns[mine], from_ns)
         return int(inside.clip(0).max(initial=0))

@@ -130,7 +130,7 @@ def moments(calls: dict[str, Array]) -> Array:
 
 
 def medians(groups: Array, values: Array) -> Array:
-    """The median of the values of each row's group."""
+    """For each row, the median of the values of all rows of its group."""
     if not len(groups):
         return values.astype(np.float64)
     order = np.lexsort((values, groups))

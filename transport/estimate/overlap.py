@@ -77,7 +77,7 @@ class Overlap:
 
 
 def overlap_of(file: Path) -> Overlap:
-    """Reads a trace, plain or gzip. TraceError if it is none, or has no kernels."""
+    """Reads a trace, plain or gzip. TraceError if it is not one, or has no kernels."""
     spans: dict[str, list[tuple[float, float]]] = {"compute": [], "memory": []}
     named: dict[str, list[tuple[float, float]]] = {}
     notes: list[str] = []

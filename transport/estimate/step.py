@@ -302,7 +302,7 @@ class Step:
         return self.shared_parameters + self.expert_parameters
 
     def ends_parameters(self, chunk: int) -> tuple[float, float]:
-        """Parameters of the embedding and of the logits that a GPU with the chunk has."""
+        """The number of embedding and of logits parameters on a GPU that has the chunk."""
         model, plan = self.model, self.plan
         each = model.vocabulary * model.hidden / plan.tensor
         is_last = chunk == self.last_chunk and not (model.tied and chunk == 0)

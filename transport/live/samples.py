@@ -15,7 +15,7 @@ from transport.live.waiting import REASONS
 from transport.telemetry import Page, Row
 
 ALL = "all"  # value of a label if samples of all its values are added up
-THREADS_MAX = 32  # most thread names of a process that get samples
+THREADS_MAX = 32  # most thread names for which a process gets samples
 # Buckets for batches of up to 1,023 datagrams; longer batches share one more bucket.
 BUCKETS = 11
 Labels = tuple[tuple[str, str], ...]

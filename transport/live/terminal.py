@@ -36,7 +36,7 @@ class Terminal:
 
     @property
     def suspended(self) -> bool:
-        """Whether SIGTSTP asks to stop until SIGCONT."""
+        """Whether SIGTSTP (Ctrl-Z) came: the process has to stop until SIGCONT."""
         return signal.SIGTSTP in self._signals.came
 
     def __enter__(self) -> Self:

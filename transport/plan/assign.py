@@ -200,7 +200,7 @@ def _problem(
 
 
 def _engines_of(routes: Routes, engines: int) -> Callable[[str, str, int], tuple[int, int]]:
-    """A function of a path: the engines of sender and receiver that own the path's ports."""
+    """Returns a function: (source, target, path) -> engines of both ends that own its ports."""
     if engines == 1:
         return lambda *_: (0, 0)
     every = {port for pair in routes.ports.values() for port in pair}

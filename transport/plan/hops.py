@@ -90,7 +90,7 @@ def read_names(file: Path) -> dict[str, str]:
         if not isinstance(addresses, list) or not all(isinstance(one, str) for one in addresses):
             raise ProbeError(f'{file}: {name}: expected a list of addresses, as ["10.128.0.2"]')
         if ">" in name or UNKNOWN in name:
-            raise ProbeError(f"{file}: {name}: a name has no > and no {UNKNOWN}")
+            raise ProbeError(f"{file}: {name}: a router's name must not contain > or {UNKNOWN}")
         names |= dict.fromkeys(addresses, name)
     return names
 

@@ -112,7 +112,7 @@ def _checked(found: Any, file: Path) -> Routes:
 
 
 def text(value: Any) -> str:
-    """The value as a text that can be printed and written; ValueError if it is none."""
+    """The value as a text that can be printed and written; ValueError if it is not one."""
     made = str(value)
     if "\0" in made:
         raise ValueError("a text with a zero byte")

@@ -28,8 +28,8 @@ FILE = "weights.json"
 VERSION = 2
 BYTES_MAX = 1 << 24
 
-# Page.identity of an endpoint -> address of a peer -> engine -> weights of the paths. Process ids
-# would not do: containers share them, and so do the endpoints of a process.
+# Page.identity of an endpoint -> address of a peer -> engine -> weights of the paths. A process id
+# does not identify an endpoint: containers can use equal ids, and a process can have several.
 Weights = dict[str, dict[str, dict[str, list[float]]]]
 
 

@@ -129,7 +129,7 @@ class Replay:
         return track
 
     def step(self, step: Step, track: Track) -> np.ndarray[Any, Any]:
-        """The policy's answer to one event, which is added to `track` and its counts."""
+        """The policy's answer to one event. Adds 1 to `track.failures` if the hook fails."""
         hook = self.policy.family.hooks[step.hook]
         self.follow(step)
         owner = self.owners.get(step.owner)

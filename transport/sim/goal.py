@@ -105,9 +105,8 @@ def _statement(
     if (match := _SEND.fullmatch(words)) is not None:
         label, kind, size, way, peer, tag = match.groups()
         if (kind == "send") != (way == "to"):
-            raise GoalError(
-                f"line {number}: {kind} needs {'to' if way == 'from' else 'from'}, not {way}"
-            )
+            wanted = "to" if way == "from" else "from"
+            raise GoalError(f"line {number}: {kind} takes '{wanted}', not '{way}'")
         if int(peer) < 0 or (tag or "").startswith("-"):
             raise GoalError(f"line {number}: wildcards are not supported: give the rank and tag")
         if int(peer) >= ranks:

@@ -137,7 +137,7 @@ class _Builder:
         self.turns: list[tuple[int, int, int]] = []
         self.count = 0  # number of transfers so far
         self.waits = 0
-        # Dependencies; key "tl": a local event waits for a transfer, and so on.
+        # Dependencies by kind of (before, after); l: local event, t: transfer. "tl": l waits for t.
         self.found: dict[str, list[Array]] = defaultdict(list)
         self.begin: list[Array] = []  # [operation][member]: number of the BEGIN event
         self.end: list[Array] = []  # [operation][member]: number of the END event

@@ -316,7 +316,7 @@ def _file_bytes(head: bytes, size: int) -> int:
     if file_bytes > PAGE_BYTES_MAX:
         raise PageError(f"{file_bytes} bytes are too many for a telemetry page")
     if file_bytes > size:
-        raise PageError(f"truncated: {size} bytes of {file_bytes}")
+        raise PageError(f"truncated: the file has {size} bytes, its header says {file_bytes}")
     return int(file_bytes)
 
 

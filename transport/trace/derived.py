@@ -83,7 +83,7 @@ def ring_bytes(function: str, size: float, rank: int, ranks: int, root: int | No
 
 
 def derive(store: Store, places: Places, filters: str, values: list[Any]) -> Derived:
-    """Derives cells from operations. Places.write() must have made its tables.
+    """Derives cells of the matrix from operations. Call places.write() before: it makes the tables.
 
     filters: SQL that begins with AND and restricts the operations `o` of communicators `m`.
     """

@@ -145,7 +145,7 @@ bool VerbsPort::make_queues(std::string* error) {
   const auto received = static_cast<std::uint32_t>(std::min<std::int64_t>(options.direct ? 2 * slots : slots, most));
   channel = ibv->create_comp_channel(context);
   if (channel == nullptr || !nonblocking(channel->fd) || !nonblocking(context->async_fd)) {
-    *error = system_says("cannot create a completion channel");
+    *error = system_says(name.device + ": cannot create a completion channel");
     return false;
   }
   data_cq = ibv->create_cq(context, static_cast<int>(received), nullptr, channel, 0);
@@ -153,7 +153,7 @@ bool VerbsPort::make_queues(std::string* error) {
   send_cq =
       ibv->create_cq(context, static_cast<int>(std::min<std::int64_t>(limits.max_cqe, 4 * slots)), nullptr, nullptr, 0);
   if (data_cq == nullptr || control_cq == nullptr || send_cq == nullptr) {
-    *error = system_says("cannot create the completion queues");
+    *error = system_says(name.device + ": cannot create the completion queues");
     return false;
   }
   ibv_srq_init_attr shared{};
@@ -161,7 +161,7 @@ bool VerbsPort::make_queues(std::string* error) {
   shared.attr.max_sge = 1;
   srq = ibv->create_srq(pd, &shared);
   if (srq == nullptr) {
-    *error = system_says("cannot create a shared receive queue");
+    *error = system_says(name.device + ": cannot create a shared receive queue");
     return false;
   }
   // Control packets may also be sent on a path's queue pair.
@@ -200,7 +200,7 @@ bool VerbsPort::open(const Ibv* library, const Place& where, const VerbsOptions&
   if (!open_device(error) || !query(error)) return false;
   pd = ibv->alloc_pd(context);
   if (pd == nullptr) {
-    *error = system_says("cannot allocate a protection domain");
+    *error = system_says(name.device + ": cannot allocate a protection domain");
     return false;
   }
   if (!make_queues(error)) return false;

@@ -204,7 +204,7 @@ void FabricHost::send_out(FabricShared* shared, i64 now_ps) {
 
 void FabricHost::fail(FabricShared* shared, const char* what, Status status) {
   if (!shared->failure.empty()) return;
-  shared->failure = std::string("P-2: ") + what + " of host" + std::to_string(index_) + ": " + status_text(status);
+  shared->failure = "P-2: host" + std::to_string(index_) + ": " + what + ": " + status_text(status);
 }
 
 void FabricHost::drain_events(FabricShared* shared, i64 now_ps) {

@@ -13,7 +13,7 @@ class FabricNet {
 
   // The port of switch `node` that leads to the packet's destination; kNone: there is no route.
   u32 route(u32 node, FabricPacket* packet) const noexcept;
-  // The path whose links packets of a path take at this time: the path itself, unless the plan chooses another one.
+  // The path whose links packets of `path` take at time at_ps: `path` itself, unless the plan has a PathChoice for it.
   u8 taken(u32 from, u32 to, u8 path, i64 at_ps) const noexcept {
     return choices_.empty() ? path : chosen(from, to, path, at_ps);
   }
@@ -48,7 +48,7 @@ class FabricNet {
   std::vector<u32> attached_begin_;  // per host: where its entries in attached_ begin
   std::vector<Attached> attached_;
   struct Choice {
-    u64 ends;         // the two hosts
+    u64 ends;         // sending host << 32 | receiving host
     i64 at_ps;        // from this time on
     std::size_t row;  // where its element for path 0 is in takes_
   };

@@ -155,7 +155,7 @@ def _tables(arrays: Mapping[str, Array], texts: Mapping[str, list[str]]) -> dict
 
 
 def read_file(path: Path, bytes_max: int) -> bytes:
-    """The bytes of a regular file, bytes_max + 1 at most; OSError if it is none, as a pipe."""
+    """The bytes of a regular file, bytes_max + 1 at most; OSError if it is not one, as a pipe."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a file")

@@ -183,7 +183,7 @@ def _text(value: Any, most: int = TEXT_MAX) -> str:
 
 
 def _whole(value: Any, most: int = (1 << 63) - 1) -> int:
-    """A whole number of at most `most`, also below 0; ValueError if it is none."""
+    """A whole number of at most `most`, also below 0; ValueError if it is not one."""
     number = int(value)
     if isinstance(value, bool) or not -most <= number <= most:
         raise ValueError
