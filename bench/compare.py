@@ -53,7 +53,7 @@ def measures(found: Config) -> dict[str, str]:
 
 
 def verdict(old: Summary, new: Summary, better: str) -> str:
-    """How `new` compares with `old`; noise: the medians differ by at most the larger range."""
+    """Text that compares `new` with `old`; noise: medians differ by at most the larger range."""
     if min(old.runs, new.runs) < 2:
         return "one run: no spread"
     difference = new.median - old.median

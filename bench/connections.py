@@ -70,7 +70,7 @@ def checkpoints(maximum: int, factor: int) -> list[int]:
 
 
 def edge(number: int) -> int:
-    """How many first, and how many last, connections are compared."""
+    """The number of first connections that are compared with as many last ones."""
     return min(EDGE_MAX, max(number // 2, 1))
 
 

@@ -61,7 +61,7 @@ def begin_ns(job: Job, spines: int) -> int:
 
 
 def verdicts(folder: Path) -> dict[str, tuple[str, str, str | int]]:
-    """What each rule says of a trace: class, kind of place, and its name or rank."""
+    """Rule -> its verdict on a trace: class, kind of place, and its name or rank."""
     said: dict[str, tuple[str, str, str | int]] = {}
     with open_store(folder) as store:
         facts = facts_of(store)

@@ -53,8 +53,8 @@ class Published:
     gpu: str = "a100-80"
     inside: str = "nvlink3"
     between: str = "infiniband-200"
-    sequence: int = 0  # tokens; 0: of the preset
-    flops_times: float = 1.0  # of the GPU's peak in bf16
+    sequence: int = 0  # tokens of a sequence; 0: those of the preset
+    flops_times: float = 1.0  # factor by which the GPU's peak in bf16 is multiplied
     tokens: bool = False
     more: dict[str, Any] = field(default_factory=dict)
 
@@ -261,7 +261,7 @@ def command(efficiency: float, only: str | None, vtrain: bool, json_path: str | 
     with interruptible() as cut:
         rows = [estimated(one, efficiency) for one in RUNS if only in (None, one.run)]
     if not rows:
-        raise click.UsageError(f"no run {only!r}: there are {', '.join(r.run for r in RUNS)}")
+        raise click.UsageError(f"no run {only!r}: choose one of {', '.join(r.run for r in RUNS)}")
     middle = statistics.median(abs(row["error"]) for row in rows)
     notes = [f"median error {percent(middle)}, with an efficiency of {efficiency} for all"]
     emit(document("estimate_published", rows), json_path, COLUMNS, notes, cut)

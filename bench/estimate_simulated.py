@@ -39,7 +39,7 @@ COLUMNS = ("operation", "ranks", "size_bytes", "simulated_us", "estimated_us", "
 
 
 def simulated_ns(operation: str, ranks: int, size_bytes: int, rate: str, segment: int) -> int:
-    """How long one operation takes, from its first packet until all ranks have everything."""
+    """Time in ns from an operation's first packet until all ranks have everything."""
     collective, _ = OPERATIONS[operation]
     tables: dict[str, Any] = {
         "seed": 1,

@@ -34,7 +34,7 @@ COMPARED = (
     *("predicted_exposed_ms", "exposed_ms", "exposed_error"),
 )
 MEASURED = (*KEY, *SIZES, "micro_batch", "step_ms", "spread", "alone_ms", "exposed_ms")
-PART_OF_STEP = 0.02  # of exposed communication, an error below this part of the step is none
+PART_OF_STEP = 0.02  # a smaller error of exposed communication, as a part of the step, is none
 
 
 def networks_of(given: tuple[str, ...]) -> dict[str, Network]:

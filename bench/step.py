@@ -106,12 +106,13 @@ def notes_of_networks(rows: list[Config]) -> list[str]:
     ]
     return [
         *notes,
-        "spread: of the rounds, over their median; alone: the same GPUs without communication",
+        "spread: range of the rounds divided by their median; alone: the same GPUs without "
+        "communication",
     ]
 
 
 def spread_of(times: list[float]) -> float | None:
-    """How far rounds are apart, over their median; None: there was one."""
+    """The range of the rounds' times divided by their median; None: there was one round."""
     return (max(times) - min(times)) / statistics.median(times) if len(times) > 1 else None
 
 

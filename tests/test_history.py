@@ -20,13 +20,13 @@ SCISSORS = "# ------------------------ >8 ------------------------"
 
 
 def git(*words: str) -> str:
-    """What git prints; CalledProcessError if it fails."""
+    """The output of git; CalledProcessError if it fails."""
     command = ["git", "-C", str(ROOT), *words]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 def breaches(message: str, *, is_rename: bool = False) -> Iterator[str]:
-    """What is wrong with a commit message. is_rename: the commit only renames files."""
+    """The faults of a commit message, a text each. is_rename: the commit only renames files."""
     subject, _, rest = message.strip("\n").partition("\n")
     if len(subject) > SUBJECT_MAX:
         yield f"the subject has {len(subject)} characters, {SUBJECT_MAX} at most"
@@ -60,7 +60,7 @@ def commits() -> list[str] | None:
 
 
 def history_breaches() -> Iterator[str]:
-    """What is wrong with the messages of all commits after BASE."""
+    """The faults of the messages of all commits after BASE, a text each."""
     for commit in commits() or []:
         message = git("show", "--no-patch", "--format=%B", commit)
         found = list(breaches(message))

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def unpacked(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What setuptools and CMake put into a wheel; `make wheel` itself takes minutes."""
+    """The files that setuptools and CMake put into a wheel; `make wheel` itself takes minutes."""
     folder = tmp_path_factory.mktemp("wheel")
     cmake = shutil.which("cmake", path=str(Path(sys.executable).parent)) or "cmake"
     (folder / "egg").mkdir()

@@ -31,7 +31,7 @@ def until(
 
 
 async def auntil(holds: Callable[[], bool], failure: str = "") -> None:
-    """The same in an event loop, whose other tasks run meanwhile."""
+    """Waits in an event loop until a call returns true; other tasks of the loop run meanwhile."""
     end = time.monotonic() + PATIENCE_S
     while not holds():
         if time.monotonic() > end:

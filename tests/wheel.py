@@ -1,4 +1,4 @@
-"""What a wheel of weft may hold: the names of its files, and what its libraries export.
+"""The contents that a wheel of weft may have: names of files, and exports of libraries.
 
 `python -m tests.wheel FILE.whl` checks a wheel (`make wheel`); test_wheel.py checks what would go
 into one.
@@ -40,7 +40,7 @@ FOREIGN = re.compile(
 
 
 def problems(folder: Path) -> Iterator[str]:
-    """What is wrong with an unpacked wheel."""
+    """The faults of an unpacked wheel, a text each."""
     names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
     for pattern in FILES:
         if not any(re.fullmatch(pattern, name) for name in names):

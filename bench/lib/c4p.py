@@ -35,11 +35,11 @@ LOST = ("leaf0.0.left", "spine0")
 
 @dataclass(frozen=True)
 class Published:
-    """What C4P's authors measured, in Gb/s per NIC: range without and with C4P, and the gain."""
+    """The results of C4P's authors, in Gb/s per NIC: range without and with C4P, and the gain."""
 
     without: tuple[float, float] | None
     with_plan: tuple[float, float] | None
-    gain: float  # with over without, less one
+    gain: float  # rate with divided by rate without, minus 1
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Experiment:
 
 
 def ways(queue_pairs: int) -> tuple[Way, ...]:
-    """What is compared; a queue pair is a connection of one path."""
+    """The ways that are compared; a queue pair is a connection of one path."""
     return (
         Way("ECMP, single paths", OWN_PATH, queue_pairs, queue_pairs),
         Way("plan, single paths", OWN_PATH, queue_pairs, queue_pairs, planned=True),
@@ -142,7 +142,7 @@ def measured(experiment: Experiment, made: Scenario) -> tuple[Result, list[float
 
 
 def _first_steps(experiment: Experiment, made: Scenario) -> np.ndarray | None:
-    """Which transfers are of the first steps of their ring; None: all count."""
+    """Mask of the transfers of the first steps of their ring; None: all transfers count."""
     if experiment.steps is None:
         return None
     every = made.work.transfers["job"]
@@ -169,7 +169,7 @@ def run(experiment: Experiment, way: Way, seed: int, folder: Path) -> Config:
 
 
 def imbalance(made: Scenario, result: Result) -> float:
-    """Bytes of the busiest link from a leaf to a spine over the mean of these links."""
+    """Bytes of the busiest link from a leaf to a spine, divided by the mean of these links."""
     carried = loads(made, result)
     return float(carried.max() / carried.mean()) if carried.any() else 1.0
 

@@ -74,7 +74,7 @@ def _link(one: str, other: str, rate: str = PORT_RATE, delay_ns: int = 500) -> T
 
 @dataclass(frozen=True)
 class Load:
-    """What the jobs send. size_bytes: buffer of an AllReduce, of one rail.
+    """The traffic of the jobs. size_bytes: buffer of an AllReduce, of one rail.
 
     queue_pairs: connections between two NICs, each with its part of the buffer.
     """
@@ -134,7 +134,7 @@ def _ring(name: str, hosts: Sequence[int], size: int, repeats: int, channels: in
 
 @dataclass(frozen=True)
 class Way:
-    """How connections use the fabric. paths: of each pair of NICs."""
+    """A way for connections to use the fabric. paths: number for each pair of NICs."""
 
     name: str
     path: str

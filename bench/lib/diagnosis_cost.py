@@ -107,7 +107,7 @@ def cpu_s(pid: int) -> float:
 
 
 def loss_of_ranks(pairs: int, seconds: float, size_bytes: int, count: int = 2) -> Config:
-    """Pairs of times in which diagnosis is stopped, and in which it goes on (SIGSTOP, SIGCONT)."""
+    """Pairs of times in which diagnosis is stopped, and in which it runs (SIGSTOP, SIGCONT)."""
     ratios, spent, records = [], 0.0, 0.0
     with tempfile.TemporaryDirectory() as name:
         traces = Path(name) / "traces"

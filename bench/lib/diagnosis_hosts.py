@@ -79,7 +79,7 @@ def _calls(
 
 
 def _edges(shape: Shape, host: int, calls: Table, chance: np.random.Generator) -> Table:
-    """What each call sent to the next host."""
+    """A table of what each call sent to the next host."""
     count = len(calls["id"])
     edges: Table = {
         "process": calls["process"],
@@ -151,7 +151,7 @@ def _connections(shape: Shape, host: int) -> tuple[NDArray[np.object_], dict[str
 
 
 def _traffic(shape: Shape, host: int, peer: str, since_ns: int, last_ns: int) -> dict[str, Table]:
-    """What the connections sent, all of it to one peer."""
+    """Tables of what the connections sent, all of it to one peer."""
     rows = np.arange(shape.sent_rows)
     process, path = rows % PER_HOST, rows // PER_HOST % shape.paths
     time_ns = since_ns + rows * (last_ns - since_ns) // shape.sent_rows

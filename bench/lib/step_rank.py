@@ -18,10 +18,10 @@ from bench.lib.step_model import Marks, gpt, marked_step
 
 WARM_UP = 5
 BESIDE_STEPS = 4  # steps while the ranks communicate all the time
-BESIDE_NS = 20e6  # of an operation beside them: few enough that all fit into the queue of a stream
-ALONE_NS = 5e8  # of operations that are timed alone
-BESIDE_TIMES, BESIDE_TIMES_MAX = 2.0, 8.0  # of the time of the steps, what operations take alone
-SETS = 3  # of steps, each timed as a whole
+BESIDE_NS = 20e6  # time of an operation beside them: so long that all fit into a stream's queue
+ALONE_NS = 5e8  # total time of the operations that are timed alone
+BESIDE_TIMES, BESIDE_TIMES_MAX = 2.0, 8.0  # time of operations alone, divided by that of the steps
+SETS = 3  # number of sets of steps; each set is timed as a whole
 SET_S = 1.0
 STEPS_MIN, STEPS_MAX = 3, 50
 MARKED_STEPS = 15
@@ -58,7 +58,7 @@ class Trainer:
 
 
 def wrapper(torch: Any, device: Any, parallel: str, bucket_mb: int) -> Any:
-    """What makes a model data parallel (ddp) or sharded (fsdp)."""
+    """A function that makes a model data parallel (ddp) or sharded (fsdp); None: alone."""
     if parallel == "alone":
         return None
     if parallel == "ddp":
@@ -187,9 +187,9 @@ def beside(torch: Any, trainer: Trainer, alone_ns: float) -> dict[str, float]:
 
 
 def host_ns(torch: Any, trainer: Trainer) -> float:
-    """How long the host needs to launch a step: that of one sequence, which the GPU does quicker.
+    """Time in ns that the host needs to launch a step of one sequence.
 
-    With more of them the host would wait for the GPU, as so many kernels do not fit in its queue.
+    With more sequences the host would wait for the GPU, as so many kernels do not fit in its queue.
     """
     whole = trainer.tokens, trainer.targets
     trainer.tokens, trainer.targets = (one[:1] for one in whole)

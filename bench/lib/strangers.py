@@ -18,10 +18,10 @@ from bench.lib.common import Config
 LOCALHOST = "127.0.0.1"
 HEADER = struct.Struct("<4sHHII")
 HELLO, OPEN, OPEN_REPLY, CONFIRM, REFUSE = 1, 4, 5, 6, 7
-FLOWS = 16  # of an open frame, each with a peer of its own
-OPENS = 64  # most open frames in one session; each names FLOWS peers, so 1,024 peers in all
+FLOWS = 16  # flows of an open frame, each with a peer of its own
+OPENS = 64  # maximum number of open frames in a session; each names FLOWS peers: 1,024 in all
 HELLOS = 1024  # different hellos that are made before they are sent
-ADDRESSES = 200  # of 127.0.0.0/8: each has its own ports, which stay taken for a minute
+ADDRESSES = 200  # number of source addresses: the ports of each stay taken for a minute
 DISCARD_PORT = 9
 BATCH = 64
 

@@ -48,7 +48,7 @@ class Load:
     duration_s: float
     warmup_s: float
     intervals: int = 10  # number of intervals of the timed window, for peak rate and timeline
-    in_flight_max: int = 64  # most messages in flight per stream
+    in_flight_max: int = 64  # maximum number of messages in flight per stream
     batch_max: int = 32  # messages per wake-up of a caller; with 1, each arrival is timed
 
 
@@ -120,7 +120,7 @@ def wrong(row: Array, index: int, expected: Array) -> bool:
 
 
 def wholly_wrong(memory: Array, messages: int, expected: Array) -> int:
-    """How many of the last messages, which are still in memory, have any wrong byte."""
+    """The number of the last messages, which are still in memory, that have any wrong byte."""
     broken = 0
     expected = expected.copy()
     for index in range(max(messages - len(memory), 0), messages):

@@ -33,7 +33,7 @@ DEVICE = "wan0"
 ADDRESSES = ("10.83.0.1", "10.83.0.2")
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 PACKET_BYTES_MAX = 65_535
-BATCH = 32  # most packets read from one end before the other end is read
+BATCH = 32  # maximum number of packets read from one end before the other end is read
 NS_PER_S = 1_000_000_000
 
 

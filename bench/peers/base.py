@@ -21,7 +21,7 @@ class Peer(Protocol):
     @property
     def name(self) -> str: ...
     def missing(self) -> str | None:
-        """What this machine lacks for the contender, with the remedy; None if nothing."""
+        """Text about what this machine lacks for the contender, with the remedy; None: nothing."""
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ py::array routes_of(const sim::FabricNet& net, u32 hosts, const Ends& ends) {
   return table_of(made, width);
 }
 
-// The same before a run, of a valid plan.
+// Returns the ports that each path passes before a run; the plan must be valid.
 py::array planned_routes_of(const BoundFabricPlan& self, const Ends& ends) {
   const std::string complaint = sim::complaint(self);
   if (!complaint.empty()) throw py::value_error("the plan needs " + complaint);

@@ -28,11 +28,11 @@ constexpr std::size_t kNoticesMax = 4096;
 constexpr std::int64_t kHelpNs = 2'000'000;
 // How long an iteration handles frames of peers that are not authenticated, so that they delay others by this at most.
 constexpr std::int64_t kStrangersNs = 2'000'000;
-// Sockets of strangers that wait for their turn stay readable; more of them than this would hide others.
+// Sockets of unauthenticated peers that wait for their turn stay readable; more of them than this would hide others.
 constexpr int kEventsMax = 1024;
 constexpr int kPauseMs = 20;  // longest wait of the event loop while there are deadlines
-// Deadlines are checked at most this often: it takes time for each session and each control socket, of which strangers
-// may hold thousands while they cause many iterations.
+// Deadlines are checked at most this often: it takes time for each session and each control socket, of which
+// unauthenticated peers may hold thousands while they cause many iterations.
 constexpr std::int64_t kCheckNs = 5'000'000;
 // A longer time between two iterations counts as a pause of this process.
 constexpr std::int64_t kMissedNs = 100'000'000;
@@ -177,7 +177,7 @@ void ControlPlane::iterate() noexcept {
   try {
     credit_pause(engine::now_ns());
     strangers_until_ns_ = engine::now_ns() + kStrangersNs;
-    // Those that had no turn come first, so that each gets one.
+    // Sockets that had no turn in the last iteration come first, so that each gets one.
     std::vector<std::uint64_t> unread;
     unread.reserve(deferred_.size() + unread_.size());  // the lists stay whole if memory runs out
     unread.insert(unread.end(), deferred_.begin(), deferred_.end());

@@ -199,7 +199,7 @@ std::shared_ptr<ListenerState> ControlPlane::listener_for(const Session& session
   return nullptr;
 }
 
-// The address at which other processes reach this one while it runs; its port is 0 if no descriptor is left for a
+// The address at which other processes reach this process while it runs; its port is 0 if no descriptor is left for a
 // socket.
 datapath::SocketAddress ControlPlane::control_address(std::uint32_t device) noexcept {
   datapath::SocketAddress address = (*devices_)[device].places[0].address;

@@ -47,7 +47,7 @@ struct DialState {
   std::uint64_t node = 0;      // the process to reach; 0: any process at the address `to`
   std::uint64_t listener = 0;  // the listener to reach; 0: the listener on the port of `to`
   datapath::SocketAddress to;
-  HandleKey key{};  // of the handle; all zero: the dial has none
+  HandleKey key{};  // key of the handle; all zero: the dial has no key
   engine::PolicySet policies;
   std::int64_t deadline_ns = 0;
   mutable std::mutex mutex;

@@ -82,8 +82,8 @@ class FlowSetup {
   // the replies.
   Survey survey(std::uint64_t session, bool probe);
   std::size_t peers_of(std::uint64_t session) const;
-  // What an accepted session of a stranger holds, as of the last count(). `more`: flows that it asks for; they are
-  // counted as if they were open.
+  // What an accepted session of an unauthenticated peer holds, as of the last count(). `more`: flows that it asks for;
+  // they are counted as if they were open.
   Holding holding(std::uint64_t session, const std::vector<PeerKey>& more = {}) const;
   // For unauthenticated peers of one session, or of all sessions if `session` is 0: counts their flows and notes which
   // have answered, with one call to each engine. Sends at most kAsksMax further probes to a peer that never answered.

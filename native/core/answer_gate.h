@@ -1,6 +1,6 @@
-// Limits what is sent to a peer that may be a stranger until it has answered something that was sent to it: to at most
-// three times the bytes that came from it (RFC 9000, section 8.1), and no data. Otherwise a few bytes of a stranger
-// could make this end send many to an address at which nobody wants them.
+// Limits what is sent to an unauthenticated peer until it has answered something that was sent to it: no data, and at
+// most three times the bytes that came from it (RFC 9000, section 8.1). Otherwise a few bytes of an unauthenticated
+// peer could make this end send many to an address at which nobody wants them.
 #pragma once
 
 #include "native/core/types.h"
@@ -11,8 +11,8 @@ class AnswerGate {
  public:
   static constexpr i64 kBytesPerByte = 3;
 
-  // `open_bytes`: bytes that came with the peer's request to open; negative: the peer is no stranger, nothing is
-  // limited.
+  // `open_bytes`: bytes that came with the peer's request to open; negative: the peer is authenticated, or this
+  // end opened it, and nothing is limited.
   explicit AnswerGate(i64 open_bytes) noexcept
       : left_bytes_(open_bytes < 0 ? 0 : kBytesPerByte * open_bytes), closed_(open_bytes >= 0) {}
 

@@ -117,8 +117,8 @@ class PathSet {
   // Notes that a segment waited `away_ns` in the peer's socket because the peer's thread did not run.
   void on_peer_away(i64 now_ns, i64 away_ns) noexcept { away_.add(now_ns, away_ns); }
   // Probes every path without an RTT sample, because an end that only receives gets none from acknowledgments. At most
-  // kMeasuresMax probes, at doubling intervals, are sent over a path that does not answer. Before the first answer of a
-  // peer that may be a stranger, so many are sent in all, each over another path.
+  // kMeasuresMax probes, at doubling intervals, are sent over a path that does not answer. Before the first answer of
+  // an unauthenticated peer, kMeasuresMax probes are sent in all, each over another path.
   void measure(i64 now_ns) noexcept;
   // Returns the next path to probe now and schedules its next probe; -1: none is due. `bytes`: size to which the probe
   // must be padded; 0: no padding.

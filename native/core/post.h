@@ -11,7 +11,7 @@ struct Stage;
 struct SendPost {
   u64 message;  // number of the message within the connection
   const u8* data;
-  u64 bytes;     // of the whole message, of which the flow carries a stripe
+  u64 bytes;     // size of the whole message, of which the flow carries a stripe
   u32 memory;    // id of the memory registration that contains `data`; 0: none
   void* cookie;  // comes back in the event that says that the send is done
   // The bounce buffer that supplies the flow's stripe if `data` is null. It must stay valid until the send is done or

@@ -53,8 +53,8 @@ u8 control_path(Shared& shared, const PathSet& paths) noexcept {
   return static_cast<u8>(first);
 }
 
-// Whether a control packet may be sent to the peer. Before the first answer of a stranger one may not, and is then
-// treated as any other that is lost.
+// Whether a control packet may be sent to the peer. Before an unauthenticated peer first answers, a packet may be
+// refused, and is then treated as a lost packet.
 bool admits(Peer& peer, const TxBurst& packet) noexcept {
   return peer.paths().gate().admits(static_cast<i64>(packet.total_bytes()));
 }

@@ -32,7 +32,7 @@ using wire::kMaxBurstSegments;
 using wire::Payload;
 using wire::RxDatagram;
 using wire::TxBurst;
-inline constexpr u64 kWindowSegments = 16'384;         // most segments in flight, and the size of a receiver's bitmap
+inline constexpr u64 kWindowSegments = 16'384;         // maximum number of segments in flight, and of bits in a bitmap
 inline constexpr u64 kMessageBytesMax = u64{1} << 40;  // NCCL's limit of a message's size (1 TiB)
 inline constexpr u64 kNoCredit = ~u64{0};              // grant in an acknowledgment that limits nothing
 
@@ -79,11 +79,11 @@ struct PeerConfig {
   u16 path_count = 1;
   u16 segment_bytes = 1472;         // largest datagram, including weft's header
   u32 train_bytes_max = 1472;       // largest burst that the datapath accepts at once
-  i64 port_buffer_bytes = 1 << 20;  // most bytes in flight on one path: the peer's socket buffer
+  i64 port_buffer_bytes = 1 << 20;  // maximum number of bytes in flight on one path: the peer's socket buffer
   i64 rtt_ns = 0;                   // known round-trip time of all paths; 0: unknown, probes measure it
   i64 rtt_expected_ns = 0;          // estimated round-trip time until the first sample; 0: none
   bool payload_crc = false;         // one end or both requested payload checksums
-  // Bytes that came with the request of a peer that may be a stranger: until it answers, what is sent to it is limited
+  // Bytes that came with the request of an unauthenticated peer: until it answers, what is sent to it is limited
   // (answer_gate.h). -1: this end opened the peer, or the peer is authenticated.
   i64 open_bytes = -1;
   // Search for the datagram size that the paths carry, because some may drop datagrams of `segment_bytes`

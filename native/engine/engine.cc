@@ -40,7 +40,7 @@ constexpr std::int64_t kAwayNs = 1'000'000;
 constexpr int kAwayBursts = 64;
 constexpr int kCallTries = 1'000;
 constexpr std::int64_t kAskedLatelyNs = 1'000'000'000;
-constexpr int kCallRounds = 8;  // most loop iterations that leave_call() runs in place of the engine's thread
+constexpr int kCallRounds = 8;  // maximum number of loop iterations that leave_call() runs for the engine's thread
 constexpr std::chrono::milliseconds kCallPause{1};
 
 // How many forks led to this process. An engine's thread and its sockets exist only where it was started.

@@ -29,7 +29,7 @@ class EventLog final : public core::TraceSink {
 
   // Sets the addresses of a peer for log lines: path i leads to addresses[i % addresses.size()].
   void name_peer(std::uint32_t peer, std::vector<std::string> addresses) {
-    paths_.forget(peer);  // of the peer that had the index before
+    paths_.forget(peer);  // drops what is known of the peer that had the index before
     names_.name(peer, std::move(addresses));
   }
   void on_event(std::int64_t now_ns, const core::Event& event) noexcept override;
@@ -45,7 +45,7 @@ class EventLog final : public core::TraceSink {
   std::int64_t due_ns() const noexcept { return paths_.due_ns(); }
 
  private:
-  static constexpr std::int64_t kDebugLines = 32;  // most lines of each kind of debug line per LogLimit::kIntervalNs
+  static constexpr std::int64_t kDebugLines = 32;  // limit of each kind of debug line per LogLimit::kIntervalNs
 
   void on_refused(std::int64_t now_ns) noexcept;
   void segment_size(const core::Event& event);

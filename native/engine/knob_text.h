@@ -26,7 +26,7 @@ std::string_view read_value(const std::string& text, std::string_view words, std
 // Returns the word at `index`; empty if there are fewer.
 std::string_view word_at(std::string_view words, std::size_t index) noexcept;
 
-// The same value as text: with the largest unit that leaves it whole.
+// Returns a value as text, with the largest unit that leaves the value whole.
 std::string written(std::int64_t value, std::string_view unit);
 std::string written(double value);
 std::string written(const IntegerRange& range);

@@ -35,7 +35,7 @@ class PathLog {
  private:
   // A path that is silent for a shorter time gets no line, because a busy processor can delay replies by that much.
   static constexpr std::int64_t kDownLeastNs = 10'000'000;
-  static constexpr std::int64_t kLines = 32;  // most lines per LogLimit::kIntervalNs
+  static constexpr std::int64_t kLines = 32;  // maximum number of lines per LogLimit::kIntervalNs
 
   // A path that is down, or that is up again but for which the last log line still says that it is down.
   struct State {
@@ -56,7 +56,7 @@ class PathLog {
   core::Stack* stack_;
   const PeerNames* names_;
   std::map<Place, State> states_;
-  Change last_{};  // of the last line: the next one is of another address, so that each gets its turn
+  Change last_{};  // change of the last line; the next line is of another address, so that each gets its turn
   std::int64_t due_ns_ = kNever;
   LogLimit limit_{kLines};
 };

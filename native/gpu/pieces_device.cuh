@@ -101,7 +101,7 @@ WEFT_DEVICE void move_pieces(const PiecesJob& job, u64 warp, u32 lane) {
   Piece piece = load_piece(job.pieces, index);
   while (piece.offset_bytes < end) {
     const bool last = index + 1 == job.count;
-    // Loads the next piece early, while this one is copied.
+    // Loads the next piece early, while the current piece is copied.
     const Piece next = last ? Piece{0, 0, end} : load_piece(job.pieces, index + 1);
     const u64 piece_end = piece.offset_bytes + piece.bytes;
     const u64 from = piece.offset_bytes > begin ? piece.offset_bytes : begin, to = piece_end < end ? piece_end : end;

@@ -23,7 +23,7 @@ using PeerWeights = std::map<std::string, std::map<std::int64_t, std::vector<dou
 // Reads the weights of one runtime; `page`: engine::page_identity() of its telemetry page. False, with one line in
 // `error`, if the file is wrong, or is not trusted (native/files/trusted_file.h).
 bool read_weights(const std::string& file, const std::string& page, PeerWeights* out, std::string* error);
-// The same, of the text of a file.
+// Reads the weights of one runtime from the text of a file.
 bool parse_weights(const std::string& text, const std::string& page, PeerWeights* out, std::string* error);
 
 class PathWeights {

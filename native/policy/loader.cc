@@ -157,7 +157,7 @@ std::shared_ptr<const Library> find_or_throw(Family family, const std::string& n
     std::error_code failed;
     if (std::filesystem::is_regular_file(file, failed)) return load_for(family, file.string(), name_or_path, error);
   }
-  say(error, std::string("no ") + family_name(family) + " policy '" + name_or_path + "': there are " +
+  say(error, std::string("no ") + family_name(family) + " policy '" + name_or_path + "': choose one of " +
                  what_exists(family, prefix, directories));
   return nullptr;
 }

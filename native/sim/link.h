@@ -18,7 +18,7 @@ struct LinkConfig {
   // between a proportional share. If the two are equal, marking starts abruptly. If both are 0, nothing is marked.
   i64 mark_from_bytes = 0, mark_full_bytes = 0;
   double loss = 0;         // loss probability of a datagram on the wire
-  i64 jitter_ns = 0;       // most random delay that is added to a datagram
+  i64 jitter_ns = 0;       // upper bound of the random delay that is added to a datagram
   double reorder = 0;      // fraction of datagrams that are delayed further, and so reordered
   i64 reorder_ns_max = 0;  // largest additional delay of a reordered datagram
 };

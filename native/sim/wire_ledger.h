@@ -28,7 +28,7 @@ class WireLedger {
   i64 unacked_bytes() const noexcept { return unacked_bytes_; }
   u64 first_copies() const noexcept { return end_; }
   i64 copies() const noexcept { return copies_; }
-  i64 copies_max() const noexcept { return copies_max_; }  // of one segment
+  i64 copies_max() const noexcept { return copies_max_; }  // largest number of retransmissions of one segment
 
  private:
   struct Segment {

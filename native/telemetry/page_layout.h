@@ -54,7 +54,7 @@ class Generation {
   bool in_use() const noexcept { return (value_.load(std::memory_order_relaxed) & 1) != 0; }
   void next() noexcept {
     value_.store(value_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
-    std::atomic_thread_fence(std::memory_order_seq_cst);  // later writes become visible after this one
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // later writes become visible after the increment
   }
 
  private:

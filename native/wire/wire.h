@@ -120,7 +120,7 @@ struct Ack {
 
 struct AdvertEntry {
   std::uint64_t capacity_bytes = 0;
-  std::uint64_t address = 0;  // of the receive's buffer; used only by datapaths that write into remote memory
+  std::uint64_t address = 0;  // address of the receive's buffer; used only by datapaths that write into remote memory
   std::uint32_t key = 0;
 };
 

@@ -97,7 +97,7 @@ def test_step__a_parameter_that_does_not_exist_is_an_error() -> None:
     with pair() as (here, _):
         loop = ControlLoop(here, lambda telemetry: {"window": {"speed": 1}}, pace_s=0.001)
         loop.start()
-        until(lambda: loop.error is not None, "the loop goes on")
+        until(lambda: loop.error is not None, "the loop continues")
         with pytest.raises(InvalidArgumentError, match="no parameter 'speed'"):
             loop.stop()
 
@@ -107,7 +107,7 @@ def test_loop__ends_quietly_with_what_it_looks_after() -> None:
         loop = ControlLoop(here, lambda telemetry: None, pace_s=0.001).start()
         traffic(here, there)
         here.close()
-        until(lambda: loop._thread is None or not loop._thread.is_alive(), "the loop goes on")
+        until(lambda: loop._thread is None or not loop._thread.is_alive(), "the loop continues")
         loop.stop()
         assert loop.error is None
 

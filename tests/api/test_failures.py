@@ -252,7 +252,7 @@ def test_faults__content_is_right(name: str) -> None:
                 assert bytes(memory[i]) == content(size, i)
 
         def all_happened() -> bool:
-            """Which packets a fault hits is chance: exchanges messages until each fault did."""
+            """Exchanges messages; says whether each fault has hit one, which depends on chance."""
             exchange()
             counters, of_endpoint = here.counters(), here._owner.counters()
             happened = [getattr(of_endpoint, f"injected_{fault}") for fault in FAULTS[name]]

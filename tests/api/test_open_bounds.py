@@ -18,8 +18,8 @@ from transport.errors import PeerSilentError, RefusedError, WeftError
 
 LOCALHOST = "127.0.0.1"
 MIB = 1 << 20
-PEERS = 16  # of an open frame
-OPENS = 20  # of a session
+PEERS = 16  # number of peers in an open frame
+OPENS = 20  # number of open frames in a session
 SOON = {"peer_timeout": {"silence": "2s"}}
 
 numbers = itertools.count(1)
@@ -196,7 +196,7 @@ def test_bytes__of_all_addresses_are_bounded() -> None:
 
 
 def test_bytes__are_refused_only_when_all_have_answered() -> None:
-    """The error names the knob; what is open goes on; what is closed makes room."""
+    """The error names the knob; open connections continue; closed ones make room."""
     with ExitStack() as held:
         endpoint = held.enter_context(Endpoint(**LOCAL | {"open_bytes": {"address": MIB}}))
         listener = held.enter_context(endpoint.listen(open=True))

@@ -182,7 +182,7 @@ def test_cost__of_another_user_is_bounded(mine: Path, monkeypatch: pytest.Monkey
 
 
 def test_metrics__of_containers_do_not_mix(mine: Path) -> None:
-    """The same pid and endpoint in two PID namespaces, and, as root, of two users."""
+    """Pages have the same pid and endpoint in two PID namespaces and, as root, of two users."""
     data = bytearray(mine.read_bytes())
     users = [os.geteuid(), NOBODY] if os.geteuid() == 0 else [os.geteuid()]
     for user in users:

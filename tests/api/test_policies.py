@@ -183,7 +183,7 @@ def test_cache__a_folder_that_others_can_write_to_is_refused(cache: Path) -> Non
     [
         ("window", "teleport", {}, "no window policy 'teleport': choose one of .*swift"),
         ("windows", "swift", {}, "no policy family .windows.: choose one of credit"),
-        ("window", "swift", {"speed": 3}, "swift has no parameter 'speed': there are .*target"),
+        ("window", "swift", {"speed": 3}, "swift has no parameter 'speed': choose one of .*target"),
         ("window", "swift", {"target_queue_ns": 0.5}, "not a whole number"),
         ("window", "swift", {"target_queue_ns": 1 << 70}, "too large for 64 bits"),
         ("window", "path/reps", {}, "path/reps is a path policy; a window policy is wanted"),

@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def open_with(folder: Path) -> str:
-    """What a process says that opens an endpoint with the policies of the folder."""
+    """The output of a process that opens an endpoint with the policies of the folder."""
     program = (
         "from transport import Endpoint, WeftError\n"
         "try:\n"

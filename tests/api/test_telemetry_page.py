@@ -126,7 +126,7 @@ def test_page__a_killed_process_leaves_its_last_counters(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="making a PID namespace needs root")
 def test_page__a_process_in_a_container_is_read_and_left_alone(tmp_path: Path) -> None:
-    """A pid is valid only in its PID namespace: a process outside must not call this one dead."""
+    """A pid is valid only in its PID namespace: a process outside must not call one inside dead."""
     launcher = ("unshare", "--pid", "--fork", "--kill-child")
     inside = child("echo", launcher=launcher, WEFT_TELEMETRY=str(tmp_path))
     with (

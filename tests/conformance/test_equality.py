@@ -151,7 +151,7 @@ def test_native_side__parameters_stay_as_they_are() -> None:
 
 
 def answers_of(family: str, name: str, **wrong: float) -> str:
-    """What complaint() says about one wrong answer among plausible answers."""
+    """The text of complaint() about one wrong answer among plausible answers."""
     policy = find(family, name)
     chunk = Stream(policy.family, 2).chunk(extreme=False)
     statuses, results, _ = play_interpreted(Interpreter(policy), chunk)

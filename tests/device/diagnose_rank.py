@@ -18,7 +18,7 @@ WORK_TIMES = 6
 
 
 class Fault:
-    """What this rank does wrong, from an iteration on; empty: nothing."""
+    """The fault of this rank, from an iteration on; empty name: none."""
 
     def __init__(self) -> None:
         is_mine = os.environ["RANK"] == os.environ["FAULT_RANK"]

@@ -186,7 +186,7 @@ def volumes(gpus: int, counts: tuple[int, ...]) -> list[dict[str, Any]]:
 
 
 def matrix(folder: Path, function: str) -> Edges:
-    """What `weft trace matrix` says: edge (sender, receiver) -> bytes."""
+    """The cells of `weft trace matrix`: edge (sender, receiver) -> bytes."""
     words = [sys.executable, "-m", "transport", "trace", "matrix", str(folder), "--json", "-"]
     done = subprocess.run([*words, "--op", function], capture_output=True, text=True)
     if done.returncode != 0:

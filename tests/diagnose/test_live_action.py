@@ -36,7 +36,7 @@ def until_done(action: Action) -> list[str]:
         lines.extend(action.poll())
         return not action._running
 
-    until(is_done, "the command goes on")
+    until(is_done, "the command continues")
     return lines
 
 
@@ -76,7 +76,7 @@ def test_action__a_command_that_hangs_is_killed_with_its_children(tmp_path: Path
     (line,) = until_done(action)
     assert line == ("incident 1: the command was killed, because it ran longer than 0.5 s")
     child = int((tmp_path / "child").read_text())
-    until(lambda: not _runs(child), "the command's child goes on")
+    until(lambda: not _runs(child), "the command's child continues")
 
 
 def _runs(pid: int) -> bool:

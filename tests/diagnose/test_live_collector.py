@@ -398,7 +398,7 @@ def test_live__a_collector_that_takes_over_acts_on_open_findings(
     text = step(2)
     assert ("incident 1:" in text, "would run" in text) == (True, False)
     assert not (tmp_path / FILE).exists()
-    live.claim.stale_s = -1.0  # as if the other one had not renewed its claim for long
+    live.claim.stale_s = -1.0  # as if the other collector had not renewed its claim for long
     text = step(3) + step(4)
     assert text.count("would run for incident 1: drain") == 1
     assert [json.loads(one)["event"] for one in (tmp_path / FILE).read_text().splitlines()] == [

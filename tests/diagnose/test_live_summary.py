@@ -116,7 +116,7 @@ def test_summary__has_the_last_messages_of_each_process(
 def test_summary__a_hang_stays_while_it_lasts(tmp_path: Path) -> None:
     source = faulty(tmp_path / "trace", "absent rank")
     one = agent(source)
-    # Less than the time that path samples go on after the last call.
+    # Less than the time that path samples continue after the last call.
     one.summary.window_ns = 2_000_000
     job = job_of(one.step(), tmp_path / "share")
     assert job.facts.end_ns - job.facts.calls["begin_ns"].max() > 2 * one.summary.window_ns

@@ -60,7 +60,7 @@ def short_ring(folder: Path, fault: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("rank", [0, 3, 4, 7])
 def test_slow__of_two_windows_the_right_nic_is_suspected(tmp_path: Path, rank: int) -> None:
-    """One pair of the NIC is 2.5 times as slow as others, and the other one almost so."""
+    """One pair of the NIC is 2.5 times as slow as others, and its other pair almost so."""
     fault = {"kind": "slow_nic", "rank": rank, "at_ns": 0, "rate_factor": 0.4}
     found = judged(short_ring(tmp_path, fault))
     assert found.iterations == 2

@@ -70,7 +70,7 @@ def number(draw: random.Random) -> int:
 
 
 def executions(usual: int) -> int:
-    """How many files to damage: the environment's number, or the usual one."""
+    """The number of files to damage: the environment's, or the usual one."""
     return int(EXECUTIONS or usual)
 
 

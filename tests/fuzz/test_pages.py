@@ -51,7 +51,7 @@ def test_page__damaged_is_read_or_refused(tmp_path: Path) -> None:
 
 
 def test_page__damaged_is_shown_by_every_reader(tmp_path: Path) -> None:
-    """What read_page() accepts, the exporter and the rates accept."""
+    """The exporter and the rates accept every page that read_page() accepts."""
     corpus = images(tmp_path)
     folder = tmp_path / "pages"
     folder.mkdir()

@@ -81,7 +81,7 @@ def test_summary__damaged_is_read_or_refused(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_summary__that_is_accepted_costs_at_most_its_host(tmp_path: Path) -> None:
-    """The other host of the job is judged, whatever this one's summary says."""
+    """The job's other host is judged, whatever the damaged summary says."""
     corpus = summaries(tmp_path)
     good = share.parse(corpus[0])
 

@@ -9,7 +9,7 @@ def test_printable__escapes_what_a_terminal_would_obey() -> None:
 
 def test_nearest__names_one_or_lists_all() -> None:
     assert nearest("hots", ["hosts", "spines"]) == "; did you mean hosts?"
-    assert nearest("x", ["hosts", "spines"]) == "; there are hosts, spines"
+    assert nearest("x", ["hosts", "spines"]) == "; choose one of hosts, spines"
     assert nearest("x", [f"name{at}" for at in range(13)]).endswith("name11, ...")
 
 

@@ -163,18 +163,18 @@ def test_cuts__a_connection_outlives_the_paths_it_has_lost(
             lab.cut(link)
         try:
             time.sleep(CUT_S / 2)  # how long the paths are cut
-            until(lambda: pair.rounds() > before, "the connection does not go on")
+            until(lambda: pair.rounds() > before, "the connection does not continue")
             # A new connection uses the remaining path and does not wait for the cut paths.
             assert pair.ask("dial") == "dialled"
             halfway = pair.rounds()
             time.sleep(CUT_S / 2)  # the same again
-            until(lambda: pair.rounds() > halfway, "the connection does not go on")
+            until(lambda: pair.rounds() > halfway, "the connection does not continue")
             pair.await_line(f"to {lab.address('host1')} (is|are) down: no reply arrives on")
         finally:
             for link in links:
                 lab.heal(link)
         healed = pair.rounds()
-        until(lambda: pair.rounds() > healed, "the connection does not go on")
+        until(lambda: pair.rounds() > healed, "the connection does not continue")
         pair.await_line(f"to {lab.address('host1')} (is|are) up again after")
         pair.await_line("connected to ")
         assert pair.ask("end") == "whole"

@@ -60,7 +60,7 @@ def pair(one_path: Lab) -> Iterator[Pair]:
 
 
 def by_spine(lab: Lab, pair: Pair, ports: list[int], count: int) -> list[int]:
-    """How many packets each spine carried from host0."""
+    """The number of packets that each spine carried from host0."""
 
     def send() -> None:
         for port in ports:

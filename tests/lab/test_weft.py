@@ -110,7 +110,7 @@ def test_weft__a_path_dies_and_all_arrives(lab: Lab) -> None:
 
 
 def test_weft__a_trace_agrees_with_the_counters_of_the_interface(lab: Lab, tmp_path: Path) -> None:
-    """What the kernel counts is what the trace says, with its headers and resent segments."""
+    """The kernel counts as many bytes as the trace has, with headers and resent segments."""
     lab.set("leaf0-spine1", loss=0.05)
     growth = grown(lab, lambda: move(lab, trace=tmp_path))
     lab.set("leaf0-spine1", loss=0.0)
@@ -125,6 +125,6 @@ def test_weft__a_trace_agrees_with_the_counters_of_the_interface(lab: Lab, tmp_p
     assert resent > 0
     payload = there / (segments - resent)
     least = there + resent * payload * 0.5  # the last segment of a message is shorter
-    headers = segments * (64 + 8 + 20 + 14)  # of weft, UDP, IPv4 and Ethernet
+    headers = segments * (64 + 8 + 20 + 14)  # headers of weft, UDP, IPv4 and Ethernet
     # Acknowledgments, probes of 32 paths and the control connection add at most a tenth.
     assert least < carried < (there + resent * payload * 1.1 + headers) * 1.1

@@ -67,7 +67,7 @@ void threads_share_the_plugin(Side& side) {
 void unloading_while_threads_run(Side& side) {
   side.start();
   Handle handle;
-  side.listen(handle.bytes);  // never closed, so that the engines go on running
+  side.listen(handle.bytes);  // never closed, so that the engines continue to run
   side.barrier();
   REQUIRE(dlclose(library) == 0);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -256,7 +256,7 @@ void a_stopped_peer_is_waited_for(Side& side) {
   side.stop();
 }
 
-// After a peer is killed, test() fails soon and close succeeds; other peers go on, and a new peer can connect.
+// After a peer is killed, test() fails soon and close succeeds; other peers continue, and a new peer can connect.
 void a_killed_peer_fails_alone(Side& side) {
   constexpr int victim = 1;
   constexpr int bystander = 2;

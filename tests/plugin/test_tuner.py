@@ -57,7 +57,7 @@ class Tuner(ctypes.Structure):
 
 
 def chosen(library: str, version: str, calls: list[list[int]]) -> dict[str, Any]:
-    """What a tuner of two ranks answers; each call has a function, bytes, and ignored costs.
+    """The answers of a tuner of two ranks; each call has a function, bytes, and ignored costs.
 
     Runs in a process of its own, which reads WEFT_TUNE.
     """

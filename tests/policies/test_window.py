@@ -274,7 +274,7 @@ def nscc(window_bytes: float, **params: float) -> WindowRig:
 
 
 def gain(rig: WindowRig, acked: float, rtt_us: float, marked: int = 0) -> float:
-    """How many bytes one acknowledgment adds to the window, without the constant increase."""
+    """The bytes that one acknowledgment adds to the window, without the constant increase."""
     before = float(rig.flow["window_bytes"][0])
     rig.flow["steady_ns"] = 1 << 61
     return rig.ack(1_000, acked / 4_096, marked, rtt_ns=int(rtt_us * US)) * 4_096 - before

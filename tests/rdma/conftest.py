@@ -28,7 +28,7 @@ def netem() -> Iterator[Netem]:
 
 
 def dropped_packets(device: str) -> int:
-    """How many packets leaving this interface netem has dropped since it was set."""
+    """The number of packets leaving this interface that netem has dropped since it was set."""
     words = ["tc", "-statistics", "-json", "qdisc", "show", "dev", device]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     return int(json.loads(done.stdout)[0].get("drops", 0))

@@ -81,7 +81,7 @@ def machine(control: Path, processors: int, memory_mib: int) -> list[str]:
 
 
 def pump(source: IO[bytes]) -> None:
-    """Forwards the guest's output to stdout; goes on reading if stdout is closed."""
+    """Forwards the guest's output to stdout; continues to read if stdout is closed."""
     heard = True
     while piece := os.read(source.fileno(), 1 << 16):
         if not heard:

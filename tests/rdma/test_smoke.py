@@ -39,7 +39,7 @@ def test_smoke__long_segments_are_cut_by_the_nic() -> None:
 
 @pytest.mark.parametrize("mode", ["uc", "ud"])
 def test_smoke__loss_is_repaired(netem: Netem, mode: str) -> None:
-    netem("loss", "10%")  # of 120 segments; 1 in 300,000 runs loses none
+    netem("loss", "10%")  # loses at least one of 120 segments in all but 1 of 300,000 runs
     with paired(mode) as pair:
         assert pair.carry() == 0
         assert pair.sending.counters().segments_resent > 0

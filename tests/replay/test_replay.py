@@ -135,7 +135,7 @@ def test_replay__a_plot_is_written_or_says_what_it_needs(recording: Path, tmp_pa
         (["--owner", "9"], 2, "--owner 9 has no decisions in this recording; choose one of 0, 1"),
         (["--policy", "absent.py"], 2, "no such file"),
         (["--policy", "loss/rack", "--family", "window"], 2, "loss/rack is a loss policy"),
-        (["--policy", "swift:speed=1"], 2, "no parameter 'speed': there are target_queue_ns"),
+        (["--policy", "swift:speed=1"], 2, "no parameter 'speed': choose one of target_queue_ns"),
         (["--policy", "swift:decrease_max=inf"], 2, "decrease_max=inf: not a finite number"),
         (["--policy", "fixed:window_bytes=1/2"], 2, "window_bytes=2: it holds 1 values"),
         (["--policy", "fixed:window_bytes=0.5"], 2, "window_bytes=0.5: not a whole number"),

@@ -251,7 +251,7 @@ def test_steps__a_run_that_computes_until_its_limit_took_that_long() -> None:
         (
             '{compute_ns = 1}, {name = "a", compute_ns = 1, after = [["b"]]}',
             "",
-            "a: no operation ['b'] comes before it; there are operation 0",
+            "a: no operation ['b'] comes before it; choose one of operation 0",
         ),
         ('{name = "a", compute_ns = 1}, {name = "a", compute_ns = 1}', "", "have this name"),
         ('{collective = "reduce", group_ranks = 3}', "", "must divide the 4 ranks"),

@@ -18,7 +18,7 @@ from .support import Done, replay, swarm
 from .workshop import FabricWorkshop
 
 SEEDS = 300
-KEYS_MAX = 20  # most keys of a minimised scenario, so that it fits on a screen
+KEYS_MAX = 20  # maximum number of keys of a minimised scenario, so that it fits on a screen
 # The kinds of finding allowed for each defect: a wrong count may break several invariants.
 KINDS = {
     "acknowledgment_off_by_one": {"P-1", "P-2", "P-3", "P-4", "P-7", "window"},

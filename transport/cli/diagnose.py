@@ -47,7 +47,7 @@ ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live")
 @click.option(
     "--live",
     is_flag=True,
-    help="Follow a running job until Ctrl-C. The options below need this one.",
+    help="Follow a running job until Ctrl-C. The options below need --live.",
 )
 @click.option(
     "--share",

@@ -132,7 +132,7 @@ def _output(json_path: str | None) -> Iterator[TextIO | None]:
 
 
 class Live:
-    """What one command does each interval. out: where verdicts go as JSON; None: as text."""
+    """The work of one command in each interval. out: where verdicts go as JSON; None: as text."""
 
     def __init__(
         self, folder: Path | None, routes: Routes | None, given: dict[str, Any], out: TextIO | None
@@ -316,7 +316,7 @@ class Live:
             mine = self.agent.step()
         except TraceExtraError:
             raise
-        # A damaged trace can raise any exception: diagnosis goes on without this host.
+        # A damaged trace can raise any exception: diagnosis continues without this host.
         except Exception as error:
             self._problem("agent", f"cannot read traces: {type(error).__name__}: {error}")
             return None
@@ -336,7 +336,7 @@ class Live:
             click.echo("\n".join([f"incident {number}: {lines[0]}", *lines[1:]]))
 
     def _written(self, what: str, write: Callable[[], object]) -> None:
-        """Writes into the share. A failure prints a line when it begins, and diagnosis goes on."""
+        """Writes into the share. A failure prints a line when it begins; diagnosis continues."""
         try:
             write()
         except OSError as error:

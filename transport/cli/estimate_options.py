@@ -105,7 +105,7 @@ MARK = "*"  # after times outside of a network's range
 
 
 def notes_of(network: Network, marked: bool) -> list[str]:
-    """What the reader must know of the network's numbers. marked: some times are extrapolated."""
+    """Notes on the source of the network's numbers. marked: some times are extrapolated."""
     if network.calibrated is None:
         return ["not calibrated: rates are those of data sheets and of NCCL's own model"]
     notes = list(network.notes)

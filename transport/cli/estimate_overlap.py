@@ -178,7 +178,7 @@ def show(one: Overlap) -> None:
 
 
 def show_buckets(found: Buckets) -> None:
-    """What buckets of other sizes would expose; lines about DDP's AllReduces."""
+    """Prints the times that buckets of other sizes would expose, and lines about AllReduces."""
     size, exposed_ns = found.best
     click.echo(
         f"\n{found.buckets} buckets of gradients a step, {bytes_text(found.step_bytes)}; an "

@@ -51,7 +51,8 @@ SIZES = {
     "experts": "experts of a layer",
     "active": "experts that a token uses",
 }
-NEEDED = {"layers", "hidden", "heads", "ffn", "vocabulary", "sequence"}  # of a custom model
+# Sizes that a custom model must give.
+NEEDED = {"layers", "hidden", "heads", "ffn", "vocabulary", "sequence"}
 OPERATION_HEADS = [
     *("for", "operation", "algorithm", "protocol", "ranks", "nodes", "size"),
     *("each", "in all", "exposed", "limited by"),
@@ -226,7 +227,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Computing:
-    """How the computation of a step is found. file: a measurement; None: from the GPU's peak.
+    """The source of a step's computation. file: a measurement; None: from the GPU's peak.
 
     assumed: whether the efficiency is the default.
     """
@@ -304,7 +305,7 @@ def plan_of(given: dict[str, Any]) -> Plan:
 
 @dataclass(frozen=True)
 class Report:
-    """What is said of a step: tables, each with its heads and rows, and lines."""
+    """The text about a step: tables, each with its heads and rows, and lines."""
 
     tables: list[tuple[list[str], list[list[str]]]]
     lines: list[str]
@@ -379,7 +380,7 @@ def _facts(found: Training, plan: Plan) -> list[str]:
 
 
 def _inputs(plan: Plan, network: Network, computing: Computing) -> list[str]:
-    """What the estimate is of: defaults decide much of it."""
+    """Lines about the inputs of the estimate, many of which are defaults."""
     if network.inside is None:
         node = "every GPU alone in its node, with a NIC (--inside, --nics-per-node)"
     else:

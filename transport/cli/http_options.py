@@ -43,7 +43,7 @@ def access_options(command: Command) -> Command:
 
 
 def access_of(token_file: Path | None, tls_cert: Path | None, tls_key: Path | None) -> Access:
-    """What the options say; ClickException if a file cannot be used."""
+    """The access that the options describe; ClickException if a file cannot be used."""
     try:
         return access(token_file, tls_cert, tls_key)
     except AccessError as error:

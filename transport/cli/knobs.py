@@ -11,7 +11,7 @@ from transport.cli.output import json_option, write_json
 from transport.endpoint import knobs
 from transport.endpoint.knobs import KeyRow, KnobRow
 
-WIDTH_MAX = 120  # of the lines that say what a knob means
+WIDTH_MAX = 120  # maximum width of the lines that say what a knob means
 HEADINGS = ("variable", "value", "range", "for")
 
 
@@ -63,5 +63,5 @@ def _marked(value: str, default: str) -> str:
 
 
 def _range(row: KnobRow | KeyRow) -> str:
-    """What is allowed; the numbers of times and sizes have their units."""
+    """Text about the allowed values; the numbers of times and sizes have their units."""
     return row.range if row.unit in ("", "ns", "bytes") else f"{row.range} {row.unit}"

@@ -48,7 +48,7 @@ def write_file(path: Path | str, content: str | bytes) -> None:
 
 
 def unwritten(path: Path | str, error: OSError) -> click.ClickException:
-    """What to raise for a file that cannot be written: wrong usage only if its name is wrong."""
+    """The error for a file that cannot be written: wrong usage only if its name is wrong."""
     text = f"cannot write {path}: {error.strerror or error}"
     wrong_name = isinstance(error, WRONG_NAMES)
     return click.UsageError(text) if wrong_name else click.ClickException(text)

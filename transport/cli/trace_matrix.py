@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MEASURES = ("bytes", "messages", "resent_bytes", "latency_mean", "latency_p99")
 TABLE_MAX = 16  # a matrix with more ranks is printed as shades, not cell by cell
 SHADES = " .:-=+*#%@"
-SHADED = 64  # most lines and columns of a matrix that is printed as shades
+SHADED = 64  # maximum number of lines and of columns that are printed as shades
 TOP = 10
 
 
@@ -157,7 +157,7 @@ def show_shades(found: Matrix, logarithmic: bool) -> None:
 
 
 def legend(found: Matrix, side: int, most: float, logarithmic: bool) -> str:
-    """What the shades mean; `side`: lines and columns that were printed."""
+    """Text about the meaning of the shades; `side`: lines and columns that were printed."""
     said = f'shades: "{SHADES[0]}" nothing, "{SHADES[1]}" little, ... "{SHADES[-1]}" up to '
     said += f"{text(found, most)}; in order: {SHADES[1:]}" + (
         ", logarithmic" if logarithmic else ""

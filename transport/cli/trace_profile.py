@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 BARS = "▁▂▃▄▅▆▇█"
 BARS_MAX = 24
-COMMS_MAX = 32  # limit of printed communicators
-MEMBERS_MAX = 40  # most characters of a printed list of ranks
+COMMS_MAX = 32  # maximum number of printed communicators
+MEMBERS_MAX = 40  # longest printed list of ranks, in characters
 
 
 @click.command("profile")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 
-STEPS_MAX = 65_536  # most loop steps of a hook: about 50 us, for which it blocks the engine
+STEPS_MAX = 65_536  # maximum number of loop steps of a hook, which block the engine for about 50 us
 CALLS_MAX = 1_000
 INT64_MAX = (1 << 63) - 1
 BUILTINS = frozenset({"int", "float", "min", "max", "abs", "len", "range"})

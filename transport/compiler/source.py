@@ -61,7 +61,7 @@ def load(policy_or_path: Policy | str | Path) -> Policy:
 def _read_trusted(path: Path) -> str:
     """The text of a file that is about to run: no other user may have written it."""
     try:
-        # Others can add files to a directory such as /tmp, but not replace this one.
+        # Others can add files to a directory such as /tmp, but cannot replace this file.
         if not path.parent.stat().st_mode & stat.S_ISVTX:
             trusted.check_directory(path.parent, what="the folder of the policy")
         with trusted.open_file(path, what="the policy") as file:

@@ -33,7 +33,7 @@ class CreditBench:
         self.granted_bytes = self.demand_bytes = self.received_bytes = 0
         self.tick_ns = -1
         self.fell = self.failed = False
-        self.beyond_bytes = 0  # most bytes granted beyond the demand
+        self.beyond_bytes = 0  # largest number of bytes granted beyond the demand
         self.call(START)
 
     def call(self, hook: int, **fields: Any) -> None:

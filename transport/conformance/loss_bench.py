@@ -31,7 +31,7 @@ class Segment:
     sent_ns: int
     first_ns: int
     verdicts: list[int] = field(default_factory=list)  # times at which it was declared lost
-    # Segments delivered beyond the first missing one when this one was first declared lost.
+    # Segments delivered beyond the first missing one when this segment was first declared lost.
     beyond: int = 0
     acked: bool = False
 

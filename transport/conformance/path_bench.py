@@ -26,7 +26,7 @@ FLOWS = 16
 
 @dataclass(frozen=True)
 class Conduct:
-    """How the harness treats a path that timed out."""
+    """The harness's treatment of a path that timed out."""
 
     retires: bool = True  # True: the path is not usable until feedback arrives
     rto_ns: int = RTO_NS

@@ -111,7 +111,7 @@ def heeds(policy: Policy, library: Library) -> Outcomes:
 
 
 def picks_until_shunned(bench: PathBench, dead: int, turns: int) -> int:
-    """How often a dead path is picked until it gets less than 10% of its fair share."""
+    """The number of picks of a dead path until it gets less than 10% of its fair share."""
     bench.dead.add(dead)
     before = len(bench.picks)
     for _ in range(turns):

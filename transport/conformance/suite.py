@@ -34,7 +34,7 @@ Progress = Callable[[str, float], None]  # called with the current phase and the
 
 @dataclass(frozen=True)
 class Settings:
-    """How thorough the checks are."""
+    """The thoroughness of the checks: number of events, seed, and shorter runs if `quick`."""
 
     events: int = FULL_EVENTS
     seed: int = 7

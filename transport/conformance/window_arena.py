@@ -189,7 +189,7 @@ def converges(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
 
 
 def survives(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
-    """Checks that every flow goes on under random loss and after an outage."""
+    """Checks that every flow continues under random loss and after an outage."""
     for loss, name in ((2**-10, "2^-10"), (2**-7, "2^-7")):
         plan = plan_of(
             cast,

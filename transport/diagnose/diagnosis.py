@@ -166,7 +166,7 @@ def note_of_longer(windows: Windows) -> list[str]:
 
 
 def _slow(facts: Facts, iterations: Windows, settings: Settings) -> list[Finding]:
-    """What slows the job; first, which processes did not run for a while."""
+    """Findings of what slows the job: pauses of processes, and slow places."""
     windows = judged_windows_of(facts)
     if windows.count == 0:
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-SUSPECTED_MAX = 0.6  # most confidence of a suspicion
+SUSPECTED_MAX = 0.6  # largest confidence of a suspicion
 
 # Class -> what it means. docs/DIAGNOSIS.md has the faults that get each class.
 CLASSES = {
@@ -23,7 +23,7 @@ CLASSES = {
 
 @dataclass(frozen=True)
 class Place:
-    """Where a fault is. `kind`: rank, nic, link, pair, network or host; `name`: as reports show it.
+    """A fault's place. `kind`: rank, nic, link, pair, network or host; `name`: as reports show it.
 
     ranks: the ranks that it concerns. side: send, receive, or empty for both or neither.
     candidates: names of other places that explain the evidence equally well.

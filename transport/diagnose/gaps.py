@@ -1,9 +1,9 @@
-"""Finds processes that did not run for a while, as if stopped, and then went on.
+"""Finds processes that did not run for a while, as if stopped, and then resumed.
 
 What was lost to or from such a process meanwhile says nothing about the network: its sockets
 overflowed, and nobody acknowledged. A stopped process records nothing at all, while its peers try
 again and again; a NIC that fails makes the process at it try, too, if it has something to send. A
-process that was stopped for long notices it when it goes on, even if nobody tried to reach it.
+process that was stopped for long notices it when it resumes, even if nobody tried to reach it.
 """
 
 from __future__ import annotations
@@ -155,8 +155,8 @@ def _long_pauses(
     facts: Facts, windows: Windows, wanted: Array
 ) -> Iterator[tuple[int, int, int, int]]:
     """Process, begin and end of each unusually long time without a record of one of the wanted
-    processes, and the longest such time that is usual for it: the median of the longest ones of
-    all iterations."""
+    processes, and the process's usual longest time without a record: the median of the longest
+    times of all iterations."""
     process, times = _records(facts, wanted)
     same = np.flatnonzero(process[1:] == process[:-1])
     process, begin, end = process[same], times[same], times[same + 1]
@@ -199,7 +199,7 @@ def _records(facts: Facts, wanted: Array) -> tuple[Array, Array]:
 
 
 def _excused(gaps: Sequence[Gap], source: Array, target: Array, times: Array) -> Array:
-    """Which losses a proven gap at either end of their connection explains."""
+    """For each loss, whether a proven gap at either end of its connection explains it."""
     made = np.zeros(len(times), bool)
     for one in (each for each in gaps if each.proven):
         made |= (

@@ -165,7 +165,7 @@ def _stopped(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> 
         True,
         f"The process of {name} (pid {process.pid}) is stopped (state T), and others wait for it.",
         LAST_QUERY,
-        f"Let it go on: kill -CONT {process.pid}; or end the debugger that stopped it.",
+        f"Resume it: kill -CONT {process.pid}; or end the debugger that stopped it.",
     )
 
 

@@ -32,7 +32,7 @@ STAGES_MAX = 64  # a longer chain of sends is no pipeline
 
 @dataclass(frozen=True, eq=False)
 class Lateness:
-    """How much longer than the others each rank took between operations, in ns.
+    """The ns that each rank took longer than the others between operations.
 
     own: [window, process], summed over those operations of the window to which the rank came beyond
     doubt late; time before several of them, as of buckets that begin at once, counts once. gpu: the
@@ -47,7 +47,7 @@ def own_ns(calls: dict[str, Array]) -> Array:
     """For each call, the time that the rank spent on its own before it; -1: not known.
 
     It is the time since the rank's latest other operation ended or, if that still ran, began. A
-    call that sends nothing has no such time. The end of a Send counts only before another Send.
+    call that sends nothing gets -1. The end of a Send counts only before another Send.
     """
     begun, process = calls["arrival_ns"], calls["process"]
     is_send = calls["function"] == "Send"
@@ -71,7 +71,7 @@ def own_ns(calls: dict[str, Array]) -> Array:
 def received_ns(calls: dict[str, Array]) -> Array:
     """For each Recv that has ended, how long its data waited for the GPU of its rank; else -1.
 
-    Only the time since another operation of the rank ended counts: before, the GPU was in that one.
+    Only the time since another operation of the rank ended counts: before, it ran on the GPU.
     """
     process, end_ns = calls["process"], calls["end_ns"]
     receives = (calls["function"] == "Recv") & (calls["arrival_ns"] < 0) & (end_ns >= 0)
@@ -191,7 +191,7 @@ def _directed(calls: dict[str, Array]) -> Array:
 
 
 def relaying_of(facts: Facts, kinds: Array) -> Array:
-    """Which calls send only what the rank has received, as those of the inner ranks of a tree.
+    """For each call, whether it sends only what its rank received, as inner ranks of a tree do.
 
     Other ranks decide when such a call first sends, so it is compared with other calls of its own
     rank. A rank relays if in every operation of a kind and communicator it received first.
@@ -258,7 +258,7 @@ def roles_of(process: Array, kinds: Array, stage: Array) -> Array:
 
 
 def alone_of(process: Array, role: Array) -> Array:
-    """Which calls are those of processes that have fewer than FEW_PEERS ranks in their role."""
+    """For each call, whether the role of its process has fewer than FEW_PEERS processes."""
     ends = np.unique(np.stack([role, process], axis=1), axis=0)
     few: Array = np.bincount(ends[:, 0], minlength=1)[role] < FEW_PEERS
     return few
@@ -266,10 +266,10 @@ def alone_of(process: Array, role: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Delays:
-    """How long messages took, by window and pair of ranks.
+    """The delays of messages, by window and pair of ranks.
 
-    pairs: [pair, 2] sender and receiver. excess: [window, pair] logarithm of a message's time over
-    its usual time; 0 if none was sent. slow: [window, pair] whether the excess is clear.
+    pairs: [pair, 2] sender and receiver. excess: [window, pair] logarithm of a message's time
+    divided by its usual time; 0 if none was sent. slow: [window, pair] whether the excess is clear.
     lost_ns: [window, pair] by how much the pair's operations exceed their usual time, in sum.
     """
 
@@ -280,7 +280,7 @@ class Delays:
 
 
 def delays_of(facts: Facts, windows: Windows) -> Delays:
-    """How long messages took, compared with the usual time of their pair and kind of operation.
+    """The delays of messages, compared with the usual time of their pair and operation kind.
 
     The usual time is the pair's in earlier windows, relative to other pairs; without enough
     windows, that of the other pairs in this window.

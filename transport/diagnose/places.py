@@ -119,7 +119,7 @@ def pairs(facts: Facts, source: Array, target: Array) -> list[Candidate]:
 
 @dataclass(frozen=True, eq=False)
 class Crossings:
-    """Which path crosses which link between switches: one row for each path and link.
+    """The links between switches that paths cross: one row for each path and link.
 
     path: column of the path. link: number of the link. hop: how many such links the path crosses
     before. Links between hosts and switches are left out, as NICs stand for them.

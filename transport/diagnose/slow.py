@@ -22,10 +22,10 @@ from transport.plan.routes import undirected
 
 Array = NDArray[Any]
 
-LATE_SHARE = 0.06  # of an iteration: a rank that comes later than this is late
+LATE_SHARE = 0.06  # a rank that comes later than this share of an iteration is late
 LOST_SHARE = 0.03  # a slow place must cost the job at least this share of an iteration
 LOSSES_MIN = 8  # a place is lossy if it lost at least so many segments
-LOSSES_WINDOW_MIN = 4  # of them in one window, for it to count as a lossy one
+LOSSES_WINDOW_MIN = 4  # a window with fewer lost segments does not count as a lossy one
 LOSS_RATE_MIN = 1e-3
 HOST_LOSS_RATE = 0.01  # hosts lose a smaller share by full sockets, except in short bursts
 LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times that of other paths
@@ -87,7 +87,7 @@ class Rule:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What the rules look at: the facts and measures of all windows."""
+    """The input of the rules: the facts and measures of all windows."""
 
     facts: Facts
     windows: Windows
@@ -250,7 +250,7 @@ def _has_past(at: int) -> bool:
 
 
 def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> str:
-    """What speaks against a slow NIC or pair; empty: nothing.
+    """Text about what speaks against a slow NIC or pair; empty: nothing.
 
     The flows of a job that meet at a NIC slow each other now and then, as when stages of a
     pipeline drift. A slow NIC slows all its messages, and carries less while it is busy.
@@ -476,7 +476,7 @@ def _queued(paths: Paths, span: slice, mine: Array, lossy: Array) -> bool | None
     seen = np.flatnonzero(mine & lossy & ~np.isnan(rtt))
     if not seen.size:
         return None
-    with warnings.catch_warnings():  # of paths that were never sampled
+    with warnings.catch_warnings():  # medians of paths that were never sampled
         warnings.simplefilter("ignore", RuntimeWarning)
         before = np.nanmedian(paths.rtt_ns[: span.start], axis=0)
     grown = (rtt / before)[seen]

@@ -2,7 +2,7 @@
 
 Neither is reached by its peers, and neither records anything while it only waits for them. But a
 process that runs behind a dead NIC has timeouts of what it sends, and makes calls that are due.
-And a process that was stopped for more than 0.2 s notices it when it goes on, and records it.
+And a process that was stopped for more than 0.2 s notices it when it resumes, and records it.
 """
 
 from __future__ import annotations

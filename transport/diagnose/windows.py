@@ -12,8 +12,8 @@ from transport.diagnose.facts import Facts
 
 Array = NDArray[Any]
 
-PERIOD_MAX = 512  # operations of an iteration, at most
-MESSAGES_MIN = 16  # calls of a window, at least, if the program has no collectives
+PERIOD_MAX = 512  # maximum number of operations of an iteration
+MESSAGES_MIN = 16  # minimum number of calls of a window, if the program has no collectives
 # A window of a real job lasts at least so long: schedulers of hosts and GPUs delay a rank for up to
 # tens of ms, now and then, which says nothing about the rank.
 WINDOW_MIN_NS = 250_000_000

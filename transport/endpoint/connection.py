@@ -81,7 +81,7 @@ class Request:
     def wait(self, timeout_s: float | None = None) -> int:
         """Blocks until done and returns the bytes sent or received; raises the error if it failed.
 
-        Raises TimedOutError after `timeout_s` seconds (None: no limit); the operation goes on.
+        Raises TimedOutError after `timeout_s` seconds (None: no limit); the operation continues.
         """
         until = None if timeout_s is None else deadline(timeout_s)
         bytes_moved = self._request.outcome()
@@ -323,7 +323,7 @@ class Connection(AsyncCloses):
         """Replaces this connection's policy of one family at once; nothing in flight is lost.
 
         The arguments are those of Endpoint.set_policy(). A path policy belongs to the peer, so it
-        changes for every connection that shares this one's paths.
+        changes for every connection that shares this connection's paths.
         """
         text = policy_text(family, policy, params)
         status, error = self._checked.change_policy(family, text, False)

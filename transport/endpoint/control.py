@@ -186,7 +186,7 @@ def _checked(updates: Any) -> Updates:
         return updates  # type: ignore[no-any-return]
     raise TypeError(
         "a step must return None or parameters by family, as in "
-        f'{{"window": {{"window_bytes": 100_000}}}}; this one returned {updates!r:.80}'
+        f'{{"window": {{"window_bytes": 100_000}}}}; the step returned {updates!r:.80}'
     )
 
 

@@ -44,7 +44,7 @@ from transport.policies.choice import (
 from transport.policies.recording import BYTES_MAX as RECORDING_BYTES_MAX, LiveRecording
 
 HANDLE_BYTES = 80
-OLD_HANDLE_BYTES = 64  # of handles without a key, which weft 0.1 made
+OLD_HANDLE_BYTES = 64  # size of handles without a key, which weft 0.1 made
 # How long a call waits natively before it looks for signals, and whether the endpoint was closed.
 SLICE_S = 0.05
 # An accept that times out also reports a peer that failed to connect in this time before the call.

@@ -1,4 +1,4 @@
-"""Which bucket size of DDP would hide more of its AllReduces, learned from a trace of a few steps.
+"""The bucket size with which DDP would hide most of its AllReduces, from a trace of a few steps.
 
 The model is that of PyTorch's DDP (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2): a
 bucket's AllReduce begins when all its gradients are ready and the one before has ended. Gradients
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 SIZES = tuple(1 << power for power in range(20, 31))  # 1 MiB to 1 GiB
-SMALL = 1e-3  # of the largest: smaller AllReduces are no buckets, as those of a loss
-BUCKETS_MIN, BUCKETS_MAX = 2, 1_000  # of a step
+SMALL = 1e-3  # AllReduces below this share of the largest are no buckets, as those of a loss
+BUCKETS_MIN, BUCKETS_MAX = 2, 1_000  # smallest and largest number of buckets of a step
 STEPS_MIN = 2
 
 
@@ -118,7 +118,7 @@ def _cut(whole: float, size: int) -> Array:
 
 
 def exposed_ns(sizes: Array, first: float, rate: float, cost: tuple[float, float]) -> float:
-    """How long after the last gradient the last AllReduce ends.
+    """Time in ns from the last gradient to the end of the last AllReduce.
 
     first: bytes that are ready at 0. rate: bytes that become ready in a ns. cost: of an AllReduce,
     its latency and its ns a byte.

@@ -166,7 +166,7 @@ def _split(numbers: Array) -> tuple[Array, float]:
 
 
 def _starts(steps: Array, moved: Array, times: Array, count: int, launches: bool) -> list[Array]:
-    """Where to start: rates and latencies of the smallest and of the largest operations."""
+    """Starting points of the fit (logarithms), from the smallest and the largest operation."""
     order = np.argsort(moved.min(axis=1))
     small, large = order[0], order[-1]
     fewest = np.maximum(steps.min(axis=1), 1)

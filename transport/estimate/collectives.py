@@ -1,4 +1,4 @@
-"""How long a collective operation takes: latency of its steps, and bytes over its busiest link.
+"""The time of a collective operation: latency of its steps, and bytes over its busiest link.
 
 The models are those of the literature: ring and recursive algorithms in Thakur, Rabenseifner and
 Gropp, "Optimization of Collective Communication Operations in MPICH" (2005); double binary trees in
@@ -38,7 +38,7 @@ class ShapeError(ValueError):
 
 @dataclass(frozen=True)
 class Terms:
-    """What one operation needs, for each of the two links.
+    """The steps and bytes of one operation, on the links inside a node and between nodes.
 
     inside_steps, between_steps: messages that wait for each other. inside_bytes, between_bytes:
     bytes that the busiest link of a GPU carries in one direction, and those of the chunks that it

@@ -1,4 +1,4 @@
-"""What a GPU computes in a step of training: from its peak, or as measured on one GPU."""
+"""Times that a GPU computes in a step of training: from its peak, or as measured on one GPU."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
 
 
 def measured(file: Path, model: Model, plan: Plan) -> Computation:
-    """The computation of a result of `python -m bench step`, if it has the model's.
+    """The model's computation from a result of `python -m bench step`.
 
-    If it has that of a model wrapped as the plan wraps it (DDP, FSDP) on one GPU, it is this one.
+    A model that was wrapped as the plan wraps it (DDP, FSDP) on one GPU is preferred.
     ComputationError says what is wrong; PlanError: the plan splits what was measured as a whole.
     """
     for name in ("tensor", "context"):
@@ -109,7 +109,7 @@ def measured(file: Path, model: Model, plan: Plan) -> Computation:
 
 
 def _wanted(model: Model, plan: Plan) -> dict[str, Any]:
-    """What decides the time of a layer."""
+    """The properties of model and plan that decide the time of a layer: name -> value."""
     sizes = {size: getattr(model, size) for size in SIZES}
     kinds = {
         "kv_heads": model.kv_heads or model.heads,
@@ -125,7 +125,7 @@ def _wanted(model: Model, plan: Plan) -> dict[str, Any]:
 
 
 def _given(row: dict[str, Any], key: str) -> Any:
-    """What the row says; what it leaves out is as in GPT-2 in PyTorch."""
+    """The row's value for a key; if the row has none, that of GPT-2 in PyTorch."""
     usual = {
         "kv_heads": row.get("heads"),
         "gated": False,

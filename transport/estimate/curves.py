@@ -1,4 +1,4 @@
-"""How a step changes with the number of GPUs, with the network's rate, and with its latency."""
+"""The time of a step as the number of GPUs, the network's rate, or its latency changes."""
 
 from __future__ import annotations
 

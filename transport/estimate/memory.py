@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from transport.estimate.models import Model
 from transport.estimate.plan import Plan
 
-ADAM_BYTES = 12  # of a parameter: a master copy and two moments, in 4 bytes each
+ADAM_BYTES = 12  # state of one parameter: a master copy and two moments, in 4 bytes each
 LAYER_VALUES = 34  # bytes of a layer's activations for each token and hidden value, in 2 bytes
 SPLIT_VALUES = 24  # the part of them that tensor parallelism splits without sequence parallelism
 MATRIX_VALUES = 5  # bytes for each pair of tokens and head: attention's weights, dropout, its mask

@@ -66,7 +66,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Range:
-    """What a profile was fitted to: outside of it estimates are extrapolated.
+    """The range that a profile was fitted to; outside of it estimates are extrapolated.
 
     operations: those that were measured; empty: not known.
     """
@@ -141,7 +141,7 @@ def links() -> dict[str, Link]:
 
 
 def about_links() -> dict[str, str]:
-    """What each shipped link is."""
+    """Name of each shipped link -> text about it."""
     tables = toml.read(LINKS)
     return {one["name"]: one["about"] for one in tables["links"]}
 

@@ -1,4 +1,4 @@
-"""How much of a step's communication computation hides, from a trace of PyTorch's profiler.
+"""The part of a step's communication that computation hides, from PyTorch's profiler.
 
 The definitions are those of Holistic Trace Analysis (pytorch.org/blog/trace-analysis-for-masses):
 a GPU computes while a kernel runs that is not NCCL's, and communicates while one of NCCL's does.

@@ -1,4 +1,4 @@
-"""How a model is spread over GPUs, and which GPUs talk to each other.
+"""The plan that spreads a model over GPUs, and the groups of GPUs that talk to each other.
 
 Ranks are numbered as in Megatron-LM: tensor, context and data parallel ranks are next to each
 other in this order, pipeline stages are farthest apart.

@@ -162,7 +162,7 @@ def _usable(samples: Sequence[Sample], where: str) -> list[Sample]:
 def medians(samples: Sequence[Sample]) -> Iterator[tuple[Sample, float]]:
     """One sample for each operation, shape and size, with the median time; and its spread.
 
-    The spread is the range of the middle half of the times over the median; 0: one sample.
+    The spread is the range of the middle half of the times divided by the median; 0: one sample.
     """
     groups: dict[tuple[Any, ...], list[float]] = {}
     for one in samples:

@@ -1,4 +1,4 @@
-"""The same training step in the packet simulator, where queues and shared links show.
+"""Puts an estimated step into the packet simulator, where queues and shared links show.
 
 Simulated is what data parallelism sends between nodes, on one rail: each node is a host of the
 simulator with the NIC of one GPU. All other tasks take the time that the estimate gives them.
@@ -26,7 +26,7 @@ COLLECTIVES = {
 SIMULATED = ("gradients", "parameters", "embeddings")  # kinds of communication of data parallelism
 HOSTS_PER_LEAF = 16
 STEPS = 2
-QUEUE_BYTES_MIN = 1_000_000  # of a port
+QUEUE_BYTES_MIN = 1_000_000  # smallest queue of a port
 SLICES_MAX = 256
 LIMIT_TIMES = 20  # a simulation that takes so many times the estimate is ended
 

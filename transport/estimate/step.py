@@ -16,8 +16,8 @@ from transport.estimate.plan import Group, Plan, PlanError
 from transport.estimate.schedule import COMPUTE, Task
 
 MAIN = "main"  # the stream that computes, and waits for what it cannot overlap
-PASSES_MAX = 200_000  # of layers, forward and backward, in a step
-PARTS_MAX = 16  # of a layer's gradients
+PASSES_MAX = 200_000  # maximum number of passes of layers, forward and backward, in a step
+PARTS_MAX = 16  # maximum number of parts of a layer's gradients
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class Step:
         return ns
 
     def _parts_of(self, gradient_bytes: float) -> int:
-        """In how many parts a layer's gradients become ready, as buckets may be smaller."""
+        """Number of parts in which a layer's gradients become ready, as buckets may be smaller."""
         if self.plan.zero == 3:
             return 1
         return min(max(round(gradient_bytes / self.plan.bucket_bytes), 1), PARTS_MAX)
@@ -231,7 +231,7 @@ class Step:
             self.send(f"{name} embeddings", stage, "data", "embeddings", sent, after)
 
     def _between_parts(self, layer: str, stage: int, sums: int, passes: float) -> None:
-        """What the parts of a layer exchange before the next layer can begin."""
+        """Adds what the parts of a layer exchange before the next layer can begin."""
         values = self.tokens * self.model.hidden * self.plan.value_bytes
         plan, model = self.plan, self.model
         ns = sum(
@@ -261,8 +261,8 @@ class Step:
     ) -> None:
         """FSDP: gathers the layers before `end` that are not yet `gathered`.
 
-        The next layer is gathered before this one computes, and so before its gradients are
-        scattered: a communicator runs its operations in the order of their calls.
+        The next layer is gathered before the current layer computes, and so before the current
+        layer's gradients are scattered: a communicator runs operations in the order of their calls.
         """
         for layer in range(len(gathered), end):
             each = f"{name} parameters {layer}"
@@ -291,7 +291,7 @@ class Step:
 
     @property
     def expert_parameters(self) -> float:
-        """Those of the experts that a GPU has, if not all have the same ones."""
+        """Parameters of a layer's experts on one GPU; 0 if all GPUs have the same experts."""
         model, plan = self.model, self.plan
         if plan.expert == 1:
             return 0.0
@@ -352,7 +352,7 @@ def ns_of(sent: Estimate | None) -> float:
 
 
 def order(plan: Plan, stage: int) -> Iterator[tuple[bool, int, int]]:
-    """What a stage does, in order: whether it is a forward pass, its chunk, and its microbatch.
+    """The passes of a stage in order: whether each is forward, its chunk, and its microbatch.
 
     Chunk c is on stage c modulo the number of stages.
     """

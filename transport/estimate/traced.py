@@ -1,4 +1,4 @@
-"""How much of a step's communication is exposed, from a trace of weft.
+"""The part of a step's communication that is exposed, from a trace of weft.
 
 A trace of weft has when NCCL communicates, and not when the GPU computes. What a step computes has
 therefore to be said, as `python -m bench step` measures it on one GPU: what a step takes beyond
@@ -22,10 +22,10 @@ from transport.trace.store import Store
 Array = NDArray[np.float64]
 
 STEPS_MIN = 3
-PERIOD_MAX = 10_000  # operations of a step, at most
+PERIOD_MAX = 10_000  # maximum number of operations of a step
 MULTIPLE_STEPS_MIN = 5  # fewer can be even by chance
-MULTIPLES_MAX = 256  # equal operations of a step, at most
-EVEN = 0.2  # steps begin at even times: standard deviation over mean
+MULTIPLES_MAX = 256  # maximum number of equal operations of a step
+EVEN = 0.2  # steps begin at even times: standard deviation divided by mean
 # Each operation of each rank: from its first channel's start to its last one's end, else as its
 # kernels took, which ended when their end was recorded.
 _OPERATIONS = f"""
@@ -143,7 +143,7 @@ def _period(operations: list[_Operation], per_step: int | None) -> tuple[int, bo
 
 
 def _unevenness(operations: list[_Operation], period: int) -> float:
-    """The standard deviation over the mean of the times between the begins of steps."""
+    """The standard deviation of the times between the begins of steps, divided by their mean."""
     steps = _repeats([one.kind for one in operations], period)
     starts = [one.begin_ns for one in operations[len(operations) - steps * period :: period]]
     each = np.diff(np.array(starts))
@@ -178,7 +178,7 @@ def _step(rank: int | None, operations: list[_Operation], period: int) -> Step:
 
 
 def _repeats(kinds: list[tuple[str, float, int]], period: int) -> int:
-    """How often the last `period` operations come, counted from the end."""
+    """Number of times that the last `period` operations come in a row, counted from the end."""
     last = kinds[-period:]
     count = 1
     while kinds[-(count + 1) * period : -count * period] == last:

@@ -45,7 +45,7 @@ class Training:
 
     bubble_ns: what it waits for other stages even if communication took no time. exposed_ns: what
     communication adds. host_ns: what the GPU waits for the host, which launches kernels. gains:
-    change -> the step's time with it, over its time without.
+    change -> the step's time with it, divided by its time without it.
     """
 
     model: str
@@ -123,7 +123,7 @@ def _check_nodes(plan: Plan, each: int) -> None:
 
 
 def launch_ns(step: Step) -> float:
-    """What the host of the busiest stage needs to launch the kernels of a step."""
+    """Time in ns that the host of the busiest stage needs to launch the kernels of a step."""
     plan = step.plan
     layers = [
         sum(step.layers_of(chunk) for chunk in range(stage, step.last_chunk + 1, plan.pipeline))
@@ -168,7 +168,7 @@ def _rows(step: Step, tasks: list[Task]) -> list[Row]:
 
 
 def _bottleneck(step_ns: float, bubble_ns: float, host_ns: float, rows: tuple[Row, ...]) -> str:
-    """What takes most of the time that is not computation; computation, if that is little."""
+    """Name of the part that takes most time beside computation; "computation" if it is short."""
     parts = {f"communication of {row.kind} ({row.limited_by})": row.exposed_ns for row in rows}
     parts["waiting for other pipeline stages"] = bubble_ns
     parts["the host, which launches kernels"] = host_ns

@@ -1,4 +1,4 @@
-"""Which algorithm, protocol and channels NCCL should take, from measurements of NCCL with each.
+"""Chooses algorithm, protocol and channels for NCCL, from measurements of NCCL with each.
 
 `python -m bench nccl` measures NCCL's own choice (the contender weft) and fixed ones (weft Ring LL
 2, and so on). A fixed choice becomes a rule for a size only if it is clearly faster than NCCL's.
@@ -37,8 +37,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Rule:
-    """A choice for sizes from bytes_min to bytes_max. gain: NCCL's own time over its time, minus 1,
-    at the measured sizes, the least of them."""
+    """A choice for sizes from bytes_min to bytes_max. gain: NCCL's own time divided by the
+    choice's, minus 1; the least of the measured sizes."""
 
     operation: str
     ranks: int
@@ -69,7 +69,7 @@ def _fits(choice: Choice | None, operation: str) -> bool:
 
 
 def rules_of(files: Sequence[Path]) -> list[Rule]:
-    """The rules that results of bench nccl justify. SamplesError if they have no such times."""
+    """The rules that results of bench nccl justify. SamplesError if times for them are missing."""
     made = []
     for file in files:
         ranks, times = _times(file)

@@ -1,1 +1,1 @@
-"""What every room may use and nothing is below: units, texts, small statistics, TOML."""
+"""The lowest package, which every other may use: units, texts, small statistics, TOML."""

@@ -32,7 +32,7 @@ def open_output(path: Path | str) -> BinaryIO:
 
 
 def open_text(path: Path | str) -> TextIO:
-    """The same, for text in UTF-8."""
+    """Opens a file for writing text in UTF-8, as open_output() does for bytes."""
     return io.TextIOWrapper(open_output(path), encoding="utf-8")
 
 

@@ -19,7 +19,7 @@ def nearest(word: str, known: Sequence[str]) -> str:
     close = get_close_matches(word, known, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]}?"
-    return "; there are " + ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    return "; choose one of " + ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

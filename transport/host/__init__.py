@@ -1,1 +1,1 @@
-"""What the host has that weft can use: drivers, RDMA ports, and what the kernel allows."""
+"""The means of the host that weft can use: drivers, RDMA ports, what the kernel allows."""

@@ -255,7 +255,7 @@ def build_node(
 
 
 def hook_of(direction: Direction, node: str) -> str:
-    """Where a direction's program is attached at a node; "" if it is at the other end.
+    """The hook of a direction's program at a node; "" if it is attached at the other end.
 
     A router's program is attached at its egress, before the queue. A host's packets are split into
     datagrams only when they leave it, so their program is attached where they arrive.

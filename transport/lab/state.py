@@ -26,7 +26,7 @@ WAIT_S, STEP_S = 60.0, 0.05
 
 @dataclass
 class Changed:
-    """How a link currently differs from the model."""
+    """The current state of a link that differs from the model."""
 
     link: Link
     cut: str = ""  # "" (not cut), "silent" (drops packets) or "down" (no carrier)

@@ -46,7 +46,7 @@ class AccessError(InvalidArgumentError):
 
 @dataclass(frozen=True)
 class Access:
-    """Who may read the metrics. token: that a client must send; tls: certificate and key."""
+    """Access to the metrics. token: what a client must send; tls: certificate and key."""
 
     token: bytes | None = None
     tls: ssl.SSLContext | None = None

@@ -19,7 +19,7 @@ from transport.telemetry import Page, PeerRow, Row
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What flows or paths moved, per second (None: there is no earlier reading), and their state.
+    """The traffic of flows or paths per second (None: no earlier reading), and their state.
 
     Sent bytes of flows were acknowledged, received bytes were placed; sent bytes of paths include
     resends. loss_share: segments declared lost per segment sent; None if none were sent. rtt_ns
@@ -166,7 +166,7 @@ class _Interval:
         return cls(passed_ns / 1e9 if passed_ns > 0 else None, rows)
 
     def grown(self, scope: str, row: Row, name: str) -> int:
-        """How much a counter of a row grew."""
+        """The growth of a counter of a row since the earlier reading."""
         value = row.counters.get(name, 0)
         earlier = self.rows.get((scope, row.index))
         if earlier is None or earlier.generation != row.generation:
@@ -174,7 +174,7 @@ class _Interval:
         return grown(earlier.counters.get(name, 0), value)
 
     def rate(self, scope: str, rows: Iterable[Row], name: str) -> float | None:
-        """How much a counter grew per second, summed over the rows; None: not known."""
+        """The growth of a counter per second, summed over the rows; None: not known."""
         if self.seconds is None:
             return None
         return sum(self.grown(scope, row, name) for row in rows) / self.seconds

@@ -22,7 +22,7 @@ NS_PER_TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What /proc says of a process; all empty if it has ended or is in another PID namespace.
+    """Facts from /proc about a process; empty if it has ended or is in another PID namespace.
 
     rank: from its environment, "" if no launcher set one. command: its short name.
     cpu_ns: name of a thread of weft's -> CPU time of the threads with this name.

@@ -4,7 +4,7 @@ from transport.telemetry import Page, PeerRow, Row
 
 
 def grown(before: int, now: int) -> int:
-    """How much a counter grew; if it is smaller than before, it has restarted from zero."""
+    """The growth of a counter; if it is smaller than before, it has restarted from zero."""
     return max(0, now - before if now >= before else now)
 
 
@@ -20,6 +20,6 @@ def number(row: Row, name: str, absent: int = 0) -> int:
 
 
 def age_ns(page: Page, row: Row, name: str) -> int | None:
-    """How long ago the time in a state field was when the page was read; None: never."""
+    """Time in ns from the time in a state field until the page was read; None: never."""
     at_ns = number(row, name)
     return max(0, page.read_ns - at_ns) if at_ns > 0 else None

@@ -15,7 +15,7 @@ from transport.live.waiting import REASONS
 from transport.telemetry import Page, Row
 
 ALL = "all"  # value of a label if samples of all its values are added up
-THREADS_MAX = 32  # most thread names for which a process gets samples
+THREADS_MAX = 32  # maximum number of thread names for which a process gets samples
 # Buckets for batches of up to 1,023 datagrams; longer batches share one more bucket.
 BUCKETS = 11
 Labels = tuple[tuple[str, str], ...]
@@ -24,7 +24,7 @@ WAITS = tuple(reason for reason in REASONS if reason != "gone")
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """Which labels have their real values; the value of all others is `all`."""
+    """The labels that have their real values; the value of all other labels is `all`."""
 
     paths: bool = True
     peers: bool = True

@@ -1,4 +1,4 @@
-"""What `weft top` shows: choices that keys change, and the lines of the screen."""
+"""The content of `weft top`: choices that keys change, and the lines of the screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a flow, a connection and a process wait for, from the states in a telemetry page."""
+"""The waits of flows, connections and processes, from the states in a telemetry page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PHASES = ("open", "failed", "closing", "closed")
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """What something waits for: a key of REASONS, for how long in ns, and a sentence."""
+    """A wait: its reason, a key of REASONS; its time so far in ns; and a sentence about it."""
 
     reason: str
     ns: int
@@ -64,7 +64,7 @@ def of_engine(page: Page, engine: Row) -> Wait | None:
 
 
 def of_flow(page: Page, flow: Row, peer: PeerRow | None, engine: Row | None) -> Wait:
-    """What one flow waits for."""
+    """The wait of one flow."""
     held = of_process_state(page) or (of_engine(page, engine) if engine is not None else None)
     if held is not None:
         return held
@@ -117,7 +117,7 @@ def worst(waits: Iterable[Wait]) -> Wait:
 
 
 def of_process(page: Page, engines: Iterable[Wait | None], connections: Iterable[Wait]) -> Wait:
-    """What a process waits for; says how many connections wait if not all of them do."""
+    """The wait of a process; says how many connections wait if not all of them do."""
     held = of_process_state(page)
     stuck = [wait for wait in engines if wait is not None]
     if held is not None or stuck:

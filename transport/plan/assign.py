@@ -153,7 +153,7 @@ def _search(problem: Problem, before: Array, drawn: list[Array], bound: float) -
 def _problem(
     routes: Routes, demand: Mapping[tuple[str, str], int], shape: tuple[int, int], avoid: set[str]
 ) -> tuple[Problem, list[str]]:
-    """What assign() searches, and notes for the user. shape: number of paths, and of engines."""
+    """The problem that assign() solves, and notes. shape: number of paths, and of engines."""
     by_pair: dict[_Key, dict[tuple[int, ...], list[int]]] = defaultdict(dict)
     engines_of = _engines_of(routes, shape[1])
     known = np.array([UNKNOWN not in link for link in routes.links] or [True])
@@ -264,7 +264,7 @@ def _peak(problem: Problem, chosen: Array, before: Array, free: Array) -> float:
 
 
 def _free_links(problem: Problem) -> Array:
-    """Which links some pair can avoid; all used ones if no pair has a choice."""
+    """Mask of the links that some pair can avoid; of all used links if no pair has a choice."""
     free = np.zeros(problem.spare + 1, bool)
     for pair in range(len(problem.pairs)):
         free[_own_links(problem, pair).ravel()] = True

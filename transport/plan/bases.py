@@ -55,7 +55,7 @@ def assign_ports(
     taken: Collection[tuple[str, int]] = (),
     **more: Any,
 ) -> tuple[int | None, Assigned]:
-    """What assign() does, with the base whose busiest link carries least.
+    """The port base whose busiest link carries least, and the assignment with it.
 
     taken: addresses and ports of other jobs, whose ranges are left out if there are others. more:
     the other arguments of assign(). The base is None if the routes have no ports, or if hosts have

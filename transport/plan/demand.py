@@ -1,4 +1,4 @@
-"""What a job sends from host to host: from a trace, a ring of hosts, or a file."""
+"""The bytes that a job sends from host to host: from a trace, a ring of hosts, or a file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_ring(hosts: Sequence[str], sent_bytes: int = RING_BYTES) -> Demand:
 
 
 def of_trace(folder: Path, job: str | None = None) -> Demand:
-    """What the hosts of a traced job sent to each other."""
+    """The bytes that the hosts of a traced job sent to each other."""
     from transport.trace import TraceError, TraceExtraError, matrix_of, open_store
 
     try:

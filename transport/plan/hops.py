@@ -36,7 +36,7 @@ class Loss:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What probing found. loss: link -> its loss. unknown: number of flows with an unknown hop."""
+    """A probe's result. loss: link -> its loss. unknown: number of flows with an unknown hop."""
 
     routes: Routes
     notes: tuple[str, ...]

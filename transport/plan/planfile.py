@@ -24,7 +24,7 @@ from transport.plan.routes import Routes, text
 FILE = "plan.json"
 VERSION = 1
 BYTES_MAX = 1 << 28
-BYTES_SENT_MAX = 1 << 62  # of one pair
+BYTES_SENT_MAX = 1 << 62  # maximum number of bytes that one pair sends
 STEP_S = 0.05
 PAIR_PATHS_MAX = PATHS_MAX * 64  # 64 pairs of engines: eight engines at each end
 

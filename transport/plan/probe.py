@@ -37,7 +37,7 @@ class ProbeError(InvalidArgumentError):
 class End:
     """A NIC that is probed from or to.
 
-    open_socket: opens a UDP socket in the network of the NIC's host; None: in this one.
+    open_socket: opens a UDP socket in the network of the NIC's host; None: in this process's.
     """
 
     name: str

@@ -141,7 +141,7 @@ class Watch:
 
     @property
     def processes(self) -> int:
-        """How many processes are followed."""
+        """The number of processes that are followed."""
         return len(self._followed)
 
     def weights(self) -> Weights:

@@ -134,7 +134,7 @@ def run(
     for family in params:
         if family not in chosen:
             raise InvalidArgumentError(
-                f"params: no {family} policy is chosen; there are {', '.join(sorted(chosen))}"
+                f"params: no {family} policy is chosen; give those of {', '.join(sorted(chosen))}"
             )
     names = {}
     for family, policy in chosen.items():

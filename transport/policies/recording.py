@@ -26,7 +26,7 @@ _NO_PATHS = np.zeros(0, PATH_HEAD.dtype)
 _BY_CODE = {family.code: family for family in FAMILIES.values()}
 
 
-BYTES_MAX = 1 << 30  # of a recording without a limit of its own
+BYTES_MAX = 1 << 30  # limit of a recording that sets no limit of its own
 BYTES_MIN = 1 << 16
 OTHER_VERSION = "recorded by another version of weft; record it again"
 

@@ -95,7 +95,7 @@ class Replay:
 
     Given parameters override the defaults. If none are given and the policy is the recorded one (by
     name and source), the recorded parameters are used, with their changes. The recorded policy
-    restarts wherever the recording shows a start; another policy goes on when the recording
+    restarts wherever the recording shows a start; another policy continues when the recording
     replaces the policy of an existing flow.
     """
 

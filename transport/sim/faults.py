@@ -73,7 +73,7 @@ def check(faults: Sequence[Keys], given: Sequence[Keys]) -> None:
 class Silence:
     """A process that stopped or died: nothing of it is recorded from at_ns until until_ns.
 
-    until_ns: None: it does not go on.
+    until_ns: when it resumes; None: it does not.
     """
 
     host: int

@@ -45,8 +45,9 @@ class Operation:
     size: int
     peer: int = -1
     tag: int = 0
-    needs: list[int] = field(default_factory=list)  # must end before this one begins (requires)
-    begun: list[int] = field(default_factory=list)  # must begin before this one begins (irequires)
+    # Operations that must end (requires), or begin (irequires), before this operation begins.
+    needs: list[int] = field(default_factory=list)
+    begun: list[int] = field(default_factory=list)
 
 
 @dataclass

@@ -61,7 +61,7 @@ class Network:
 
     hosts: int
     node_names: list[str]
-    node_kinds: list[str]  # of each node: "host", "leaf", "spine", "core" or "switch"
+    node_kinds: list[str]  # kind of each node: "host", "leaf", "spine", "core" or "switch"
     ports: Array  # records of the type PORT, sorted by `from`
     group_of: Array  # group of each host; hosts of a group are linked to the same switches
     route: Array  # route[switch, group]: number of the set of ports to use, or -1: no route

@@ -37,7 +37,7 @@ CHOICE = np.dtype(
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """What one [[plans]] wants from a time on. The arrays have a row for each path of a pair."""
+    """The links that one [[plans]] wants from a time on; arrays: a row for each path of a pair."""
 
     at_ns: int
     ends: Array  # [row, 3]: sender, receiver, path
@@ -46,7 +46,7 @@ class Planned:
 
 
 def fabric_of(network: Network) -> str:
-    """What tells the network from others: a hash of the names of all links."""
+    """A hash of the names of all links, which tells the network from others."""
     names = {undirected(network.port_name(port)) for port in range(len(network.ports))}
     return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
 
@@ -65,7 +65,7 @@ def pairs_of(work: Work) -> Array:
 
 
 def demand_of(network: Network, work: Work) -> dict[tuple[str, str], int]:
-    """What the hosts send to each other, for assign(): (sender, receiver) -> bytes."""
+    """The bytes that the hosts send to each other, for assign(): (sender, receiver) -> bytes."""
     sent: dict[tuple[str, str], int] = defaultdict(int)
     names = network.node_names
     ends = (work.transfers[name].tolist() for name in ("from", "to", "bytes"))

@@ -51,7 +51,7 @@ FOREVER_NS = 10**15  # longer than any run
 
 @dataclass(frozen=True, eq=False)
 class Wait:
-    """What the members of an operation wait for: one earlier operation each, and a delay.
+    """The waits of an operation's members: for one earlier operation each, and for a delay.
 
     The arrays have one element for each member.
     """
@@ -75,7 +75,7 @@ class Operation:
     size_bytes: int = 0  # size of the buffer, as in nccl-tests; of the message for Send and Recv
     compute_ns: Array | None = None  # duration of a computation
     peers: Array | None = None  # for Send and Recv: the rank at the other end
-    root: int = 0  # of functions with a root: a member, by its place in `ranks`
+    root: int = 0  # for functions with a root: its index in `ranks`
     channels: int = 1
     slices: int = SLICES  # pieces that are pipelined along a tree or a chain
     communicator: int = 0  # operations with equal numbers share connections, in program order

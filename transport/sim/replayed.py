@@ -60,7 +60,7 @@ class Found:
     function: str
     algorithm: str
     channels: int
-    peer: int  # of Send and Recv: the rank at the other end; of others: the root; -1: not known
+    peer: int  # Send and Recv: the rank at the other end; others: the root; -1: not known
     begin_ns: dict[int, int] = field(default_factory=dict)  # rank -> time at which it began
     end_ns: dict[int, int] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)  # sizes in the calls of the ranks, if known
@@ -419,7 +419,7 @@ Links = list[tuple[dict[int, int], dict[int, int]]]
 
 
 def _order(recorded: Recorded) -> tuple[Links, Links, dict[int, int]]:
-    """What each operation waits for at each rank, the delays, and when each rank began."""
+    """The operations that each operation waits for, the delays, and the begin of each rank."""
     before: Links = [({}, {}) for _ in recorded.operations]
     delays: Links = [({}, {}) for _ in recorded.operations]
     mine: dict[int, list[int]] = defaultdict(list)

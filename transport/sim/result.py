@@ -1,7 +1,7 @@
 """Computes the measures of a run: FCT, slowdown, busbw, marks, queues.
 
 FCT is the time from when a transfer may begin until its last byte is in the receiver's memory.
-Slowdown is FCT over the ideal time of ideal.py.
+Slowdown is FCT divided by the ideal time of ideal.py.
 """
 
 from __future__ import annotations

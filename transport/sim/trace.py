@@ -215,7 +215,7 @@ def write_trace(result: Result, folder: Path) -> int:
 
 
 def truth(result: Result) -> dict[str, Any]:
-    """What the simulator knows of the network: one row for each port, and sums by tier."""
+    """The simulator's own counts of the network: one row for each port, and sums by tier."""
     network, ports = result.scenario.network, result.ports
     names = [name for name in ports.dtype.names or () if ports[name].ndim == 1]
     rows = [
@@ -300,7 +300,7 @@ def _network(
     names = run.network.node_names
     paths, events = run.traced.paths_of(host), run.traced.events_of(host)
     for from_ns, until_ns in run.pauses(host):
-        # The simulated host goes on with its timers, but a stopped process has none.
+        # The simulated host continues with its timers, but a stopped process has none.
         paths, events = (
             rows[(rows["at_ns"] < from_ns) | (rows["at_ns"] >= until_ns)]
             for rows in (paths, events)

@@ -1,4 +1,4 @@
-"""What the hosts of a simulated run recorded of its transfers, paths and events."""
+"""The records that the hosts of a simulated run made of its transfers, paths and events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transport.sim.network import Array
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """What the hosts of a run recorded; fields as in native/sim/fabric/fabric_trace.h."""
+    """The records of a run's hosts; fields as in native/sim/fabric/fabric_trace.h."""
 
     transfers: Array
     paths: Array  # records of paths, sorted by host and time

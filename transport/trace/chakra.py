@@ -50,7 +50,7 @@ ORDER BY p.spot, o.begin_ns, o.process, o.id
 
 @dataclass(slots=True)
 class Exported:
-    """What was written. left_out: functions that Chakra does not know, with their counts."""
+    """Numbers of files and nodes written. left_out: kind of operation left out -> its number."""
 
     files: int = 0
     nodes: int = 0

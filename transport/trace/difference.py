@@ -66,7 +66,7 @@ def operations(profile: Profile, of: str) -> dict[tuple[str, ...], float]:
 
 
 def labels_differ(before: Matrix, after: Matrix) -> str:
-    """How the rows of the two matrices differ, as text for the user; "": they are equal."""
+    """Text about how the rows of the two matrices differ; "": they are equal."""
     if before.what != after.what:
         return f"the first matrix is by {before.what}, the second by {after.what}"
     only = [_only(before.labels, after.labels), _only(after.labels, before.labels)]

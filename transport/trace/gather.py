@@ -109,7 +109,7 @@ def _add(segment: SegmentRows, found: ProcessRecords, parts: dict[str, list[Rows
 
 
 def is_possible(times: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which times CLOCK_MONOTONIC can have; others are damage."""
+    """For each time, whether CLOCK_MONOTONIC can have it; if not, it is damage."""
     inside: NDArray[np.bool_] = (times > -TIME_MAX) & (times < TIME_MAX)
     return inside
 

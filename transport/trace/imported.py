@@ -18,7 +18,7 @@ from transport.trace.store import Store, new_store
 from transport.trace.tables import TABLES
 
 ROWS_AT_ONCE = 200_000
-NAMED_MAX = 5  # most unknown words that the summary lists
+NAMED_MAX = 5  # maximum number of unknown words that the summary lists
 LIMITS = {
     "u8": (0, (1 << 8) - 1),
     "u16": (0, (1 << 16) - 1),
@@ -68,7 +68,7 @@ class Source:
 
 @dataclass(slots=True)
 class Import:
-    """What was read so far.
+    """The rows read so far, and counts of them.
 
     kind: "nccl-log" or "kineto". read: what was read, such as "operations" -> how many.
     unknown: text that is not known -> how often it occurred.

@@ -13,7 +13,7 @@ from typing import Any, TextIO, cast
 from transport.trace.layout import TraceError
 
 CHUNK = 1 << 20  # characters that are read at once
-VALUE_MAX = 64 << 20  # most characters of one value
+VALUE_MAX = 64 << 20  # maximum number of characters of one value
 ZIPPED = b"\x1f\x8b"
 _SPACE = re.compile(r"[ \t\r\n]*")
 _AFTER = ",]}: \t\r\n"  # what can follow a value

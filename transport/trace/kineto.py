@@ -16,8 +16,8 @@ from transport.trace.json_stream import JsonError, read_object
 from transport.trace.layout import TraceError
 from transport.trace.torch_names import function_of, nccl_type
 
-RANKS_MAX = 1 << 20  # most ranks of a group
-HELD_MAX = 4_000_000  # most operations and kernels of a file that are read
+RANKS_MAX = 1 << 20  # maximum number of ranks of a group
+HELD_MAX = 4_000_000  # maximum number of NCCL's events that are read from a file
 RECORD = "record_param_comms"
 NAME = "Collective name"
 # Names that tensorboard_trace_handler gives its files: host, process id, time.
@@ -39,7 +39,7 @@ Event = dict[str, Any]
 
 @dataclass(slots=True)
 class _Contents:
-    """What one file contains.
+    """The parts of one file that are read.
 
     calls: events of operations. annotations: named ranges, used if the file has no calls.
     kernels: NCCL's kernels.

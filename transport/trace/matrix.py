@@ -25,7 +25,7 @@ MEASURED, DERIVED, UNKNOWN = 1, 2, 4  # bits of the state of a cell
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Which operations are counted: by communicator, function, kind, and time of their begin.
+    """Selects the operations to count by communicator, function, kind, and time of their begin.
 
     from_ns, to_ns: operations that began in this time, in nanoseconds since the first record.
     """

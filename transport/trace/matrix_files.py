@@ -15,12 +15,12 @@ from transport import pages
 from transport.ground.text import csv_table
 from transport.trace.matrix import UNKNOWN, Matrix, state_text
 
-PIXELS_MAX = 1024  # most rows and columns of a picture; larger matrices are scaled down
-CELLS_EXACT = 1 << 20  # most cells of a page whose values are float64
+PIXELS_MAX = 1024  # maximum number of rows and of columns of a picture; larger ones are scaled
+CELLS_EXACT = 1 << 20  # maximum number of cells of a page whose values are float64
 
 
 def title(matrix: Matrix) -> str:
-    """What the matrix shows, in a few words."""
+    """Title of the matrix: its measure, what its rows are, and its size."""
     return f"{matrix.measure} by {matrix.what}, {matrix.size} x {matrix.size}"
 
 

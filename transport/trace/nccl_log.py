@@ -17,9 +17,9 @@ from transport.ground.collectives import whole_bytes
 from transport.trace.imported import Import, Source, hashed, size_of
 from transport.trace.layout import TraceError
 
-LINE_MAX = 16_384  # most characters of a line that are read
-WAITING_MAX = 4096  # most operations of a process that wait for the line with their algorithm
-HELD_MAX = 50_000  # most operations that wait for the line with their algorithm, in total
+LINE_MAX = 16_384  # maximum number of characters of a line that are read
+WAITING_MAX = 4096  # maximum number of a process's operations that wait for their algorithm's line
+HELD_MAX = 50_000  # maximum number of all operations that wait for their algorithm's line
 MARK = " NCCL "
 ZIPPED = b"\x1f\x8b"
 DATATYPES = (

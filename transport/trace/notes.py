@@ -1,4 +1,4 @@
-"""What a reader must know before trusting a trace: missing ranks, losses, damage, clocks."""
+"""Notes on what makes a trace less trustworthy: missing ranks, losses, damage, clocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SELECT count(*) FILTER (algorithm = 'RING' AND function NOT IN ('Broadcast', 'Re
   count(*) FILTER (root IS NULL AND function IN ('Broadcast', 'Reduce'))
 FROM operations JOIN processes USING (process) WHERE trace LIKE 'kineto %'
 """
-NAMED_MAX = 5  # most processes or hosts that are described one by one
+NAMED_MAX = 5  # maximum number of processes or hosts that are described one by one
 
 
 def notes_of(query: Query) -> list[str]:

@@ -11,7 +11,7 @@ Value = bool | int | float | str | None
 Args = Mapping[str, Value]
 
 WAITING_BYTES = 1 << 20  # packets are collected up to this size, then written
-NAMES_MAX = 10_000  # most names of events that get a number; others are written in full each time
+NAMES_MAX = 10_000  # maximum number of event names with a number; others are always written in full
 SEQUENCE = 1  # number of the only sequence of packets
 # Flags of a packet: it discards all earlier numbers of names; it uses numbers of names.
 CLEARED, CONTINUED = 1, 2

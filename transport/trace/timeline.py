@@ -20,7 +20,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is written.
+    """The part of the trace that is written.
 
     ranks: labels of rows as in a matrix; empty: all. comm: name or id of a communicator.
     from_ns, to_ns: what began in this span, in nanoseconds since the first record.
@@ -36,7 +36,7 @@ class Choice:
 
 @dataclass(slots=True)
 class Written:
-    """What was written.
+    """Numbers of events that were written, and left out.
 
     left_out: kind of events -> how many were cut by the limit.
     untimed: operations whose begin is not known.

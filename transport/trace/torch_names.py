@@ -66,7 +66,7 @@ _TYPES = {
     "bool": "ncclUint8",
     "float8_e4m3": "ncclFloat8e4m3",
 }
-RANKS_WRITTEN = 30  # most ranks of a group in a text; a longer list is shortened
+RANKS_WRITTEN = 30  # maximum number of ranks in a text; a longer list is shortened
 
 
 def function_of(name: str) -> str | None:

@@ -18,7 +18,7 @@ class PortPlan {
   // Reads the file, if it is trusted (native/files/trusted_file.h). On failure returns false; the plan is then empty,
   // and `error` says in one line what is wrong.
   bool read(const std::string& file, std::string* error);
-  // The same, of the text of a file.
+  // Reads the text of a file; fails as read() does.
   bool parse(const std::string& text, std::string* error);
   bool empty() const noexcept { return pairs_.empty(); }
   // The pairs of ports from one address to another, in the plan's order; empty: the plan has none.

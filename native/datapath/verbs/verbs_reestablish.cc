@@ -145,7 +145,7 @@ bool VerbsDatapath::on_reestablish_packet(const std::uint8_t* at, std::size_t by
   for (std::uint32_t peer = 0; peer < links_.size(); ++peer) {
     const auto& each = links_[peer];
     if (each == nullptr || each->token != word.token || word.path >= each->paths.size()) continue;
-    // The request may arrive before the peer's handshake data. The peer repeats it, so this one is ignored.
+    // The request may arrive before the peer's handshake data. It is ignored, because the peer repeats it.
     if (each->controls.empty()) return true;
     Path& path = each->paths[word.path];
     // Whether the peer's generation is newer than ours, in modulo-256 arithmetic.

@@ -84,7 +84,7 @@ Status PolicyBoard::change(const std::string& family_word, const std::string& te
   const std::lock_guard<std::mutex> lock(mutex_);
   policy::Family family{};
   if (!family_of(family_word, &family)) {
-    *error = "no policy family '" + family_word + "': there are window, path, loss, credit";
+    *error = "no policy family '" + family_word + "': choose one of window, path, loss, credit";
     return Status::invalid_argument;
   }
   PolicyRef made;

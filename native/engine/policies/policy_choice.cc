@@ -145,7 +145,7 @@ bool set_field(const policy::Descriptor& descriptor, std::string_view assignment
     return false;
   }
   *error = std::string(descriptor.name) + " has no parameter '" + std::string(name) +
-           "': " + (known.empty() ? "it has none" : "there are " + known);
+           "': " + (known.empty() ? "it has none" : "choose one of " + known);
   return false;
 }
 

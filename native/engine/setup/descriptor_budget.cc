@@ -27,7 +27,7 @@ constexpr std::int64_t kControlDescriptors = 5;
 constexpr std::int64_t kControlSockets = 16;
 constexpr std::int64_t kEngineDescriptors = 2;  // an engine's epoll instance and eventfd
 constexpr std::int64_t kUnlimited = std::numeric_limits<std::int64_t>::max() / 2;
-constexpr std::int64_t kCountedMax = 1 << 16;  // most descriptors checked if /proc cannot be read
+constexpr std::int64_t kCountedMax = 1 << 16;  // maximum number of descriptors checked if /proc cannot be read
 
 std::atomic<std::int64_t> g_promised{0};
 std::atomic<std::uint32_t> g_process{0};  // number of forks; a child ignores its parent's descriptor grants

@@ -21,7 +21,7 @@ struct TracedStripe {
   std::uint32_t segments = 0, resent = 0;
   std::array<std::uint32_t, kPaths> by_path{};  // number of segments sent on each path
   std::uint32_t next = 0;                       // index of the next entry of the same bucket, or of the free list
-  std::uint32_t older = 0, newer = 0;           // of a receive: indexes of the receives posted before and after it
+  std::uint32_t older = 0, newer = 0;           // indexes of the receives posted before and after this receive
 };
 
 class MessageTable {
@@ -102,7 +102,7 @@ class MessageTable {
   std::vector<TracedStripe> entries_;
   std::vector<std::uint32_t> buckets_;
   std::uint32_t free_ = 0;
-  std::uint32_t oldest_ = kNone, newest_ = kNone;  // of the receives
+  std::uint32_t oldest_ = kNone, newest_ = kNone;  // indexes of the oldest and the newest receive
 };
 
 }  // namespace weft::engine

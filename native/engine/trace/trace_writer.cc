@@ -24,10 +24,10 @@ using telemetry::TraceBlockHeader;
 using telemetry::TraceHead;
 
 constexpr std::size_t kTraceRingBytes = 256 << 10;
-constexpr std::size_t kRingsMax = 256;                // most threads that trace at the same time
-constexpr std::size_t kTextsMax = 16'384;             // most texts of a process
+constexpr std::size_t kRingsMax = 256;                // maximum number of threads that trace at the same time
+constexpr std::size_t kTextsMax = 16'384;             // maximum number of texts of a process
 constexpr std::size_t kTextBytesMax = 1 << 20;        // bytes of text records: half for texts, half for their heads
-constexpr std::size_t kStandingMax = 65'536;          // most communicators and connections that exist at the same time
+constexpr std::size_t kStandingMax = 65'536;          // maximum number of communicators and connections at a time
 constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // field `ring` of blocks with standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
 constexpr std::int64_t kStallNs = 100'000'000;         // waking up so late is an event

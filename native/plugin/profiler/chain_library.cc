@@ -65,8 +65,8 @@ class SignalStack {
       ::munmap(memory, kBytes);
     }
   }
-  // If the program has set another stack for the thread since, this one stays mapped: the program may have saved it, in
-  // order to restore it later.
+  // If the program has set another stack for the thread since, this object's stack stays mapped: the program may have
+  // saved it, in order to restore it later.
   ~SignalStack() {
     stack_t present{};
     if (memory_ == nullptr || ::sigaltstack(nullptr, &present) != 0 || present.ss_sp != memory_) return;

@@ -10,7 +10,7 @@ namespace weft::nccl {
 
 struct Rule {
   int function = 0;
-  std::uint64_t ranks = 0, nodes = 0;  // of the communicators that it is for; 0: any
+  std::uint64_t ranks = 0, nodes = 0;  // size of the communicators that the rule is for; 0: any
   std::uint64_t bytes_min = 0, bytes_max = 0;
   int algorithm = 0, protocol = 0;
   int channels = 0;  // 0: NCCL chooses

@@ -63,7 +63,7 @@ struct FlowReport {
   i64 messages = 0;
   i64 finished_ns = -1;                        // when the last planned message was complete; -1: never
   i64 message_ns_p50 = 0, message_ns_p99 = 0;  // from posting the send to the arrival of the last byte
-  i64 copies_max = 0;                          // most retransmissions of one segment
+  i64 copies_max = 0;                          // largest number of retransmissions of one segment
   // Number of retransmissions sent while more than a window was in flight.
   i64 copies_beyond_window = 0;
   core::FlowCounters sent;

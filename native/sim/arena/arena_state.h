@@ -22,7 +22,7 @@ struct Arena::Flow {
   WireLedger ledger;
   // A ring of 2 * ahead messages, because receives are posted up to `ahead` messages earlier than sends.
   std::unique_ptr<Message[]> messages;
-  std::vector<i64> times_ns;  // of each completed message: time from posting its send to its last byte
+  std::vector<i64> times_ns;  // times of completed messages, from posting the send to the last byte
   u64 first = 0;              // number of the oldest message that is not done at both ends
   u64 posted_receives = 0, posted = 0, received = 0;
   i64 finished_ns = -1;

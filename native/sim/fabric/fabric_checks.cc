@@ -12,7 +12,7 @@
 namespace weft::sim {
 namespace {
 
-constexpr i64 kHostBytesMax = 64 << 20;  // most bytes of a host's protocol state (P-7)
+constexpr i64 kHostBytesMax = 64 << 20;  // maximum size of a host's protocol state (P-7)
 constexpr u64 kStorageEvery = 256;       // one check of the protocol state's size per this many bursts
 // How long a working path may stay silent after repairs, in multiples of rto_ns_max.
 constexpr i64 kBackTimeouts = 20;

@@ -71,7 +71,7 @@ class FabricTrace final : public core::TraceSink {
   const FabricWork& work_;
   const std::vector<u32>& peers_;
   const std::vector<u32>& connections_;
-  std::vector<TransferTrace>* transfers_;  // of all transfers; this host writes those of the transfers that it sends
+  std::vector<TransferTrace>* transfers_;  // traces of all transfers; this host writes those that it sends
   std::vector<PathTrace> paths_;
   std::vector<EventTrace> events_;
   std::vector<std::array<i64, core::kMaxPaths>> segments_seen_;  // by peer and path: segments sent when last recorded

@@ -99,7 +99,7 @@ TEST(policy_choice__text_names_a_policy_and_its_parameters) {
   CHECK(refused(policy::Family::window, "window/teleport", "no window policy 'teleport'"));
   CHECK(choose_policy(policy::Family::window, " window/fixed : window_bytes = 78 ", {}, &made, &error));
   CHECK_EQUAL(made->params[0], 78);
-  CHECK(refused(policy::Family::window, "fixed:speed=1", "has no parameter 'speed': there are window_bytes"));
+  CHECK(refused(policy::Family::window, "fixed:speed=1", "has no parameter 'speed': choose one of window_bytes"));
   CHECK(refused(policy::Family::window, "swift:decrease_max=inf", "not a finite number"));
   CHECK(refused(policy::Family::window, "none", "no window policy 'none'"));
   CHECK(refused(policy::Family::loss, "fixed:x=1", "it has none"));

@@ -451,8 +451,8 @@ TEST(trace__a_hung_disk_does_not_hold_up_the_exit) {
       static std::shared_ptr<TraceWriter> kept;
       [[maybe_unused]] static const void* volatile left = nullptr;
       static HungDisk disk;
-      // Exit handlers run in reverse order, so this one runs after the writer's, which gives up waiting for the blocked
-      // write. The write then continues while the process exits.
+      // Exit handlers run in reverse order, so this handler runs after the writer's, which gives up waiting for the
+      // blocked write. The write then continues while the process exits.
       std::atexit([] {
         disk.recover();
         std::this_thread::sleep_for(std::chrono::milliseconds(200));

@@ -1,5 +1,5 @@
 // Tests that callers that poll their requests, as NCCL does, run the loops of engines for short messages, and that
-// everything goes on when they stop. Every loop has a time limit.
+// everything continues when they stop. Every loop has a time limit.
 #include <algorithm>
 #include <chrono>
 #include <thread>

@@ -1,4 +1,4 @@
-// Tests that callers that wait run the loops of engines, and that everything goes on when they do not: messages,
+// Tests that callers that wait run the loops of engines, and that everything continues when they do not: messages,
 // timers, other connections, the end of a connection. Every wait has a time limit.
 #include <atomic>
 #include <cstring>
@@ -35,8 +35,8 @@ void await(const Message& message) {
   CHECK_EQUAL(message->status(), Status::ok);
 }
 
-// Sends messages there and back from two threads. check() fails only on the thread of the test, so the other one
-// counts.
+// Sends messages there and back from two threads. check() fails only on the thread of the test, so the other
+// thread counts its failures.
 void ping_pong(Connection& here, Connection& there, int rounds, const std::vector<std::size_t>& sizes) {
   std::atomic<int> wrong{0};
   std::thread other([&] {

@@ -87,8 +87,8 @@ bool known(void* event) { return event == nullptr || report().events.contains(ev
   return calls == 0 ? 0 : overflow(calls - 1) + frame[0];
 }
 
-// Called by two threads. The one that starts a group waits for the other one, and then crashes. The other one starts a
-// group of API calls, and stays in that call until the process ends.
+// Called by two threads. The thread that starts a group waits for the other thread, and then crashes. The other thread
+// starts a group of API calls, and stays in that call until the process ends.
 void await_twin(std::uint64_t type) {
   static std::atomic<bool> one{false}, two{false};
   if (type == kEventGroup) {

@@ -1,4 +1,4 @@
-"""What runs on each host: follows its traces, looks at its processes, and makes its summary."""
+"""The agent of a host: follows its traces, looks at its processes, and makes its summary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GONE_NS = 600_000_000_000  # a process that is gone for so long is forgotten
 
 
 class Evidence(Protocol):
-    """Where an agent gets evidence on processes and devices other than their traces."""
+    """A source of evidence on processes and devices other than their traces."""
 
     def look(self, processes: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
         """The evidence, and lines that say what cannot be observed, each line once.

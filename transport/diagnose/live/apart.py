@@ -23,7 +23,7 @@ class Apart:
     _failed: bool = False
 
     def look(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> Found:
-        """What the source found in this call, or in an earlier one that answered too late."""
+        """The evidence that the source found in this call, or in an earlier, late one."""
         if self._failed:
             return [], []
         if self._thread is None or not self._thread.is_alive():
@@ -42,7 +42,7 @@ class Apart:
     def _ask(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> None:
         try:
             self._found.append(self.source.look(processes, before))
-        # Drivers and their packages fail in many ways; diagnosis goes on without them.
+        # Drivers and their packages fail in many ways; diagnosis continues without them.
         except Exception as error:
             self._failed = True
             self._found.append(([], [f"{self.name} fails ({type(error).__name__}: {error})"]))

@@ -81,8 +81,8 @@ class Claim:
             return ""
         name = f"process {holder[1]} on {holder[0]}" if holder else f"the claim in {NAME}"
         return (
-            f"another collector judges this share ({name}): this one prints verdicts, runs no "
-            "commands and writes none into the share"
+            f"another collector judges this share ({name}): this collector prints verdicts, runs "
+            "no commands and writes no verdicts into the share"
         )
 
     def _read(self) -> bytes | None:

@@ -37,7 +37,7 @@ HANGS = ("communication_hang", "non_communication_hang", "crash", "mismatch")
 
 
 def key_of(one: Finding) -> Key:
-    """What makes two findings the same fault.
+    """The key of a finding: findings with equal keys are of the same fault.
 
     A process that is stopped is not the same fault as a pause of it that was found before.
     """

@@ -85,7 +85,7 @@ def pack(meta: Mapping[str, Any], tables: Mapping[str, Table]) -> bytes:
 
 
 def too_large(size_bytes: int, bytes_max: int) -> str:
-    """What is wrong with a file that has more than bytes_max."""
+    """Text about a file that has more than bytes_max."""
     return f"it has {bytes_text(size_bytes)}, and at most {binary_text(bytes_max)} are read"
 
 

@@ -1,4 +1,4 @@
-"""How long threads of processes were ready to run and had no core, as the kernel counts it."""
+"""The time that threads were ready to run and had no core, as the kernel counts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a host sees of its processes beside their traces: /proc and telemetry pages."""
+"""The evidence of a host on its processes beside their traces: /proc and telemetry pages."""
 
 from __future__ import annotations
 

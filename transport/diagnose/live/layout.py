@@ -84,7 +84,7 @@ INT16_MAX, INT32_MAX, INT64_MAX = (1 << 16) - 1, (1 << 31) - 1, (1 << 63) - 1
 ID_MAX = (1 << 32) - 1
 RANKS_MAX = 1 << 20
 TIME_NS_MAX = (1 << 62) - 1  # the sum and the difference of two times must fit as well
-COUNT_MAX = 1 << 53  # of elements, calls and segments
+COUNT_MAX = 1 << 53  # maximum number of elements, calls or segments
 BYTES_MAX = 1 << 56
 _NUMBER, _TIME = (-INT64_MAX - 1, INT64_MAX), (-1, TIME_NS_MAX)
 # Column -> the least and the largest number in it; a table may differ. Columns of u8 are ids of

@@ -160,7 +160,7 @@ def _clock_names(processes: Sequence[dict[str, Any]]) -> list[str]:
 def _aligned(
     processes: Sequence[dict[str, Any]], tables: dict[str, Table]
 ) -> tuple[dict[str, int], list[str]]:
-    """What to add to the times of each clock, and notes on clocks that are far off."""
+    """The ns to add to the times of each clock, and notes on clocks that are far off."""
     names = _clock_names(processes)
     clocks = {name: at for at, name in enumerate(dict.fromkeys(names))}
     offsets = dict.fromkeys(clocks, 0)

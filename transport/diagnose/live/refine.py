@@ -129,7 +129,7 @@ def _more(job: Job, at: int, without: tuple[str, ...]) -> str:
 
 
 def _waiting(job: Job, at: int) -> str:
-    """How many other processes wait, according to their telemetry pages."""
+    """Text about the number of other processes whose telemetry pages say that they wait."""
     others = [one for one in job.evidence if one != at and _has(job, one, "waits")]
     many = len(others)
     return f" {many} other process{'es wait' if many > 1 else ' waits'}." if many else ""

@@ -225,7 +225,7 @@ class Summary:
 
 
 def most_calls(processes: int, ranks: int) -> int:
-    """How many calls of a process are kept, on a host with so many, in a job of so many ranks.
+    """The number of calls kept of each process: `processes` on the host, `ranks` in the job.
 
     They bound the summary's memory and file, and the time of the collector, which takes as long
     for each call of the job.

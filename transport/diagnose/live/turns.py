@@ -82,7 +82,7 @@ def aligned(calls: Table, whole: Array) -> Array:
 
 
 def _shift(calls: Table, sends: Array, receives: Array) -> int:
-    """What to add to the numbers of receives. sends, receives: rows in order of number."""
+    """The number to add to the turns of receives. sends, receives: rows in order of number."""
     turn, end_ns = calls["turn"], calls["end_ns"]
     sent, got = sends[end_ns[sends] >= 0], receives[end_ns[receives] >= 0]
     if not len(sent) or not len(got):
