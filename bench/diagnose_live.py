@@ -145,7 +145,7 @@ def agent(steps: int, idle: int) -> Config:
     "--pairs",
     default=0,
     type=click.IntRange(0, 1_000),
-    help="Also measure what ranks lose, in so many pairs of times.",
+    help="Also measure what ranks lose, in this number of pairs of times.",
 )
 @click.option("--seconds", default=4.0, show_default=True, help="Length of such a time.")
 @click.option("--message-bytes", default=1 << 20, show_default=True, help="What the ranks send.")

@@ -122,7 +122,7 @@ def row_of(one: Compared, is_held_out: bool) -> Config:
     default=1024,
     show_default=True,
     type=click.IntRange(64),
-    help="Held out: up to so many ranks.",
+    help="Held out: up to this number of ranks.",
 )
 @click.option("--rate", default="100 Gb/s", show_default=True, help="Of every link.")
 @click.option(

@@ -62,8 +62,8 @@ def buildable(model: Model) -> bool:
 def over_networks(rows: list[Config]) -> list[Config]:
     """One row per contender, model and kind of parallelism: medians of the rounds.
 
-    exposed_ms: by how much the step is longer than that of the same GPUs at the same time without
-    communication.
+    exposed_ms: the time of a step minus the time of a step without communication, for which the
+    same GPUs all compute at the same time.
     """
     groups: dict[tuple[Any, ...], list[Config]] = {}
     for row in rows:

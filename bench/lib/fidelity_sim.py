@@ -22,7 +22,7 @@ WIRE_OVERHEAD_BYTES = 14 + 20 + 8
 IP_UDP_BYTES = 20 + 8
 SEGMENT_BYTES_MAX = 9_000
 # Time before a connection's first message, in which a probe measures the RTT, as in the lab.
-# Without an RTT, a policy would conclude from 8 bytes how much the network carries.
+# Without an RTT, a policy would estimate the network's rate from the first 8 bytes.
 OPEN_NS = 50_000_000
 SETTLE_NS = 200_000_000  # time from a connection's first message to the timed message
 NAME_BYTES = 8

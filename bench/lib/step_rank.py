@@ -175,7 +175,9 @@ def beside(torch: Any, trainer: Trainer, alone_ns: float) -> dict[str, float]:
         times *= 2
     within = [one for one in at_ns if 0 <= one <= took_ns]
     if is_short or len(within) < 3:
-        raise RuntimeError("the operations ended before the steps did: no slowdown was measured")
+        few = f"only {len(within)} operations ended during the steps, and 3 are needed"
+        why = "the operations beside the steps ended before the steps" if is_short else few
+        raise RuntimeError(f"no slowdown was measured: {why}")
     each_ns = (within[-1] - within[0]) / (len(within) - 1)
     return {
         "operation_bytes": operations.data.numel() * 2,

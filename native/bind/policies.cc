@@ -55,7 +55,8 @@ void bind_policies(py::module_& module) {
   module.def("policy_choices", &policy_choices, py::arg("text"),
              "Splits a set such as \"window=dctcp path=reps\" into its choices.");
   module.def("policy_params", &policy_params, py::arg("name"), py::arg("fields"), py::arg("defaults"), py::arg("text"),
-             "Parses parameters over the default ones, by lines of name, kind, offset and count; ValueError if wrong.");
+             "Returns `defaults` changed by the parameters in `text`. `fields`: a line for each parameter: name, kind, "
+             "offset, count. ValueError if `text` is wrong.");
 }
 
 }  // namespace weft::bind

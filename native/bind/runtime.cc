@@ -300,7 +300,7 @@ void bind_connections(py::module_& module) {
 void bind_ways_in(py::module_& module) {
   py::class_<BoundDial>(module, "Dial", "A connection attempt; dropping it abandons the attempt.")
       .def("poll", &BoundDial::poll, "(status, connection).")
-      .def("wait", &BoundDial::wait, "Waits until poll() does not return would_block, for `timeout_ns` at most.",
+      .def("wait", &BoundDial::wait, "Waits until poll() has a result, for `timeout_ns` at most.",
            py::arg("timeout_ns"))
       .def("close", &BoundDial::close, "Gives up the attempt and ends wait(); may be called on any thread, and again.")
       .def("error", &BoundDial::error)
@@ -403,7 +403,7 @@ void bind_runtime(py::module_& module) {
             return hold_device(self.open(), owner, runs, device);
           },
           "(status, error, buffer). `runs`: (address, bytes) of each piece; `owner` is kept alive while they are in "
-          "use; `device`: for a message without bytes.",
+          "use; `device`: the GPU, used only if there are no bytes (else the addresses tell it).",
           py::arg("owner"), py::arg("runs"), py::arg("device"))
       .def(
           "lend_stream", [](const BoundRuntime& self, int device) { return lend_stream(self.open(), device); },

@@ -90,8 +90,9 @@ bool ControlPlane::has_proved(const ControlSocket& socket, const Session& sessio
   return proof.node == session.node && proof.key_id == id_of(session.handle_key);
 }
 
-// Whether a hello may be answered at all: those who have not proved the key of a handle reach open listeners only, or
-// come back to a session that this end has dialled openly.
+// Whether this end may answer a hello. A peer that has not proved a handle's key is answered only if there is an open
+// listener, or if it rejoins a session that this end has dialled without such a key. If there is a secret, the peer
+// must have proved that or a handle's key.
 bool ControlPlane::admits(const ControlSocket& socket, const Hello& theirs) const noexcept {
   const KeyName proof = socket.proof();
   if (proof.guard == Guard::key) return proof.to_owner || theirs.joined != 0;

@@ -14,7 +14,7 @@ namespace weft::control {
 namespace {
 
 constexpr std::int64_t kTickNsMin = 20'000'000, kTickNsMax = 250'000'000;
-// Tick length of the examination once the peer's host has closed the sockets: a death is found in 0.1 to 0.2 s.
+// Tick length while a peer process is examined whose host has closed the sockets: its death is found in 0.1 to 0.2 s.
 constexpr std::int64_t kEndedTickNs = 50'000'000;
 constexpr int kWellTicks = 4;  // consecutive ticks in condition `well` that end the examination of a peer
 constexpr std::int64_t kStallSayNs = 1'000'000'000, kStallSayAgainNs = 30'000'000'000;

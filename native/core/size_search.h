@@ -13,7 +13,7 @@ namespace weft::core {
 // State of the size search for one path.
 struct PathSize {
   i64 carried_ns = -1;    // when a datagram of the current size last got through; -1: never
-  i64 small_ns = -1;      // when a shorter datagram last got through on a silent path; -1: never
+  i64 small_ns = -1;      // when the peer last answered a packet sent on the path while it was silent; -1: not yet
   u64 small_id = 0;       // id of the pending short probe; 0: none
   i64 small_sent_ns = 0;  // when the probe `small_id` was sent
   u16 suspects = 0;       // long segments lost since `carried_ns`

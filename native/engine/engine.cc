@@ -335,7 +335,7 @@ void Engine::leave_call() noexcept {
   if (late) {
     wake();
   } else if (now_ns() - loop_.asked_ns() < kAskedLatelyNs) {
-    ring_if_on_sockets();  // a caller may have asked for the loop and found it taken
+    ring_if_on_sockets();  // help() does not ring if it finds the loop taken, as it may have done during this call
   }
 }
 

@@ -171,7 +171,7 @@ std::string successor_of(const std::string& name) {
   WEFT_KNOB_KEYS(WEFT_KEY, WEFT_KEY, WEFT_KEY, WEFT_KEY)
 #undef WEFT_KEY
   if (is_named(name, "record_bytes_max")) return "but an argument: Endpoint.record(path, bytes_max=...)";
-  if (is_named(name, "eager_slots")) return "and was one for tests only: leave it out";
+  if (is_named(name, "eager_slots")) return "but was one in earlier versions, for tests only: leave it out";
   return {};
 }
 

@@ -72,7 +72,8 @@ class DeviceWorker {
   // Records an event after all work that is queued on `stream`; *out is null if that work is done. On failure sets
   // `error`. invalid_argument: the stream belongs to another device.
   Status mark(gpu::Stream stream, gpu::Event* out, std::string* error) noexcept;
-  // Lends one of weft's streams, which the producer of an array can make wait for its own work. Returns null and sets
+  // Lends one of weft's streams. It is passed to the producer of an array (__dlpack__(stream=...)), which makes the
+  // stream wait for the work that writes the array. Returns null and sets
   // `error` on failure.
   gpu::Stream lend_stream(std::string* error) noexcept;
   void drop(const After& after) noexcept;

@@ -81,7 +81,7 @@ bool parse_weights(const std::string& text, const std::string& page, PeerWeights
   out->clear();
   *error = version != 0 && version != kVersion
                ? "it has version " + std::to_string(version) + ", and this weft reads " + std::to_string(kVersion)
-               : "it is no file of weights: weft plan watch writes it";
+               : "it is no file of weights: give one that weft plan watch writes";
   return false;
 }
 

@@ -114,10 +114,10 @@ class Dial {
   // would_block: the attempt is in progress. ok: *out is the connection. Any other status: it has failed, and error()
   // has the reason.
   virtual Status poll(std::shared_ptr<Connection>* out) noexcept = 0;
-  // Does the control plane's work for a caller that waits, until poll() does not return would_block: for `timeout_ns`
-  // or some milliseconds at most, and for as long as an iteration of its loop takes.
+  // Runs iterations of the control plane's loop on the caller's thread until poll() has a result, but at most for
+  // `timeout_ns` or 2 ms, whichever is shorter, plus the time to finish the last iteration.
   virtual void help(std::int64_t timeout_ns) noexcept = 0;
-  // Happens when poll() does not return would_block, or after close().
+  // Happens when poll() has a result (anything but would_block), or after close().
   virtual std::shared_ptr<Event> event() const = 0;
   // Gives up the attempt, as destruction does. May be called on any thread, and again.
   virtual void close() noexcept = 0;

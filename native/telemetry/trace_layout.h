@@ -129,7 +129,7 @@ static_assert(sizeof(TraceHead) == 16);
   F(u64, message, index, "number of its message")                                                         \
   F(u64, bytes, bytes, "bytes of the message that the flow carries")                                      \
   F(i64, posted_ns, ns, "when the flow got it; the record's time is its end")                             \
-  F(i64, first_ns, ns, "when its first segment was sent or arrived, 0: none was, or before the post")     \
+  F(i64, first_ns, ns, "when its first segment was sent or arrived; 0: none, or it came before the post") \
   F(i64, last_ns, ns, "sends: when its last segment was first sent; receives: when the last one arrived") \
   F(u32, connection, record, "its connection")                                                            \
   F(u32, segments, segments, "sends: segments sent, resent ones included")                                \

@@ -76,7 +76,9 @@ def test_diagnose__of_a_part_of_the_job_says_so(tmp_path: Path) -> None:
         one.unlink()
     done = run("diagnose", tmp_path)
     assert done.exit_code == 0
-    assert done.output.startswith("nothing found in a part of the job: 31 of 32 ranks,")
+    assert done.output.startswith(
+        "no fault found, but traces are missing or incomplete: 31 of 32 ranks,"
+    )
     assert "note: no trace of rank 21 (of 32)" in done.output
     found = json.loads(run("diagnose", tmp_path, "--json", "-").output)
     assert (found["healthy"], found["ranks"], found["missing"]) == (True, 31, 1)
@@ -101,7 +103,9 @@ def test_diagnose__cut_traces_do_not_pass_for_healthy(tmp_path: Path) -> None:
     for file in traced(tmp_path).glob("*.trace"):
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     done = run("diagnose", tmp_path)
-    assert done.output.startswith("nothing found in a part of the job: 32 ranks, 32 with an ")
+    assert done.output.startswith(
+        "no fault found, but traces are missing or incomplete: 32 ranks, 32 with an "
+    )
     found = json.loads(run("diagnose", tmp_path, "--json", "-").output)
     assert (found["missing"], found["incomplete"]) == (0, 32)
 

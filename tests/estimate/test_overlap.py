@@ -212,7 +212,7 @@ def test_overlap__of_a_trace_of_weft_by_the_command(tmp_path: Path) -> None:
     file = written(tmp_path, STEP)
     refused = run(weft, ["estimate", "overlap", str(file), "--alone", "5 ms"])
     assert refused.exit_code == 2
-    assert "--alone is for the folder of one trace of weft" in refused.output
+    assert "--alone applies only to a trace of weft" in refused.output
     both = run(weft, ["estimate", "overlap", str(file), str(tmp_path)])
     assert both.exit_code == 0, both.output  # the folder's .json is meant
 

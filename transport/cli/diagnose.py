@@ -205,7 +205,8 @@ def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
     certain = [one for one in found.findings if one.certain]
     if not found.findings:
         is_part = found.missing or found.incomplete
-        click.echo(f"{'nothing found in a part of the job' if is_part else 'healthy'}: {looked}")
+        text = "no fault found, but traces are missing or incomplete" if is_part else "healthy"
+        click.echo(f"{text}: {looked}")
     for one in found.findings:
         click.echo("\n".join(report.lines_of(one, str(folder))))
     if found.findings:

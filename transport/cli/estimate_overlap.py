@@ -57,7 +57,7 @@ def command(
     """Say how much of the communication in TRACES computation hides.
 
     TRACES are files of PyTorch's profiler (Kineto) or folders of them, each of one rank; or one
-    folder with a trace of weft, which does not have when the GPU computes: --alone says it.
+    folder with a trace of weft, which does not record when the GPU computes: give --alone.
 
     Example: weft estimate overlap log/*.pt.trace.json.gz
 
@@ -71,7 +71,10 @@ def command(
         return
     for name, given in (("--alone", alone_ns), ("--operations", operations), ("--job", job)):
         if given is not None:
-            raise click.UsageError(f"{name} is for the folder of one trace of weft")
+            raise click.UsageError(
+                f"{name} applies only to a trace of weft: give one folder that has such a trace as "
+                f"TRACES, or leave {name} out"
+            )
     files = [file for one in traces for file in ([one] if one.is_file() else files_of(one))]
     try:
         found = [overlap_of(file) for file in files]
@@ -118,7 +121,8 @@ def show_traced(
         notes = [*store.notes(), *notes]
     if alone_ns is None:
         notes.append(
-            "the trace does not have when the GPU computes: --alone TIME says what is exposed"
+            "the trace does not record when the GPU computes: "
+            "give --alone TIME to see the exposed part"
         )
     if json_path is not None:
         write_json({"steps": [asdict(one) for one in steps], "notes": notes}, json_path)

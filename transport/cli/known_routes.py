@@ -27,7 +27,7 @@ def known_routes(folder: Path | None, file: Path | None, plan_file: Path | None)
         if own is not None and own != file and read(own).fingerprint() != routes.fingerprint():
             raise click.UsageError(
                 f"{file} is of another fabric than {own}, which came with the trace: leave out "
-                "--routes, or remove that one"
+                f"--routes, or remove {own} if it is the wrong one"
             )
         if plan_file is None:
             return routes

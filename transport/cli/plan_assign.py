@@ -164,7 +164,7 @@ def _check_links(avoid: tuple[str, ...], routes: Routes) -> None:
     """UsageError for a link that the routes do not have."""
     unknown = [one for one in avoid if not is_link(one, routes)]
     if unknown:
-        raise click.UsageError(f"the routes have no link {unknown[0]}")
+        raise click.UsageError(f"--avoid {unknown[0]}: the routes have no such link")
 
 
 def is_link(name: str, routes: Routes) -> bool:

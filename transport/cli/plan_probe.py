@@ -209,7 +209,10 @@ def command(
 
 
 def _port_ranges(base: int, ports: int, ranges: int) -> list[range]:
-    """So many ranges of `ports` ports; UsageError if they end too high or are too many."""
+    """Consecutive ranges of `ports` ports each, `ranges` of them, the first beginning at `base`.
+
+    UsageError if they end above 65535, or have more than PORTS_MAX ports together.
+    """
     end = base + ports * ranges
     if end > 65_536:
         raise click.UsageError(f"--port-base {base} and {end - base} ports end above 65535")

@@ -42,7 +42,9 @@ ALONE_S = 5.0  # after so long without a process that sends to a planned peer, a
     show_default=True,
     help="Seconds between two looks.",
 )
-@click.option("--seconds", type=FiniteRange(0.1, 1e9), help="End after so long; default: Ctrl-C.")
+@click.option(
+    "--seconds", type=FiniteRange(0.1, 1e9), help="End after this many seconds; default: Ctrl-C."
+)
 @click.option(
     "--telemetry",
     type=click.Path(path_type=Path, file_okay=False, exists=True),

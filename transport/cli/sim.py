@@ -261,9 +261,10 @@ def judge(result: Result) -> None:
     if result.violation:
         raise click.ClickException(f"an invariant broke: {result.violation}")
     if result.totals["policies_failed"]:
-        times = f"{result.totals['policies_failed']} times"
+        failed = result.totals["policies_failed"]
+        times = f"{failed} time{'s' if failed > 1 else ''}"
         text = f"{result.policy_failure} and was replaced by fixed, {times}"
-        raise click.ClickException(f"{text}: run weft policy check on it")
+        raise click.ClickException(f"{text}: run weft policy check on that policy")
     if not result.finished:
         left = int((~result.done).sum())
         limit = time_text(result.scenario.keys["limit_ns"])

@@ -247,7 +247,7 @@ def judge(outcome: Outcome) -> None:
     if report.policies_failed:
         times = f"{report.policies_failed} time{'s' if report.policies_failed > 1 else ''}"
         text = f"{report.policy_failure} and was replaced by fixed, {times}"
-        raise click.ClickException(f"{text}: run weft policy check on it")
+        raise click.ClickException(f"{text}: run weft policy check on that policy")
 
 
 def simulated(

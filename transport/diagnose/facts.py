@@ -261,8 +261,8 @@ def with_instances(found: dict[str, Array]) -> dict[str, Array]:
     A column `turn`, if present, numbers the sends and receives of each pair of ranks.
     """
     found = _in_order(found)
-    # NCCL does not number sends and receives: the n-th send of a rank to another one belongs to
-    # that one's n-th receive.
+    # NCCL does not number sends and receives: the n-th send from rank A to rank B belongs to B's
+    # n-th receive from A.
     alone = found["kind"] == "p2p"
     sends = found["function"] == "Send"
     sender = np.where(sends, found["rank"], found["root"])

@@ -19,11 +19,11 @@ from transport.trace.store import Store
 
 Array = NDArray[Any]
 
-# A process that records nothing for this many times the longest known pause is silent.
-QUIET_PAUSES = 2.0
-QUIET_SHARE = 0.5  # a silent process has recorded nothing for this share of the standstill, too
-STARTED = 3  # a job with so many iterations has left its first one behind
-LAG_SHARE = 0.5  # a process with a smaller part of the messages of others has another role
+# A process is silent if it has recorded nothing for both of these times:
+QUIET_PAUSES = 2.0  # this many times the longest known pause
+QUIET_SHARE = 0.5  # this share of the standstill
+STARTED = 3  # from this many iterations on, pauses of the first one are judged apart
+LAG_SHARE = 0.5  # a process with less than this share of the others' messages has another role
 PAIRS_MIN = 3  # with fewer connections, both ends of one could be behind
 PEER_DEAD = 5  # a status of connections, as in native/core/status.h
 DEAD_QUERY = "SELECT process, peer, end_ns FROM connections WHERE status = 5"

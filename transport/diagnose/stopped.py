@@ -25,7 +25,7 @@ FOUND_SHARE = 0.1
 
 
 class Stalls:
-    """When processes did not run, as they noticed themselves afterwards."""
+    """When processes did not run, from the records that they wrote after they had resumed."""
 
     def __init__(self, facts: Facts) -> None:
         downs = facts.downs

@@ -1,7 +1,7 @@
 """The bucket size with which DDP would hide most of its AllReduces, from a trace of a few steps.
 
 The model is that of PyTorch's DDP (Li et al., "PyTorch Distributed", VLDB 2020, section 3.2): a
-bucket's AllReduce begins when all its gradients are ready and the one before has ended. Gradients
+bucket's AllReduce begins when all its gradients are ready and the previous one has ended. Gradients
 are taken to become ready at an even rate, from the first bucket to the end of backward.
 """
 

@@ -18,7 +18,7 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
 
 def installed() -> bool:
-    """Whether pages can be written: INSTALL says how to make it so."""
+    """Whether Jinja2 is installed, which renders the pages; INSTALL is the command for it."""
     return find_spec("jinja2") is not None
 
 

@@ -16,7 +16,7 @@ from transport.telemetry.page import identity_of
 
 
 class Follower:
-    """A step that sets the weights of each connection when the file changes.
+    """The step function of a ControlLoop that sets path weights whenever the file changes.
 
     A missing or wrong file changes nothing; on_error is called once with what is wrong in it.
     """

@@ -88,7 +88,9 @@ def read(file: Path) -> Weights:
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         if isinstance(error, WeightsError):
             raise
-        raise WeightsError(f"{file} is no file of weights: weft plan watch writes it") from None
+        raise WeightsError(
+            f"{file} is no file of weights: give one that weft plan watch writes"
+        ) from None
 
 
 def _weights(row: Any) -> list[float]:

@@ -402,7 +402,7 @@ def _groups(recorded: Recorded, one: Found, ranks: int, copies: int) -> list[Arr
 
 
 def _below(members: Array, copies: int, each: int, ranks: int) -> Array:
-    """The members of all copies together, without ranks that the job does not have."""
+    """The ranks of a group in all copies of the recorded job, without numbers from `ranks` on."""
     everyone = np.concatenate([members + copy * each for copy in range(copies)])
     return everyone[everyone < ranks]
 

@@ -143,7 +143,7 @@ def _before(
     for name in [after] if isinstance(after, str) else after:
         earlier = [one.name for one in steps[: steps.index(step)]]
         if isinstance(name, str) and name in earlier and name not in named:
-            continue  # the operation before is not in this step
+            continue  # that operation does not run in this step (its offset or every)
         if not isinstance(name, str) or name not in named:
             raise BadWorkError("operations", f"{step.name}: {_why_not_after(step, steps, name)}")
         found.append(named[name])

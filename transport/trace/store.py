@@ -69,7 +69,7 @@ class Store:
         try:
             return self.database.execute(sql, list(values))
         except duckdb.Error as error:
-            raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
+            raise TraceError(f"a query of the trace {self.where} failed: {error}") from None
         except RuntimeError as error:  # DuckDB takes Ctrl-C while a query runs
             if "interrupted" not in str(error):
                 raise
@@ -88,7 +88,7 @@ class Store:
             while rows := found.fetchmany(ROWS_AT_ONCE):
                 yield [dict(zip(names, row, strict=True)) for row in rows]
         except duckdb.Error as error:
-            raise TraceError(f"{self.where} cannot be evaluated: {error}") from None
+            raise TraceError(f"a query of the trace {self.where} failed: {error}") from None
 
     def jobs(self) -> list[tuple[str, int]]:
         """The jobs, each with its number of processes."""

@@ -35,7 +35,7 @@ class TraceFiles {
   // the first file.
   bool write(std::byte* block, std::size_t bytes, std::uint32_t ring, std::uint64_t dropped, std::string* error);
   void end() noexcept;
-  // Whether the file of the file was removed, for example together with its directory.
+  // Whether the current file was removed, for example together with its directory.
   bool removed() const noexcept;
   // Closes a file that was removed.
   void abandon() noexcept;

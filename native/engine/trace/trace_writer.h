@@ -61,7 +61,8 @@ class TraceWriter {
   void count_dropped() noexcept { dropped_.fetch_add(1, std::memory_order_relaxed); }
   // Returns a new id for a record, never 0. Ids begin anew after 2^31 records.
   std::uint32_t next_id() noexcept;
-  // Returns an id for a standing record, which no other standing record that has not ended has, nor any other record.
+  // Returns an id for a standing record. It differs from the ids of all standing records that have not ended, and from
+  // all ids that next_id() returns.
   std::uint32_t next_standing_id() noexcept;
 
   TraceStats stats() const noexcept;

@@ -55,7 +55,7 @@ Result choose(void* context, int function, std::size_t bytes, int, float** costs
   if (context == nullptr || costs == nullptr) return Result::success;
   const Rule* rule = find_rule(*static_cast<const Rules*>(context), function, bytes);
   if (rule == nullptr || rule->algorithm >= algorithms || rule->protocol >= protocols) return Result::success;
-  // NCCL passes an array of arrays, as a pointer to a pointer.
+  // The type is a pointer to pointers, but NCCL passes a contiguous array [algorithms][protocols] of floats.
   float* cost = reinterpret_cast<float*>(costs) + rule->algorithm * protocols + rule->protocol;
   if (*cost == tuner_v5::kIgnored) return Result::success;
   *cost = 0.0F;

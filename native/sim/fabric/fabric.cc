@@ -72,7 +72,7 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
   const i64 all = 2 * static_cast<i64>(plan_.transfers.size());
   i64 begun_at = 0;
   for (const auto& each : shards_) begun_at += each->packet_hops();
-  wait();  // no thread may change packet_hops() while another one still adds up begun_at
+  wait();  // all threads have added up begun_at; only now may one change packet_hops()
   for (;;) {
     crew->next[index] = shard.next_window();
     crew->hops[index] = shard.packet_hops();

@@ -139,7 +139,8 @@ bool has_circle(const FabricPlan& plan) {
 
 std::string complaint(const FabricPlan& plan) {
   if (plan.hosts < 2 || plan.switches < 1) return "two hosts and a switch at least";
-  if (u64{plan.hosts} + plan.switches > 1u << 24 || plan.ports.size() > 1u << 26) return "fewer nodes and ports";
+  if (u64{plan.hosts} + plan.switches > 1u << 24 || plan.ports.size() > 1u << 26)
+    return "at most 2^24 hosts and switches, and 2^26 ports";
   if (plan.threads < 1 || plan.threads > 64) return "1 to 64 threads";
   if (plan.paths < 1 || plan.paths > core::kMaxPaths) return "1 to 256 paths";
   if (plan.segment_bytes < 128) return "segments of 128 bytes at least";
@@ -153,10 +154,11 @@ std::string complaint(const FabricPlan& plan) {
     return "times and sizes that are not negative, and a largest timeout not below the least";
   }
   if (plan.host_delay_ns > kFar || plan.host_jitter_ns > kFar || plan.peer_silence_ns > kFar * 10)
-    return "shorter times";
+    return "host_delay_ns and host_jitter_ns of at most 11 days, and peer_silence_ns of at most 110 days";
   if (plan.pause_bytes != 0 && (plan.resume_bytes < 0 || plan.resume_bytes >= plan.pause_bytes))
-    return "PFC that resumes below where it pauses";
-  if (plan.sample_ns != 0 && plan.limit_ns / plan.sample_ns > 10'000'000) return "fewer than 10^7 samples";
+    return "resume_bytes of 0 or more and less than pause_bytes";
+  if (plan.sample_ns != 0 && plan.limit_ns / plan.sample_ns > 10'000'000)
+    return "at most 10^7 samples: a larger sample_ns, or a smaller limit_ns";
   for (const auto& part : {port_complaint, route_complaint, work_complaint}) {
     const std::string found = part(plan);
     if (!found.empty()) return found;

@@ -174,7 +174,8 @@ TEST(knobs__a_setting_of_earlier_versions_is_refused_with_its_successor) {
        "WEFT_TRACE_KEEP_NS is not a setting of weft, but a key of one: WEFT_TRACE_LIMITS=age=..."},
       {"record_bytes_max",
        "record_bytes_max is not a setting of weft, but an argument: Endpoint.record(path, bytes_max=...)"},
-      {"WEFT_EAGER_SLOTS", "WEFT_EAGER_SLOTS is not a setting of weft, and was one for tests only: leave it out"},
+      {"WEFT_EAGER_SLOTS",
+       "WEFT_EAGER_SLOTS is not a setting of weft, but was one in earlier versions, for tests only: leave it out"},
   };
   for (const auto& [name, expected] : gone) {
     Knobs knobs;

@@ -97,7 +97,7 @@ TEST(path_weights__wrong_files_are_refused_in_one_line) {
     std::string error;
     file.write(of_page(std::string("{\"10.1.0.2\":{\"0\":") + row + "}}"));
     CHECK(!read_weights(file.path, kPage, &found, &error));
-    CHECK_EQUAL(error, std::string("it is no file of weights: weft plan watch writes it"));
+    CHECK_EQUAL(error, std::string("it is no file of weights: give one that weft plan watch writes"));
     CHECK(found.empty());
   }
   for (std::size_t length = 0; length < good.size(); ++length) {

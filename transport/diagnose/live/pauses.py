@@ -23,9 +23,11 @@ FAULTS_MAX = 64
 
 @dataclass
 class Pauses:
-    """longest_ns: the longest pause that the job has made and ended. taught: how many long ones.
+    """The pauses that a job makes without a fault.
 
-    untaught_ns: until enough long pauses were seen, only a pause longer than this proves a hang.
+    longest_ns: the longest such pause that has ended. taught: the number of long ones that have
+    ended, where pauses of several ranks that overlap count once. untaught_ns: until enough long
+    pauses were seen, only a longer pause than this proves a hang.
     """
 
     untaught_ns: int

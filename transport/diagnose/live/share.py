@@ -78,7 +78,7 @@ def tag_of(traces: Path) -> str:
 
 
 def write(folder: Path, said: HostFile, tag: str = "") -> int:
-    """Writes a host's file, replacing the one before; returns its size. OSError if it fails.
+    """Writes a host's file, replacing the previous one; returns its size. OSError if it fails.
 
     tag: see tag_of().
     """

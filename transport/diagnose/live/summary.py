@@ -257,7 +257,7 @@ def _first_ns(calls: Table, windows: int, kept_ns: int) -> int:
     kept = period * max(windows, -(-kept_ns // iteration_ns))
     if len(mine) <= kept:
         return 0
-    # Other ranks may have begun a little earlier: half of the iteration before is kept, too.
+    # Other ranks may have begun a little earlier: half of the previous iteration is kept, too.
     return int(calls["begin_ns"][mine[max(len(mine) - kept - max(period // 2, 1), 0)]])
 
 
