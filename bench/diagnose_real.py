@@ -30,7 +30,7 @@ from transport.trace import open_store
 HOSTS, SPINES, PATHS, BASE = 4, 4, 8, 20_000
 ELEMENTS = 400_000
 COMPLAIN_S = 4.0  # receivers complain 6.3 s after they heard their peer last
-STOPPED_S = 1.5  # a process that is stopped and resumes is stopped for so long
+STOPPED_S = 1.5  # time for which a process that resumes is stopped
 COLUMNS = ("fault", "place", "verdict", "said", "right", "windows")
 Processes = Sequence["subprocess.Popen[str]"]
 

@@ -92,7 +92,7 @@ def of_bench(file: Path, bench: str) -> Config:
 
 
 def comparison(predicted: Path, measured_file: Path) -> tuple[list[Config], Config]:
-    """Errors, as parts of what was measured; of exposed communication, as the larger bound says."""
+    """Errors as parts of what was measured; that of exposed communication as a part of the step."""
     before, after = of_bench(predicted, "estimate_steps"), of_bench(measured_file, "step")
     for key, usual in (("gpus", None), ("bucket_mb", 25)):
         one, other = before.get(key, usual), after.get(key, usual)

@@ -30,7 +30,7 @@ KNOBS: Config = {"interfaces": "lo", "engines": 1, "log_level": "error"}
 PATIENCE_S = 120.0
 IDLE_OPENS = 250
 IDLE_PATHS = 32
-# The worker of the strangers of each contender, and what it is told.
+# Contender -> the function that its strangers run, and the function's configuration.
 CONTENDERS: dict[str, tuple[Any, Config]] = {
     "alone": (None, {}),
     "hellos": (strangers.knock, {}),

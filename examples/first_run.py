@@ -134,7 +134,8 @@ def report(console: Console, found: dict[str, Any]) -> list[str]:
     )
     console.print(totals)
     checks = {
-        "every path carries data": min(carried) > 0,  # how much depends on the machine's load
+        # How much each path carries depends on the machine's load.
+        "every path carries data": min(carried) > 0,
         "loss was injected": found["dropped"] > 0,
         "dropped segments were resent": counters.segments_resent >= found["dropped"],
         "no message is corrupt": corrupt == 0,

@@ -23,7 +23,7 @@ PATHS = 8
 BAD_PATHS = (0, 1)
 MESSAGE_BYTES = 1 << 20
 ROUNDS = 5  # even and learned weights alternate, so that other load affects both alike
-SECONDS = 0.5  # how long traffic runs before the weights change from even to learned or back
+SECONDS = 0.5  # time for which traffic runs before the weights change from even to learned or back
 KNOBS: dict[str, Any] = {"interfaces": "lo", "engines": 1, "paths": PATHS}
 FAULTS: dict[str, Any] = {"loss": 0.2, "paths": "+".join(map(str, BAD_PATHS))}
 

@@ -23,7 +23,7 @@ from typing import Any
 
 # A loop ends by itself if this program is killed.
 LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))\n"
-END_S = 30  # how long an interrupted command may clean up, before it is killed
+END_S = 30  # time that an interrupted command has to clean up before it is killed
 TOLD = (signal.SIGINT, signal.SIGTERM)  # to end
 # States in /proc/PID/stat.
 STOPPED = ("T", "t")

@@ -93,7 +93,7 @@ def version_at(port: int) -> int:
 
 
 def knock(pipe: Pipe, config: Config) -> None:
-    """Connects, sends a hello and closes, `rate` times a second, until the pipe says so."""
+    """Connects, sends a hello and closes, `rate` times a second, until the pipe has data."""
     port, rate = config["port"], config["rate"]
     hellos = [hello(config["version"]) for _ in range(HELLOS)]
     pipe.send("ready")
@@ -134,8 +134,8 @@ def _open_all(port: int, version: int, words: bytes, opens: int, held: list[sock
 def open_much(pipe: Pipe, config: Config) -> None:
     """Opens connections and stays silent.
 
-    `paths` of each peer lead to a port of this process, which never answers. `opens`: how many,
-    then it waits; 0: on and on, until the pipe says so.
+    `paths` of each peer lead to a port of this process, which never answers. `opens`: their
+    number, after which it waits; 0: more and more, until the pipe has data.
     """
     held: list[socket.socket] = []
     opened = 0

@@ -17,7 +17,7 @@ from bench.peers.pair import free_port, run_pair
 
 RATE_GUESS = 1e9  # assumed bytes per second, to choose the number of iterations
 ITERATIONS_MIN, ITERATIONS_MAX = 20, 1_000_000
-MIB = 1 << 20  # what ucx_perftest calls a MB
+MIB = 1 << 20  # bytes of what ucx_perftest calls a MB
 COLUMNS = ("iterations", "percentile", "avg_lat", "overall_lat", "avg_bw", "overall_bw")
 
 

@@ -242,7 +242,7 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   std::map<int, std::uint64_t> by_descriptor_;
   std::vector<std::uint64_t> unread_;    // sockets that hold frames not yet handled
   std::vector<std::uint64_t> deferred_;  // sockets of unauthenticated peers without a turn in the last iteration
-  std::int64_t strangers_until_ns_ = 0;  // until when this iteration handles frames of unauthenticated peers
+  std::int64_t strangers_until_ns_ = 0;  // time until which this iteration handles frames of unauthenticated peers
   std::map<std::uint64_t, std::unique_ptr<Session>> sessions_;
   std::map<std::string, std::uint64_t> by_key_;  // key of a dialled session -> session id
   std::map<std::uint64_t, PendingDial> dials_;

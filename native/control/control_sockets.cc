@@ -166,9 +166,9 @@ Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std:
 
 void ControlPlane::say_open(const ListenerState& listener, const datapath::SocketAddress& address) {
   if (!listener.open || !secret_.empty()) return;
-  engine::log(engine::LogLevel::info, "listening openly on " + target_of(address) +
-                                          ": any process that reaches it may connect, as neither a handle's key nor "
-                                          "WEFT_SECRET_FILE is asked for");
+  engine::log(engine::LogLevel::info, "listening without a handle's key or a secret on " + target_of(address) +
+                                          ": any process that reaches it may connect; set WEFT_SECRET_FILE to "
+                                          "require a secret");
 }
 
 std::uint16_t ControlPlane::own_port(const std::shared_ptr<ListenerState>& listener) noexcept {

@@ -103,8 +103,8 @@ class FlowSetup {
     bool open = false;
     bool strange = false;              // opened by a peer that is not authenticated
     bool silent = false;               // strange, and has never answered over a data path
-    std::int64_t silent_since_ns = 0;  // when it was opened
-    std::uint32_t asked = 0;           // how often count() has asked it for an answer
+    std::int64_t silent_since_ns = 0;  // time at which this silent peer was opened
+    std::uint32_t asked = 0;           // number of times that count() has asked the peer for an answer
     std::uint32_t paths = 0;
     std::uint32_t flows = 0;                // flows that are open, as of the last count()
     telemetry::PeerPageRow* row = nullptr;  // released by the engine; null: not in the telemetry page

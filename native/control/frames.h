@@ -76,7 +76,7 @@ struct Open {
   // In an open frame: the largest datagram on its sender's route; in a reply: the size to use.
   std::uint32_t segment_bytes = 0;
   std::uint32_t train_bytes = 0;
-  std::uint64_t buffer_bytes = 0;  // how much the sender can buffer per path
+  std::uint64_t buffer_bytes = 0;  // bytes that the sender can buffer per path
   bool payload_crc = false;
   std::uint64_t eager_bytes = 0;  // this end's limit; the smaller limit of both ends applies, also to eager_slots
   std::uint64_t eager_slots = 0;

@@ -17,7 +17,7 @@ namespace weft::control {
 struct Holding {
   std::size_t peers = 0, paths = 0, flows = 0;
   std::size_t silent_peers = 0;       // those that have never answered over a data path
-  std::int64_t silent_since_ns = -1;  // when the oldest of these was opened; -1: there is none
+  std::int64_t silent_since_ns = -1;  // time at which the oldest silent peer was opened; -1: there is none
 };
 
 class OpenBudget {

@@ -12,7 +12,7 @@ struct HealthLimits {
   std::int64_t dead_ns = 20'000'000'000;     // limit for a peer from which nothing arrives, not even from its kernel
   std::int64_t silence_ns = 20'000'000'000;  // limit for a peer process that runs while no data path works
   std::int64_t stall_ns = 0;                 // limit for a process that does not reply while its kernel does; 0: none
-  std::int64_t tick_ns = 250'000'000;        // how often on_tick() is called
+  std::int64_t tick_ns = 250'000'000;        // interval at which on_tick() is called
 };
 
 // What is known about the peer at a tick. Times are of the local clock; -1: never.

@@ -22,7 +22,7 @@ struct Session {
   std::uint64_t token = 0;         // random; the peer's hello must carry it
   std::uint64_t remote_token = 0;  // the peer's token for the session; 0: no hello received yet
   std::uint64_t node = 0;          // number of the peer process; 0: not known yet
-  Guard guard = Guard::none;       // what each of its control sockets proves
+  Guard guard = Guard::none;       // what each of its control sockets proves in TLS: nothing, a secret, or a key
   HandleKey handle_key{};          // at the dialling end, with Guard::key: the key of the peer process's handles
   bool dialled = false;            // this end opened the session, and opens connections in it
   bool greeted = false;

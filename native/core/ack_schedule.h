@@ -17,7 +17,7 @@ class AckSchedule {
  public:
   struct alignas(32) PathReport {
     i64 echo_sent_ns = -1;
-    i64 arrived_ns = 0;  // when the segment arrived whose send time is echoed
+    i64 arrived_ns = 0;  // arrival time of the segment whose send time is echoed
     i64 away_ns = 0;     // HostTime::away_ns() at that arrival
     u32 segments = 0;
     u32 ecn_segments = 0;

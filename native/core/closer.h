@@ -15,7 +15,8 @@ class Closer {
   State state() const noexcept { return state_; }
   Status reason() const noexcept { return reason_; }
 
-  // Starts closing. Gives up after `patience_ns`: a peer that hears nothing for so long considers this end dead anyway.
+  // Starts closing. Gives up after `patience_ns`: a peer that hears nothing for this long considers this end dead
+  // anyway.
   void close(Status reason, i64 now_ns, i64 patience_ns) noexcept {
     if (state_ != State::open) return;
     give_up_ns_ = now_ns + patience_ns;

@@ -244,7 +244,7 @@ class FlowSender {
   std::array<u64, kMaxPaths / 64> active_paths_{};  // bit set of paths with segments in flight
   i64 progress_ns_ = 0;
   i64 next_check_ns_ = kNever;  // lower bound of the next_check_ns of all paths
-  i64 room_ns_ = kNever;        // when to retry a refused message or segment without news of room
+  i64 room_ns_ = kNever;        // time at which a refused message or segment is retried if no news of room came
   i64 room_interval_ns_ = 0;
   u64 tried_message_ = ~u64{0};  // message with a segment in flight that probes for room at the receiver; ~0: none
   CreditAccount credit_;

@@ -32,7 +32,7 @@ class ReceiveQueue {
  public:
   static constexpr u64 kPostedMax = 1024;
   // no_block: the message has no posted receive and there is no eager block for it. no_room: the receive's bounce
-  // buffer has no room. In both cases the segment is valid and its sender must wait until it is told of room.
+  // buffer has no room. In both cases the segment is valid and its sender must wait until the receiver reports room.
   enum class Placement : u8 { placed, refused, too_long, no_block, no_room };
 
   ReceiveQueue(Shared* shared, EagerLimits eager, u8 stripe, u8 stripes) noexcept

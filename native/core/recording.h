@@ -48,7 +48,7 @@ class DecisionEncoder {
     u16 id = 0;
     std::array<std::byte, policy::kMaxRecordBytes> params;
   };
-  static constexpr std::size_t kKnown = 16;  // how many policies are remembered; a forgotten one gets a new entry
+  static constexpr std::size_t kKnown = 16;  // number of policies that are remembered; a forgotten one gets a new entry
   static constexpr std::size_t kEntryBytesMax = sizeof(RecordingEntry) + 136 + policy::kMaxRecordBytes +
                                                 sizeof(RecordingEntry) + 512 + kMaxPaths * sizeof(policy::PathHead);
 

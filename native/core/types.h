@@ -51,7 +51,7 @@ struct PolicyChoice {
 struct StackConfig {
   u64 seed = 1;                             // seed of the stack's random number generator
   u64 eager_bytes = defaults::kEagerBytes;  // longest message that may be sent before its receive is advertised
-  u64 eager_slots = defaults::kEagerSlots;  // how many eager messages a receiver keeps without a posted receive
+  u64 eager_slots = defaults::kEagerSlots;  // eager messages that a receiver keeps without a posted receive
   u64 eager_blocks = 2048;                  // eager blocks of all flows together; 16 MB with the default eager_bytes
   i64 window_bytes_max = defaults::kWindowBytesMax;
   i64 rto_ns_min = defaults::kRtoNsMin;

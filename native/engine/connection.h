@@ -47,7 +47,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void progress(const Request& request) noexcept;
   // The caller that waits for the message sleeps now.
   void unattend(std::uint64_t message, std::uint64_t bytes) noexcept;
-  // A caller has waited for the message, which is done and had so many bytes. If no later one of its direction is
+  // A caller has waited for the message, which is done and had `bytes` bytes. If no later one of its direction is
   // posted, they, and as many of an answer, do not count towards LoopLock::kBulkBytes.
   void on_waited(bool send, std::uint64_t message, std::uint64_t bytes) noexcept;
   Patience& patience() noexcept { return patience_; }

@@ -53,7 +53,7 @@ class PeerWatch {
 struct EngineConfig {
   core::StackConfig stack;
   std::int64_t spin_ns = 100'000;
-  std::int64_t poll_ns = 200'000;      // how long a caller that waits polls, at most; 0: callers never run the loop
+  std::int64_t poll_ns = 200'000;      // longest time that a waiting caller polls; 0: callers never run the loop
   double poll_share = 0.05;            // share of a caller's time that it may poll without receiving anything
   TelemetryPage* page = nullptr;       // page for the engine's counters; null: they are in private memory
   std::shared_ptr<TraceWriter> trace;  // null: nothing is traced
@@ -165,7 +165,7 @@ class Engine final : private datapath::RxSink {
   std::unique_ptr<EngineTrace> trace_;  // null: nothing is traced
   std::unique_ptr<datapath::Datapath> datapath_;
   const bool helps_;  // whether callers may run the loop
-  int forks_ = 0;     // how many forks led to the process in which the engine was started
+  int forks_ = 0;     // number of forks that led to the process in which the engine was started
   CommandRing<Command> ring_;
   CallQueue calls_;
   LoopLock loop_;

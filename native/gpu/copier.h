@@ -59,7 +59,7 @@ class Transfer {
     std::uint64_t launched = 0, arrived = 0;
     bool untold = false;
   };
-  static constexpr int kRefusedMax = 100;  // after so many refusals in a row, a context counts as destroyed
+  static constexpr int kRefusedMax = 100;  // after this many refusals in a row, a context counts as destroyed
   std::uint64_t next_piece(const Lane& lane, const core::Stage& stage) const noexcept;
   std::atomic<std::uint32_t>& released(const core::Stage& stage, std::uint64_t at) const noexcept {
     return stage.released[at % stage.ring_bytes / stage.piece_bytes];
@@ -78,7 +78,7 @@ class Transfer {
   core::Stage* const stages_;
   const Stream stream_;
   std::vector<Lane> lanes_;
-  int refused_ = 0;  // how often in a row the driver refused to make the context current
+  int refused_ = 0;  // number of times in a row that the driver refused to make the context current
   std::string error_;
 };
 

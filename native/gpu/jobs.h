@@ -38,7 +38,7 @@ struct PersistentJob {
   Piece only;            // the table of pieces, if there is a single piece
   std::uint64_t chunks;  // number of chunks of all blocks together
   std::uint32_t gathers;
-  std::uint32_t generation;  // which launch of the persistent kernel must do this job
+  std::uint32_t generation;  // number of the launch of the persistent kernel that must do this job
   // Number of the job, written last. Jobs are numbered from 1; the number wraps around and skips 0.
   std::uint32_t number;
 };

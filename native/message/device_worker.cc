@@ -20,7 +20,7 @@ namespace {
 using gpu::kGranuleBytes;
 constexpr std::size_t kRingBytesMin = 2 * kGranuleBytes;
 constexpr std::size_t kBesideBytes = 2 << 20;  // size of each further pool of pinned memory
-constexpr std::int64_t kSpinNs = 50'000;       // how long the thread polls without sleeping
+constexpr std::int64_t kSpinNs = 50'000;       // time for which the thread polls without sleeping
 constexpr std::int64_t kPauseNs = 50'000;
 constexpr const char* kNoMemory = "out of memory";  // so short that std::string does not allocate
 

@@ -59,7 +59,7 @@ def open_frame(
     peers: int = 1,
     ports: Sequence[int] = range(40_000, 40_008),
 ) -> bytes:
-    """An open frame that offers a flow over eight paths; `peers`: so many, each of its own peer."""
+    """An open frame that offers `peers` flows over eight paths, each of its own peer."""
     body = struct.pack("<QQIIIIQ?QQ", dial, listener, 0, 0, 1472, 65000, 1 << 20, True, 8192, 16)
     words = b"u" + struct.pack(f"<{len(ports)}H", *ports)
     flows = b"".join(

@@ -69,7 +69,9 @@ def test_listen__openly_takes_host_and_port_and_says_so(capfd: pytest.CaptureFix
         with there.connect(LOCALHOST, listener.port, timeout_s=PATIENCE_S) as connection:
             connection.check()
         listener.accept(timeout_s=PATIENCE_S).close()
-    assert f"listening openly on 0.0.0.0 port {listener.port}:" in capfd.readouterr().err
+    assert f"listening without a handle's key or a secret on 0.0.0.0 port {listener.port}:" in (
+        capfd.readouterr().err
+    )
 
 
 def test_open__a_peer_without_the_handle_reaches_open_listeners_only() -> None:
@@ -195,7 +197,7 @@ with Endpoint(interfaces="lo", engines=1) as there, Endpoint(interfaces="lo", en
 
 @pytest.mark.namespaces
 def test_handle__needs_openssl(tmp_path: Path) -> None:
-    """Without it, handles cannot be proved: an error that says so, and open listeners work."""
+    """Without OpenSSL, handles cannot be proved: an error reports it, and open listeners work."""
     if os.geteuid() != 0:
         pytest.skip("hiding OpenSSL needs a mount namespace, which needs root")
     found = [path for path in Path("/usr/lib").rglob("libssl.so*") if path.is_file()]

@@ -157,7 +157,7 @@ def test_handle__a_kept_one_keeps_no_engine() -> None:
 
 
 def wait_for_wakes(thread: threading.Thread, count: int) -> None:
-    """Waits until a thread has slept and woken so many times more."""
+    """Waits until a thread has slept and woken `count` more times."""
 
     def slept() -> int:
         status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()

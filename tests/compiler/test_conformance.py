@@ -74,7 +74,7 @@ def test_conformance__the_example_is_a_policy_like_any_other(folder: Path) -> No
 
 
 def test_bench_policy__runs_small() -> None:
-    """`bench policy` itself checks that results are equal; so few calls give no useful times."""
+    """`bench policy` itself checks that results are equal; 3,000 calls give no useful times."""
     bench = pytest.importorskip("bench.policy")
     if not (shutil.which("gcc") or shutil.which("clang")):
         pytest.skip("neither gcc nor clang is installed")

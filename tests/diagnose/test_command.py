@@ -158,7 +158,10 @@ def test_diagnose__of_no_trace_is_one_line(tmp_path: Path) -> None:
         ("{", "is not JSON"),
         ("[]", "is no file of routes"),
         ('{"weft_routes": 9}', "has version 9 of routes"),
-        ('{"weft_routes": 1, "links": [], "routes": [["a", "b", 0, [4]]]}', "names link 4 of 0"),
+        (
+            '{"weft_routes": 1, "links": [], "routes": [["a", "b", 0, [4]]]}',
+            "names link 4, but there are 0 links",
+        ),
         ('{"weft_routes": 1, "links": 5, "routes": 5}', "is no file of routes"),
     ],
 )

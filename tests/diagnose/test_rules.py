@@ -230,7 +230,7 @@ def test_late__a_send_whose_input_came_early_is_not_late() -> None:
 def test_standstill__a_pause_of_the_first_iteration_is_no_measure() -> None:
     own_ns, ends_ns = usual()
     facts = facts_of_steps(own_ns, ends_ns)
-    # The connections of the first iteration take 900 ms: all that comes after it is so much later.
+    # The connections of the first iteration take 900 ms: all that comes after it is 900 ms later.
     for name in ("begin_ns", "arrival_ns", "end_ns"):
         facts.calls[name][facts.calls[name] > STEP_NS] += 900_000_000
     nothing = np.zeros(0, np.int64)

@@ -20,7 +20,8 @@ def flat(step_ns: float = 1_000, rate: float = GB) -> Network:
     return Network("flat", "test", Link(rate, (Protocol("only", 500, step_ns, 1.0),)))
 
 
-CHUNK = 131_072 / 1_000_000  # which trees and chains wait for at first, once a step
+# A chunk as a part of the size: in trees and chains, each step delays the first data by one.
+CHUNK = 131_072 / 1_000_000
 
 
 @pytest.mark.parametrize(

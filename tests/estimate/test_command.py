@@ -171,7 +171,7 @@ def test_simulate__agrees_with_the_estimate(tmp_path: Path) -> None:
     [
         (("--data", "8", "--pipeline", "2"), "pipeline: only data and tensor parallelism"),
         (("--data", "8", "--inside", "nvlink4"), "on one node: nothing to simulate"),
-        (("--data", "64", "--segment", "1 kB"), "M packets would be sent"),
+        (("--data", "64", "--segment", "1 kB"), "M packets: use fewer"),
         (("--data", "4", "--segment", "big"), "--segment: "),
         (("--data", "4", "--segment", "1 MB"), "hosts.segment_bytes: 1000000: expected"),
     ],

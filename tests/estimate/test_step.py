@@ -199,7 +199,7 @@ def test_experts__are_reduced_by_the_ranks_that_have_the_same_ones(zero: int) ->
 def test_train__nodes_that_are_not_full_are_refused() -> None:
     eight = of_links("ethernet-100", "nvlink4", 8)
     assert train(SMALL, Plan(data=4, global_batch=4), GPU, eight).step_ns > 0
-    with pytest.raises(PlanError, match="data: 12 GPUs in all: a multiple of the 8 GPUs"):
+    with pytest.raises(PlanError, match="data: 12 GPUs in all: must be a multiple of the 8 GPUs"):
         train(SMALL, Plan(data=12, global_batch=12), GPU, eight)
     for tensor, is_good in ((3, False), (8, True), (16, True)):
         plan = Plan(data=8, tensor=tensor, global_batch=8)
@@ -222,7 +222,7 @@ def test_memory__of_mixed_precision_is_sixteen_bytes_a_parameter() -> None:
     ("plan", "said"),
     [
         (Plan(data=4, global_batch=6), "must be a multiple of data x micro_batch, 4"),
-        (Plan(pipeline=9, global_batch=9), "9 chunks of 8 layers"),
+        (Plan(pipeline=9, global_batch=9), "8 layers cannot be split into 9 chunks"),
         (Plan(tensor=3), "must divide the 16 heads"),
         (Plan(data=2, expert=2, global_batch=2), "small has no experts"),
         (Plan(pipeline=2, interleave=2, global_batch=3), "must be a multiple of the 2 stages"),

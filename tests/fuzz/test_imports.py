@@ -15,7 +15,7 @@ from transport.trace.kineto import KinetoTraces
 from transport.trace.layout import TraceError
 from transport.trace.nccl_log import NcclLogs
 
-FINISHED = 16  # one in so many files is put into tables, which takes a database and 50 ms
+FINISHED = 16  # one in this many files is put into tables, which takes a database and 50 ms
 
 
 def damaged_gzip(data: bytes, draw: random.Random) -> bytes:

@@ -162,7 +162,7 @@ def test_cuts__a_connection_outlives_the_paths_it_has_lost(
         for link in links:
             lab.cut(link)
         try:
-            time.sleep(CUT_S / 2)  # how long the paths are cut
+            time.sleep(CUT_S / 2)  # time for which the paths are cut
             until(lambda: pair.rounds() > before, "the connection does not continue")
             # A new connection uses the remaining path and does not wait for the cut paths.
             assert pair.ask("dial") == "dialled"

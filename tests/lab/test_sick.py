@@ -122,7 +122,7 @@ def test_sick__a_device_goes_and_comes_back(what: str) -> None:
             wire.replug(0)
         sender.stdin.write("go on\n")
         sender.stdin.flush()
-        time.sleep(2)  # how long the sender has no interface
+        time.sleep(2)  # time for which the sender has no interface
         if what == "down":
             ip(wire, "link", "set", DEVICE, "up")
         elif what == "address":
@@ -138,7 +138,7 @@ def test_sick__paths_fall_ill_one_after_the_other() -> None:
         sender.stdin.flush()
         for index in range(4):
             wire.change(index, loss=1.0)
-            time.sleep(0.7)  # how long the path loses everything
+            time.sleep(0.7)  # time for which the path loses everything
             wire.change(index, loss=0.0)
 
 

@@ -98,7 +98,7 @@ def unanswered(url: str) -> list[str]:
     end = time.monotonic() + PATIENCE_S
     left = asked
     while left and time.monotonic() < end:
-        time.sleep(0.5)  # Prometheus reads new values so often
+        time.sleep(0.5)  # Prometheus reads new values this often
         try:
             left = [
                 text

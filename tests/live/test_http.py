@@ -184,7 +184,7 @@ def test_token__is_needed_and_compared_whole(tmp_path: Path) -> None:
             assert b"weft_" not in refused
         process.terminate()
         _, err = process.communicate(timeout=PATIENCE_S)
-        # One line says so, however many were refused in a minute.
+        # One line reports a refused request, however many were refused in a minute.
         assert err.count("refused a request: 401 GET /metrics (127.0.0.1)") == 1
 
 

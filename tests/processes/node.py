@@ -22,7 +22,7 @@ BURST = 400  # dials at once: more control frames than a listener reads in one l
 CHURN_S = 1.0
 # How many more descriptors than at the start are allowed, for sockets of paths and sessions.
 DESCRIPTORS_MORE = 40
-CHILD_S = 120  # how long a forked child lives; longer than any wait for an error about a death
+CHILD_S = 120  # time that a forked child lives; longer than any wait for an error about a death
 POLICIES = {
     "window": ("swift", "dctcp", "cubic"),
     "path": ("power_of_two", "oblivious", "round_robin"),

@@ -63,7 +63,7 @@ def test_faults__a_port_that_comes_back_goes_on(links: None, mode: str) -> None:
         under_way = pair.begin(100, LARGE_BYTES)
         under_way.await_some()
         run("ip", "link", "set", "va", "down")
-        time.sleep(1)  # how long the port is down
+        time.sleep(1)  # time for which the port is down
         restore_links()
         assert under_way.finish() == 0
 

@@ -27,7 +27,7 @@ def command(json_path: str | None, form: str | None, live: str | None) -> None:
     """
     if form is not None and (json_path is not None or live is not None):
         raise click.UsageError(
-            f"--{form} and {'--json' if json_path else '--live'} cannot be used together"
+            f"--{form} and {'--json' if json_path else '--live'} cannot be used together: give one"
         )
     if live is not None:
         pages.show(live, json_path)

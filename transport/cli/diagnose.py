@@ -146,7 +146,7 @@ def command(
             sys.exit(diagnose_live.run(folder, json_path, named))
         refuse_live_options()
         if folder is None:
-            raise click.UsageError("Missing argument 'DIR'.")
+            raise click.UsageError("Missing argument 'DIR': give the folder of a trace")
         from transport.cli.known_routes import known_routes
 
         sys.exit(once(folder, job, known_routes(folder, routes_file, plan_file), json_path))

@@ -42,9 +42,9 @@ from transport.live.signals import Signals
 from transport.plan.routes import Routes
 from transport.trace.store import TraceExtraError
 
-STALE_INTERVALS = 4  # a host's file that did not change for so many intervals is stale
+STALE_INTERVALS = 4  # a host's file that did not change for this many intervals is stale
 STALE_S_MIN = 10.0
-# A finding of another collector counts as acted on for so long, if its end was never reported.
+# A finding of another collector counts as acted on for this long, if its end was never reported.
 REPORTED_NS = 3_600_000_000_000
 NOTHING_JUDGED = 2  # exit status
 NICE = 10  # ranks that want its core go first
@@ -75,7 +75,7 @@ def check(given: dict[str, Any]) -> None:
     if given["act"] and given["on_finding"] is None:
         raise click.UsageError("--act needs --on-finding: give the command to run")
     if given["on_finding"] is not None and not given["on_finding"].strip():
-        raise click.UsageError("--on-finding: the command is empty")
+        raise click.UsageError("--on-finding: the command is empty: give one")
     judges = given["share"] is None or given["collect"]
     for name in ("on_finding", "listen", "routes_file", "plan_file"):
         if given[name] is not None and not judges:
@@ -163,7 +163,7 @@ class Live:
         self.listen = None if given["listen"] is None else address(given["listen"])
         files_of_access = ("token_file", "tls_cert", "tls_key")
         if self.listen is None and any(given.get(name) is not None for name in files_of_access):
-            raise click.UsageError("--token-file and --tls-cert are for --listen")
+            raise click.UsageError("--token-file, --tls-cert and --tls-key need --listen: give it")
         self.who = access_of(*(given.get(name) for name in files_of_access))
         self._problems: dict[str, str] = {}
         self._acted = False  # whether this collector acted in the last interval

@@ -60,7 +60,7 @@ def command(
     from transport.estimate.samples import SamplesError, slowdown_of
 
     if not name:
-        raise click.UsageError("--name: give a name")
+        raise click.UsageError("--name: the name is empty: give one")
     try:
         measured = [one for source in sources for one in samples_of(source, contender)]
         found = fit(measured, name, ", ".join(source.name for source in sources))

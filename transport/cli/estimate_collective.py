@@ -71,7 +71,7 @@ def command(
     for count in ranks:
         if count > each and count % each:
             raise click.UsageError(
-                f"--ranks {count}: a multiple of the {each} GPUs of a node, or fewer"
+                f"--ranks {count}: must be a multiple of the {each} GPUs of a node, or less"
             )
     with usage_errors():
         made = [

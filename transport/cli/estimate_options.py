@@ -74,7 +74,7 @@ def network_of(given: dict[str, Any]) -> Network:
             f"--network describes the whole network: leave out {_option(said[0])}"
         )
     if inside is None and "gpus_per_node" in said:
-        raise click.UsageError("--gpus-per-node: nodes of several GPUs need a link --inside")
+        raise click.UsageError("--gpus-per-node needs --inside: give the link inside of a node")
     with usage_errors():
         return load(file) if file is not None else of_links(between, inside, gpus, nics)
 

@@ -73,7 +73,7 @@ def command(
         made = scenario_of(step, step.build(), estimated.step_ns, segment_bytes, seed)
     if made.segments > SEGMENTS_MAX and not is_long:
         raise click.UsageError(
-            f"{count_text(made.segments)} packets would be sent: use fewer --layers, a "
+            f"the simulation would send {count_text(made.segments)} packets: use fewer --layers, a "
             "larger --segment, or --long"
         )
     result = _run(made)
@@ -115,7 +115,8 @@ def show(estimated: Training, result: Result, made: Simulated, json_path: str | 
     (row,) = result.steps
     if not row["finished"]:
         raise click.ClickException(
-            f"not finished after {time_text(made.tables['limit_ns'])} of simulated time"
+            "the simulation has not finished after "
+            f"{time_text(made.tables['limit_ns'])} of simulated time"
         )
     simulated_ns, ratio = row["step_ns"], row["step_ns"] / estimated.step_ns
     if json_path is not None:

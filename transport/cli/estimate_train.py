@@ -243,7 +243,9 @@ class Computing:
             given.pop(key) for key in ("gpu_name", "efficiency", "computation")
         )
         if file is not None and efficiency is not None:
-            raise click.UsageError("--computation is measured: leave out --efficiency")
+            raise click.UsageError(
+                "--efficiency does not apply to a measured --computation: leave it out"
+            )
         return cls(gpu(name, efficiency or EFFICIENCY), file, efficiency is None)
 
     def of(self, model: Model, plan: Plan) -> Computation:
@@ -287,7 +289,7 @@ def model_of(name: str, given: dict[str, Any]) -> Model:
     if name != "custom":
         raise click.UsageError(f"no model {name}: known are {', '.join(PRESETS)} and custom")
     if missing := sorted(NEEDED - set(sizes)):
-        raise click.UsageError(f"custom needs --{' --'.join(missing)}")
+        raise click.UsageError(f"the model custom needs --{' --'.join(missing)}")
     return Model(name="custom", **sizes)
 
 

@@ -86,7 +86,7 @@ def command(
         raise click.ClickException(str(error)) from None
     exporter = Exporter(pids=pids, paths=paths, series_max=series_max, once=once, log=_log)
     if once and any(files.values()):
-        raise click.UsageError("--once serves nobody: --token-file and --tls-… are for serving")
+        raise click.UsageError("--once serves nobody: leave out --token-file and --tls-…")
     if not once:
         return _serve(exporter, *listen, access_of(**files))
     click.echo(text(exporter), nl=False)

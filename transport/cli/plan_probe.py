@@ -185,7 +185,7 @@ def command(
     wanted = [pair for numbers in each for pair in grid(numbers, numbers, pairs or 256)]
     flows = flows_of(ends, sources, wanted)
     if not flows:
-        raise click.UsageError("nothing to probe: give the address of another host of the side")
+        raise click.UsageError("nothing to probe: give the address of another host than this")
     try:
         known |= read_names(names) if names is not None else {}
         with (
@@ -215,7 +215,9 @@ def _port_ranges(base: int, ports: int, ranges: int) -> list[range]:
     """
     end = base + ports * ranges
     if end > 65_536:
-        raise click.UsageError(f"--port-base {base} and {end - base} ports end above 65535")
+        raise click.UsageError(
+            f"--port-base {base}: its {end - base} ports end above 65535: lower it"
+        )
     if ports * ranges > PORTS_MAX:
         raise click.UsageError(f"--ranges {ranges}: {ports * ranges} ports: at most {PORTS_MAX}")
     return [range(first, first + ports) for first in range(base, end, ports)]

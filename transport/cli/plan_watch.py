@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 LASTS_S = 1.0  # a shorter change of a path's state to slow, lossy or well is not reported
-ALONE_S = 5.0  # after so long without a process that sends to a planned peer, a line says so
+ALONE_S = 5.0  # if no process has sent to a planned peer for this long, a line reports it
 
 
 @click.command("watch")

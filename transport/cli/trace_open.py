@@ -100,7 +100,7 @@ def _ns(seconds: float | None) -> int | None:
     if seconds is None:
         return None
     if not abs(seconds) < 1e9:
-        raise click.UsageError(f"{seconds} is no time in seconds since the first record")
+        raise click.UsageError(f"--from, --to: {seconds}: must be seconds since the first record")
     return round(seconds * 1e9)
 
 

@@ -102,7 +102,7 @@ def tolerates(policy: Policy, library: Library) -> Outcomes:
         wrong == 0,
         f"{wrong} of 2000 segments judged lost, none was; every 7th is {promised} places late",
         "0",
-        "segments late by so few places are not lost: widen the window, in time or in segments",
+        f"segments {promised} places late are not lost: widen the window, in time or in segments",
     )
 
 

@@ -264,7 +264,7 @@ def regains(policy: Policy, library: Library) -> Outcomes:
 def owed(policy: Policy, name: str, outcome: Outcome) -> Outcome:
     """Passes the check if the policy declares, in `without`, that it lacks the property on purpose.
 
-    The report then says so: only a lack that is not declared is a mistake.
+    The report then shows the check as left out: only a lack that is not declared is a mistake.
     """
     if name not in policy.promises.without:
         return outcome

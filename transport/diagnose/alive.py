@@ -12,7 +12,7 @@ PROC = Path("/proc")
 STOPPED = ("T", "t")
 # Seconds to wait for records: a process writes them to its file 20 to 100 ms late.
 WRITTEN_AFTER_S = 0.25
-QUIET_S = 60.0  # a file that has not changed for so long is no longer written
+QUIET_S = 60.0  # a file that has not changed for this long is no longer written
 
 
 def settled_ns(folder: Path) -> int:

@@ -133,7 +133,7 @@ def _names(facts: Facts, processes: list[int]) -> str:
 
 
 def _dead_pair(facts: Facts, one: int, another: int, since_ns: int) -> Finding:
-    """Two processes that cannot reach each other, and no third one that tells which it is."""
+    """The finding for two processes that cannot reach each other, if no third tells which fails."""
     names = f"{facts.name(one)} and {facts.name(another)}"
     ranks = (facts.processes[one].rank, facts.processes[another].rank)
     return Finding(

@@ -15,10 +15,10 @@ from transport.plan.routes import undirected
 
 Array = NDArray[Any]
 
-MIN = 2  # a dead link has at least so many paths
+MIN = 2  # a dead link has at least this many paths
 SHARE = 0.9  # part of its used paths that must be dead
 COVERED = 0.8  # part of all dead paths that must cross it
-WINDOWS = 2.0  # a dead path has been unusable for longer than so many iterations or windows
+WINDOWS = 2.0  # a dead path has been unusable for longer than this many iterations or windows
 WEIGHT = 1e9  # paths that stay unusable tell more than lost segments
 
 
@@ -71,7 +71,7 @@ def dead_link(seen: slow.Seen) -> Finding | None:
 
 
 def _covers(paths: Paths, link: str, dead: Array) -> bool:
-    """Whether nearly all dead paths cross the link, or their acknowledgments do."""
+    """Whether the packets or acknowledgments of nearly all dead paths cross the link."""
     crossed = paths.round_trips
     mine = np.array([undirected(name) == link for name in paths.names])
     across = np.zeros(len(dead), bool)

@@ -112,7 +112,7 @@ def judged(
     windows = windows_of(facts)
     found = hang.crashes(facts, dead) + calls.mismatches(facts)
     stand = hang.standstill_of(facts, windows)
-    brief = False  # whether the job stands still, but not for long enough to say anything
+    brief = False  # whether the job stands still, but for too short a time to prove a hang
     if stand is not None and not found:
         patience_ns = int(
             max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.later_ns)

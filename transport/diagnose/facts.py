@@ -403,7 +403,7 @@ def host_of(address: str) -> str:
 
 
 def _by_peer(store: Store, sql: str, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:
-    """The rows of a query with columns source and target, processes; -1: not known which."""
+    """The rows of a query, with both processes as columns source and target; -1: not known."""
     found = _columns(store, sql)
     found["process"] = _numbered(found["process"], numbers)
     return _with_target(found, peers)

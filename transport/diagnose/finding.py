@@ -66,6 +66,6 @@ class Finding:
 
 
 def graded(one: Finding, certain: bool) -> Finding:
-    """The finding as a certain one or as a suspicion, whose confidence is limited."""
+    """The finding as a certain one, or as a suspicion, with a confidence up to SUSPECTED_MAX."""
     limit = 1.0 if certain else SUSPECTED_MAX
     return replace(one, certain=certain, confidence=min(one.confidence, limit))

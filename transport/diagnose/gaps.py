@@ -25,15 +25,15 @@ from transport.ground.units import time_text
 Array = NDArray[Any]
 
 WINDOWS_MIN = 3  # in fewer iterations it is not known how long a process usually records nothing
-TIMES = 2.0  # a gap is so many times as long as the longest one that is usual
-TIMEOUTS_MIN = 2  # in a gap, peers tried without success at least so often
+TIMES = 2.0  # a gap is this many times as long as the longest one that is usual
+TIMEOUTS_MIN = 2  # in a gap, peers tried without success at least this often
 # They tried until late in the gap: senders wait at most twice as long before each further try.
 TRIED_SHARE = 0.3
 # A gap is proven if the process noticed afterwards that it had not run for such a part of it.
 STALLED_SHARE = 0.5
 # If no peer tried to reach it, only from this length on: on a busy host, a thread can be late.
 ALONE_NS = 1_000_000_000
-CERTAIN_ITERATIONS = 2.0  # a gap that is shorter than so many iterations is only suspected
+CERTAIN_ITERATIONS = 2.0  # a gap that is shorter than this many iterations is only suspected
 NAMED_MAX = 4
 QUERY = (
     "SELECT process, peer, what, value, time_ns FROM events "
@@ -114,10 +114,10 @@ def _answers(facts: Facts, gap: Gap) -> bool:
 
 
 class _Tries:
-    """The timeouts of all processes, by the process that they tried to reach."""
+    """The timeouts of all senders, by the process that the senders tried to reach."""
 
     def __init__(self, downs: dict[str, Array]) -> None:
-        """downs: rows of timeouts, and of paths that failed and recovered."""
+        """downs: the events of timeouts, and of paths that failed or recovered."""
         order = np.lexsort((downs["time_ns"], downs["target"]))
         self._downs = {name: column[order] for name, column in downs.items()}
         self.targets = self._downs["target"][self._downs["what"] == "timeout"]
@@ -126,19 +126,19 @@ class _Tries:
         self._path = path
 
     def _span(self, target: int, from_ns: int, to_ns: int) -> tuple[int, int, int]:
-        """The first row of a process, and the rows in a time: from the first one up to another."""
+        """The first row of `target`, its first row after from_ns, and that from to_ns on."""
         low, high = np.searchsorted(self._downs["target"], (target, target + 1))
         times = self._downs["time_ns"][low:high]
         first, last = low + np.searchsorted(times, (from_ns + 1, to_ns))
         return int(low), int(first), int(last)
 
     def any(self, target: int, from_ns: int, to_ns: int) -> bool:
-        """Whether there was a timeout in a time."""
+        """Whether a sender to `target` had a timeout between from_ns and to_ns."""
         _, first, last = self._span(target, from_ns, to_ns)
         return bool((self._downs["what"][first:last] == "timeout").any())
 
     def within(self, target: int, from_ns: int, to_ns: int) -> tuple[Array, Array]:
-        """Time and sender of each timeout in a time, on paths that had not failed before it."""
+        """Time and sender of each timeout to `target` in a span, if its path was not down."""
         low, first, last = self._span(target, from_ns, to_ns)
         path, what = self._path, self._downs["what"]
         here = np.arange(first, last)[what[first:last] == "timeout"]
@@ -226,7 +226,7 @@ def without_losses(facts: Facts, gaps: Sequence[Gap]) -> Facts:
 
 
 def in_gaps(gaps: Sequence[Gap], windows: Windows) -> Array:
-    """[window]: whether one of the gaps is in it, which makes other processes late, too."""
+    """[window]: whether it overlaps a gap, which also makes other processes late."""
     made = np.zeros(windows.count, bool)
     for one in gaps:
         first, last = windows.of(np.array([one.from_ns, one.to_ns]))
@@ -235,7 +235,7 @@ def in_gaps(gaps: Sequence[Gap], windows: Windows) -> Array:
 
 
 def pauses(facts: Facts, windows: Windows, gaps: Sequence[Gap], since_ns: int) -> list[Finding]:
-    """A finding for each process with a gap that ended after since_ns: that of its longest one."""
+    """For each process, a finding for the longest of its gaps that ended after since_ns."""
     longest: dict[int, Gap] = {}
     for one in gaps:
         if one.to_ns >= since_ns:

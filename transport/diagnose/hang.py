@@ -51,7 +51,7 @@ class Standstill:
 
 
 def dead(store: Store, numbers: dict[int, int]) -> list[tuple[int, int, int]]:
-    """Processes whose peers found them dead: the process, when, and how many peers."""
+    """For each process that peers found dead: its number, when, and how many peers found it."""
     rows = store.rows(
         "SELECT b.process, min(a.end_ns), count(DISTINCT a.process) FROM connections a "
         f"JOIN connections b ON a.pair = b.pair AND a.process <> b.process "
@@ -114,7 +114,7 @@ def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
     open_ = np.flatnonzero(calls["end_ns"] < 0)
     open_ = open_[facts.end_ns - last[calls["process"][open_]] > usual_ns]
     stopped = [one for one, state in facts.states.items() if state in alive.STOPPED]
-    if stopped:  # the kernel says so: no minimum pause is needed
+    if stopped:  # the kernel reports them: no minimum pause is needed
         return Standstill(int(last[stopped].min()), open_, longest_ns, later_ns)
     if open_.size:
         return Standstill(int(last[calls["process"][open_]].min()), open_, longest_ns, later_ns)
@@ -126,7 +126,7 @@ def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
 
 
 def _quiet(facts: Facts, stand: Standstill) -> list[int]:
-    """Processes that neither closed their traces nor recorded anything since the standstill."""
+    """Processes that have recorded nothing since the job stands still, nor closed their traces."""
     patience_ns = max(
         QUIET_PAUSES * stand.longest_ns, QUIET_SHARE * (facts.end_ns - stand.since_ns)
     )
@@ -140,7 +140,7 @@ def _quiet(facts: Facts, stand: Standstill) -> list[int]:
 
 
 def hangs(facts: Facts, stand: Standstill, patience_ns: int) -> list[Finding]:
-    """The finding that explains the standstill. patience_ns: a shorter pause proves no hang."""
+    """Finds why the job stands still. patience_ns: a shorter pause proves no hang."""
     paused_ns = facts.end_ns - stand.since_ns
     certain = paused_ns > patience_ns
     for find in (_stopped, _cut_off, _frozen, _absent, _stuck, _behind):
@@ -151,7 +151,7 @@ def hangs(facts: Facts, stand: Standstill, patience_ns: int) -> list[Finding]:
 
 
 def _stopped(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
-    """A process that this host's kernel says is stopped."""
+    """A process that this host's kernel reports as stopped."""
     found = [one for one, state in sorted(facts.states.items()) if state in alive.STOPPED]
     if not found:
         return None
@@ -247,7 +247,7 @@ def _expected(facts: Facts, call: int, comms: dict[int, set[int]]) -> set[int]:
 
 
 def _members(facts: Facts) -> dict[int, set[int]]:
-    """The processes that have called an operation of each communicator."""
+    """Communicator -> the processes that have called one of its operations."""
     made: dict[int, set[int]] = {}
     pairs = zip(facts.calls["comm_id"].tolist(), facts.calls["process"].tolist(), strict=True)
     for comm, process in pairs:

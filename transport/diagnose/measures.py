@@ -167,7 +167,7 @@ def apart(process: Array, end_ns: Array, lasted_ns: Array) -> Array:
 
 
 def input_ns(facts: Facts) -> Array:
-    """For each call, when the last thing began to come that it may have waited for; 0: nothing."""
+    """For each call, when the last data that it may have waited for began to arrive; 0: none."""
     calls, edges = facts.calls, facts.edges
     ranks = len(facts.processes)
     ends = edges["instance"] * ranks + edges["target"]

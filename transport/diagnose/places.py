@@ -21,7 +21,7 @@ from transport.plan.routes import undirected
 Array = NDArray[Any]
 
 TIE = 0.005  # shares of explained variance that differ by less count as equal
-PAIR_BONUS = 0.1  # a pair must explain so much more than a NIC or a link to be chosen
+PAIR_BONUS = 0.1  # a pair must explain this much more than a NIC or a link to be chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +63,7 @@ class Candidates:
 
     @cached_property
     def squares(self) -> Array:
-        """[place]: the sum of its squared weights."""
+        """[place]: the sum of the squared weights of its observations."""
         return np.add.reduceat(self._weight**2, self._starts)
 
 

@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 LATE_SHARE = 0.06  # a rank that comes later than this share of an iteration is late
 LOST_SHARE = 0.03  # a slow place must cost the job at least this share of an iteration
-LOSSES_MIN = 8  # a place is lossy if it lost at least so many segments
+LOSSES_MIN = 8  # a place is lossy if it lost at least this many segments
 LOSSES_WINDOW_MIN = 4  # a window with fewer lost segments does not count as a lossy one
 LOSS_RATE_MIN = 1e-3
 HOST_LOSS_RATE = 0.01  # hosts lose a smaller share by full sockets, except in short bursts
@@ -37,12 +37,12 @@ RANDOM_WINDOWS, RANDOM_ALONE = 6, 0.9
 QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
 # Queues are full if a path's round-trip time is this many times its own earlier one.
 GROWN_RATIO = 3.0
-LOADED_RATIO = 1.5  # a link that carries so many times what links beside it do has full queues
-QUEUED_LATER = 2  # windows after a loss whose round-trip times count, too
+LOADED_RATIO = 1.5  # a link with this many times the load of those beside it has full queues
+QUEUED_LATER = 2  # after a loss, the round-trip times of this many further windows count
 # Least share of the delays that a place explains, and of its pairs that are slow.
 SHARE_MIN, PURITY_MIN = 0.25, 0.5
 CERTAIN_SHARE = 0.5  # a NIC or a pair that explains less is only suspected: links may be shared
-FULL_SHARE = 0.9  # a NIC that carries so much of what it usually does while busy is not slow
+FULL_SHARE = 0.9  # a NIC that carries this share of its usual rate while busy is not slow
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 
 DELAY_QUERY = (
@@ -155,7 +155,7 @@ def straggler(seen: Seen, at: int, rule: Rule) -> Finding | None:
 
 
 def with_lost(seen: Seen, one: Finding) -> Finding:
-    """The finding of a straggler with what it lost in all windows from its begin to its end."""
+    """The finding; a straggler's gets the time that the rank lost from its begin to its end."""
     if one.kind != "non_communication_slow":
         return one
     names = [seen.facts.name(at) for at in range(len(seen.facts.processes))]
@@ -401,7 +401,7 @@ def _most_lossy(
 
 
 def _lossy_windows(paths: Paths, span: slice, mine: Array) -> int:
-    """In how many windows these paths clearly lose more than others; bursts do so in one."""
+    """In how many windows these paths clearly lose more than others; a burst is in one window."""
     lost = paths.lost[span] + paths.timeouts[span]
     sent = np.maximum(paths.sent[span], lost)
     here = lost[:, mine].sum(axis=1), sent[:, mine].sum(axis=1)

@@ -94,7 +94,7 @@ def _in_flight(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
 
 
 def _is_longer(took_ns: Array, at: int, like: Array, from_ns: int, to_ns: int) -> bool:
-    """Whether something took longer than others like it usually do, by half of a time at least."""
+    """Whether `at` took longer than the median of `like`, by DUE_SHARE of the gap at least."""
     like = like & (np.arange(len(took_ns)) != at)
     if not like.any():
         return False
@@ -112,7 +112,7 @@ def _was_due(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
     mine = np.flatnonzero(calls["process"] == process)
     begin_ns, sent_ns, end_ns = (calls[name][mine] for name in ("begin_ns", "arrival_ns", "end_ns"))
     if ((begin_ns <= from_ns) & (end_ns < 0)).any():
-        return False  # when that ended is not known
+        return False  # a call from before from_ns is still open
     # A relaying rank, as in a tree, sends only after it has received, which a dead NIC delays, too.
     # So its first send is not counted (-1) as something that it did on its own.
     own_ns = np.where(calls["relays"][mine] & (input_ns(facts)[mine] > 0), -1, sent_ns)

@@ -14,7 +14,7 @@ Array = NDArray[Any]
 
 PERIOD_MAX = 512  # maximum number of operations of an iteration
 MESSAGES_MIN = 16  # minimum number of calls of a window, if the program has no collectives
-# A window of a real job lasts at least so long: schedulers of hosts and GPUs delay a rank for up to
+# A window of a real job lasts at least this: schedulers of hosts and GPUs delay a rank for up to
 # tens of ms, now and then, which says nothing about the rank.
 WINDOW_MIN_NS = 250_000_000
 LIKE = 0.9  # an iteration is the shortest period that repeats nearly as well as the best one
@@ -60,7 +60,7 @@ class Windows:
 
 
 def judged_windows_of(facts: Facts) -> Windows:
-    """The windows in which slowness is judged: so many iterations that none is too short."""
+    """The windows in which slowness is judged; those of a real job have WINDOW_MIN_NS or more."""
     each = windows_of(facts)
     if facts.simulated:
         return each

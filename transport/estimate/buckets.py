@@ -46,7 +46,7 @@ class Buckets:
 
     @property
     def best(self) -> tuple[int, float]:
-        """The size that exposes least; the smallest of those that are within 1 %."""
+        """Bucket size with the least exposed time; the smallest of those within 1 %."""
         least = min(exposed for _, exposed in self.by_size)
         slack_ns = 0.01 * self.backward_ns
         return next(one for one in self.by_size if one[1] <= least + slack_ns)

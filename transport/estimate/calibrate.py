@@ -70,7 +70,8 @@ def fit(measured: Sequence[Sample], name: str, source: str, seed: int = 1) -> Fi
     pairs = [one for one in samples if ALGORITHMS[one.operation] == ("pairs",)]
     if len(collective) < SAMPLES_MIN and len(pairs) < SAMPLES_MIN:
         raise FitError(
-            f"{len(samples)} different operations and sizes: at least {SAMPLES_MIN} are needed"
+            f"the measurements have {len(samples)} different operations and sizes: at least "
+            f"{SAMPLES_MIN} are needed"
         )
     numbers: list[Number] = []
     fitted: dict[str, Link | None] = {}

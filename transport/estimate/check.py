@@ -32,7 +32,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors without their sign. within: the part that is within(0.05) and within(0.15)."""
+    """Absolute errors. within_5, within_15: the part for which within(0.05), (0.15) holds."""
 
     median: float
     p95: float
@@ -41,7 +41,7 @@ class Summary:
 
 
 def compared(network: Network, measured: Sequence[Sample]) -> list[Compared]:
-    """Each operation and size, with the median of its repeats. ShapeError as estimate() has it."""
+    """Compares the median of each operation and size with estimate(), or raises ShapeError."""
     made = []
     for one, spread in medians(measured):
         found = estimate(

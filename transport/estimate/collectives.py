@@ -29,7 +29,7 @@ ALGORITHMS = {
 # Trees and chains pass data on in chunks, so the last rank gets its first one after as many chunks
 # as there are steps. NCCL's are 512 KiB at most, and smaller where that fills its pipeline.
 CHUNK_BYTES = 128 << 10
-PAIRS_AT_ONCE = 8  # sends of an AllToAll; NCCL puts so many into a batch of work (2.22 and later)
+PAIRS_AT_ONCE = 8  # sends of an AllToAll; NCCL (2.22 and later) batches this many
 
 
 class ShapeError(ValueError):

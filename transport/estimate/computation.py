@@ -56,14 +56,14 @@ class Computation:
     host_ns: float = 0.0
 
     def layer_ns(self, passes: float) -> float:
-        """Of a layer. passes: 1: forward; BACKWARD: backward; more: and forward again."""
+        """The time of a layer. passes: 1: forward; BACKWARD: backward; more: also forward again."""
         if passes < BACKWARD:
             return passes * self.forward_ns
         return self.backward_ns + (passes - BACKWARD) * self.forward_ns
 
 
 def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
-    """From the GPU's peak, its efficiency, and the rate of its memory."""
+    """The times that follow from the GPU's peak, its efficiency, and the rate of its memory."""
     tokens = plan.micro_batch * model.sequence / plan.context
     moved = MOVED * layer_activations(model, plan)
     layer_ns = gpu.ns(model.layer_flops(tokens) / plan.tensor, moved)
@@ -84,7 +84,7 @@ def measured(file: Path, model: Model, plan: Plan) -> Computation:
     for name in ("tensor", "context"):
         if getattr(plan, name) > 1:
             raise PlanError(
-                f"{name}: {getattr(plan, name)}: the measured GPU computed whole layers"
+                f"{name}: {getattr(plan, name)}: the measured GPU computed whole layers: give 1"
             )
     rows = _rows(file)
     wrapped = "alone" if plan.data == 1 else "fsdp" if plan.zero == 3 else "ddp"
@@ -146,7 +146,7 @@ def _computation(row: dict[str, Any], model: Model) -> Computation:
         raise ComputationError(f"layers: {layers!r}: must be a number of at least 1")
     times["host_ns"] *= model.layers / layers
     if times["forward_ns"] + times["backward_ns"] == 0:
-        raise ComputationError("forward_ns, backward_ns: a layer takes time")
+        raise ComputationError("forward_ns, backward_ns: both are 0, but a layer takes time")
     return Computation(**times)
 
 

@@ -18,7 +18,7 @@ GPUS_MAX = 1 << 14
 
 @dataclass(frozen=True)
 class Point:
-    """x: in the curve's unit. exposed_ns: what communication adds to the step."""
+    """A point. x: in the curve's unit. exposed_ns: time that communication adds to the step."""
 
     x: float
     step_ns: float
@@ -27,7 +27,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Curve:
-    """The step, as one thing changes. given: x of the step that was asked for."""
+    """The time of a step as one quantity, x, changes. given: x of the step that was asked for."""
 
     name: str
     unit: str
@@ -36,7 +36,7 @@ class Curve:
 
 
 def curves(model: Model, plan: Plan, computation: Computation, network: Network) -> list[Curve]:
-    """Against GPUs, each with the same batch; against the rate between nodes; against latencies."""
+    """The step against GPUs, each with the same batch; the rate between nodes; latencies."""
     by_gpus = []
     for data in _replicas(plan):
         batch = plan.global_batch // plan.data * data
@@ -55,7 +55,7 @@ def curves(model: Model, plan: Plan, computation: Computation, network: Network)
 
 
 def _replicas(plan: Plan) -> list[int]:
-    """Numbers of data parallel replicas: powers of two times what spreads experts evenly."""
+    """Numbers of data parallel replicas: the plan's own, and powers of two times plan.expert."""
     found, data = {plan.data}, plan.expert
     while data * plan.gpus // plan.data <= GPUS_MAX:
         found.add(data)

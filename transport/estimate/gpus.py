@@ -21,7 +21,7 @@ class GpuError(ValueError):
 
 @dataclass(frozen=True)
 class Gpu:
-    """flops: operations a second at peak. efficiency: the part of it that the kernels reach."""
+    """flops: operations a second at peak. efficiency: the part of this peak that kernels reach."""
 
     name: str
     flops: float

@@ -40,7 +40,7 @@ class Model:
 
     @property
     def attention_parameters(self) -> int:
-        """Of one layer: queries and outputs, keys and values."""
+        """Attention's parameters in one layer: queries and outputs, keys and values."""
         if self.attention:
             return self.attention
         kv = (self.kv_heads or self.heads) * self.head_size
@@ -48,12 +48,12 @@ class Model:
 
     @property
     def expert_parameters(self) -> int:
-        """Of one expert of one layer."""
+        """Parameters of one expert of one layer."""
         return (3 if self.gated else 2) * self.hidden * self.ffn
 
     @property
     def layer_parameters(self) -> int:
-        """Of one layer, all experts; norms are left out, as they are below 0.01 %."""
+        """Parameters of one layer with all experts, without norms, which are below 0.01 %."""
         return self.attention_parameters + self.experts * self.expert_parameters
 
     @property
@@ -75,11 +75,11 @@ class Model:
         return tokens * (2.0 * used + 4.0 * self.sequence * self.hidden)
 
     def head_flops(self, tokens: float) -> float:
-        """Of the logits' forward pass."""
+        """Operations of the logits' forward pass."""
         return 2.0 * tokens * self.vocabulary * self.hidden
 
     def step_flops(self, tokens: float, recomputes: bool = False) -> float:
-        """Of a training step: backward is twice forward, and recomputation one forward more."""
+        """Operations of a step: backward is twice forward, and recomputation one forward more."""
         passes = 4.0 if recomputes else 3.0
         return passes * self.layers * self.layer_flops(tokens) + 3.0 * self.head_flops(tokens)
 

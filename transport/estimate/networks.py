@@ -40,7 +40,7 @@ NONE = Slowdown()
 
 @dataclass(frozen=True)
 class Protocol:
-    """base_ns: latency of a call. step_ns: of a step. share: part of the rate that payload gets."""
+    """base_ns: latency of a call. step_ns: that of a step. share: payload's part of the rate."""
 
     name: str
     base_ns: float
@@ -115,7 +115,7 @@ class Network:
         return found is not None and not found.holds(operation, size_bytes, ranks)
 
     def far(self, algorithm: str) -> Link:
-        """The link between nodes, as an algorithm uses it."""
+        """The link between nodes that the algorithm uses."""
         return self.pairs if self.pairs is not None and algorithm == "pairs" else self.between
 
     def decides(self, nodes: int, algorithm: str) -> Link:
@@ -123,7 +123,7 @@ class Network:
         return self.far(algorithm) if nodes > 1 or self.inside is None else self.inside
 
     def nodes(self, ranks: int) -> int:
-        """Over how many nodes so many ranks are spread, if nodes are filled one by one."""
+        """The number of nodes that `ranks` ranks occupy, if nodes are filled one by one."""
         return -(-ranks // self.gpus_per_node)
 
 
@@ -164,7 +164,7 @@ def of_links(
     if nics_per_node is not None and not 1 <= nics_per_node <= count:
         raise NetworkError(
             f"{nics_per_node} NICs a node: a node has {count} GPU{'s' * (count > 1)} here, and at "
-            "most a NIC for each; nodes of several GPUs need a link inside"
+            "most a NIC for each; for nodes of several GPUs give a link inside"
         )
     share = 1.0 if nics_per_node is None else nics_per_node / count
     far = replace(far, bytes_per_s=far.bytes_per_s * share)
@@ -267,7 +267,9 @@ def _range(table: Any) -> Range:
             (low, high), (few, many), *errors, tuple(map(str, table.get("operations", ())))
         )
     except (KeyError, TypeError, ValueError, OverflowError):
-        raise NetworkError("calibrated: weft estimate calibrate writes it") from None
+        raise NetworkError(
+            "calibrated: wrong: give the table that weft estimate calibrate writes"
+        ) from None
 
 
 def _table(tables: Mapping[str, Any], key: str) -> Mapping[str, Any]:

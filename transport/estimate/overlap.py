@@ -34,7 +34,7 @@ NUMBER_MAX = 1 << 60  # larger times and counts are no numbers
 
 @dataclass(frozen=True)
 class Part:
-    """One kind of communication. exposed_ns: while the GPU computes nothing."""
+    """One kind of communication. exposed_ns: its time while the GPU computes nothing."""
 
     name: str
     kernels: int

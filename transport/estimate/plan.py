@@ -63,7 +63,7 @@ class Plan:
 
     @property
     def microbatches(self) -> int:
-        """Of a step, for each data parallel replica."""
+        """Microbatches of a step for each data parallel replica."""
         return self.global_batch // (self.data * self.micro_batch)
 
     def group(self, name: str) -> Group:
@@ -100,7 +100,10 @@ class Plan:
             )
         chunks = self.pipeline * self.interleave
         if chunks > model.layers:
-            raise PlanError(f"pipeline: {chunks} chunks of {model.layers} layers: at most one each")
+            raise PlanError(
+                f"pipeline: {model.layers} layers cannot be split into {chunks} chunks: give at "
+                "most one chunk for each layer"
+            )
         if self.interleave > 1 and self.microbatches % self.pipeline:
             raise PlanError(
                 f"interleave: {self.microbatches} microbatches must be a multiple of the "
@@ -128,7 +131,7 @@ class Plan:
         if model.heads % (model.kv_heads or model.heads):
             raise PlanError(f"kv_heads: {model.kv_heads}: must divide the {model.heads} heads")
         if model.active > model.experts:
-            raise PlanError(f"active: {model.active}: at most the {model.experts} experts")
+            raise PlanError(f"active: {model.active}: must be at most the {model.experts} experts")
         if model.sequence % self.context:
             raise PlanError(f"context: {self.context}: must divide the sequence, {model.sequence}")
 

@@ -50,7 +50,7 @@ class SamplesError(ValueError):
 
 @dataclass(frozen=True)
 class Sample:
-    """The time of one operation. size_bytes: as nccl-tests count. algorithm: None: not known."""
+    """The time of one operation. size_bytes: as in nccl-tests. algorithm: None: not known."""
 
     operation: str
     ranks: int
@@ -155,7 +155,7 @@ def _usable(samples: Sequence[Sample], where: str) -> list[Sample]:
         if 0 < one.time_ns < math.inf and 0 < one.size_bytes < math.inf and one.ranks > 1
     ]
     if not kept:
-        raise SamplesError(f"{where} has no operation that took any time")
+        raise SamplesError(f"{where} has no operation of several ranks with a size and a time")
     return kept
 
 

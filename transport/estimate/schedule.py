@@ -36,7 +36,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Timed:
-    """begins_ns, ends_ns: of each task."""
+    """A schedule. begins_ns, ends_ns: begin and end of each task."""
 
     begins_ns: tuple[float, ...]
     ends_ns: tuple[float, ...]
@@ -56,7 +56,7 @@ def run(
     clock = _Clock(tasks, without, slowdown)
     clock.run()
     if stuck := clock.stuck():
-        raise ScheduleError(f"{stuck.name} can never begin")
+        raise ScheduleError(f"tasks wait for each other in a circle: {stuck.name} can never begin")
     return Timed(tuple(clock.begins), tuple(clock.ends))
 
 
@@ -103,7 +103,7 @@ class _Clock:
                 self.end(number, now_ns)
 
     def sides(self, number: int) -> tuple[set[int], set[int]]:
-        """The tasks of its stage that do the same as a task, and those that do the other thing."""
+        """The running tasks of its stage that compute or send as the task does, and the others."""
         computing, sending = self.running[self.tasks[number].stage]
         return (computing, sending) if self.is_computing(number) else (sending, computing)
 

@@ -28,12 +28,12 @@ HOSTS_PER_LEAF = 16
 STEPS = 2
 QUEUE_BYTES_MIN = 1_000_000  # smallest queue of a port
 SLICES_MAX = 256
-LIMIT_TIMES = 20  # a simulation that takes so many times the estimate is ended
+LIMIT_TIMES = 20  # a simulation that takes this many times the estimate is ended
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """tables: the scenario. hosts: nodes of the job. segments: an estimate of what hosts send."""
+    """tables: the scenario. hosts: nodes of the job. segments: estimated number that hosts send."""
 
     tables: dict[str, Any]
     hosts: int
@@ -53,7 +53,9 @@ def scenario_of(
             raise ShapeError(f"{name}: only data and tensor parallelism can be simulated")
     hosts = plan.group("data").nodes(network.gpus_per_node)
     if hosts < 2:
-        raise ShapeError("all ranks of data parallelism are on one node: nothing to simulate")
+        raise ShapeError(
+            "all data parallel ranks are on one node: nothing to simulate; raise --data"
+        )
     operations = [_operation(task, hosts) for task in tasks]
     rate = round(network.between.bytes_per_s * 8)
     sent = sum(float(one.get("size_bytes", 0)) for one in operations)

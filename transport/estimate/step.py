@@ -22,7 +22,7 @@ PARTS_MAX = 16  # maximum number of parts of a layer's gradients
 
 @dataclass(frozen=True)
 class Message:
-    """One kind of communication of a GPU: each operation's bytes and time. kind: for what."""
+    """One kind of communication of a GPU: each operation's bytes and time. kind: its purpose."""
 
     kind: str
     operation: str

@@ -195,7 +195,7 @@ def _split(known: Step, alone_ns: float) -> Step:
     if beyond_ns < 0:
         raise TraceError(
             f"rank {known.rank}: a step takes {time_text(known.step_ns)}, less than the "
-            f"{time_text(alone_ns)} that it is said to compute"
+            f"{time_text(alone_ns)} that its computation takes"
         )
     exposed_ns = min(beyond_ns, known.communication_ns)
     return Step(

@@ -112,7 +112,8 @@ def _check_nodes(plan: Plan, each: int) -> None:
     """Raises PlanError if nodes of `each` GPUs are not full, or split what shares a layer."""
     if plan.gpus > each and plan.gpus % each:
         raise PlanError(
-            f"data: {plan.gpus} GPUs in all: a multiple of the {each} GPUs of a node, or fewer"
+            f"data: {plan.gpus} GPUs in all: must be a multiple of the {each} GPUs of a node, or "
+            "less"
         )
     shared = plan.tensor * plan.context
     if plan.gpus > each and each % shared and shared % each:

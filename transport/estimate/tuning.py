@@ -28,7 +28,7 @@ HEAD = "weft_tune 1"
 
 @dataclass(frozen=True)
 class Choice:
-    """channels: 0: NCCL chooses their number."""
+    """An algorithm and a protocol of NCCL. channels: number of them; 0: NCCL chooses it."""
 
     algorithm: str
     protocol: str
@@ -49,7 +49,7 @@ class Rule:
 
 
 def choice_of(contender: str) -> Choice | None:
-    """The fixed choice that a contender's name tells, as "weft Ring LL 2"; None: it has none."""
+    """The fixed choice in a contender's name, as in "weft Ring LL 2"; None: it has none."""
     words = contender.lower().split()
     if len(words) not in (3, 4) or words[0] != OWN:
         return None

@@ -41,7 +41,7 @@ def written(tables: Mapping[str, Any]) -> str:
 
 
 def rounded(value: float, digits: int) -> float:
-    """The number with so many significant digits, so that a file does not have all 17."""
+    """The number with `digits` significant digits, so that a file does not have all 17."""
     return float(f"{value:.{digits}g}")
 
 

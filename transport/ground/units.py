@@ -77,7 +77,7 @@ def rate_of(value: Any) -> int:
 
 
 def _number(value: float, digits: int) -> str:
-    """The value with so many significant digits, without zeros at the end of a fraction."""
+    """The value with `digits` significant digits, without zeros at the end of a fraction."""
     if not value or not math.isfinite(value):
         return f"{value:g}"
     places = digits - 1 - math.floor(math.log10(abs(value)))

@@ -136,7 +136,9 @@ class Lab:
             old = now.link(link)
             new = old.changed(**fields)
             if new.mtu_bytes != old.mtu_bytes:
-                raise LabModelError("mtu_bytes cannot change: edit the lab file, then down and up")
+                raise LabModelError(
+                    "mtu_bytes cannot change in a lab: edit the lab file, then weft lab down and up"
+                )
             if bool(new.delay_ns) != bool(old.delay_ns):
                 raise LabModelError(
                     "delay_ns cannot change from or to 0: give the link a delay in the lab file, "

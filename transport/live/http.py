@@ -36,7 +36,7 @@ CONNECTIONS_MAX = 512  # the oldest connection is closed if there are more
 HEADER_BYTES_MAX = 16 << 10
 BODY_BYTES_MAX = 1 << 10
 FILE_BYTES_MAX = 1 << 20
-LOG_S = 60.0  # at most one line about refused requests in so many seconds
+LOG_S = 60.0  # at most one line about refused requests in this time
 TOKEN_CHARACTERS = range(16, 1_025)
 
 

@@ -23,7 +23,7 @@ PATHS_MAX = 256
 DRAWS = 32  # random assignments, from which the expectation of ECMP is estimated
 _Key = tuple[str, str, int, int]  # sender, receiver, engine of each
 MOVES_MAX = 20_000
-SLOTS_SMALL = 256  # with at most so many paths, the search starts from every random assignment
+SLOTS_SMALL = 256  # with at most this many paths, the search starts from every random assignment
 
 
 class AssignError(InvalidArgumentError):
@@ -97,7 +97,7 @@ def assign(
     there is no other way. base: bytes that other jobs send over links.
     """
     if not 1 <= paths <= PATHS_MAX:
-        raise AssignError(f"{paths} paths: expected 1 to {PATHS_MAX}")
+        raise AssignError(f"paths: {paths}: must be 1 to {PATHS_MAX}")
     if not demand:
         raise AssignError("nothing is sent between hosts: there is nothing to plan")
     ends = {pair[:2] for pair in routes.of}
@@ -113,7 +113,7 @@ def assign(
     if not free.any():
         raise AssignError(
             "the routes name no link between switches, so paths cannot be spread over links: "
-            "do the routers answer probes (weft plan probe says so)?"
+            "check that the routers answer the probes of weft plan probe"
         )
     drawn = _draws(problem)
     peaks = [_peak(problem, one, before, free) for one in drawn]

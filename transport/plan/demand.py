@@ -24,7 +24,9 @@ class DemandError(InvalidArgumentError):
 def of_ring(hosts: Sequence[str], sent_bytes: int = RING_BYTES) -> Demand:
     """Each host sends to the next one, the last one to the first."""
     if len(hosts) < 2 or len(set(hosts)) != len(hosts):
-        raise DemandError(f"a ring has at least two different hosts: {', '.join(hosts) or 'none'}")
+        raise DemandError(
+            f"a ring needs two or more hosts, each once, not: {', '.join(hosts) or 'none'}"
+        )
     return {(one, hosts[(at + 1) % len(hosts)]): sent_bytes for at, one in enumerate(hosts)}
 
 

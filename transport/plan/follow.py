@@ -25,7 +25,7 @@ class Follower:
         self._file, self._on_error = Path(file), on_error
         self._version: tuple[int, int, int] | None = None
         self._said = ""
-        self.changes = 0  # how often weights were set
+        self.changes = 0  # number of times that weights were set
 
     def __call__(self, telemetry: Telemetry) -> Updates | None:
         try:

@@ -16,8 +16,8 @@ from transport.plan.probe import End, Heard, ProbeError
 from transport.plan.routes import UNKNOWN, Routes
 
 SICK_SHARE = 0.05  # a link is sick if it loses this share of its probes beyond what is usual
-SICK_PROBES = 20  # a link counts as sick only if so many probes crossed it
-DEVIATIONS = 4.0  # a sick link's excess loss is at least so many standard deviations
+SICK_PROBES = 20  # a link counts as sick only if this many probes crossed it
+DEVIATIONS = 4.0  # a sick link's excess loss is at least this many standard deviations
 
 
 @dataclass(frozen=True)

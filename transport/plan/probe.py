@@ -25,8 +25,8 @@ MARK = struct.Struct("!4sII")  # payload: magic, number of the round, TTL
 MAGIC, ECHO = b"weft", b"echo"
 TTL_MAX = 255
 BURST = 16  # probes sent before answers are read
-STALE_S = 2.5  # retries at a TTL end if no further flow got an answer for so long
-SILENT_MAX = 3  # after so many TTLs without any answer, probing ends
+STALE_S = 2.5  # retries at a TTL end if no further flow got an answer for this long
+SILENT_MAX = 3  # after this many TTLs without any answer, probing ends
 
 
 class ProbeError(InvalidArgumentError):

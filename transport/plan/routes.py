@@ -98,13 +98,16 @@ def _checked(found: Any, file: Path) -> Routes:
     for source, target, path, passed in found["routes"]:
         numbers = tuple(int(one) for one in passed)
         if any(not 0 <= one < len(links) for one in numbers):
-            raise RoutesError(f"{file}: a route names link {max(numbers)} of {len(links)} links")
+            raise RoutesError(
+                f"{file}: a route names link {max(numbers)}, but there are {len(links)} links, "
+                "numbered from 0"
+            )
         of[text(source), text(target), int(path)] = numbers
     ports = {}
     for source, target, path, *pair in found.get("ports", []):
         near, far = (int(one) for one in pair)
         if not (0 < near < 65_536 and 0 < far < 65_536):
-            raise RoutesError(f"{file}: ports {near} and {far} are not 1 to 65535")
+            raise RoutesError(f"{file}: ports {near} and {far} must be 1 to 65535")
         ports[text(source), text(target), int(path)] = near, far
     addresses = {text(k): text(v) for k, v in found.get("addresses", {}).items()}
     sick = tuple(text(one) for one in found.get("sick", []))

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-SLOW_FACTOR = 3.0  # a round trip so many times the median of the usable paths is slow
-SLOW_NS = 500_000  # a slow path's round trip exceeds the median by this, too
+# A path is slow if its round trip is more than SLOW_FACTOR times the median of the usable paths and
+# exceeds this median by more than SLOW_NS.
+SLOW_FACTOR = 3.0
+SLOW_NS = 500_000
 LOSSY_SHARE = 0.02  # a path is lossy only if it loses this share of its segments
 LOSSY_FACTOR = 4.0  # a path is lossy only if it loses this many times what the median path loses
 SEGMENTS_MIN = 20  # with fewer segments sent in a step, a path's loss is not judged

@@ -51,7 +51,7 @@ class Traffic:
     flows: int = 2
     stagger_ns: int = 0
     message_bytes: int = 1 << 20
-    ahead: int = 4  # how many messages each flow has posted at a time
+    ahead: int = 4  # number of messages that each flow has posted at a time
     duration_ns: int = 50_000_000
 
 

@@ -213,7 +213,7 @@ def place_of_second_job(faults: Sequence[Keys], number: int, key: str) -> tuple[
 
 @dataclass
 class _Changed:
-    """A program while faults change it."""
+    """The parts of a program that faults change."""
 
     operations: list[Operation]
     held: dict[tuple[int, int], int] = field(default_factory=dict)

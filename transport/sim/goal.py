@@ -75,7 +75,7 @@ def parse(text: str) -> Schedule:
         elif (match := _RANK.fullmatch(words)) is not None and current is None:
             rank = int(match[1])
             if rank >= len(ranks) or rank in seen:
-                what = "has two blocks" if rank in seen else f"num_ranks says {len(ranks)}"
+                what = "has two blocks" if rank in seen else f"num_ranks is {len(ranks)}"
                 raise GoalError(f"line {number}: rank {rank}: {what}")
             seen.add(rank)
             current, labels = ranks[rank], {}

@@ -89,7 +89,7 @@ def routes_of(network: Network, work: Work, plan: native.FabricPlan) -> Routes:
 
 
 def _every_way(plan: native.FabricPlan, pairs: Array) -> tuple[Array, Array]:
-    """[pair * NUMBERS, 3] ends with numbers, and the ports that they pass."""
+    """All numbers of paths of all pairs, as [row, 3]: sender, receiver, number; and their ports."""
     numbers = np.tile(np.arange(NUMBERS), len(pairs))
     rows = np.column_stack([np.repeat(pairs, NUMBERS, axis=0), numbers]).astype(np.uint32)
     return rows, plan.routes(rows)

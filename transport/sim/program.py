@@ -92,7 +92,7 @@ class Program:
     # Whether a host waits for its GPU between two steps: it launches the first operation of a step
     # after all operations that it launched before have ended.
     sync: bool = False
-    is_trace: bool = False  # what its ranks compute is only known as the time between operations
+    is_trace: bool = False  # the time between operations is all that is known of its computations
     # (operation, rank) -> time that the rank's host lets pass before it launches the operation.
     held: Mapping[tuple[int, int], int] = field(default_factory=dict)
     # (operation, rank) -> function and size that the rank calls by mistake. Its call never ends.

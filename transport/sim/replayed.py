@@ -195,7 +195,10 @@ def _of_algorithms(operations: Collection[Found]) -> list[str]:
         return []
     named = ", ".join(f"{name} ({count:,})" for name, count in lacking.most_common())
     text = f"{lacking.total():,} operations run as rings"
-    return [f"{text}, because the simulator lacks their algorithms or they are not told: {named}"]
+    return [
+        f"{text}, because the simulator lacks their algorithms, or the trace does not record "
+        f"them: {named}"
+    ]
 
 
 def _of_roots(operations: Collection[Found]) -> list[str]:
@@ -386,7 +389,7 @@ class _Scaled:
 
 
 def _groups(recorded: Recorded, one: Found, ranks: int, copies: int) -> list[Array | None]:
-    """The ranks of each copy of an operation; None: the job has too few of these ranks."""
+    """The operation's ranks in each copy of the recorded job; None: the job has too few of them."""
     members = recorded.members[one.comm]
     if one.function in (SEND, RECEIVE):
         (rank,) = one.begin_ns

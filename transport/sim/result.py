@@ -59,7 +59,7 @@ class Result:
     policy_failure: str = ""
     partial: bool = False  # True: the run was interrupted
     local: Array | None = None  # fields as in `transfers`, for the local events of programs
-    traced: Traced | None = None  # what hosts recorded, if the run was traced
+    traced: Traced | None = None  # records of the hosts, if the run was traced
 
     @property
     def seed(self) -> int:

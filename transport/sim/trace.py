@@ -374,7 +374,7 @@ def _groups(*keys: Array) -> tuple[Array, Array, int]:
 
 
 def _span(which: Array, count: int, begins: Array, ends: Array) -> tuple[Array, Array]:
-    """The earliest begin and the latest end of each group; -1 if a member has no end."""
+    """The earliest begin and the latest end of each group; -1 as end if a row has none."""
     begin = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(begin, which, np.where(begins < 0, np.iinfo(np.int64).max, begins))
     end = np.full(count, -1, np.int64)

@@ -70,7 +70,7 @@ class Job:
     program: Program | None = None
     received_turn: Array | None = None
     local: Array = field(default_factory=lambda: np.zeros(0, LOCAL))
-    notes: tuple[str, ...] = ()  # what a reader of the results must know
+    notes: tuple[str, ...] = ()  # texts that a reader of the results must know
     # True: traces leave the job out, as they do a second job that disturbs the traced one.
     hidden: bool = False
 

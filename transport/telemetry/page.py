@@ -33,7 +33,7 @@ SECTION = struct.Struct("<16sQII")
 SECTIONS_MAX = 64
 BOOT_BYTES = 40
 SCHEMA_BYTES_MAX = 1 << 20
-# One reading takes at most so many bytes of pages of each other user: root reads them all.
+# One reading takes at most this many bytes of pages of each other user: root reads them all.
 USER_BYTES_MAX = 64 << 20
 ROOT = 0
 IGNORED = "ignored "  # begins the line about pages that other users made or can change
@@ -61,7 +61,7 @@ class Field:
     kind: str
     offset: int
     text_bytes: int  # size of a text field; 0: the field holds numbers
-    numbers: int = 1  # how many numbers the field holds; more than one: it is a histogram
+    numbers: int = 1  # count of numbers in the field; more than one: it is a histogram
 
     @property
     def bytes(self) -> int:

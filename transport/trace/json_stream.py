@@ -16,7 +16,7 @@ CHUNK = 1 << 20  # characters that are read at once
 VALUE_MAX = 64 << 20  # maximum number of characters of one value
 ZIPPED = b"\x1f\x8b"
 _SPACE = re.compile(r"[ \t\r\n]*")
-_AFTER = ",]}: \t\r\n"  # what can follow a value
+_AFTER = ",]}: \t\r\n"  # characters that can follow a value
 
 
 class JsonError(Exception):

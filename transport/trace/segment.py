@@ -84,7 +84,7 @@ def read_rows(path: Path | str) -> SegmentRows:
     where = Path(path)
     try:
         if where.stat().st_size > FILE_BYTES_MAX:
-            raise TraceError(f"{where}: too large for a trace file")
+            raise TraceError(f"{where} has more than {FILE_BYTES_MAX:,} bytes: it is no trace file")
         data = where.read_bytes()
     except (OSError, ValueError) as error:
         if isinstance(error, TraceError):

@@ -24,7 +24,7 @@ struct UdpOptions {
   FaultRates faults;
   std::uint16_t port_base = 0;  // port number of each device's first socket, the next ones follow; 0: any numbers
   std::string plan;             // file with the ports of the paths (weft plan assign); empty: none
-  std::atomic<std::int64_t>* promised = nullptr;  // how many descriptors may still be opened; each socket takes one
+  std::atomic<std::int64_t>* promised = nullptr;  // descriptors that may still be opened; each socket takes one
 };
 
 class UdpDatapath final : public Datapath {

@@ -14,7 +14,7 @@ namespace weft::datapath {
 namespace {
 
 constexpr std::int64_t kFirstWaitNs = 1'000'000, kLastWaitNs = 1'000'000'000;
-constexpr std::int64_t kDownWaitNs = 10'000'000;  // how often to check whether a failed port is up again
+constexpr std::int64_t kDownWaitNs = 10'000'000;  // interval between checks whether a failed port is up again
 constexpr std::uint8_t kAsk = 1, kAnswer = 2;
 constexpr std::uint32_t kGenerationMax = 0xFF;  // 8 bits, as the first packet number (24 bits) is generation << 16
 

@@ -30,7 +30,7 @@ Cpus allowed_cpus();
 // as for a virtual interface, if a node is unknown, or if fewer than `least` of these CPUs are allowed.
 Cpus near_cpus(const Cpus& allowed, const std::vector<std::string>& pci_paths, std::size_t least);
 
-// The CPUs for the threads of so many engines: `wish` is "auto" (near the devices), "any", or a list, of which those
+// The CPUs for the threads of `engines` engines: `wish` is "auto" (near the devices), "any", or a list, of which those
 // that the calling thread may not use are left out. Empty: the threads keep the mask that they inherit. Returns false
 // and sets `error` if the list is wrong or the calling thread may use none of it.
 bool choose_cpus(const std::string& wish, const std::vector<std::string>& pci_paths, std::size_t engines, Cpus* out,

@@ -77,7 +77,7 @@ class Profiler {
   void start_kernel(const void* parent, std::uint16_t channel, std::uint64_t gpu_ns, void** event) noexcept;
   void start_net(const void* parent, const ProfiledNetEvent& event) noexcept;
 
-  // A step begins to wait for what `state` says. `bytes`: size of the step; 0: not known.
+  // A step begins to wait for the thing that `state` names. `bytes`: size of the step; 0: not known.
   void record_state(const void* event, int state, std::uint64_t bytes) noexcept;
   // Sets the bytes that a channel has transferred so far. Only interface versions 1 to 3 count bytes by channel.
   void record_transferred(const void* event, std::uint64_t bytes) noexcept;

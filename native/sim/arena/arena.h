@@ -29,7 +29,7 @@ struct PathChange {
 struct FlowPlan {
   u32 from = 0, to = 1;  // host numbers; a host either sends or receives
   i64 start_ns = 0;
-  i64 stop_ns = -1;  // when to close the flow, even with messages outstanding; -1: never
+  i64 stop_ns = -1;  // time at which the flow is closed, even with messages outstanding; -1: never
   u64 message_bytes = 1 << 20;
   u64 messages = 0;  // number of messages; 0: as many as fit in the run's time limit
   u32 ahead = 4;

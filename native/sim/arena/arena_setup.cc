@@ -24,32 +24,36 @@ constexpr u32 kAheadMax = 500;  // less than the 1,024 messages that a receive q
 std::string Arena::complaint(const ArenaPlan& plan) {
   if (plan.paths.empty() || plan.paths.size() > core::kMaxPaths) return "1 to 256 paths";
   if (plan.flows.empty()) return "at least one flow";
-  if (plan.segment_bytes < 128) return "segments of at least 128 bytes";
-  if (plan.limit_ns <= 0 || plan.trace_ns < 0 || plan.measure_from_ns < 0) return "times that are not negative";
-  if (plan.window_bytes_max <= 0 || plan.port_buffer_bytes <= 0) return "a window and a port buffer above zero";
+  if (plan.segment_bytes < 128) return "segment_bytes of 128 or more";
+  if (plan.limit_ns <= 0 || plan.trace_ns < 0 || plan.measure_from_ns < 0)
+    return "limit_ns above 0, and trace_ns and measure_from_ns of 0 or more";
+  if (plan.window_bytes_max <= 0 || plan.port_buffer_bytes <= 0)
+    return "window_bytes_max and port_buffer_bytes above 0";
   if (plan.rto_ns_min <= 0 || plan.rto_ns_max < plan.rto_ns_min) return "0 < rto_ns_min <= rto_ns_max";
   if (!is_sound(plan.sender_port) || !is_sound(plan.receiver_port) ||
       !std::all_of(plan.paths.begin(), plan.paths.end(), is_sound) || plan.ack_loss < 0 || plan.ack_loss > 1) {
-    return "links without negative numbers, probabilities up to 1, marks from the lower to the higher threshold";
+    return "links and ack_loss without negative numbers, probabilities up to 1, and mark_full_bytes of at least "
+           "mark_from_bytes";
   }
   std::vector<u8> sends(kHostsMax), receives(kHostsMax);
   for (const FlowPlan& flow : plan.flows) {
-    if (flow.from >= kHostsMax || flow.to >= kHostsMax) return "hosts below 4096";
-    if (flow.ahead == 0 || flow.ahead > kAheadMax) return "1 to 500 messages ahead";
+    if (flow.from >= kHostsMax || flow.to >= kHostsMax) return "hosts of flows below 4096";
+    if (flow.ahead == 0 || flow.ahead > kAheadMax) return "1 to 500 messages of a flow posted at a time (ahead)";
     if (flow.message_bytes > core::kMessageBytesMax || flow.start_ns < 0)
-      return "messages up to 2^40 bytes, starts >= 0";
+      return "flows with message_bytes up to 2^40 and start_ns of 0 or more";
     sends[flow.from] = receives[flow.to] = 1;
   }
   // A recording has 8 bits for the number of the host that made a decision.
   const auto beyond = [](const FlowPlan& flow) { return std::max(flow.from, flow.to) > 0xFF; };
   if (plan.recording_bytes_max != 0 && std::any_of(plan.flows.begin(), plan.flows.end(), beyond)) {
-    return "hosts below 256 where it is recorded";
+    return "hosts below 256 if decisions are recorded";
   }
   for (u32 host = 0; host < kHostsMax; ++host) {
-    if (sends[host] != 0 && receives[host] != 0) return "a host either sends or receives";
+    if (sends[host] != 0 && receives[host] != 0) return "hosts that either send or receive";
   }
   for (const PathChange& change : plan.changes) {
-    if (change.path >= plan.paths.size() || change.at_ns < 0 || change.loss > 1) return "changes of paths there are";
+    if (change.path >= plan.paths.size() || change.at_ns < 0 || change.loss > 1)
+      return "changes of paths that exist, with at_ns of 0 or more and a loss up to 1";
   }
   return "";
 }

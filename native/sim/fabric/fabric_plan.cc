@@ -24,16 +24,17 @@ std::string port_complaint(const FabricPlan& plan) {
   std::vector<u8> leaves(plan.hosts, 0);
   for (std::size_t i = 0; i < plan.ports.size(); ++i) {
     const PortPlan& port = plan.ports[i];
-    if (port.from >= nodes || port.to >= nodes || port.from == port.to) return at("port", i) + "two nodes that exist";
-    if (i != 0 && port.from < plan.ports[i - 1].from) return at("port", i) + "to come sorted by its source";
+    if (port.from >= nodes || port.to >= nodes || port.from == port.to)
+      return at("port", i) + "two different nodes that exist";
+    if (i != 0 && port.from < plan.ports[i - 1].from) return at("port", i) + "ports sorted by `from`";
     if (port.bytes_per_s <= 0 || port.bytes_per_s > kRateMax) return at("port", i) + "a rate from 1 to 10^13 bytes/s";
-    if (port.delay_ns < 1 || port.delay_ns > kFar) return at("port", i) + "a delay of 1 ns at least";
+    if (port.delay_ns < 1 || port.delay_ns > kFar) return at("port", i) + "delay_ns from 1 ns to 11 days";
     if (port.queue_bytes_max < plan.segment_bytes + plan.wire_overhead_bytes)
-      return at("port", i) + "a queue that holds one segment";
+      return at("port", i) + "a queue_bytes_max that holds a segment as it is on the wire";
     if (port.burst_bytes < 0 || port.burst_bytes / port.bytes_per_s > 1'000)
       return at("port", i) + "a burst of 0 to 1000 s at its rate";
     if (port.mark_from_bytes < 0 || port.mark_full_bytes < port.mark_from_bytes)
-      return at("port", i) + "marks from 0 up to full";
+      return at("port", i) + "0 <= mark_from_bytes <= mark_full_bytes";
     if (!(port.loss >= 0 && port.loss <= 1) || !(port.bit_error_rate >= 0 && port.bit_error_rate <= 1))
       return at("port", i) + "a loss and a bit error rate from 0 to 1";
     if (port.from < plan.hosts) {
@@ -48,14 +49,14 @@ std::string port_complaint(const FabricPlan& plan) {
 }
 
 std::string route_complaint(const FabricPlan& plan) {
-  if (plan.group_of.size() != plan.hosts) return "a group for every host";
+  if (plan.group_of.size() != plan.hosts) return "a group (group_of) for every host";
   for (const u32 group : plan.group_of) {
-    if (group >= plan.groups) return "groups below `groups`";
+    if (group >= plan.groups) return "numbers in group_of below `groups`";
   }
   if (plan.route.size() != std::size_t{plan.switches} * plan.groups) return "a route from every switch to every group";
   if (plan.set_begin.empty() || plan.set_begin.front() != 0 || plan.set_begin.back() != plan.set_ports.size() ||
       !std::is_sorted(plan.set_begin.begin(), plan.set_begin.end())) {
-    return "sets of ports that follow one another";
+    return "set_begin that ascends from 0 to the number of set_ports";
   }
   for (std::size_t i = 0; i < plan.route.size(); ++i) {
     if (plan.route[i] < 0) continue;
@@ -71,14 +72,14 @@ std::string route_complaint(const FabricPlan& plan) {
   for (std::size_t i = 0; i < plan.changes.size(); ++i) {
     const PortChange& change = plan.changes[i];
     if (change.at_ns < 0 || change.at_ns > kFar || change.port >= plan.ports.size())
-      return at("change", i) + "a time and a port that exists";
+      return at("change", i) + "at_ns from 0 to 11 days and a port that exists";
     if (change.bytes_per_s == 0 || change.bytes_per_s > kRateMax || change.loss > 1)
       return at("change", i) + "a rate above 0 and a loss up to 1";
   }
   for (std::size_t i = 0; i < plan.choices.size(); ++i) {
     const PathChoice& choice = plan.choices[i];
     if (choice.at_ns < 0 || choice.at_ns > kFar || choice.from >= plan.hosts || choice.to >= plan.hosts)
-      return at("choice", i) + "a time and hosts that exist";
+      return at("choice", i) + "at_ns from 0 to 11 days and hosts that exist";
     if (choice.path >= core::kMaxPaths || choice.takes >= core::kMaxPaths) return at("choice", i) + "paths up to 255";
   }
   return "";
@@ -91,7 +92,7 @@ std::string work_complaint(const FabricPlan& plan) {
     if (transfer.from >= plan.hosts || transfer.to >= plan.hosts) return at("transfer", i) + "hosts that exist";
     if (transfer.is_local() && transfer.bytes != 0) return at("transfer", i) + "no bytes from a host to itself";
     if (transfer.bytes > core::kMessageBytesMax) return at("transfer", i) + "2^40 bytes at most";
-    if (transfer.start_ns < 0 || transfer.start_ns > kFar) return at("transfer", i) + "a start at 0 or later";
+    if (transfer.start_ns < 0 || transfer.start_ns > kFar) return at("transfer", i) + "start_ns from 0 to 11 days";
   }
   for (std::size_t i = 0; i < plan.dependencies.size(); ++i) {
     const DependencyPlan& dependency = plan.dependencies[i];
@@ -99,8 +100,10 @@ std::string work_complaint(const FabricPlan& plan) {
       return at("dependency", i) + "transfers that exist";
     const TransferPlan& before = plan.transfers[dependency.before];
     const u32 host = plan.transfers[dependency.after].from;
-    if (before.from != host && before.to != host) return at("dependency", i) + "an end at the host that waits";
-    if (dependency.delay_ns < 0 || dependency.delay_ns > kFar) return at("dependency", i) + "a delay of 0 or more";
+    if (before.from != host && before.to != host)
+      return at("dependency", i) + "`before` to finish at the host where `after` starts";
+    if (dependency.delay_ns < 0 || dependency.delay_ns > kFar)
+      return at("dependency", i) + "delay_ns from 0 to 11 days";
   }
   return "";
 }
@@ -138,20 +141,21 @@ bool has_circle(const FabricPlan& plan) {
 }  // namespace
 
 std::string complaint(const FabricPlan& plan) {
-  if (plan.hosts < 2 || plan.switches < 1) return "two hosts and a switch at least";
+  if (plan.hosts < 2 || plan.switches < 1) return "at least two hosts and one switch";
   if (u64{plan.hosts} + plan.switches > 1u << 24 || plan.ports.size() > 1u << 26)
     return "at most 2^24 hosts and switches, and 2^26 ports";
   if (plan.threads < 1 || plan.threads > 64) return "1 to 64 threads";
   if (plan.paths < 1 || plan.paths > core::kMaxPaths) return "1 to 256 paths";
-  if (plan.segment_bytes < 128) return "segments of 128 bytes at least";
-  if (plan.burst_bytes_max > 1u << 20) return "bursts of 1 MiB at most";
-  if (plan.ahead < 1 || plan.ahead > 256) return "1 to 256 messages ahead";
+  if (plan.segment_bytes < 128) return "segment_bytes of 128 or more";
+  if (plan.burst_bytes_max > 1u << 20) return "burst_bytes_max of 1 MiB at most";
+  if (plan.ahead < 1 || plan.ahead > 256) return "1 to 256 messages posted at a time (ahead)";
   if (plan.limit_ns < 1 || plan.limit_ns > kFar) return "a time limit (limit_ns) from 1 ns to 11 days";
   if (plan.ack_bytes < 1 || plan.ack_delay_ns < 0 || plan.rto_ns_min < 1 || plan.rto_ns_max < plan.rto_ns_min ||
       plan.window_bytes_max < plan.segment_bytes || plan.rtt_ns < 0 || plan.host_delay_ns < 0 ||
       plan.host_jitter_ns < 0 || plan.peer_silence_ns < 1 || plan.sample_ns < 0 || plan.trace_ns < 0 ||
       plan.link_bytes_per_s < 0 || plan.header_queue_bytes_max < 0) {
-    return "times and sizes that are not negative, and a largest timeout not below the least";
+    return "no negative times and sizes, ack_bytes, rto_ns_min and peer_silence_ns of 1 or more, rto_ns_max of "
+           "at least rto_ns_min, and window_bytes_max of at least segment_bytes";
   }
   if (plan.host_delay_ns > kFar || plan.host_jitter_ns > kFar || plan.peer_silence_ns > kFar * 10)
     return "host_delay_ns and host_jitter_ns of at most 11 days, and peer_silence_ns of at most 110 days";
@@ -164,11 +168,11 @@ std::string complaint(const FabricPlan& plan) {
     if (!found.empty()) return found;
   }
   for (const u32 port : plan.sample_ports) {
-    if (port >= plan.ports.size()) return "sampled ports that exist";
+    if (port >= plan.ports.size()) return "sampled ports (sample_ports) that exist";
   }
   for (const u32 transfer : plan.sample_streams) {
     if (transfer >= plan.transfers.size() || plan.transfers[transfer].is_local())
-      return "sampled transfers that exist and are not local";
+      return "sampled transfers (sample_streams) that exist and are not local";
   }
   if (has_circle(plan))
     return "dependencies without a cycle (a transfer also waits for earlier ones of its connection)";

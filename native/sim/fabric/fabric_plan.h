@@ -113,7 +113,7 @@ struct FabricPlan {
   u16 segment_bytes = 4160;     // including weft's header of 64 bytes
   u16 wire_overhead_bytes = 0;  // bytes added to every packet on the wire
   u32 burst_bytes_max = 65'536;
-  u32 ahead = 4;  // how many messages of a connection are posted at a time
+  u32 ahead = 4;  // number of messages of a connection that are posted at a time
   // Whether senders know all receives from the start; otherwise receives are advertised over the network.
   bool receives_ready = true;
   i64 rtt_ns = 0;  // round-trip time that senders know at the start; 0: probes measure it

@@ -106,7 +106,7 @@ class alignas(64) FabricPort {
   void join_high(FabricPacket* packet, FabricSink* sink);
 
   // The members that are accessed for each packet come first, in three cache lines.
-  i64 free_ps_ = 0;  // when the last bit of the current packet will have been sent
+  i64 free_ps_ = 0;  // time at which the last bit of the current packet will have been sent
   Queue high_, low_;
   i64 low_bytes_ = 0, high_bytes_ = 0;  // bytes queued at each priority
   // After this many priority packets, one data segment is sent (NDP, section 3.1, uses ten). Otherwise headers of

@@ -28,7 +28,7 @@ struct PortReport {
   i64 marked = 0, trimmed = 0;
   i64 dropped = 0;  // packets lost because the queue was full and they were not trimmed
   i64 lost = 0;     // packets lost on the wire, or because the link was down
-  i64 pauses = 0;   // how often PFC stopped this port
+  i64 pauses = 0;   // number of times that PFC stopped this port
   i64 busy_ns = 0;
   // Percentiles and maximum of the queue length that arriving data packets find.
   i64 queue_bytes_p50 = 0, queue_bytes_p95 = 0, queue_bytes_p99 = 0, queue_bytes_max = 0;

@@ -208,7 +208,7 @@ void bind_run(py::module_& module) {
 }  // namespace weft::bind
 
 PYBIND11_MODULE(_rig, module) {
-  py::module_::import("transport._native");  // which binds the counters in reports
+  py::module_::import("transport._native");  // that module binds the counters in reports
   weft::bind::bind_counters(module);
   weft::bind::bind_faults(module);
   weft::bind::bind_schedule(module);

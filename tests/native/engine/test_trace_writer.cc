@@ -419,9 +419,9 @@ TEST(trace__a_process_that_was_stopped_notices_it) {
   // A stop in one of the moments in which the thread does not sleep goes unnoticed, so some more follow.
   for (int i = 0; i < 40 && !noticed(); ++i) {
     ::kill(child, SIGSTOP);
-    ::usleep(kStopNs / 1000);  // how long it is stopped
+    ::usleep(kStopNs / 1000);  // time for which the child is stopped
     ::kill(child, SIGCONT);
-    ::usleep(kStopNs / 1000);  // in which it may write that down
+    ::usleep(kStopNs / 1000);  // time in which it may write that down
   }
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);

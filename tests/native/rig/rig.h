@@ -38,7 +38,7 @@ struct Schedule {
   u64 eager_bytes = 4096;
   u64 eager_slots = 4;
   i64 window_bytes_max = 1 << 20;
-  // 25 times rto_ns_max: even with 30 % loss, a living peer practically never stays silent for so long by chance.
+  // 25 times rto_ns_max: even with 30 % loss, a living peer practically never stays silent this long by chance.
   i64 peer_silence_ns = 5'000'000'000;
   i64 rto_ns_max = 200'000'000;
   i64 port_buffer_bytes = 1 << 20;
@@ -49,8 +49,8 @@ struct Schedule {
   double staged_sends = 0.0, staged_receives = 0.0;
   // The link reads payload when it is delivered instead of when it is sent, like a NIC that processes a request late.
   bool late_reads = false;
-  // End 1 has accepted end 0 as a stranger whose request had so many bytes, so it limits what it sends before the first
-  // answer; -1: end 0 is no stranger.
+  // End 1 has accepted end 0 as a stranger whose request had this many bytes, so it limits what it sends before the
+  // first answer; -1: end 0 is no stranger.
   i64 open_bytes = -1;
   core::PolicyChoice window, path, loss, credit;
   LinkFaults faults;

@@ -144,7 +144,7 @@ TEST(link__jitter_reorders_and_comes_in_time_order) {
 TEST(link__a_new_rate_holds_for_what_waits) {
   Link link(1, bottleneck(1'000'000'000, 0, 0));
   for (int i = 0; i < 4; ++i) CHECK(link.offer(0, packet_of(1'000)));
-  link.set_rate(500, 500'000'000);  // when half of the first packet has been sent
+  link.set_rate(500, 500'000'000);  // at a time when half of the first packet has been sent
   CHECK_EQUAL(link.queue_bytes(1'499), 4'000);
   Packet packet;
   i64 last_ns = 0;

@@ -12,7 +12,7 @@ namespace {
 constexpr int kPacketsPerRound = 16;
 constexpr std::int32_t kUnackedMax = 64;        // limit of an RC queue pair's packets in flight
 constexpr std::int32_t kAskAckEvery = 16;       // packets of a long message after which an acknowledgment is requested
-constexpr std::int64_t kFullNsMax = 5'000'000;  // how long a UC or UD request waits for a full peer
+constexpr std::int64_t kFullNsMax = 5'000'000;  // longest time that a UC or UD request waits for a full peer
 constexpr int kForever = 7;                     // number of RNR retries that means "no limit"
 
 ibv_wc_opcode opcode_of(const Request& request) {

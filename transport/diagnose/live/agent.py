@@ -15,7 +15,7 @@ from transport.diagnose.live.summary import Summary
 from transport.trace.folder import number
 from transport.trace.gather import missing
 
-GONE_NS = 600_000_000_000  # a process that is gone for so long is forgotten
+GONE_NS = 600_000_000_000  # a process that is gone for this long is forgotten
 
 
 class Evidence(Protocol):

@@ -30,7 +30,7 @@ def _start_ticks(pid: int) -> int:
 class Claim:
     """The file in the share that names the elected collector, which rewrites it in each interval.
 
-    stale_s: a claim that was not rewritten for so long is void. holds: whether this collector is
+    stale_s: a claim that was not rewritten for this long is void. holds: whether this collector is
     elected.
     """
 

@@ -24,7 +24,7 @@ MAGIC = b"weftcols"
 HEAD = struct.Struct("<8sQQQ")  # magic, bytes of the JSON, bytes after the head, CRC-32 of these
 KIND = re.compile(r"<[iuf]8|<[iuf]4|<[iu]2|\|[iu]1|\|b1", re.ASCII)  # types of columns
 TEXT_BYTES_MAX = 16 << 20
-NAME_BYTES_MAX = 200  # at most so many characters of a text in a column are kept
+NAME_BYTES_MAX = 200  # at most this many characters of a text in a column are kept
 
 
 class ColumnsError(Exception):
@@ -36,7 +36,7 @@ def rows_of(table: Mapping[str, Array]) -> int:
 
 
 def chosen(table: Mapping[str, Array], rows: Array) -> Table:
-    """The table with some of its rows: a mask, or indexes."""
+    """The table with the chosen rows only. rows: a mask, or indexes."""
     return {name: column[rows] for name, column in table.items()}
 
 
@@ -155,7 +155,7 @@ def _tables(arrays: Mapping[str, Array], texts: Mapping[str, list[str]]) -> dict
 
 
 def read_file(path: Path, bytes_max: int) -> bytes:
-    """The bytes of a regular file, bytes_max + 1 at most; OSError if it is not one, as a pipe."""
+    """The bytes of a regular file, bytes_max + 1 at most; OSError for a pipe and the like."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a file")

@@ -15,7 +15,7 @@ REMEMBERED = 3  # readings: the slow iterations may be those of an earlier one
 
 @dataclass
 class Cores:
-    """proc: where the kernel shows processes."""
+    """Measures how long threads wait for a core. proc: the folder of the proc file system."""
 
     proc: Path = PROC
     _before: dict[tuple[int, str], int] = field(default_factory=dict)

@@ -19,9 +19,9 @@ BLOCK_BYTES = 32  # the header of a block
 BLOCK_MAGIC = 0x6B6C6277
 READ_BYTES_MAX = 256 << 20  # read in one step; the rest is read in the next one
 CHUNK_BYTES = 16 << 20
-FILES_MAX = 100_000  # at most so many trace files are followed
+FILES_MAX = 100_000  # at most this many trace files are followed
 SIMULATED = "simulated"  # the clock in the identity of traces that the simulator writes
-SAID_MAX = 1_000  # at most so many different lines are reported
+SAID_MAX = 1_000  # at most this many different lines are reported
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Trace:
         return min(self.files.paths) == 0 and not (self.files.gaps or self.dropped or self.damage)
 
     def records(self, rows: dict[str, Rows]) -> ProcessRecords:
-        """These records, with the communicators and connections, for transport.trace.gather."""
+        """`rows`, with the communicators and connections, as transport.trace.gather reads them."""
         return ProcessRecords(self.ahead_ns, {**rows, **self.standing}, self.texts)
 
     def take(self) -> dict[str, Rows]:

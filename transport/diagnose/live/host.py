@@ -15,7 +15,7 @@ from transport.diagnose.live.sources import Source
 from transport.ground.units import percent, time_text
 from transport.live import ProcessRates, rates, read as read_pages
 
-EVENTS_S = 900.0  # events of devices are reported for so long
+EVENTS_S = 900.0  # events of devices are reported for this long
 EVENTS_MAX = 32
 WAIT_NS = 1_000_000_000  # shorter waits are not reported
 STARVED = 0.1  # threads that wait for a core for a smaller share of the time are not reported

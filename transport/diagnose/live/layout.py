@@ -9,7 +9,7 @@ import numpy as np
 
 from transport.diagnose.live.columns import Table
 
-PROCESSES_MAX = 4_096  # at most so many traces of a host are followed
+PROCESSES_MAX = 4_096  # at most this many traces of a host are followed
 
 _INT, _ID, _REAL, _TEXT, _FLAG = "i8", "u8", "f8", "O", "?"
 _CALLS = (

@@ -25,7 +25,7 @@ from transport.trace.tables import TABLES as STORED
 
 Array = NDArray[Any]
 
-LATE_NS = 1_000_000_000  # what happened in the last second may not have come to the files yet
+LATE_NS = 1_000_000_000  # records of the last second may not have come to the files yet
 APART_NS = 60_000_000_000  # summaries that differ by more in their times have different clocks
 FOREVER_NS = 1 << 62
 ENDED = ("Z", "X")  # states of processes that do not run any more
@@ -88,7 +88,7 @@ def merged(hosts: Sequence[HostFile], job: str | None) -> Job | None:
 def _of_job(
     hosts: Sequence[HostFile], job: str | None
 ) -> tuple[list[tuple[int, dict[str, Any]]], list[str]]:
-    """The processes of a job's last attempt, each with the number of its host; contradictions."""
+    """The processes of a job's last attempt, each with its host's number; notes on conflicts."""
     found = [
         (at, dict(one))
         for at, host in enumerate(hosts)
@@ -140,7 +140,7 @@ def _contradictions(mine: Sequence[tuple[int, dict[str, Any]]]) -> list[str]:
 
 
 def _of_all(hosts: Sequence[HostFile], name: str, number_of: dict[tuple[int, int], int]) -> Table:
-    """One table with the rows of all hosts."""
+    """The table `name` with the rows of all hosts."""
     return joined(*(_renumbered(host.tables[name], at, number_of) for at, host in enumerate(hosts)))
 
 
@@ -254,7 +254,7 @@ def _seen_until(
 
 
 def _calls_until(calls: Table, edges: Table, until_ns: int) -> tuple[Table, Table]:
-    """The calls and edges as they were at a time: what ended later was open."""
+    """The calls and edges as they were at a time: those that ended later count as open."""
     begun = chosen(calls, calls["begin_ns"] <= until_ns)
     late = {name: begun[name] > until_ns for name in ("arrival_ns", "end_ns")}
     begun |= {name: np.where(mask, -1, begun[name]) for name, mask in late.items()}

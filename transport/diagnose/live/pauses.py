@@ -13,9 +13,10 @@ from transport.diagnose.facts import Facts
 
 Array = NDArray[Any]
 
-TAUGHT_ITERATIONS = 5  # a pause counts as long if it exceeds so many iterations
-TAUGHT_NS = 1_000_000_000  # a pause counts as long only if it exceeds this time, too
-TAUGHT_PAUSES = 2  # so many long pauses must have been seen before longest_ns is trusted
+# A pause counts as long if it exceeds both TAUGHT_ITERATIONS iterations and TAUGHT_NS.
+TAUGHT_ITERATIONS = 5
+TAUGHT_NS = 1_000_000_000
+TAUGHT_PAUSES = 2  # this many long pauses must have been seen before longest_ns is trusted
 TIMES = 2.0  # a pause longer than this times the longest known one proves a hang
 PAUSE_NS_MIN = 500_000_000  # no shorter pause is a hang: records come to the files with a delay
 FAULTS_MAX = 64
@@ -43,7 +44,7 @@ class Pauses:
         return known_ns if self.taught >= TAUGHT_PAUSES else max(known_ns, self.untaught_ns)
 
     def is_strange(self, pause_ns: int) -> bool:
-        """Whether the job has never made so long a pause."""
+        """Whether a pause is longer than any that the job is known to have made without a fault."""
         return pause_ns > max(self.longest_ns, PAUSE_NS_MIN)
 
     def fault(self, from_ns: int, to_ns: int) -> None:
@@ -54,11 +55,11 @@ class Pauses:
 
     @property
     def fault_ns(self) -> int:
-        """When the last such fault was last seen; -1: there was none."""
+        """When the last fault that made the job pause was last seen; -1: there was none."""
         return max((to_ns for _, to_ns in self._faults), default=-1)
 
     def learn(self, facts: Facts, usual_ns: int) -> None:
-        """Learns from the pauses that have ended."""
+        """Learns the lengths of the pauses that have ended and that no fault caused."""
         begins, ends = self._pauses(facts)
         # A pause that a fault caused ends with the first progress after the fault, so every pause
         # that overlaps a fault is left out.

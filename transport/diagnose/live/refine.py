@@ -13,13 +13,13 @@ from transport.ground.units import percent
 
 Seen = dict[str, Any]
 
-STUCK_NS = 5_000_000_000  # an engine that has not run for so long is worth a suspicion
-# If an application posts nothing while a peer waits for so long, it is suspected.
+STUCK_NS = 5_000_000_000  # an engine that has not run for this long is worth a suspicion
+# If an application posts nothing while a peer waits for this long, it is suspected.
 IDLE_NS = 5_000_000_000
 NAMED_MAX = 4
 HANGS = ("communication_hang", "non_communication_hang")
 SLOW = ("non_communication_slow", "communication_slow")
-STARVED_MIN = 2  # so many ranks of a host that lack cores are a fault of the host
+STARVED_MIN = 2  # this many ranks of a host that lack cores are a fault of the host
 STATUS_QUERY = "SELECT process, peer, status, end_ns FROM connections ORDER BY end_ns"
 
 

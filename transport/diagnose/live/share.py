@@ -215,7 +215,7 @@ class _Seen:
 
 @dataclass
 class Share:
-    """The folder with all summaries. stale_s: files that did not change for so long are ignored."""
+    """The folder with all summaries. stale_s: files unchanged for this long are ignored."""
 
     folder: Path
     stale_s: float
@@ -275,7 +275,7 @@ class Share:
         """The largest files, without which the others have at most TOTAL_BYTES_MAX."""
         sizes = []
         for path in there:
-            with contextlib.suppress(OSError):  # _look() says so
+            with contextlib.suppress(OSError):  # _look() reports the error
                 sizes.append((path.stat().st_size, path))
         left, beyond_it = TOTAL_BYTES_MAX, set()
         for size, path in sorted(sizes):

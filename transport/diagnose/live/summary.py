@@ -29,11 +29,11 @@ Array = NDArray[Any]
 LATE_NS = 1_000_000_000  # records of different threads come to files with such a delay
 WINDOWS = 30  # iterations that a summary keeps
 KEPT_NS = 8 * WINDOW_MIN_NS  # more iterations are kept if WINDOWS of them are shorter than this
-# Calls of a process that a summary keeps, or messages of a program without NCCL: so many in any
-# case, and more if the host and the job, which share what is allowed, have few processes.
+# Calls of a process that a summary keeps, or messages of a program without NCCL: CALLS_MIN in any
+# case, and more if host and job have few processes, which share CALLS_HOST_MAX, CALLS_JOB_MAX.
 CALLS_MIN, CALLS_HOST_MAX, CALLS_JOB_MAX = 2_000, 64_000, 128_000
 PENDING_MAX = 400_000  # records of one kind and process that wait for the end of their operations
-ROWS_MAX = 6_000  # at most so many rows in each of events, samples and sent
+ROWS_MAX = 6_000  # at most this many rows in each of events, samples and sent
 BUCKET_NS = 20_000_000  # rounds times in `sent`; doubled while `sent` has too many rows
 BUCKET_NS_MAX = 2_000_000_000
 OPERATIONS = ("operation", "operation_end", "channel", "channel_end")
@@ -325,7 +325,7 @@ def _add(inserter: Inserter, table: str, process: int, of: ProcessRecords) -> No
 
 
 def _together(old: dict[str, Rows], new: dict[str, Rows]) -> dict[str, Rows]:
-    """The records of operations from both, old ones first."""
+    """The records of operations in `old` and `new`, those of `old` first."""
     made = {}
     for kind in (*OPERATIONS, *WAITING):
         parts = [one[kind] for one in (old, new) if kind in one]
@@ -337,7 +337,7 @@ def _together(old: dict[str, Rows], new: dict[str, Rows]) -> dict[str, Rows]:
 
 
 def _settle(waiting: Pending, before_ns: int) -> Array:
-    """Forgets the records of operations that had ended by a time; returns the ids of these."""
+    """Forgets the records of operations that had ended by before_ns; returns their ids."""
     rows = waiting.rows
     none = np.zeros(0, np.int64)
     if "operation" not in rows and "channel" not in rows:
