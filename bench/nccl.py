@@ -404,7 +404,9 @@ def command(
         raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
     ranks = ranks or gpus
     if ranks < gpus:
-        raise click.UsageError(f"{ranks} ranks on {gpus} GPUs: lower --gpus or raise --ranks")
+        raise click.UsageError(
+            f"{gpus} GPUs need {gpus} ranks, not {ranks}: lower --gpus or raise --ranks"
+        )
     if kind is not None:
         if lab_file is not None:
             raise click.UsageError(f"--{kind} compares sums, not networks: leave --lab out")

@@ -239,7 +239,8 @@ def command(
     setups = [set_up(mode, peers, peer_paths) for mode in modes if peers]
     wanted = list(cases(modes, payloads))
     times, cut = measure(wanted, segments, paths, repeats)
-    # If the first round was interrupted, a case or the run of its fake alone may have no time yet.
+    # If the first round was interrupted, a case, or the case that measures its fake libibverbs
+    # alone, may have no time yet. Such cases are left out.
     rows = [row_of(c, times) for c in wanted if c in times and (not c.burst or c.fake in times)]
     if instructions and not cut.short:
         count_instructions(rows, wanted, paths)

@@ -131,7 +131,7 @@ def prefill(pipe: Pipe, library: str, layers: int, blocks: int, count: int) -> t
 def main(library: str, layers: int, blocks: int, moved: int) -> None:
     """Moves a request's part of a paged KV cache to another process and compares every byte."""
     if not 0 < moved <= blocks:
-        raise click.BadParameter(f"must be 1 to --blocks, {blocks}", param_hint="--moved")
+        raise click.BadParameter(f"must be from 1 to --blocks ({blocks})", param_hint="--moved")
     try:
         Arrays(library, 0)
     except Exception as error:  # no package or no GPU: each library raises its own exception

@@ -263,7 +263,7 @@ void bind_device(py::module_& module) {
             if (self.status() != Status::ok) return std::int64_t{-2} - code(self.status());
             return static_cast<std::int64_t>(self.bytes());
           },
-          "Its bytes once it is done; -1: not done; below: -2 minus the status code.")
+          "The bytes moved if it succeeded; -1 while it is not done; -2 minus the status code if it failed.")
       .def(
           "wait", [](P& self, std::int64_t timeout_ns) { return code(self.wait(timeout_ns)); },
           "Status code: ok when done, timed_out when not; a negative timeout waits forever.", py::arg("timeout_ns"))

@@ -269,7 +269,7 @@ void bind_fabric(py::module_& module) {
       .def(
           "routes",
           [](BoundFabric& self, const Ends& ends) { return routes_of(self.fabric->net(), self.plan->hosts, ends); },
-          "The ports that paths pass at first, as rows of eight, -1 after the last.", py::arg("ends"))
+          "The ports of each path at the start of the run: a row of eight, filled up with -1.", py::arg("ends"))
       .def_static(
           "event_name", [](u32 kind) { return sim::event_name(kind); },
           "The name of an event's `kind`; None: there is no such event.", py::arg("kind"));

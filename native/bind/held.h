@@ -165,7 +165,7 @@ class Posted {
   bool done() const { return message_ == nullptr || message_->done(); }
   Status status() const { return message_ == nullptr ? Status::ok : message_->status(); }
   std::size_t bytes() const { return message_ == nullptr || !message_->done() ? 0 : message_->bytes(); }
-  // The bytes once it is done; -1 before, and below if it failed: -2 minus the status.
+  // The bytes moved if it succeeded; -1 while it is not done; -2 minus the status code if it failed.
   std::int64_t outcome() {
     if (!settled()) return -1;
     if (const Status result = status(); result != Status::ok) return -2 - code(result);

@@ -232,7 +232,8 @@ void bind_requests(py::module_& module) {
       .def_property_readonly("done", &Posted::done)
       .def_property_readonly("status", [](const Posted& self) { return code(self.status()); })
       .def_property_readonly("nbytes", &Posted::bytes)
-      .def("outcome", &Posted::outcome, "Its bytes once it is done; -1: not done; below: -2 minus the status code.")
+      .def("outcome", &Posted::outcome,
+           "The bytes moved if it succeeded; -1 while it is not done; -2 minus the status code if it failed.")
       .def(
           "wait", [](Posted& self, std::int64_t timeout_ns) { return code(self.wait(timeout_ns)); },
           "Status code: ok when done, timed_out when not; a negative timeout waits forever.", py::arg("timeout_ns"));

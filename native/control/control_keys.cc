@@ -71,7 +71,8 @@ KeyName ControlPlane::name_for(const Session& session) const {
   return name;
 }
 
-// Returns null if the session proves nothing, or if memory runs out.
+// Null if the session has neither a secret nor a handle's key (Guard::none), if TLS cannot be used, or if
+// memory runs out.
 std::unique_ptr<TlsStream> ControlPlane::client_for(const Session& session) {
   const KeyName name = name_for(session);
   if (name.guard == Guard::none || tls_ == nullptr) return nullptr;

@@ -194,7 +194,7 @@ void ControlPlane::iterate() noexcept {
     take_notices();
     take_dials();
     const std::int64_t now = engine::now_ns();
-    credit_pause(now);  // the process may have been stopped in this iteration
+    credit_pause(now);  // again, because the process may have been stopped (SIGSTOP) since the call above
     if (now - checked_ns_ >= kCheckNs) {
       checked_ns_ = now;
       check_deadlines(now);

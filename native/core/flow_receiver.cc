@@ -278,7 +278,8 @@ Status FlowReceiver::post(i64 now_ns, const ReceivePost& receive) noexcept {
 void FlowReceiver::on_demand(i64 now_ns, u8 path, const wire::Demand& demand) noexcept {
   if ((credit_ == nullptr && !credit_lifted_) || path >= path_count_ || demand.lost_bytes > demand.demand_bytes) return;
   lost_bytes_ = std::max(lost_bytes_, demand.lost_bytes);
-  // Without a credit policy, the acknowledgment below tells the sender again that credit is no longer limited.
+  // `credit_` is null if the credit policy was removed: the acknowledgment requested by acks_.on_due() below then tells
+  // the sender that credit is unlimited.
   if (credit_ != nullptr) {
     static_cast<void>(credit_->on_demand(now_ns, demand.demand_bytes, credited_bytes()));
   }

@@ -184,7 +184,7 @@ bool ReceiveQueue::take_room(u64* message, u64* end_bytes) noexcept {
     slot.told_end = end;
     *message = slot.message;
     *end_bytes = end;
-    return room_due_ = true;  // other receives may have room too
+    return room_due_ = true;  // check again: other receives may also have gained room in their bounce buffers
   }
   return false;
 }

@@ -52,7 +52,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "more than the CPUs of a list in WEFT_ENGINE_CPUS")                                                               \
   TEXT(engine_cpus, operator, "auto", "any,0",                                                                        \
     "CPUs on which engine threads run: auto (those near the devices; all if a NUMA node is unknown or has fewer CPUs " \
-    "than there are engines), any, or a list such as 0-3,8, of which those that the process may use count")           \
+    "than there are engines), any, or a list such as 0-3,8 (CPUs that the process may not use are left out)")         \
   INTEGER(paths, operator, "count", 0, 1, 256, true, "1,2,3,64,256",                                                  \
     "Paths to each peer, one UDP port pair or queue pair each; 0: 32")                                                \
   INTEGER(stripes, measurer, "count", 0, 0, 16, true, "1,2,5",                                                        \

@@ -22,8 +22,8 @@ class Patience {
   Patience(std::int64_t free_ns, double share) noexcept
       : free_ns_(free_ns), share_(share), budget_ns_(share > 0 ? kFactorMax * free_ns : 0) {}
 
-  // How long a wait that begins now may poll, for a buffer of this size; 0 if the budget is less than that. Threads
-  // may race: the budget is then kept less exactly.
+  // How long a wait that begins now may poll, for a buffer of this size: the limit for the size, or 0 if the budget is
+  // less than that limit. If threads call it at the same time, changes of the budget may be lost.
   std::int64_t begin(std::int64_t now_ns, std::uint64_t bytes) noexcept {
     const std::int64_t passed_ns = now_ns - since_ns_.exchange(now_ns, std::memory_order_relaxed);
     const auto earned_ns =

@@ -34,7 +34,8 @@ class HostMessage;
 
 class Connection {
  public:
-  // How long the end of a connection waits for copies. They take milliseconds; the limit only prevents a hang.
+  // How long await_copies() and quiesce() wait for copies to end. Copies take milliseconds; the limit only prevents a
+  // hang.
   static constexpr std::int64_t kCopiesEndNs = 5'000'000'000;
 
   virtual ~Connection() = default;

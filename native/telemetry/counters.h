@@ -57,7 +57,7 @@ enum class Kind : std::uint8_t {
   X(windows_refused, count, sum, "receives without a memory window: through slots")       \
   X(wakeups, count, sum, "times an engine woke from sleep")                               \
   X(loops, count, sum, "rounds of the engines' loops")                                    \
-  X(events_policy_failed, count, sum, "failed policies, replaced by the policy fixed")    \
+  X(events_policy_failed, count, sum, "policies that failed; 'fixed' replaced them")      \
   X(results_corrected, count, sum, "answers of policies out of range: corrected")
 
 #define WEFT_PEER_COUNTER_TABLE(X)                                             \

@@ -188,7 +188,7 @@ def test_cache__a_folder_that_others_can_write_to_is_refused(cache: Path) -> Non
         ("window", "swift", {"target_queue_ns": 1 << 70}, "too large for 64 bits"),
         ("window", "path/reps", {}, "path/reps is a path policy; a window policy is wanted"),
         ("window", "swift", {"decrease_max": float("nan")}, "not a finite number"),
-        ("window", "swift", {"decrease_max": [0.1, 0.2]}, "it holds 1 values"),
+        ("window", "swift", {"decrease_max": [0.1, 0.2]}, "too many values: at most 1"),
         ("window", "swift", {"decrease_max": "much"}, "must be a number, not str"),
         ("window", "/nonexistent/x.so", {}, "/nonexistent/x.so"),
         ("window", "/nonexistent/x.py", {}, "no such file"),

@@ -368,7 +368,7 @@ def test_examples__kv_cache() -> None:
     assert "0 layers wrong" in done.stdout
     refused = run("examples.kv_cache", "--blocks", "2", "--moved", "3")
     assert refused.returncode == 2
-    assert "must be 1 to --blocks, 2" in refused.stderr
+    assert "must be from 1 to --blocks (2)" in refused.stderr
 
 
 def test_examples__ring_all_reduce() -> None:

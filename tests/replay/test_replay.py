@@ -137,7 +137,7 @@ def test_replay__a_plot_is_written_or_says_what_it_needs(recording: Path, tmp_pa
         (["--policy", "loss/rack", "--family", "window"], 2, "loss/rack is a loss policy"),
         (["--policy", "swift:speed=1"], 2, "no parameter 'speed': choose one of target_queue_ns"),
         (["--policy", "swift:decrease_max=inf"], 2, "decrease_max=inf: not a finite number"),
-        (["--policy", "fixed:window_bytes=1/2"], 2, "window_bytes=2: it holds 1 values"),
+        (["--policy", "fixed:window_bytes=1/2"], 2, "window_bytes=2: too many values: at most 1"),
         (["--policy", "fixed:window_bytes=0.5"], 2, "window_bytes=0.5: not a whole number"),
         (
             ["--owner", "1:2"],

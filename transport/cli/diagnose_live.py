@@ -272,7 +272,10 @@ class Live:
                 self.say_all(self.action.tell(event))
 
     def _taken_over(self, events: list[Event]) -> list[Event]:
-        """Open findings on which no collector has acted, as the previous one was gone by then."""
+        """Open findings, reported as certain, that no collector has written to the verdicts.
+
+        They became certain after the previous collector had stopped and before this one took over.
+        """
         assert self.collector is not None
         told = {event.incident.number for event in events if event.what == "finding"}
         left = {

@@ -202,7 +202,7 @@ def show_buckets(found: Buckets) -> None:
             f": DistributedDataParallel(bucket_cap_mb={size >> 20})"
         )
     else:
-        click.echo("no other size of buckets would hide more")
+        click.echo("no other bucket size would hide noticeably more communication")
     click.echo(
         "note: gradients are taken to become ready at an even rate, and the trace to begin "
         "between two steps"

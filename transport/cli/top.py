@@ -84,7 +84,10 @@ def command(
 
 
 def _read(pids: tuple[int, ...], said: set[str]) -> Reading:
-    """Takes a reading; prints its problems, except those in `said`, which then holds them all."""
+    """Takes a reading and prints its problems, except those that are in `said`.
+
+    Afterwards `said` holds all problems of this reading, and no others.
+    """
     try:
         found = read(pids=pids)
     except telemetry.PageError as error:

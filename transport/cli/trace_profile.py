@@ -52,7 +52,7 @@ def command(folder: Path, job: str | None, json_path: str | None) -> None:
         print_table(heads, map(communicator_cells, found.communicators[:COMMS_MAX]))
         if found.communicators[COMMS_MAX:]:
             more = len(found.communicators) - COMMS_MAX
-            click.echo(f"{more} more communicators: weft trace profile --json -")
+            click.echo(f"{more} more communicators are not shown; --json - lists all of them")
     shared.show_notes(notes)
 
 

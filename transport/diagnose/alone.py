@@ -15,7 +15,7 @@ from transport.diagnose.facts import ordinals
 
 Array = NDArray[Any]
 
-FEW_PEERS = 3  # fewer ranks have no median that one late rank would not move
+FEW_PEERS = 3  # with fewer ranks, one late rank moves the median that it is compared with
 DEVIATIONS = 6.0  # a rank is late if it needs this many usual deviations more than before
 LASTING = 6  # a rank that is late in all but one of this many windows has a fault
 RECENT = 3  # the usual time leaves out the latest windows, to notice a fault that lasts

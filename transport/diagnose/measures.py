@@ -370,10 +370,10 @@ def _excess_of_kind(table: Array) -> tuple[Array, Array]:
 
 
 def _common(table: Array) -> Array:
-    """[window, 1]: what the times of all pairs have in common.
+    """[window, 1]: the typical time of all pairs in each window, which is their median.
 
-    That is their median. Of few pairs, as in a ring of four ranks, a slow NIC slows half; there it
-    is the lower quartile.
+    If there are fewer than FEW_PAIRS pairs, it is the lower quartile, because one slow NIC slows
+    half of the pairs of, for example, a ring of four ranks, which would raise the median.
     """
     if table.shape[1] >= FEW_PAIRS:
         return np.asarray(np.nanmedian(table, axis=1, keepdims=True))

@@ -134,7 +134,10 @@ class Crossings:
 
 
 def crossings(passed: list[tuple[int, ...]]) -> Crossings:
-    """The crossings of paths. passed: numbers of each path's links, in order, hosts' included."""
+    """The table of links between switches that the paths cross.
+
+    passed: of each path, the numbers of its links in order, with the links from and to hosts.
+    """
     rows = [
         (at, number, hop)
         for at, numbers in enumerate(passed)

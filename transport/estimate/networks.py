@@ -95,8 +95,8 @@ class Network:
     """inside: the link of a GPU to others of its node; None: all GPUs use `between`.
 
     pairs: the link as AllToAll and sends use it; None: as collectives do. calibrated: the range of
-    the measurements behind it; None: the numbers are those of links.toml. slowdown: what
-    computation and communication at once cost each other.
+    the measurements behind it; None: the numbers are those of links.toml. slowdown: the factors
+    by which computation and communication slow each other while both run.
     """
 
     name: str
@@ -163,8 +163,9 @@ def of_links(
     count = gpus_per_node if near is not None else 1
     if nics_per_node is not None and not 1 <= nics_per_node <= count:
         raise NetworkError(
-            f"{nics_per_node} NICs a node: a node has {count} GPU{'s' * (count > 1)} here, and at "
-            "most a NIC for each; for nodes of several GPUs give a link inside"
+            f"{nics_per_node} NICs per node: at most {count}, because a node has {count} "
+            f"GPU{'s' * (count > 1)} and each GPU at most one NIC; for nodes of several GPUs, name "
+            "the link between the GPUs of a node (--inside)"
         )
     share = 1.0 if nics_per_node is None else nics_per_node / count
     far = replace(far, bytes_per_s=far.bytes_per_s * share)

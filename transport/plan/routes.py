@@ -133,7 +133,8 @@ def merged(parts: Sequence[Routes]) -> Routes:
     addresses: dict[str, str] = {}
     fabrics = {part.fabric for part in parts if part.fabric}
     if len(fabrics) > 1:
-        raise RoutesError(f"the routes are of different fabrics: {', '.join(sorted(fabrics))}")
+        found = ", ".join(sorted(fabrics))
+        raise RoutesError(f"the routes are of different fabrics: {found}; give files of one fabric")
     for part in parts:
         pairs = {ends[:2] for ends in part.of}
         of = {ends: links for ends, links in of.items() if ends[:2] not in pairs}

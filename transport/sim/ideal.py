@@ -33,7 +33,7 @@ def wire_bytes(sizes: Array, hosts: Mapping[str, Any]) -> Array:
     return np.asarray(sizes.astype(np.int64) + packets(sizes, hosts) * headers)
 
 
-# Of the links of a hop: total rate, rate of the fastest link, least delay.
+# A hop: total rate of its links, rate of the fastest link (bytes per second), least delay (ns).
 Hop = tuple[float, float, int]
 
 

@@ -42,7 +42,7 @@ class Planned:
     at_ns: int
     ends: Array  # [row, 3]: sender, receiver, path
     numbers: Array  # the path's number in the routes that the plan was made from
-    links: Array  # [row, HOPS_MAX]: link_names() of the ports that it must pass, then -1
+    links: Array  # [row, HOPS_MAX]: numbers (see link_numbers()) of the links to pass, then -1
 
 
 def fabric_of(network: Network) -> str:

@@ -227,8 +227,8 @@ class _Builder:
     def _sync(self, index: int, step: int, ranks: Array) -> None:
         """The launches of operation `index` at these ranks wait for all operations of `step`.
 
-        `step` is the latest step that the ranks have begun; before it they waited for the earlier
-        steps.
+        `step` is the latest step that the ranks have begun. They need not wait for earlier steps
+        again: their first launch of `step` has already done so.
         """
         launch = np.full(self.program.ranks, -1)  # [rank]: its launch if it waits; -1: not
         launch[ranks] = self.launched[ranks]

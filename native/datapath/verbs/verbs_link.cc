@@ -95,7 +95,7 @@ VerbsPort* VerbsDatapath::port_of(const Place& place, std::string* error) {
   auto port = std::make_unique<VerbsPort>();
   if (!port->open(ibv_, place, options_, error)) return nullptr;
   if (!watch(port->channel->fd) || !watch(port->context->async_fd)) {
-    *error = "cannot add the RDMA port's descriptors to epoll";
+    *error = "cannot watch RDMA port " + place.port + " with epoll: " + std::strerror(errno);
     return nullptr;
   }
   port->index = static_cast<std::uint32_t>(ports_.size());

@@ -133,7 +133,7 @@ bool set_field(const policy::Descriptor& descriptor, std::string_view assignment
       const std::string_view text = trimmed(take(&values, '/'));
       std::int64_t word = 0;
       std::string wrong(read_word(field.kind, text, &word));
-      if (wrong.empty() && index == field.count) wrong = "it holds " + std::to_string(field.count) + " values";
+      if (wrong.empty() && index == field.count) wrong = "too many values: at most " + std::to_string(field.count);
       if (!wrong.empty()) {
         *error = std::string(descriptor.name) + ": " + std::string(name) + "=" + std::string(text) + ": " + wrong;
         return false;

@@ -49,7 +49,7 @@ std::string Arena::complaint(const ArenaPlan& plan) {
     return "hosts below 256 if decisions are recorded";
   }
   for (u32 host = 0; host < kHostsMax; ++host) {
-    if (sends[host] != 0 && receives[host] != 0) return "hosts that either send or receive";
+    if (sends[host] != 0 && receives[host] != 0) return "flows in which no host both sends (from) and receives (to)";
   }
   for (const PathChange& change : plan.changes) {
     if (change.path >= plan.paths.size() || change.at_ns < 0 || change.loss > 1)

@@ -91,7 +91,7 @@ TEST(policy_choice__text_names_a_policy_and_its_parameters) {
   CHECK(choose_policy(policy::Family::credit, "none", {}, &made, &error));
   CHECK(made == nullptr);
   CHECK(refused(policy::Family::window, "fixed:window_bytes", "needs a value"));
-  CHECK(refused(policy::Family::window, "fixed:window_bytes=1/2", "it holds 1 values"));
+  CHECK(refused(policy::Family::window, "fixed:window_bytes=1/2", "too many values: at most 1"));
   CHECK(refused(policy::Family::window, "fixed:window_bytes=1e3", "not a whole number"));
   CHECK(refused(policy::Family::window, "fixed:window_bytes=1_0", "not a whole number"));
   CHECK(refused(policy::Family::window, "fixed:window_bytes=1180591620717411303424", "too large for 64 bits"));

@@ -173,7 +173,7 @@ def _overloaded(job: Job, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _host(job: Job, host: str, starved: list[int], of: list[Finding]) -> Finding:
-    """The finding of a host whose cores do not suffice. of: what it makes slow."""
+    """The finding of a host with too few free CPU cores. of: the slow findings it replaces."""
     worst = max(of, key=lambda one: (one.certain, one.confidence))
     share = max(
         float(seen.get("share", 0.0))
