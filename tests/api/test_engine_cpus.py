@@ -17,29 +17,35 @@ def allowed(thread: Path) -> set[int]:
     return os.sched_getaffinity(int(thread.name))
 
 
-def engine_threads() -> list[Path]:
-    found = []
+def engine_threads() -> set[Path]:
+    found = set()
     for thread in Path("/proc/self/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread of another test has ended
             if (thread / "comm").read_text().startswith("weft-engine"):
-                found.append(thread)
+                found.add(thread)
     return found
 
 
+@pytest.fixture
+def others() -> set[Path]:
+    """Engine threads of endpoints of earlier tests, which may be closed later."""
+    return engine_threads()
+
+
 @pytest.mark.parametrize("wish", ["auto", "any"])
-def test_engine_cpus__all_of_the_process_without_a_nic(wish: str) -> None:
+def test_engine_cpus__all_of_the_process_without_a_nic(wish: str, others: set[Path]) -> None:
     with Endpoint(**LOCAL | {"engine_cpus": wish}):
-        threads = engine_threads()
+        threads = engine_threads() - others
         assert threads
         assert all(allowed(thread) == os.sched_getaffinity(0) for thread in threads)
 
 
-def test_engine_cpus__a_list_holds_for_engines_alone() -> None:
+def test_engine_cpus__a_list_holds_for_engines_alone(others: set[Path]) -> None:
     ours = os.sched_getaffinity(0)
     last = max(ours)
     wish = f"{last},1023"  # CPUs that this thread may not use are left out
     with Endpoint(**LOCAL | {"engine_cpus": wish}) as endpoint, endpoint.listen() as listener:
-        threads = engine_threads()
+        threads = engine_threads() - others
         assert threads
         assert all(allowed(thread) == {last} for thread in threads)
         assert os.sched_getaffinity(0) == ours

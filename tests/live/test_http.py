@@ -113,7 +113,7 @@ def test_idle__connections_are_closed_in_time(
             assert idle.recv(10) == b""
             # The server runs in this process: only the client's end of each connection is left.
             # To read what the kernel has buffered for the deaf one would take minutes.
-            until(lambda: len(os.listdir("/proc/self/fd")) == before + 3, "a connection is left")
+            until(lambda: len(os.listdir("/proc/self/fd")) <= before + 3, "a connection is left")
 
 
 def test_idle__connections_interrupt_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
