@@ -56,7 +56,7 @@ test: ## For each change: import rules, lint, build, the main tests of each room
 
 test-only: test-native test-python ## Run the tests of `make test`, without import rules and lint
 
-test-long: ## Before a merge: all tests that `make test` leaves out, clang-tidy, RDMA in a guest (25 minutes)
+test-long: ## Before a merge: all tests that `make test` leaves out, clang-tidy, RDMA in a guest (6 minutes)
 	@$(MAKE) --no-print-directory LENGTH=long test-python
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target tidy test-rdma-smoke
 	@echo "make test-long: all passed"
