@@ -15,8 +15,8 @@ namespace {
 
 // How long close() waits for the engines to release buffers. That takes microseconds; the limit only prevents a hang.
 // Each sleep counts with its planned length at most, so that time in which the process was stopped is left out.
-constexpr std::int64_t kLetGoNsMax = 5'000'000'000;
-constexpr std::int64_t kLetGoNapNs = 1'000'000;
+constexpr std::int64_t kQuiesceNsMax = 5'000'000'000;
+constexpr std::int64_t kQuiesceNapNs = 1'000'000;
 // A caller that waits for each message, of fewer bytes than this, is too slow to make a loop move LoopLock::kBulkBytes
 // in its window.
 constexpr std::uint64_t kFewBytes = 4096;
@@ -318,12 +318,12 @@ void ConnectionCore::sweep(Direction* direction, Status reason) noexcept {
 }
 
 void ConnectionCore::await_quiesced() noexcept {
-  for (std::int64_t waited_ns = 0; waited_ns < kLetGoNsMax;) {
+  for (std::int64_t waited_ns = 0; waited_ns < kQuiesceNsMax;) {
     const std::int32_t live = flows_live_.load(std::memory_order_acquire);
     if (live == INT32_MIN) return;
     const std::int64_t begin_ns = now_ns();
-    futex_wait(&flows_live_, live, kLetGoNapNs);
-    waited_ns += std::clamp<std::int64_t>(now_ns() - begin_ns, 1, kLetGoNapNs);
+    futex_wait(&flows_live_, live, kQuiesceNapNs);
+    waited_ns += std::clamp<std::int64_t>(now_ns() - begin_ns, 1, kQuiesceNapNs);
   }
 }
 

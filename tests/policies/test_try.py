@@ -264,6 +264,13 @@ def test_split__a_name_or_path_and_its_parameters(text: str, parts: tuple[str, s
     assert split(text) == parts
 
 
+@pytest.mark.parametrize("place", ["8 1", "0 2", "80000 1", "8 18446744073709551615", "3 1", "0 0"])
+def test_params__outside_of_their_record_do_not_exist(place: str) -> None:
+    with pytest.raises(ValueError, match="no parameter 'a'"):
+        native.policy_params("mine", f"a i {place}\n", bytes(8), "a=2")
+    assert native.policy_params("mine", "a i 0 1\n", bytes(8), "a=2")[0] == 2
+
+
 def test_choices__end_before_the_next_family() -> None:
     text = " window=dctcp  path=/tmp/a b.so:x=1 loss=rack "
     assert native.policy_choices(text) == ["window=dctcp", "path=/tmp/a b.so:x=1", "loss=rack"]

@@ -96,8 +96,8 @@ std::vector<Field> fields_of(const policy::Descriptor& descriptor) {
     field.kind = line.empty() ? 'i' : line[0];
     static_cast<void>(take(&line, ' '));
     const bool whole = read_number(take(&line, ' '), &field.offset) && read_number(line, &field.count);
-    if (whole && field.offset % 8 == 0 && field.count != 0 &&
-        field.offset / 8 + field.count <= descriptor.params_bytes / 8)
+    const std::size_t words = descriptor.params_bytes / 8, first = field.offset / 8;
+    if (whole && field.offset % 8 == 0 && field.count != 0 && first < words && field.count <= words - first)
       fields.push_back(field);
   }
   return fields;
