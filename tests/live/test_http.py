@@ -97,6 +97,8 @@ def test_idle__connections_are_closed_in_time(
     """Also those that send a byte now and then, or do not read what they asked for."""
     monkeypatch.setattr(http, "CONNECTION_S", 1.0)
     with http.served(Large(), "127.0.0.1", 0, http.Access()) as port:
+        # The server's thread has opened its own descriptors when it answers.
+        assert reply(port, b"GET /favicon.ico HTTP/1.1\r\nHost: here\r\n\r\n")
         before = len(os.listdir("/proc/self/fd"))
         with connected(port) as drips, connected(port) as deaf, connected(port) as idle:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
