@@ -19,8 +19,8 @@ Array = NDArray[Any]
 
 SIMULATED_NS_MAX = 10**17  # later times are times of day, after 1973
 
-CALLS = """
-WITH sent AS (
+_CALLS = """
+sent AS (
   SELECT process, channel_id, min(posted_ns) AS first_ns FROM messages
   WHERE sends AND channel_id IS NOT NULL GROUP BY ALL),
 part AS (
@@ -41,8 +41,8 @@ FROM operations o JOIN comms m ON m.process = o.process AND m.id = o.comm
 LEFT JOIN part p ON p.process = o.process AND p.operation = o.id
 ORDER BY o.process, o.begin_ns, o.id
 """
-EDGES = """
-WITH crossed AS (
+_EDGES = """
+crossed AS (
   SELECT process, connection, message, coalesce(min(first_ns) FILTER (WHERE bytes > 0),
     min(first_ns)) AS first_ns, sum(segments) AS segments, sum(resent) AS resent
   FROM stripes WHERE sends GROUP BY ALL)
@@ -59,32 +59,41 @@ WHERE g.sends AND g.end_ns IS NOT NULL AND g.posted_ns IS NOT NULL AND c.operati
 GROUP BY ALL
 """
 
-# Programs without NCCL have no operations. Each of their messages counts as a Send and a Recv.
-MESSAGE_CALLS = """
-SELECT g.process, row_number() OVER () AS id, c.pair AS comm_id, 0 AS rank, 2 AS ranks,
-  CASE WHEN g.sends THEN 'Send' ELSE 'Recv' END AS function, 'p2p' AS kind, g.message AS sequence,
-  coalesce(g.bytes, 0) AS count, '' AS datatype, -1 AS root, coalesce(g.posted_ns, -1) AS begin_ns,
-  CASE WHEN g.sends THEN coalesce(g.posted_ns, -1) ELSE -1 END AS arrival_ns,
-  CASE WHEN g.status = 0 THEN coalesce(g.end_ns, -1) ELSE -1 END AS end_ns,
-  CASE WHEN g.sends THEN g.process ELSE d.process END AS sender, false AS relays,
-  0 AS gpu_wait_ns
-FROM messages g JOIN connections c ON c.process = g.process AND c.id = g.connection
-JOIN connections d ON d.pair = c.pair AND (d.process <> c.process OR d.id <> c.id)
-ORDER BY g.process, g.posted_ns
-"""
-MESSAGE_EDGES = """
-SELECT g.process, d.process AS other, c.pair AS comm_id, g.message AS sequence, 1 AS messages,
-  g.bytes, g.posted_ns AS first_ns, g.end_ns,
-  (g.end_ns - coalesce(greatest(t.first_ns, g.posted_ns), g.posted_ns))::DOUBLE AS latency_ns,
-  coalesce(t.segments, 0) AS segments, coalesce(t.resent, 0) AS resent
-FROM messages g JOIN connections c ON c.process = g.process AND c.id = g.connection
-JOIN connections d ON d.pair = c.pair AND (d.process <> c.process OR d.id <> c.id)
-LEFT JOIN (SELECT process, connection, message,
-  coalesce(min(first_ns) FILTER (WHERE bytes > 0), min(first_ns)) AS first_ns,
-  sum(segments) AS segments, sum(resent) AS resent FROM stripes WHERE sends GROUP BY ALL) t
-  ON t.process = g.process AND t.connection = g.connection AND t.message = g.message
-WHERE g.sends AND g.end_ns IS NOT NULL AND g.posted_ns IS NOT NULL AND g.status = 0
-"""
+COMMS = "SELECT comm_id, rank, process FROM comms WHERE comm_id IS NOT NULL"
+# Programs without NCCL have no operations. In their place, each connection is a communicator of two
+# ranks, and each message a Send at one of them and a Recv at the other.
+_MESSAGES = """
+ends AS (
+  SELECT process, id, pair, row_number() OVER (PARTITION BY pair ORDER BY process, id) - 1 AS rank
+  FROM connections QUALIFY count(*) OVER (PARTITION BY pair) = 2),
+comms AS (SELECT process, id, pair AS comm_id, rank, 2 AS ranks FROM ends),
+numbered AS (
+  SELECT g.process, g.connection, g.message, g.sends, g.bytes, g.posted_ns, 1 - e.rank AS peer,
+    CASE WHEN g.status = 0 THEN g.end_ns END AS end_ns,
+    row_number() OVER (PARTITION BY g.process ORDER BY g.connection, g.sends, g.message) AS id
+  FROM main.messages g JOIN ends e ON e.process = g.process AND e.id = g.connection),
+messages AS (SELECT *, id AS channel_id FROM numbered),
+channels AS (
+  SELECT *, id AS operation, connection AS comm, NULL AS gpu_wait_ns, 1 AS steps FROM numbered),
+operations AS (
+  SELECT process, id, connection AS comm, CASE WHEN sends THEN 'Send' ELSE 'Recv' END AS function,
+    'p2p' AS kind, message AS sequence, bytes AS count, '' AS datatype, peer AS root,
+    posted_ns AS begin_ns, end_ns, '' AS algorithm FROM numbered)"""
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Calls, messages between ranks by call, and communicators."""
+
+    calls: str
+    edges: str
+    comms: str
+
+
+OF_OPERATIONS = Queries(f"WITH {_CALLS}", f"WITH {_EDGES}", COMMS)
+OF_MESSAGES = Queries(
+    f"WITH {_MESSAGES}, {_CALLS}", f"WITH {_MESSAGES}, {_EDGES}", f"WITH {_MESSAGES} {COMMS}"
+)
 
 
 @dataclass(frozen=True)
@@ -150,13 +159,9 @@ def facts_of(store: Store, now_ns: int | None = None) -> Facts:
     this time instead of the last record.
     """
     processes, numbers = _processes(store)
-    members = _members(store, numbers)
+    members = _members(store, numbers, COMMS)
     has_operations = bool(store.rows("SELECT 1 FROM operations LIMIT 1"))
-    if has_operations:
-        calls = _calls(store, numbers)
-        edges = _edges(store, numbers, members, calls)
-    else:
-        calls, edges = _without_operations(store, numbers)
+    calls, edges = _calls_and_edges(store, numbers, has_operations)
     peers = _peers(store, numbers)
     ((closed_ns,),) = store.rows("SELECT coalesce(max(closed_ns), 0) FROM processes")
     states = {numbers[one]: state for one, state in alive.states(store).items() if one in numbers}
@@ -183,7 +188,7 @@ def facts_of(store: Store, now_ns: int | None = None) -> Facts:
 class Ready:
     """Tables that a caller computed instead of reading them from a store, as live diagnosis does.
 
-    Processes are numbered as in Facts. calls, edges: columns as of the queries CALLS and EDGES;
+    Processes are numbered as in Facts. calls, edges: columns as of OF_OPERATIONS;
     None: the program has no operations, and its messages are in the store. samples: the columns
     process, peer, path, time_ns and rtt_ns. end_ns: the time up to which the job was observed.
     sent, states: as in Facts.
@@ -200,12 +205,12 @@ class Ready:
 def facts_from(store: Store, ready: Ready) -> Facts:
     """Facts from the tables in `ready`, and from a store for processes, connections and events."""
     processes, numbers = _processes(store)
-    members = _members(store, numbers)
+    members = _members(store, numbers, COMMS)
     if ready.calls is not None and ready.edges is not None:
         calls = with_instances(ready.calls)
         edges = _with_ends(dict(ready.edges), members, calls)
     else:
-        calls, edges = _without_operations(store, numbers)
+        calls, edges = _calls_and_edges(store, numbers, has_operations=False)
     peers = _peers(store, numbers)
     ((closed_ns,),) = store.rows("SELECT coalesce(max(closed_ns), 0) FROM processes")
     last_ns = max([closed_ns, *(one.last_ns for one in processes)])
@@ -249,10 +254,18 @@ def _numbered(values: Array, numbers: dict[int, int]) -> Array:
     return np.array([numbers.get(int(value), -1) for value in values], np.int64)
 
 
-def _calls(store: Store, numbers: dict[int, int]) -> dict[str, Array]:
-    found = _columns(store, CALLS)
-    found["process"] = _numbered(found["process"], numbers)
-    return with_instances(found)
+def _calls_and_edges(
+    store: Store, numbers: dict[int, int], has_operations: bool
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    queries = OF_OPERATIONS if has_operations else OF_MESSAGES
+    calls, edges = _columns(store, queries.calls), _columns(store, queries.edges)
+    for found in (calls, edges):
+        found["process"] = _numbered(found["process"], numbers)
+    if not has_operations:
+        calls["turn"] = calls["sequence"].astype(np.int64)
+    calls = with_instances(calls)
+    calls.pop("turn", None)
+    return calls, _with_ends(edges, _members(store, numbers, queries.comms), calls)
 
 
 def with_instances(found: dict[str, Array]) -> dict[str, Array]:
@@ -306,46 +319,17 @@ def _in_order(found: dict[str, Array]) -> dict[str, Array]:
     return {name: column[order] for name, column in found.items()}
 
 
-def _without_operations(
-    store: Store, numbers: dict[int, int]
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Calls and edges of a program that does not use NCCL, from its messages."""
-    found, edges = _columns(store, MESSAGE_CALLS), _columns(store, MESSAGE_EDGES)
-    sender, ends = found.pop("sender"), (edges.pop("process"), edges.pop("other"))
-    keys = (
-        np.concatenate([found["comm_id"], edges["comm_id"]]),
-        np.concatenate([sender, ends[0]]),
-        np.concatenate([found["sequence"], edges["sequence"]]),
-    )
-    instance = _instances(*keys)
-    found["instance"], edges["instance"] = np.split(instance, [len(sender)])
-    found["process"] = _numbered(found["process"], numbers)
-    edges["source"], edges["target"] = (_numbered(one, numbers) for one in ends)
-    return _in_order(found), edges
-
-
-def _members(store: Store, numbers: dict[int, int]) -> dict[tuple[int, int], int]:
+def _members(store: Store, numbers: dict[int, int], sql: str) -> dict[tuple[int, int], int]:
     """(communicator, rank in it) -> process."""
-    rows = store.rows("SELECT comm_id, rank, process FROM comms WHERE comm_id IS NOT NULL")
+    rows = store.rows(sql)
     return {(comm, rank): numbers[process] for comm, rank, process in rows if process in numbers}
-
-
-def _edges(
-    store: Store,
-    numbers: dict[int, int],
-    members: dict[tuple[int, int], int],
-    calls: dict[str, Array],
-) -> dict[str, Array]:
-    found = _columns(store, EDGES)
-    found["process"] = _numbered(found["process"], numbers)
-    return _with_ends(found, members, calls)
 
 
 def _with_ends(
     found: dict[str, Array], members: dict[tuple[int, int], int], calls: dict[str, Array]
 ) -> dict[str, Array]:
-    """Adds the columns source, target and instance (the operation) to EDGES' rows, the messages of
-    an operation from one rank to another; drops rows that lack one of the three.
+    """Adds the columns source, target and instance (the operation) to the messages of an operation
+    from one rank to another; drops rows that lack one of the three.
     """
     peers = zip(found["comm_id"].tolist(), found["peer"].tolist(), strict=True)
     found["target"] = np.array([members.get((int(c), int(p)), -1) for c, p in peers], np.int64)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.diagnose.facts import CALLS, EDGES
+from transport.diagnose.facts import OF_OPERATIONS
 from transport.diagnose.live.columns import Table, chosen, joined, plain, rows_of
 from transport.diagnose.live.follow import Trace
 from transport.diagnose.live.layout import typed
@@ -310,8 +310,8 @@ def _asked(
                 _add(inserter, table, number, trace.records(pending[number].rows))
         inserter.flush_all()
         made |= {
-            "calls": store.arrays(CALLS),
-            "edges": store.arrays(EDGES),
+            "calls": store.arrays(OF_OPERATIONS.calls),
+            "edges": store.arrays(OF_OPERATIONS.edges),
         }
         if any("communicator" not in trace.standing for trace in traces.values()):
             made["messages"] = store.arrays(MESSAGES)
