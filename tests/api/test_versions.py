@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+
+import pytest
 
 from tests.api.support import ROOT
 from transport.compiler import emit
+from transport.ground import build_info
 from transport.plan import planfile, routes, watch
 from transport.trace import layout
 
@@ -58,3 +63,20 @@ def test_versions__the_table_of_what_is_stable_is_right() -> None:
         stated.append(f"{name} v{numbers[0]} to v{numbers[-1]}")
     tuner = " and ".join(f"v{one}" for one in sorted(re.findall(r"Tuner\w+_v(\d+);", exports)))
     assert row("NCCL's interfaces") == ", ".join([*stated, f"tuner {tuner}"])
+
+
+def test_build_info__is_that_of_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(build_info, "installed_version", absent)
+    build_info.version.cache_clear()
+    try:
+        assert build_info.version() == PYPROJECT["project"]["version"]
+    finally:
+        build_info.version.cache_clear()
+    command = ["git", "rev-parse", "HEAD"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("not a checkout of git")
+    assert done.stdout.startswith(str(build_info.commit()).rstrip("+"))

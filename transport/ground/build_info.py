@@ -10,7 +10,7 @@ from pathlib import Path
 
 from transport.ground import toml
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @cache
@@ -42,6 +42,6 @@ def build_info() -> dict[str, str | None]:
 
 
 def build_text() -> str:
-    """Version and commit as text: "weft 0.1.0, commit 1f2e3d4c5b6a"."""
+    """Version and commit as text: "weft 0.2.0, commit 1f2e3d4c5b6a"."""
     known = commit()
     return f"weft {version()}" + (f", commit {known}" if known else "")
