@@ -1,5 +1,5 @@
-// Calls the path policy and detects silent paths. If the policy picks a path that does not exist, is silent or full,
-// another path is used. A silent path is probed at doubling intervals until a probe is answered.
+// Limits what the path policy answers and detects silent paths. If the policy picks a path that does not exist, is
+// silent or full, another path is used. A silent path is probed at doubling intervals until a probe is answered.
 #include "native/core/path_set.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ PathSet::PathSet(Shared* shared, PolicyChoice choice, u32 peer, u16 count, i64 r
       readable_(counters),
       size_(search_bytes == 0 ? nullptr : std::make_unique<SizeSearch>(search_bytes, count)),
       usable_count_(count),
-      policy_(policy::Family::path, choice ? choice : shared->config.path) {
+      policy_(shared, choice ? choice : shared->config.path, peer, count) {
   for (std::size_t i = 0; counters_ != nullptr && i < count_; ++i) counters_[i].usable.set(1);
 }
 
@@ -37,51 +37,6 @@ bool PathSet::states() noexcept {
   paths_.reset(new (std::nothrow) PathState[count_]);
   if (paths_ != nullptr) std::fill_n(paths_.get(), count_, untouched_);
   return paths_ != nullptr;
-}
-
-policy::PathEvent PathSet::event(i64 now_ns) noexcept {
-  policy::PathEvent event{};
-  event.now_ns = now_ns;
-  event.n_paths = count_;
-  event.segment_bytes = segment_bytes_;
-  event.avoid_path = -1;
-  event.flow = -1;
-  event.rand = shared_->random.uniform();
-  event.rand2 = shared_->random.uniform();
-  return event;
-}
-
-// Allocates the policy's records at its first call, so that a peer to which nothing is sent needs none.
-bool PathSet::start_policy(i64 now_ns) noexcept {
-  if (!policy_.is_open() && !policy_.open(count_)) return false;
-  started_ = true;
-  for (std::size_t i = 0; i < count_; ++i) mirror(static_cast<u8>(i));
-  policy::PathEvent start = event(now_ns);
-  start.kind = -1;
-  policy::PathResult result{};
-  if (policy_.call(policy::hook::start, &start, &result, shared_->trace, peer_)) return true;
-  shared_->on_policy_failed(policy_.descriptor(), policy::hook::start, kNone, peer_);
-  if (!policy_.fall_back()) return true;  // no memory for `fixed`: pick() works without a policy
-  for (std::size_t i = 0; i < count_; ++i) mirror(static_cast<u8>(i));
-  static_cast<void>(policy_.call(policy::hook::start, &start, &result, shared_->trace, peer_));  // `fixed` never fails
-  return true;
-}
-
-bool PathSet::ask(std::size_t hook, policy::PathEvent* event, policy::PathResult* result) noexcept {
-  if (!started_ && !start_policy(event->now_ns)) return false;
-  if (policy_.call(hook, event, result, shared_->trace, peer_)) return true;
-  shared_->on_policy_failed(policy_.descriptor(), hook, kNone, peer_);
-  if (policy_.fall_back()) static_cast<void>(start_policy(event->now_ns));
-  *result = policy::PathResult{};
-  return policy_.call(hook, event, result, shared_->trace, peer_);
-}
-
-void PathSet::mirror(u8 path) noexcept {
-  if (!policy_.is_open()) return;
-  auto* head = static_cast<policy::PathHead*>(policy_.shared(path));
-  head->usable = paths_[path].usable ? 1 : 0;
-  head->inflight_bytes = paths_[path].inflight_bytes;
-  head->rtt_ns = paths_[path].rtt.smoothed_ns();
 }
 
 void PathSet::on_sample(u8 path, RttSample rtt) noexcept {
@@ -104,7 +59,8 @@ bool PathSet::has_room(i64 bytes) const noexcept { return next_with_room(0, -1, 
 
 Pick PathSet::pick(i64 now_ns, const PickRequest& request) noexcept {
   if (!states()) return Pick{};
-  policy::PathEvent event = this->event(now_ns);
+  const PathFacts facts = this->facts(now_ns);
+  policy::PathEvent event = policy_.event(facts);
   event.kind = policy::path_kind::pick;
   event.ready_bytes = request.ready_bytes;
   event.segment_bytes = request.segment_bytes;
@@ -113,7 +69,7 @@ Pick PathSet::pick(i64 now_ns, const PickRequest& request) noexcept {
   event.flow = request.flow;
   policy::PathResult result{};
   result.path = -1;
-  const bool answered = ask(policy::hook::path_pick, &event, &result);
+  const bool answered = policy_.ask(policy::hook::path_pick, facts, &event, &result);
   const i64 count = count_;
   const bool valid = answered && result.path >= 0 && result.path < count;
   std::size_t wanted = valid ? static_cast<std::size_t>(result.path) : static_cast<std::size_t>(event.rand * 256.0);
@@ -139,22 +95,23 @@ void PathSet::on_sent(u8 path, i64 bytes, i64 segments) noexcept {
   state.inflight_bytes += bytes;
   counters_[path].bytes_sent += bytes;
   counters_[path].segments_sent += segments;
-  mirror(path);
+  policy_.mirror(path, paths_[path]);
 }
 
 void PathSet::on_feedback(i64 now_ns, u8 path, Feedback kind, RttSample rtt, i64 bytes, i64 flow) noexcept {
   if (!states()) return;
   if (rtt.rtt_ns >= 0) on_sample(path, rtt);
   on_heard(now_ns, path);
-  mirror(path);
-  policy::PathEvent event = this->event(now_ns);
+  policy_.mirror(path, paths_[path]);
+  const PathFacts facts = this->facts(now_ns);
+  policy::PathEvent event = policy_.event(facts);
   event.kind = static_cast<i64>(kind);
   event.path = path;
   event.rtt_ns = std::max<i64>(rtt.rtt_ns, 0);
   event.bytes = bytes;
   event.flow = flow;
   policy::PathResult result{};
-  static_cast<void>(ask(policy::hook::path_feedback, &event, &result));
+  static_cast<void>(policy_.ask(policy::hook::path_feedback, facts, &event, &result));
 }
 
 void PathSet::set_probe(u8 path, i64 at_ns) noexcept {
@@ -251,13 +208,14 @@ bool PathSet::on_timeout(i64 now_ns, u8 path, i64 sent_ns, i64 flow, u16 payload
   if ((tells_size(payload_bytes) ? size_->path(path).carried_ns : state.heard_ns) >= sent_ns) return false;
   ++state.timeouts;
   if (state.usable) set_usable(now_ns, path, false);
-  mirror(path);
-  policy::PathEvent event = this->event(now_ns);
+  policy_.mirror(path, paths_[path]);
+  const PathFacts facts = this->facts(now_ns);
+  policy::PathEvent event = policy_.event(facts);
   event.kind = policy::path_kind::timeout;
   event.path = path;
   event.flow = flow;
   policy::PathResult result{};
-  static_cast<void>(ask(policy::hook::path_feedback, &event, &result));
+  static_cast<void>(policy_.ask(policy::hook::path_feedback, facts, &event, &result));
   return true;
 }
 
@@ -279,7 +237,7 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable, bool long_vanish) noe
     troubles_[path].probe_interval_ns = probe_interval_ns(path);
     troubles_[path].hastened = 0;
   }
-  mirror(path);
+  policy_.mirror(path, paths_[path]);
   Event event{};
   event.kind = usable ? Event::Kind::path_up : Event::Kind::path_down;
   event.value = long_vanish ? 1 : 0;
@@ -461,13 +419,6 @@ bool PathSet::on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept {
   const bool waited = !paths_[path].rtt.measured() && paths_[path].inflight_bytes != 0;
   on_feedback(now_ns, path, Feedback::good, probe_sample(trouble.probe_sent_ns), 0, -1);
   return asked || waited;
-}
-
-bool PathSet::replace(i64 now_ns, PolicyChoice choice) noexcept {
-  if (!policy_.replace(choice)) return false;
-  for (std::size_t i = 0; i < count_; ++i) mirror(static_cast<u8>(i));
-  if (started_) static_cast<void>(start_policy(now_ns));
-  return true;
 }
 
 i64 PathSet::poll_timeout() const noexcept {

@@ -9,23 +9,10 @@
 #include <vector>
 
 #include "native/core/answer_gate.h"
-#include "native/core/policy_slot.h"
-#include "native/core/rtt_estimator.h"
-#include "native/core/shared.h"
+#include "native/core/path_control.h"
 #include "native/core/size_search.h"
 
 namespace weft::core {
-
-// State of a path that every packet reads or writes; it fills one cache line.
-struct alignas(64) PathState {
-  RttEstimator rtt;
-  i64 inflight_bytes = 0;
-  i64 heard_ns = -1;  // when the peer last answered something that was sent over this path; -1: never
-  u32 timeouts = 0;   // number of timeouts since the peer last answered on this path
-  bool usable = true;
-  bool probe_asked = false;  // a loss policy requested a probe of this usable path
-};
-static_assert(sizeof(PathState) == 64);
 
 // An RTT sample: network time `rtt_ns` (-1: no sample) and the delay that the two hosts added.
 struct RttSample {
@@ -88,7 +75,7 @@ class PathSet {
   bool on_probe_reply(i64 now_ns, u8 path, u64 probe_id) noexcept;
   void ask_probe(i64 now_ns, u8 path) noexcept;
   // Switches to another policy. False when out of memory: the old policy stays.
-  bool replace(i64 now_ns, PolicyChoice choice) noexcept;
+  bool replace(i64 now_ns, PolicyChoice choice) noexcept { return policy_.replace(facts(now_ns), choice); }
   // The peer answered something that was sent over this path, and the answer cannot be a replay. True if this made the
   // path usable, so that waiting flows may send.
   bool on_heard(i64 now_ns, u8 path) noexcept;
@@ -168,10 +155,10 @@ class PathSet {
     const std::size_t sizes = size_ != nullptr ? sizeof(PathSize) : 0;
     return count_ * (states + counters + troubles + sizes) + policy_.bytes_held();
   }
-  PolicySlot& policy() noexcept { return policy_; }
+  PathControl& policy() noexcept { return policy_; }
 
  private:
-  bool start_policy(i64 now_ns) noexcept;
+  PathFacts facts(i64 now_ns) const noexcept { return {now_ns, segment_bytes_, paths_.get()}; }
   // Allocates the path states at the first use. troubles() allocates the probing states. Both return false when out of
   // memory.
   bool states() noexcept;
@@ -191,7 +178,6 @@ class PathSet {
   i64 timeout_ns(u8 path, u32 backoff) const noexcept;
   // Makes a path usable or silent. `long_vanish`: the path loses only long datagrams and may carry shorter ones.
   void set_usable(i64 now_ns, u8 path, bool usable, bool long_vanish = false) noexcept;
-  void mirror(u8 path) noexcept;  // copies a path's state into the policy's record of the path
   // If no path is known to carry segments, at most one segment is in flight on each.
   bool tries_only() const noexcept { return size_ != nullptr && usable_count_ == 0; }
   bool any_small() const noexcept;
@@ -205,8 +191,6 @@ class PathSet {
   }
   bool eligible(std::size_t path) const noexcept { return this->path(path).usable || usable_count_ == 0; }
   int next_with_room(std::size_t from, int avoid, i64 bytes) const noexcept;
-  policy::PathEvent event(i64 now_ns) noexcept;
-  bool ask(std::size_t hook, policy::PathEvent* event, policy::PathResult* result) noexcept;
 
   Shared* shared_;
   u32 peer_;
@@ -226,8 +210,7 @@ class PathSet {
   HostPeak away_;  // longest recent scheduling delay of the peer's thread
   std::size_t usable_count_ = 0;
   std::size_t probed_count_ = 0;  // number of paths with a scheduled probe
-  PolicySlot policy_;
-  bool started_ = false;
+  PathControl policy_;
   u8 heard_path_ = 0;
   u8 first_path_ = 0;  // before the first answer: path of the last probe or of the next one
 };

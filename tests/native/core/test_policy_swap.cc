@@ -152,7 +152,7 @@ TEST(policy_swap__a_flow_may_have_policies_of_its_own) {
   own.window = shipped(Family::window, "swift");
   own.remote_token = 7;
   PathSet paths(&shared, shipped(Family::path, "oblivious"), 0, 4, 1 << 20, 1400);
-  CHECK_EQUAL(std::string(paths.policy().descriptor().name), "oblivious");
+  CHECK_EQUAL(std::string(paths.policy().choice().descriptor->name), "oblivious");
   FlowSender sender(&shared, 0, own, PeerConfig{}, &paths);
   CHECK_EQUAL(std::string(sender.window().choice().descriptor->name), "swift");
   CHECK_EQUAL(std::string(sender.loss().choice().descriptor->name), "fixed");
