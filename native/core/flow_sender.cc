@@ -21,7 +21,7 @@ FlowSender::FlowSender(Shared* shared, u32 flow, const FlowConfig& flow_config, 
       remote_token_(flow_config.remote_token),
       remote_flow_(flow_config.remote_flow),
       passed_(flow_config.stripe == kHomeFlow ? nullptr : flow_config.passed),
-      flow_(flow),
+      trace_(shared, flow, flow_config.peer),
       peer_(flow_config.peer),
       train_bytes_max_(peer_config.train_bytes_max),
       eager_(eager_limits(shared->config, flow_config)),
@@ -50,7 +50,7 @@ Status FlowSender::post(i64 now_ns, const SendPost& send) noexcept {
     entry.data = send.data;
   }
   if (!queue_.post(entry)) return Status::would_block;
-  report_message(Event::Kind::message_posted, entry);
+  trace_.message(Event::Kind::message_posted, entry);
   return Status::ok;
 }
 
@@ -205,7 +205,7 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
   FlowPath& path = flow_path(out->path);
   // P-4: a lost segment is resent on another path if possible. `same_path`: PathSet::pick() found no other path.
   const bool same_path = ledger_.at(ledger_.first_lost()).path == out->path;
-  SentRun sent(this, Event::Kind::segments_resent, out->path);
+  SendTrace::Burst sent(&trace_, Event::Kind::segments_resent, out->path);
   while (ledger_.has_lost()) {
     const u64 seq = ledger_.first_lost();
     const SentSegment segment = ledger_.at(seq);
@@ -232,7 +232,7 @@ void FlowSender::fill_resends(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcep
 
 void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
   FlowPath& path = flow_path(out->path);
-  SentRun sent(this, Event::Kind::segments_sent, out->path);
+  SendTrace::Burst sent(&trace_, Event::Kind::segments_sent, out->path);
   // gate_new() checked the first segment only; the loop checks advertisement, room and window for each further one.
   for (;;) {
     SendMessage& message = queue_.next();
@@ -255,7 +255,7 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
       message.remote_key = message.staged ? 0 : receive.key;
       message.remote_address = receive.address;
     }
-    if (offset == message.stripe.begin) report_message(Event::Kind::message_started, message);
+    if (offset == message.stripe.begin) trace_.message(Event::Kind::message_started, message);
     sent.add(message.number);
     const bool more = add_segment(sent_ns, seq, message, {offset, payload_bytes}, message.remote_key, out);
     queue_.on_handed_out(payload_bytes);

@@ -11,6 +11,7 @@
 #include "native/core/path_set.h"
 #include "native/core/post.h"
 #include "native/core/send_queue.h"
+#include "native/core/send_trace.h"
 #include "native/core/window_control.h"
 #include "native/wire/burst.h"
 
@@ -153,57 +154,6 @@ class FlowSender {
   void on_granted(i64 now_ns, u64 granted_bytes) noexcept {
     if (credit_.on_granted(granted_bytes)) on_progress(now_ns);
   }
-  void report_message(Event::Kind kind, const SendMessage& message) noexcept {
-    if (!shared_->trace.wants(kind)) return;
-    Event event{};
-    event.kind = kind;
-    event.flow = flow_;
-    event.peer = peer_;
-    event.message = message.number;
-    event.value = message.message_bytes;
-    shared_->trace.emit(event);
-  }
-  // Counts the segments of a burst by message, and reports the count when the next segment is of another message or the
-  // burst ends.
-  class SentRun {
-   public:
-    SentRun(const FlowSender* sender, Event::Kind kind, u8 path) noexcept : sender_(sender), kind_(kind), path_(path) {}
-    ~SentRun() { report(); }
-    SentRun(const SentRun&) = delete;
-    SentRun& operator=(const SentRun&) = delete;
-    void add(u64 message) noexcept {
-      if (message != message_) report();
-      message_ = message;
-      ++count_;
-    }
-
-   private:
-    void report() noexcept {
-      if (count_ == 0 || !sender_->shared_->trace.wants(kind_)) return;
-      Event event{};
-      event.kind = kind_;
-      event.flow = sender_->flow_;
-      event.path = path_;
-      event.message = message_;
-      event.value = count_;
-      sender_->shared_->trace.emit(event);
-      count_ = 0;
-    }
-    const FlowSender* sender_;
-    const Event::Kind kind_;
-    const u8 path_;
-    u64 message_ = ~u64{0}, count_ = 0;
-  };
-  void report_trouble(Event::Kind kind, u8 path, i64 value) noexcept {
-    if (!shared_->trace.wants(kind)) return;
-    Event event{};
-    event.kind = kind;
-    event.flow = flow_;
-    event.peer = peer_;
-    event.path = path;
-    event.value = static_cast<u64>(value);
-    shared_->trace.emit(event);
-  }
   void lose(u8 path, u64 seq, Lost* lost) noexcept;
   void on_trimmed(i64 now_ns, const wire::NackEntry& entry, bool last_hop) noexcept;
   // The functions from here to on_tried() are in flow_sender_room.cc.
@@ -258,7 +208,7 @@ class FlowSender {
   u64 remote_token_;
   u32 remote_flow_;
   const std::shared_ptr<const Passed> passed_;  // null: this is the home flow, or the only one
-  u32 flow_;
+  SendTrace trace_;
   u32 peer_;
   u32 train_bytes_max_;
   EagerLimits eager_;

@@ -54,15 +54,7 @@ void FlowSender::acknowledge(u64 seq, Acked* acked) noexcept {
   SendMessage& message = queue_.at(segment.message_slot);
   if (message.number == tried_message_) on_tried(message, segment.offset_bytes + segment.payload_bytes);
   if (message.staged) message.stage->release(segment.offset_bytes, segment.payload_bytes);
-  if (queue_.on_acked(message, segment.payload_bytes)) {
-    Event event{};
-    event.kind = Event::Kind::send_done;
-    event.flow = flow_;
-    event.cookie = message.cookie;
-    event.value = message.message_bytes;
-    event.message = message.number;
-    shared_->report(event);
-  }
+  if (queue_.on_acked(message, segment.payload_bytes)) trace_.done(message);
 }
 
 void FlowSender::acknowledge_bitmap(const wire::Ack& ack, Acked* acked) noexcept {
@@ -172,7 +164,7 @@ void FlowSender::lose(u8 path, u64 seq, Lost* lost) noexcept {
 void FlowSender::on_lost(i64 now_ns, u8 path, const Lost& lost) noexcept {
   if (flow_path(path).order.empty()) active_paths_[path / 64] &= ~(u64{1} << (path % 64));
   counters_->segments_lost += lost.segments;
-  report_trouble(Event::Kind::loss, path, lost.segments);
+  trace_.lost(Event::Kind::loss, path, lost.segments);
   paths_->on_lost(now_ns, path, lost.segments, lost.oldest_sent_ns, lost.longest_bytes, lost.long_segments);
   WindowFacts facts = window_facts(now_ns, path);
   facts.lost_bytes = lost.bytes;
@@ -328,7 +320,7 @@ void FlowSender::on_timer(i64 now_ns) noexcept {
         const Lost lost = apply_cutoff(now_ns, path, cutoff, ~u64{0});
         if (lost.segments != 0 &&
             paths_->on_timeout(now_ns, path, lost.oldest_sent_ns, path_key_, lost.longest_bytes)) {
-          report_trouble(Event::Kind::timeout, path, lost.segments);
+          trace_.lost(Event::Kind::timeout, path, lost.segments);
           window_.on_timeout(window_facts(now_ns, path));
         }
       }
