@@ -19,7 +19,7 @@ Event failed_message(u32 index, const Flow& flow, Status reason) noexcept {
 
 }  // namespace
 
-Stack::Stack(const StackConfig& config) : shared_(config) {}
+Stack::Stack(const StackConfig& config) : shared_(config), policies_(this, &shared_, &peers_, &flows_) {}
 
 // Destroys the flows before the peers, because flows refer to the paths of their peers.
 Stack::~Stack() { flows_.clear(); }
@@ -86,7 +86,7 @@ Status Stack::open_flow(i64 now_ns, u32 index, const FlowConfig& config) noexcep
   try {
     owner->path_waiters().reserve(owner->flows() + 1);
     const PolicyChoice credit = config.own_credit ? config.credit : shared_.config.credit;
-    flows_.put(index, std::make_unique<Flow>(&shared_, credit, credit_port(credit), index, config, owner));
+    flows_.put(index, std::make_unique<Flow>(&shared_, credit, policies_.credit_port(credit), index, config, owner));
     owner->on_flow_opened(flow(index));
     owner->paths().measure(now_ns);
     if (owner->paths().poll_timeout() <= now_ns) queue_peer_control(config.peer);

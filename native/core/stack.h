@@ -2,17 +2,17 @@
 // on_datagram(), bursts leave by poll_transmit(), and the time is the argument `now_ns`. Not thread-safe.
 #pragma once
 
-#include <memory>
-#include <vector>
+#include <cstddef>
 
 #include "native/core/flow.h"
 #include "native/core/post.h"
 #include "native/core/slot_table.h"
+#include "native/core/stack_policies.h"
 #include "native/core/timer_heap.h"
 
 namespace weft::core {
 
-class Stack {
+class Stack final : private StackPolicies::Owner {
  public:
   explicit Stack(const StackConfig& config);
   ~Stack();
@@ -82,16 +82,7 @@ class Stack {
   bool wants_to_send() const noexcept { return !resend_.empty() || !ready_.empty(); }
   bool poll_event(Event* out) noexcept { return shared_.events.poll(out); }
 
-  // Changes the policy of a flow. `params_only`: changes only the parameters of the present policy; if that is `fixed`
-  // because a policy failed, nothing changes. False: out of memory.
-  bool set_policy(i64 now_ns, policy::Family family, u32 flow, PolicyChoice choice, bool params_only) noexcept;
-  // Changes the policy of all present and future flows and peers that have no policy choice of their own.
-  bool set_default(i64 now_ns, policy::Family family, PolicyChoice choice, bool params_only) noexcept;
-  // The policy that a flow uses now; for paths, the policy of its peer. Empty: no credit policy, or no such flow.
-  PolicyChoice in_force(policy::Family family, u32 flow) noexcept;
-  // Lists all policies that flows, peers or defaults refer to. All other policies may be unloaded.
-  void policies_in_use(std::vector<PolicyChoice>* out);
-
+  StackPolicies& policies() noexcept { return policies_; }
   const EngineCells& counters() const noexcept { return *shared_.counters; }
   const StackConfig& config() const noexcept { return shared_.config; }
   Shared& shared() noexcept { return shared_; }
@@ -114,16 +105,11 @@ class Stack {
   void bury(u32 index, Peer& peer, Status reason) noexcept;
   void on_peer_unused(u32 index) noexcept;
   void refresh(i64 now_ns, u32 index) noexcept;
+  void on_policy_replaced(i64 now_ns, u32 flow) noexcept override { refresh(now_ns, flow); }
   bool refuse(telemetry::Cell* counter) noexcept {
     ++*counter;
     return false;
   }
-  // The functions from here to report_replaced() are in stack_policies.cc.
-  CreditPort* credit_port(PolicyChoice choice);
-  static bool has_own(policy::Family family, const Flow& flow) noexcept;
-  bool change_flow(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice, bool params_only) noexcept;
-  bool change_path(i64 now_ns, u32 index, PolicyChoice choice, bool params_only) noexcept;
-  void report_replaced(i64 now_ns, policy::Family family, u32 flow, u32 peer) noexcept;
   // The functions from here to wake_block_waiters() are in stack_receive.cc.
   bool on_flow_packet(i64 now_ns, u32 index, Flow& flow, const wire::Packet& packet,
                       const RxDatagram& datagram) noexcept;
@@ -149,12 +135,12 @@ class Stack {
   void on_peer_timer(i64 now_ns, u32 index) noexcept;
 
   Shared shared_;
-  std::vector<std::unique_ptr<CreditPort>> credit_ports_;
   SlotTable<Peer> peers_;
   SlotTable<Flow> flows_;
   FlowQueue control_, peer_control_, resend_, ready_;
   FlowQueue block_waiters_;  // flows with a message that was refused for lack of an eager block
   TimerHeap timers_;
+  StackPolicies policies_;
 };
 
 }  // namespace weft::core

@@ -1,8 +1,9 @@
-// Replaces the policies of live flows and peers, or changes their parameters, between two bursts. Segments in flight
-// are not affected.
+// Changes flow by flow, and for paths peer by peer; flows and peers with a choice of their own keep it.
+#include "native/core/stack_policies.h"
+
+#include <new>
 #include <utility>
 
-#include "native/core/stack.h"
 #include "native/policy/loader.h"
 
 namespace weft::core {
@@ -22,10 +23,24 @@ bool same(policy::Family family, PolicyChoice one, PolicyChoice other) {
   return one.descriptor == other.descriptor && one.params == other.params;
 }
 
+// Whether a flow, or its peer for the path policy, has a policy choice of its own.
+bool has_own(policy::Family family, const Flow& flow) noexcept {
+  switch (family) {
+    case policy::Family::window:
+      return static_cast<bool>(flow.config.window);
+    case policy::Family::loss:
+      return static_cast<bool>(flow.config.loss);
+    case policy::Family::path:
+      return static_cast<bool>(flow.peer->config().path);
+    case policy::Family::credit:
+      break;
+  }
+  return flow.config.own_credit;
+}
+
 }  // namespace
 
-// Returns the port record that all flows with this credit policy share. Deletes records that no flow uses.
-CreditPort* Stack::credit_port(PolicyChoice choice) {
+CreditPort* StackPolicies::credit_port(PolicyChoice choice) {
   if (!choice) return nullptr;
   std::erase_if(credit_ports_, [](const auto& port) { return port->active_flows == 0; });
   for (const auto& port : credit_ports_) {
@@ -38,8 +53,9 @@ CreditPort* Stack::credit_port(PolicyChoice choice) {
   return credit_ports_.back().get();
 }
 
-bool Stack::change_flow(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice, bool params_only) noexcept {
-  Flow& target = flows_[index];
+bool StackPolicies::change_flow(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice,
+                                bool params_only) noexcept {
+  Flow& target = (*flows_)[index];
   bool ok = true;
   switch (family) {
     case policy::Family::window: {
@@ -67,30 +83,30 @@ bool Stack::change_flow(i64 now_ns, policy::Family family, u32 index, PolicyChoi
   }
   if (!ok) return false;
   report_replaced(now_ns, family, index, target.config.peer);
-  refresh(now_ns, index);
+  owner_->on_policy_replaced(now_ns, index);
   return true;
 }
 
-void Stack::report_replaced(i64 now_ns, policy::Family family, u32 flow, u32 peer) noexcept {
-  shared_.trace.now_ns = now_ns;
+void StackPolicies::report_replaced(i64 now_ns, policy::Family family, u32 flow, u32 peer) noexcept {
+  shared_->trace.now_ns = now_ns;
   Event event{};
   event.kind = Event::Kind::policy_replaced;
   event.flow = flow;
   event.peer = peer;
   event.value = static_cast<u64>(family);
-  shared_.trace.emit(event);
+  shared_->trace.emit(event);
 }
 
-bool Stack::change_path(i64 now_ns, u32 index, PolicyChoice choice, bool params_only) noexcept {
-  PathSet& paths = peers_[index].paths();
+bool StackPolicies::change_path(i64 now_ns, u32 index, PolicyChoice choice, bool params_only) noexcept {
+  PathSet& paths = (*peers_)[index].paths();
   if (params_only) return static_cast<void>(paths.policy().set_params(choice)), true;
   if (!paths.replace(now_ns, choice)) return false;
   report_replaced(now_ns, policy::Family::path, kNone, index);
   return true;
 }
 
-bool Stack::set_policy(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice, bool params_only) noexcept {
-  Flow* target = flow(index);
+bool StackPolicies::set(i64 now_ns, policy::Family family, u32 index, PolicyChoice choice, bool params_only) noexcept {
+  Flow* target = flows_->get(index);
   if (target == nullptr) return true;
   if (!change_flow(now_ns, family, index, choice, params_only)) return false;
   // Changing parameters does not count as choosing a policy: unless the flow has a choice of its own, a later default
@@ -106,22 +122,8 @@ bool Stack::set_policy(i64 now_ns, policy::Family family, u32 index, PolicyChoic
   return true;
 }
 
-bool Stack::has_own(policy::Family family, const Flow& flow) noexcept {
-  switch (family) {
-    case policy::Family::window:
-      return static_cast<bool>(flow.config.window);
-    case policy::Family::loss:
-      return static_cast<bool>(flow.config.loss);
-    case policy::Family::path:
-      return static_cast<bool>(flow.peer->config().path);
-    case policy::Family::credit:
-      break;
-  }
-  return flow.config.own_credit;
-}
-
-bool Stack::set_default(i64 now_ns, policy::Family family, PolicyChoice choice, bool params_only) noexcept {
-  StackConfig& config = shared_.config;
+bool StackPolicies::set_default(i64 now_ns, policy::Family family, PolicyChoice choice, bool params_only) noexcept {
+  StackConfig& config = shared_->config;
   PolicyChoice& of_all = family == policy::Family::window ? config.window
                          : family == policy::Family::path ? config.path
                          : family == policy::Family::loss ? config.loss
@@ -132,22 +134,23 @@ bool Stack::set_default(i64 now_ns, policy::Family family, PolicyChoice choice, 
   const auto passed_by = [&](PolicyChoice now) { return params_only && !same(family, now, before); };
   bool ok = true;
   if (family == policy::Family::path) {
-    for (u32 index = 0; index < peers_.size(); ++index) {
-      const Peer* each = peer(index);
-      if (each == nullptr || each->config().path || passed_by(peers_[index].paths().policy().choice())) continue;
+    for (u32 index = 0; index < peers_->size(); ++index) {
+      const Peer* each = peers_->get(index);
+      if (each == nullptr || each->config().path || passed_by((*peers_)[index].paths().policy().choice())) continue;
       ok = change_path(now_ns, index, choice, params_only) && ok;
     }
     return ok;
   }
-  for (u32 index = 0; index < flows_.size(); ++index) {
-    if (flows_.get(index) == nullptr || has_own(family, flows_[index]) || passed_by(in_force(family, index))) continue;
+  for (u32 index = 0; index < flows_->size(); ++index) {
+    if (flows_->get(index) == nullptr || has_own(family, (*flows_)[index]) || passed_by(in_force(family, index)))
+      continue;
     ok = change_flow(now_ns, family, index, choice, params_only) && ok;
   }
   return ok;
 }
 
-PolicyChoice Stack::in_force(policy::Family family, u32 index) noexcept {
-  Flow* target = flow(index);
+PolicyChoice StackPolicies::in_force(policy::Family family, u32 index) const noexcept {
+  Flow* target = flows_->get(index);
   if (target == nullptr) return {};
   switch (family) {
     case policy::Family::window:
@@ -162,16 +165,16 @@ PolicyChoice Stack::in_force(policy::Family family, u32 index) noexcept {
   return target->rx.credit() == nullptr ? PolicyChoice{} : target->rx.credit()->choice();
 }
 
-void Stack::policies_in_use(std::vector<PolicyChoice>* out) {
-  const StackConfig& config = shared_.config;
+void StackPolicies::list_in_use(std::vector<PolicyChoice>* out) const {
+  const StackConfig& config = shared_->config;
   out->insert(out->end(), {config.window, config.path, config.loss, config.credit});
-  for (u32 index = 0; index < peers_.size(); ++index) {
-    Peer* each = peer(index);
+  for (u32 index = 0; index < peers_->size(); ++index) {
+    Peer* each = peers_->get(index);
     if (each != nullptr) out->insert(out->end(), {each->config().path, each->paths().policy().choice()});
   }
-  for (u32 index = 0; index < flows_.size(); ++index) {
-    if (flows_.get(index) == nullptr) continue;
-    const FlowConfig& own = flows_[index].config;
+  for (u32 index = 0; index < flows_->size(); ++index) {
+    if (flows_->get(index) == nullptr) continue;
+    const FlowConfig& own = (*flows_)[index].config;
     out->insert(out->end(), {own.window, own.loss, own.credit});
     for (const auto family : {policy::Family::window, policy::Family::loss, policy::Family::credit}) {
       out->push_back(in_force(family, index));

@@ -74,7 +74,8 @@ core::PolicyChoice PolicyBoard::in_force(policy::Family family, const std::vecto
   core::PolicyChoice choice;
   const FlowRef first = flows->front();
   first.engine->call([&] {
-    if (first.engine->owner_id(first.flow) == connection) choice = first.engine->stack().in_force(family, first.flow);
+    if (first.engine->owner_id(first.flow) == connection)
+      choice = first.engine->stack().policies().in_force(family, first.flow);
   });
   return choice;
 }
@@ -105,13 +106,14 @@ Status PolicyBoard::change(const std::string& family_word, const std::string& te
   if (flows == nullptr) {
     defaults_.of(family) = made;
     for (const auto& engine : *engines_) {
-      engine->call([&] { ok = engine->stack().set_default(engine->time_ns(), family, choice, params_only) && ok; });
+      engine->call(
+          [&] { ok = engine->stack().policies().set_default(engine->time_ns(), family, choice, params_only) && ok; });
     }
   } else {
     for (const FlowRef& flow : *flows) {
       flow.engine->call([&] {
         if (flow.engine->owner_id(flow.flow) != connection) return;
-        ok = flow.engine->stack().set_policy(flow.engine->time_ns(), family, flow.flow, choice, params_only) && ok;
+        ok = flow.engine->stack().policies().set(flow.engine->time_ns(), family, flow.flow, choice, params_only) && ok;
       });
     }
   }
@@ -150,7 +152,7 @@ void PolicyBoard::sweep() {
   if (candidates.empty()) return;
   std::vector<core::PolicyChoice> used;
   for (const auto& engine : *engines_) {
-    engine->call([&] { engine->stack().policies_in_use(&used); });
+    engine->call([&] { engine->stack().policies().list_in_use(&used); });
   }
   const auto unused = [&](const ChosenPolicy* policy) {
     const core::PolicyChoice mine = policy->choice();

@@ -44,12 +44,12 @@ struct Transfer {
 };
 
 std::string name_in_force(Transfer& transfer, Family family) {
-  const auto* descriptor = transfer.sender().in_force(family, transfer.flow()).descriptor;
+  const auto* descriptor = transfer.sender().policies().in_force(family, transfer.flow()).descriptor;
   return descriptor == nullptr ? "none" : descriptor->name;
 }
 
 bool set(Transfer& transfer, Family family, const char* name) {
-  return transfer.sender().set_policy(transfer.pair.now_ns, family, transfer.flow(), shipped(family, name), false);
+  return transfer.sender().policies().set(transfer.pair.now_ns, family, transfer.flow(), shipped(family, name), false);
 }
 
 class Counting final : public TraceSink {
@@ -121,8 +121,9 @@ TEST(policy_swap__credit_comes_changes_and_goes) {
   for (u64 bytes = kBytes / 16; bytes < kBytes; bytes += kBytes / 16, ++swaps) {
     transfer.until(bytes);
     const PolicyChoice choice = choices[swaps % 4];
-    CHECK(transfer.pair.stack[1].set_default(transfer.pair.now_ns, Family::credit, choice, false));
-    CHECK(transfer.pair.stack[1].in_force(Family::credit, transfer.pair.flow[1]).descriptor == choice.descriptor);
+    CHECK(transfer.pair.stack[1].policies().set_default(transfer.pair.now_ns, Family::credit, choice, false));
+    CHECK(transfer.pair.stack[1].policies().in_force(Family::credit, transfer.pair.flow[1]).descriptor ==
+          choice.descriptor);
   }
   transfer.finish();
 }
@@ -136,11 +137,11 @@ TEST(policy_swap__parameters_change_and_state_stays) {
   transfer.until(kBytes / 4);
   const i64 wanted_bytes = 100'000;  // the only parameter of fixed is its window
   const PolicyChoice wider{config.window.descriptor, &wanted_bytes};
-  CHECK(transfer.sender().set_default(transfer.pair.now_ns, Family::window, wider, true));
+  CHECK(transfer.sender().policies().set_default(transfer.pair.now_ns, Family::window, wider, true));
   transfer.until(kBytes / 2);
   CHECK_EQUAL(transfer.sender().flow(transfer.flow())->tx.window().window_bytes(), wanted_bytes);
   std::vector<PolicyChoice> used;
-  transfer.sender().policies_in_use(&used);
+  transfer.sender().policies().list_in_use(&used);
   CHECK(std::any_of(used.begin(), used.end(), [&](PolicyChoice c) { return c.params == &wanted_bytes; }));
   CHECK(std::none_of(used.begin(), used.end(), [&](PolicyChoice c) { return c.params == &first_bytes; }));
   transfer.finish();
@@ -236,8 +237,8 @@ TEST(policy_swap__other_families_are_told_where_things_stand) {
   for (Stack& stack : transfer.pair.stack) CHECK(stack.trace().subscribe(&tap, kTraceDecisions));
   CHECK(set(transfer, Family::path, "oblivious"));
   CHECK(set(transfer, Family::loss, "fixed"));
-  CHECK(transfer.pair.stack[1].set_default(transfer.pair.now_ns, Family::credit, shipped(Family::credit, "grant"),
-                                           false));
+  CHECK(transfer.pair.stack[1].policies().set_default(transfer.pair.now_ns, Family::credit,
+                                                      shipped(Family::credit, "grant"), false));
   transfer.finish();
   CHECK_EQUAL(tap.paths.at(0).n_paths, 4);
   CHECK_EQUAL(tap.paths.at(0).segment_bytes, 1408);

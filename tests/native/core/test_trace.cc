@@ -148,7 +148,7 @@ TEST(trace__a_replaced_policy_is_seen) {
   Trace& trace = pair.stack[0].trace();
   CHECK(trace.subscribe(&seen, traced(Kind::policy_replaced)));
   for (const auto family : {weft::policy::Family::window, weft::policy::Family::path}) {
-    CHECK(pair.stack[0].set_default(pair.now_ns + kMs, family, {}, false));
+    CHECK(pair.stack[0].policies().set_default(pair.now_ns + kMs, family, {}, false));
     CHECK_EQUAL(seen.entries.size(), 1u);
     CHECK_EQUAL(seen.entries[0].event.value, static_cast<u64>(family));
     CHECK_EQUAL(seen.entries[0].event.peer, pair.peer[0]);

@@ -368,7 +368,7 @@ void Rig::swap_if_due() {
   for (; next_swap_ < schedule_.swaps.size() && schedule_.swaps[next_swap_].at_ns <= now_ns_; ++next_swap_) {
     const PolicySwap& swap = schedule_.swaps[next_swap_];
     if (dead(swap.end)) continue;
-    if (!sides_[swap.end]->stack.set_default(now_ns_, swap.family, swap.choice, false)) {
+    if (!sides_[swap.end]->stack.policies().set_default(now_ns_, swap.family, swap.choice, false)) {
       violate("swap", "a policy could not be replaced");
     }
   }
