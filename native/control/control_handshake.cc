@@ -66,7 +66,7 @@ void ControlPlane::on_readable(ControlSocket* socket) {
   const Session* session = find_session(socket->session);
   const bool known = session != nullptr && (session->dialled || session->confirmed);
   // A peer that has not said hello may still prove a key, so it is not held back; its frames take little time.
-  const bool strange = session != nullptr && !session->dialled && !is_authenticated(*session);
+  const bool strange = session != nullptr && !session->dialled && !session->is_authenticated();
   for (int i = 0; i < (known ? kFramesATurn : kStrangersFramesATurn); ++i) {
     if (strange && engine::now_ns() >= strangers_until_ns_) {
       if (!socket->deferred) deferred_.push_back(id);
@@ -111,9 +111,9 @@ bool ControlPlane::on_read(ControlSocket* socket, ControlSocket::Read read, cons
       on_plain_answer(socket, frame);
       return false;
     case ControlSocket::Read::sealed:
-      turn_down(socket, Status::authentication_failed, tls_ == nullptr ? tls_problem_ : kOneSecret,
-                tls_ == nullptr ? "uses TLS, but this process cannot use TLS"
-                                : "uses TLS (a secret or a handle), but this end connected without TLS");
+      turn_down(socket, Status::authentication_failed, keyring_.tls() == nullptr ? keyring_.tls_problem() : kOneSecret,
+                keyring_.tls() == nullptr ? "uses TLS, but this process cannot use TLS"
+                                          : "uses TLS (a secret or a handle), but this end connected without TLS");
       return false;
     case ControlSocket::Read::unproved:
       on_unproved(socket);
@@ -144,7 +144,7 @@ void ControlPlane::on_unproved(ControlSocket* socket) {
   if (!socket->dialled() && socket->unknown_key()) {
     const bool secret = proof.guard == Guard::secret;
     constexpr Status kFailed = Status::authentication_failed;
-    if (secret && secret_.empty())
+    if (secret && !keyring_.has_secret())
       return turn_down(socket, kFailed, kOneSecret, "has WEFT_SECRET_FILE set, but this process does not");
     if (secret) return turn_down(socket, kFailed, kHandlesOnly, kNoHandle);
     return turn_down(socket, Status::refused, kGone, "has a handle of another process");
@@ -217,7 +217,7 @@ Hello ControlPlane::hello_of(const Session& session, const ControlSocket& socket
 // If a secret is set, both ends must see the same two addresses on the control socket. This stops a relay that forwards
 // a handshake to another holder of the secret, or back to its sender, because the relay has its own addresses.
 bool ControlPlane::fits_socket(const ControlSocket& socket, const Hello& theirs) const noexcept {
-  return secret_.empty() || (same_end(theirs.from, socket.remote()) && same_end(theirs.to, socket.local()));
+  return !keyring_.has_secret() || (same_end(theirs.from, socket.remote()) && same_end(theirs.to, socket.local()));
 }
 
 // Returns the session that a hello belongs to: an existing one, or a new one. Null if the hello is refused.
@@ -226,7 +226,7 @@ Session* ControlPlane::session_for(ControlSocket* socket, const Hello& theirs, s
     const bool named = theirs.joined != 0 && session->token == theirs.joined && session->greeted;
     // The peer made several connection attempts in parallel; a slower one belongs to the same session.
     const bool twin = theirs.joined == 0 && !session->dialled && session->node == theirs.node;
-    const bool proved = has_proved(*socket, *session);
+    const bool proved = keyring_.has_proved(socket->proof(), *session);
     if ((named || twin) && proved && session->remote_token == theirs.session) return session.get();
   }
   if (theirs.joined != 0) {
@@ -250,7 +250,7 @@ Session* ControlPlane::session_for(ControlSocket* socket, const Hello& theirs, s
   session->greeted = true;
   // Without a secret, dial only the address that the peer's own socket comes from; otherwise it could make us dial a
   // third party.
-  if (!secret_.empty() || same_host(theirs.control, socket->remote())) session->control = theirs.control;
+  if (keyring_.has_secret() || same_host(theirs.control, socket->remote())) session->control = theirs.control;
   if (!admit_session(session, socket->remote(), error)) return nullptr;
   return session;
 }
@@ -272,8 +272,8 @@ bool ControlPlane::on_hello(ControlSocket* socket, const Frame& frame) {
     refuse(socket, 0, Status::refused, kGone);
     return false;
   }
-  if (!admits(*socket, theirs)) {
-    const bool secret = !secret_.empty();
+  if (!keyring_.admits(socket->proof(), theirs)) {
+    const bool secret = keyring_.has_secret();
     turn_down(socket, Status::authentication_failed, secret ? kOneSecret : kHandlesOnly,
               secret ? "does not have WEFT_SECRET_FILE set, but this process does" : kNoHandle);
     return false;
@@ -325,7 +325,7 @@ bool ControlPlane::on_hello_reply(ControlSocket* socket, const Frame& frame) {
       session->control.v6.sin6_scope_id = session->target.v6.sin6_scope_id;
   }
   const bool proves = socket->proves;
-  if (first && secret_.empty()) prove_addresses(session, theirs);  // send_opens() waits for these proofs
+  if (first && !keyring_.has_secret()) prove_addresses(session, theirs);  // send_opens() waits for these proofs
   join(session, socket);
   if (proves) {
     drop_socket(socket, "the address is proved", Status::would_block);

@@ -21,8 +21,8 @@ constexpr std::size_t kPeersMax = 1024, kUnclaimedMax = 4096;
 }  // namespace
 
 void ControlPlane::start_dial(const std::shared_ptr<DialState>& dial) {
-  if (is_set(dial->key) && tls_ == nullptr)
-    return finish_dial(dial, Status::system_error, "the handle's key cannot be proved: " + tls_problem_);
+  if (is_set(dial->key) && keyring_.tls() == nullptr)
+    return finish_dial(dial, Status::system_error, "the handle's key cannot be proved: " + keyring_.tls_problem());
   Session* session = dialled_session(*dial);
   PendingDial& pending = dials_[dial->id];
   pending.state = dial;
@@ -151,7 +151,7 @@ void ControlPlane::say_again(Session* session) {
 // states is replaced by one of those, so that no data reaches a third party; paths to a replaced address stay silent.
 // With a secret, the stated addresses are trusted. Queue pairs use the datapath's own text instead of addresses.
 void ControlPlane::keep_proved(const Session& session, Open* open) {
-  if (!secret_.empty() || session.proved.empty()) return;
+  if (keyring_.has_secret() || session.proved.empty()) return;
   if (!datapath_->entry->routed) return;
   for (datapath::SocketAddress& address : open->addresses) {
     const bool proved = std::any_of(session.proved.begin(), session.proved.end(),
@@ -245,7 +245,7 @@ Status ControlPlane::accept_open(Session* session, const Open& open, std::int64_
   }
   Status status = check_limits(*session, &listener, open, error);
   if (status != Status::ok) return status;
-  const bool strange = !is_authenticated(*session);
+  const bool strange = !session->is_authenticated();
   if (strange && !admit_open(*session, peers, error)) return Status::refused;
   std::vector<LocalFlow> flows;
   status = setup_.reserve(listener.device, session->id, open.device, plans, &flows, error);

@@ -62,6 +62,7 @@ ControlPlane::ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_p
       wait_(knobs->spin_ns),
       setup_(knobs, engines, datapath, page, std::move(trace)),
       node_(random_token()),
+      keyring_(node_, &sessions_, &open_listeners_),
       counters_(page == nullptr ? own_counters_ : page->process().counters),
       process_log_(knobs->peer_stall_ns),
       budget_({knobs->open_bytes_per_address, knobs->open_bytes}) {
@@ -76,7 +77,7 @@ ControlPlane::~ControlPlane() {
 }
 
 Status ControlPlane::start(std::string* error) {
-  if (const Status status = load_keys(error); status != Status::ok) return status;
+  if (const Status status = keyring_.load(knobs_->secret_file, error); status != Status::ok) return status;
   epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
   doorbell_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (epoll_ < 0 || doorbell_ < 0) {

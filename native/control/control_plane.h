@@ -2,7 +2,7 @@
 // thread, whose loop a caller that waits for its connection may run instead. Sources: control_plane.cc (the loop and
 // deadlines), control_sockets.cc (listening, accepting), control_redial.cc (dialling and losing control sockets),
 // control_handshake.cc (frames), control_opens.cc (opening connections), control_sessions.cc (sessions),
-// control_keys.cc (keys that control sockets prove), control_strangers.cc (bounds of peers that are not authenticated).
+// control_strangers.cc (bounds of peers that are not authenticated).
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 #include "native/control/control_state.h"
 #include "native/control/flow_setup.h"
 #include "native/control/input_wait.h"
-#include "native/control/keys.h"
+#include "native/control/keyring.h"
 #include "native/control/loop_share.h"
 #include "native/control/open_budget.h"
 #include "native/control/process_log.h"
@@ -28,7 +28,7 @@
 
 namespace weft::control {
 
-class ControlPlane final : private engine::PeerWatch, private TlsKeys {
+class ControlPlane final : private engine::PeerWatch {
  public:
   ControlPlane(const engine::Knobs* knobs, std::vector<std::unique_ptr<engine::Engine>>* engines,
                const engine::DatapathChoice* datapath, engine::Notifier* notifier, engine::TelemetryPage* page,
@@ -144,15 +144,6 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   void on_plain_answer(ControlSocket* socket, const Frame& frame);
   void stranger(const ControlSocket& socket, const std::string& what);
 
-  // Defined in control_keys.cc:
-  Status load_keys(std::string* error);
-  bool find(const std::string& identity, Digest* key) override;
-  KeyName name_for(const Session& session) const;
-  std::unique_ptr<TlsStream> client_for(const Session& session);
-  bool has_proved(const ControlSocket& socket, const Session& session) const;
-  bool admits(const ControlSocket& socket, const Hello& theirs) const noexcept;
-  bool is_authenticated(const Session& session) const noexcept;
-
   // Defined in control_opens.cc:
   void start_dial(const std::shared_ptr<DialState>& dial);
   void finish_dial(const std::shared_ptr<DialState>& dial, Status status, const std::string& error);
@@ -211,11 +202,8 @@ class ControlPlane final : private engine::PeerWatch, private TlsKeys {
   const bool helped_;  // whether callers may run the loop: not with a trace, which has a ring for each thread
   InputWait wait_;
   FlowSetup setup_;
-  std::unique_ptr<TlsContext> tls_;  // null if this process cannot use TLS, for the reason `tls_problem_`
-  std::string tls_problem_;
-  std::string secret_;  // empty if none is set
-  const HandleKey key_ = random_key();
-  std::uint64_t node_ = 0;
+  const std::uint64_t node_;  // number of this process
+  Keyring keyring_;
   int epoll_ = -1, doorbell_ = -1;
   std::atomic<bool> stopping_{false};
   telemetry::ProcessCells own_counters_;  // used if there is no telemetry page

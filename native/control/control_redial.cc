@@ -77,7 +77,7 @@ ControlSocket* ControlPlane::dial_socket(Session* session, const datapath::Socke
   if (descriptor < 0 && errno == EMFILE && engine::raise_descriptor_limit()) descriptor = begin_connect(to, &from);
   ControlSocket* socket = nullptr;
   if (descriptor >= 0) {
-    std::unique_ptr<TlsStream> tls = client_for(*session);
+    std::unique_ptr<TlsStream> tls = keyring_.client_for(*session);
     if (tls != nullptr || session->guard == Guard::none) {
       socket =
           watch_socket(std::make_unique<ControlSocket>(next_socket_++, descriptor, engine::now_ns(), std::move(tls)));
@@ -104,7 +104,7 @@ ControlSocket* ControlPlane::dial_socket(Session* session, const datapath::Socke
 // A peer that is not authenticated could name any port of its host and have it dialled again and again. So it is
 // dialled only after it has answered over a data path, which shows that its process is there.
 bool ControlPlane::may_be_dialled(const Session& session, std::int64_t now_ns) {
-  if (session.dialled || is_authenticated(session)) return true;
+  if (session.dialled || session.is_authenticated()) return true;
   setup_.count(now_ns, session.id);
   const Holding holding = setup_.holding(session.id);
   return holding.peers > holding.silent_peers;

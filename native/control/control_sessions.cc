@@ -58,7 +58,7 @@ Session* ControlPlane::add_session(bool dialled) {
     const bool old = made->busy_ns - session->busy_ns >= kOpensSoonNs;
     if (oldest == nullptr && old && !has_accepts(id)) oldest = session.get();
   }
-  if (!dialled && secret_.empty() && unconfirmed >= kUnusedSessionsMax && oldest != nullptr)
+  if (!dialled && !keyring_.has_secret() && unconfirmed >= kUnusedSessionsMax && oldest != nullptr)
     end_session(oldest, Status::refused, "too many sessions without a connection", true);
   Session* session = made.get();
   sessions_[session->id] = std::move(made);
@@ -76,7 +76,7 @@ Session* ControlPlane::dialled_session(const DialState& dial) {
   Session* session = add_session(true);
   session->device = dial.device;
   session->node = dial.node;
-  session->guard = is_set(dial.key) ? Guard::key : secret_.empty() ? Guard::none : Guard::secret;
+  session->guard = keyring_.guard_for(dial.key);
   session->handle_key = dial.key;
   session->target = dial.to;
   session->key = key;

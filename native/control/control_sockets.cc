@@ -105,8 +105,8 @@ std::uint16_t port_of(int descriptor) {
 
 Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, bool open, const engine::PolicySet& policies,
                             std::shared_ptr<ListenerState>* out, std::string* error) {
-  if (!open && tls_ == nullptr) {
-    *error = "a listener that only holders of its handle may dial needs TLS. " + tls_problem_ +
+  if (!open && keyring_.tls() == nullptr) {
+    *error = "a listener that only holders of its handle may dial needs TLS. " + keyring_.tls_problem() +
              ", or let everybody dial it: listen(open=True)";
     return Status::system_error;
   }
@@ -135,7 +135,7 @@ Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, bool open,
   if (status != Status::ok) return status;
   made->handle_port = address.port();
   if (made->port != 0 && port == 0) say_open(*made, address);
-  write_handle({node_, made->id, device, address, tls_ == nullptr ? HandleKey() : key_}, &made->handle);
+  write_handle({node_, made->id, device, address, keyring_.own_key()}, &made->handle);
   listeners_[made->id] = made;
   open_listeners_ += open ? 1 : 0;
   *out = std::move(made);
@@ -165,7 +165,7 @@ Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std:
 }
 
 void ControlPlane::say_open(const ListenerState& listener, const datapath::SocketAddress& address) {
-  if (!listener.open || !secret_.empty()) return;
+  if (!listener.open || keyring_.has_secret()) return;
   engine::log(engine::LogLevel::info, "listening without a handle's key or a secret on " + target_of(address) +
                                           ": any process that reaches it may connect; set WEFT_SECRET_FILE to "
                                           "require a secret");
@@ -290,7 +290,7 @@ bool ControlPlane::accept_one(int listening, std::uint32_t device) {
 
 ControlSocket* ControlPlane::add_accepted(int descriptor, int listening, std::uint32_t device,
                                           const datapath::SocketAddress& from) {
-  const ControlSocket::TlsServer server{tls_.get(), this};
+  const ControlSocket::TlsServer server{keyring_.tls(), &keyring_};
   ControlSocket* socket =
       watch_socket(std::make_unique<ControlSocket>(next_socket_++, descriptor, engine::now_ns(), server));
   if (socket == nullptr) return nullptr;

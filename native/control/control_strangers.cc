@@ -18,7 +18,7 @@ std::string megabytes(std::int64_t bytes) { return std::to_string(bytes >> 20) +
 
 // Charges a new session to its address. If there is no room for it, the session is removed.
 bool ControlPlane::admit_session(Session* session, const datapath::SocketAddress& from, std::string* error) {
-  if (is_authenticated(*session)) return true;
+  if (session->is_authenticated()) return true;
   if (!make_room_for(0, from, OpenBudget::kSessionBytes, error)) {
     sessions_.erase(session->id);
     return false;

@@ -1,7 +1,8 @@
-// Which key each control socket proves, and whom a process without open listeners refuses.
+// Finds keys by their names in sessions, and compares what was proved with what a session asks for.
+#include "native/control/keyring.h"
+
 #include <algorithm>
 
-#include "native/control/control_plane.h"
 #include "native/files/trusted_file.h"
 
 namespace weft::control {
@@ -13,18 +14,17 @@ constexpr std::size_t kSecretBytesMin = 16;
 
 }  // namespace
 
-Status ControlPlane::load_keys(std::string* error) {
-  if (!knobs_->secret_file.empty()) {
+Status Keyring::load(const std::string& secret_file, std::string* error) {
+  if (!secret_file.empty()) {
     std::string problem;
-    const bool is_read =
-        files::read_trusted(knobs_->secret_file, files::Readers::owner, kSecretBytesMax, &secret_, &problem);
+    const bool is_read = files::read_trusted(secret_file, files::Readers::owner, kSecretBytesMax, &secret_, &problem);
     while (!secret_.empty() && (secret_.back() == '\n' || secret_.back() == '\r')) secret_.pop_back();
     if (is_read && secret_.size() < kSecretBytesMin)
       problem = "it holds " + std::to_string(secret_.size()) +
                 " bytes, and a secret that nobody can guess has at least " + std::to_string(kSecretBytesMin) +
                 ": make one with openssl rand -hex 32";
     if (!problem.empty()) {
-      *error = "WEFT_SECRET_FILE=" + knobs_->secret_file + " cannot be used: " + problem;
+      *error = "WEFT_SECRET_FILE=" + secret_file + " cannot be used: " + problem;
       return Status::invalid_argument;
     }
   }
@@ -34,19 +34,18 @@ Status ControlPlane::load_keys(std::string* error) {
   return Status::system_error;
 }
 
-// Called during the TLS handshake of an accepted control socket.
-bool ControlPlane::find(const std::string& identity, Digest* key) {
+bool Keyring::find(const std::string& identity, Digest* key) {
   KeyName name;
   if (!decode(identity, &name)) return false;
   const auto of_dialled = [&](Guard guard) {
-    return std::find_if(sessions_.begin(), sessions_.end(), [&, guard](const auto& each) {
+    return std::find_if(sessions_->begin(), sessions_->end(), [&, guard](const auto& each) {
       const Session& session = *each.second;
       if (!session.dialled || session.guard != guard) return false;
       return guard == Guard::secret || (session.node == name.node && id_of(session.handle_key) == name.key_id);
     });
   };
   if (name.guard == Guard::secret) {
-    if (secret_.empty() || (open_listeners_ == 0 && of_dialled(Guard::secret) == sessions_.end())) return false;
+    if (secret_.empty() || (*open_listeners_ == 0 && of_dialled(Guard::secret) == sessions_->end())) return false;
     *key = derive(name, secret_, HandleKey());
     return true;
   }
@@ -56,13 +55,13 @@ bool ControlPlane::find(const std::string& identity, Digest* key) {
     return true;
   }
   const auto session = of_dialled(Guard::key);
-  if (session == sessions_.end()) return false;
+  if (session == sessions_->end()) return false;
   *key = derive(name, secret_, session->second->handle_key);
   return true;
 }
 
 // The key that this end proves when it dials a control socket of the session.
-KeyName ControlPlane::name_for(const Session& session) const {
+KeyName Keyring::name_for(const Session& session) const {
   KeyName name;
   name.guard = session.guard;
   name.to_owner = session.dialled;
@@ -71,18 +70,14 @@ KeyName ControlPlane::name_for(const Session& session) const {
   return name;
 }
 
-// Null if the session has neither a secret nor a handle's key (Guard::none), if TLS cannot be used, or if
-// memory runs out.
-std::unique_ptr<TlsStream> ControlPlane::client_for(const Session& session) {
+std::unique_ptr<TlsStream> Keyring::client_for(const Session& session) const {
   const KeyName name = name_for(session);
   if (name.guard == Guard::none || tls_ == nullptr) return nullptr;
   const Digest key = derive(name, secret_, session.dialled ? session.handle_key : key_);
   return TlsStream::make_client(*tls_, encode(name), key);
 }
 
-// Whether a control socket that the peer dialled has proved what the session asks for.
-bool ControlPlane::has_proved(const ControlSocket& socket, const Session& session) const {
-  const KeyName proof = socket.proof();
+bool Keyring::has_proved(const KeyName& proof, const Session& session) const {
   if (proof.guard != session.guard) return false;
   if (proof.guard != Guard::key) return true;
   // The peer owns the key in a session that this end dialled with the peer's handle.
@@ -91,16 +86,10 @@ bool ControlPlane::has_proved(const ControlSocket& socket, const Session& sessio
   return proof.node == session.node && proof.key_id == id_of(session.handle_key);
 }
 
-// Whether this end may answer a hello. A peer that has not proved a handle's key is answered only if there is an open
-// listener, or if it rejoins a session that this end has dialled without such a key. If there is a secret, the peer
-// must have proved that or a handle's key.
-bool ControlPlane::admits(const ControlSocket& socket, const Hello& theirs) const noexcept {
-  const KeyName proof = socket.proof();
+bool Keyring::admits(const KeyName& proof, const Hello& theirs) const noexcept {
   if (proof.guard == Guard::key) return proof.to_owner || theirs.joined != 0;
   if (proof.guard == Guard::none && !secret_.empty()) return false;
-  return open_listeners_ > 0 || theirs.joined != 0;
+  return *open_listeners_ > 0 || theirs.joined != 0;
 }
-
-bool ControlPlane::is_authenticated(const Session& session) const noexcept { return session.guard != Guard::none; }
 
 }  // namespace weft::control

@@ -36,6 +36,8 @@ struct Session {
   std::string name;                             // the peer's address, for logs and errors
   std::vector<datapath::SocketAddress> proved;  // addresses that the peer has connected from
 
+  bool is_authenticated() const noexcept { return guard != Guard::none; }
+
   // Control sockets.
   std::uint64_t current = 0;    // the control socket used for sending; 0: none
   std::int64_t attempt_ns = 0;  // earliest time of the next connection attempt
