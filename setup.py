@@ -24,7 +24,7 @@ def tool(name: str) -> str:
 
 
 def python() -> str:
-    """This interpreter, by one name for pip and for make: a new name compiles policies again."""
+    """This interpreter's path, the same for pip and make: a new path rebuilds all policies."""
     named = Path(sys.executable).with_name("python3")
     return str(named if named.exists() else sys.executable)
 
@@ -58,7 +58,7 @@ class CMakeBuild(build_ext):
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(len(os.sched_getaffinity(0))))
-        # Configuring and installing take a second each: their lines are shown if they fail.
+        # Configuring and installing take a second each: their output is shown only if they fail.
         for command, seen in (
             (configure, False),
             ([tool("cmake"), "--build", str(self.tree), "--parallel", jobs], True),

@@ -9,7 +9,7 @@ import click
 # Name of a benchmark -> one line of help. The function `command` of bench.NAME runs it.
 BENCHES = {
     "all_to_all": "All-to-all over the Python API, counted as in nccl-tests.",
-    "beside": "One flow: weft beside every peer that this machine has.",
+    "beside": "One flow: weft beside every other transport that this machine has.",
     "bidirectional": "Two hosts, one way and both ways at once.",
     "collision": "Flows over several equal paths of a lab, and with one of them slow.",
     "connections": "The 1st to the 4,096th connection of a process: time, memory, speed.",
@@ -18,7 +18,7 @@ BENCHES = {
     "cpu": "Core-seconds per GB, both sides, weft and TCP.",
     "diagnose_real": "The diagnosis of real faults in a lab: verdicts.",
     "diagnose": "The diagnosis of simulated faults, beside C4D's rule: right verdicts, alarms.",
-    "diagnose_live": "What live diagnosis costs the judge of all hosts, and the agent of one.",
+    "diagnose_live": "Cost of live diagnosis: the collector of all hosts, and the agent of a host.",
     "fabric": "The simulator beside published figures, and its cost by size.",
     "estimate_measured": "Estimates of operations against measurements of NCCL.",
     "estimate_steps": "Estimates of training steps before they are measured, and their errors.",
@@ -40,8 +40,8 @@ BENCHES = {
     "policy": "The cost of a policy call, against the same policy in C.",
     "ring": "Ring all-reduce over the Python API, integers checked exactly.",
     "starved": "Two processes and their spinning threads on two cores, weft and TCP.",
-    "strangers": "Dials to an open listener, alone and under strangers: time, load, memory.",
-    "step": "Training steps on GPUs: what one computes, and over networks (PyTorch).",
+    "strangers": "Connecting to an open listener, without and with strangers: time, load, memory.",
+    "step": "Training steps (PyTorch): computation of one GPU, and steps over networks.",
     "trace_cost": "What tracing costs NCCL: all-reduces over weft without and with a trace.",
     "trace_events": "What the calls of NCCL's profiler cost, with a trace.",
     "trace_matrix": "Matrices of a trace of 4,096 processes and 10^8 messages: time, memory.",

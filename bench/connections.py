@@ -235,9 +235,9 @@ def run(kind: str, places: list[Placement], numbers: list[int], messages: int) -
 def _notes(rows: Any) -> list[str]:
     last: dict[str, Config] = {row["contender"]: row for row in rows}
     return [
-        f"{name}: of {row['connections']} the last {edge(row['connections'])} carry "
-        f"{rate_text(row['last_bytes_per_s'], 3)}, {row['last_over_first']:.2f}x the "
-        f"first, and open in {row['open_last_ns'] / row['open_first_ns']:.2f}x their time"
+        f"{name}: of {row['connections']} connections, the last {edge(row['connections'])} carry "
+        f"{rate_text(row['last_bytes_per_s'], 3)}, {row['last_over_first']:.2f}x the rate of the "
+        f"first; opening one takes {row['open_last_ns'] / row['open_first_ns']:.2f}x as long"
         for name, row in last.items()
     ]
 

@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 def receiver(pipe: Pipe, config: Config) -> Config:
-    """Answers small messages, then takes two streams."""
+    """Answers small messages, then receives two streams of messages."""
     small = bytearray(PING_BYTES)
     with ExitStack() as stack:
         line = accepted(
@@ -45,13 +45,14 @@ def receiver(pipe: Pipe, config: Config) -> Config:
 
 
 def taken(line: Line, warm_bytes: int) -> Config:
-    """Takes messages until an empty one; what it used after the first bytes."""
+    """Receives messages until an empty one; returns what this process used after `warm_bytes`."""
     moved = 0
     while moved < warm_bytes:
         moved += line.take()
     moved = 0
     with metered() as used:
-        while (got := line.take()) or not moved:  # plain UDP ends a stream with several
+        # Plain UDP ends a stream with several empty messages: ignore those of the stream before.
+        while (got := line.take()) or not moved:
             moved += got
     return used | {"bytes": moved}
 
@@ -67,12 +68,12 @@ def sender(_pipe: Pipe, config: Config) -> Config:
             line.put(data)
         with metered() as used:
             until = time.monotonic() + config["duration_s"]
-            line.put(data)  # one at least, also if this process is not run meanwhile
+            line.put(data)  # at least one message, even if this process gets no core meanwhile
             while time.monotonic() < until:
                 line.put(data)
             line.end()
         found["stream"] = used
-        time.sleep(0.2)  # the other end begins to measure
+        time.sleep(0.2)  # the receiver begins to measure meanwhile
         with metered() as used:
             for _ in range(max(int(config["duration_s"] / (BUSY_S + QUIET_S)), 1)):
                 until = time.monotonic() + BUSY_S
@@ -85,7 +86,7 @@ def sender(_pipe: Pipe, config: Config) -> Config:
 
 
 def pings(line: Line) -> Config:
-    """Half round trips in us, in a row and after a rest; what the idle process uses."""
+    """Half round trips in us, back to back and after a rest; cores that the idle process uses."""
     small = bytearray(PING_BYTES)
 
     def half_us() -> float:
@@ -109,7 +110,7 @@ def pings(line: Line) -> Config:
 
 
 def row_of(received: Config, sent: Config) -> Config:
-    """One row; processor time is that of both ends together."""
+    """One row of the table; its processor time is that of sender and receiver together."""
     ends = (received["stream"], sent["stream"])
     moved = received["stream"]["bytes"]
     threads: dict[str, float] = {}
@@ -160,10 +161,11 @@ def _rate(received: Config, part: str) -> float:
 def command(repeats: int, duration_s: float, only: tuple[str, ...], json_path: str | None) -> None:
     """Measures cores by thread, CPU time, instructions and cache misses a byte, and idle cost.
 
-    Messages have 1 MiB; both ends may use all cores. `third_of_cores` and `third_of_bytes`: what a
-    sender that is quiet two thirds of the time uses and moves, relative to the stream before it.
-    `idle_cores`: of threads other than the caller's, once they use less than 0.01, after
-    `asleep_after_ms`. Plain UDP loses what the receiver cannot take.
+    Messages have 1 MiB; both ends may use all cores. `third_of_cores`, `third_of_bytes`: cores used
+    and bytes moved by a stream whose sender is quiet two thirds of the time, relative to a stream
+    without pauses. `idle_cores`: cores that threads other than the caller's use without traffic,
+    once they use less than 0.01 together, which is so after `asleep_after_ms`. Plain UDP loses what
+    the receiver cannot take.
     """
     rows: list[Config] = []
     with interruptible() as cut:

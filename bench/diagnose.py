@@ -102,7 +102,7 @@ def one_fault(seed: int, ranks: int) -> Config:
 
 
 def one_case(number: int, file: Path) -> Config:
-    """A case of a file of scenarios, each with its fault, and the class and places to be named."""
+    """A case of a file: a scenario with a fault, and the class and places that rules must name."""
     case = json.loads(file.read_text())[number]
     row: Config = {
         "seed": number,
@@ -209,9 +209,13 @@ def confusion(rows: Sequence[Config], rule: str) -> dict[str, dict[str, int]]:
 )
 @click.option("--ranks", default=128, show_default=True, type=click.IntRange(128, 4096))
 @click.option("--healthy", default=0, show_default=True, help="Healthy jobs.")
-@click.option("--shape", type=click.Choice(tuple(SHAPES)), help="Of healthy jobs; else any.")
+@click.option(
+    "--shape", type=click.Choice(tuple(SHAPES)), help="Shape of healthy jobs; by default random."
+)
 @click.option("--steps", default=50, show_default=True, help="Steps of a healthy job.")
-@click.option("-j", "--jobs", default=1, show_default=True, type=click.IntRange(1), help="At once.")
+@click.option(
+    "-j", "--jobs", default=1, show_default=True, type=click.IntRange(1), help="Cases run at once."
+)
 @json_option
 def command(
     faults: int,

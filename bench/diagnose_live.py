@@ -1,4 +1,4 @@
-"""Measures the cost of live diagnosis: of the judge by ranks, and of a host's agent by records."""
+"""Measures live diagnosis: the collector's cost by ranks, and that of a host's agent by records."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def memory_bytes() -> int:
 
 
 def judge(ranks: int, intervals: int, iterations: int) -> Config:
-    """One judge reads the files of all hosts and judges them, in each interval."""
+    """One collector reads the summaries of all hosts and judges them, in each interval."""
     shape = Shape(ranks, iterations)
     collector = Collector()
     cpu_ns, wall_ns, size, found = [], [], 0, 0
@@ -80,9 +80,9 @@ def series(collector: Collector) -> int | None:
 
 
 def agent(steps: int, idle: int) -> Config:
-    """The agent of a host with 32 ranks reads the traces of a simulated job at once, then nothing.
+    """The agent of a host with 32 ranks reads all traces of a simulated job in its first interval.
 
-    cpu_ms: of an interval in which nothing was written.
+    cpu_ms: CPU time of a later interval, in which no trace has grown.
     """
     tables = Job("tensor and data", 32, 1).tables(steps)
     with tempfile.TemporaryDirectory() as name:
@@ -145,10 +145,14 @@ def agent(steps: int, idle: int) -> Config:
     "--pairs",
     default=0,
     type=click.IntRange(0, 1_000),
-    help="Also measure what ranks lose, in this number of pairs of times.",
+    help="Also measure the ranks' message rate without and with diagnosis, this many times.",
 )
-@click.option("--seconds", default=4.0, show_default=True, help="Length of such a time.")
-@click.option("--message-bytes", default=1 << 20, show_default=True, help="What the ranks send.")
+@click.option(
+    "--seconds", default=4.0, show_default=True, help="Seconds of each measurement of --pairs."
+)
+@click.option(
+    "--message-bytes", default=1 << 20, show_default=True, help="Size of the ranks' messages."
+)
 @json_option
 def command(
     sizes: tuple[int, ...],
@@ -160,14 +164,18 @@ def command(
     message_bytes: int,
     json_path: str | None,
 ) -> None:
-    """Measures what an interval costs the judge of all hosts, and the agent of one."""
+    """Measures what an interval costs the collector of all hosts, and the agent of one host."""
     rows: list[Config] = []
     with interruptible() as cut:
         rows.append(agent(steps, intervals))
         rows.extend(judge(ranks, intervals, iterations) for ranks in sizes)
         if pairs:
             rows.append(loss_of_ranks(pairs, seconds, message_bytes))
-    notes = ["memory: the most of this process so far; cpu of the judge: the median interval"]
+    notes = [
+        "memory_bytes: peak of this process so far; cpu_ms of the judge: median of the intervals"
+    ]
     if pairs:
-        notes.append("ratio: messages of the ranks while they are not followed / while they are")
+        notes.append(
+            "ratio: message rate of the ranks while diagnosis is stopped / while it follows them"
+        )
     emit(document("diagnose_live", rows), json_path, COLUMNS, notes, cut)

@@ -29,7 +29,7 @@ from transport.trace import open_store
 
 HOSTS, SPINES, PATHS, BASE = 4, 4, 8, 20_000
 ELEMENTS = 400_000
-COMPLAIN_S = 4.0  # receivers complain 6.3 s after they heard their peer last
+COMPLAIN_S = 4.0  # a receiver reports a silent peer 6.3 s after it heard from it last
 STOPPED_S = 1.5  # time for which a process that resumes is stopped
 COLUMNS = ("fault", "place", "verdict", "said", "right", "windows")
 Processes = Sequence["subprocess.Popen[str]"]
@@ -44,7 +44,7 @@ class Case:
     rank: int
     begin: Callable[[Lab, Processes], object]
     place: str = ""
-    more_s: float = 0.0  # for how much longer than other faults it lasts before it is diagnosed
+    more_s: float = 0.0  # how much longer than other faults this one lasts before its diagnosis
 
     @property
     def where(self) -> str:
@@ -172,8 +172,12 @@ def measure(lab: Lab, case: Case, healthy_s: float, faulty_s: float) -> Config:
 
 @click.command("diagnose_real")
 @click.option("--only", help="Only faults with this name.")
-@click.option("--healthy", "healthy_s", default=4.0, show_default=True, help="Seconds before it.")
-@click.option("--faulty", "faulty_s", default=5.0, show_default=True, help="Seconds with it.")
+@click.option(
+    "--healthy", "healthy_s", default=4.0, show_default=True, help="Seconds before the fault."
+)
+@click.option(
+    "--faulty", "faulty_s", default=5.0, show_default=True, help="Seconds with the fault."
+)
 @json_option
 def command(only: str | None, healthy_s: float, faulty_s: float, json_path: str | None) -> None:
     """Diagnoses real faults of a job in a lab (root)."""

@@ -18,7 +18,7 @@ from transport.ground.units import binary_text
 
 RESULTS = Path(__file__).parent / "results"
 NAME = "2026-11-26-nccl-times-{}.json"
-# What is fitted, what it is compared with, and whose times.
+# Result that a network is fitted to, result to compare with, contender whose times are used.
 PAIRS = (
     ("nvlink-2xH100", "nvlink-2xH100", "NVLink"),
     ("nvlink-4xH100", "nvlink-4xH100", "NVLink"),
@@ -57,7 +57,9 @@ def compare(fitted: Path, other: Path, contender: str) -> list[Config]:
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     help="A result to compare with; the same if not given.",
 )
-@click.option("--contender", default="weft", show_default=True, help="Whose times.")
+@click.option(
+    "--contender", default="weft", show_default=True, help="Contender whose times are used."
+)
 @json_option
 def command(fitted: Path | None, other: Path | None, contender: str, json_path: str | None) -> None:
     """Compares estimates of operations with measurements of NCCL."""
@@ -73,6 +75,7 @@ def command(fitted: Path | None, other: Path | None, contender: str, json_path: 
             raise click.UsageError(str(error)) from None
     notes = [
         "median, p95: errors without their sign",
-        "within_5, within_15: part of the rows within the larger of this and the spread of repeats",
+        "within_5, within_15: share of rows with an error of at most 5 % or 15 %, or at most the "
+        "spread of repeats if that is larger",
     ]
     emit(document("estimate_measured", rows), json_path, COLUMNS, notes, cut)

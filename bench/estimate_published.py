@@ -36,10 +36,9 @@ COLUMNS = ("run", "gpus", "tensor", "pipeline", "batch", "unit", "published", "e
 
 @dataclass(frozen=True)
 class Published:
-    """A run. value: Tflop/s that each GPU reached or, if `tokens`, tokens/s of each GPU.
+    """A training run. value: Tflop/s that each GPU reached or, if `tokens`, tokens/s of each GPU.
 
-    counted: of the operations that Narayanan et al. count, the part that the source counts. more:
-    fields of the plan.
+    more: further fields of the estimate's Plan.
     """
 
     run: str

@@ -32,7 +32,7 @@ OPERATIONS = {
     "reduce_scatter": ("reduce_scatter", "ring"),
     "all_to_all": ("all_to_all", "pairs"),
 }
-PAIRS_MAX = 128  # ranks of an all-to-all: its messages are the square of the ranks
+PAIRS_MAX = 128  # maximum ranks of an all-to-all: its messages grow as their square
 LEAF_HOSTS = 16
 LIMIT_NS = 10**12
 COLUMNS = ("operation", "ranks", "size_bytes", "simulated_us", "estimated_us", "error")
@@ -122,9 +122,9 @@ def row_of(one: Compared, is_held_out: bool) -> Config:
     default=1024,
     show_default=True,
     type=click.IntRange(64),
-    help="Held out: up to this number of ranks.",
+    help="Largest number of ranks that estimates are compared with.",
 )
-@click.option("--rate", default="100 Gb/s", show_default=True, help="Of every link.")
+@click.option("--rate", default="100 Gb/s", show_default=True, help="Rate of every link.")
 @click.option(
     "--segment",
     default=16_384,
@@ -150,7 +150,7 @@ def command(
             given = click.get_current_context().get_parameter_source
             for name in ("rate", "segment"):
                 if given(name) is ParameterSource.COMMANDLINE:
-                    raise click.UsageError(f"--{name}: it is that of the result: leave it out")
+                    raise click.UsageError(f"--{name} cannot be given with --simulated")
             before = read(simulated)
             if before["bench"] != "estimate_simulated":
                 raise click.UsageError(f"{simulated} is a result of bench {before['bench']}")
@@ -160,7 +160,9 @@ def command(
             sampled(FITTED, rate, segment, small)
             sampled(held_out, rate, segment, large)
     if not large:
-        raise click.ClickException("nothing was simulated beyond the fit")
+        raise click.ClickException(
+            "no run has more ranks than the fitted ones: nothing can be compared"
+        )
     network = fit(small, "simulated", "estimate_simulated").network
     near, far = compared(network, small), compared(network, large)
     rows = [row_of(one, False) for one in near] + [row_of(one, True) for one in far]

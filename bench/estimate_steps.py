@@ -34,7 +34,7 @@ COMPARED = (
     *("predicted_exposed_ms", "exposed_ms", "exposed_error"),
 )
 MEASURED = (*KEY, *SIZES, "micro_batch", "step_ms", "spread", "alone_ms", "exposed_ms")
-PART_OF_STEP = 0.02  # a smaller error of exposed communication, as a part of the step, is none
+PART_OF_STEP = 0.02  # a smaller error of exposed communication, as a part of the step, is tolerated
 
 
 def networks_of(given: tuple[str, ...]) -> dict[str, Network]:
@@ -92,7 +92,7 @@ def of_bench(file: Path, bench: str) -> Config:
 
 
 def comparison(predicted: Path, measured_file: Path) -> tuple[list[Config], Config]:
-    """Errors as parts of what was measured; that of exposed communication as a part of the step."""
+    """Errors relative to measured times; that of exposed communication, relative to the step."""
     before, after = of_bench(predicted, "estimate_steps"), of_bench(measured_file, "step")
     for key, usual in (("gpus", None), ("bucket_mb", 25)):
         one, other = before.get(key, usual), after.get(key, usual)
@@ -135,7 +135,7 @@ def notes_of(rows: list[Config]) -> list[str]:
 @click.option(
     "--computation",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Of one GPU, as bench step measures it: estimate steps.",
+    help="Result of bench step on one GPU: estimates steps from it.",
 )
 @click.option(
     "--network",
@@ -149,7 +149,7 @@ def notes_of(rows: list[Config]) -> list[str]:
 @click.option(
     "--predicted",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Estimates of before: compare them.",
+    help="Recorded estimates: compares them with --measured.",
 )
 @click.option(
     "--measured",
@@ -182,7 +182,7 @@ def command(
         given = click.get_current_context().get_parameter_source
         if any(given(name) is ParameterSource.COMMANDLINE for name in ("gpus", "bucket_mb")):
             raise click.UsageError(
-                "--gpus, --bucket-mb: they are those of the files: leave them out"
+                "--gpus and --bucket-mb cannot be given with --predicted: its file has them"
             )
         rows, shape = comparison(predicted, measured_file)
         emit(document("estimate_steps", rows, **shape), json_path, COMPARED, notes_of(rows))

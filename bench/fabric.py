@@ -275,12 +275,34 @@ def sizes(repeats: int, largest: int, threads: int, paths: int) -> tuple[Config,
 @click.option("--seeds", type=click.IntRange(1, 1_000), default=10, show_default=True)
 @click.option("--slow", is_flag=True, help="Also the cases that take minutes per seed.")
 @click.option("--only", default="", help="Only cases whose name contains this.")
-@click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True, help="sizes.")
 @click.option(
-    "--largest", type=click.IntRange(128), default=16_384, show_default=True, help="sizes."
+    "--repeats",
+    type=click.IntRange(1, 100),
+    default=3,
+    show_default=True,
+    help="With --study sizes: rounds.",
 )
-@click.option("--paths", type=click.IntRange(1, 256), default=32, show_default=True, help="sizes.")
-@click.option("--threads", type=click.IntRange(1, 64), default=1, show_default=True, help="sizes.")
+@click.option(
+    "--largest",
+    type=click.IntRange(128),
+    default=16_384,
+    show_default=True,
+    help="With --study sizes: largest number of hosts.",
+)
+@click.option(
+    "--paths",
+    type=click.IntRange(1, 256),
+    default=32,
+    show_default=True,
+    help="With --study sizes: paths of a host pair.",
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="With --study sizes: threads.",
+)
 @json_option
 def command(
     study: str,

@@ -30,7 +30,7 @@ BACK = 0.9  # a flow has recovered when its rate is this share of its rate befor
 SILENCE_NS = 3_000_000_000  # WEFT_PEER_TIMEOUT=dead of the run in which all paths are cut for good
 ONE, ALL, FOR_GOOD = CUTS = ("one path", "all for 1 s", "all for good")
 ALL_S = 1.0
-ERROR_S = 60.0  # time to wait for the error after all paths are cut for good; a busy host is late
+ERROR_S = 60.0  # time to wait for the error after all paths are cut for good; busy hosts are slow
 SHORTEST_S = 3.0  # shortest run: one second before the cut, and time to recover
 STUDY = Study(
     "failover",

@@ -1,6 +1,6 @@
 """Measures half round trips of small messages over lo: weft against TCP_NODELAY.
 
-A trip counts only if its answer is the message that was sent.
+Each answer is compared with the message that was sent; a wrong one fails the benchmark.
 """
 
 from __future__ import annotations

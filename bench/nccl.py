@@ -75,7 +75,7 @@ def weft() -> dict[str, str]:
 
 
 def choices() -> dict[str, dict[str, str]]:
-    """weft with a fixed algorithm, protocol and number of channels (0: NCCL's)."""
+    """weft with a fixed algorithm, protocol and number of channels (0: NCCL chooses)."""
     made = {}
     for algorithm, protocol, channels in CHOICES:
         # Only an AllReduce can use a tree; other operations then use a ring.
@@ -169,7 +169,7 @@ def run(
 ) -> list[Config]:
     """Runs the module in a process per rank, and returns what they print; leaves none running.
 
-    There is a rank per GPU, or `ranks` that take turns over the GPUs.
+    There is a rank per GPU, or `ranks` of them, distributed over the GPUs in turn.
     """
     where = where or Hosts()
     count = ranks or gpus
@@ -333,9 +333,9 @@ def chosen(
 ) -> dict[str, dict[str, str]]:
     """The contenders that the options ask for. shared: several ranks share a GPU."""
     known = contenders() | (tuned(rules) if rules else {})
-    if shared:  # each rank counts as a host of its own
+    if shared:  # each rank counts as a host of its own, so NCCL uses neither SHM nor NVLink
         if local := [name for name in only if name in LOCAL]:
-            raise click.UsageError(f"{local[0]} needs a GPU per rank: leave --ranks or it out")
+            raise click.UsageError(f"contender {local[0]} needs a GPU per rank: omit it or --ranks")
         known = {name: variables for name, variables in known.items() if name not in LOCAL}
     unknown = [name for name in only if name not in known]
     if unknown:
@@ -356,18 +356,20 @@ def chosen(
 )
 @click.option("--repeats", default=5, show_default=True, help="Interleaved rounds.")
 @click.option("--size", "sizes", multiple=True, type=int, default=SIZES, help="Bytes of a buffer.")
-@click.option("--only", multiple=True, help="Contenders by name; by default all but choices.")
+@click.option(
+    "--only", multiple=True, help="Contenders by name; by default all but those of --choices."
+)
 @click.option(
     "--choices",
     "fixed",
     is_flag=True,
-    help="weft, and weft with fixed algorithms, protocols and channels (estimate tune).",
+    help="weft, and weft with fixed algorithms, protocols, channels (for weft estimate tune).",
 )
 @click.option(
     "--tuned",
     "rules",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Rules of estimate tune: also weft with them, as the contender weft tuned.",
+    help="Rules of `weft estimate tune`; adds weft with them, as contender `weft tuned`.",
 )
 @click.option(
     "--lab",
@@ -409,7 +411,7 @@ def command(
         )
     if kind is not None:
         if lab_file is not None:
-            raise click.UsageError(f"--{kind} compares sums, not networks: leave --lab out")
+            raise click.UsageError(f"--{kind} compares losses, not networks: leave --lab out")
         check_host(gpus)
         compare_training(kind, gpus, ranks, json_path)
         return

@@ -241,7 +241,7 @@ def command(
     """
     rows: list[Config] = []
     with interruptible() as cut:
-        # extend() has kept the rows that were made before an interruption.
+        # If measure() is interrupted, extend() keeps the rows that it has yielded.
         rows.extend(measure(pairs, passes, segment, unchecked, read_hz))
     by_name: dict[str, list[Config]] = {}
     for row in rows:

@@ -151,9 +151,10 @@ def measure(lab: Lab, hosts: list[str], settings: dict[str, str], seconds: float
 
 
 def planned(lab: Lab, hosts: list[str], paths: int, file: Path) -> tuple[float, float, int]:
-    """Probes, assigns and writes the plan; returns the seconds of both, and the first port.
+    """Probes port pairs, assigns them to paths and writes the plan.
 
-    Of few ports it probes several ranges, as their pairs may lead over some spines only.
+    Returns the seconds of probing and of assigning, and the first port. With few paths, it probes
+    several ranges of ports, as the pairs of one range may lead over some of the spines only.
     """
     ends = [End(one, lab.address(one), partial(lab.call, one, udp_socket)) for one in hosts]
     ranges = [range(at, at + paths) for at in range(BASE, BASE + max(paths, PAIRS // paths), paths)]
@@ -191,8 +192,10 @@ def planned(lab: Lab, hosts: list[str], paths: int, file: Path) -> tuple[float, 
 )
 @click.option("-D", "--duration", type=click.FloatRange(0.5, 600), default=5.0, show_default=True)
 @click.option("--repeats", type=click.IntRange(1, 100), default=3, show_default=True)
-@click.option("--cut", "cuts", is_flag=True, help="Cut a link instead: how soon shares move.")
-@click.option("--size", "sizes", is_flag=True, help="Plan 1,024 hosts instead: time and loads.")
+@click.option(
+    "--cut", "cuts", is_flag=True, help="Instead, measure how soon shares leave a cut link."
+)
+@click.option("--size", "sizes", is_flag=True, help="Instead, plan 1,024 hosts: time and loads.")
 @json_option
 def command(
     hosts: int,
@@ -246,7 +249,7 @@ def command(
 def emit_sizes(json_path: str | None) -> None:
     """Plans large jobs, without a lab."""
     plans = [measure_size(count) for count in (1, 8, 32)]
-    note = "busiest, ecmp: load of the busiest link over the least possible, planned and by chance"
+    note = "busiest, ecmp: the busiest link's load / the least possible one, planned and with ECMP"
     emit(document("plan", plans), json_path, SIZE_COLUMNS, [note])
 
 

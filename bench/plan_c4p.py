@@ -25,8 +25,8 @@ NOTE = (
     "all jobs and seeds; gain: over ECMP with single paths"
 )
 LOSS_NOTE = (
-    "Gb/s per NIC as the slowest connection of a job allows, mean of the jobs; back_us: from "
-    "the loss on until it stays above 0.9 of its value at the end; a new plan takes effect after "
+    "Gb/s per NIC as the slowest connection of a job allows, mean of the jobs; back_us: from the "
+    "loss until this rate stays above 0.9 of its final value; a new plan takes effect after "
     "{:g} us"
 )
 
@@ -54,11 +54,11 @@ LOSS_NOTE = (
     help="Connections of one path between two NICs.",
 )
 @click.option("--only", default="", help="Experiments and ways whose name contains this text.")
-@click.option("--loss", "losses", is_flag=True, help="Lose a link during the run instead.")
+@click.option("--loss", "losses", is_flag=True, help="Instead, lose a link during each run.")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the loads of links, of the eight jobs, instead.",
+    help="Instead, draw the loads of the links with the eight jobs.",
 )
 @click.option("--tiny", is_flag=True, help="A small fabric: only shows that it works.")
 @json_option
@@ -98,7 +98,7 @@ def command(
 
 
 def of_losses(runs: list[Config]) -> list[Config]:
-    """A row for each way: medians over the seeds; never back: without back_us."""
+    """A row for each way: medians over the seeds; back_us: None if a run never recovered."""
     rows = []
     for name in dict.fromkeys(one["way"] for one in runs):
         mine = [one for one in runs if one["way"] == name]

@@ -34,7 +34,9 @@ WORK = 1 << 25
 PARALLEL = ("ddp", "fsdp")
 SIZES = ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence")
 RANK = "bench.lib.step_rank"
-PARTS_MAX = 1.03  # marks between the parts cost the host time, and the GPU none
+# Maximum of the sum of the parts divided by the step. Events between the parts cost only the host
+# time, so the sum is larger only if the GPU waits for the host.
+PARTS_MAX = 1.03
 ALONE_COLUMNS = (
     *("model", "parallel", "step_ns", "host_ns", "forward_ns", "backward_ns"),
     *("head_forward_ns", "head_backward_ns", "optimizer_ns", "parts"),
@@ -54,7 +56,7 @@ def sizes_of(name: str, micro_batch: int | None = None) -> Config:
 
 
 def buildable(model: Model) -> bool:
-    """Whether it is a GPT-2: other kinds of layers have other times."""
+    """Whether the model is a GPT-2, the only kind that the ranks build."""
     kv_heads = model.kv_heads or model.heads
     return model.tied and not model.gated and model.experts == 1 and kv_heads == model.heads
 
@@ -117,7 +119,7 @@ def spread_of(times: list[float]) -> float | None:
 
 
 def besides(rows: list[Config]) -> list[Config]:
-    """A row that says how much steps of a GPU and operations slow each other, if measured."""
+    """A row with the slowdown of steps and operations that run at once, if it was measured."""
     both = [row["beside"] for row in rows if "beside" in row]
     if not both:
         return []
@@ -146,7 +148,7 @@ def besides(rows: list[Config]) -> list[Config]:
 @click.option(
     "--micro-batch",
     type=click.IntRange(1),
-    help="Sequences of a step and GPU; else enough to keep the GPU busy.",
+    help="Sequences per step and GPU; by default enough to keep the GPU busy.",
 )
 @click.option(
     "--parallel",
@@ -154,7 +156,7 @@ def besides(rows: list[Config]) -> list[Config]:
     type=click.Choice(("alone", *PARALLEL)),
     default=PARALLEL,
     show_default=True,
-    help="Besides alone.",
+    help="Kinds of parallelism, besides GPUs alone.",
 )
 @click.option(
     "--bucket-mb",
@@ -203,7 +205,7 @@ def command(
         given = click.get_current_context().get_parameter_source
         for name in ("beside", "only", "repeats"):
             if given(name) is ParameterSource.COMMANDLINE:
-                raise click.UsageError(f"--{name}: a GPU alone has no network: give --gpus")
+                raise click.UsageError(f"--{name} needs several GPUs: give --gpus 2 or more")
         emit_parts(task, json_path)
         return
     if not native.PLUGIN_PATH.exists():

@@ -1,4 +1,4 @@
-"""Measures dials to an open listener under strangers: their time, and what the listener spends.
+"""Measures dials to an open listener while strangers use it: their time, the listener's cost.
 
 Strangers connect, send a hello and close; or they open connections and never answer. Each contender
 has its own listener, dialler and strangers, in processes of their own on the loopback interface.
@@ -53,7 +53,7 @@ COLUMNS = (
 
 
 def _listen(endpoint: Endpoint) -> Listener:
-    """Listens for anyone, also with versions of weft in which every listener does so."""
+    """A listener open to anyone; in old versions of weft, which lack `open`, every listener is."""
     listen: Callable[..., Listener] = endpoint.listen
     return listen(open=True) if "open" in inspect.signature(listen).parameters else listen()
 
@@ -69,7 +69,7 @@ def _usage(endpoint: Endpoint) -> Config:
 
 
 def listener(pipe: Pipe, _: Config) -> None:
-    """Accepts every connection and keeps it; tells what it has used whenever it is asked."""
+    """Accepts every connection and keeps it; sends its resource usage when the pipe asks for it."""
     kept: list[Connection] = []
     with Endpoint(**KNOBS) as endpoint, _listen(endpoint) as listening:
         threading.Thread(target=kept.extend, args=[listening], daemon=True).start()
@@ -81,7 +81,7 @@ def listener(pipe: Pipe, _: Config) -> None:
 
 
 def dial(pipe: Pipe, config: Config) -> None:
-    """Dials as a process that has never met the listener, once every `pause_s`."""
+    """Dials with a new endpoint each time, and pauses for `pause_s` between two dials."""
     times_ns: list[int] = []
     failed = 0
     until = time.perf_counter() + config["seconds"]
@@ -190,7 +190,7 @@ def command(
     only: tuple[str, ...],
     json_path: str | None,
 ) -> None:
-    """Measures dials to a listener that anyone may reach, alone and beside strangers."""
+    """Measures dials to a listener that is open to anyone, without and with strangers."""
     names = [name for name in CONTENDERS if not only or name in only]
     settings = {"seconds": seconds, "rate": rate, "pause_s": pause_s}
     rows: list[Config] = []

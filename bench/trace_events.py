@@ -43,7 +43,8 @@ def command(operations: int, repeats: int, json_path: str | None) -> None:
     """Measures the profiler's calls as NCCL makes them, with a trace that is written to disk."""
     if not native.PLUGIN_PATH.exists():
         raise click.ClickException(f"no plugin ({native.PLUGIN_PATH}): run make build")
-    loops.load()  # here, because an error of the measuring process is longer
+    # If the extension is not built, this error is shorter than that of a measuring process.
+    loops.load()
     rows: list[Config] = []
     with interruptible() as cut:
         for round_, name in rounds(repeats, tuple(SHAPES)):

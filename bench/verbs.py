@@ -206,21 +206,23 @@ def notes_of(rows: list[Config], setups: list[Config]) -> Iterator[str]:
         yield (
             f"{found['mode']}: {bytes_text(found['bytes_most'], 3)} at most, the provider's share"
             f" computed from the requests: {fits} in {binary_text(MEMORY_BYTES_MAX)};"
-            f" {SETUP_S_MAX:.0f} s leave a provider {calls_us:.0f} us a call"
+            f" set-up within {SETUP_S_MAX:.0f} s leaves a provider {calls_us:.0f} us a call"
         )
 
 
 @click.command("verbs")
-@click.option("--mode", "modes", multiple=True, type=click.Choice(MODES), help="Default: all.")
+@click.option(
+    "--mode", "modes", multiple=True, type=click.Choice(MODES), help="Modes; by default all."
+)
 @click.option("--payload", "payloads", multiple=True, type=click.Choice(PAYLOADS))
-@click.option("--segments", default=100_000, show_default=True, help="A run.")
+@click.option("--segments", default=100_000, show_default=True, help="Segments of a run.")
 @click.option("--paths", default=8, show_default=True)
 @click.option("--repeats", default=9, show_default=True, help="Interleaved rounds.")
-@click.option("--instructions", is_flag=True, help="Count them with callgrind as well.")
+@click.option("--instructions", is_flag=True, help="Also count instructions, with callgrind.")
 @click.option(
     "--peers", default=1_000, show_default=True, help="Number of peers to set up; 0: none."
 )
-@click.option("--peer-paths", default=256, show_default=True, help="Paths to each of them.")
+@click.option("--peer-paths", default=256, show_default=True, help="Paths to each of these peers.")
 @json_option
 def command(
     modes: tuple[str, ...],

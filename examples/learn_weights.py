@@ -107,7 +107,7 @@ def show(halves: dict[str, dict[str, Any]], steps: int) -> None:
 
 
 def main() -> int:
-    """Compares even and learned weights. Prints the verdict, on which other load has influence."""
+    """Compares even and learned weights, and prints the result, which other load can change."""
     learner = Learner(PATHS)
     turns: dict[str, list[dict[str, Any]]] = {"even": [], "learned": []}
     steps = 0

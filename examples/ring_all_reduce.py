@@ -79,7 +79,8 @@ def all_reduce(
 
 def rank_main(pipe: Pipe, library: str, me: int, ranks: int, elements: int, rounds: int) -> None:
     """Joins the ring, runs the all-reduce `rounds` times and compares every element."""
-    os.environ |= {"RANK": str(me), "WORLD_SIZE": str(ranks)}  # names the rows of a traced matrix
+    # If traced, the rows of the traffic matrix have these names.
+    os.environ |= {"RANK": str(me), "WORLD_SIZE": str(ranks)}
     arrays = Arrays(library, me)
     count = -(-elements // ranks)
     with Endpoint(interfaces="lo") as endpoint, endpoint.listen() as listener:

@@ -1,4 +1,4 @@
-"""`python -m transport`: the command weft, from a checkout in which it is not installed."""
+"""Runs the `weft` command as `python -m transport`, also from a checkout without installing it."""
 
 from transport.cli import main
 

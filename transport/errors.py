@@ -1,6 +1,6 @@
-"""The exceptions of weft: one class for each status of the native table.
+"""The exceptions of weft: one class for each status code of the native library.
 
-`error_for` makes the exception of a status code.
+`error_for` makes the exception for a status code.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ class PeerDeadError(ConnectionLostError, ConnectionResetError):
 
 
 class PeerSilentError(ConnectionLostError, TimeoutError):
-    """The peer runs, but no data path delivered anything for WEFT_PEER_TIMEOUT=silence."""
+    """The peer runs, but no path delivered anything for the time `silence` (WEFT_PEER_TIMEOUT)."""
 
     status = "peer_silent"
 
 
 class PeerStalledError(ConnectionLostError, TimeoutError):
-    """The peer process did not run for WEFT_PEER_TIMEOUT=stall."""
+    """The peer process did not run for the time `stall` (WEFT_PEER_TIMEOUT)."""
 
     status = "peer_stalled"
 
@@ -158,7 +158,7 @@ class NoProgressError(ConnectionLostError, TimeoutError):
     status = "no_progress"
 
 
-# One class for each status except ok; a test compares this with the native table.
+# One class for each status except ok; a test compares the list with native.status_table().
 ERRORS: tuple[type[WeftError], ...] = (
     *(WouldBlockError, InvalidArgumentError, MessageTooLongError, ConnectionClosedError),
     *(
@@ -186,7 +186,10 @@ def _by_code() -> dict[int, tuple[type[WeftError], str]]:
 
 
 def error_for(code: int, what: str, detail: str = "") -> WeftError:
-    """The exception of a status code; the message is `what: detail`, or the table's text."""
+    """The exception for a status code.
+
+    Its message is `what: detail`; without `detail`, `what:` and the text of native.status_table().
+    """
     known = _by_code().get(code)
     kind, text = known if known is not None else (InternalError, f"unknown status {code}")
     return kind(f"{what}: {detail or text}")

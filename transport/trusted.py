@@ -1,8 +1,8 @@
-"""Opens files that steer a process, if no other user can have changed them.
+"""Opens files that a process trusts, such as policies and plans, if no other user can change them.
 
-A file counts only if its owner is this process's user or root, and nobody else can write it; a
-secret must not be readable by anybody else either. The group's bits count as "anybody else": who
-is in a group is not known, and they also show what an access control list permits.
+A file is accepted only if its owner is this process's user or root, and nobody else can write it; a
+secret must not be readable by anybody else either. The file's group counts as "anybody else": its
+members are not known, and its mode bits also show what an access control list permits.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class UntrustedError(InvalidArgumentError):
 
 
 def open_file(path: Path | str, *, secret: bool = False, what: str) -> BinaryIO:
-    """Opens a regular file for reading. UntrustedError, in one line, if it does not count.
+    """Opens a regular file for reading. Raises UntrustedError if the file is not accepted.
 
     what: names the file in the message, as "the token file". Symbolic links are followed, since
-    mounted secrets are links: the owner and mode of the opened file decide, not those of its name,
-    so a name that is exchanged meanwhile changes nothing.
+    secrets that are mounted into a container are links. The owner and mode of the opened file are
+    checked, not those of the link, so that replacing the link meanwhile has no effect.
     """
     try:
         # O_NONBLOCK, because opening a FIFO would wait for its writer.
@@ -58,7 +58,7 @@ def check_directory(path: Path | str, *, what: str) -> None:
 
 
 def check(status: os.stat_result, path: Path | str, *, secret: bool = False, what: str) -> None:
-    """UntrustedError if the owner or mode of `path`, in `status`, lets others change or read it."""
+    """UntrustedError if other users can change `path`, or read a secret. status: its os.stat()."""
     user, mode = os.geteuid(), stat.S_IMODE(status.st_mode)
     remedies = []
     if status.st_uid not in (user, ROOT):

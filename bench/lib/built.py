@@ -12,7 +12,7 @@ from types import ModuleType
 import click
 
 ROOT = Path(__file__).resolve().parents[2]
-# As in the Makefile and in setup.py.
+# The build folder, chosen as in the Makefile and in setup.py.
 TREE = Path(os.environ.get("CMAKE_BINARY_DIR") or ROOT / "build" / "release").resolve()
 
 

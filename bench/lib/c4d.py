@@ -1,8 +1,9 @@
 """Two rules to compare with: C4D's (arXiv 2406.04594, section 4), and "twice the median".
 
 Both get what a collective library knows: which rank called and finished which operation, and how
-long the messages between two ranks took. The paper gives no thresholds; here it is a median and
-MAD, as for weft. Neither sees paths, losses or the transport's timeouts.
+long the messages between two ranks took. The paper gives no thresholds; here, median and MAD
+(median absolute deviation) give them, as for weft. Neither rule sees paths, losses or the
+transport's timeouts.
 """
 
 from __future__ import annotations

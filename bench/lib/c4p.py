@@ -44,7 +44,10 @@ class Published:
 
 @dataclass(frozen=True)
 class Experiment:
-    """ring: one job of all nodes, else jobs of two. steps: of the ring that are simulated."""
+    """ring: one job of all nodes, else jobs of two nodes.
+
+    steps: how many steps of the ring are simulated; None: all of them.
+    """
 
     name: str
     shape: Shape
@@ -62,7 +65,7 @@ class Experiment:
 
 
 def ways(queue_pairs: int) -> tuple[Way, ...]:
-    """The ways that are compared; a queue pair is a connection of one path."""
+    """The ways to choose paths that are compared; a queue pair is a connection with one path."""
     return (
         Way("ECMP, single paths", OWN_PATH, queue_pairs, queue_pairs),
         Way("plan, single paths", OWN_PATH, queue_pairs, queue_pairs, planned=True),
@@ -113,7 +116,7 @@ def plan_of(made: Scenario, file: Path, avoid: Sequence[str] = ()) -> tuple[Assi
 
 
 def with_plan(made: Scenario, *files: tuple[Path, int]) -> Scenario:
-    """The scenario with plans and the times from which on they count."""
+    """The scenario with plans. files: each plan's file, and the time when it takes effect."""
     rows = [{"file": str(file), "at_ns": at_ns} for file, at_ns in files]
     return made.changed({"plans": rows})
 

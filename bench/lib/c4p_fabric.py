@@ -23,7 +23,7 @@ Tables = dict[str, Any]
 
 @dataclass(frozen=True)
 class Shape:
-    """lost: leaf and spine whose link is not there."""
+    """lost: pairs of leaf and spine that have no link."""
 
     nodes: int = 16
     rails: int = 8
@@ -74,7 +74,7 @@ def _link(one: str, other: str, rate: str = PORT_RATE, delay_ns: int = 500) -> T
 
 @dataclass(frozen=True)
 class Load:
-    """The traffic of the jobs. size_bytes: buffer of an AllReduce, of one rail.
+    """The traffic of the jobs. size_bytes: size of an AllReduce's buffer on each rail.
 
     queue_pairs: connections between two NICs, each with its part of the buffer.
     """
@@ -134,7 +134,7 @@ def _ring(name: str, hosts: Sequence[int], size: int, repeats: int, channels: in
 
 @dataclass(frozen=True)
 class Way:
-    """A way for connections to use the fabric. paths: number for each pair of NICs."""
+    """A way to choose the paths of connections. paths: how many each pair of NICs has."""
 
     name: str
     path: str

@@ -2,7 +2,7 @@
 
 Only the rail of the lost link is simulated, as rails share no link. Each connection sends messages
 one after the other, so that no connection waits for another one. A new plan, which avoids the link,
-takes effect some time later, as after its detection.
+takes effect some time after the loss, which stands for the time to detect it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def streams(shape: Shape, way: Way, end_ns: int) -> list[Tables]:
             "hosts": [shape.host(node, 0) for node in ends],
             "to": 1,
             "size_bytes": MESSAGE_BYTES,
-            # Connections that have more than their share may send up to three times as much.
+            # Messages for three times a fair share, as some connections get more than their share.
             "repeats": int(3 * each) + 1,
         }
         for job, pair in enumerate(pairs_of_nodes(shape))
@@ -67,7 +67,7 @@ def losing(experiment: Experiment, way: Way, times: Times, seed: int) -> Scenari
 
 
 def run_loss(experiment: Experiment, way: Way, times: Times, seed: int, folder: Path) -> Config:
-    """One run. Planned ways get a new plan; of ECMP the links of a path never change."""
+    """One run. A planned way gets a new plan after the loss; with ECMP, paths keep their links."""
     made = losing(experiment, way, times, seed)
     took_s = 0.0
     if way.planned:
@@ -84,7 +84,7 @@ def run_loss(experiment: Experiment, way: Way, times: Times, seed: int, folder: 
 
 
 def _rates(made: Scenario, result: Result, way: Way, times: Times) -> Array:
-    """Gb/s by time: of each job what its slowest connection allows, and the mean of the jobs."""
+    """Gb/s by time bin, mean of the jobs; a job is as fast as its slowest connection allows."""
     transfers, bins = made.work.transfers, times.end_ns // BIN_NS
     done = result.done & (result.transfers["received_ns"] < times.end_ns)
     at = result.transfers["received_ns"][done] // BIN_NS
@@ -97,7 +97,7 @@ def _rates(made: Scenario, result: Result, way: Way, times: Times) -> Array:
 
 
 def _said(rates: Array, times: Times) -> Config:
-    """The rate before the loss, at the least, until the new plan, and at the end."""
+    """The rate before the loss, the lowest one, the one before the new plan, and the last one."""
     lost, planned = times.lost_ns // BIN_NS, times.planned_ns // BIN_NS
     tail = len(rates) // 4
     before, after = float(rates[lost // 2 : lost].mean()), float(rates[-tail:].mean())

@@ -28,7 +28,7 @@ class Collective:
     study: Study
     operation: Operation
     unit_bytes: Callable[[int], int]  # sizes are multiples of this; `count` is size / unit
-    function: str  # its name in nccl-tests, which says what its busbw is
+    function: str  # its name in nccl-tests, which determines the factor of its busbw
 
 
 def run(one: Collective, options: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Measures what ranks lose by live diagnosis: their rate while it follows them, and while not."""
+"""Measures what live diagnosis costs ranks: their message rate while it runs, and while stopped."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def cpu_s(pid: int) -> float:
 
 
 def loss_of_ranks(pairs: int, seconds: float, size_bytes: int, count: int = 2) -> Config:
-    """Pairs of times in which diagnosis is stopped, and in which it runs (SIGSTOP, SIGCONT)."""
+    """Compares the ranks' rate while diagnosis is stopped (SIGSTOP) and while it runs, in pairs."""
     ratios, spent, records = [], 0.0, 0.0
     with tempfile.TemporaryDirectory() as name:
         traces = Path(name) / "traces"
@@ -136,7 +136,7 @@ def loss_of_ranks(pairs: int, seconds: float, size_bytes: int, count: int = 2) -
 
 
 def _records_per_s(traces: Path) -> float:
-    """Records that all ranks have written in a second."""
+    """Records that all ranks together write per second."""
     with open_store(traces) as store:
         sql = "SELECT sum(records), max(last_ns) - min(first_ns) FROM processes"
         ((records, lasted_ns),) = store.rows(sql)

@@ -1,4 +1,4 @@
-"""Makes summaries of hosts as `weft diagnose --live` writes them, of a job that does not exist."""
+"""Makes summaries of hosts for an invented job, as `weft diagnose --live` writes them."""
 
 from __future__ import annotations
 

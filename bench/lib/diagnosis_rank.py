@@ -1,7 +1,7 @@
 """One rank of a real job that diagnosis is tried on: it computes, then sums an array around a ring.
 
 Started by bench.diagnose_real in a host of a lab. SIGUSR1 makes its computations take four times as
-long, SIGUSR2 makes it stop calling. It ends when its standard input is closed.
+long, SIGUSR2 makes it stop communicating. It ends when its standard input is closed.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Buffer = Any
 
 
 class Line(Protocol):
-    """Two processes talk over it: first small messages, one at a time, then a stream."""
+    """A channel of two processes: first for small messages, one at a time, then for a stream."""
 
     def send(self, data: Buffer) -> None: ...
     def receive(self, into: Buffer) -> None: ...
@@ -42,7 +42,7 @@ class WeftLine:
         self._posted: deque[tuple[Any, bytearray]] = deque()
 
     def send(self, data: Buffer) -> None:
-        self._connection.isend(data)  # done when the answer comes
+        self._connection.isend(data)  # complete when the reply has arrived
 
     def receive(self, into: Buffer) -> None:
         self._connection.recv_into(into, timeout_s=WAIT_S)
@@ -139,13 +139,14 @@ class UdpLine:
         return self._stream.recv_into(self._room)
 
     def end(self) -> None:
-        with suppress(ConnectionRefusedError):  # the other end has left after the first one
-            for _ in range(IN_FLIGHT):  # some may get lost
+        # Empty datagrams end the stream. Some may get lost; the receiver may exit after the first.
+        with suppress(ConnectionRefusedError):
+            for _ in range(IN_FLIGHT):
                 self._stream.send(b"")
 
 
 def accepted(kind: str, knobs: Config, tell: Callable[[Any], None], stack: ExitStack) -> Line:
-    """The line of the side that waits for the other one; tell() gets its address."""
+    """The line of the side that listens; tell() gets its address."""
     if kind == "weft":
         endpoint = stack.enter_context(Endpoint(**knobs))
         listener = stack.enter_context(endpoint.listen())
@@ -164,7 +165,7 @@ def accepted(kind: str, knobs: Config, tell: Callable[[Any], None], stack: ExitS
 
 
 def connected(kind: str, knobs: Config, address: Any, stack: ExitStack) -> Line:
-    """The line of the other side."""
+    """The line of the side that connects to `address`."""
     if kind == "weft":
         endpoint = stack.enter_context(Endpoint(**knobs))
         return WeftLine(stack.enter_context(endpoint.connect(address)))

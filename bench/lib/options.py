@@ -139,7 +139,7 @@ def collective_options(
                 type=click.IntRange(0, 1_000_000),
                 default=5,
                 show_default=True,
-                help="Untimed iterations before them.",
+                help="Untimed iterations before the timed ones.",
             ),
             click.option(
                 *("-N", "--ranks"),
@@ -203,7 +203,7 @@ def flow_options(size: str = "1M", duration_s: float = 2.0) -> Callable[[Functio
                 type=FiniteRange(0, 60),
                 default=0.5,
                 show_default=True,
-                help="Untimed seconds before them.",
+                help="Untimed seconds before the timed ones.",
             ),
         ]
     )

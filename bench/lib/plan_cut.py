@@ -87,16 +87,21 @@ def measure_cut(lab: Lab, folder: Path, settings: dict[str, str]) -> Config:
 
         links = planned_links(folder / "plan.json")
         crossing = [path for path, passed in enumerate(links) if f"leaf0>{SPINE}" in passed]
-        seconds_until(lambda: len(row()) == len(links) and min(row()) == 1.0, "an even start")
+        seconds_until(
+            lambda: len(row()) == len(links) and min(row()) == 1.0,
+            "a start with equal weights of all paths",
+        )
         time.sleep(1.0)
         lab.cut(f"leaf0-{SPINE}")
-        moved_s = seconds_until(lambda: zeros(row()) == crossing, "the move of shares")
+        moved_s = seconds_until(
+            lambda: zeros(row()) == crossing, "the move of shares off the cut link"
+        )
         before = lab.counters()
         time.sleep(1.0)
         after = lab.counters()
         grown = {name: after[name].offered_packets - before[name].offered_packets for name in after}
         lab.heal(f"leaf0-{SPINE}")
-        back_s = seconds_until(lambda: min(row()) == 1.0, "the return of shares")
+        back_s = seconds_until(lambda: min(row()) == 1.0, "the return of shares to the healed link")
     sent = sum(grown[f"leaf0>spine{at}"] for at in range(lab.model.spines))
     return {
         "moved_s": moved_s,

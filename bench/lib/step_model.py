@@ -66,7 +66,7 @@ def gpt(torch: Any, sizes: Sizes) -> Any:
 class Marks:
     """Events on the GPU's stream between the parts of a step.
 
-    forward[i], backward[i]: at the input of layer i; of the number of layers: at that of the head.
+    forward[i], backward[i]: the event at the input of layer i; the last ones: at that of the head.
     """
 
     def __init__(self, torch: Any, model: Any) -> None:

@@ -18,7 +18,8 @@ from bench.lib.step_model import Marks, gpt, marked_step
 
 WARM_UP = 5
 BESIDE_STEPS = 4  # steps while the ranks communicate all the time
-BESIDE_NS = 20e6  # time of an operation beside them: so long that all fit into a stream's queue
+# Time of an AllReduce that runs beside steps: so long that all of them fit into a stream's queue.
+BESIDE_NS = 20e6
 ALONE_NS = 5e8  # total time of the operations that are timed alone
 BESIDE_TIMES, BESIDE_TIMES_MAX = 2.0, 8.0  # time of operations alone, divided by that of the steps
 SETS = 3  # number of sets of steps; each set is timed as a whole
@@ -86,7 +87,8 @@ def timed(torch: Any, step: Callable[[], None], ready: Callable[[], None]) -> li
     step()
     torch.cuda.synchronize()
     count = torch.tensor(SET_S / (time.perf_counter() - begin), device="cuda")
-    torch.distributed.all_reduce(count, torch.distributed.ReduceOp.MIN)  # the same everywhere
+    # All ranks take equally many steps.
+    torch.distributed.all_reduce(count, torch.distributed.ReduceOp.MIN)
     steps = min(max(int(count), STEPS_MIN), STEPS_MAX)
     for _ in range(SETS):
         ready()
@@ -122,13 +124,13 @@ class Operations:
             self.alone_ns = self.time_alone()
 
     def launch(self, count: int) -> list[Any]:
-        """Returns an event before them, and one after each."""
+        """Starts `count` AllReduces; returns an event before the first one, and one after each."""
         dist, cuda = self.torch.distributed, self.torch.cuda
         events = [cuda.Event(enable_timing=True) for _ in range(count + 1)]
         with cuda.stream(self.side):
             events[0].record()
             for event in events[1:]:
-                dist.all_reduce(self.data, async_op=True).wait()  # waits on the stream
+                dist.all_reduce(self.data, async_op=True).wait()  # only the stream waits
                 event.record()
         return events
 
@@ -149,9 +151,10 @@ def agreed(torch: Any, value: float) -> float:
 
 
 def beside(torch: Any, trainer: Trainer, alone_ns: float) -> dict[str, float]:
-    """By what steps of one GPU and operations of all of them slow each other.
+    """The factors by which steps of one GPU and operations of all GPUs slow each other down.
 
-    Operations run from before the first step until after the last one, and those in between count.
+    Operations run from before the first step until after the last one; those that end during the
+    steps count.
     """
     operations = Operations(torch)
     alone_ns = agreed(torch, alone_ns)

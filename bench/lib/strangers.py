@@ -1,6 +1,7 @@
 """Processes without any secret that attack a listener, for the benchmark `strangers`.
 
-They speak the frames of docs/PROTOCOL.md and not the package, so that they need none of its keys.
+They build the frames of docs/PROTOCOL.md without weft's package, so that they have none of its
+keys.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ HEADER = struct.Struct("<4sHHII")
 HELLO, OPEN, OPEN_REPLY, CONFIRM, REFUSE = 1, 4, 5, 6, 7
 FLOWS = 16  # flows of an open frame, each with a peer of its own
 OPENS = 64  # maximum number of open frames in a session; each names FLOWS peers: 1,024 in all
-HELLOS = 1024  # different hellos that are made before they are sent
-ADDRESSES = 200  # number of source addresses: the ports of each stay taken for a minute
+HELLOS = 1024  # different hello frames, built before the first one is sent
+ADDRESSES = 200  # number of source addresses; used ports of each stay taken for a minute
 DISCARD_PORT = 9
 BATCH = 64
 
@@ -59,7 +60,7 @@ def hello(version: int) -> bytes:
 
 
 def open_frame(dial: int, version: int, words: bytes) -> bytes:
-    """Asks for a connection whose flows each name a peer that nobody knows."""
+    """A frame that asks for a connection whose flows each name a new, unknown peer."""
     body = struct.pack("<QQIIIIQ?QQ", dial, 0, 0, 0, 1472, 60000, 1 << 20, False, 8192, 16)
     body += struct.pack("<H", 1) + _address() + struct.pack("<H", FLOWS)
     for _ in range(FLOWS):
@@ -134,8 +135,8 @@ def _open_all(port: int, version: int, words: bytes, opens: int, held: list[sock
 def open_much(pipe: Pipe, config: Config) -> None:
     """Opens connections and stays silent.
 
-    `paths` of each peer lead to a port of this process, which never answers. `opens`: their
-    number, after which it waits; 0: more and more, until the pipe has data.
+    All `paths` of each peer lead to one UDP port of this process, which never answers. `opens`: the
+    number of connections to open; 0: opens more until the pipe has data.
     """
     held: list[socket.socket] = []
     opened = 0

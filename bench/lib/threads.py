@@ -22,12 +22,12 @@ ASLEEP_CORES = 0.01  # threads that use less than this together are asleep
 
 
 def thread_ns() -> dict[int, int]:
-    """Thread -> how long it has run so far."""
+    """Thread -> the ns for which it has run on a core so far."""
     found = {}
     for task in TASKS.iterdir():
         try:
             found[int(task.name)] = int((task / "schedstat").read_text().split()[0])
-        except (OSError, IndexError):  # it ended meanwhile
+        except (OSError, IndexError):  # the thread ended meanwhile
             continue
     return found
 
@@ -47,8 +47,8 @@ def names() -> dict[int, str]:
 def metered() -> Iterator[dict[str, object]]:
     """Fills the dictionary with what this process used in the block.
 
-    seconds; cores, by name of thread; events, of the threads that exist at its begin (None: this
-    machine counts none).
+    seconds: elapsed time. cores: by name of thread. events: hardware events of the threads that
+    existed when the block began; None: this machine has no counters for programs.
     """
     found: dict[str, object] = {}
     counters, begin, begin_ns = _open_counters(), thread_ns(), time.monotonic_ns()
@@ -101,8 +101,8 @@ def _close(counters: dict[str, list[int]]) -> None:
 
 
 def asleep_after_ns(patience_ns: int) -> tuple[int, float]:
-    """After which time the other threads of this process run less than ASLEEP_CORES, and what they
-    use then. They are watched for patience_ns."""
+    """Watches the other threads of this process for patience_ns; returns the time after which they
+    use less than ASLEEP_CORES together, and the cores that they use from then on."""
     me = threading.get_native_id()
     begin_ns = time.monotonic_ns()
     seen: list[tuple[int, int]] = []

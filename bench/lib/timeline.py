@@ -45,7 +45,7 @@ def dipped_ns(
     """Time from a moment until the end of the rate's dip; 0: no dip; None: it did not end.
 
     The rate may fall only after a while, because data in queues behind a cut still arrives. None
-    also if the timeline ends too soon after that moment, as when a busy host cuts late.
+    also if the timeline ends too soon after that moment, as when a busy host makes the cut late.
     """
     first, end = since_ns // interval_ns, until_ns // interval_ns
     if first + STEADY > len(rates):

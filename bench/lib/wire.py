@@ -162,7 +162,7 @@ def serve(spaces: Sequence[str], ways: Sequence[Sequence[Road]], mtu_bytes: int)
         now = time.monotonic_ns()
         while flying and flying[0][0] <= now:
             _, _, end, packet = heapq.heappop(flying)
-            with suppress(OSError):  # the packet is lost if the far device refuses it
+            with suppress(OSError):  # the packet is lost if the receiving device refuses it
                 os.write(tuns[end], packet)
 
 

@@ -20,8 +20,8 @@ namespace weft::bind {
 // memory runs out.
 using Lane = std::list<std::shared_ptr<Posted>>;
 
-// A connection and its pending requests. Its list keeps a request until the request is done, even if Python has dropped
-// it.
+// A connection and its pending requests. It keeps each request alive until the request is done, even if Python has
+// dropped it.
 class BoundConnection {
  public:
   BoundConnection(std::shared_ptr<Home> home, std::shared_ptr<message::Connection> connection)
@@ -45,8 +45,8 @@ class BoundConnection {
     return start(connection, std::move(held), memory, std::move(place), receive);
   }
 
-  // Like post(), for an object with a simple buffer, which it takes in the same call. Returns the request, the status
-  // code if the post failed, or None if the object has no such buffer.
+  // Like post(), but takes the Python object itself and gets its buffer in the same call. Returns the request, the
+  // status code if the post failed, or None if the object has no contiguous (for a receive: writable) buffer.
   py::object post_plain(const py::object& object, bool receive) {
     const std::shared_ptr<message::Connection> connection = usable();
     if (connection == nullptr) return py::int_(code(unusable()));
@@ -80,7 +80,8 @@ class BoundConnection {
     return py::make_tuple(code(status), nullptr);
   }
 
-  // Ends the use of a request's memory, and the connection, unless the request is done or waits in the backlog.
+  // Makes weft stop using the memory of a request. A request that waits in the backlog is removed from it; if the
+  // request was already posted to the engines, the connection ends.
   void withdraw(DevicePosted& posted) {
     const std::shared_ptr<message::Connection> connection = usable();
     if (connection == nullptr || posted.done()) return;

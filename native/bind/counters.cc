@@ -57,9 +57,9 @@ void bind_scopes(py::module_& module) {
   }
   {
     using Counters = ConnectionCounters;
-    Binding<Counters> binding(module, "ConnectionCounters", "Counters of one connection: of its flows together.");
+    Binding<Counters> binding(module, "ConnectionCounters", "Counters of one connection: sums over its flows.");
     WEFT_FLOW_COUNTER_TABLE(WEFT_BIND_COUNTER)
-    binding.finish().def_readonly("paths", &Counters::paths, "one PathCounters a path");
+    binding.finish().def_readonly("paths", &Counters::paths, "one PathCounters for each path");
   }
   {
     using Counters = EngineCounters;
@@ -69,7 +69,7 @@ void bind_scopes(py::module_& module) {
   }
   {
     using Counters = EndpointCounters;
-    Binding<Counters> binding(module, "EndpointCounters", "Counters of an endpoint: of its engines together.");
+    Binding<Counters> binding(module, "EndpointCounters", "Counters of an endpoint: sums over its engines.");
     WEFT_ENGINE_COUNTER_TABLE(WEFT_BIND_COUNTER)
     WEFT_PROCESS_COUNTER_TABLE(WEFT_BIND_COUNTER)
     binding.finish();
@@ -107,7 +107,7 @@ py::list status_table() {
 void bind_counters(py::module_& module) {
   bind_scopes(module);
   module.def("counter_table", &counter_table, "Every counter: (scope, name, unit, kind, sentence).");
-  module.def("status_table", &status_table, "Every outcome: (name, code, text).");
+  module.def("status_table", &status_table, "Every status: (name, code, text).");
 }
 
 }  // namespace weft::bind

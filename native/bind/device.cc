@@ -51,17 +51,19 @@ py::tuple read_dlpack(const py::capsule& capsule) {
   const std::string name = capsule.name() == nullptr ? "" : capsule.name();
   if (name == "dltensor_versioned") {
     const auto* const managed = capsule.get_pointer<DlManagedVersioned>();
-    if (managed->major != kMajor) throw py::value_error("a capsule of DLPack " + std::to_string(managed->major));
+    if (managed->major != kMajor)
+      throw py::value_error("a capsule of DLPack " + std::to_string(managed->major) + "; weft reads version 1");
     tensor = &managed->tensor;
     read_only = (managed->flags & kReadOnly) != 0;
   } else if (name == "dltensor") {
     tensor = &capsule.get_pointer<DlManaged>()->tensor;
   } else {
-    throw py::value_error("a capsule named '" + name + "', not one of DLPack");
+    throw py::value_error("a capsule named '" + name + "'; DLPack names it dltensor or dltensor_versioned");
   }
   const std::int32_t count = tensor->dimensions;
   if (count < 0 || count > kDimensionsMax || (count > 0 && tensor->shape == nullptr)) {
-    throw py::value_error("a capsule of " + std::to_string(count) + " dimensions");
+    throw py::value_error("a DLPack capsule of " + std::to_string(count) +
+                          " dimensions (0 to 64 are valid), or without a shape");
   }
   using Numbers = std::vector<std::int64_t>;
   std::optional<Numbers> strides;
@@ -94,7 +96,8 @@ py::tuple DeviceBuffer::come_after(std::uint64_t stream) {
 
 py::tuple DeviceBuffer::come_after_lent(LentStream& lent_stream) {
   if (lent_stream.worker() != worker_) {
-    return py::make_tuple(code(Status::invalid_argument), "the array is on another device than it states");
+    return py::make_tuple(code(Status::invalid_argument),
+                          "the array is on another GPU than its __dlpack_device__() states");
   }
   py::tuple made = come_after(lent_stream.handle());
   if (after_.event != nullptr) after_.lent_stream = lent_stream.give_up();
@@ -242,13 +245,16 @@ void bind_device(py::module_& module) {
   using B = DeviceBuffer;
   py::class_<B, std::shared_ptr<B>>(module, "DeviceBuffer", "Memory of a GPU, kept alive by this object.")
       .def_property_readonly("nbytes", &B::bytes)
-      .def("lies_with", &B::lies_with, "Whether both are of one device.", py::arg("other"))
-      .def("come_after", &B::come_after, "(status, error). The buffer is used after the stream's work so far.",
-           py::arg("stream"))
+      .def("lies_with", &B::lies_with, "Whether both buffers are on the same device.", py::arg("other"))
+      .def("come_after", &B::come_after,
+           "(status, error). Messages of the buffer start after the work now queued on the stream.", py::arg("stream"))
       .def("come_after_lent", &B::come_after_lent,
-           "(status, error). The buffer is used after the work given to the lent stream.", py::arg("lent_stream"))
-      .def("await_stream", &B::await_stream, "(status, error). Sleeps until the work before the buffer's use is done.");
-  py::class_<LentStream>(module, "LentStream", "A stream that the producer of an array orders after its own work.")
+           "(status, error). Messages of the buffer start after the work queued on the lent stream.",
+           py::arg("lent_stream"))
+      .def("await_stream", &B::await_stream,
+           "(status, error). Sleeps until the work recorded by come_after() is done.");
+  py::class_<LentStream>(module, "LentStream",
+                         "A CUDA stream of weft; the producer of an array makes it wait for its own work.")
       .def_property_readonly("handle", &LentStream::handle);
   using P = DevicePosted;
   py::class_<P, std::shared_ptr<P>>(module, "DeviceRequest", "One posted send or receive in the memory of a GPU.")
@@ -263,13 +269,14 @@ void bind_device(py::module_& module) {
             if (self.status() != Status::ok) return std::int64_t{-2} - code(self.status());
             return static_cast<std::int64_t>(self.bytes());
           },
-          "The bytes moved if it succeeded; -1 while it is not done; -2 minus the status code if it failed.")
+          "Bytes transferred if the request succeeded; -1 until it is done; -2 minus the status code if it failed.")
       .def(
           "wait", [](P& self, std::int64_t timeout_ns) { return code(self.wait(timeout_ns)); },
           "Status code: ok when done, timed_out when not; a negative timeout waits forever.", py::arg("timeout_ns"))
       .def("wait_on", &P::wait_on,
            "(status, error). Work queued on the stream from now on runs after the message is done.", py::arg("stream"));
-  module.def("reduce", &reduce, "(status, error). Queued on the stream; the caller keeps the buffers until it is done.",
+  module.def("reduce", &reduce,
+             "(status, error). Queues out = a op b on the stream; the caller keeps the buffers until it is done.",
              py::arg("type"), py::arg("operation"), py::arg("a"), py::arg("b"), py::arg("out"), py::arg("also"),
              py::arg("stream"));
   module.def("why_no_kernels", [] {

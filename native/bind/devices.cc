@@ -38,8 +38,8 @@ void bind_devices(py::module_& module) {
       .def("__repr__", [](const datapath::Device& self) { return "<Device " + self.name + " " + self.address + ">"; });
   module.def(
       "descriptors", &descriptors,
-      "(status, error, needed with one path, needed with all, (soft limit, hard limit, open, descriptors left to the "
-      "program at most)).");
+      "(status, error, descriptors needed with one path, descriptors needed with all paths, (soft limit, hard limit, "
+      "open now, most that are left to the program)).");
   module.def("usable_cores", &engine::usable_cores,
              "Number of CPUs in the affinity mask, or the CPU quota of the control groups if that is less.");
 }

@@ -165,13 +165,13 @@ class Posted {
   bool done() const { return message_ == nullptr || message_->done(); }
   Status status() const { return message_ == nullptr ? Status::ok : message_->status(); }
   std::size_t bytes() const { return message_ == nullptr || !message_->done() ? 0 : message_->bytes(); }
-  // The bytes moved if it succeeded; -1 while it is not done; -2 minus the status code if it failed.
+  // Bytes transferred if the request succeeded; -1 until it is done; -2 minus the status code if it failed.
   std::int64_t outcome() {
     if (!settled()) return -1;
     if (const Status result = status(); result != Status::ok) return -2 - code(result);
     return static_cast<std::int64_t>(bytes());
   }
-  // Once it is done, it keeps nothing alive: neither its memory nor the endpoint.
+  // Whether the request is done. If so, drops its references to its memory and to the endpoint.
   bool settled() {
     if (!done()) return false;
     buffer_.reset();
@@ -188,7 +188,8 @@ class Posted {
   // Waits until the request is done: ok, timed_out, or forked_child. A negative timeout waits without a limit.
   Status wait(std::int64_t timeout_ns) {
     if (done()) return settled(), Status::ok;
-    // Keeps the engines, whose loops this thread runs: another thread may settle the request and close the endpoint.
+    // Keeps the endpoint alive, because this thread runs the loops of its engines: meanwhile another thread may see
+    // that the request is done, drop the request's reference and close the endpoint.
     const std::shared_ptr<Home> home = home_;
     if (home->forked()) return Status::forked_child;
     bool interrupted = false, polls = true;

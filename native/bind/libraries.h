@@ -21,7 +21,7 @@ inline policy::Family family_of(const std::string& name) {
        {policy::Family::window, policy::Family::credit, policy::Family::path, policy::Family::loss}) {
     if (name == policy::family_name(family)) return family;
   }
-  throw pybind11::value_error("no policy family '" + name + "': window, credit, path or loss");
+  throw pybind11::value_error("no policy family '" + name + "': choose one of window, credit, path, loss");
 }
 
 // Finds a policy's library and adds it to `libraries`, which must live as long as the returned choice, because the

@@ -41,7 +41,7 @@ void bind_rdma(py::module_& module) {
   module.attr("HAS_VERBS") = false;
 #endif
   module.def("rdma_modes", &rdma_modes, py::arg("device"), py::arg("port"), py::arg("gid_index"),
-             "(transports of queue pairs that the port can do with this GID, best first; why not, or empty).");
+             "(modes of queue pairs that the port supports with this GID, best first; why there is none, or empty).");
 }
 
 }  // namespace weft::bind

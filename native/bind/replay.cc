@@ -17,7 +17,7 @@ namespace weft::bind {
 namespace {
 
 struct BoundReplay : sim::Replay {
-  Libraries libraries;  // declared first: libraries must be destroyed after the records that refer to them
+  Libraries libraries;  // of the policies that add() added; run() calls their hooks
 };
 
 void add(BoundReplay& replay, const std::string& family, const std::string& name,
@@ -50,11 +50,12 @@ void bind_replay(py::module_& module) {
       .def_readonly("failed", &P::failed)
       .def_readonly("skipped", &P::skipped)
       .def_readonly("by_hook", &P::by_hook);
-  py::class_<BoundReplay>(module, "Replay", "Repeats recorded decisions by the calls that a simulated stack makes.")
+  py::class_<BoundReplay>(module, "Replay", "Repeats recorded decisions with the calls that a stack makes.")
       .def(py::init<>())
       .def("add", &add, "Adds a policy that may have made decisions, by its name or path; ValueError if there is none.",
            py::arg("family"), py::arg("name"), py::arg("directories") = std::vector<std::string>{})
-      .def("run", &run, "Repeats every decision of a recording; totals add up over several.", py::arg("recording"))
+      .def("run", &run, "Repeats every decision of a recording; the totals add up over several recordings.",
+           py::arg("recording"))
       .def_property_readonly("policies", &BoundReplay::policies)
       .def_property_readonly("lost", &BoundReplay::lost)
       .def_property_readonly("cut", &BoundReplay::cut)

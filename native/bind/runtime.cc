@@ -22,7 +22,7 @@
 namespace weft::bind {
 namespace {
 
-// close() lets go of the runtime, even if another thread waits.
+// close() drops the reference to the runtime, even while another thread is in wait().
 class BoundListener {
  public:
   BoundListener(std::shared_ptr<Home> home, std::unique_ptr<message::Listener> listener)
@@ -46,7 +46,7 @@ class BoundListener {
   }
   void close() {
     if (home_ == nullptr || home_->forked()) return;
-    const std::shared_ptr<Home> home = std::move(home_);  // destroyed last, with the GIL held: ~Home() releases it
+    const std::shared_ptr<Home> home = std::move(home_);  // destroyed last, with the GIL held: ~Home() releases the GIL
     std::unique_ptr<message::Listener> listener = std::move(listener_);
     const Unlocked others_run;
     listener.reset();
@@ -72,7 +72,7 @@ class BoundListener {
   const std::shared_ptr<message::Event> event_;
 };
 
-// close() lets go of the runtime, even if another thread waits.
+// close() drops the reference to the runtime, even while another thread is in wait().
 class BoundDial {
  public:
   BoundDial(std::shared_ptr<Home> home, std::unique_ptr<message::Dial> dial)
@@ -80,7 +80,7 @@ class BoundDial {
   BoundDial(const BoundDial&) = delete;
   BoundDial& operator=(const BoundDial&) = delete;
   ~BoundDial() {
-    // In a forked child it is leaked, as the threads that it needs are missing.
+    // In a forked child the dial is leaked, because the threads that it needs do not exist there.
     if (home_ != nullptr && home_->forked()) static_cast<void>(new std::shared_ptr<message::Dial>(std::move(dial_)));
   }
   void wait(std::int64_t timeout_ns) {
@@ -89,18 +89,19 @@ class BoundDial {
     const bool first = !std::exchange(waited_, true);
     const Unlocked others_run;
     const std::int64_t until_ns = engine::now_ns() + timeout_ns;
-    // A peer that has not answered by then takes longer than it takes to wake this thread.
+    // After help(), this thread sleeps: a peer that has not answered by then is so slow that the time to wake a thread
+    // does not matter.
     if (first) helped->help(timeout_ns);
     helped.reset();
     event_->wait(std::max<std::int64_t>(until_ns - engine::now_ns(), 0));
   }
   void close() {
     if (home_ == nullptr || home_->forked()) return;
-    const std::shared_ptr<Home> home = std::move(home_);  // destroyed last, with the GIL held: ~Home() releases it
+    const std::shared_ptr<Home> home = std::move(home_);  // destroyed last, with the GIL held: ~Home() releases the GIL
     std::shared_ptr<message::Dial> dial = std::move(dial_);
     const Unlocked others_run;
     dial->close();
-    // Another thread that helps leaves soon, and must not be the last to hold the runtime.
+    // Waits until no other thread is in help(), so that the last reference to the runtime is not dropped there.
     for (int i = 0; dial.use_count() > 1 && i < kHelperTries; ++i) std::this_thread::sleep_for(kHelperPause);
     dial.reset();
   }
@@ -217,7 +218,8 @@ void bind_requests(py::module_& module) {
       .def(py::init<const py::object&, const std::string&, bool>(), py::arg("object"), py::arg("argument"),
            py::arg("writable"))
       .def_property_readonly("nbytes", &Buffer::bytes);
-  py::class_<RegisteredMemory, Registered>(module, "Memory", "Registered memory, deregistered with its last holder.")
+  py::class_<RegisteredMemory, Registered>(module, "Memory",
+                                           "Registered memory; deregistered when nothing refers to it.")
       .def_property_readonly("nbytes", &RegisteredMemory::bytes)
       .def_property_readonly("used", [](const RegisteredMemory& self) { return self.id() != 0; })
       .def(
@@ -233,7 +235,7 @@ void bind_requests(py::module_& module) {
       .def_property_readonly("status", [](const Posted& self) { return code(self.status()); })
       .def_property_readonly("nbytes", &Posted::bytes)
       .def("outcome", &Posted::outcome,
-           "The bytes moved if it succeeded; -1 while it is not done; -2 minus the status code if it failed.")
+           "Bytes transferred if the request succeeded; -1 until it is done; -2 minus the status code if it failed.")
       .def(
           "wait", [](Posted& self, std::int64_t timeout_ns) { return code(self.wait(timeout_ns)); },
           "Status code: ok when done, timed_out when not; a negative timeout waits forever.", py::arg("timeout_ns"));
@@ -404,7 +406,7 @@ void bind_runtime(py::module_& module) {
             return hold_device(self.open(), owner, runs, device);
           },
           "(status, error, buffer). `runs`: (address, bytes) of each piece; `owner` is kept alive while they are in "
-          "use; `device`: the GPU, used only if there are no bytes (else the addresses tell it).",
+          "use; `device`: the GPU, used only if there are no bytes (otherwise the addresses determine the GPU).",
           py::arg("owner"), py::arg("runs"), py::arg("device"))
       .def(
           "lend_stream", [](const BoundRuntime& self, int device) { return lend_stream(self.open(), device); },

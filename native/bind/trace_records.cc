@@ -30,10 +30,11 @@ py::tuple trace_records(const py::bytes& file, std::size_t begin) {
 }  // namespace
 
 void bind_trace_records(py::module_& module) {
-  module.def("trace_records", &trace_records,
-             "Offsets of the records of a trace file, as the bytes of 64-bit integers; the records that the process "
-             "had dropped; and why reading ended early, or an empty text. `begin`: where the first block begins.",
-             py::arg("file"), py::arg("begin"));
+  module.def(
+      "trace_records", &trace_records,
+      "Offsets of the records of a trace file, as the bytes of 64-bit integers; the number of records that the "
+      "traced process dropped; and why reading ended early, or an empty text. `begin`: where the first block begins.",
+      py::arg("file"), py::arg("begin"));
   module.def("trace_schema", &telemetry::trace_schema, "The description of all records, as in the header of a file.");
 }
 

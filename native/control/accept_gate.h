@@ -19,7 +19,8 @@ class AcceptGate {
 
   void on_failed(std::int64_t now_ns, Status status, const std::string& text);
   void on_accepted() noexcept;
-  // Whether accepting has failed for so long that waiting peers should be told so instead of being left in the backlog.
+  // Whether accepting has failed for so long that waiting peers should be refused with the reason, instead of being
+  // left in the backlog.
   bool turns_away(std::int64_t now_ns) const noexcept;
   // The error of an accept that failed in the last `within_ns`; ok if none failed, or if one has succeeded since.
   Status problem(std::int64_t now_ns, std::int64_t within_ns, std::string* text) const;

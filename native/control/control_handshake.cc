@@ -18,11 +18,13 @@ constexpr std::uint32_t kAgeMsMax = 1000;  // an engine whose last iteration is 
 constexpr char kOneSecret[] = "only one of the two ends has WEFT_SECRET_FILE set";
 constexpr char kOtherSecret[] = "the secrets in WEFT_SECRET_FILE differ";
 constexpr char kOtherKey[] =
-    "it does not accept the handle's key: is the handle whole, and WEFT_SECRET_FILE the same at both ends?";
-constexpr char kPlainAnswer[] = "it does not know the handle's key: it is another process, or an older weft";
+    "the peer does not accept the handle's key: is the handle complete, and WEFT_SECRET_FILE the same at both ends?";
+constexpr char kPlainAnswer[] =
+    "the peer does not know the handle's key: it is another process than the one that made the handle, or an older "
+    "weft";
 constexpr char kHandlesOnly[] =
-    "its process accepts only peers that have a handle of one of its listeners; to be dialled by host and port, the "
-    "listener has to be made with listen(open=True)";
+    "the listening process accepts only peers that have a handle of one of its listeners; to be dialled by host and "
+    "port, the listener has to be made with listen(open=True)";
 constexpr char kNoHandle[] = "dialled by host and port, but this process has no listener made with open=True";
 constexpr char kGone[] = "the requested process is gone; another process listens at its address";
 
@@ -65,7 +67,7 @@ void ControlPlane::on_readable(ControlSocket* socket) {
   // cannot starve other sessions.
   const Session* session = find_session(socket->session);
   const bool known = session != nullptr && (session->dialled || session->confirmed);
-  // A peer that has not said hello may still prove a key, so it is not held back; its frames take little time.
+  // A socket without a hello is not deferred: its peer may still prove a key, and its frames take little time.
   const bool strange = session != nullptr && !session->dialled && !session->is_authenticated();
   for (int i = 0; i < (known ? kFramesATurn : kStrangersFramesATurn); ++i) {
     if (strange && engine::now_ns() >= strangers_until_ns_) {
@@ -157,8 +159,8 @@ void ControlPlane::on_unproved(ControlSocket* socket) {
   drop_socket(socket, why, ready ? Status::would_block : Status::authentication_failed);
 }
 
-// The dialled process answers without TLS. Its refusal is reported, although anybody on the way could have sent it:
-// they could end the attempt in any case.
+// The dialled process answers without TLS. Its refusal is not authenticated but is reported anyway: whoever can forge a
+// refusal can also make the attempt fail in other ways.
 void ControlPlane::on_plain_answer(ControlSocket* socket, const Frame& frame) {
   const bool key = socket->proof().guard == Guard::key;
   std::string why = key ? kPlainAnswer : kOneSecret;
@@ -306,7 +308,7 @@ bool ControlPlane::on_hello_reply(ControlSocket* socket, const Frame& frame) {
   if (session == nullptr || !decode(frame.body, &theirs) || theirs.engines == 0) return false;
   const bool meant = (session->node == 0 || session->node == theirs.node) && theirs.joined == session->token;
   if (!meant || (session->greeted && session->remote_token != theirs.session)) {
-    drop_socket(socket, "another process answers there now", Status::refused);
+    drop_socket(socket, "another process answers at this address now", Status::refused);
     return false;
   }
   if (!fits_socket(*socket, theirs)) {
@@ -423,12 +425,13 @@ bool ControlPlane::on_verdict(ControlSocket* socket, const Frame& frame) {
   // The verdict was made by the peer, so its "peer_stalled" is about this process.
   if (status == Status::peer_stalled) {
     const std::string why =
-        "the peer ended it because this process did not run for longer than the peer's WEFT_PEER_TIMEOUT=stall";
+        "the peer ended the session because this process did not run for longer than the peer's "
+        "WEFT_PEER_TIMEOUT=stall";
     end_session(session, Status::connection_closed, why, false);
     return true;
   }
   const std::string why = verdict.text.empty() ? status_text(status) : engine::printable(verdict.text, kRefusalTextMax);
-  end_session(session, status, "the peer ended it: " + why, false);
+  end_session(session, status, "the peer ended the session: " + why, false);
   return true;
 }
 

@@ -149,7 +149,8 @@ void ControlPlane::say_again(Session* session) {
 
 // Without a secret, data is sent only to addresses from which the peer has connected. Any other address that the peer
 // states is replaced by one of those, so that no data reaches a third party; paths to a replaced address stay silent.
-// With a secret, the stated addresses are trusted. Queue pairs use the datapath's own text instead of addresses.
+// With a secret, the stated addresses are trusted. Datapaths with queue pairs do not use these addresses, but
+// FlowEnd::params.
 void ControlPlane::keep_proved(const Session& session, Open* open) {
   if (keyring_.has_secret() || session.proved.empty()) return;
   if (!datapath_->entry->routed) return;
@@ -314,7 +315,7 @@ bool ControlPlane::on_open_reply(Session* session, const Frame& frame) {
     on_confirmed(session);
     const std::lock_guard<std::mutex> lock(dial->mutex);
     abandoned = dial->abandoned;
-    if (!abandoned) dial->connection = connection;  // whoever holds an abandoned dial does not keep its connection
+    if (!abandoned) dial->connection = connection;  // an abandoned dial must not keep its connection alive
   }
   if (abandoned) connection->fail(Status::cancelled);
   finish_dial(dial, status, error);

@@ -1,5 +1,5 @@
-// The control plane's loop: one epoll instance for listening sockets and sockets, and all deadlines. The control
-// thread runs it, or a caller that waits for its connection. Others only queue work and write to an eventfd.
+// The control plane's loop: one epoll instance for listening and control sockets, and all deadlines. The control thread
+// runs it, or a caller that waits for its connection. Other threads only queue work and write to an eventfd.
 #include "native/control/control_plane.h"
 
 #include <poll.h>
@@ -24,11 +24,13 @@ namespace {
 // Limit of queued notices of engines about quiet peers. Further ones are dropped; the engine repeats a dropped notice a
 // quarter of the silence limit later.
 constexpr std::size_t kNoticesMax = 4096;
-// How long a caller that waits runs the loop at most. A peer that can be reached answers sooner.
+// The longest time for which a caller that waits for its connection runs the loop. A reachable peer answers sooner.
 constexpr std::int64_t kHelpNs = 2'000'000;
-// How long an iteration handles frames of peers that are not authenticated, so that they delay others by this at most.
+// The longest time for which one iteration handles frames of unauthenticated peers, so that they delay other peers by
+// at most this.
 constexpr std::int64_t kStrangersNs = 2'000'000;
-// Sockets of unauthenticated peers that wait for their turn stay readable; more of them than this would hide others.
+// Limit of events per epoll_wait(). Deferred sockets of unauthenticated peers stay readable; if there were more of them
+// than this, the events of other sockets could be left out.
 constexpr int kEventsMax = 1024;
 constexpr int kPauseMs = 20;  // longest wait of the event loop while there are deadlines
 // Deadlines are checked at most this often: it takes time for each session and each control socket, of which
@@ -40,7 +42,8 @@ constexpr int kIdlePauseMs = 1000;  // longest wait of the event loop while ther
 constexpr std::int64_t kStallLogNs = 30'000'000'000;
 // If an open request is not answered for this long, the state of the peer process is examined.
 constexpr std::int64_t kAnswerNs = 1'000'000'000;
-// A running peer answers sooner: it is asked every 250 ms.
+// If a peer's first pong after a deadline is later than this, the peer process had been stopped: a running one gets a
+// ping at least every 250 ms.
 constexpr std::int64_t kLateAnswerNs = 350'000'000;
 // If a peer accepts a TCP connection but sends no hello for this long, this is logged once per session.
 constexpr std::int64_t kStalledDialNs = 2'000'000'000;
@@ -156,7 +159,7 @@ void ControlPlane::run() noexcept {
   }
 }
 
-// Sleeps until there is work. Only this thread reads the eventfd, so that whoever writes to it can rely on this thread.
+// Sleeps until there is work. Only this thread reads the eventfd, so that a write to it always wakes this thread.
 void ControlPlane::await_work() noexcept {
   int pause = 0;
   std::int64_t opened_ns = 0;
@@ -214,7 +217,7 @@ void ControlPlane::help(const DialState& dial, std::int64_t timeout_ns) noexcept
     if (share_.see_caller(engine::now_ns())) wake();
     int pause = 1;
     {
-      // The thread may take long, while the caller's time is limited: it is not waited for.
+      // Does not wait for the control thread: its iteration may take longer than the caller may wait.
       const std::unique_lock<std::mutex> lock(share_.mutex(), std::try_to_lock);
       if (stopping_.load()) break;
       if (lock.owns_lock()) {
@@ -333,8 +336,9 @@ void ControlPlane::check_deadlines(std::int64_t now_ns) {
   forget_confirmed(now_ns);
 }
 
-// Looks at the front only; one that say_again() has extended delays those behind it, which is harmless. Those of a
-// session without a control socket are kept until it has one again.
+// Drops confirmations that need not be repeated any more. Only the oldest is checked: if say_again() has extended it,
+// those after it are kept longer too, which is harmless. Confirmations of a session without a control socket are kept
+// until it has one again.
 void ControlPlane::forget_confirmed(std::int64_t now_ns) {
   while (!confirmed_.empty() && now_ns >= confirmed_.front().until_ns) {
     Confirmed oldest = confirmed_.front();
@@ -448,9 +452,9 @@ void ControlPlane::tell_stalled(Session* session, DialState* dial, std::int64_t 
                                           " s (limit: WEFT_PEER_TIMEOUT=stall)");
 }
 
-// A dialler must confirm within the handshake timeout, in which its process must have run: it may have been stopped
-// since its last answer, so only an answer from after the deadline counts. If that comes late, the process has just
-// gone on, and the full timeout applies again.
+// Ends open requests that the dialler has not confirmed within the handshake timeout. The dialler's process may have
+// been stopped in that time; only a pong after the deadline shows that it runs. If that pong is later than
+// kLateAnswerNs, the process was stopped and has just continued, so the full timeout applies again.
 void ControlPlane::check_accepts(std::int64_t now_ns) {
   for (auto place = accepts_.begin(); place != accepts_.end();) {
     auto& accept = place->second;

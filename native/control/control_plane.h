@@ -43,14 +43,14 @@ class ControlPlane final : private engine::PeerWatch {
   Status listen(std::uint32_t device, std::uint16_t port, bool open, const engine::PolicySet& policies,
                 std::shared_ptr<ListenerState>* out, std::string* error);
   void close_listener(const std::shared_ptr<ListenerState>& listener) noexcept;
-  // Returns the port that the listener's handle names, which all listeners of the device share, or the own port of an
-  // open listener: the first call opens it. 0: it cannot be opened.
+  // Returns the TCP port of a listener. An open listener has a port of its own, which the first call opens (0: it
+  // cannot be opened); the others share the port that their handles name, one for each device.
   std::uint16_t own_port(const std::shared_ptr<ListenerState>& listener) noexcept;
   // The error of a failed accept in the last `within_ns`; ok if none failed, or if an accept has succeeded since.
   Status accept_trouble(std::int64_t within_ns, std::string* text);
   void dial(std::shared_ptr<DialState> dial);
-  // Runs the loop in the control thread's place until the dial has finished, for `timeout_ns` or some milliseconds at
-  // most, and for as long as an iteration takes.
+  // Runs the loop in the control thread's place until the dial has finished, but at most for `timeout_ns` or 2 ms,
+  // whichever is shorter, plus the time to finish the last iteration.
   void help(const DialState& dial, std::int64_t timeout_ns) noexcept;
   telemetry::ProcessCounters counters() const noexcept { return telemetry::values(counters_); }  // any thread
 
@@ -199,10 +199,10 @@ class ControlPlane final : private engine::PeerWatch {
   const engine::DatapathChoice* datapath_;
   const std::vector<datapath::DeviceState>* devices_;  // the devices of `datapath_`
   engine::Notifier* notifier_;
-  const bool helped_;  // whether callers may run the loop: not with a trace, which has a ring for each thread
+  const bool helped_;  // whether callers may run the loop; false with a trace, which needs a ring for each thread
   InputWait wait_;
   FlowSetup setup_;
-  const std::uint64_t node_;  // number of this process
+  const std::uint64_t node_;  // random number that identifies this process
   Keyring keyring_;
   int epoll_ = -1, doorbell_ = -1;
   std::atomic<bool> stopping_{false};
@@ -224,7 +224,7 @@ class ControlPlane final : private engine::PeerWatch {
   std::vector<std::shared_ptr<DialState>> new_dials_;
   std::map<std::uint32_t, int> device_sockets_;
 
-  // The members from here to next_engine_, and all sessions and sockets, belong to whoever holds its mutex.
+  // The mutex of share_ guards the members from here to next_engine_, and all sessions and sockets.
   LoopShare share_;
   std::map<std::uint64_t, std::unique_ptr<ControlSocket>> sockets_;
   std::map<int, std::uint64_t> by_descriptor_;
@@ -237,7 +237,7 @@ class ControlPlane final : private engine::PeerWatch {
   // (session id, dial id) -> the peer's open request
   std::map<std::pair<std::uint64_t, std::uint64_t>, PendingAccept> accepts_;
   std::deque<Confirmed> confirmed_;
-  OpenBudget budget_;            // sessions that peers opened which are not authenticated
+  OpenBudget budget_;            // memory of the sessions that unauthenticated peers opened
   std::int64_t counted_ns_ = 0;  // when count_strangers() was last called
   std::int64_t checked_ns_ = 0;  // when deadlines were last checked
   std::int64_t round_ns_ = 0;    // start of the loop's last iteration

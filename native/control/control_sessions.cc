@@ -14,7 +14,8 @@ namespace weft::control {
 namespace {
 
 constexpr std::int64_t kTickNsMin = 20'000'000, kTickNsMax = 250'000'000;
-// Tick length while a peer process is examined whose host has closed the sockets: its death is found in 0.1 to 0.2 s.
+// Tick length while a peer is examined whose host has closed all control sockets, so that its death is detected within
+// 0.1 to 0.2 s.
 constexpr std::int64_t kEndedTickNs = 50'000'000;
 constexpr int kWellTicks = 4;  // consecutive ticks in condition `well` that end the examination of a peer
 constexpr std::int64_t kStallSayNs = 1'000'000'000, kStallSayAgainNs = 30'000'000'000;
@@ -250,7 +251,7 @@ void ControlPlane::check_sessions(std::int64_t now_ns) {
       if (now_ns >= session->ends_ns)
         end_session(session, Status::ok, "the peer process has ended or closed its endpoint", false);
     } else if (look_for_idle && is_idle(session, now_ns)) {
-      end_session(session, Status::ok, "it has no connection", true);
+      end_session(session, Status::ok, "the session was idle: it had no connection", true);
     } else if (session->tick_ns >= 0 && now_ns >= session->tick_ns) {
       tick(session, now_ns);
     } else if (!session->greeted) {

@@ -54,7 +54,7 @@ class ControlSocket {
   bool is_silent() const noexcept { return received_bytes_ == 0; }
   bool was_reset() const noexcept {
     return !timed_out_;
-  }  // valid once the socket has ended: by the peer, not by a timeout of the kernel
+  }  // valid once the connection has ended: whether the peer ended it, not a timeout of the kernel
 
   // The key that the handshake is about; its guard is `none` without TLS.
   KeyName proof() const noexcept;

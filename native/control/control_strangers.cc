@@ -9,7 +9,7 @@ namespace weft::control {
 namespace {
 
 constexpr std::int64_t kCountNsMin = 20'000'000, kCountNsMax = 250'000'000;
-// A refused peer makes the flows be counted again, but not more often than this.
+// Before an unauthenticated peer is refused, flows are counted again, but at most once in this time.
 constexpr std::int64_t kRecountNs = 20'000'000;
 
 std::string megabytes(std::int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
@@ -27,7 +27,7 @@ bool ControlPlane::admit_session(Session* session, const datapath::SocketAddress
   return true;
 }
 
-// Whether there is room for flows to these peers, one for each flow.
+// Whether the budget has room for the flows of an open request. `peers`: the peer of each flow.
 bool ControlPlane::admit_open(const Session& session, const std::vector<PeerKey>& peers, std::string* error) {
   const std::int64_t held = OpenBudget::bytes_of(setup_.holding(session.id));
   const std::int64_t wanted = OpenBudget::bytes_of(setup_.holding(session.id, peers));
@@ -52,14 +52,14 @@ bool ControlPlane::make_room_for(std::uint64_t session, const datapath::SocketAd
     const bool address = answer == OpenBudget::Answer::address_is_full;
     *error = "the peers " + (address ? "of " + from.text() : std::string("of all addresses")) +
              " that are not authenticated hold " + megabytes(address ? budget_.bytes_from(from) : budget_.bytes()) +
-             " of this process, and all of them have answered: raise " +
+             " of this process's memory, and none of them can be dropped, because all have answered: raise " +
              (address ? "WEFT_OPEN_BYTES=address" : "WEFT_OPEN_BYTES=all") +
-             ", or let them authenticate, to which no limit applies";
+             ", or let them authenticate: authenticated peers have no limit";
     return false;
   }
 }
 
-// Ends a session of the budget, unless its peers have answered since they were last counted.
+// Ends a session that is charged to the budget, unless all its peers have answered by now.
 bool ControlPlane::drop_if_silent(std::uint64_t session, std::int64_t now_ns) {
   setup_.count(now_ns, session);
   const Holding holding = setup_.holding(session);
@@ -67,12 +67,14 @@ bool ControlPlane::drop_if_silent(std::uint64_t session, std::int64_t now_ns) {
   Session* found = find_session(session);
   if (found == nullptr || (holding.peers != 0 && holding.silent_peers == 0)) return false;
   ++counters_.strangers_refused;
-  end_session(found, Status::refused, "it made room for another peer, because no data path to it has ever answered",
+  end_session(found, Status::refused,
+              "the session was ended to make room for another peer, because none of its data paths has ever answered",
               true);
   return true;
 }
 
-// Ends the session that has to go first, but not `spared`. False if all have answered.
+// Ends the session that the budget gives up first, but never `spared`. Returns false if no session can be ended,
+// because the peers of all have answered.
 bool ControlPlane::drop_a_stranger(std::uint64_t spared) {
   const std::int64_t now = engine::now_ns();
   for (std::uint64_t first = 0; (first = budget_.first_to_go(spared, now)) != 0;) {

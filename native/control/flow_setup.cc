@@ -14,8 +14,8 @@ namespace weft::control {
 
 namespace {
 
-// How often a peer is asked for its first answer after the probes at its opening: at a quarter and at half of the
-// silence limit, after which it is let go.
+// How often a peer that has never answered is probed again after the probes at its opening: at a quarter and at half of
+// the silence limit. At the limit its session ends.
 constexpr std::uint32_t kAsksMax = 2;
 
 // Runs on the engine's thread. Releases a reserved peer that was never opened.
@@ -112,7 +112,8 @@ void FlowSetup::describe(std::uint32_t device, const std::vector<LocalFlow>& flo
   out->payload_crc = checks_payload();
   out->eager_bytes = static_cast<std::uint64_t>(knobs_->eager_bytes);
   out->eager_slots = static_cast<std::uint64_t>(knobs_->eager_slots);
-  // Open peers keep the size of their segments, and asking for a route costs four system calls.
+  // Peers that are already open keep their segment size, so the route is looked up only for new ones: that costs four
+  // system calls.
   const bool fresh =
       std::any_of(flows.begin(), flows.end(), [&](const auto& flow) { return !peers_.at(flow.key).open; });
   if (fresh && to != nullptr && datapath_->entry->routed) {
@@ -212,7 +213,7 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
   std::vector<engine::FlowRef> refs;
   Status status = Status::ok;
   for (std::size_t i = 0; i < flows.size() && status == Status::ok; ++i) {
-    // A frame may ask for a peer with each flow, so each peer gets its share of the frame's bytes.
+    // An open frame may open a new peer with each flow, so each peer is credited with its share of the frame's bytes.
     const std::int64_t share = open_bytes < 0 ? -1 : open_bytes / static_cast<std::int64_t>(flows.size());
     status = open_peer(flows[i], policies, remote.flows[i], remote, segment_bytes, rtt_expected_ns, share, error);
     refs.push_back({flows[i].engine, flows[i].end.flow});
@@ -304,7 +305,7 @@ void FlowSetup::forget(std::uint64_t session, Status reason) {
   for (const auto& [id, places] : gone) {
     engine::Engine* engine = (*engines_)[id].get();
     // The engine closes an opened peer's link and releases its index after the peer's last flow. A peer that has never
-    // answered is not told: to wait until it confirms would keep its memory.
+    // answered is not notified, because waiting for its confirmation would keep its memory.
     engine->call([&] {
       for (const PeerPlace& place : places) {
         if (!place.open) {
@@ -353,7 +354,7 @@ void FlowSetup::count(std::int64_t now_ns, std::uint64_t session) {
   for (auto [place, end] = range(session); place != end; ++place) {
     if (place->second.open && place->second.strange) open[place->first.engine].push_back(&place->second);
   }
-  // The probes at the opening may have met an outage of all paths.
+  // Silent peers are probed again, because the probes at the opening may have been lost in an outage of all paths.
   const auto asks = [&](const PeerPlace& place) {
     return place.silent && place.asked < kAsksMax &&
            now_ns - place.silent_since_ns >= (place.asked + 1) * knobs_->peer_silence_ns / 4;

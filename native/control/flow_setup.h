@@ -88,7 +88,7 @@ class FlowSetup {
   // For unauthenticated peers of one session, or of all sessions if `session` is 0: counts their flows and notes which
   // have answered, with one call to each engine. Sends at most kAsksMax further probes to a peer that never answered.
   void count(std::int64_t now_ns, std::uint64_t session = 0);
-  void credit_pause(std::int64_t pause_ns) noexcept;  // pauses of this process count for no peer
+  void credit_pause(std::int64_t pause_ns) noexcept;  // extends the peers' deadlines by a pause of this process
   // The session to which a peer of an engine belongs; 0: none.
   std::uint64_t session_of(std::uint32_t engine, std::uint32_t peer) const;
 
@@ -115,7 +115,7 @@ class FlowSetup {
                    std::uint32_t segment_bytes, std::int64_t rtt_expected_ns, std::int64_t open_bytes,
                    std::string* error);
   void release_place(std::map<PeerKey, PeerPlace>::iterator place) noexcept;
-  // The peers of a session, or with 0, of all.
+  // The peers of a session; `session` 0: the peers of all sessions.
   std::pair<std::map<PeerKey, PeerPlace>::iterator, std::map<PeerKey, PeerPlace>::iterator> range(
       std::uint64_t session) noexcept {
     if (session == 0) return {peers_.begin(), peers_.end()};

@@ -15,7 +15,8 @@ namespace weft::control {
 // Increment this with any change of a frame or of the wire format. Each end refuses another version, and its message
 // names both versions.
 inline constexpr std::uint16_t kControlVersion = 6;
-static_assert(wire::kVersion == 3, "another wire format: raise kControlVersion as well, and this number");
+static_assert(wire::kVersion == 3,
+              "the wire format has changed: raise kControlVersion, and the number in this assertion");
 inline constexpr std::uint32_t kControlMagic = 0x43544657;  // "WFTC" in memory order
 inline constexpr std::size_t kFrameHeaderBytes = 16;
 inline constexpr std::size_t kFrameBodyMax = 64 * 1024;

@@ -18,7 +18,7 @@ class InputWait {
   // `spin_ns`: the longest time to spin; 0: never.
   explicit InputWait(std::int64_t spin_ns) noexcept : spin_ns_(spin_ns) {}
 
-  // Returns once a descriptor has input, or after about `pause_ms` milliseconds (-1: never). Spins until `spin_ns`
+  // Returns once a descriptor has input, or after about `pause_ms` milliseconds (-1: no limit). Spins until `spin_ns`
   // after `since_ns`, but not for longer than the pause. Several threads may wait at once.
   void wait(pollfd* descriptors, nfds_t count, int pause_ms, std::int64_t since_ns) noexcept {
     const std::int64_t begun_ns = engine::now_ns();

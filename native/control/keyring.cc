@@ -1,4 +1,4 @@
-// Finds keys by their names in sessions, and compares what was proved with what a session asks for.
+// Finds keys by their names in sessions, and compares what a peer has proved with what a session requires.
 #include "native/control/keyring.h"
 
 #include <algorithm>

@@ -18,7 +18,8 @@ class Keyring final : public TlsKeys {
  public:
   using Sessions = std::map<std::uint64_t, std::unique_ptr<Session>>;
 
-  // `node`: number of this process. `sessions` and `open_listeners`, the number of open ones, are the control plane's.
+  // `node`: number of this process. `open_listeners`: number of open listeners. It and `sessions` belong to the control
+  // plane.
   Keyring(std::uint64_t node, const Sessions* sessions, const std::atomic<int>* open_listeners) noexcept
       : node_(node), sessions_(sessions), open_listeners_(open_listeners) {}
 
@@ -35,7 +36,8 @@ class Keyring final : public TlsKeys {
   // The client's end of TLS for a control socket that this end dials. Null if the session has neither a secret nor a
   // handle's key (Guard::none), if TLS cannot be used, or if memory runs out.
   std::unique_ptr<TlsStream> client_for(const Session& session) const;
-  // What control sockets of a session prove that this end dials with this handle's key; all zero: without one.
+  // What the control sockets of a session prove that this end dials. `key`: the key of the dialled handle; all zero: no
+  // handle.
   Guard guard_for(const HandleKey& key) const noexcept {
     return is_set(key) ? Guard::key : secret_.empty() ? Guard::none : Guard::secret;
   }

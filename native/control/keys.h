@@ -16,7 +16,7 @@ using HandleKey = std::array<std::uint8_t, kHandleKeyBytes>;  // all zero: no ke
 
 HandleKey random_key() noexcept;
 bool is_set(const HandleKey& key) noexcept;
-std::uint64_t id_of(const HandleKey& key);  // tells nothing about the key
+std::uint64_t id_of(const HandleKey& key);  // a hash, which does not reveal the key
 
 // What the two ends of a control socket have proved to each other: nothing, the secret of WEFT_SECRET_FILE, or the key
 // of a handle (and the secret too, where one is set).
@@ -29,8 +29,8 @@ struct KeyName {
   Guard guard = Guard::none;
   bool to_owner = true;    // with a handle's key: whether the dialled process made the handle
   std::uint64_t node = 0;  // with a handle's key: number of the process that made the handle
-  // Not to the owner: id_of() the key. A forged handle may name another process's number beside a key of its own, so
-  // that a process has two keys for one number.
+  // In the direction from the owner (`to_owner` false): id_of() of the key. `node` alone is ambiguous, because a forged
+  // handle may combine another process's number with a different key.
   std::uint64_t key_id = 0;
 };
 std::string encode(const KeyName& name);

@@ -16,14 +16,16 @@ class LoopShare {
 
   // For a caller. False: another caller runs the loop. If true, leave() must follow.
   bool enter() noexcept { return !taken_.exchange(true, std::memory_order_acq_rel); }
-  // For the caller that has entered, before each iteration. True: the thread may sleep, and must be woken to stay away.
+  // For the caller that has entered, before each iteration. True: the control thread may be asleep in poll() and must
+  // be woken, so that it leaves the loop to this caller.
   bool see_caller(std::int64_t now_ns) noexcept {
     seen_ns_.store(now_ns, std::memory_order_seq_cst);
     return !napping_.load(std::memory_order_seq_cst);
   }
   // For the caller, in each iteration; the mutex is held.
   void count_round() noexcept { rounds_.fetch_add(1, std::memory_order_seq_cst); }
-  // True: the thread may sleep for too long, as it does not know of the last iterations, and must be woken.
+  // True: the control thread must be woken, because it may have decided how long to sleep before the caller's last
+  // iterations.
   bool leave() noexcept {
     seen_ns_.store(kNever, std::memory_order_seq_cst);
     taken_.store(false, std::memory_order_release);

@@ -1,5 +1,5 @@
-// Keeps two orders in which sessions go: of each address, and of all. A session whose peers have all answered is in
-// neither: it stays.
+// Keeps the order in which sessions are ended for lack of room, for each address and for all addresses together. A
+// session whose peers have all answered is in neither order, and is not ended.
 #include "native/control/open_budget.h"
 
 #include <cstring>
@@ -59,7 +59,7 @@ void OpenBudget::forget(std::uint64_t session) noexcept {
   const auto account = accounts_.find(found->second.host);
   bytes_ -= found->second.bytes;
   account->second.bytes -= found->second.bytes;
-  if (account->second.bytes == 0) accounts_.erase(account);  // every session holds something
+  if (account->second.bytes == 0) accounts_.erase(account);  // no session is left: each holds some bytes
   entries_.erase(found);
 }
 

@@ -1,5 +1,5 @@
 // Accounts for the memory of sessions whose peers are not authenticated, by source address and in all, and names the
-// session that has to go when there is no room for more. A pure state machine: it reads no clock and ends no session.
+// session that must end when there is no room for more. A pure state machine: it reads no clock and ends no session.
 #pragma once
 
 #include <array>
@@ -28,12 +28,14 @@ class OpenBudget {
   enum class Answer : std::uint8_t {
     fits,
     in_the_way,       // there is room once the named session has ended
-    address_is_full,  // all that the address holds has answered
-    full,             // all that is held has answered
+    address_is_full,  // the address is at its limit, and the peers of all its sessions have answered
+    full,             // all addresses together are at the limit, and the peers of all sessions have answered
   };
-  // Memory that each takes, rounded up; the constants were measured (tests/native/control/test_open_budget.cc).
+  // Memory that each session, peer, path and flow takes, rounded up; the constants were measured
+  // (tests/native/control/test_open_budget.cc).
   static constexpr std::int64_t kSessionBytes = 8192, kPeerBytes = 4096, kPathBytes = 512, kFlowBytes = 4096;
-  // A peer that opens more in a session in which it has answered before gets this long to answer again.
+  // A session in which a peer has answered may have another silent peer for this long before it can be ended for lack
+  // of room.
   static constexpr std::int64_t kPatienceNs = 1'000'000'000;
 
   explicit OpenBudget(const Limits& limits) noexcept : limits_(limits) {}
@@ -51,7 +53,7 @@ class OpenBudget {
   // session that has answered goes only if it has had a silent peer for kPatienceNs.
   Answer ask(std::uint64_t session, const datapath::SocketAddress& from, std::int64_t bytes, std::int64_t now_ns,
              std::uint64_t* in_the_way) const noexcept;
-  // The session that has to go first, whatever room there is; 0: none.
+  // The session to end first, even if there is room for more; 0: none. Never `spared`.
   std::uint64_t first_to_go(std::uint64_t spared, std::int64_t now_ns) const noexcept {
     return first_of(order_, spared, now_ns);
   }
@@ -61,14 +63,15 @@ class OpenBudget {
   std::int64_t bytes_from(const datapath::SocketAddress& from) const noexcept;
 
  private:
-  // An address; of an IPv6 address that is valid beyond its link, the first 64 bits, as a host chooses the others.
+  // An IP address. Of an IPv6 address that is not link-local only the first 64 bits count, because a host chooses the
+  // others.
   using Host = std::array<std::uint8_t, 16>;
-  // Whether the session has answered before, since when it is silent, its id: the order in which sessions go.
+  // (has answered before, silent since, session id), sorted by the order in which sessions are ended.
   using Order = std::set<std::tuple<bool, std::int64_t, std::uint64_t>>;
   struct Entry {
     Host host{};
     std::int64_t bytes = 0, begun_ns = 0;
-    bool goes = false;  // it is in the two orders
+    bool goes = false;  // whether the session is in both orders
     bool answered = false;
     std::int64_t since_ns = 0;
   };

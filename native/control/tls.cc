@@ -82,7 +82,7 @@ constexpr int kWantRead = 2;
 constexpr char kCipherSuite[] = "TLS_AES_128_GCM_SHA256";
 constexpr unsigned char kCipherId[2] = {0x13, 0x01};  // code of kCipherSuite (RFC 8446, appendix B.4)
 
-// Both live as long as the process.
+// This mutex and the flag below are never destroyed, because threads use them until the process ends.
 std::mutex& gate() {
   static auto* const mutex = new std::mutex;
   return *mutex;
@@ -93,8 +93,8 @@ bool& has_ended() noexcept {
   return ended;
 }
 
-// Runs before OpenSSL's own exit handler, which was registered earlier, and waits for the use under way. A forked child
-// has no thread that uses OpenSSL, but may have inherited a locked mutex.
+// Registers an exit handler that runs before OpenSSL's own, which was registered earlier, and waits until no thread is
+// in OpenSSL. A forked child has no thread that uses OpenSSL, but may have inherited a locked mutex.
 void end_uses_at_exit() noexcept {
   static const pid_t loaded_by = ::getpid();
   static_cast<void>(std::atexit([] {
@@ -129,7 +129,7 @@ const OpenSsl* load(std::string* error) {
   return loaded;
 }
 
-// An SSL object's application data is its stream.
+// The TlsStream of an SSL object, which is stored as the object's application data.
 TlsStream* stream_of(const OpenSsl* library, void* ssl) {
   return static_cast<TlsStream*>(library->SSL_get_ex_data(ssl, 0));
 }
@@ -167,9 +167,10 @@ void* make_context(const OpenSsl* library, bool client) {
   return nullptr;
 }
 
-// A use of OpenSSL by a thread, of which there is one at a time. False once the process ends: exit handlers free what
-// OpenSSL needs while the control thread still runs. The calling thread's queue of errors, which SSL_get_error() looks
-// at, is empty at both ends: the thread may be the caller's, which may use OpenSSL itself.
+// Exists while a thread uses OpenSSL; only one thread does at a time. Converts to false once the process is exiting:
+// exit handlers free memory that OpenSSL needs while the control thread still runs. Clears the thread's OpenSSL error
+// queue, which SSL_get_error() reads, before and after: the thread may belong to the application, which may use OpenSSL
+// itself.
 class Use {
  public:
   explicit Use(const OpenSsl* library) : lock_(gate()), library_(has_ended() ? nullptr : library) {

@@ -39,7 +39,7 @@ class TlsContext {
 };
 
 // One TLS connection. It converts between plaintext and the ciphertext that the caller reads from and writes to a
-// socket. Any thread may use it, one at a time: it leaves none of the errors that OpenSSL keeps for each thread.
+// socket. Any thread may use it, one at a time: each call leaves the thread's OpenSSL error queue empty.
 class TlsStream {
  public:
   // Both return null if memory runs out. A client proves `key`, which the server finds by `identity`.

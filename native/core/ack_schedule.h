@@ -27,7 +27,7 @@ class AckSchedule {
   AckSchedule(u16 path_count, u64 wait_bytes, i64 wait_ns) noexcept
       : wait_bytes_(wait_bytes), wait_ns_(wait_ns), path_count_(path_count) {}
 
-  // Allocates the reports. False when out of memory: the segment must then not be counted as received.
+  // Allocates the per-path reports. False when out of memory: the caller must then not count its segment as received.
   bool activate() noexcept {
     if (reports_ == nullptr) reports_.reset(new (std::nothrow) PathReport[path_count_]);
     return reports_ != nullptr;

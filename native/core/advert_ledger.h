@@ -10,7 +10,7 @@ namespace weft::core {
 
 class AdvertLedger {
  public:
-  static constexpr u64 kAheadMax = 4096;  // limit of receives kept beyond the next message (P-7)
+  static constexpr u64 kAheadMax = 4096;  // maximum number of advertised receives that are kept (P-7)
   enum class Permission : u8 { go, wait, too_long };
 
   // An advertised receive. Key 0 means that it has no memory window and its bytes must be sent in datagrams.
@@ -24,7 +24,7 @@ class AdvertLedger {
   // The advertised receive of a message. Valid only for the next message to be sent, once may_send() permits it.
   Receive receive_of(u64 message) const noexcept { return message < known_ ? ring_[message & mask_] : Receive{}; }
 
-  // Forgets the advertisements of messages below, and does not expect those that are missing.
+  // Drops the advertisements of all messages before `message`, and no longer expects those that are missing.
   void pass(u64 message) noexcept { known_ = known_ < message ? message : known_; }
 
   // Adds the new entries of an advertisement. Returns false and changes nothing if there are more entries than may be
@@ -51,7 +51,7 @@ class AdvertLedger {
     return may_go ? Permission::go : Permission::wait;
   }
 
-  // Frees the storage if no advertised receive is unused.
+  // Frees the storage if every advertised receive has been used.
   void release(u64 next_message) noexcept {
     if (known_ <= next_message) ring_.reset();
   }

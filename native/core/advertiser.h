@@ -28,7 +28,7 @@ class Advertiser {
     backoff_ = 0;
     if (confirmed_ >= posted_) resend_ns_ = kNever;
   }
-  // Receives below need not be advertised: their messages went over other flows.
+  // Receives of messages before `message` need not be advertised: other flows carried those messages.
   void pass(u64 message) noexcept {
     confirmed_ = std::max(confirmed_, std::min(message, posted_));
     sent_ = std::max(sent_, confirmed_);

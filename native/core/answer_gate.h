@@ -1,6 +1,6 @@
 // Limits what is sent to an unauthenticated peer until it has answered something that was sent to it: no data, and at
-// most three times the bytes that came from it (RFC 9000, section 8.1). Otherwise a few bytes of an unauthenticated
-// peer could make this end send many to an address at which nobody wants them.
+// most three times the bytes that came from it (RFC 9000, section 8.1). Otherwise an attacker could give a victim's
+// address as its own and, with a few bytes, make this end send many to the victim (an amplification attack).
 #pragma once
 
 #include "native/core/types.h"
@@ -11,8 +11,8 @@ class AnswerGate {
  public:
   static constexpr i64 kBytesPerByte = 3;
 
-  // `open_bytes`: bytes that came with the peer's request to open; negative: the peer is authenticated, or this
-  // end opened it, and nothing is limited.
+  // `open_bytes`: size of the peer's request to open a connection. Negative: the peer is authenticated, or this end
+  // sent the request, and nothing is limited.
   explicit AnswerGate(i64 open_bytes) noexcept
       : left_bytes_(open_bytes < 0 ? 0 : kBytesPerByte * open_bytes), closed_(open_bytes >= 0) {}
 

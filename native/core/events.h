@@ -1,5 +1,5 @@
-// The events that the core reports. The owner of a stack polls those that it must act on; sinks (trace.h) get all of
-// them.
+// The events that the core reports. The owner of a stack polls those that it must act on; trace sinks (trace.h) get all
+// events.
 #pragma once
 
 #include <vector>
@@ -30,22 +30,22 @@ struct Event {
     path_down,
     path_up,    // A path is usable again. Fields: peer; path.
     peer_dead,  // The peer is dead. Fields: peer; status (the reason).
-    // The flow made no progress for the silence limit (StackConfig), although its peer is heard. Repeated every quarter
-    // of that limit. Stack::give_up_flow() ends the flow. Fields: flow; peer.
+    // The flow made no progress for the silence limit (StackConfig::peer_silence_ns), although its peer is heard. The
+    // event is repeated every quarter of that limit. Stack::give_up_flow() ends the flow. Fields: flow; peer.
     flow_stuck,
     segment_size,   // The largest datagram to a peer has a new size. Fields: peer; value (the size).
-    policy_failed,  // `fixed` replaced a failed policy; Shared::failure_of has details. Fields: value (policy::Family).
-    // A flow waits for a peer that was not heard for a quarter of the silence limit and answered no keepalives.
-    // Repeated. The owner decides what to do (StackConfig::external_failure_detector). Fields: peer.
+    policy_failed,  // The policy `fixed` replaced one that failed (Shared::failure_of). Fields: value (policy::Family).
+    // A flow waits for a peer that was not heard for a quarter of the silence limit and answered no keepalives. The
+    // event is repeated. The owner decides what to do (StackConfig::external_failure_detector). Fields: peer.
     peer_quiet,
     // The last flow of a dead peer is gone; the owner must call release_peer(). Fields: peer.
     peer_released,
 
-    // The following events are for sinks only; the owner does not get them.
+    // Only trace sinks get the following events; the owner of the stack does not.
 
     // A send or receive was posted. Fields: flow; message; receives; value (bytes of the message or of the buffer).
     message_posted,
-    // The first segment of a message left or arrived. Fields: flow; message; receives; value (message bytes).
+    // The first segment of a message was sent or arrived. Fields: flow; message; receives; value (message bytes).
     message_started,
     // This flow's stripe of a posted message will not complete. Fields: flow; message; receives; status (the reason).
     message_failed,

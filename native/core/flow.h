@@ -19,7 +19,7 @@ struct Flow {
   Flow& operator=(const Flow&) = delete;
 
   const u32 index;
-  FlowLink link;           // place among the flows of the peer
+  FlowLink link;           // position in the peer's list of flows
   FlowCells own_counters;  // the flow's counters if its configuration supplies none
   FlowConfig config;
   Peer* peer;
@@ -41,7 +41,7 @@ struct Flow {
   i64 confirm_ns = kNever;      // time at which a packet confirms advertisements, unless sent data does so before
   bool confirm_advert = false;  // an advertisement must be confirmed by a separate packet
   bool confirm_close = false;
-  bool failures_reported = false;  // sinks were told that the flow's incomplete receives failed
+  bool failures_reported = false;  // trace sinks got message_failed for its incomplete receives
   bool failed = false;             // the event flow_failed has been emitted
   bool closed_reported = false;
   bool peer_closed = false;  // the peer closed or died; eager messages that arrived earlier can still be received

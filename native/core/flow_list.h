@@ -1,12 +1,12 @@
-// The flows of one peer, in the order in which they were opened: a list through the flows themselves, so that a peer's
-// memory, and the time to visit its flows, follow their own number and not that of all flows.
+// The flows of one peer, in the order in which they were opened. The list is intrusive, so that a peer's memory and the
+// time to visit its flows depend on the number of the peer's own flows, not on that of all flows.
 #pragma once
 
 namespace weft::core {
 
 struct Flow;
 
-// A flow's place in the list of its peer.
+// A flow's neighbours in the list of its peer's flows.
 struct FlowLink {
   Flow* previous = nullptr;
   Flow* next = nullptr;

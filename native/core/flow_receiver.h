@@ -21,7 +21,7 @@ namespace weft::core {
 struct Refusals {
   static constexpr u16 kMax = 16 * wire::kNackEntriesMax;  // 1,024 segments, about a megabyte in segments of 1 KB
   wire::NackEntry entries[kMax];
-  // One bit per entry. In trims_: the segment was cut on the last hop. In unroomed_: it lacked an eager block.
+  // One bit per entry. Of a trimmed segment: it was trimmed on the last hop. Of a refused one: no eager block was free.
   std::bitset<kMax> bits;
   u16 count = 0;
   u16 told = 0;
@@ -75,7 +75,7 @@ class FlowReceiver {
   void offer_room() noexcept { ++room_messages_; }
   bool wants_block() const noexcept { return queue_.wants_block(); }
   u64 eager_held() const noexcept { return queue_.eager_held(); }
-  // The copier has emptied more of a receive's bounce buffer.
+  // The copier (stage.h) has emptied more of a receive's bounce buffer.
   void on_emptied() noexcept { queue_.on_emptied(); }
   bool room_due() const noexcept { return queue_.room_due(); }
 
@@ -88,7 +88,7 @@ class FlowReceiver {
   }
   bool waits() const noexcept { return queue_.pending(); }
   bool awaits() const noexcept { return queue_.awaits(); }
-  u64 outstanding() const noexcept { return queue_.outstanding(); }  // receives
+  u64 outstanding() const noexcept { return queue_.outstanding(); }  // number of receives
   void forget_elsewhere() noexcept { queue_.forget_elsewhere(); }
   u64 held() const noexcept { return queue_.held(); }
   void release_idle() noexcept {
@@ -162,7 +162,7 @@ class FlowReceiver {
   u64 next_piece_seq_ = 0;  // first sequence number in the next packet of an acknowledgment that needs several
   u32 room_messages_ = 0;   // number of refused messages for which an eager block is now free; the sender must be told
   u32 remote_flow_;
-  const std::shared_ptr<const Passed> passed_;  // null: this is the home flow, or the only one
+  const std::shared_ptr<const Passed> passed_;  // progress of the connection; null: this is the home flow
   u32 flow_;
   u32 peer_;
   u16 segment_bytes_;

@@ -249,8 +249,8 @@ void FlowSender::fill_new(i64 now_ns, i64 limit_bytes, TxBurst* out) noexcept {
     credit_.on_sent(payload_bytes);
     if (message.message_bytes > eager_.bytes) {
       advertised_sent_ = message.number + 1;
-      // A bounce buffer is never written through a memory window: the NIC may retransmit late, after the segment was
-      // acknowledged, and would then send whatever the ring holds.
+      // Bytes in a bounce buffer are never sent as an RDMA write: the NIC may retransmit late, after the segment was
+      // acknowledged, and would then send whatever the ring holds at that time.
       const AdvertLedger::Receive receive = adverts_.receive_of(message.number);
       message.remote_key = message.staged ? 0 : receive.key;
       message.remote_address = receive.address;

@@ -54,8 +54,8 @@ class FlowSender {
   // When the timers for loss and for refused segments expire; kNever: none is set. pace_ns() and demand_ns() are the
   // other timers.
   i64 check_ns() const noexcept { return std::min(next_check_ns_, room_ns_); }
-  // When pacing allows the next burst. kNever if nothing is left to send, because a lost segment was acknowledged after
-  // all.
+  // When pacing allows the next burst. kNever if the flow does not wait for pacing, or if nothing is left to send: the
+  // only segment to resend may have been acknowledged meanwhile.
   i64 pace_ns() const noexcept { return paced_ && has_outstanding() ? window_.pacer().next_ns() : kNever; }
   i64 demand_ns() const noexcept { return starved() ? credit_.request_ns() : kNever; }
 
@@ -100,8 +100,8 @@ class FlowSender {
   std::size_t bytes_held() const noexcept { return per_path_ == nullptr ? 0 : paths_->count() * sizeof(FlowPath); }
 
  private:
-  // The first message that this flow may have to send. Messages that went over other flows alone are never posted on
-  // it.
+  // Number of the first message that this flow may still have to send. Messages that only other flows carry are never
+  // posted on this flow.
   u64 next_number() const noexcept {
     const u64 next = queue_.next_number();
     return passed_ == nullptr ? next : std::max(next, passed_->sends.load(std::memory_order_acquire));
@@ -190,7 +190,7 @@ class FlowSender {
   AdvertLedger adverts_;
   WindowControl window_;
   LossControl loss_;
-  std::unique_ptr<FlowPath[]> per_path_;            // null when nothing was in flight for a while
+  std::unique_ptr<FlowPath[]> per_path_;            // null while the flow is idle
   std::array<u64, kMaxPaths / 64> active_paths_{};  // bit set of paths with segments in flight
   i64 progress_ns_ = 0;
   i64 next_check_ns_ = kNever;  // lower bound of the next_check_ns of all paths
@@ -207,7 +207,7 @@ class FlowSender {
   u32 reported_duplicates_ = 0;  // the receiver's duplicate count in its last report
   u64 remote_token_;
   u32 remote_flow_;
-  const std::shared_ptr<const Passed> passed_;  // null: this is the home flow, or the only one
+  const std::shared_ptr<const Passed> passed_;  // progress of the connection; null: this is the home flow
   SendTrace trace_;
   u32 peer_;
   u32 train_bytes_max_;

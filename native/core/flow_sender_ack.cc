@@ -93,7 +93,7 @@ WindowFacts FlowSender::window_facts(i64 now_ns, u8 path) const noexcept {
   return facts;
 }
 
-// What a window policy is told when it starts: the state of the measured path with the smallest smoothed round-trip
+// The facts for the start hook of a window policy: the state of the measured path with the smallest smoothed round-trip
 // time.
 WindowFacts FlowSender::window_standing(i64 now_ns) const noexcept {
   u16 best = 0;

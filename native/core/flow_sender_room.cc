@@ -34,7 +34,7 @@ void FlowSender::on_no_room(i64 now_ns, const wire::NackEntry& entry, bool for_a
   } else if (message.number >= adverts_.known()) {
     message.blockless = blockless_ = true;
   }
-  release_held();  // resends it if an advertisement has given the message room meanwhile
+  release_held();  // resends the segment if an advertisement has given its message room meanwhile
   wait_for_room(now_ns);
 }
 

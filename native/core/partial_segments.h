@@ -60,7 +60,7 @@ class PartialSegments {
   }
 
  private:
-  static constexpr u32 kUnitBytes = 8;  // fragments begin at multiples of this offset
+  static constexpr u32 kUnitBytes = 8;  // offsets of fragments are multiples of this
   struct Entry {
     Segment segment;
     u32 missing_units = 0;

@@ -20,7 +20,7 @@ class PathControl {
   PathControl(Shared* shared, PolicyChoice choice, u32 peer, u16 count) noexcept
       : shared_(shared), peer_(peer), count_(count), policy_(policy::Family::path, choice) {}
 
-  // An event of these paths; the caller sets its kind and what belongs to that.
+  // Returns an event with the fields that all kinds of events have. The caller sets its kind and the other fields.
   policy::PathEvent event(const PathFacts& facts) noexcept {
     policy::PathEvent event{};
     event.now_ns = facts.now_ns;
@@ -33,7 +33,7 @@ class PathControl {
     return event;
   }
   // Calls a hook. The first call opens the policy's records, so that a peer to which nothing is sent needs none. A
-  // policy that fails is replaced by `fixed`. False: there is no answer, for lack of memory.
+  // policy that fails is replaced by `fixed`. False when out of memory: `result` must then be ignored.
   bool ask(std::size_t hook, const PathFacts& facts, policy::PathEvent* event, policy::PathResult* result) noexcept;
   // Copies a path's state into the policy's record of the path.
   void mirror(u8 path, const PathState& state) noexcept {

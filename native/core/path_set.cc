@@ -227,7 +227,7 @@ void PathSet::set_usable(i64 now_ns, u8 path, bool usable, bool long_vanish) noe
   if (!usable) ++counters_[path].downs;
   if (size_ != nullptr && !usable) {
     size_->on_silent(path);
-    troubles_[path].probe_id = 0;  // an answer to the pending probe must not count, as it may be shorter than a segment
+    troubles_[path].probe_id = 0;  // ignore an answer to the pending probe, which may be shorter than a segment
   }
   usable_count_ = usable ? usable_count_ + 1 : usable_count_ - 1;
   // The first probe is sent at once. If only the last segments of a message were lost, the path is usable again after
@@ -346,7 +346,7 @@ int PathSet::poll_probe(i64 now_ns, u64* probe_id, u16* bytes) noexcept {
   return path;
 }
 
-// Returns the path of the next probe that is due; -1: none. Cancels those that are not needed any more.
+// Returns the path of the next probe that is due; -1: none. Cancels due probes that are no longer needed.
 int PathSet::due_probe(i64 now_ns) noexcept {
   if (probed_count_ == 0) return -1;
   for (std::size_t i = 0; i < count_; ++i) {
@@ -354,7 +354,7 @@ int PathSet::due_probe(i64 now_ns) noexcept {
     PathTrouble& trouble = troubles_[i];
     if (trouble.probe_ns > now_ns) continue;
     if (!state.usable || state.probe_asked) return static_cast<int>(i);
-    // Acknowledgments have measured the path meanwhile, or nobody answers.
+    // Cancels the probe: an acknowledgment has given an RTT sample meanwhile, or kMeasuresMax probes had no answer.
     if (state.rtt.measured() || trouble.measures >= kMeasuresMax) {
       set_probe(static_cast<u8>(i), kNever);
       continue;
@@ -363,7 +363,7 @@ int PathSet::due_probe(i64 now_ns) noexcept {
       ++trouble.measures;
       return static_cast<int>(i);
     }
-    // Before the first answer, each probe takes another path, as the last one's may be dead.
+    // Before the peer's first answer, each probe takes the next path, because the path of the last probe may be dead.
     set_probe(static_cast<u8>(i), kNever);
     const std::size_t next = (i + 1) % count_;
     troubles_[next].probe_interval_ns = trouble.probe_interval_ns;

@@ -29,7 +29,7 @@ struct PathTrouble {
   i64 probe_order_ns = -1;  // send time of the probe `probe_id` (Shared::unique_ns()); -1: no loss policy requested it
   i64 probed_sent_ns = -1;  // `probe_order_ns` of the newest answered probe; -1: none
   u32 hastened = 0;         // early probes since the path became silent, sent because the peer was heard on it
-  u32 measures = 0;         // probes sent while the path was usable, since measuring it was last begun
+  u32 measures = 0;         // probes sent to get an RTT sample; reset by measure_path()
 };
 
 struct PickRequest {
@@ -58,7 +58,8 @@ class PathSet {
 
   Pick pick(i64 now_ns, const PickRequest& request) noexcept;
   void on_sent(u8 path, i64 bytes, i64 segments) noexcept;
-  void on_gone(u8 path, i64 bytes) noexcept { paths_[path].inflight_bytes -= bytes; }  // acknowledged, lost or refused
+  // Bytes in flight on the path were acknowledged, declared lost or refused.
+  void on_gone(u8 path, i64 bytes) noexcept { paths_[path].inflight_bytes -= bytes; }
   // `segments` were lost on the path, the oldest sent at `sent_ns`, the longest with `payload_bytes`. `long_segments`
   // of them are so long that their size may be the reason.
   void on_lost(i64 now_ns, u8 path, i64 segments, i64 sent_ns, u16 payload_bytes, i64 long_segments) noexcept;
@@ -87,7 +88,7 @@ class PathSet {
   u8 heard_path() const noexcept { return heard_path_; }
   i64 resumed_ns() const noexcept { return resumed_ns_; }  // when the peer was heard again after its last silence
   // The peer sent a probe over this path. If the path is silent, it may work again, so its next probe is sent sooner. A
-  // usable path is measured, because earlier probes may have come before the peer was open.
+  // usable path without an RTT sample is probed again: earlier probes may have arrived before the peer was open.
   void on_probed_by_peer(i64 now_ns, u8 path) noexcept;
   // Limits what is sent before the peer's first answer.
   AnswerGate& gate() noexcept { return gate_; }
@@ -212,7 +213,7 @@ class PathSet {
   std::size_t probed_count_ = 0;  // number of paths with a scheduled probe
   PathControl policy_;
   u8 heard_path_ = 0;
-  u8 first_path_ = 0;  // before the first answer: path of the last probe or of the next one
+  u8 first_path_ = 0;  // before the peer's first answer: path of the pending or last probe
 };
 
 }  // namespace weft::core

@@ -6,7 +6,7 @@
 
 namespace weft::core {
 
-// It fills one cache line.
+// The state of a path fills one cache line.
 struct alignas(64) PathState {
   RttEstimator rtt;
   i64 inflight_bytes = 0;

@@ -98,7 +98,7 @@ class Peer {
   }
 
   i64 scheduled_ns = kNever;  // this peer's deadline in the stack's timer heap
-  i64 notified_ns = kNever;   // when the owner was last told that the peer is quiet
+  i64 notified_ns = kNever;   // time of the last event peer_quiet
   bool in_control = false;    // the peer is in the stack's control queue
 
  private:

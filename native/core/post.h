@@ -13,20 +13,20 @@ struct SendPost {
   const u8* data;
   u64 bytes;     // size of the whole message, of which the flow carries a stripe
   u32 memory;    // id of the memory registration that contains `data`; 0: none
-  void* cookie;  // comes back in the event that says that the send is done
+  void* cookie;  // caller's value, returned in the event send_done
   // The bounce buffer that supplies the flow's stripe if `data` is null. It must stay valid until the send is done or
   // the flow is released.
   Stage* stage;
 };
 
 struct ReceivePost {
-  // Must increase from call to call. Numbers are skipped if takes_part() is false for the receive's capacity, so that
-  // nothing of the message can arrive over this flow.
+  // Number of the message within the connection; increases from call to call. A number is skipped if takes_part() is
+  // false for the receive's capacity, because no part of that message can arrive over this flow.
   u64 message;
   u8* data;
   u64 capacity_bytes;
-  // Key of the memory window onto the buffer, or 0. The caller must close the window when an event says so, or when the
-  // flow no longer refers to the buffer.
+  // Key of the memory window onto the buffer, or 0. The caller must close the window at the event stripe_placed or
+  // window_unused with this key, or when the flow no longer refers to the buffer.
   u32 key;
   ReceiveTicket* ticket;
   Stage* stage;  // the bounce buffer that takes the flow's stripe if `data` is null; such a receive has no window

@@ -21,7 +21,8 @@ struct ReceiveTicket {
   std::atomic<u32> stripes_placed{0};
 };
 
-// Counts a flow's complete part. True for the last one of the message: the thread that placed it completes the message.
+// Notes that one flow's part of a message is complete. True for the last part: the calling thread then completes the
+// message.
 inline bool on_stripe_placed(ReceiveTicket& ticket, u64 message_bytes, u32 stripes) noexcept {
   const u64 message = ticket.message.load(std::memory_order_relaxed);
   const u32 parts = part_count(message, message_bytes, stripes);
@@ -47,8 +48,8 @@ class ReceiveQueue {
   bool pending() const noexcept { return count_ != finished_; }
   // Number of incomplete receives whose home flow this is.
   u64 outstanding() const noexcept { return count_ - finished_; }
-  // Whether any posted receive may be incomplete. If this flow turns out to carry no stripe of it, forget_elsewhere()
-  // removes it.
+  // Whether any posted receive may be incomplete. forget_elsewhere() removes the receives of which this flow turns out
+  // to carry no stripe.
   bool awaits() const noexcept { return pending() || others_ != 0; }
   void forget_elsewhere() noexcept;
   u64 eager_held() const noexcept { return eager_held_; }

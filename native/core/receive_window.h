@@ -24,7 +24,7 @@ class ReceiveWindow {
   Arrival on_arrival(u64 seq) noexcept;
 
   u64 cumulative_seq() const noexcept { return cumulative_; }
-  u64 highest_end() const noexcept { return end_; }  // one beyond the highest received
+  u64 highest_end() const noexcept { return end_; }  // 1 + the highest received number
   bool has_gap() const noexcept { return end_ != cumulative_; }
   // Copies up to `words_max` 64-bit words of the bitmap, starting with the bit of `base_seq`, which must be in
   // [cumulative_seq(), highest_end()).

@@ -1,4 +1,4 @@
-// Encodes recordings. A policy entry precedes the policy's first decision, and follows again when its parameters
+// Encodes recordings. A policy entry precedes the policy's first decision, and is repeated when the policy's parameters
 // change, because a replay needs them. encode() does not allocate, because it runs on the engine's thread.
 #include "native/core/recording.h"
 

@@ -45,7 +45,7 @@ struct Shared {
   Trace trace;  // the sinks that observe this stack
   i64 last_sent_ns = 0;
   HostTime host;
-  std::array<PolicyFailure, 4> failures;  // indexed by family
+  std::array<PolicyFailure, 4> failures;  // indexed by policy::Family minus 1
 
   // Returns a send time that no other segment has, so that send times order all segments, even within a train. (RFC
   // 8985 breaks ties by sequence number.) It is ahead of the clock by at most one nanosecond per segment.

@@ -1,5 +1,5 @@
 // Runs the rounds of the datagram size search. A round sends probes of all sizes at once: trying one size after the
-// other would take a round trip each, in which no segment gets through.
+// other would take one round trip per size, and while the size is too large, no segment gets through.
 #include "native/core/size_search.h"
 
 #include <algorithm>

@@ -38,7 +38,8 @@ class SizeSearch {
 
   u16 segment_bytes() const noexcept { return rungs_[in_force_]; }
   PathSize& path(std::size_t index) noexcept { return paths_[index]; }
-  // Whether a payload fits into the smallest datagram; its loss or arrival then tells nothing about sizes.
+  // Whether a payload fits into the smallest datagram; if so, its loss or arrival does not show which datagram
+  // sizes a path carries.
   bool is_small(u16 payload_bytes) const noexcept {
     return payload_bytes <= wire::segment_payload_bytes(rungs_[rung_count_ - 1]);
   }

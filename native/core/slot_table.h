@@ -45,7 +45,7 @@ class SlotTable {
 
   T* get(u32 index) const noexcept { return index < objects_.size() ? objects_[index].get() : nullptr; }
   T& operator[](u32 index) const noexcept { return *objects_[index]; }
-  u32 size() const noexcept { return static_cast<u32>(objects_.size()); }  // upper bound of the indices
+  u32 size() const noexcept { return static_cast<u32>(objects_.size()); }  // all indices are smaller
 
  private:
   std::vector<std::unique_ptr<T>> objects_;

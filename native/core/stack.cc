@@ -137,7 +137,7 @@ Status Stack::post_send(i64 now_ns, u32 index, const SendPost& send) noexcept {
   const Status status = target->tx.post(now_ns, send);
   refresh(now_ns, index);
   PathSet& paths = target->peer->paths();
-  if (paths.gate().is_closed()) {  // the message waits for the peer's first answer, so this asks for it again
+  if (paths.gate().is_closed()) {  // the message waits for the peer's first answer, so probe the peer again
     paths.measure(now_ns);
     queue_peer_control(target->config.peer);
   }

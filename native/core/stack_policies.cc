@@ -1,4 +1,5 @@
-// Changes flow by flow, and for paths peer by peer; flows and peers with a choice of their own keep it.
+// Replaces policies flow by flow, and path policies peer by peer. A new default does not affect flows and peers that
+// have a policy choice of their own.
 #include "native/core/stack_policies.h"
 
 #include <new>

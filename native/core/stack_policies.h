@@ -12,7 +12,7 @@ namespace weft::core {
 
 class StackPolicies {
  public:
-  // Gets each flow whose policy was replaced, because it may send now or have other timers.
+  // Is notified of each flow whose policy was replaced, because the flow may send now or have other timers.
   class Owner {
    public:
     virtual void on_policy_replaced(i64 now_ns, u32 flow) noexcept = 0;

@@ -1,5 +1,5 @@
 // The bounce buffer (staging ring) through which a message in GPU memory passes, because the core cannot access that
-// memory. A copier and a flow share it.
+// memory. A flow shares the buffer with a copier, which copies between the buffer and GPU memory.
 #pragma once
 
 #include <algorithm>

@@ -31,7 +31,7 @@ struct ProcessEvent {
     reconnected,   // a lost control socket was replaced; since_ns: when it was lost
     stalled,       // the process does not run, but its host answers. Repeated; since_ns: when it was last heard
     resumed,       // a stalled process runs again; since_ns: when the stall began
-    disconnected,  // status ok: either end closed or has ended; otherwise the reason why the peer is considered dead
+    disconnected,  // status ok: one of the processes closed the session or ended; otherwise why the session failed
   };
   Kind kind = Kind::connected;
   Status status = Status::ok;
@@ -57,7 +57,7 @@ class TraceSink {
   }
 };
 
-// A bit set of what a sink gets: one bit for each kind of event, one for all process events, one for all decisions.
+// A bit set of what a sink subscribes to: one bit per kind of event, one for all process events, one for all decisions.
 using Traced = u32;
 constexpr Traced traced(Event::Kind kind) noexcept { return Traced{1} << static_cast<unsigned>(kind); }
 template <typename... More>

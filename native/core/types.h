@@ -34,7 +34,7 @@ using wire::RxDatagram;
 using wire::TxBurst;
 inline constexpr u64 kWindowSegments = 16'384;         // maximum number of segments in flight, and of bits in a bitmap
 inline constexpr u64 kMessageBytesMax = u64{1} << 40;  // NCCL's limit of a message's size (1 TiB)
-inline constexpr u64 kNoCredit = ~u64{0};              // grant in an acknowledgment that limits nothing
+inline constexpr u64 kNoCredit = ~u64{0};              // grant in an acknowledgment: credit does not limit the sender
 
 // Returns the 64-bit number closest to `near` whose low 32 bits are `low`.
 constexpr u64 expand32(u64 near, u32 low) noexcept {
@@ -52,7 +52,7 @@ struct StackConfig {
   u64 seed = 1;                             // seed of the stack's random number generator
   u64 eager_bytes = defaults::kEagerBytes;  // longest message that may be sent before its receive is advertised
   u64 eager_slots = defaults::kEagerSlots;  // eager messages that a receiver keeps without a posted receive
-  u64 eager_blocks = 2048;                  // eager blocks of all flows together; 16 MB with the default eager_bytes
+  u64 eager_blocks = 2048;                  // limit for all flows together; 16 MB with the default eager_bytes
   i64 window_bytes_max = defaults::kWindowBytesMax;
   i64 rto_ns_min = defaults::kRtoNsMin;
   i64 rto_ns_max = defaults::kRtoNsMax;
@@ -68,7 +68,7 @@ struct StackConfig {
   bool payload_crc = false;
   bool place_payload = true;                // false: payloads are in place already (RDMA write) or not needed
   PolicyChoice window, path, loss, credit;  // an empty choice means `fixed`, or for credit, no policy
-  // Where the stack counts; null: in its own memory. The same holds for the counters of PeerConfig and FlowConfig.
+  // The counters that the stack increments; null: counters of its own. The same holds for PeerConfig and FlowConfig.
   EngineCells* counters = nullptr;
 };
 
@@ -101,11 +101,11 @@ struct EagerLimits {
   u64 slots = 0;
 };
 
-// How far a connection has come, for those of its flows that carry few of its messages: they need not advertise
-// receives, or keep advertisements, of messages that went over other flows. Set by the threads that post.
+// Progress of a connection, for those of its flows that carry few of its messages: they need not advertise receives, or
+// keep advertisements, of messages that other flows carried. The threads that post sends and receives set it.
 struct Passed {
-  std::atomic<u64> sends{0};     // all sends below are complete
-  std::atomic<u64> receives{0};  // all receives below are complete, and the other end's `sends` is not below
+  std::atomic<u64> sends{0};     // all sends with smaller numbers are complete
+  std::atomic<u64> receives{0};  // the same for receives; the peer's `sends` is at least as large
 };
 
 struct FlowConfig {

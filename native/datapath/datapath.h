@@ -19,7 +19,7 @@ struct Place {
   std::string port;  // name of the port; only the datapath that found the device can parse it. Empty: none
 };
 
-// A plan of our ends of the paths to one peer.
+// The local ends of the paths to one peer, as planned.
 struct LinkPlan {
   std::uint32_t peer = 0;  // the engine's index for the peer
   std::uint32_t device = 0;

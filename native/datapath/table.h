@@ -25,7 +25,8 @@ struct MakeRequest {
   const Settings* settings = nullptr;
   const Found* found = nullptr;
   std::uint32_t engine = 0;
-  // How many descriptors the process may still open for paths; each descriptor that is opened takes one.
+  // Number of descriptors of the process that are reserved and not open. The datapath subtracts one for each that it
+  // opens.
   std::atomic<std::int64_t>* descriptors = nullptr;
 };
 

@@ -1,4 +1,5 @@
-// The RDMA entry of the table of datapaths when weft is built without the header of libibverbs: it only reports that.
+// The RDMA entry of the table of datapaths when weft is built without the header of libibverbs: it only reports that
+// RDMA is missing.
 #ifndef WEFT_HAS_VERBS
 #include "native/datapath/table.h"
 

@@ -34,7 +34,8 @@ class Call {
   }
   // Waits until the function has run, and rethrows its exception.
   void wait() {
-    // An engine that does not sleep runs it within microseconds, sooner than this thread would be woken.
+    // Polls first: an engine that does not sleep runs the function within microseconds, sooner than a sleeping thread
+    // wakes up.
     for (const std::int64_t until_ns = now_ns() + kPollNs; done_.load(std::memory_order_acquire) == 0;) {
       if (now_ns() >= until_ns) break;
       relax();
@@ -103,7 +104,7 @@ class CallQueue {
   }
 
   std::mutex mutex_;
-  std::vector<Entry> queued_, taken_;  // swapped by take(), so that they keep their memory
+  std::vector<Entry> queued_, taken_;  // swapped by take(), so that both keep their allocated memory
   std::atomic<bool> any_{false};
 };
 

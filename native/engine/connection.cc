@@ -14,11 +14,11 @@ namespace weft::engine {
 namespace {
 
 // How long close() waits for the engines to release buffers. That takes microseconds; the limit only prevents a hang.
-// Each sleep counts with its planned length at most, so that time in which the process was stopped is left out.
+// Each sleep counts as at most kQuiesceNapNs, so that time in which the process was stopped is left out.
 constexpr std::int64_t kQuiesceNsMax = 5'000'000'000;
 constexpr std::int64_t kQuiesceNapNs = 1'000'000;
-// A caller that waits for each message, of fewer bytes than this, is too slow to make a loop move LoopLock::kBulkBytes
-// in its window.
+// on_waited() ignores messages of fewer bytes: a caller that waits for each of them cannot make a loop move
+// LoopLock::kBulkBytes within LoopLock::kWindowNs.
 constexpr std::uint64_t kFewBytes = 4096;
 
 }  // namespace
@@ -107,9 +107,9 @@ bool ConnectionCore::reserve(std::uint64_t message, std::uint64_t bytes) noexcep
   return true;
 }
 
-// Whether callers that run the loops of engines will see a post soon enough, so that no thread needs to be woken for
-// it: a caller that polls runs the home flow's loop. One that waits sees a message that needs no advertisement, if it
-// does not wait for an earlier one first. `direction` counts the message already.
+// Whether a post need not wake an engine's thread, because a caller will soon run the engine's loop. A caller that
+// polls runs the loop of the home flow's engine. A caller that waits for an eager message runs it too, unless it waits
+// for the message before it first. `direction.next_message` counts the posted message already.
 bool ConnectionCore::lazily(const Direction& direction, std::uint64_t bytes) const noexcept {
   if (polled_.load(std::memory_order_relaxed)) return bytes <= core::kHomeBytesMax;
   if (bytes > flows_[0].engine->stack().config().eager_bytes) return false;
@@ -129,7 +129,7 @@ Status ConnectionCore::post_send(const Payload& payload, std::size_t bytes, Requ
     return Status::would_block;
   }
   ++send_.next_message;
-  // The slot of a message is free only when the message one round of slots before it is complete.
+  // Message n uses the same slot as message n - kRequestsMax, so its slot is free only when that message is complete.
   if (message >= kRequestsMax) passed_->sends.store(message - kRequestsMax, std::memory_order_release);
   if (number != nullptr) *number = message;
   slot->message = message;
@@ -162,7 +162,8 @@ Status ConnectionCore::post_receive(const Payload& payload, std::size_t capacity
     return Status::would_block;
   }
   ++receive_.next_message;
-  // The sender had posted what is complete here, so what is a round of slots older is complete there.
+  // With n = `message`: receive n - kRequestsMax is complete here, so its sender had posted it. To post it, the sender
+  // needed the slot of send n - 2 * kRequestsMax, so that send is complete.
   if (message >= 2 * kRequestsMax) passed_->receives.store(message - 2 * kRequestsMax, std::memory_order_release);
   if (number != nullptr) *number = message;
   slot->message = message;
@@ -208,7 +209,8 @@ Status ConnectionCore::wait(Request* request, std::int64_t timeout_ns) noexcept 
 }
 
 Engine::Help ConnectionCore::help(std::uint64_t message, std::uint64_t bytes, std::uint32_t turn) noexcept {
-  // Every second time the home flow's, which carries all of a message that is shorter than its receive.
+  // Every second call runs the loop of the home flow's engine, because a message that is shorter than its receive may
+  // come over the home flow alone.
   if (turn % 2 == 0) return flows_[core::kHomeFlow].engine->help();
   const std::uint32_t part = turn / 2 % core::stripe_count(bytes, stripes());
   return flows_[core::flow_of_stage(message, bytes, part, stripes())].engine->help();
@@ -221,7 +223,8 @@ void ConnectionCore::progress(const Request& request) noexcept {
     static_cast<void>(flows_[core::kHomeFlow].engine->help());
     return;
   }
-  // A thread alone is too slow for the loops of all engines that carry parts of it: their own threads run them.
+  // One thread is too slow to run the loops of all engines that carry stripes of the message: the engines' own threads
+  // run them.
   const std::int64_t now = now_ns();
   for (std::uint32_t i = 0; i < stripes(); ++i) {
     if (core::takes_part(slot.message, slot.posted_bytes, i, stripes())) flows_[i].engine->keep_loop(now);
@@ -285,8 +288,8 @@ void ConnectionCore::on_peer_closed(std::uint64_t held_messages, bool receive_wa
   notifier_->notify();
 }
 
-// Whether a receive has got a part of a message of which other parts are missing. Each flow has handled all that it got
-// before it counts as closed by the peer.
+// Whether a message of several stripes has arrived in part only. Before a flow counts as closed by the peer, it has
+// handled everything that it received.
 bool ConnectionCore::lacks_parts() noexcept {
   const std::lock_guard<std::mutex> lock(receive_.mutex);
   bool lacks = false;

@@ -39,16 +39,17 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   Status post_send(const Payload& payload, std::size_t bytes, Request** out, std::uint64_t* number = nullptr) noexcept;
   Status post_receive(const Payload& payload, std::size_t capacity_bytes, Request** out,
                       std::uint64_t* number = nullptr) noexcept;
-  // For a caller that waits for a message: runs an iteration of the loop of the home flow's engine or, every other
-  // `turn`, of another one that may carry a stripe. `bytes`: as posted.
+  // For a caller that waits for a message: runs one iteration of an engine's loop. For an even `turn` it is the home
+  // flow's engine, for an odd one any engine that may carry a stripe. `bytes`: the posted size.
   Engine::Help help(std::uint64_t message, std::uint64_t bytes, std::uint32_t turn) noexcept;
   // For a caller that polls a request, again and again, instead of waiting for it: if the home flow carries all of the
-  // message, runs an iteration of its engine's loop.
+  // message, runs an iteration of the loop of the home flow's engine.
   void progress(const Request& request) noexcept;
-  // The caller that waits for the message sleeps now.
+  // To be called when the caller that waits for the message goes to sleep: the engines' own threads run their loops
+  // again.
   void unattend(std::uint64_t message, std::uint64_t bytes) noexcept;
-  // A caller has waited for the message, which is done and had `bytes` bytes. If no later one of its direction is
-  // posted, they, and as many of an answer, do not count towards LoopLock::kBulkBytes.
+  // To be called when a caller has waited for a message of `bytes` bytes and the message is done. If no later message
+  // of its direction is posted, these bytes, and as many bytes of a reply, do not count towards LoopLock::kBulkBytes.
   void on_waited(bool send, std::uint64_t message, std::uint64_t bytes) noexcept;
   Patience& patience() noexcept { return patience_; }
   bool on_staged(Request* send, std::uint32_t stage) noexcept;

@@ -43,7 +43,8 @@ constexpr std::int64_t kAskedLatelyNs = 1'000'000'000;
 constexpr int kCallRounds = 8;  // maximum number of loop iterations that leave_call() runs for the engine's thread
 constexpr std::chrono::milliseconds kCallPause{1};
 
-// How many forks led to this process. An engine's thread and its sockets exist only where it was started.
+// Number of forks that led to this process. An engine's thread and sockets exist only in the process that started the
+// engine, not in forked children.
 std::atomic<int> forks{0};
 
 core::StackConfig with_counters(core::StackConfig config, telemetry::EngineCells* counters) noexcept {
@@ -65,7 +66,8 @@ Engine::Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<dat
       stack_(with_counters(config.stack, counters_)),
       event_log_(&stack_),
       datapath_(std::move(datapath)),
-      // A trace has a ring for each thread that writes records, and needs those of an engine in order.
+      // A trace has one ring per thread, which keeps the order of that thread's records only. So while a trace is
+      // written, only the engine's thread may run the loop.
       helps_(config.poll_ns != 0 && datapath_->sleeps_apart() && config.trace == nullptr),
       ring_(kRingCommands),
       bursts_(std::make_unique<wire::TxBurst[]>(kTxBatch)) {
@@ -79,7 +81,8 @@ Engine::~Engine() {
   if (doorbell_ >= 0) ::close(doorbell_);
 }
 
-// Limits the engine's thread to the configured CPUs. On failure it runs where its creator may: that is only slower.
+// Limits the engine's thread to the configured CPUs. On failure the thread keeps the CPU mask of the thread that
+// created it, which is only slower.
 void Engine::place_thread() noexcept {
   if (cpus_.empty()) return;
   cpu_set_t mask;
@@ -87,7 +90,8 @@ void Engine::place_thread() noexcept {
   for (const int cpu : cpus_) CPU_SET(cpu, &mask);
   const int problem = ::pthread_setaffinity_np(thread_.native_handle(), sizeof mask, &mask);
   if (problem != 0)
-    log(LogLevel::warn, std::string("cannot limit an engine's thread to its CPUs: ") + std::strerror(problem));
+    log(LogLevel::warn,
+        std::string("cannot limit an engine's thread to its CPUs (WEFT_ENGINE_CPUS): ") + std::strerror(problem));
 }
 
 bool Engine::start(std::string* error) {
@@ -185,7 +189,7 @@ bool Engine::round() noexcept {
   return busy;
 }
 
-// Gives the loop to callers until there is work for this thread.
+// Sleeps until there is work for this thread. Callers may run the loop meanwhile.
 void Engine::sleep() noexcept {
   sleeping_.store(true, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -213,13 +217,13 @@ void Engine::sleep() noexcept {
   static_cast<void>(!::read(doorbell_, &rung, sizeof rung));
 }
 
-// Sleeps without the loop, until a datagram arrives or the time is up, unless a caller runs the loop, has asked for it
-// since `asked_ns` or has run it since there were `iterations`. As long as callers run it, datagrams do not wake this
-// thread: it only checks regularly whether the callers are still there.
+// Sleeps without holding the loop's lock, until a datagram arrives or the timeout has passed. Skips this sleep if a
+// caller has asked for the loop or run it since `asked_ns` and `iterations` were read. As long as callers run the loop,
+// datagrams do not wake this thread: it only checks regularly whether callers still run it.
 void Engine::doze(std::int64_t timeout_ns, std::int64_t asked_ns, std::uint64_t iterations) noexcept {
   on_sockets_.store(true, std::memory_order_seq_cst);
   // Either this thread sees that a caller has asked for the loop or has run it, which may have set timers, or the
-  // caller sees `on_sockets_` and rings.
+  // caller sees `on_sockets_` and wakes this thread.
   if (timeout_ns != 0 && loop_.asked_ns() == asked_ns && loop_.iterations() == iterations) datapath_->wait(timeout_ns);
   on_sockets_.store(false, std::memory_order_seq_cst);
   while (loop_.attended(now_ns()) && !woken_.load(std::memory_order_seq_cst)) {
@@ -249,7 +253,7 @@ Engine::Help Engine::help() noexcept {
   const std::int64_t now = now_ns();
   if (!loop_.ask(now)) return Help::busy;
   if (!loop_.try_enter()) return Help::taken;
-  stack_.on_away(now_ns_, now);  // no thread has run the loop since
+  stack_.on_away(now_ns_, now);  // no thread has run the loop since now_ns_
   row_->sleeping.set(0);
   ++counters_->loops;
   loop_.count_iteration();
@@ -265,8 +269,8 @@ Engine::Help Engine::help() noexcept {
   return bulk ? Help::busy : Help::ran;
 }
 
-// To be called after an iteration on another thread: the engine's thread must not sleep until the timers that it knew
-// of, as the iteration may have set others.
+// To be called after another thread has run an iteration, which may have set earlier timers: wakes the engine's thread,
+// so that it computes anew how long to sleep.
 void Engine::ring_if_on_sockets() noexcept {
   if (on_sockets_.exchange(false, std::memory_order_seq_cst)) ring();
 }
@@ -283,7 +287,7 @@ void Engine::keep_loop(std::int64_t now_ns) noexcept {
 
 void Engine::post(const Command& command, bool lazily) noexcept {
   ring_.post(command);
-  // Either this thread sees that nobody runs the loop, or whoever runs it sees the command.
+  // Either this thread sees that no caller runs the loop, or the caller that runs the loop sees the command.
   if (lazily) std::atomic_thread_fence(std::memory_order_seq_cst);
   if (!lazily || !loop_.attended(now_ns())) wake();
 }
@@ -315,12 +319,13 @@ bool Engine::call_here(const std::function<void()>& work) {
   loop_.count_iteration();
   const std::int64_t before_ns = std::exchange(now_ns_, now_ns());
   stack_.on_away(before_ns, now_ns_);
-  take_calls();  // those that came before
+  take_calls();  // calls that were queued before this one
   work();
   return true;
 }
 
-// Sends what a call has queued, and sees to it that the engine's thread does the rest and knows the new timers.
+// Runs the loop to send what the call has queued. Wakes the engine's thread if work is left, or if a timer is due
+// before the end of its sleep.
 void Engine::leave_call() noexcept {
   if (page_ != nullptr && states_due_ns_ == INT64_MAX)
     states_due_ns_ = std::max(now_ns_, row_->published_ns + kStatesNs);
@@ -331,11 +336,11 @@ void Engine::leave_call() noexcept {
   looks_only_ = late && !busy;
   row_->sleeping.set(1);
   loop_.leave();
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // either a caller enters the loop, or it is seen below
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // either a caller can enter, or its ask() is seen below
   if (late) {
     wake();
   } else if (now_ns() - loop_.asked_ns() < kAskedLatelyNs) {
-    ring_if_on_sockets();  // help() does not ring if it finds the loop taken, as it may have done during this call
+    ring_if_on_sockets();  // a help() during this call may have found the loop taken and returned without ringing
   }
 }
 
@@ -350,8 +355,8 @@ void Engine::do_abort(const CallQueue::Abort& abort) noexcept {
   if (quiesced_[abort.flow]) return;
   quiesced_[abort.flow] = true;
   close_memory_windows_of(abort.flow);
-  // Waits until the NIC no longer reads the buffer: otherwise it could send what the caller writes there next, with a
-  // valid header.
+  // Waits until the NIC no longer reads the buffer: otherwise the NIC could send what the caller writes there next,
+  // with a valid header.
   if (const core::Flow* flow = stack_.flow(abort.flow)) datapath_->quiesce(flow->config.peer);
   const std::shared_ptr<ConnectionCore> keep = owners_[abort.flow];
   if (closed_[abort.flow]) release(abort.flow);
@@ -477,14 +482,14 @@ bool Engine::take_events() noexcept {
       case core::Event::Kind::flow_stuck:
         on_flow_stuck(event.flow);
         break;
-      default:  // only for sinks
+      default:  // other kinds of event are only for trace sinks
         break;
     }
   }
   return any;
 }
 
-// Writes the engine's state to the telemetry page, which has the counters already.
+// Writes the states of the engine's peers and flows to the telemetry page. The counters are in the page already.
 void Engine::publish() noexcept {
   states_due_ns_ = INT64_MAX;
   row_->open_flows.set(static_cast<std::int64_t>(open_flows()));

@@ -57,7 +57,7 @@ struct EngineConfig {
   double poll_share = 0.05;            // share of a caller's time that it may poll without receiving anything
   TelemetryPage* page = nullptr;       // page for the engine's counters; null: they are in private memory
   std::shared_ptr<TraceWriter> trace;  // null: nothing is traced
-  std::vector<int> cpus;               // on which the thread may run; empty: where its creator may
+  std::vector<int> cpus;               // CPUs that the thread may use; empty: those of its creating thread
 };
 
 class Engine final : private datapath::RxSink {
@@ -72,7 +72,7 @@ class Engine final : private datapath::RxSink {
   std::uint32_t id() const noexcept { return id_; }
   std::int64_t poll_ns() const noexcept { return poll_ns_; }
   double poll_share() const noexcept { return poll_share_; }
-  void watch_peers(PeerWatch* watch) noexcept { peer_watch_ = watch; }  // inside call(); can be null
+  void watch_peers(PeerWatch* watch) noexcept { peer_watch_ = watch; }  // to be called inside call(); null: no observer
   // Wakes the engine's thread, if it sleeps, for one loop iteration.
   void nudge() noexcept { wake(); }
   // When the thread last began a loop iteration, on the clock now_ns(). sleeping(): whether it sleeps for lack of work.
@@ -83,23 +83,26 @@ class Engine final : private datapath::RxSink {
 
   // The functions from here to call() are called on other threads.
   // Runs one iteration of the loop for a caller that waits. `taken`: another thread runs the loop at present. `busy`:
-  // the loop moves many bytes, and the caller should sleep. The caller must hold no lock that a completion takes.
+  // the loop moves many bytes, and the caller should sleep. The caller must hold no lock that Completion::on_complete()
+  // takes.
   enum class Help : std::uint8_t { ran, taken, busy };
   Help help() noexcept;
-  // Lets only the engine's thread run the loop for the next milliseconds.
+  // From now on, for LoopLock::kBulkNs, only the engine's thread runs the loop.
   void keep_loop(std::int64_t now_ns) noexcept;
-  // The caller sleeps now: if callers have run the loop, the engine's thread runs it again.
+  // To be called when a waiting caller goes to sleep: if callers have run the loop, the engine's thread runs it again.
   void unattend() noexcept;
-  // So many bytes that the loop has moved do not make it move bulk: their caller waited for them.
+  // Takes bytes off the count towards LoopLock::kBulkBytes, because the caller that sent or received them waited for
+  // them.
   void discount_bytes(std::uint64_t bytes) noexcept { loop_.discount(bytes); }
   bool reserve(std::int64_t count) noexcept { return ring_.reserve(count); }
   void give_back(std::int64_t count) noexcept { ring_.give_back(count); }
-  // Wakes the engine's thread, unless callers run the loop and `lazily` is set: they see the command at once.
+  // Queues a command. Wakes the engine's thread, unless `lazily` is set and callers run the loop: then a caller sees
+  // the command at once.
   void post(const Command& command, bool lazily) noexcept;
   // Makes a flow release its buffers and tell its peer, and then calls the connection's on_flow_quiesced().
   void abort(std::uint32_t flow, std::uint64_t connection, Status reason) noexcept;
-  // Runs `work` on the engine's thread, or in its place while it sleeps, waits for it and rethrows its exception. Must
-  // not be called on an engine thread.
+  // Runs `work` on the engine's thread, or on this thread while the engine's thread sleeps, and returns when it has
+  // run. Rethrows its exception. Must not be called on an engine thread.
   void call(const std::function<void()>& work);
 
   // The functions from here to owner_id() may be called only inside call().
@@ -169,9 +172,9 @@ class Engine final : private datapath::RxSink {
   CommandRing<Command> ring_;
   CallQueue calls_;
   LoopLock loop_;
-  std::int64_t sleeps_until_ns_ = 0;  // when the thread wakes at the latest; only while it sleeps
-  bool looks_only_ = false;           // the thread was woken for its timers: it need not spin
-  std::uint64_t moved_bytes_ = 0;     // in this iteration
+  std::int64_t sleeps_until_ns_ = 0;  // when the thread wakes at the latest; valid only while it sleeps
+  bool looks_only_ = false;           // the thread was woken only because of new timers: it need not spin
+  std::uint64_t moved_bytes_ = 0;     // bytes received and sent in this iteration
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> woken_{false};       // wake() was called since the thread began to sleep
   std::atomic<bool> on_sockets_{false};  // the thread sleeps until a datagram arrives
@@ -181,7 +184,7 @@ class Engine final : private datapath::RxSink {
   int doorbell_ = -1;
   std::int64_t now_ns_ = 0;
   std::int64_t realtime_ahead_ns_ = 0;                        // realtime_ahead_ns() in this iteration; 0: not read yet
-  std::vector<std::shared_ptr<ConnectionCore>> owners_;       // by flow: its connection; null: no events are expected
+  std::vector<std::shared_ptr<ConnectionCore>> owners_;       // by flow: its connection; null: the flow is not open
   std::vector<bool> quiesced_;                                // by flow: whether its buffers are released
   std::vector<bool> closed_;                                  // by flow: whether the stack has closed it
   std::unordered_map<std::uint32_t, std::uint32_t> windows_;  // by key of an open memory window: its flow

@@ -41,7 +41,7 @@ class EventLog final : public core::TraceSink {
     if (more && now_ns >= refused_again_ns_) on_refused(now_ns);
   }
 
-  // When on_received() has something to say about paths, in case that nothing arrives before.
+  // When on_received() must be called at the latest to log changes of paths, even if no datagram arrives before.
   std::int64_t due_ns() const noexcept { return paths_.due_ns(); }
 
  private:

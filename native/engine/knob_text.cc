@@ -38,7 +38,7 @@ std::int64_t factor_in(const std::array<Unit, N>& units, std::string_view name) 
   return 0;
 }
 
-// 0 if the setting has no such unit.
+// Factor of a unit suffix such as ms; 0: a setting of this unit does not take the suffix.
 std::int64_t factor_of(std::string_view unit, std::string_view name) noexcept {
   if (name.empty()) return 1;
   if (unit == "ns") return factor_in(kTimes, name);
@@ -64,7 +64,7 @@ std::string_view read_value(const std::string& text, const IntegerRange& range, 
   if (code != std::errc()) return "not a whole number";
   const std::int64_t factor = factor_of(range.unit, {stop, static_cast<std::size_t>(end - stop)});
   if (factor == 0)
-    return range.unit == "ns" || range.unit == "bytes" ? "not a whole number with a unit of it" : "not a whole number";
+    return range.unit == "ns" || range.unit == "bytes" ? "not a whole number with a known unit" : "not a whole number";
   if (__builtin_mul_overflow(value, factor, &value)) return kOutOfRange;
   if ((value < range.low || value > range.high) && !(range.zero && value == 0)) return kOutOfRange;
   *out = value;

@@ -8,19 +8,19 @@
 
 namespace weft::engine {
 
-// What a number may be. zero: 0 is allowed below `low` and means automatic, or never.
+// The values that a number may have. `zero`: 0 is allowed even if it is below `low`, and means automatic, or never.
 struct IntegerRange {
   std::string_view unit;
   std::int64_t low = 0, high = 0;
   bool zero = false;
 };
 
-// Each returns why the text is refused; empty: `out` is set. Numbers of nanoseconds take the units ns, us, ms, s, min
-// and h, and numbers of bytes B, kB, MB, GB (powers of 1,000) and KiB, MiB, GiB (K, M, G); without one, the number
-// counts nanoseconds or bytes.
+// Each function returns why it refuses the text, or an empty text if it has set `out`. Numbers of nanoseconds take the
+// units ns, us, ms, s, min and h, and numbers of bytes B, kB, MB, GB (powers of 1,000) and KiB, MiB, GiB (K, M, G);
+// without a unit, the number counts nanoseconds or bytes.
 std::string_view read_value(const std::string& text, const IntegerRange& range, std::int64_t* out) noexcept;
 std::string_view read_value(const std::string& text, double low, double high, double* out) noexcept;
-// `words` are separated by '|'; `out`: the number of the word.
+// `words` are separated by '|'; `out`: index of the word that equals the text.
 std::string_view read_value(const std::string& text, std::string_view words, std::size_t* out) noexcept;
 
 // Returns the word at `index`; empty if there are fewer.

@@ -30,7 +30,8 @@ bool is_named(const std::string& name, std::string_view field) { return name == 
 
 std::string range_text(double low, double high) { return written(low) + ".." + written(high); }
 
-// `why` is empty if the value was accepted. `given`: the value, with its key if the setting has keys.
+// Turns a result of read_value() into a status and an error message. `why`: why the value was refused; empty: it was
+// accepted. `given`: the value, with its key if the setting has keys.
 Status judged(std::string_view why, std::string_view field, const std::string& given, const std::string& allowed,
               std::string* error) {
   if (why.empty()) return Status::ok;
@@ -55,7 +56,7 @@ std::string names_of_keys(std::string_view group) {
   return names;
 }
 
-// Sets one key of a setting that consists of keys. `text`: its value.
+// Sets one key of a setting that consists of keys. `text`: the key's value.
 Status set_key(Knobs* knobs, std::string_view group, const std::string& key, const std::string& text,
                std::string* error) {
   const std::string given = key + "=" + text;
@@ -89,7 +90,7 @@ Status set_key(Knobs* knobs, std::string_view group, const std::string& key, con
   return judged("there is no key '" + key + "'", group, given, names_of_keys(group), error);
 }
 
-// `text`: key=value,key=value; empty: none. The other keys keep their values.
+// Sets the keys of a setting that `text` lists, as in key=value,key=value. The setting's other keys keep their values.
 Status set_keys(Knobs* knobs, std::string_view group, const std::string& text, std::string* error) {
   Knobs changed = *knobs;
   std::vector<std::string> seen;
@@ -175,7 +176,7 @@ std::string successor_of(const std::string& name) {
   return {};
 }
 
-// Names settings as the caller does: with the prefix, or without it.
+// Sets the error for an unknown setting. Names settings as the caller does: with the prefix WEFT_, or without it.
 Status refuse_unknown(const std::string& name, std::string* error) {
   const std::string variable = is_prefixed(name) ? name : variable_of(name);
   const KnobInfo* nearest = nullptr;
@@ -189,7 +190,8 @@ Status refuse_unknown(const std::string& name, std::string* error) {
     }
   }
   *error = name + " is not a setting of weft";
-  // Else suggests a name that begins with the given one, or one of which at most a third of the characters differ.
+  // If no setting replaces the given one, suggests a name that begins with it, or one that differs in at most a third
+  // of the characters.
   if (const std::string successor = successor_of(name); !successor.empty()) {
     *error += ", " + successor;
   } else if (nearest != nullptr && nearest_distance * 3 <= variable.size()) {

@@ -12,10 +12,10 @@ class LogLimit {
  public:
   static constexpr std::int64_t kIntervalNs = 10'000'000'000;
 
-  // `lines`: most lines per kIntervalNs.
+  // `lines`: maximum number of lines per kIntervalNs.
   explicit LogLimit(std::int64_t lines = 1) noexcept : lines_(lines) {}
 
-  // When the next line may be written: `now_ns`, or the end of an interval that has no line left.
+  // When the next line may be written: `now_ns`, or the end of the interval if its lines are used up.
   std::int64_t open_ns(std::int64_t now_ns) const noexcept {
     return written_ == lines_ && now_ns < next_ns_ ? next_ns_ : now_ns;
   }

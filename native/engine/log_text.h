@@ -29,11 +29,11 @@ class PeerNames {
     const std::vector<std::string>* const known = find(peer);
     return known == nullptr ? "peer " + std::to_string(peer) : "peer " + known->front();
   }
-  // Paths with the same number lead to the same address.
+  // Index of the address to which the path leads; paths to the same address have the same index.
   std::size_t address_index(std::uint32_t peer, std::uint8_t path) const noexcept {
     const std::vector<std::string>* const known = find(peer);
     if (known == nullptr) return 0;
-    // A peer may have an address twice.
+    // A peer may list an address twice: returns the first index.
     return static_cast<std::size_t>(std::find(known->begin(), known->end(), (*known)[path % known->size()]) -
                                     known->begin());
   }

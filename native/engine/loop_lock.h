@@ -1,6 +1,7 @@
-// Whose thread runs an engine's loop: the engine's own, or that of a caller that waits for a message. A caller that
-// waits needs no other thread to be woken, so small messages are faster and idle engines cost nothing. A loop that
-// moves many bytes belongs to the engine's thread, so that callers can do their own work meanwhile.
+// A lock for an engine's loop, which either the engine's own thread runs, or the thread of a caller that waits for a
+// message. A caller that waits needs no other thread to be woken, so small messages are faster and idle engines cost
+// nothing. A loop that moves many bytes belongs to the engine's thread, so that callers can do their own work
+// meanwhile.
 #pragma once
 
 #include <sched.h>
@@ -47,12 +48,12 @@ class LoopLock {
     asked_ns_.store(now_ns, std::memory_order_seq_cst);
     return true;
   }
-  // Counts an iteration of another thread than the engine's; the lock is held. iterations(): how many there were.
+  // Counts an iteration that a thread other than the engine's has run; the lock must be held. iterations(): the count.
   void count_iteration() noexcept { iterations_.fetch_add(1, std::memory_order_seq_cst); }
   std::uint64_t iterations() const noexcept { return iterations_.load(std::memory_order_seq_cst); }
   // When a caller has last asked for the loop.
   std::int64_t asked_ns() const noexcept { return asked_ns_.load(std::memory_order_seq_cst); }
-  // The caller will not come back soon.
+  // Forgets when a caller last asked, because it will not ask again soon.
   void forsake() noexcept { asked_ns_.store(INT64_MIN / 2, std::memory_order_seq_cst); }
   // Whether callers run the loop at present, or will do so at once.
   bool attended(std::int64_t now_ns) const noexcept {
@@ -60,8 +61,8 @@ class LoopLock {
            now_ns >= bulk_until_ns_.load(std::memory_order_relaxed);
   }
 
-  // From now on the loop belongs to the engine's thread for kBulkNs. True: callers may have run it until now. Any
-  // thread.
+  // From now on the loop belongs to the engine's thread for kBulkNs. True: callers may have run it until now. May be
+  // called on any thread.
   bool keep(std::int64_t now_ns) noexcept {
     if (bulk_until_ns_.load(std::memory_order_relaxed) > now_ns + kBulkNs / 2) return false;
     const bool was_attended = attended(now_ns);
@@ -69,8 +70,8 @@ class LoopLock {
     return was_attended;
   }
 
-  // Counts what an iteration has moved. True: from now on the loop belongs to the engine's thread. The lock must be
-  // held.
+  // Counts the bytes that an iteration has sent and received. True: from now on the loop belongs to the engine's
+  // thread. The lock must be held.
   bool count(std::int64_t now_ns, std::uint64_t bytes) noexcept {
     std::uint64_t before = window_bytes_.load(std::memory_order_relaxed);
     if (now_ns - window_ns_ > kWindowNs) {
@@ -82,8 +83,8 @@ class LoopLock {
     bulk_until_ns_.store(now_ns + kBulkNs, std::memory_order_relaxed);
     return true;
   }
-  // Takes bytes off the count: their caller waited for them and had no other work to do meanwhile. Any thread: if an
-  // iteration counts at the same time, this call may have no effect.
+  // Takes bytes off the count, because the caller that sent or received them waited and had no other work to do
+  // meanwhile. May be called on any thread; if an iteration counts at the same time, the call may have no effect.
   void discount(std::uint64_t bytes) noexcept {
     const std::uint64_t counted = window_bytes_.load(std::memory_order_relaxed);
     window_bytes_.store(counted - std::min(counted, bytes), std::memory_order_relaxed);
@@ -92,12 +93,12 @@ class LoopLock {
  private:
   static constexpr int kYields = 100;
   static constexpr long kEnterPauseNs = 50'000;
-  std::atomic<bool> held_{true};  // the engine's thread begins with the loop
+  std::atomic<bool> held_{true};  // the engine's thread holds the lock from the start
   std::atomic<std::int64_t> asked_ns_{INT64_MIN / 2};
   std::atomic<std::int64_t> bulk_until_ns_{0};
   std::atomic<std::uint64_t> iterations_{0};
-  // On a cache line of their own: whoever runs the loop writes them in each iteration, and callers that poll read the
-  // rest.
+  // These two members have a cache line of their own: the thread that runs the loop writes them in each iteration,
+  // while callers that poll read the other members.
   alignas(64) std::int64_t window_ns_ = 0;
   std::atomic<std::uint64_t> window_bytes_{0};
 };

@@ -1,5 +1,5 @@
-// Registers memory with one engine after the other, on the engine's thread, so that requests need no lock. If a
-// datapath refuses memory, messages are copied instead, and the first refusal is logged.
+// Registers memory with one engine after the other, on the engine's thread, so that engines look up memory without a
+// lock. If a datapath refuses memory, messages are copied instead, and the first refusal is logged.
 #include "native/engine/memory_table.h"
 
 #include <string>

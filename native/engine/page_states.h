@@ -1,4 +1,5 @@
-// Writes the states of an engine's peers and flows to a telemetry page, such as the oldest outstanding operations.
+// Writes the states of an engine's peers and flows to a telemetry page, such as how many sends and receives are
+// outstanding.
 #pragma once
 
 #include <cstdint>

@@ -35,7 +35,8 @@ void PathLog::path_down(std::int64_t now_ns, const core::Event& event) {
   const State fresh{now_ns, kNever, event.value, false, 0};
   const auto [place, added] = states_.try_emplace({event.peer, event.path}, fresh);
   State& state = place->second;
-  // Down again before its last line was corrected: that line holds, unless the cause is another one.
+  // The path is down again before a line said that it was up: its last line, which says that it is down, still holds,
+  // unless the cause has changed.
   if (!added && state.until_ns != kNever) {
     state.since_ns = now_ns;
     state.until_ns = kNever;
@@ -88,8 +89,8 @@ void PathLog::write_changes(std::int64_t now_ns) {
   }
 }
 
-// Returns the paths about which the log is wrong, by what the line will say. Paths that may yet come back at once have
-// to wait.
+// Returns the paths whose state differs from their last log line, grouped by the line to write. Leaves out paths that
+// have been down for less than kDownLeastNs.
 std::map<PathLog::Change, std::vector<std::uint8_t>> PathLog::changes(std::int64_t now_ns) {
   std::map<Change, std::vector<std::uint8_t>> found;
   for (const auto& [place, state] : states_) {

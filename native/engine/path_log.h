@@ -1,5 +1,6 @@
 // Logs which paths are down and which are up again: one line for all paths to an address that changed together. When
-// there are too many lines, they wait and are joined, so that the last lines always state what is so.
+// the limit of lines is reached, changes wait and are joined, so that the last lines always state the current
+// condition.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +25,10 @@ class PathLog {
   // path_down() may throw std::bad_alloc; then the path gets no line.
   void path_down(std::int64_t now_ns, const core::Event& event);
   void path_up(std::int64_t now_ns, const core::Event& event) noexcept;
-  // If memory runs out, tries again later.
+  // Writes the lines that are due. If memory runs out, tries again later.
   void write(std::int64_t now_ns) noexcept;
   void forget(std::uint32_t peer) noexcept;
-  // When write() has something to do; kNever: after the next event at the earliest.
+  // When write() is due next; kNever: it has nothing to do before the next event.
   std::int64_t due_ns() const noexcept { return due_ns_; }
 
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
@@ -39,10 +40,10 @@ class PathLog {
 
   // A path that is down, or that is up again but for which the last log line still says that it is down.
   struct State {
-    std::int64_t since_ns, until_ns;  // `until_ns` is kNever as long as the path is silent
+    std::int64_t since_ns, until_ns;  // when the path went down, and when it came up (kNever: it is still down)
     std::uint64_t cause;
-    bool logged;                 // the last line about the path says that it is down ...
-    std::uint64_t logged_cause;  // ... for this cause
+    bool logged;                 // whether the last line about the path says that it is down
+    std::uint64_t logged_cause;  // the cause that the last line about the path gives
   };
   using Place = std::pair<std::uint32_t, std::uint8_t>;                        // peer and path
   using Change = std::tuple<std::uint32_t, std::size_t, bool, std::uint64_t>;  // peer, address, down, cause
@@ -56,7 +57,7 @@ class PathLog {
   core::Stack* stack_;
   const PeerNames* names_;
   std::map<Place, State> states_;
-  Change last_{};  // change of the last line; the next line is of another address, so that each gets its turn
+  Change last_{};  // change that was logged last; the next line is about another address, so that each gets its turn
   std::int64_t due_ns_ = kNever;
   LogLimit limit_{kLines};
 };

@@ -1,7 +1,7 @@
-// How long a caller that waits for a message polls before it sleeps. Polling that ends with the message soon costs
-// nothing, because it saves a wake-up. All other polling is charged to a budget, which grows with a share of the time
-// that passes. So short waits are always polled, and long ones only as often as the budget allows. A message of many
-// bytes takes longer by itself, so a wait with a long buffer may be polled for longer.
+// Limits how long a caller that waits for a message polls before it sleeps. Polling that soon finds the message is
+// free, because it saves a wake-up. All other polling is charged to a budget, which grows with a share of the time that
+// passes. So a caller whose waits are short always polls, and one whose waits are long polls only as often as the
+// budget allows. A long message takes longer to arrive, so a wait with a long buffer may poll for longer.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ class Patience {
   static constexpr std::uint64_t kStepBytes = 32 * 1024, kBytesMax = 512 * 1024;
   static constexpr std::int64_t kFactorMax = 4;
 
-  // free_ns: polling of a wait with a short buffer, at most; a message that comes within it is free. share: how much of
-  // the time may be polled beyond that, 0 to 1.
+  // free_ns: how long a wait with a short buffer polls at most; if the message comes within this time, the budget is
+  // not charged. share: share of the time, 0 to 1, by which the budget grows.
   Patience(std::int64_t free_ns, double share) noexcept
       : free_ns_(free_ns), share_(share), budget_ns_(share > 0 ? kFactorMax * free_ns : 0) {}
 

@@ -1,4 +1,5 @@
-// Replaces byte by byte, whatever the locale: a character of several bytes becomes several question marks.
+// Replaces unprintable bytes one by one, whatever the locale: a character of several bytes becomes several question
+// marks.
 #include "native/engine/printable.h"
 
 #include <algorithm>

@@ -44,7 +44,7 @@ class RecorderTap final : public core::TraceSink {
 
 class Recorder {
  public:
-  static constexpr std::int64_t kBytesMax = 1 << 30;  // limit of a recording that sets no limit of its own
+  static constexpr std::int64_t kBytesMax = 1 << 30;  // default limit of a recording's size
   ~Recorder() { stop(); }
   // Starts a recording into `path`, where "%p" stands for the process id. If the process already records into that
   // path, ".2" is appended. Returns false and sets `error` on failure.

@@ -28,7 +28,7 @@ class RequestSlot final : public Request {
   core::ReceiveTicket ticket;           // receives only: shared by the flows that receive the message
   std::atomic<std::uint32_t> parts{0};  // sends only: number of flows whose part is not acknowledged
   std::uint64_t message = 0;            // number of the message
-  std::uint64_t posted_bytes = 0;       // its size, or the capacity of the receive
+  std::uint64_t posted_bytes = 0;       // size of a send, or capacity of a receive
   bool sends = false;                   // true for a send, false for a receive
   std::int64_t posted_ns = 0;           // time of the post; set only while a trace is written
   std::uint32_t channel = 0;            // id of the NCCL channel's trace record; 0: none
@@ -46,15 +46,15 @@ class RequestSlots {
  public:
   static constexpr std::uint64_t kSlots = 128;
 
-  // The message's slot; null when out of memory. One thread at a time.
+  // Returns the message's slot; null when out of memory. Only one thread at a time may call it.
   RequestSlot* obtain(std::uint64_t message) noexcept {
     auto& block = blocks_[message % kSlots / kBlock];
     if (block == nullptr) block.reset(new (std::nothrow) RequestSlot[kBlock]);
     return block == nullptr ? nullptr : &block[message % kBlock];
   }
-  // The slot of a message for which obtain() has returned one. Any thread that knows of the message.
+  // The slot of a message for which obtain() has returned one. Any thread that knows of the message may call it.
   RequestSlot& of(std::uint64_t message) const noexcept { return blocks_[message % kSlots / kBlock][message % kBlock]; }
-  // Calls what(slot) for every slot that was ever used. Not while another thread is in obtain().
+  // Calls what(slot) for every slot that was ever used. Must not run while another thread is in obtain().
   template <typename What>
   void each(const What& what) const noexcept {
     for (const auto& block : blocks_) {

@@ -68,8 +68,8 @@ std::string page_name(const PageOwner& owner, std::uint32_t number) {
 
 bool read_page_name(const std::string& name, PageOwner* out) {
   std::uint32_t number = 0;
-  // Below, the name is compared with that of the numbers.
-  // NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion)
+  // sscanf may misread a number. That is harmless, because the name is compared below with the name made from the
+  // numbers. NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion)
   if (std::sscanf(name.c_str(), "weft-%" SCNu32 "-%" SCNu64 "-%" SCNd32 "-%" SCNu64 "-%" SCNu32, &out->user,
                   &out->pid_namespace, &out->pid, &out->start_ticks, &number) != 5) {
     return false;

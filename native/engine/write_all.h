@@ -1,4 +1,4 @@
-// Writes all bytes to a file, also if a signal interrupts a write or it takes only a part.
+// Writes all bytes to a file, even if a signal interrupts a write or a write takes only some of them.
 #pragma once
 
 #include <unistd.h>

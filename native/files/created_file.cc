@@ -1,4 +1,4 @@
-// Opens without O_TRUNC, and empties the file only once its descriptor has shown whose it is.
+// Opens an existing file without O_TRUNC, and empties it only after fstat() has shown that it belongs to this user.
 #include "native/files/created_file.h"
 
 #include <fcntl.h>
@@ -12,12 +12,12 @@ namespace weft::files {
 namespace {
 
 std::string complaint(const struct stat& found) {
-  if (!S_ISREG(found.st_mode)) return "it is not a regular file: name another";
+  if (!S_ISREG(found.st_mode)) return "it is not a regular file: name another file";
   if (found.st_uid != ::geteuid()) {
     return "it belongs to uid " + std::to_string(found.st_uid) + ", and this process runs as uid " +
-           std::to_string(::geteuid()) + ": remove it, or name another";
+           std::to_string(::geteuid()) + ": remove it, or name another file";
   }
-  if (found.st_nlink > 1) return "it is a file with other names (hard links): remove it, or name another";
+  if (found.st_nlink > 1) return "it has several names (hard links): remove it, or name another file";
   return "";
 }
 

@@ -21,8 +21,9 @@
 namespace weft::files {
 namespace {
 
-constexpr int kLinksMax = 40;  // as in the kernel
-// The group counts as others: its members are not known here, and its bits also show what an access list permits.
+constexpr int kLinksMax = 40;  // symbolic links in one path: the limit of the Linux kernel
+// Access of the group counts as access of others: the members of the group are not known here, and if the file has an
+// ACL, the group's bits show what the ACL permits at most.
 constexpr mode_t kOthersWrite = S_IWGRP | S_IWOTH, kOthersRead = S_IRGRP | S_IROTH;
 
 class Descriptor {
@@ -39,7 +40,8 @@ class Descriptor {
   int number_;
 };
 
-// Whether a user id stands for "a user that does not exist in this user namespace", which may be root outside of it.
+// Whether a user id is the overflow uid, and so stands for a user that does not exist in this user namespace, who may
+// be root of the host. False if the namespace has a user with this id.
 bool is_unmapped(uid_t user) {
   std::ifstream overflow("/proc/sys/kernel/overflowuid"), map("/proc/self/uid_map");
   uid_t stands_for_all = 65'534;
@@ -78,9 +80,9 @@ std::string directory_complaint(const std::string& path, const struct stat& foun
   return "";
 }
 
-// Where this code was loaded from. Who can change the code itself needs no other file to steer the process, so files
-// beside and below it are trusted if nobody can write to them who cannot write there: an installation that belongs to
-// its administrator, or to a group of them, works for all users.
+// The directory that this code was loaded from. A user who can write to that directory can replace the code itself, so
+// files in and below it are trusted if only such users can write to them. So an installation that belongs to an
+// administrator, or to a group of administrators, works for all users.
 struct Installation {
   std::string directory;  // empty: unknown
   uid_t owner = 0;
@@ -106,8 +108,8 @@ const Installation& installation() {
   return found;
 }
 
-// Whether the file, given without links, is one of the installation's own that nobody could write to who cannot write
-// the code.
+// Whether a file belongs to the installation, and only users who can replace the code can write to it. `path` has no
+// symbolic links.
 bool is_installed(const std::string& path) {
   const Installation& ours = installation();
   if (ours.directory.empty() || path.rfind(ours.directory + "/", 0) != 0) return false;
@@ -121,7 +123,7 @@ bool is_installed(const std::string& path) {
   return true;
 }
 
-// Takes the first component of a path; empty at its end.
+// Removes the first component from a path and returns it; empty at the end of the path.
 std::string take_component(std::string* rest) {
   const std::size_t from = rest->find_first_not_of('/');
   if (from == std::string::npos) {
@@ -142,7 +144,7 @@ bool read_link(const std::string& path, std::string* target) {
   return true;
 }
 
-// Checks every directory and link on the way to a file. `out` becomes its path without links.
+// Checks every directory and symbolic link on the way to a file. `out` becomes the file's path without symbolic links.
 bool walk(std::string rest, std::string* out, std::string* error) {
   std::string at;  // the directory reached; empty: the root
   struct stat found{};
@@ -179,7 +181,7 @@ bool walk(std::string rest, std::string* out, std::string* error) {
   return false;
 }
 
-// The path of a file without links; false if something on the way to it is not trusted.
+// Sets `out` to the path of a file without symbolic links; false if a directory or link on the way is not trusted.
 bool resolve(const std::string& file, bool* installed, std::string* out, std::string* error) {
   error->clear();
   const std::unique_ptr<char, void (*)(void*)> real(::realpath(file.c_str(), nullptr), &std::free);
@@ -200,7 +202,7 @@ bool resolve(const std::string& file, bool* installed, std::string* out, std::st
 }
 
 std::string file_complaint(const std::string& file, Readers readers, bool installed, const struct stat& found) {
-  if (!S_ISREG(found.st_mode)) return "it is not a file";
+  if (!S_ISREG(found.st_mode)) return "it is not a regular file";
   if (installed && readers == Readers::anyone) return "";
   if (!is_own(found.st_uid)) return foreign("it", found);
   if ((found.st_mode & kOthersWrite) != 0) return open_to_others("it", "written", file, "go-w", found);

@@ -1,4 +1,4 @@
-// Opens files that steer the process (plans, weights, secrets, libraries), if no other user can change what they say.
+// Opens files that steer the process (plans, weights, secrets, libraries), if no other user can change their contents.
 //
 // A file is trusted if its owner is root or the user that this process runs as, and nobody else can write to it. The
 // same holds for every directory and symbolic link on the way to it, because who can write to a directory can put

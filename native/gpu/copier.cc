@@ -1,6 +1,6 @@
 // Copies pieces of a send into a ring once the ring's previous bytes there are acknowledged, and pieces of a receive
-// out of the ring once all their bytes have arrived. A copy is in progress until its event is done; the order of calls
-// implies nothing.
+// out of the ring once all their bytes have arrived. A copy is in progress until its own event is done, in whatever
+// order the copies were launched.
 #include "native/gpu/copier.h"
 
 #include <algorithm>

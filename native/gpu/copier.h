@@ -1,5 +1,6 @@
-// Copies messages between a device and the bounce buffers (rings) of their stripes while the network sends and places.
-// poll() launches copies that can start and handles those that finished. A copier is used by one thread.
+// Copies messages between a device and the bounce buffers (rings) of their stripes while the network sends from the
+// rings or receives into them. poll() launches copies that can start and handles those that finished. A copier is used
+// by one thread.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Exports whole host pages, as the driver requires. Drivers without open kernel modules cannot export memory; peer
-// memory or bounce buffers are then used.
+// Exports whole host pages, as the driver requires. Drivers without open kernel modules cannot export memory; the
+// module nvidia_peermem or bounce buffers are then used.
 #include "native/gpu/dmabuf.h"
 
 #include <unistd.h>

@@ -48,7 +48,7 @@ class Kernels {
   Result scatter(Address contiguous, const PieceTable& to, std::uint64_t begin_bytes, std::uint64_t end_bytes,
                  Stream stream) const noexcept;
   Result reduce(ElementType type, Operation operation, const Reduction& reduction, Stream stream) const noexcept;
-  // Starts the persistent kernel, which runs until it is told to end; see kernel.h.
+  // Starts the persistent kernel, which runs until the host tells it to end; see persistent_kernel.h.
   Result start_persistent(const PersistentLaunch& job, Stream stream) const noexcept;
 
  private:

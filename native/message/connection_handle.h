@@ -23,7 +23,7 @@ struct ConnectionServices {
   BacklogThread* backlog_thread = nullptr;
   engine::Notifier* notifier = nullptr;
   std::size_t posts_max = 0;
-  PathWeights* weights = nullptr;  // null: no file of weights is followed
+  PathWeights* weights = nullptr;  // null: no file of path weights is in use (WEFT_WEIGHTS)
 };
 
 class ConnectionHandle final : public Connection {

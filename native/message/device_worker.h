@@ -39,7 +39,7 @@ class DeviceRequest : public Outcome {
  private:
   friend class DeviceWorker;
   void finish(Status status, std::size_t bytes, const std::string& error) noexcept;
-  std::vector<std::uint32_t*> words_;  // words on which streams wait for this request; protected by the worker's mutex
+  std::vector<std::uint32_t*> words_;  // memory words on which streams wait for this request; under the worker's mutex
   std::string error_;
 };
 
@@ -72,9 +72,8 @@ class DeviceWorker {
   // Records an event after all work that is queued on `stream`; *out is null if that work is done. On failure sets
   // `error`. invalid_argument: the stream belongs to another device.
   Status mark(gpu::Stream stream, gpu::Event* out, std::string* error) noexcept;
-  // Lends one of weft's streams. It is passed to the producer of an array (__dlpack__(stream=...)), which makes the
-  // stream wait for the work that writes the array. Returns null and sets
-  // `error` on failure.
+  // Lends one of weft's CUDA streams. The caller passes it to the producer of an array (__dlpack__(stream=...)), which
+  // makes the stream wait for the work that writes the array. Returns null and sets `error` on failure.
   gpu::Stream lend_stream(std::string* error) noexcept;
   void drop(const After& after) noexcept;
   // Whether the work before an event of mark() is done: ok, would_block (not yet), or device_error with `error` set.

@@ -11,7 +11,8 @@
 namespace weft::message {
 namespace {
 
-// How often, in one wait, a caller finds the loop of an engine taken before it yields its core.
+// A caller yields its core each time that it has found an engine's loop run by another thread this many times in a
+// wait.
 constexpr std::uint32_t kTakenTurns = 32;
 
 }  // namespace

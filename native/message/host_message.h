@@ -28,7 +28,7 @@ class HostMessage final : public Outcome,
 
   Status begin() noexcept override;
   void cancel(Status reason) noexcept override;
-  // As Outcome::wait(); first helps the engines to finish the message.
+  // Like Outcome::wait(), but first runs the engines' loops on this thread for a while to finish the message sooner.
   // NOLINTNEXTLINE(bugprone-derived-method-shadowing-base-method)
   Status wait(std::int64_t timeout_ns) noexcept;
   Status sleep(std::int64_t timeout_ns) noexcept { return Outcome::wait(timeout_ns); }

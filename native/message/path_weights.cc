@@ -47,7 +47,7 @@ bool read_peers(datapath::JsonCursor* json, PeerWeights* out) {
   });
 }
 
-// The text that sets the weights, as PolicyBoard::change() takes it.
+// The policy parameters that set the weights, as text for PolicyBoard::change().
 std::string params_of(const std::vector<double>& weights) {
   std::string text = "weight=";
   char number[32];
@@ -179,11 +179,11 @@ void PathWeights::apply(engine::ConnectionCore* connection,
                                         connection->id(), &problem) == Status::ok) {
       continue;
     }
-    warn("the weights " + file_ + " are not used: " + problem + "; WEFT_PATH_POLICY=weighted has weights");
+    warn("the weights " + file_ + " are not used: " + problem + "; weights need WEFT_PATH_POLICY=weighted");
   }
 }
 
-// Says each problem once.
+// Logs a problem, unless it is the same as the last one.
 void PathWeights::warn(const std::string& text) {
   if (text == warned_) return;
   warned_ = text;

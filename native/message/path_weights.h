@@ -36,8 +36,8 @@ class PathWeights {
   PathWeights& operator=(const PathWeights&) = delete;
   ~PathWeights() { stop(); }
 
-  // Starts the thread that looks at the file 20 times a second. A missing file changes nothing, and a wrong one is a
-  // warning.
+  // Starts the thread that looks at the file 20 times a second. A missing file changes nothing, and an invalid one is
+  // logged as a warning.
   Status start() noexcept;
   // Must be called before the engines stop.
   void stop() noexcept;
@@ -60,7 +60,7 @@ class PathWeights {
   std::uint64_t added_ = 0;
   bool stopping_ = false;
 
-  // Used by the thread only: what it saw last.
+  // Used by the thread only: the file and the connections as of its last check.
   std::int64_t written_ns_ = -1;
   std::uint64_t inode_ = 0, known_ = 0;
   std::string warned_;

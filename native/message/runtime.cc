@@ -86,7 +86,7 @@ class StateEvent final : public Event {
   }
 
  private:
-  static constexpr std::int64_t kLongestNs = 3'600'000'000'000;  // a longer time would overflow the clock's
+  static constexpr std::int64_t kLongestNs = 3'600'000'000'000;  // a longer timeout would overflow the clock's time
   std::shared_ptr<State> state_;
 };
 
@@ -238,7 +238,7 @@ class RuntimeImpl final : public Runtime, public std::enable_shared_from_this<Ru
   std::vector<std::unique_ptr<engine::Engine>> engines_;
   engine::MemoryTable memories_{&engines_};
   mutable engine::PolicyBoard board_;
-  std::unique_ptr<PathWeights> weights_;  // null: no file of weights is followed
+  std::unique_ptr<PathWeights> weights_;  // null: no file of path weights is in use (WEFT_WEIGHTS)
   BacklogThread backlog_thread_{&notifier_};
   std::unique_ptr<DeviceBoard> gpus_;
   std::unique_ptr<control::ControlPlane> control_;
@@ -372,7 +372,7 @@ RuntimeImpl::~RuntimeImpl() {
   };
   while (open_flows() != 0 && engine::now_ns() < until_ns) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (control_ != nullptr) control_->stop();
-  weights_.reset();  // uses the engines
+  weights_.reset();  // ends its thread, which uses the engines
   std::string unused;
   static_cast<void>(stop_recording(nullptr, &unused));
   for (const auto& engine : engines_) engine->stop();

@@ -94,7 +94,7 @@ class Connection {
   // Counters of this connection: bytes and segments by path, losses, retransmissions, round-trip times.
   virtual ConnectionCounters counters() const = 0;
   // Changes a policy of this connection from now on. A path policy is shared by all connections to the same peer.
-  // engine: only of the flows on this engine; -1: of all.
+  // `engine`: changes only the flows on this engine; -1: the flows on all engines.
   virtual Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,
                                std::string* error, std::int64_t engine = -1) noexcept = 0;
   virtual std::vector<engine::PolicyInfo> policies() const = 0;
@@ -104,7 +104,7 @@ class Connection {
 class Event {
  public:
   virtual ~Event() = default;
-  // Waits until it has happened, for `timeout_ns` at most. Any number of threads may wait.
+  // Waits until the event has happened, for `timeout_ns` at most. Any number of threads may wait.
   virtual void wait(std::int64_t timeout_ns) noexcept = 0;
 };
 
@@ -118,7 +118,7 @@ class Dial {
   // Runs iterations of the control plane's loop on the caller's thread until poll() has a result, but at most for
   // `timeout_ns` or 2 ms, whichever is shorter, plus the time to finish the last iteration.
   virtual void help(std::int64_t timeout_ns) noexcept = 0;
-  // Happens when poll() has a result (anything but would_block), or after close().
+  // The event happens when poll() has a result (anything but would_block), or after close().
   virtual std::shared_ptr<Event> event() const = 0;
   // Gives up the attempt, as destruction does. May be called on any thread, and again.
   virtual void close() noexcept = 0;
@@ -132,10 +132,10 @@ class Listener {
  public:
   virtual ~Listener() = default;
   virtual control::Handle handle() const noexcept = 0;
-  // TCP port to which peers connect; one of its own if the listener is open, 0 if that cannot be opened.
+  // TCP port to which peers connect. An open listener has a port of its own; 0: that port cannot be opened.
   virtual std::uint16_t port() const noexcept = 0;
   virtual Status accept(std::shared_ptr<Connection>* out) noexcept = 0;  // would_block: no connection waits
-  // Happens when a connection can be accepted or the listener is destroyed.
+  // The event happens when a connection can be accepted or the listener is destroyed.
   virtual std::shared_ptr<Event> event() const = 0;
   // Why the accept() of a peer's TCP connection failed in the last `within_ns`, for example for lack of descriptors;
   // ok: none failed.

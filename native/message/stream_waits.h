@@ -34,7 +34,7 @@ class StreamWaits {
   void release(std::uint32_t* word) noexcept {
     if (__atomic_exchange_n(word, 1u, __ATOMIC_ACQ_REL) == 0) shared_.persistent_kernel().wait_ends();
   }
-  // Makes the words reusable whose streams have continued.
+  // Makes the memory words reusable whose streams have continued.
   void collect() noexcept;
 
  private:

@@ -30,7 +30,8 @@ std::uint8_t* tail_of(void* handle) { return static_cast<std::uint8_t*>(handle) 
 
 std::uint8_t* digest_in(void* handle) { return static_cast<std::uint8_t*>(handle) + kDigestAt; }
 
-// Ranks with different rules would choose different algorithms, and NCCL would hang.
+// Whether the peer has the same tuning rules. With different ones, ranks would choose different algorithms and NCCL
+// would hang.
 bool has_our_rules(void* handle) {
   std::uint64_t theirs;
   std::memcpy(&theirs, digest_in(handle), sizeof theirs);

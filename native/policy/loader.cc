@@ -238,7 +238,7 @@ std::shared_ptr<const Library> Library::load(const std::string& path, std::strin
   void* handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
     const char* why = dlerror();
-    say(error, why != nullptr ? why : "dlopen failed without a reason");
+    say(error, why != nullptr ? why : "dlopen failed, and dlerror gives no reason");
     return nullptr;
   }
   // Owns the handle from here on, so that a library that does not fit is closed again.

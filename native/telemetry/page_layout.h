@@ -26,12 +26,12 @@ inline constexpr std::size_t kLineBytes = 64;  // size of a cache line; rows of 
   X(published_ns, ns, "when the states of its peers and flows were written") \
   X(open_flows, count, "flows of connections that the engine has")
 
-#define WEFT_PEER_STATE_TABLE(X)                                    \
-  X(engine, index, "engine of this process that the peer talks to") \
-  X(first_path, index, "its first row in the section path")         \
-  X(paths, count, "number of its rows there")                       \
-  X(dead, flag, "1 once the peer was found dead or given up")       \
-  X(waited_for, flag, "1 while a flow waits for the peer")          \
+#define WEFT_PEER_STATE_TABLE(X)                                            \
+  X(engine, index, "engine of this process that the peer talks to")         \
+  X(first_path, index, "first row of the peer's paths in the section path") \
+  X(paths, count, "number of the peer's rows in the section path")          \
+  X(dead, flag, "1 once the peer was found dead or given up")               \
+  X(waited_for, flag, "1 while a flow waits for the peer")                  \
   X(heard_ns, ns, "when the peer was last heard, -1: never")
 
 #define WEFT_FLOW_STATE_TABLE(X)                                                                  \
@@ -42,10 +42,10 @@ inline constexpr std::size_t kLineBytes = 64;  // size of a cache line; rows of 
   X(stripes, count, "flows of its connection")                                                    \
   X(phase, phase, "0 open, 1 failed, 2 telling the peer that it closes, 3 closed")                \
   X(sends, messages, "sends that are not acknowledged in full")                                   \
-  X(unsent_bytes, bytes, "bytes of these that were not sent yet")                                 \
+  X(unsent_bytes, bytes, "bytes of those sends that were not sent yet")                           \
   X(receives, messages, "at the first flow of a connection: its receives that wait for the peer") \
   X(progress_ns, ns, "when the flow last made progress, 0: never")                                \
-  X(active_ns, ns, "when the flow last had a packet or a post")
+  X(active_ns, ns, "time of the flow's last packet, send or receive")
 
 // Counts uses of a row. It is incremented when the row is taken and when it is released, so it is odd while the row is
 // in use. A reader accepts a row if this number is odd, and is the same before and after the reader reads the rest.
@@ -86,7 +86,7 @@ struct alignas(kLineBytes) FlowPageRow {
 #undef WEFT_STATE_FIELD
 // A path's row has counters only and no generation of its own, because the core keeps paths in an array. It is in use
 // while its peer's row is in use.
-static_assert(sizeof(PathCells) == 56, "paths of a row are counted in multiples of 8, which fill cache lines");
+static_assert(sizeof(PathCells) == 56, "a peer has path rows in multiples of 8, which fill whole cache lines");
 inline constexpr std::uint32_t kPathsStep = 8;
 
 struct PageSection {

@@ -50,19 +50,19 @@ struct TraceHead {
 static_assert(sizeof(TraceHead) == 16);
 
 // Fields of each record: type, name, unit, sentence. Fields of 8 bytes come first, then shorter ones, so that the
-// structs have no gaps. A field that names a text has the text's id, 0: none.
+// structs have no gaps. A field with the unit `text` holds the id of a text record, or 0 for none.
 #define WEFT_TRACE_COMMUNICATOR(F)                                                \
   F(u64, comm_id, id, "NCCL's id of the communicator, the same on all its ranks") \
-  F(u32, name, text, "name that the program gave it")                             \
+  F(u32, name, text, "name that the program gave the communicator")               \
   F(i32, ranks, count, "ranks in the communicator")                               \
-  F(i32, nodes, count, "nodes that they are on")                                  \
+  F(i32, nodes, count, "nodes that the ranks are on")                             \
   F(i32, rank, index, "rank of this process")
 
 #define WEFT_TRACE_COMMUNICATOR_END(F)
 
 #define WEFT_TRACE_OPERATION(F)                                                          \
-  F(u64, sequence, count, "number of the operation in its communicator, as NCCL counts") \
-  F(u64, count, elements, "elements, as in the call")                                    \
+  F(u64, sequence, count, "NCCL's sequence number of the operation in its communicator") \
+  F(u64, count, elements, "number of elements, the argument of the NCCL call")           \
   F(u64, tag, id, "tag that the program gave the call, 0: none")                         \
   F(i64, called_ns, ns, "when the program called NCCL, 0: not known")                    \
   F(u32, communicator, record, "its communicator")                                       \

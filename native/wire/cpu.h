@@ -1,5 +1,5 @@
 // Detects instruction set extensions that both the CPU and the kernel (which must save the registers) support. It uses
-// CPUID directly, because compilers' run-time libraries disagree.
+// CPUID directly, because the run-time libraries of different compilers give different answers.
 #pragma once
 
 #if defined(__x86_64__)

@@ -11,7 +11,7 @@
 namespace weft::wire {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "fields are copied as they lie in memory");
+static_assert(std::endian::native == std::endian::little, "packet fields are copied without byte swaps");
 
 constexpr std::size_t kCrcAt = 4;
 constexpr int kAwayShift = 14;

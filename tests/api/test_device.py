@@ -402,7 +402,7 @@ def mistakes(gpu: FakeGpu) -> Iterator[tuple[Any, Any, type[Exception], str]]:
     yield good, -3, invalid, "stream: -3 is not the handle of a stream"
     yield bytearray(5), gpu.stream(), invalid, "stream: `buf` is host memory"
     two = [empty(gpu, 1, stream=gpu.stream()), empty(gpu, 1, stream=gpu.stream())]
-    yield two, None, invalid, "stream: its arrays belong to 2 streams: pass stream="
+    yield two, None, invalid, "stream: the arrays use 2 streams: pass stream="
 
 
 def test_device__every_mistake_is_one_error_that_names_the_argument(

@@ -229,4 +229,4 @@ def test_hosts__that_contradict_each_other_are_judged_and_named() -> None:
     assert made.judged == 1
     text = " ".join(made.notes)
     assert "rank 0 runs on node0 and node3 at once, and 7 other ranks on several hosts" in text
-    assert "told different numbers of ranks: 32, 64" in text
+    assert "WORLD_SIZE differs between processes of the job: 32, 64" in text

@@ -169,7 +169,7 @@ class Hangs:
 def test_apart__a_source_that_hangs_delays_nothing() -> None:
     source = Hangs()
     apart = Apart("NVML", source, patience_s=0.01)
-    line = "NVML does not answer: nothing is known of what it sees"
+    line = "NVML does not answer: its evidence is missing"
     assert apart.look([], []) == ([], [line])
     assert apart.look([], []) == ([], [line])
     source.goes.set()

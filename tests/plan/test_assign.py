@@ -103,7 +103,7 @@ def test_assign__avoids_sick_links_where_it_can() -> None:
     assert not links & {"leaf0>spine1", "leaf1>spine2", "spine2>leaf1"}
     alone = assign(replace(clos(2, 1, 1, 4), sick=("leaf0>spine0",)), of_ring(HOSTS[:2]))
     assert len(alone.pairs) == 2
-    assert alone.notes == ("1 pairs have no way without a sick or avoided link, and keep it",)
+    assert alone.notes == ("1 pairs use a sick or avoided link, because every way has one",)
 
 
 def test_assign__keeps_sides_apart() -> None:

@@ -154,7 +154,7 @@ def turn_back(found: dict[str, Any]) -> None:
             lambda found: found.update(fabric="elsewhere"),
             r"plans.0.file: plan.json is a plan for the fabric elsewhere, and this network is ",
         ),
-        (drop_pair, r"plans.0.file: plan.json lacks host0 to host4, which send: plan for all"),
+        (drop_pair, r"plans.0.file: plan.json has no paths from host0 to host4, which a workload"),
         (rename_link, r"plans.0.file: plan.json names leaf0>spine9 from host0 to host\d+, which t"),
         (turn_back, r"plans.0.file: no hash takes the links of path 0 from host0 to host"),
         (lambda found: found.update(weft_plan=9), r"plans.0.file: .*plan.json is plan version 9"),

@@ -120,7 +120,7 @@ def test_import__without_algorithms_a_ring_is_assumed_only_if_asked(tmp_path: Pa
         assert matrix_of(store).dense_values().tolist() == [[0, 50], [0, 0]]
     (tmp_path / "ring").mkdir()
     found = written(tmp_path / "ring", text, assume_ring=True)
-    assert found.notes == ["4 collectives are taken for rings, as was asked"]
+    assert found.notes == ["4 collectives count as rings (--assume-ring)"]
     with open_store(tmp_path / "ring" / "tables") as store:
         assert matrix_of(store).dense_values()[1, 0] == 1224
 

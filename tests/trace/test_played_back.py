@@ -211,7 +211,7 @@ def test_playback__a_root_that_is_not_known_is_said(tmp_path: Path) -> None:
         "communicator is the root"
     )
     (note,) = played(tmp_path / "one", more="scale = 0.5").scenario.work.notes
-    assert note.startswith("1 Broadcasts and Reduces lost their root with the upper ranks")
+    assert note.startswith("1 Broadcasts and Reduces have a root that the smaller job lacks")
 
 
 def test_playback__sizes_by_a_factor(original: tuple[Result, Path]) -> None:
@@ -229,16 +229,16 @@ def test_playback__a_rank_without_trace_communicates(
             (tmp_path / file.name).write_bytes(file.read_bytes())
     found = played(tmp_path)
     notes = found.scenario.work.notes
-    assert notes[0] == "1 of 8 ranks have no trace: they only communicate"
+    assert notes[0] == "1 of 8 ranks have no trace: they communicate without computing"
     missing = sent(result) - sent(found)
     assert 0 < missing.sum() <= 2 * 30_000
-    assert ("without another end" in notes[1]) == (missing.sum() > 0)
+    assert ("lacks the matching call" in notes[1]) == (missing.sum() > 0)
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("scale = 0.3", "scale: 0.3: give a whole number, or 1 over one"),
+        ("scale = 0.3", "scale: 0.3: give a whole number or its reciprocal"),
         ("scale = 0.2", "scale: 0.2: the 8 ranks of the trace cannot be divided by 5"),
         ("scale = 0.125", "0.125: 1 of the 8 ranks of the trace would remain: at least 2 are"),
         ("scale = 2", "the trace has 16 ranks at this scale, and there are 8 hosts"),

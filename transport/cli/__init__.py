@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def _open_standard_files() -> None:
-    """Opens /dev/null for standard files that are closed, so that no other file takes their place.
+    """Opens /dev/null for closed standard streams, so that no other file gets their descriptors.
 
     Otherwise a command that weft runs would print into that file.
     """

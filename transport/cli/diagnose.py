@@ -74,7 +74,7 @@ ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live")
     type=FiniteRange(1, 86_400),
     default=60.0,
     show_default=True,
-    help="How far back it looks.",
+    help="Judge only this much of the recent past.",
 )
 @click.option(
     "--iterations",
@@ -82,7 +82,7 @@ ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live")
     type=click.IntRange(4, 1_000),
     default=30,
     show_default=True,
-    help="Iterations it looks back, or 2 s if longer.",
+    help="Judge the last N iterations, or those of the last 2 s if these are more.",
 )
 @click.option(
     "--patience",
@@ -91,16 +91,16 @@ ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live")
     type=FiniteRange(0, 86_400),
     default=300.0,
     show_default=True,
-    help="While the job has not yet paused twice, as for checkpoints: how long a pause "
-    "without other evidence is only a suspicion.",
+    help="How long a pause without other evidence is only a suspicion, as long as the job has "
+    "not yet paused twice, as for checkpoints.",
 )
 @click.option("--count", metavar="N", type=click.IntRange(1), help="End after N intervals.")
 @click.option(
     "--on-finding",
     "on_finding",
     metavar="CMD",
-    help="A shell command for findings, at most once for each. Without --act it is only "
-    "said what would run.",
+    help="A shell command to run for each finding, at most once. Without --act, the command is "
+    "only printed.",
 )
 @click.option("--act", is_flag=True, help="Really run the command of --on-finding.")
 @click.option(
@@ -170,7 +170,7 @@ def failing_with_2() -> Iterator[None]:
             raise
         # Python must not fail again when it flushes standard output at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if error.errno == errno.EPIPE:  # the reader wants no more, as head
+        if error.errno == errno.EPIPE:  # the reader closed the pipe, as `head` does
             sys.exit(Failure.exit_code)
         raise Failure(f"cannot write the verdicts: {error.strerror}") from None
 
@@ -210,7 +210,7 @@ def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
     for one in found.findings:
         click.echo("\n".join(report.lines_of(one, str(folder))))
     if found.findings:
-        click.echo(f"looked at: {looked}{'' if certain else '; nothing is certain'}")
+        click.echo(f"looked at: {looked}{'' if certain else '; no finding is certain'}")
     if not with_links:
         click.echo("note: without --routes no link can be named, only NICs and pairs of ranks")
     shared.show_notes(found.notes)

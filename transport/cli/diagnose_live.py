@@ -47,7 +47,7 @@ STALE_S_MIN = 10.0
 # A finding of another collector counts as acted on for this long, if its end was never reported.
 REPORTED_NS = 3_600_000_000_000
 NOTHING_JUDGED = 2  # exit status
-NICE = 10  # ranks that want its core go first
+NICE = 10  # niceness of this process: ranks of the job on its core run first
 
 
 def run(folder: Path | None, json_path: str | None, given: dict[str, Any]) -> int:
@@ -132,7 +132,7 @@ def _output(json_path: str | None) -> Iterator[TextIO | None]:
 
 
 class Live:
-    """The work of one command in each interval. out: where verdicts go as JSON; None: as text."""
+    """One `weft diagnose --live`. out: the file for verdicts as JSON; None: they are printed."""
 
     def __init__(
         self, folder: Path | None, routes: Routes | None, given: dict[str, Any], out: TextIO | None
@@ -308,7 +308,7 @@ class Live:
 
     @property
     def acts(self) -> bool:
-        """Whether no other collector of the share runs commands."""
+        """Whether this collector writes verdicts and runs commands, as only one of a share does."""
         return self.claim is None or self.claim.holds
 
     def _read(self) -> files.HostFile | None:

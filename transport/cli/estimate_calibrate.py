@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     "--contender",
     default="weft",
     show_default=True,
-    help="Whose rows to take from results of bench nccl.",
+    help="The transport whose rows are taken from results of bench nccl.",
 )
 @click.option(
     "--beside",
@@ -51,7 +51,7 @@ def command(
     """Fit a network to SOURCES: results of `python -m bench nccl`, folders of traces.
 
     `bench` is in the repository, not in the wheel. A trace may come from `weft sim --trace`.
-    Operations must differ much in size, and best in the number of ranks, too.
+    Operations must differ much in size, and should differ in the number of ranks, too.
 
     Example: weft estimate calibrate traces-8 traces-64 --name mine -o mine.toml
     """
@@ -121,8 +121,8 @@ def show(found: Fit) -> None:
     slow = found.network.slowdown
     if slow != NONE:
         click.echo(
-            f"at once, computation takes {slow.computation:.2f} times as long, and "
-            f"operations {slow.communication:.2f}"
+            f"when both run at once, computation takes {slow.computation:.2f} times as long, and "
+            f"operations {slow.communication:.2f} times"
         )
     for note in found.notes:
         click.echo(f"note: {note}")

@@ -27,7 +27,7 @@ from transport.ground.units import bytes_text, percent, time_text
     "--contender",
     default="weft",
     show_default=True,
-    help="Whose rows to take from results of bench nccl.",
+    help="The transport whose rows are taken from results of bench nccl.",
 )
 @json_option
 def command(
@@ -74,7 +74,7 @@ def command(
     click.echo(
         f"\n{len(rows)} operations and sizes; error: median {percent(total.median)}, 95 % below "
         f"{percent(total.p95)}\n{percent(total.within_5, 0)} are within the larger of 5 % and the "
-        f"spread of their repeats, {percent(total.within_15, 0)} within that of 15 %"
+        f"spread of their repeats, {percent(total.within_15, 0)} within 15 % or that spread"
     )
     for note in notes_of(network, any(row.extrapolated for row in rows)):
         click.echo(f"note: {note}")

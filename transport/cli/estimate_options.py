@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from transport.estimate.networks import Network
 
-# Fields of a plan -> the options that set them, where names differ.
 LINK_OPTIONS = ("between", "inside", "gpus_per_node", "nics_per_node")
+# Field of a training plan -> the option that sets it, if their names differ.
 OPTIONS = {"global_batch": "batch", "bucket_bytes": "bucket"}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -46,14 +46,14 @@ def network_options(command: Command) -> Command:
                 help="GPUs of a node; needs --inside.",
             ),
             click.option(
-                "--nics-per-node", type=click.IntRange(1), help="NICs of a node: one a GPU."
+                "--nics-per-node", type=click.IntRange(1), help="NICs per node; default: one a GPU."
             ),
             click.option(
                 "--network",
                 "network_file",
                 metavar="FILE",
                 type=click.Path(path_type=Path, exists=True, dir_okay=False),
-                help="A measured network instead of these.",
+                help="File of a measured network, instead of the options above.",
             ),
         )
     ):
@@ -85,7 +85,7 @@ def _option(name: str) -> str:
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Turns errors of estimates into wrong usage."""
+    """Turns errors of estimates into usage errors (exit status 2)."""
     from transport.estimate.collectives import ShapeError
     from transport.estimate.computation import ComputationError
     from transport.estimate.gpus import GpuError
@@ -101,7 +101,7 @@ def usage_errors() -> Iterator[None]:
         raise click.UsageError(str(error)) from None
 
 
-MARK = "*"  # after times outside of a network's range
+MARK = "*"  # follows times that are extrapolated: outside of the measured range
 
 
 def notes_of(network: Network, marked: bool) -> list[str]:

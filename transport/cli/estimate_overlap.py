@@ -1,4 +1,4 @@
-"""`weft estimate overlap`: how much communication computation hides, from a trace."""
+"""`weft estimate overlap`: how much of the communication in a trace is hidden by computation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transport.estimate.overlap import Overlap
     from transport.estimate.traced import Step
 
-STEPS_SHOWN_MAX = 16  # ranks of a trace of weft
+STEPS_SHOWN_MAX = 16  # maximum number of printed ranks of a trace of weft
 
 
 class WithUnit(TimeType):
@@ -38,12 +38,12 @@ class WithUnit(TimeType):
     "alone_ns",
     metavar="TIME",
     type=WithUnit(),
-    help="Of a trace of weft: what a step takes without communication, as 158ms.",
+    help="For a trace of weft: the time of a step without communication, such as 158ms.",
 )
 @click.option(
     "--operations",
     type=click.IntRange(1),
-    help="Of a trace of weft: operations of a step, if it is not what repeats.",
+    help="For a trace of weft: operations of a step; default: the sequence that repeats.",
 )
 @trace_open.job_option
 @json_option
@@ -54,7 +54,7 @@ def command(
     job: str | None,
     json_path: str | None,
 ) -> None:
-    """Say how much of the communication in TRACES computation hides.
+    """Say how much of the communication in TRACES is hidden by computation.
 
     TRACES are files of PyTorch's profiler (Kineto) or folders of them, each of one rank; or one
     folder with a trace of weft, which does not record when the GPU computes: give --alone.
@@ -102,7 +102,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def is_of_weft(folder: Path) -> bool:
-    """Whether it has a trace of weft, or the tables of one."""
+    """Whether the folder has a trace of weft, or the tables of one."""
     return any(folder.rglob("*.trace")) or (folder / "processes.parquet").exists()
 
 
@@ -113,7 +113,7 @@ def show_traced(
     job: str | None,
     json_path: str | None,
 ) -> None:
-    """A step of each rank of a trace of weft."""
+    """Prints the median step of each rank of a trace of weft."""
     from transport.estimate.traced import steps_of
 
     with trace_open.opened(folder, job) as store, trace_open.reporting_errors():
@@ -182,11 +182,11 @@ def show(one: Overlap) -> None:
 
 
 def show_buckets(found: Buckets) -> None:
-    """Prints the times that buckets of other sizes would expose, and lines about AllReduces."""
+    """Prints how much communication gradient buckets of other sizes would leave exposed."""
     size, exposed_ns = found.best
     click.echo(
         f"\n{found.buckets} buckets of gradients a step, {bytes_text(found.step_bytes)}; an "
-        f"AllReduce takes {time_text(found.latency_ns)} and {rate_text(found.bytes_per_s)}"
+        f"AllReduce: latency {time_text(found.latency_ns)}, rate {rate_text(found.bytes_per_s)}"
     )
     print_table(
         ["bucket size", "exposed a step"],
@@ -204,6 +204,6 @@ def show_buckets(found: Buckets) -> None:
     else:
         click.echo("no other bucket size would hide noticeably more communication")
     click.echo(
-        "note: gradients are taken to become ready at an even rate, and the trace to begin "
+        "note: assumes that gradients become ready at an even rate, and that the trace begins "
         "between two steps"
     )

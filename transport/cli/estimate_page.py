@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def gantt(found: Training) -> Any:
-    """A row for each stream of each stage."""
+    """A Gantt chart of a step, with a row for each stream of each pipeline stage."""
     from matplotlib import pyplot
 
     streams = list(dict.fromkeys((task.stage, task.stream) for task in found.tasks))
@@ -47,7 +47,7 @@ def gantt(found: Training) -> Any:
 
 
 def curves_figure(found: Sequence[Curve]) -> Any:
-    """Step and exposed communication, a panel for each curve."""
+    """Plots the time of a step and its exposed communication, with a panel for each curve."""
     from matplotlib import pyplot
 
     figure, panels = pyplot.subplots(1, len(found), figsize=(4.0 * len(found), 3.2))

@@ -1,4 +1,4 @@
-"""`weft estimate simulate`: the same training step in the packet simulator."""
+"""`weft estimate simulate`: runs an estimated training step in the packet simulator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INTERRUPTED = 130
     "--long",
     "is_long",
     is_flag=True,
-    help=f"Even if more than {count_text(SEGMENTS_MAX)} packets are sent.",
+    help=f"Simulate even if more than {count_text(SEGMENTS_MAX)} packets are sent.",
 )
 @json_option
 def command(
@@ -44,8 +44,9 @@ def command(
 ) -> None:
     """Simulate a training step of MODEL, packet by packet, and compare it with the estimate.
 
-    Simulated is what data parallelism (DDP, ZeRO) sends between nodes, over one rail of a fabric
-    with as many uplinks as hosts. Computation and tensor parallelism take the estimated time.
+    Only the traffic of data parallelism (DDP, ZeRO) between nodes is simulated, over one rail of a
+    fabric with as many uplinks as hosts. Computation and tensor parallelism take the estimated
+    time.
 
     Example: weft estimate simulate gpt2-xl --data 64 --inside nvlink4 --between ethernet-100
     """
@@ -65,7 +66,8 @@ def command(
         shape = model_of(model, given)
         computing = Computing.taken(given)
         plan = plan_of(given)
-        # What else a measured network and GPU have is not simulated, so it is not estimated either.
+        # The simulator has neither the slowdown of a measured network nor the host time of a
+        # measured GPU, so the estimate leaves them out, too.
         network = replace(network, slowdown=NONE)
         computation = replace(computing.of(shape, plan), host_ns=0.0)
         estimated = train(shape, plan, computing.gpu, network, computation)

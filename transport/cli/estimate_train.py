@@ -1,4 +1,4 @@
-"""`weft estimate train`: the time of a training step, what of it is exposed, what would help."""
+"""`weft estimate train`: a training step's time, exposed communication, and what would help."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ PLAN_OPTIONS = (
         "--zero", 0, 0, 3, "ZeRO: 0: DDP, 1 and 2: optimizer and gradients are split, 3: FSDP."
     ),
     click.option(
-        "--bucket", default="25 MiB", show_default=True, help="Gradients of an operation."
+        "--bucket", default="25 MiB", show_default=True, help="Bytes of gradients per operation."
     ),
     click.option("--recompute", is_flag=True, help="Backward runs the forward pass again."),
     click.option(
@@ -147,7 +147,7 @@ def step_options(command: Any) -> Any:
     "curves_file",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw the step against GPUs, bandwidth and latency.",
+    help="Plot the time of a step over GPUs, bandwidth and latency.",
 )
 @click.option(
     "--html",
@@ -238,7 +238,7 @@ class Computing:
 
     @classmethod
     def taken(cls, given: dict[str, Any]) -> Computing:
-        """From the options, which it takes out of `given`."""
+        """Reads the options, and removes them from `given`."""
         name, efficiency, file = (
             given.pop(key) for key in ("gpu_name", "efficiency", "computation")
         )

@@ -1,4 +1,4 @@
-"""`weft estimate tune`: writes the file with which the plugin chooses for NCCL."""
+"""`weft estimate tune`: writes the file by which the plugin chooses algorithms for NCCL."""
 
 from __future__ import annotations
 

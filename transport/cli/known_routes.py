@@ -11,9 +11,9 @@ from transport.plan.routes import FILE, Routes, RoutesError, read
 
 
 def known_routes(folder: Path | None, file: Path | None, plan_file: Path | None) -> Routes | None:
-    """The routes of a file; by default of the one in the folder, if it is there.
+    """The routes in `file`; by default those in routes.json of the folder, if that exists.
 
-    plan_file: a plan, whose paths the job takes instead of those that it would take without.
+    plan_file: the plan that the job's paths follow (WEFT_PLAN); None: the job follows no plan.
     """
     own = folder / FILE if folder is not None and (folder / FILE).is_file() else None
     if file is None:

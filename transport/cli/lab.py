@@ -223,7 +223,7 @@ def change(name: str | None, degrade: str | None, link: str, changes: tuple[str,
 @command.command("cut")
 @name_option
 @click.option(
-    "--down", is_flag=True, help="Take the upper end down: the lower end sees no carrier."
+    "--down", is_flag=True, help="Take the upper (spine) end down: the other end has no carrier."
 )
 @click.argument("link")
 @telling

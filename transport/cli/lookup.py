@@ -76,9 +76,9 @@ def named(text: str, family: str = "", first: bool = False) -> Policy:
 
 
 def parameters(policy: Policy, text: str) -> dict[str, Any]:
-    """All parameters of a policy, with those that "decrease_max=0.3,weight=1/0/0.5" sets.
+    """A policy's parameters: defaults, with values of text as "decrease_max=0.3,weight=1/0/0.5".
 
-    Without text there are none: recorded ones may apply.
+    If the text is empty, the result is {}, so that a replay can use the recorded parameters.
     """
     from transport.compiler.emit import fields_text
 

@@ -53,7 +53,7 @@ def address(given: str) -> tuple[str, int]:
     type=click.IntRange(1),
     default=SERIES_MAX,
     show_default=True,
-    help="Export at most N series: above, paths are added up, then peers, then engines.",
+    help="Export at most N series: if there are more, add up paths, then peers, then engines.",
 )
 @click.option(
     "--board",

@@ -75,7 +75,7 @@ def demand_of(
 @click.option(
     "--ring",
     metavar="HOST,HOST,...|all",
-    help="Each host sends as much to the next one; all: by name.",
+    help="Each host sends the same amount to the next one; all: every host, sorted by name.",
 )
 @click.option(
     "--demand",
@@ -88,7 +88,7 @@ def demand_of(
     type=click.IntRange(1, 256),
     default=8,
     show_default=True,
-    help="Paths of each pair of NICs: what WEFT_PATHS is for the job.",
+    help="Paths of each pair of NICs: the WEFT_PATHS of the job.",
 )
 @click.option(
     "--engines",
@@ -102,7 +102,7 @@ def demand_of(
     "--fabric",
     default="",
     metavar="NAME",
-    help="Name of the fabric, for jobs whose hosts were probed apart.",
+    help="Name of the fabric, for jobs whose hosts were probed in separate runs.",
 )
 @job_option
 @plan_option
@@ -125,8 +125,8 @@ def command(
 ) -> None:
     """Choose the paths of a job over the ROUTES of weft plan probe, and add them to the plan.
 
-    The busiest link of the fabric carries as little as possible, with what other jobs of the plan
-    send. The job finds its ports in the plan with WEFT_PLAN and WEFT_PORT_BASE.
+    It minimizes the bytes on the busiest link of the fabric, and counts the traffic of other jobs
+    of the plan. The job finds its ports in the plan with WEFT_PLAN and WEFT_PORT_BASE.
 
     Example: weft plan assign routes.json --ring host0,host1,host2,host3 --job a
     """

@@ -67,7 +67,7 @@ def ends_of_lab(name: str) -> tuple[list[End], dict[str, str]]:
 
 
 def flows_of(ends: list[End], sources: int, pairs: list[tuple[int, int]]) -> list[Flow]:
-    """Flows from each of the first `sources` ends to each other end of its side."""
+    """Flows from each of the first `sources` ends to each other end with the same side()."""
     from transport.plan.probe import Flow
     from transport.plan.routes import side
 
@@ -103,20 +103,20 @@ def flows_of(ends: list[End], sources: int, pairs: list[tuple[int, int]]) -> lis
     type=click.IntRange(1, 256),
     default=1,
     show_default=True,
-    help="So many ranges of --ports ports, of which assign takes the best: for jobs of few paths.",
+    help="Ranges of --ports ports to probe, of which assign takes the best: for jobs of few paths.",
 )
 @click.option(
     "--pairs",
     type=click.IntRange(1, 1 << 20),
     metavar="N",
-    help="Pairs of ports probed for each pair of NICs and range; all, but at most 256.",
+    help="Pairs of ports probed for each pair of NICs and range; default: all, at most 256.",
 )
 @click.option(
     "--samples",
     type=click.IntRange(1, 1_000),
     default=3,
     show_default=True,
-    help="Probes of each flow and hop; more find weaker losses.",
+    help="Probes of each flow and hop; more probes find smaller loss rates.",
 )
 @click.option(
     "--rate",
@@ -133,14 +133,14 @@ def flows_of(ends: list[End], sources: int, pairs: list[tuple[int, int]]) -> lis
     help="Seconds to wait for answers.",
 )
 @click.option(
-    "--hops", type=click.IntRange(1, 64), default=8, show_default=True, help="The longest way."
+    "--hops", type=click.IntRange(1, 64), default=8, show_default=True, help="Largest TTL to probe."
 )
 @click.option(
     "--seconds",
     type=FiniteRange(0.1, 3_600),
     default=60.0,
     show_default=True,
-    help="Limit of the whole run.",
+    help="Time limit of the whole run.",
 )
 @click.option(
     "--names",

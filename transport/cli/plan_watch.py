@@ -1,4 +1,4 @@
-"""`weft plan watch`: moves the shares of paths away from links that died or slowed, and back."""
+"""`weft plan watch`: moves traffic away from paths over dead or slow links, and back later."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ ALONE_S = 5.0  # if no process has sent to a planned peer for this long, a line 
     type=output_file(*JSON),
     default="weights.json",
     show_default=True,
-    help="File for the processes of this host.",
+    help="File of weights, which the processes of this host read.",
 )
 @click.option(
     "--pace",
     type=FiniteRange(0.02, 10),
     default=0.1,
     show_default=True,
-    help="Seconds between two looks.",
+    help="Seconds between two readings of the telemetry.",
 )
 @click.option(
     "--seconds", type=FiniteRange(0.1, 1e9), help="End after this many seconds; default: Ctrl-C."

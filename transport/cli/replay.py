@@ -161,7 +161,7 @@ def decided(steps: list[Step]) -> Track:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Makes a policy to replay. Without `params`, a recorded policy keeps its parameters."""
+    """A policy of --policy. params: None: the recorded parameters, if it made the recording."""
 
     policy: Policy
     params: dict[str, Any] | None

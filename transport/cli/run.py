@@ -80,8 +80,8 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
     except WeftError as error:
         raise click.UsageError(str(error)) from None
     try:
-        # Fails if a knob names an interface, policy or file that does not exist. Without a trace:
-        # the folder would have one of a process that is not part of the job.
+        # Fails if a knob names an interface, policy or file that does not exist. Tracing is off,
+        # because this process is not part of the job and should leave no trace in its folder.
         Endpoint(trace="").close()
     except WeftError as error:
         # A library that exists and cannot be loaded is a failure (1), not wrong usage (2).

@@ -390,7 +390,7 @@ def show_sweep(
     "--scale",
     type=float,
     metavar="X",
-    help="With --workload: ranks of the run over ranks of the trace.",
+    help="With --workload: simulated ranks divided by ranks of the trace.",
 )
 @click.option("--html", "html_path", type=output_file(*HTML), help="Write an HTML report.")
 @click.pass_context
@@ -498,7 +498,7 @@ def with_faults(scenario: Scenario, file: Path | None) -> Scenario:
 
 
 def trace_folder(folder: Path | None) -> Path | None:
-    """Makes the folder of --trace before the run, so that a wrong name costs no time."""
+    """Makes the folder of --trace before the run, so that a wrong name fails at once."""
     if folder is None:
         return None
     try:

@@ -5,7 +5,7 @@ _WINDOW = '''"""The window of a flow: say how it is computed, and name the paper
 from congestion.api import record, window_policy
 from congestion.promises import Promises
 
-Flow = record(window_bytes=float, last_cut_ns=int)  # starts at zero; int or float, unit last
+Flow = record(window_bytes=float, last_cut_ns=int)  # fields start at 0; names end in the unit
 Params = record(increase_segments=1.0, factor=0.5)  # an operator may set these
 
 
@@ -49,7 +49,7 @@ POLICY = window_policy(
         source="say which paper, and which section",
         signals=("loss", "timeout"),
         state_bytes_max=16,
-        growth_segments=(0.9, 1.1),  # a round trip; weft policy check measures it
+        growth_segments=(0.9, 1.1),  # per round trip; weft policy check measures it
         cut_on=("loss",),
         cut_factor=(0.45, 0.55),
         cuts_per_rtt=1,

@@ -34,8 +34,8 @@ out_option = click.option(
 def command() -> None:
     """Make tables from logs of NCCL or from traces of PyTorch's profiler.
 
-    All commands of weft trace open the folder. Who sent how much is derived from the operations,
-    as nothing was measured.
+    All commands of weft trace can open the folder. The bytes that ranks sent to each other are
+    derived from the operations, because such files do not record them.
     """
 
 

@@ -27,10 +27,18 @@ kind_option = click.option(
     "--kind", type=click.Choice(["collective", "p2p"]), help="Only operations of this kind."
 )
 from_option = click.option(
-    "--from", "from_s", metavar="SECONDS", type=float, help="Only what began later than this."
+    "--from",
+    "from_s",
+    metavar="SECONDS",
+    type=float,
+    help="Only what began at least this long after the first record.",
 )
 to_option = click.option(
-    "--to", "to_s", metavar="SECONDS", type=float, help="Only what began before this."
+    "--to",
+    "to_s",
+    metavar="SECONDS",
+    type=float,
+    help="Only what began less than this long after the first record.",
 )
 
 

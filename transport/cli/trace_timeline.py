@@ -41,7 +41,7 @@ LIMIT = 1_000_000
     type=click.IntRange(1),
     default=LIMIT,
     show_default=True,
-    help="Events at most; what is left out is said.",
+    help="Write at most this many events; a note says how many are left out.",
 )
 @json_option
 def command(
@@ -74,7 +74,7 @@ def command(
         cut = ", ".join(f"{count} {kind}" for kind, count in written.left_out.items())
         notes.insert(0, f"left out because of --limit {limit}: {cut}")
     if written.untimed:
-        notes.append(f"{written.untimed} operations are not shown: the trace does not tell when")
+        notes.append(f"{written.untimed} operations are not shown: the trace has no times of them")
     if json_path is not None:
         write_json(asdict(written) | {"notes": notes}, json_path)
     else:

@@ -29,7 +29,7 @@ def directory() -> Path:
     try:
         for one in reversed((folder, *folder.parents)):
             if not one.is_dir():
-                one.mkdir(exist_ok=True, mode=0o700)  # with some umasks a group could write to it
+                one.mkdir(exist_ok=True, mode=0o700)  # the default mode may let a group write
         found = folder.stat()
     except OSError as error:
         raise PolicyError(

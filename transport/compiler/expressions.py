@@ -24,7 +24,7 @@ class Role(NamedTuple):
     name: str
     layout: Record
     many: bool = False  # True: the argument is the whole array of paths
-    cores: frozenset[str] = frozenset()  # fields that only the core writes
+    cores: frozenset[str] = frozenset()  # fields that weft writes, and policies only read
 
 
 Roles = Mapping[str, Role]

@@ -99,7 +99,7 @@ class Interpreted:
     def call(
         self, hook: str, *, flow: Any, shared: Any, params: Any, event: Any, result: Any
     ) -> int:
-        """Calls a hook; returns the status of compiled code: 1 if Python raises, else 0."""
+        """Calls a hook; returns 1 if it raises, else 0, like the status of a compiled hook."""
         try:
             self.run(hook, flow=flow, shared=shared, params=params, event=event, result=result)
         except (ArithmeticError, ValueError, LookupError, AssertionError, RuntimeError):

@@ -15,7 +15,7 @@ from congestion.api import FAMILIES, MAX_PATHS, Policy
 from transport import trusted
 from transport.compiler import emit, source
 
-# Whoever can write here can change weft itself.
+# Libraries in weft's own package are not checked: whoever can write there can change weft itself.
 _INSTALLED = Path(__file__).resolve().parents[1]
 
 _HOOK = ctypes.CFUNCTYPE(
@@ -103,7 +103,7 @@ class Library:
 
 
 def load(path: str | Path) -> Library:
-    """Loads a library written by `write_library`. UntrustedError: another user could change it."""
+    """Loads a library of `write_library`. UntrustedError if another user could change the file."""
     file = Path(path).resolve()
     if not file.is_relative_to(_INSTALLED):
         trusted.check_directory(file.parent, what="the folder of the policy library")

@@ -55,7 +55,8 @@ class _Function(Expressions):
                 )
                 raise self.refusal(node if hasattr(node, "lineno") else statement, reason, remedy)
 
-    # Each method returns the names bound after its statements, or None if control does not pass on.
+    # block(), statement() and store() return the variables that are bound afterwards; None if
+    # control does not continue after the statements, as after return or break.
 
     def block(self, statements: list[ast.stmt], bound: set[str]) -> set[str] | None:
         after: set[str] | None = set(bound)
@@ -190,7 +191,7 @@ class _Function(Expressions):
         if role is not None and target.attr in role.cores:
             raise self.refusal(
                 target,
-                f"{target.attr} is written by the core",
+                f"{target.attr} is written by the core of weft",
                 "keep the value in a field of yours: path=record(...)",
             )
 

@@ -1,6 +1,6 @@
-"""Compares ranks with their own earlier iterations, where no other rank does the same.
+"""Compares ranks with their own earlier iterations, where no other rank does the same work.
 
-Such are the only rank of a pipeline stage, and a rank that sends what it has received in a tree.
+Examples are the only rank of a pipeline stage, and a rank of a tree that forwards what it receives.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from transport.diagnose.facts import ordinals
 Array = NDArray[Any]
 
 FEW_PEERS = 3  # with fewer ranks, one late rank moves the median that it is compared with
-DEVIATIONS = 6.0  # a rank is late if it needs this many usual deviations more than before
+DEVIATIONS = 6.0  # a rank is late if its time exceeds its usual time by this many deviations
 LASTING = 6  # a rank that is late in all but one of this many windows has a fault
-RECENT = 3  # the usual time leaves out the latest windows, to notice a fault that lasts
+RECENT = 3  # this many latest windows do not count as usual, to notice a lasting fault
 HISTORY_MIN, HISTORY_MAX = 4, 50  # fewest and most windows whose median is the usual time
 
 
@@ -30,7 +30,7 @@ def grown(
     window, process, kinds, values: of each call, its window, its process, its kind, and the time
     that the process spent on its own before it. shape: numbers of windows and of processes. The
     n-th call of a kind in a window is compared with the n-th call of that kind in other windows. 0
-    where a process needed no more than usual, beyond doubt.
+    unless the excess over the usual time is clear (DEVIATIONS).
     """
     late, made = np.zeros(shape, bool), np.zeros(shape)
     if not len(window):

@@ -54,7 +54,7 @@ def complaints(facts: Facts, from_ns: int) -> dict[Pair, int]:
     if not any(failed.values()) and not quiet:
         return {}
     known, heard_ns, stalls = _known_paths(facts), _heard_ns(facts), Stalls(facts)
-    most = max(known.values(), default=0)  # taken for pairs without samples of their paths
+    most = max(known.values(), default=0)  # assumed for pairs without samples of their paths
     made = {
         pair: min(paths.values())
         for pair, paths in failed.items()
@@ -62,7 +62,7 @@ def complaints(facts: Facts, from_ns: int) -> dict[Pair, int]:
     }
     for (source, target), when in quiet.items():
         heard = max(heard_ns.get((source, target), 0), heard_ns.get((target, source), 0))
-        # A peer that went on after it was stopped was not out of reach.
+        # A peer that was stopped and resumed later was not out of reach.
         if heard <= when and not stalls.covers(target, when):
             made[source, target] = min(made.get((source, target), when), when)
     # A process that ended normally was not out of reach.
@@ -110,7 +110,7 @@ def cut_off(facts: Facts, from_ns: int, since_ns: int) -> Finding | None:
     for one, another in found:
         others.setdefault(one, set()).add(another)
         others.setdefault(another, set()).add(one)
-    # Complaints of both ends count twice: one that is accused and complains itself runs.
+    # If both processes of a pair complain, both count twice: a process that complains is running.
     weight = Counter(one for pair in found for one in pair)
     accused = {target for _, target in found}
     order = sorted(others, key=lambda each: (-weight[each], each not in accused, each))

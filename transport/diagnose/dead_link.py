@@ -1,4 +1,4 @@
-"""Finds a link all of whose paths have become unusable, while others carry on."""
+"""Finds a link all of whose paths have become unusable, while other paths still carry data."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from transport.plan.routes import undirected
 Array = NDArray[Any]
 
 MIN = 2  # a dead link has at least this many paths
-SHARE = 0.9  # part of its used paths that must be dead
-COVERED = 0.8  # part of all dead paths that must cross it
+SHARE = 0.9  # share of the paths in use over a dead link that must be dead
+COVERED = 0.8  # share of all dead paths that must cross a dead link
 WINDOWS = 2.0  # a dead path has been unusable for longer than this many iterations or windows
-WEIGHT = 1e9  # paths that stay unusable tell more than lost segments
+WEIGHT = 1e9  # of the finding: paths that stay unusable are better evidence than lost segments
 
 
 def dead_link(seen: slow.Seen) -> Finding | None:
-    """A link all of whose paths have become unusable, while others carry on."""
+    """A link all of whose paths have become unusable, while other paths still carry data."""
     paths = seen.paths
     if paths is None or not paths.names:
         return None

@@ -27,10 +27,10 @@ from transport.trace.store import Store
 
 # A pause that is shorter than this many iterations proves no hang.
 PATIENCE_ITERATIONS = 2.0
-# Iterations have become longer if the last ones take this many times what the first ones took.
+# Iterations have become longer if the last GROWN_WINDOWS take GROWN times as long as the first.
 GROWN, GROWN_WINDOWS = 1.5, 3
 PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlier one proves no hang
-# Queries that show the same of programs without NCCL, which have messages and no operations.
+# Query of a finding -> the one to use for programs without NCCL, which have no operations.
 OF_MESSAGES = {
     hang.OPEN_QUERY: "SELECT process, sends, count(*) AS open, min(posted_ns) AS posted_ns FROM "
     "messages WHERE end_ns IS NULL GROUP BY ALL ORDER BY posted_ns",
@@ -95,9 +95,9 @@ def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
 
 
 def doubted(findings: Sequence[Finding], missing: int) -> list[Finding]:
-    """The findings; that ranks cannot reach each other is a suspicion if other ranks are missing.
+    """The findings; a communication_hang is only a suspicion if traces of ranks are missing.
 
-    Ranks wait for a missing one as they wait for a dead path.
+    Ranks may wait for a rank without a trace, which looks as if they waited for a dead path.
     """
     return [
         graded(one, one.certain and not (missing and one.kind == "communication_hang"))
@@ -201,8 +201,8 @@ def _begin_ns(facts: Facts, windows: Windows, first: int) -> int:
 
 
 def _judged(seen: slow.Seen, at: int, rule: slow.Rule, stopped: bool) -> Finding | None:
-    """The likeliest fault in window `at`. Certain losses come first, as they also delay messages,
-    and so do paths that failed. A slow place and a straggler can look alike: the more confident
+    """The likeliest fault in window `at`. Certain losses and failed paths come first, as they also
+    delay messages. A slow place and a straggler can look alike: the more confident
     finding is taken.
 
     stopped: a process did not run in one of these windows, which slows others.

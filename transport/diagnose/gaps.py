@@ -1,9 +1,9 @@
 """Finds processes that did not run for a while, as if stopped, and then resumed.
 
-What was lost to or from such a process meanwhile says nothing about the network: its sockets
-overflowed, and nobody acknowledged. A stopped process records nothing at all, while its peers try
-again and again; a NIC that fails makes the process at it try, too, if it has something to send. A
-process that was stopped for long notices it when it resumes, even if nobody tried to reach it.
+Packets to or from such a process that were lost meanwhile say nothing about the network: its
+sockets overflowed, and it acknowledged nothing. A stopped process records nothing at all, while its
+peers have timeouts; if its NIC failed instead, the process itself has timeouts, too, if it sends. A
+process that was stopped for long notices it when it resumes, even if no peer tried to reach it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Array = NDArray[Any]
 
 WINDOWS_MIN = 3  # in fewer iterations it is not known how long a process usually records nothing
 TIMES = 2.0  # a gap is this many times as long as the longest one that is usual
-TIMEOUTS_MIN = 2  # in a gap, peers tried without success at least this often
-# They tried until late in the gap: senders wait at most twice as long before each further try.
+TIMEOUTS_MIN = 2  # in a gap, peers had at least this many timeouts
+# The last timeout comes after this share of the gap, as each wait is at most twice the one before.
 TRIED_SHARE = 0.3
-# A gap is proven if the process noticed afterwards that it had not run for such a part of it.
+# A gap is proven if the process noticed afterwards that it had not run for this share of the gap.
 STALLED_SHARE = 0.5
-# If no peer tried to reach it, only from this length on: on a busy host, a thread can be late.
+# Without timeouts of peers, only a stall of at least this length counts: busy hosts delay threads.
 ALONE_NS = 1_000_000_000
 CERTAIN_ITERATIONS = 2.0  # a gap that is shorter than this many iterations is only suspected
 NAMED_MAX = 4
@@ -46,9 +46,9 @@ class Gap:
     """A time in which a process recorded nothing, and acknowledged nothing.
 
     peers: the processes that tried to reach it without success, `timeouts` times. usual_ns: its
-    longest usual time without a record. stalled_ns: how long it did not run, as it noticed. proven:
-    it did not run, as it noticed so or left work of its own undone; else its NIC may not have
-    worked while it only waited.
+    longest usual time without a record. stalled_ns: how long it noticed that it had not run.
+    proven: whether it certainly did not run: it noticed this, or left work of its own undone.
+    Otherwise its NIC may have failed while it only waited.
     """
 
     process: int
@@ -66,8 +66,8 @@ class Gap:
 
     @property
     def until_ns(self) -> int:
-        """Until when packets are lost because of it: the last try of a sender, which waits longer
-        after each, comes at most as long after the gap as the gap lasted."""
+        """Until when the gap explains losses: as a sender doubles its wait after each timeout, its
+        next try comes at most one length of the gap after the gap."""
         return self.to_ns + self.lasted_ns
 
 
@@ -126,7 +126,7 @@ class _Tries:
         self._path = path
 
     def _span(self, target: int, from_ns: int, to_ns: int) -> tuple[int, int, int]:
-        """The first row of `target`, its first row after from_ns, and that from to_ns on."""
+        """Rows of `target`: its first one, its first one after from_ns, and that from to_ns on."""
         low, high = np.searchsorted(self._downs["target"], (target, target + 1))
         times = self._downs["time_ns"][low:high]
         first, last = low + np.searchsorted(times, (from_ns + 1, to_ns))
@@ -174,8 +174,8 @@ def _long_pauses(
 def _records(facts: Facts, wanted: Array) -> tuple[Array, Array]:
     """The process and time of each record that shows that a wanted process ran, in order.
 
-    That a message to it was acknowledged, or that a path to it recovered, shows so, too. What comes
-    before the first call of a process is left out: live diagnosis forgets calls sooner than events.
+    Acknowledged messages to it and recovered paths to it also show that it ran. Records before the
+    first call of a process are left out: live diagnosis forgets calls sooner than events.
     """
     calls, edges = facts.calls, facts.edges
     parts = [(calls["process"], calls[name]) for name in ("begin_ns", "arrival_ns", "end_ns")]
@@ -219,7 +219,7 @@ def without_losses(facts: Facts, gaps: Sequence[Gap]) -> Facts:
         gone = _excused(gaps, table["source"], table["target"], table["time_ns"]) & may_go
         return {name: column[~gone] for name, column in table.items()}
 
-    # That a path recovered is kept, as it may have failed before.
+    # Events of recovered paths are kept, as the paths may have failed before the gap.
     fails = np.isin(facts.downs["what"], ("timeout", "path_down"))
     losses = rest(facts.losses, np.ones(len(facts.losses["time_ns"]), bool))
     return replace(facts, losses=losses, downs=rest(facts.downs, fails))
@@ -280,7 +280,7 @@ def _evidence(facts: Facts, gap: Gap) -> str:
         peers = ", ".join(facts.name(one) for one in gap.peers[:NAMED_MAX])
         parts.append(
             f"{peers} tried {gap.timeouts} times without success to reach it, "
-            "and it tried nothing itself."
+            "and it had no timeouts itself."
         )
     parts.append(
         "It did not run."

@@ -19,13 +19,13 @@ from transport.trace.store import Store
 
 Array = NDArray[Any]
 
-# A process is silent if it has recorded nothing for both of these times:
-QUIET_PAUSES = 2.0  # this many times the longest known pause
-QUIET_SHARE = 0.5  # this share of the standstill
-STARTED = 3  # from this many iterations on, pauses of the first one are judged apart
+# A process is silent if it has recorded nothing for the longer one of these times:
+QUIET_PAUSES = 2.0  # silence lasts at least this many times the longest known pause
+QUIET_SHARE = 0.5  # silence lasts at least this share of the standstill
+STARTED = 3  # with this many iterations, the pauses of the first one do not count in later_ns
 LAG_SHARE = 0.5  # a process with less than this share of the others' messages has another role
-PAIRS_MIN = 3  # with fewer connections, both ends of one could be behind
-PEER_DEAD = 5  # a status of connections, as in native/core/status.h
+PAIRS_MIN = 3  # with fewer connections, it is not clear which end of the slowest one waits
+PEER_DEAD = 5  # status of a connection whose peer was found dead (native/core/status.h)
 DEAD_QUERY = "SELECT process, peer, end_ns FROM connections WHERE status = 5"
 LAST_QUERY = "SELECT rank, host, pid, last_ns FROM processes ORDER BY last_ns"
 OPEN_QUERY = (
@@ -114,7 +114,7 @@ def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
     open_ = np.flatnonzero(calls["end_ns"] < 0)
     open_ = open_[facts.end_ns - last[calls["process"][open_]] > usual_ns]
     stopped = [one for one, state in facts.states.items() if state in alive.STOPPED]
-    if stopped:  # the kernel reports them: no minimum pause is needed
+    if stopped:  # the kernel reports stopped processes: no minimum pause is needed
         return Standstill(int(last[stopped].min()), open_, longest_ns, later_ns)
     if open_.size:
         return Standstill(int(last[calls["process"][open_]].min()), open_, longest_ns, later_ns)
@@ -126,7 +126,7 @@ def standstill_of(facts: Facts, windows: Windows) -> Standstill | None:
 
 
 def _quiet(facts: Facts, stand: Standstill) -> list[int]:
-    """Processes that have recorded nothing since the job stands still, nor closed their traces."""
+    """Processes that have recorded nothing in the standstill, and have not closed their traces."""
     patience_ns = max(
         QUIET_PAUSES * stand.longest_ns, QUIET_SHARE * (facts.end_ns - stand.since_ns)
     )
@@ -293,7 +293,8 @@ def _stuck(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Fi
 def _behind(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:
     """Without NCCL: the rank whose messages, to it and from it, are behind those of all others.
 
-    A rank that neither sends nor receives makes its neighbours wait, and theirs one step later.
+    A rank that neither sends nor receives makes its neighbours wait, and one step later their
+    neighbours.
     """
     if stand.open.size:
         return None

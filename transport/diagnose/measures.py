@@ -34,9 +34,9 @@ STAGES_MAX = 64  # a longer chain of sends is no pipeline
 class Lateness:
     """The ns that each rank took longer than the others between operations.
 
-    own: [window, process], summed over those operations of the window to which the rank came beyond
-    doubt late; time before several of them, as of buckets that begin at once, counts once. gpu: the
-    part of it that passed between the rank's call and its first message.
+    own: [window, process], summed over the operations of the window to which the rank came clearly
+    late; time before several operations that begin at once, such as gradient buckets, counts once.
+    gpu: the part of `own` that passed between the rank's calls and their first messages.
     """
 
     own: Array
@@ -103,8 +103,8 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     known = (own >= 0) & ~relaying
     excess, gpu = np.zeros(len(own)), np.zeros(len(own))
     excess[known] = beyond_doubt(group[known], own[known])
-    # A rank whose input came early also spends time on its own, but it is late only if its peers
-    # were there before: those of the operation or, of a send, the ranks with the same role.
+    # A rank whose input came early also spends time on its own, but it is late only if others
+    # were earlier: the other ranks of the operation or, for a send, the ranks with the same role.
     after_peers = arrival - medians(calls["instance"], begun_ns(calls))
     sends = known & (calls["kind"] != "collective")
     after_peers[sends] = (arrival[sends] - medians(group[sends], arrival[sends])).astype(np.int64)
@@ -132,7 +132,7 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
         return made
 
     totals, before = passed(excess), np.where(mine, own, 0)
-    # Time in both is counted in one: ranks may be late to a send, and to a tree at the same time.
+    # Time that is in both `totals` and `more` counts once: a rank may be late to a send and a tree.
     both = totals + passed(before) - passed(np.maximum(excess, before))
     late = totals + more - np.minimum(both, np.minimum(totals, more))
     if windows.count:
@@ -147,8 +147,8 @@ def _numbered(*keys: Array) -> Array:
 
 
 def apart(process: Array, end_ns: Array, lasted_ns: Array) -> Array:
-    """For each time before end_ns, the part of it that no time of the same process has that began
-    before it: so their sum is the time that passed."""
+    """For each interval of length lasted_ns until end_ns, the part that no earlier interval of the
+    same process covers: so their sum counts overlapping time once."""
     made = np.zeros(len(process), np.int64)
     some = np.flatnonzero(lasted_ns >= 1)
     if not some.size:
@@ -349,7 +349,7 @@ def _excess_of_kind(table: Array) -> tuple[Array, Array]:
         against = table - _common(table)
         spread = 1.4826 * np.nanmedian(np.abs(against), axis=1, keepdims=True)
     excess, slow = np.zeros(table.shape), np.zeros(table.shape, bool)
-    # A pair's history without windows of a fault: one that lasts must not become usual.
+    # A pair's history without the windows of a fault, as a lasting fault must not become usual.
     history = against.copy()
     usual, known = np.zeros(table.shape[1]), np.zeros(table.shape[1], bool)
     for at in range(len(table)):

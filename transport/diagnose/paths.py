@@ -24,10 +24,10 @@ class Paths:
     """One column for each path that carried something.
 
     ends: [column, 3] sender, receiver and number of the path. sent, lost: [window, column]
-    segments. alone: those of the lost ones before and after which others arrived. timeouts, downs:
-    [window, column] how often the path timed out and became unusable. rtt_ns: [window, column]
-    median round-trip time, NaN: no sample. links: [column] numbers of the links that it crosses, in
-    order; empty without routes. back: the same of the way that its acknowledgments take.
+    segments. alone: lost segments whose neighbours arrived. timeouts, downs: [window, column] how
+    often the path timed out and became unusable. rtt_ns: [window, column] median round-trip time,
+    NaN: no sample. links: [column] numbers of the links that the path crosses, in order; empty
+    without routes. back: the same for the path of its acknowledgments.
     """
 
     ends: Array

@@ -69,9 +69,9 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """share: of the variance (0 to 1). purity: share of the place's observations in excess.
+    """share: of the variance that the place explains (0 to 1). at: the place's observations.
 
-    at: its observations.
+    purity: share of these observations that are in excess.
     """
 
     place: Place
@@ -122,7 +122,7 @@ class Crossings:
     """The links between switches that paths cross: one row for each path and link.
 
     path: column of the path. link: number of the link. hop: how many such links the path crosses
-    before. Links between hosts and switches are left out, as NICs stand for them.
+    before it. Links between hosts and switches are left out, as NICs stand for them.
     """
 
     path: Array

@@ -27,12 +27,13 @@ LOST_SHARE = 0.03  # a slow place must cost the job at least this share of an it
 LOSSES_MIN = 8  # a place is lossy if it lost at least this many segments
 LOSSES_WINDOW_MIN = 4  # a window with fewer lost segments does not count as a lossy one
 LOSS_RATE_MIN = 1e-3
-HOST_LOSS_RATE = 0.01  # hosts lose a smaller share by full sockets, except in short bursts
+HOST_LOSS_RATE = 0.01  # overflowing sockets lose a smaller share, except in short bursts
 LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times that of other paths
-# Queues of switches with little memory also lose much in one place. A place is certainly lossy if
-# it loses more than that, or if nothing else loses anything to speak of.
+# Full queues of switches with small buffers also lose many packets in one place. A place is
+# certainly lossy at this loss rate, or at this many times the loss rate of all other paths.
 CLEAR_RATE, CLEAR_CONTRAST = 0.05, 100.0
-# Cables and optics lose packets singly and at all times, while a full queue loses several in a row.
+# Cables and optics lose packets singly and at all times, full queues several in a row. A place
+# loses at random if it lost in each of this many windows, and at least this share singly.
 RANDOM_WINDOWS, RANDOM_ALONE = 6, 0.9
 QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
 # Queues are full if a path's round-trip time is this many times its own earlier one.
@@ -155,7 +156,7 @@ def straggler(seen: Seen, at: int, rule: Rule) -> Finding | None:
 
 
 def with_lost(seen: Seen, one: Finding) -> Finding:
-    """The finding; a straggler's gets the time that the rank lost from its begin to its end."""
+    """The finding; a straggler's gets the time that the rank lost in all windows of the finding."""
     if one.kind != "non_communication_slow":
         return one
     names = [seen.facts.name(at) for at in range(len(seen.facts.processes))]
@@ -180,7 +181,7 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if lost_ns <= LOST_SHARE * seen.windows.usual_ns:
         return None
     excess = np.median(seen.delays.excess[span], axis=0)
-    # What is not slow counts up to the limit beyond which it would be.
+    # The excess of pairs that are not slow is cut to the limit above which they would be slow.
     limit = SLOW if _has_past(at) else SLOW_ALONE
     excess = np.where(bad, np.maximum(excess, SLOW), np.minimum(excess, limit))
     source, target = seen.delays.pairs[:, 0], seen.delays.pairs[:, 1]
@@ -221,7 +222,7 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
 def _told(seen: Seen, found: places.Explanation, excess: Array, bad: Array) -> tuple[Place, str]:
     """The place that explains the delays, and the evidence as text.
 
-    Without all messages of a rank, its NIC seems slow in one direction only: no side is named then.
+    If a rank's trace is incomplete, its NIC seems slow in one direction only: no side is named.
     """
     worst = seen.delays.pairs[int(np.where(bad, excess, -1).argmax())]
     shown = f"{seen.facts.name(int(worst[0]))} to {seen.facts.name(int(worst[1]))}"
@@ -258,13 +259,13 @@ def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> st
     if found.place.kind == "link":
         return ""
     if found.place.candidates and not _has_past(span.stop - 1):
-        return " In so few iterations it cannot be told from others."
+        return " In so few iterations, this place cannot be told from others."
     mine = found.at
     slow = seen.delays.slow[:, mine]
     alone = int(bad[mine].sum()) == 1 and (len(mine) > 1 or found.place.kind == "pair")
     lately = slow[max(span.stop - LASTING, 0) : span.stop].sum(axis=0).max()
     if alone and lately < LASTING - 1:
-        return " Other messages of these NICs take no longer, and this may pass."
+        return " Other messages of these NICs take no longer, so this may be temporary."
     rates = rates_of(seen.facts, seen.windows, *seen.delays.pairs[mine].T)
     before = rates[: span.start][~slow[: span.start].any(axis=1)]
     before = before[~np.isnan(before)]
@@ -310,8 +311,8 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         return None
     place, rate, other_rate, mine = found
     queued = _queued(paths, span, mine, lost > 0)
-    # Replies of busy hosts are late, so that paths elsewhere lose packets, too. Simulated hosts are
-    # never busy: there a place must differ more from others.
+    # Busy hosts acknowledge late, so that other paths seem to lose packets, too. Simulated hosts
+    # are never busy, so a lossy place must differ clearly from other paths.
     at_random = queued is False and not seen.facts.simulated and _at_random(paths, at, mine)
     if queued or (place.kind == "link" and not at_random and _loaded(paths, span, place.name)):
         return None
@@ -321,7 +322,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     in_every_window = rate >= HOST_LOSS_RATE and often == span.stop - span.start
     clear = rate >= min(CLEAR_RATE, CLEAR_CONTRAST * other_rate) or down >= LOSSES_MIN
     clear = clear or at_random
-    # If routes are known, a pair alone has no link or NIC that would lose its packets.
+    # If routes are known, losses of a single pair point to no link or NIC.
     has_place = place.kind != "network" and not (place.kind == "pair" and paths.names)
     certain = has_place and clear and (queued is False or down >= LOSSES_MIN)
     # Full queues also lose packets for a moment, above all when a job starts, so losses must

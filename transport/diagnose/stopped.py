@@ -1,8 +1,8 @@
-"""Tells a process that did not run from one whose NIC did not work, by the work of its own.
+"""Distinguishes a process that did not run from one whose NIC failed, by the process's own work.
 
-Neither is reached by its peers, and neither records anything while it only waits for them. But a
-process that runs behind a dead NIC has timeouts of what it sends, and makes calls that are due.
-And a process that was stopped for more than 0.2 s notices it when it resumes, and records it.
+Peers can reach neither, and neither records anything while it only waits for them. But a process
+that runs behind a dead NIC has timeouts of its messages, and makes the calls that are due. And a
+process that was stopped for more than 0.2 s notices this when it resumes, and records it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 # Work of a process is missing if it was due in the first half of the time without a record.
 DUE_SHARE = 0.5
-# A process that went on finds at once what had to be sent again, within this part of the time.
+# Losses that a process finds within this share of the gap after it resumed are due to the gap.
 FOUND_SHARE = 0.1
 
 
@@ -42,7 +42,7 @@ class Stalls:
         return int(inside.clip(0).max(initial=0))
 
     def covers(self, process: int, when_ns: int) -> bool:
-        """Whether the process did not run at this time, and went on."""
+        """Whether the process did not run at this time, and resumed later."""
         mine = self._process == process
         covers = (self._since_ns[mine] <= when_ns) & (when_ns <= self._until_ns[mine])
         return bool(covers.any())
@@ -51,10 +51,10 @@ class Stalls:
 def had_work(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
     """Whether the process, which recorded nothing in this time, would have done so if it had run.
 
-    Either it waited for acknowledgments of messages, and had no timeouts, or it was to call or to
-    send something that depends on nothing from its peers.
+    Either it waited for acknowledgments of messages, and had no timeouts, or it had to begin a call
+    or a send that depends on nothing from its peers.
     """
-    # Timeouts of one message come at ever longer intervals: a NIC that is dead has such pauses.
+    # Timeouts of a message come at growing intervals: behind a dead NIC, such gaps are usual.
     times = _timeouts(facts, process)
     if ((times >= 2 * from_ns - to_ns) & (times <= from_ns)).any():
         return False
@@ -71,9 +71,9 @@ def _timeouts(facts: Facts, process: int) -> Array:
 def _in_flight(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
     """Whether messages of the process waited for acknowledgments during this time.
 
-    Rows have the messages of an operation in sum, and some of them may have been sent afterwards,
-    as they depend on messages of others. So the sum is compared with what is usual. It says nothing
-    if the process also lost segments before this time or afterwards, which took time, too.
+    A row of `edges` has the sum of an operation's messages, and some of them may have been sent
+    later, as they depend on messages of others. So the sum is compared with its usual value. Rows
+    in which the process also lost segments before or after the gap are left out: that took time.
     """
     edges = facts.edges
     mine = np.flatnonzero(edges["source"] == process)
@@ -105,8 +105,8 @@ def _is_longer(took_ns: Array, at: int, like: Array, from_ns: int, to_ns: int) -
 def _was_due(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
     """Whether the next thing that the process did on its own was due early in this time.
 
-    That is the next call or the first message of one, if no operation that it may have waited for
-    ended after the begin of this time and before it.
+    That is the next call or the first message of a call, if no operation that the process may have
+    waited for ended between the begin of this time and that call or message.
     """
     calls = facts.calls
     mine = np.flatnonzero(calls["process"] == process)

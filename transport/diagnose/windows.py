@@ -17,14 +17,16 @@ MESSAGES_MIN = 16  # minimum number of calls of a window, if the program has no 
 # A window of a real job lasts at least this: schedulers of hosts and GPUs delay a rank for up to
 # tens of ms, now and then, which says nothing about the rank.
 WINDOW_MIN_NS = 250_000_000
-LIKE = 0.9  # an iteration is the shortest period that repeats nearly as well as the best one
+# An iteration is the shortest period that repeats at least this well, relative to the best period.
+LIKE = 0.9
 
 
 @dataclass(frozen=True, eq=False)
 class Windows:
     """Window w is from starts_ns[w] until starts_ns[w + 1]; the last one ends with the trace.
 
-    operations: number of the operations of an iteration. iterations: of each window but the last.
+    operations: number of operations of an iteration. iterations: how many each window has, except
+    the last one.
     """
 
     starts_ns: Array
@@ -93,7 +95,8 @@ def period_of(kinds: Array) -> int:
 def windows_of(facts: Facts) -> Windows:
     """The windows of a job, from the operations of the process that called most.
 
-    Of several, the one that was last to call is taken: groups that never meet may be ahead.
+    Of several such processes, the one with the latest call is taken, as groups of ranks that do not
+    communicate with each other may progress at different speeds.
     """
     calls = facts.calls
     if not len(calls["process"]):
@@ -107,7 +110,7 @@ def windows_of(facts: Facts) -> Windows:
     if not (calls["kind"] == "collective").any():
         # Messages repeat many times within an iteration, so a window holds several repetitions.
         period *= -(-MESSAGES_MIN // period)
-    # A collective of most ranks begins an iteration, as it divides the calls of all of them.
+    # An iteration begins with the collective of most ranks, which divides the calls of all ranks.
     divides = np.where(calls["kind"] == "collective", calls["ranks"], 0)
     first = int(divides[mine[:period]].argmax())
     times = moments(calls)[mine][first::period]
@@ -117,7 +120,7 @@ def windows_of(facts: Facts) -> Windows:
 def moments(calls: dict[str, Array]) -> Array:
     """The moment of each call's operation: the median of when its ranks began it.
 
-    Ranks that send nothing, as those that receive, may have called it long before.
+    Ranks that only receive do not count if others send, as they may have called it long before.
     """
     instance, sends = calls["instance"], calls["arrival_ns"] >= 0
     sent = np.zeros(int(instance.max(initial=-1)) + 1, bool)

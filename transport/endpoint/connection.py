@@ -49,7 +49,7 @@ class Request:
     def __init__(
         self, connection: Connection, name: str, request: native.Request | native.DeviceRequest
     ) -> None:
-        # Keeps it open: a connection closes when it is garbage-collected.
+        # Keeps the connection open: it would close when garbage-collected.
         self._connection = connection
         self._memory: bytearray | None = None  # the buffer that irecv() allocated
         self._name = name
@@ -221,7 +221,7 @@ class Connection(AsyncCloses):
         except BaseException as error:
             if self._arrived_late(request, error):
                 return request._result()
-            del buf, request  # the traceback keeps this frame, and must not keep the buffer
+            del buf, request  # the traceback keeps this frame alive: do not keep the buffer, too
             raise
 
     def recv(self, max_bytes: int, *, timeout_s: float | None = None) -> bytes:
@@ -268,7 +268,7 @@ class Connection(AsyncCloses):
         except BaseException as error:
             if self._arrived_late(request, error):
                 return request._result()
-            del buf, request  # the traceback keeps this frame, and must not keep the buffer
+            del buf, request  # the traceback keeps this frame alive: do not keep the buffer, too
             raise
         return request._result()
 
@@ -291,7 +291,7 @@ class Connection(AsyncCloses):
 
     @property
     def telemetry_page(self) -> Path | None:
-        """The file with the live counters of the connection's endpoint; None: there is none."""
+        """The file with the live counters of the endpoint; None if WEFT_TELEMETRY is off."""
         path = self._runtime.telemetry_page()
         return Path(path) if path else None
 
@@ -333,8 +333,8 @@ class Connection(AsyncCloses):
     def set_params(self, family: str, engine: int | None = None, /, **params: Parameter) -> None:
         """Changes parameters of this connection's policy; its state is kept.
 
-        engine: only on this engine (0, 1, ...), whose paths are other ones than those of other
-        engines. Nothing changes if the connection has no flow there.
+        engine: changes them on this engine only (0, 1, ...); each engine has its own paths. Nothing
+        changes if the connection has no flow on that engine.
         """
         only = -1 if engine is None else engine
         status, error = self._checked.change_policy(family, params_text(params), True, only)
@@ -387,8 +387,8 @@ class Connection(AsyncCloses):
     ) -> Request | None:
         """Starts a message of a plain buffer in one call of the extension.
 
-        None: it is not plain, or the extension cannot use it. _part() then converts it, or raises
-        the error that says why it cannot.
+        Returns None if the buffer is not plain (bytes, bytearray, memoryview), or if the extension
+        cannot use it; _part() then converts it, or raises the error that says why it cannot.
         """
         if memory is not None or stream is not None or type(buf) not in _PLAIN:
             return None
@@ -428,8 +428,8 @@ class Connection(AsyncCloses):
     def _arrived_late(self, request: Request, error: BaseException) -> bool:
         """Withdraws a receive whose wait ended with `error`. True: its message has arrived instead.
 
-        No engine and no copy operation touches its memory afterwards. Unless the message has
-        arrived, the connection ends. It also ends if the message has arrived but `error` is no
+        No engine and no copy operation touches the receive's memory afterwards. Unless the message
+        has arrived, the connection ends. It also ends if the message has arrived but `error` is no
         timeout: the caller gets the error, so the message would be lost.
         """
         if not request.done:

@@ -166,7 +166,7 @@ def device_buffer(
     made_on = [view.stream for view in views] if stream is None else [stream]
     streams = {whose for whose in made_on if whose is not None}
     if len(streams) > 1:
-        text = f"its arrays belong to {len(streams)} streams: pass stream=, one that waits for all"
+        text = f"the arrays use {len(streams)} streams: pass stream= with one that waits for all"
         raise InvalidArgumentError(f"stream: {text}")
     for whose in streams:
         lent = [one for one in lent_streams.lent.values() if one.handle == whose]

@@ -45,9 +45,9 @@ from transport.policies.recording import BYTES_MAX as RECORDING_BYTES_MAX, LiveR
 
 HANDLE_BYTES = 80
 OLD_HANDLE_BYTES = 64  # size of handles without a key, which weft 0.1 made
-# How long a call waits natively before it looks for signals, and whether the endpoint was closed.
+# Longest wait in native code; after each, a blocking call checks for signals and for close().
 SLICE_S = 0.05
-# An accept that times out also reports a peer that failed to connect in this time before the call.
+# An accept() that times out also reports a peer that failed to connect up to this long before it.
 TROUBLE_S = 1.0
 
 Child = TypeVar("Child", "Connection", "Listener", "Memory")
@@ -78,9 +78,9 @@ def _wait_until(
 
 
 class Listener(AsyncCloses):
-    """Accepts peers, which connect to its handle (sent by any means).
+    """Accepts peers that connect to its handle, which the application sends to them by any means.
 
-    An open listener also accepts those that connect to its host and port.
+    An open listener also accepts peers that connect to its host and port.
     """
 
     def __init__(self, endpoint: Endpoint, listener: native.Listener) -> None:
@@ -171,8 +171,8 @@ class Listener(AsyncCloses):
         if refused > 0:
             many = "1 peer was" if refused == 1 else f"{refused} peers were"
             said += (
-                f"; {many} refused since it listens, and the log says why (a peer that dials host "
-                "and port instead of the handle needs listen(open=True))"
+                f"; {many} refused since the listener was opened, and the log says why (a peer "
+                "that dials host and port instead of the handle needs listen(open=True))"
             )
         return TimedOutError(said)
 
@@ -221,7 +221,7 @@ class Endpoint(AsyncCloses):
         self._reactor = Reactor(runtime.event_descriptor)
         self._children: weakref.WeakSet[Connection | Listener | Memory] = weakref.WeakSet()
         self._dials: weakref.WeakSet[native.Dial] = weakref.WeakSet()
-        # Guards these two sets, which do not grow once close() began.
+        # Guards _children and _dials, which do not grow once close() began.
         self._gate = threading.RLock()
         self._closer = threading.RLock()  # held while a thread closes the endpoint
         self._closing = False
@@ -236,7 +236,7 @@ class Endpoint(AsyncCloses):
         self,
         port: int = 0,
         *,
-        open: bool = False,  # noqa: A002 - the word for it
+        open: bool = False,  # noqa: A002 - the usual word for it
         device: int | str = 0,
         policies: Policies | None = None,
     ) -> Listener:
@@ -498,11 +498,11 @@ class Endpoint(AsyncCloses):
         return self._unless_forked(self._gate)
 
     def _unless_forked(self, lock: threading.RLock) -> AbstractContextManager[Any]:
-        """The lock. A forked child has one thread, and the lock's holder may not exist there."""
+        """The lock; none in a forked child, where the thread that holds the lock may not exist."""
         return lock if self._pid == os.getpid() else nullcontext()
 
     def _own(self, child: Child) -> Child:
-        """Closes the child with the endpoint, or now if the endpoint has been closed meanwhile."""
+        """Adds a child that close() will close; closes the child now if close() has begun."""
         with self._guarded():
             if not self._closing:
                 self._children.add(child)

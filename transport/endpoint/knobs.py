@@ -77,7 +77,7 @@ def in_force() -> dict[str, str]:
 
 
 def changed(row: KnobRow, value: str) -> str:
-    """The value; of a knob with keys, only those that are not at their defaults."""
+    """The value as text; of a knob with keys, only the keys that differ from their defaults."""
     if not row.keys:
         return value
     usual = keys_of(row.default)
@@ -85,7 +85,7 @@ def changed(row: KnobRow, value: str) -> str:
 
 
 def text_of(value: KnobValue) -> str:
-    """The value as an environment variable has it."""
+    """The value as the text of an environment variable."""
     if isinstance(value, Mapping):
         return ",".join(f"{key}={text_of(one)}" for key, one in value.items())
     return str(int(value)) if isinstance(value, bool) else str(value)
@@ -98,7 +98,7 @@ def keys_of(value: KnobValue) -> dict[str, str]:
 
 
 def merged(*settings: Mapping[str, KnobValue]) -> dict[str, str]:
-    """Joins settings, by field or variable: a later one replaces an earlier one, or its keys."""
+    """Merges settings (field or variable -> value); the last value of a knob, or of a key, wins."""
     keyed = {name for row in table() if row.type == "keys" for name in (row.field, row.variable)}
     found: dict[str, str] = {}
     for name, value in (pair for one in settings for pair in one.items()):

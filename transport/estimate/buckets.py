@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 SIZES = tuple(1 << power for power in range(20, 31))  # 1 MiB to 1 GiB
-SMALL = 1e-3  # AllReduces below this share of the largest are no buckets, as those of a loss
+SMALL = 1e-3  # AllReduces below this share of the largest are no buckets (of a loss, for example)
 BUCKETS_MIN, BUCKETS_MAX = 2, 1_000  # smallest and largest number of buckets of a step
 STEPS_MIN = 2
 
@@ -32,8 +32,11 @@ class Sum:
 
 @dataclass(frozen=True)
 class Buckets:
-    """A step's AllReduces. latency_ns, bytes_per_s: of one, fitted. exposed_ns: as the model has it
-    for the buckets of the trace; by_size: for buckets of other sizes."""
+    """A step's AllReduces. latency_ns, bytes_per_s: of one AllReduce, fitted.
+
+    exposed_ns: exposed time that the model gives for the buckets of the trace. by_size: (bucket
+    size, exposed time) for buckets of other sizes.
+    """
 
     steps: int
     buckets: int
@@ -53,9 +56,10 @@ class Buckets:
 
 
 def buckets_of(sums: Sequence[Sum], compute: Array) -> Buckets | None:
-    """compute: [interval, 2], when the GPU computes. None: the trace has no steps of DDP.
+    """The buckets of a trace's AllReduces; None: the trace has no steps of DDP.
 
-    Steps are found by the sizes of their AllReduces, which repeat; the trace begins with a step.
+    compute: [interval, 2], begin and end of the times in which the GPU computes. Steps are found by
+    the sizes of their AllReduces, which repeat; the trace must begin with a step.
     """
     least = SMALL * max((one.size_bytes for one in sums), default=0.0)
     ordered = sorted((one for one in sums if one.size_bytes >= least), key=lambda one: one.begin_ns)
@@ -106,7 +110,10 @@ def _fit(sizes: Array, took_ns: Array) -> tuple[float, float]:
 
 
 def _ready_ns(step: Sequence[Sum], compute: Array) -> float:
-    """From the first bucket to the last gradient: when computation before the last bucket ends."""
+    """Time in ns from the first bucket's AllReduce to the last gradient of the step.
+
+    The last gradient is ready when the computation before the last bucket's AllReduce ends.
+    """
     before = compute[compute[:, 0] < step[-1].begin_ns]
     last_ns = min(float(before[-1, 1]), step[-1].begin_ns) if len(before) else step[-1].begin_ns
     return last_ns - step[0].begin_ns
@@ -120,8 +127,8 @@ def _cut(whole: float, size: int) -> Array:
 def exposed_ns(sizes: Array, first: float, rate: float, cost: tuple[float, float]) -> float:
     """Time in ns from the last gradient to the end of the last AllReduce.
 
-    first: bytes that are ready at 0. rate: bytes that become ready in a ns. cost: of an AllReduce,
-    its latency and its ns a byte.
+    first: bytes that are ready at time 0. rate: bytes that become ready in a ns. cost: of an
+    AllReduce, its latency and its ns a byte.
     """
     ready = np.maximum((np.cumsum(sizes) - first) / rate, 0.0)
     end = -np.inf

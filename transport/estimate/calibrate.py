@@ -1,9 +1,9 @@
 """Fits a network's latencies and rates to measured times of operations.
 
-The model is that of collectives.py, with one protocol or several, and with a time that a launch
-takes or without. The fit minimizes the squared logarithm of estimate over measurement, so that
-small and large operations count alike; of these models the one with the least BIC is taken (Schwarz
-1978). Intervals come from fits to resampled measurements (Efron 1979).
+The model is that of collectives.py, with one protocol or several, and with or without a time for
+launches. The fit minimizes the squared logarithm of estimate over measurement, so that small and
+large operations count alike; of these variants of the model, the one with the least BIC (Schwarz
+1978) is taken. Intervals come from fits to resampled measurements (Efron 1979).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Array = NDArray[np.float64]
 PROTOCOLS_MAX = 3
 SAMPLES_MIN = 4
 RESAMPLED = 40
-LEAST_NS = 1.0  # a smaller latency is none
-LOW, HIGH = -14.0, 30.0  # bounds of the logarithms
+LEAST_NS = 1.0  # a smaller fitted latency counts as 0
+LOW, HIGH = -14.0, 30.0  # bounds of the fitted logarithms
 ONE_RANK_COUNT = (
-    "all measurements have the same number of steps, so the latency of a call is counted as that "
-    "of steps: with more ranks it is estimated too high"
+    "all measurements have the same number of steps, so the latency of a call cannot be told from "
+    "that of its steps: for more ranks, estimated latencies are too high"
 )
 
 
@@ -63,7 +63,7 @@ class Fit:
 
 
 def fit(measured: Sequence[Sample], name: str, source: str, seed: int = 1) -> Fit:
-    """Fits collectives and, apart from them, pairwise operations. FitError if there are too few."""
+    """Fits collectives and, separately, pairwise operations. FitError: too few measurements."""
     rows = list(medians(measured))
     samples = [one for one, _ in rows]
     collective = [one for one in samples if ALGORITHMS[one.operation] != ("pairs",)]
@@ -194,7 +194,7 @@ def _least(
 ) -> tuple[Array, float]:
     """The best fit from several starts, and its sum of squared logarithms.
 
-    one_count: all need as many steps, so calls have no latency apart from steps'.
+    one_count: all samples have the same number of steps, so the latency of a call is held at 0.
     """
     from scipy.optimize import least_squares
 

@@ -32,7 +32,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class Summary:
-    """Absolute errors. within_5, within_15: the part for which within(0.05), (0.15) holds."""
+    """Absolute errors. within_5, within_15: the share of rows with within(0.05), within(0.15)."""
 
     median: float
     p95: float

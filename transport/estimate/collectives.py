@@ -26,8 +26,8 @@ ALGORITHMS = {
 }
 
 
-# Trees and chains pass data on in chunks, so the last rank gets its first one after as many chunks
-# as there are steps. NCCL's are 512 KiB at most, and smaller where that fills its pipeline.
+# Trees and chains pass data on in chunks: the last rank gets its first chunk after as many chunk
+# times as there are steps. NCCL's chunks have at most 512 KiB, and less if that fills its pipeline.
 CHUNK_BYTES = 128 << 10
 PAIRS_AT_ONCE = 8  # sends of an AllToAll; NCCL (2.22 and later) batches this many
 
@@ -41,8 +41,8 @@ class Terms:
     """The steps and bytes of one operation, on the links inside a node and between nodes.
 
     inside_steps, between_steps: messages that wait for each other. inside_bytes, between_bytes:
-    bytes that the busiest link of a GPU carries in one direction, and those of the chunks that it
-    waits for at first.
+    bytes that the busiest link of a GPU carries in one direction, plus the bytes of the chunks for
+    which it waits before its first one.
     """
 
     inside_steps: float
@@ -55,8 +55,9 @@ class Terms:
 class Estimate:
     """The time of an operation, and its parts. latency_ns and bytes_ns add up to time_ns.
 
-    limited_by: inside, between (the link whose bytes take longest), latency, or launch: the host
-    needs longer to launch an operation; what it needs more is part of latency_ns.
+    limited_by: inside or between (the link whose bytes take longest), latency, or launch: the host
+    needs longer to launch the operation than the network to run it, and latency_ns includes the
+    difference.
     """
 
     operation: str
@@ -95,8 +96,8 @@ def terms(operation: str, algorithm: str, ranks: int, nodes: int, size_bytes: fl
 def _ring(operation: str, algorithm: str, ranks: int, nodes: int, size_bytes: float) -> Terms:
     """Rings, and PAT, which moves the same bytes in fewer steps.
 
-    A ring enters and leaves each node once for each of its channels. The channels of a node's GPUs
-    use their NICs, so that a GPU's NIC carries its part of what enters the node.
+    A ring enters and leaves each node once for each of its channels. The channels are spread over
+    the NICs of a node's GPUs, so each NIC carries an equal part of what enters the node.
     """
     around = 2 if operation == "all_reduce" else 1
     rooted = operation in ("broadcast", "reduce")

@@ -17,7 +17,7 @@ MOVED = 2.0  # each activation is written once and read once
 # Bytes that Adam in mixed precision reads and writes for a parameter: gradient, master copy and two
 # moments in 4 bytes, read and written, and the parameter written in 2.
 STATE_BYTES_MOVED = 4 + 2 * (4 + 4 + 4) + 2
-# Times that a file may leave out.
+# Times that a file may leave out, with their defaults.
 OPTIONAL = {
     "copy_ns": 0.0,
     "embedding_forward_ns": 0.0,
@@ -25,10 +25,10 @@ OPTIONAL = {
     "host_ns": 0.0,
 }
 COPIED = 2.0  # a byte that is copied is read and written
-# What decides the time of a layer; other sizes of the model may differ.
+# Sizes of a model that decide the time of a layer; a measured model may differ in other sizes.
 SIZES = ("hidden", "heads", "ffn", "vocabulary", "sequence")
 TIME_NS_MAX = 1e15
-REASONS_MAX = 4  # rows whose difference an error names
+REASONS_MAX = 4  # an error message says of at most this many rows why they do not fit
 
 
 class ComputationError(ValueError):
@@ -56,7 +56,7 @@ class Computation:
     host_ns: float = 0.0
 
     def layer_ns(self, passes: float) -> float:
-        """The time of a layer. passes: 1: forward; BACKWARD: backward; more: also forward again."""
+        """The time of a layer. passes: 1: forward; BACKWARD: backward; more: forward again, too."""
         if passes < BACKWARD:
             return passes * self.forward_ns
         return self.backward_ns + (passes - BACKWARD) * self.forward_ns
@@ -78,8 +78,8 @@ def of_gpu(model: Model, plan: Plan, gpu: Gpu) -> Computation:
 def measured(file: Path, model: Model, plan: Plan) -> Computation:
     """The model's computation from a result of `python -m bench step`.
 
-    A model that was wrapped as the plan wraps it (DDP, FSDP) on one GPU is preferred.
-    ComputationError says what is wrong; PlanError: the plan splits what was measured as a whole.
+    Prefers a measurement with the plan's wrapper (DDP or FSDP) on one GPU. ComputationError: the
+    file has none for this model. PlanError: the plan splits layers, which were measured whole.
     """
     for name in ("tensor", "context"):
         if getattr(plan, name) > 1:
@@ -103,7 +103,7 @@ def measured(file: Path, model: Model, plan: Plan) -> Computation:
         reasons.append(f"that of {row.get('model', '?')} has {', '.join(other)}")
     raise ComputationError(
         f"{file} has no computation of {model.name} with microbatches of {plan.micro_batch}: "
-        f"{'; '.join(reasons[:REASONS_MAX]) or 'it has none'}: python -m bench step measures it "
+        f"{'; '.join(reasons[:REASONS_MAX]) or 'it has no rows'}: python -m bench step measures it "
         "(in the repository, not in the wheel)"
     )
 

@@ -12,15 +12,15 @@ from transport.estimate.models import Model
 from transport.estimate.plan import Plan
 
 ADAM_BYTES = 12  # state of one parameter: a master copy and two moments, in 4 bytes each
-LAYER_VALUES = 34  # bytes of a layer's activations for each token and hidden value, in 2 bytes
-SPLIT_VALUES = 24  # the part of them that tensor parallelism splits without sequence parallelism
+LAYER_VALUES = 34  # bytes of a layer's activations for each token and hidden unit, in 16 bits
+SPLIT_VALUES = 24  # part of LAYER_VALUES that tensor parallelism splits; with `sequence`: all
 MATRIX_VALUES = 5  # bytes for each pair of tokens and head: attention's weights, dropout, its mask
 INPUT_VALUES = 2  # the input of a layer, which is all that recomputation keeps
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on the GPU that needs most, of the first pipeline stage."""
+    """Bytes on a GPU of the first pipeline stage, which needs the most memory."""
 
     parameters: float
     gradients: float
@@ -40,7 +40,7 @@ def memory_of(model: Model, plan: Plan) -> Memory:
         others += model.vocabulary * model.hidden
     others /= plan.tensor
     whole = experts + others
-    # Experts are shared only with the data parallel ranks that have the same ones.
+    # Experts are split only among the data parallel ranks that have the same experts.
     split = experts / (plan.data / plan.expert) + others / plan.data
     return Memory(
         parameters=(split if plan.zero == 3 else whole) * plan.value_bytes,

@@ -17,7 +17,7 @@ class Model:
 
     gated: the MLP has three matrices (SwiGLU) instead of two. kv_heads: heads of keys and values.
     experts, active: experts of a layer, and how many of them each token uses. attention: parameters
-    of a layer's attention; 0: those of its heads.
+    of a layer's attention; 0: computed from its heads.
     """
 
     name: str
@@ -112,7 +112,7 @@ PRESETS = {
         Model("llama3-70b", 80, 8_192, 64, 28_672, 128_256, 8_192, 8, gated=True),
         Model("llama3-405b", 126, 16_384, 128, 53_248, 128_256, 8_192, 8, gated=True),
         Model("mixtral-8x7b", 32, 4_096, 32, 14_336, 32_000, 4_096, 8, True, 8, 2),
-        # The ninth active expert is the shared one; the first three layers have no experts in fact.
+        # The ninth active expert is the shared one. In fact the first 3 layers have no experts.
         # Attention is latent: 187 million parameters a layer.
         Model(
             "deepseek-v3",

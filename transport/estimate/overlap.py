@@ -29,7 +29,7 @@ NCCL = re.compile(r"nccl(?:Dev)?Kernel_?([A-Za-z]*)")
 NAME = "Collective name"
 MEMORY = ("gpu_memcpy", "gpu_memset")
 EVENTS_MAX = 20_000_000
-NUMBER_MAX = 1 << 60  # larger times and counts are no numbers
+NUMBER_MAX = 1 << 60  # larger times and counts are treated as missing
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def overlap_of(file: Path) -> Overlap:
 class Kernel:
     """A kernel or a copy. kind: nccl, compute or memory. name, size_bytes: of NCCL's operation.
 
-    span: its begin and end, in ns. size_bytes: what a rank gives; 0: not known.
+    span: its begin and end, in ns. size_bytes: the input of one rank; 0: not known.
     """
 
     kind: str

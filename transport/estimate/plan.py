@@ -30,11 +30,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Plan:
-    """Degrees of parallelism, and what decides the bytes.
+    """Degrees of parallelism, and the settings that decide how many bytes are sent and kept.
 
     zero: 0: gradients are summed (DDP). 1, 2: the optimizer's state, and gradients, are split: they
     are scattered and parameters gathered. 3: parameters too (FSDP): they are gathered for each
-    pass. interleave: model chunks of a pipeline stage. bucket_bytes: gradients of an operation.
+    pass. interleave: model chunks of a pipeline stage. bucket_bytes: gradients per operation.
     value_bytes: of parameters and activations; gradient_bytes: of gradients as they are sent.
     recompute: the forward pass runs again in backward. flash: the attention matrix stays on the
     chip (FlashAttention) instead of going through memory. sequence: activations between tensor

@@ -84,7 +84,7 @@ def slowdown_of(file: Path, contender: str) -> Slowdown:
             raise SamplesError(
                 f"{file}: slowdown: {value!r}: must be a number, at most {SLOWDOWN_MAX:g}"
             )
-    # Noise can make both at once seem quicker than each alone.
+    # By noise, computation and communication can seem faster together than alone: factor below 1.
     times = (max(statistics.median(each), 1.0) for each in zip(*found, strict=True))
     return Slowdown(*times)
 
@@ -144,7 +144,7 @@ def of_trace(store: Store, folder: Path) -> list[Sample]:
             )
     if not made:
         names = ", ".join(sorted(FUNCTIONS))
-        raise SamplesError(f"{folder} has no operation that all its ranks have ended: {names}")
+        raise SamplesError(f"{folder} has no operation that all its ranks have ended, of {names}")
     return _usable(made, str(folder))
 
 

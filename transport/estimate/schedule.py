@@ -51,7 +51,8 @@ def run(
 ) -> Timed:
     """Begin and end of each task. without: kinds of communication that take no time.
 
-    Each task begins when its stream and all tasks before it are done. ScheduleError if none can.
+    A task begins when the previous task of its stream and the tasks in `after` have ended.
+    ScheduleError if tasks wait for each other in a circle.
     """
     clock = _Clock(tasks, without, slowdown)
     clock.run()
@@ -63,18 +64,18 @@ def run(
 class _Clock:
     """Runs tasks in the order of their times.
 
-    due: when running tasks end, with the number that `valid` has for the task: an entry of the heap
-    with another number is void, as the task's speed has changed since.
+    due: heap of (end time, task, version). An entry is void if its version is not the task's in
+    `valid`: the task's speed has changed since.
     """
 
     def __init__(self, tasks: Sequence[Task], without: frozenset[str], slowdown: Slowdown) -> None:
         self.tasks = tasks
         self.slowdown = slowdown
-        self.shares = slowdown != NONE  # else nothing changes the speed of a task
+        self.shares = slowdown != NONE  # False: nothing changes the speed of a task
         self.begins, self.ends = [0.0] * len(tasks), [-1.0] * len(tasks)
         self.left_ns = [0.0 if task.kind in without else task.ns for task in tasks]
         number_of = {task.name: number for number, task in enumerate(tasks)}
-        self.missing = [0] * len(tasks)  # tasks that must end before
+        self.missing = [0] * len(tasks)  # number of tasks that must end before the task begins
         self.later: list[list[int]] = [[] for _ in tasks]
         last: dict[tuple[int, str], int] = {}
         for number, task in enumerate(tasks):
@@ -87,7 +88,7 @@ class _Clock:
                 self.later[one].append(number)
         self.due: list[tuple[float, int, int]] = []
         self.valid = [0] * len(tasks)
-        # What runs: stage -> tasks that compute, and that communicate.
+        # Stage -> its running tasks that compute, and those that communicate.
         self.running: dict[int, tuple[set[int], set[int]]] = {
             task.stage: (set(), set()) for task in tasks
         }
@@ -103,7 +104,7 @@ class _Clock:
                 self.end(number, now_ns)
 
     def sides(self, number: int) -> tuple[set[int], set[int]]:
-        """The running tasks of its stage that compute or send as the task does, and the others."""
+        """The stage's running tasks of the task's kind (computing or sending), and the others."""
         computing, sending = self.running[self.tasks[number].stage]
         return (computing, sending) if self.is_computing(number) else (sending, computing)
 
@@ -134,7 +135,7 @@ class _Clock:
         self.push(number, now_ns)
 
     def change(self, number: int, now_ns: float, joins: bool) -> None:
-        """A task begins or ends to run, and so changes the speed of the others."""
+        """Adds a task to the running ones or removes it, and updates the speed of the others."""
         same, others = self.sides(number)
         matters = len(same) == (0 if joins else 1)
         for one in others if matters else ():

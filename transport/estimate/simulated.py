@@ -1,6 +1,6 @@
 """Puts an estimated step into the packet simulator, where queues and shared links show.
 
-Simulated is what data parallelism sends between nodes, on one rail: each node is a host of the
+The scenario has what data parallelism sends between nodes, on one rail: each node is a host of the
 simulator with the NIC of one GPU. All other tasks take the time that the estimate gives them.
 """
 
@@ -14,7 +14,7 @@ from transport.estimate.collectives import CHUNK_BYTES, ShapeError
 from transport.estimate.schedule import Task
 from transport.estimate.step import Step
 
-# Algorithm of an estimate -> collective of the simulator, by operation.
+# (operation, algorithm) of an estimate -> collective of the simulator.
 COLLECTIVES = {
     ("all_reduce", "ring"): "all_reduce_ring",
     ("all_reduce", "tree"): "all_reduce_double_tree",
@@ -91,8 +91,8 @@ def _operation(task: Task, nodes: int) -> dict[str, Any]:
     one = task.sent
     if one is None or task.kind not in SIMULATED:
         return made | {"compute_ns": max(round(task.ns), 1)}
-    # One rank a node, which sends what the NIC of a GPU sends. A ring of all ranks sends a little
-    # more between nodes than one of nodes does.
+    # The simulated rank of a node sends what the NIC of one GPU sends. A ring of all ranks sends a
+    # little more between nodes than a ring of nodes does.
     around = (one.ranks - 1) / one.ranks * nodes / (nodes - 1) if one.algorithm != "tree" else 1.0
     size = max(round(one.size_bytes * around * nodes / one.ranks), 1)
     made |= {"collective": COLLECTIVES[one.operation, one.algorithm], "size_bytes": size}

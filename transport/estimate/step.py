@@ -15,7 +15,7 @@ from transport.estimate.networks import Network
 from transport.estimate.plan import Group, Plan, PlanError
 from transport.estimate.schedule import COMPUTE, Task
 
-MAIN = "main"  # the stream that computes, and waits for what it cannot overlap
+MAIN = "main"  # the stream of computation, and of communication that computation waits for
 PASSES_MAX = 200_000  # maximum number of passes of layers, forward and backward, in a step
 PARTS_MAX = 16  # maximum number of parts of a layer's gradients
 
@@ -35,7 +35,7 @@ class Message:
 class Step:
     """Builds the tasks. used: every kind of communication -> its first operation, and how often.
 
-    known: the estimates so far. beyond: kinds that are partly outside of the network's range.
+    known: the estimates so far. beyond: kinds with operations outside of the network's range.
     """
 
     model: Model
@@ -156,8 +156,8 @@ class Step:
     ) -> None:
         """The layers of a chunk, one after the other on the stage's main stream.
 
-        passes: how often a layer computes what its forward pass does. reduced: takes the names of
-        the tasks that reduce gradients; None: gradients stay here.
+        passes: computation of a layer, counted in forward passes. reduced: receives the names of
+        the tasks that reduce gradients; None: this pass does not reduce them.
         """
         count = self.layers_of(chunk)
         sums = 2 if passes < 2 else 2 * round(passes - BACKWARD + 1)
@@ -197,7 +197,7 @@ class Step:
             self._between_parts(whole, stage, sums, passes)
 
     def _layer_ns(self, chunk: int, layer: int, passes: float, reduces: bool) -> float:
-        """Of a layer; with the embedding before the first one, and after the last in backward.
+        """A layer's time, with the embedding's before the first, and after the last in backward.
 
         FSDP copies a layer's parameters out of the buffer that they were gathered in, and both it
         and DDP copy gradients into the buffer that is reduced.
@@ -214,7 +214,7 @@ class Step:
         return ns
 
     def _parts_of(self, gradient_bytes: float) -> int:
-        """Number of parts in which a layer's gradients become ready, as buckets may be smaller."""
+        """Parts in which a layer's gradients become ready: buckets may be smaller than a layer."""
         if self.plan.zero == 3:
             return 1
         return min(max(round(gradient_bytes / self.plan.bucket_bytes), 1), PARTS_MAX)
@@ -231,7 +231,7 @@ class Step:
             self.send(f"{name} embeddings", stage, "data", "embeddings", sent, after)
 
     def _between_parts(self, layer: str, stage: int, sums: int, passes: float) -> None:
-        """Adds what the parts of a layer exchange before the next layer can begin."""
+        """Adds the communication between parts of a layer that the next layer waits for."""
         values = self.tokens * self.model.hidden * self.plan.value_bytes
         plan, model = self.plan, self.model
         ns = sum(
@@ -249,7 +249,7 @@ class Step:
             if ns:
                 self.add(f"{layer} experts", stage, MAIN, "expert", ns)
         if plan.context > 1:
-            # Keys and values go around the ring while attention computes; here they are exposed.
+            # Keys and values go around the ring while attention computes; counted here as exposed.
             kv = 2 * self.tokens * (model.kv_heads or model.heads) * model.head_size
             size = kv * plan.value_bytes / plan.tensor
             sent = self.message("context", "send", plan.group("context"), size)
@@ -327,7 +327,7 @@ class Step:
         self.send(name, stage, f"send {way}", "pipeline", sent, [after])
 
     def _optimizer(self, stage: int, reduced: list[str]) -> None:
-        """Reads and writes the state of its part of the parameters; ZeRO then gathers them."""
+        """Adds the optimizer, which updates its part of the parameters; ZeRO then gathers them."""
         plan = self.plan
         chunks = range(stage, self.last_chunk + 1, plan.pipeline)
         layers = sum(self.layers_of(one) for one in chunks)

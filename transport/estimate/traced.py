@@ -1,8 +1,8 @@
 """The part of a step's communication that is exposed, from a trace of weft.
 
-A trace of weft has when NCCL communicates, and not when the GPU computes. What a step computes has
-therefore to be said, as `python -m bench step` measures it on one GPU: what a step takes beyond
-that is exposed communication, up to all of it, and what is left then is idle.
+A trace of weft records when NCCL communicates, and not when the GPU computes. The caller therefore
+gives the time that a step computes, as `python -m bench step` measures it on one GPU. The rest of a
+step is exposed communication, at most all of its communication; what then remains is idle time.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ Array = NDArray[np.float64]
 
 STEPS_MIN = 3
 PERIOD_MAX = 10_000  # maximum number of operations of a step
-MULTIPLE_STEPS_MIN = 5  # fewer can be even by chance
+MULTIPLE_STEPS_MIN = 5  # fewer steps can begin at even times by chance
 MULTIPLES_MAX = 256  # maximum number of equal operations of a step
-EVEN = 0.2  # steps begin at even times: standard deviation divided by mean
-# Each operation of each rank: from its first channel's start to its last one's end, else as its
-# kernels took, which ended when their end was recorded.
+EVEN = 0.2  # steps are even if the standard deviation of their times over the mean is at most this
+# Each operation of each rank: from its first channel's begin to its last channel's end, or else the
+# time of its kernels, whose end is when it was recorded.
 _OPERATIONS = f"""
 WITH {OPERATION_TIMES}
 SELECT o.process, coalesce(p.rank, -1), o.function, coalesce(o.bytes, 0)::DOUBLE, o.comm,
@@ -45,7 +45,7 @@ class Step:
     """A step of one rank, in ns: medians over its steps.
 
     rank: in the job; None: not known. parts: function -> time of its operations, the longest first.
-    exposed_ns, hidden_ns, idle_ns: None: it was not said what a step computes.
+    exposed_ns, hidden_ns, idle_ns: None: the caller did not give what a step computes.
     """
 
     rank: int | None
@@ -86,7 +86,7 @@ def steps_of(
     for (_, rank), operations in ranks.items():
         period, even = _period(operations, per_step)
         step = _step(rank if rank >= 0 else None, operations, period) if period else None
-        # Operations that overlap the next ones of their kind are no steps.
+        # Communication longer than a step overlaps the next repetition: these are no steps.
         if step is None or step.communication_ns > step.step_ns:
             without += 1
             continue
@@ -95,17 +95,17 @@ def steps_of(
     notes = []
     if untimed:
         notes.append(
-            f"{untimed} operations have neither channels nor kernels and count as none: "
+            f"{untimed} operations have neither channels nor kernels, so they are left out: "
             "record kernels with weft trace record --kernels"
         )
     if not found:
         raise TraceError(_nothing(len(ranks), untimed))
     if without:
-        notes.append(f"{without} ranks have no steps: nothing repeats, or it overlaps itself")
+        notes.append(f"{without} ranks have no steps: operations do not repeat, or repeats overlap")
     if uneven:
         notes.append(
-            f"steps of {uneven} ranks begin at uneven times: if that is no step, say with "
-            "--operations how many operations one has"
+            f"steps of {uneven} ranks begin at uneven times: if they are not whole steps, give the "
+            "number of operations of a step (--operations)"
         )
     return sorted(found, key=lambda one: -1 if one.rank is None else one.rank), notes
 
@@ -113,8 +113,8 @@ def steps_of(
 def _nothing(ranks: int, untimed: int) -> str:
     if ranks:
         return (
-            f"no rank has {STEPS_MIN} steps or more of the same operations; a scenario of weft "
-            "sim has as many steps as its training's repeats"
+            f"no rank has {STEPS_MIN} steps or more of the same operations: trace more steps (in "
+            "a scenario of weft sim, raise `repeats`)"
         )
     if untimed:
         return "no operation has channels or kernels: record with weft trace record --kernels"

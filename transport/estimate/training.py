@@ -20,7 +20,7 @@ from transport.estimate.step import Step
 class Row:
     """One kind of communication of a GPU in a step. bytes: of the operation, as nccl-tests count.
 
-    count: operations of all stages together, by their number. exposed_ns: by how much the step
+    count: number of operations, of all stages together. exposed_ns: by how much the step
     would be shorter without it. extrapolated: outside of the range that the network was fitted to.
     """
 
@@ -109,7 +109,7 @@ def train(
 
 
 def _check_nodes(plan: Plan, each: int) -> None:
-    """Raises PlanError if nodes of `each` GPUs are not full, or split what shares a layer."""
+    """Raises PlanError if nodes of `each` GPUs are not full, or a layer's GPUs do not fit them."""
     if plan.gpus > each and plan.gpus % each:
         raise PlanError(
             f"data: {plan.gpus} GPUs in all: must be a multiple of the {each} GPUs of a node, or "

@@ -22,7 +22,7 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter")
 ALGORITHMS, PROTOCOLS = ("ring", "tree", "pat"), ("ll", "simple")
 CHANNELS_MAX = 64
 ROUNDS_MIN = 3  # fewer rounds do not show how much repeats differ
-MARGIN = 0.02  # a choice must be faster by more than this, and than repeats differ
+MARGIN = 0.02  # share by which a choice's slowest round must beat NCCL's fastest
 HEAD = "weft_tune 1"
 
 
@@ -131,7 +131,7 @@ def _joined(
 ) -> list[Rule]:
     """A rule for each run of sizes with one choice.
 
-    Between two sizes, the larger one's choice holds from the geometric mean on. Nothing is said
+    Between two sizes, the larger one's choice holds from the geometric mean on. There are no rules
     beyond the sizes that were measured.
     """
     made: list[Rule] = []

@@ -1,1 +1,1 @@
-"""The lowest package, which every other may use: units, texts, small statistics, TOML."""
+"""The lowest package, which every other may import: units, text, TOML, output files, version."""

@@ -1,4 +1,4 @@
-"""The version of weft and the commit of the checkout that it runs from, for results."""
+"""The version of weft and the commit of its checkout, which are stored with results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Writes output files at paths that another user may have prepared.
+"""Writes output files at paths where another user may have put a link, a pipe or a file.
 
 Nothing is written through a symbolic link, into a pipe, or over a file of another user. Files get
-mode 0644 or less, whatever the umask is: a policy or a plan that a group can write is not used.
+mode 0644 or less, whatever the umask is: weft refuses a policy or plan that its group can write.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_output(path: Path | str) -> BinaryIO:
-    """Opens a file for writing: a new one, or an empty one in place of this user's own.
+    """Opens a file for writing: creates it, or empties it if it exists and is this user's.
 
     OSError, which names the file, if it is a link, no regular file, or another user's. Names in
-    /dev, such as /dev/stdout, are opened as they are: only root makes files there.
+    /dev, such as /dev/stdout, are opened without these checks: only root can create files there.
     """
     path = os.fspath(path)
     if _is_device(path):
@@ -32,12 +32,12 @@ def open_output(path: Path | str) -> BinaryIO:
 
 
 def open_text(path: Path | str) -> TextIO:
-    """Opens a file for writing text in UTF-8, as open_output() does for bytes."""
+    """Opens a file for writing text in UTF-8, with the checks of open_output()."""
     return io.TextIOWrapper(open_output(path), encoding="utf-8")
 
 
 def write_output(path: Path | str, content: str | bytes) -> None:
-    """Writes a whole file, as open_output() opens it."""
+    """Writes a whole file, with the checks of open_output()."""
     with open_output(path) as out:
         out.write(content if isinstance(content, bytes) else content.encode())
 
@@ -47,7 +47,7 @@ def replacing(path: Path | str, *, durable: bool = False) -> Iterator[BinaryIO]:
     """Opens a new file that takes the place of `path` when the block has ended without an error.
 
     A reader sees the old content or the new one. A link is replaced, not followed.
-    durable: the content is on the disk before the old one goes.
+    durable: the new content is on the disk (fsync) before it replaces the old content.
     """
     path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.new")
@@ -67,7 +67,7 @@ def replacing(path: Path | str, *, durable: bool = False) -> Iterator[BinaryIO]:
 
 
 def replace(path: Path | str, content: str | bytes, *, durable: bool = False) -> None:
-    """Replaces a whole file, as replacing() does."""
+    """Replaces a whole file atomically; durable: as for replacing()."""
     with replacing(path, durable=durable) as out:
         out.write(content if isinstance(content, bytes) else content.encode())
 
@@ -81,7 +81,8 @@ def _is_device(path: str) -> bool:
 def _create(path: str) -> int:
     with suppress(FileExistsError):
         return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, _MODE)
-    # O_NONBLOCK, because opening a FIFO would wait for its reader; O_TRUNC only once it is ours.
+    # O_NONBLOCK, because opening a FIFO would wait for its reader. No O_TRUNC: the file is emptied
+    # only after the checks below.
     try:
         descriptor = os.open(path, _FLAGS | os.O_NONBLOCK)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Text for a person: names from outside, hints at what was meant, tables as Markdown and CSV."""
+"""Formats text: escapes untrusted names, suggests similar names, writes Markdown and CSV tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def printable(text: str) -> str:
-    """The text with control characters escaped: whoever writes a trace may put any into it."""
+    """The text with unprintable characters escaped, since a trace may contain any characters."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
@@ -42,7 +42,7 @@ def csv_table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def csv_of_rows(rows: Sequence[Mapping[str, Any]]) -> str:
-    """CSV of the columns of all rows, in the order in which they first appear."""
+    """CSV of rows given as mappings: a column for each key, in the order of first appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     return csv_table(names, [[row.get(name) for name in names] for row in rows])
 

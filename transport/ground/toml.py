@@ -41,12 +41,12 @@ def written(tables: Mapping[str, Any]) -> str:
 
 
 def rounded(value: float, digits: int) -> float:
-    """The number with `digits` significant digits, so that a file does not have all 17."""
+    """The number with `digits` significant digits, so that a file does not show all 17."""
     return float(f"{value:.{digits}g}")
 
 
 def _parts(table: Mapping[str, Any], path: str, head: str) -> Iterator[list[str]]:
-    """The lines of a table, then those of each table in it. head: the line above it, or empty."""
+    """The lines of a table, then those of each table in it. head: its [name] line; "": none."""
     plain = {k: v for k, v in table.items() if not _is_table(v) and not _is_tables(v)}
     lines = [f"{_key(name)} = {_value(value)}" for name, value in plain.items()]
     if lines or head:

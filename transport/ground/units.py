@@ -1,7 +1,7 @@
 """Sizes, rates, times, counts and shares: parses them from text, and writes them as text.
 
-Text has decimal units (kB, MB, GB), and binary ones (KiB, MiB) only for what is a power of two.
-Values that are parsed must be a whole number of bytes, of bytes per second or of nanoseconds.
+Output has decimal units (kB, MB, GB), and binary ones (KiB, MiB) only for powers of two. A parsed
+size or time must be a whole number of bytes or nanoseconds; a rate is rounded to bytes per second.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ A_RATE = 'a rate: bytes/s as a whole number, or text such as "8 Gb/s" or "1 GB/s
 DIGITS = 4
 _DECIMAL = ("", "k", "M", "G", "T", "P")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB")
-# How many ns a unit of time has, and the number from which on the next one is used.
+# Units of time: length in ns, name, and the number from which on the next unit is used.
 _DURATIONS = (
     *((1, "ns", 1000), (10**3, "us", 1000), (10**6, "ms", 1000), (10**9, "s", 120)),
     *((60 * 10**9, "min", 120), (3600 * 10**9, "h", math.inf)),
 )
-_PLACES_MAX = 6  # after the decimal point
+_PLACES_MAX = 6  # digits after the decimal point
 
 
 def _amount(value: Any, units: dict[str, int], expected: str) -> int:
@@ -138,7 +138,8 @@ def time_text(ns: float, digits: int = DIGITS) -> str:
 def percent(share: float, places: int = 1, *, signed: bool = False) -> str:
     """A share from 0 to 1 in percent, such as 12.3 %; signed: a change, such as +12.3 %.
 
-    places: digits after the point. A share that would have fewer than two digits has two.
+    places: digits after the point. A share too small for two digits is written with two
+    significant digits instead, such as 0.012 %.
     """
     value = 100 * share
     is_small = abs(value) < 10 ** (1 - places)

@@ -1,1 +1,1 @@
-"""The means of the host that weft can use: drivers, RDMA ports, what the kernel allows."""
+"""Finds what weft can use on this host: drivers, RDMA ports, features of the kernel."""

@@ -1,4 +1,4 @@
-"""Probes what this host supports: socket options, cores, libraries. `weft doctor` shows results."""
+"""Probes what this host supports, for `weft doctor`: interfaces, sockets, libraries, GPUs."""
 
 import ctypes
 import ctypes.util
@@ -203,7 +203,7 @@ def dmabuf_works() -> str:
     cuda, device, exports = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(0), ctypes.c_int(0)
     cuda.cuDeviceGet(ctypes.byref(device), 0)
     cuda.cuDeviceGetAttribute(ctypes.byref(exports), CUDA_DMA_BUF_SUPPORTED, device)
-    return "" if exports.value else "the driver does not export it (open kernel modules do)"
+    return "" if exports.value else "the GPU driver exports no dma-buf (its open modules do)"
 
 
 def peer_memory_works() -> bool:

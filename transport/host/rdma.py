@@ -1,6 +1,7 @@
 """Lists the RDMA devices, ports and GIDs of this host, and their distance to its GPUs.
 
-The source is sysfs, completed by pyverbs if that is installed. The engine chooses devices itself.
+It reads sysfs, and pyverbs if that is installed. It is for reports only: engines choose their
+devices themselves, in native code.
 """
 
 from __future__ import annotations
@@ -147,7 +148,7 @@ def gpu_paths() -> dict[str, str]:
 
 
 def parse_map(text: str) -> dict[str, str]:
-    """Parses "0000:17:00.0=mlx5_0,..." to GPU -> RDMA device; InvalidArgumentError if wrong."""
+    """Parses "0000:17:00.0=mlx5_0,..." to GPU -> RDMA device; InvalidArgumentError if malformed."""
     chosen = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         gpu, equals, device = part.partition("=")

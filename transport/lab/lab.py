@@ -54,7 +54,7 @@ class Lab:
         found = state.load(name)
         if not found.built:
             raise LabError(
-                f"the lab {name} is half built, as weft lab up has not ended: "
+                f"the lab {name} is half built: wait for weft lab up to end, or remove the lab: "
                 f"weft lab down --name {name}"
             )
         return cls(found.model, name=name)

@@ -1,6 +1,7 @@
 """Reads and checks a lab file: hosts, leaves, spines and the properties of their links.
 
-The simulator reads the same model, so this module uses the standard library and the ground only.
+The simulator reads the same model, so this module imports only the standard library and
+transport/ground.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from transport.ground.text import nearest
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
 NODES_MAX = 65_536
 ETHERNET_HEADER_BYTES = 14
-# The time that a CPU may need to wake up; the token bucket holds the bytes of that time.
+# Time that a CPU may need to wake up; the token bucket holds what the link sends in this time.
 BURST_NS = 2_000_000
 BURST_PACKETS_MIN = 2
 
@@ -63,7 +64,7 @@ LINK_KEYS = {
     "burst_loss": Key("burst_loss", "share", 0, 1, "share of packets lost within a burst"),
     "corruption": Key("corruption", "share", 0, 1, "share of packets in which one bit is flipped"),
     "up_bytes_max": Key("up_bytes_max", "int", 0, 65_535, "drop longer IP packets upwards; 0: no"),
-    "down_bytes_max": Key("down_bytes_max", "int", 0, 65_535, "... and downwards"),
+    "down_bytes_max": Key("down_bytes_max", "int", 0, 65_535, "drop longer ones downwards; 0: no"),
 }
 
 

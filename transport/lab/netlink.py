@@ -40,7 +40,7 @@ SYSCTLS = {
     # passes on from the sending socket, which may change while the ports stay the same.
     "net/ipv4/fib_multipath_hash_policy": "3",
     "net/ipv4/fib_multipath_hash_fields": "0x37",
-    # Answer every packet whose TTL ends here. By default Linux answers a host once a second.
+    # Send ICMP time exceeded for every expired packet; by default Linux sends a host one a second.
     "net/ipv4/icmp_ratelimit": "0",
 }
 # Settings that some kernels lack: a fixed hash seed, so that paths are reproducible, and no IPv6.

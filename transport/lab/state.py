@@ -95,10 +95,10 @@ def load(name: str) -> State:
     path = directory() / f"{name}.json"
     if not path.exists():
         known = names()
-        there = nearest(name, known) if known else "; none is up: weft lab up makes one"
+        there = nearest(name, known) if known else "; no lab is up: weft lab up makes one"
         raise LabModelError(f"there is no lab named {name}{there}")
     try:
-        # It names what root changes and removes.
+        # Root changes and removes what the file names, so other users must not be able to write it.
         with trusted.open_file(path, what="the state file") as file:
             content = json.load(file)
     except trusted.UntrustedError as error:

@@ -29,16 +29,17 @@ IGNORED = (
     "telemetry pages that other users made or can change are ignored; "
     "weft_exporter_ignored_pages counts them"
 )
-RELAXED = 0.8  # a label gets its values back if at most this share of series_max is then used
+RELAXED = 0.8  # a label stops being `all` if at most this share of series_max is then used
 
 
 @dataclass(eq=False)
 class Exporter:
     """Reads the pages at each scrape. An object of this class is a collector of Prometheus' client.
 
-    where: the directory of pages, None: the usual one. paths: whether paths have labels. once:
-    True: there is one scrape, and counters have their full values; else, counters of peers, paths
-    and flows count from the first scrape. log: called with a line when a problem begins or ends.
+    where: the directory of pages; None: telemetry.directory(). paths: whether paths have labels.
+    once: True: there is one scrape, and counters have their full values; else, counters of peers,
+    paths and flows count from the first scrape. log: called with a line when a problem begins or
+    ends.
     """
 
     where: Path | None = None
@@ -68,7 +69,8 @@ class Exporter:
         except PageError as error:
             reading, failed = Reading(0, (), {}, ()), 1
             self._say("directory", str(error))
-        # Without their number and names, which whoever makes such files can change at each scrape.
+        # The line does not say how many pages or which: whoever makes them could change that at
+        # each scrape, and fill the log.
         self._say("ignored", IGNORED if reading.ignored else "")
         pages = [page for page in reading.pages if page.process_state != "gone"]
         self._count(pages)

@@ -1,8 +1,8 @@
 """Serves metrics over HTTP or HTTPS to whoever connects, from one thread and bounded memory.
 
 The server is Tornado's: its loop waits for all connections at once, so idle ones take no thread,
-and it has TLS, and bounds on headers and bodies. This module adds a bound on connections and on the
-time of each, and the token.
+and it has TLS, and bounds on headers and bodies. This module adds a bound on the number and the
+duration of connections, and checks the token.
 """
 
 from __future__ import annotations
@@ -46,14 +46,17 @@ class AccessError(InvalidArgumentError):
 
 @dataclass(frozen=True)
 class Access:
-    """Access to the metrics. token: what a client must send; tls: certificate and key."""
+    """Access to the metrics. token: the bearer token that clients must send; None: none is needed.
+
+    tls: certificate and key for HTTPS; None: HTTP.
+    """
 
     token: bytes | None = None
     tls: ssl.SSLContext | None = None
 
     @property
     def scheme(self) -> str:
-        """Of the URL."""
+        """The scheme of the URL."""
         return "http" if self.tls is None else "https"
 
     def warnings(self, host: str) -> list[str]:
@@ -71,7 +74,7 @@ class Access:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this host reaches an address; False for names but `localhost`."""
+    """Whether only this host reaches an address; False for all names except `localhost`."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
@@ -106,8 +109,8 @@ def _tls(certificate: Path, key: Path) -> ssl.SSLContext:
         _opened(certificate, "the certificate", secret=False) as public,
         _opened(key, "the key", secret=True) as private,
     ):
-        # The open descriptors, so that the files that were checked are those that are read. Without
-        # a password, OpenSSL would ask for one at the terminal.
+        # OpenSSL gets the paths of the open descriptors, so that it reads the files that were
+        # checked. Without the argument `password` it would ask for one at the terminal.
         cert, private_key = (f"/proc/self/fd/{each.fileno()}" for each in (public, private))
         try:
             context.load_cert_chain(cert, private_key, password="")
@@ -130,7 +133,7 @@ def _opened(file: Path, what: str, *, secret: bool) -> Iterator[Any]:
 
 
 class Seldom(logging.Filter):
-    """Passes one warning in LOG_S: they are about what clients do, who could fill a log."""
+    """Passes at most one warning in LOG_S seconds, because clients could fill the log with them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +184,7 @@ def served(collector: Collector, host: str, port: int, who: Access) -> Iterator[
 
 
 class _Stop:
-    """Ends the loop of another thread, also if that has not begun."""
+    """Ends the event loop of another thread, even if that loop has not started yet."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -238,8 +241,8 @@ async def _serve(application: Any, sockets: Any, who: Access, stop: _Stop) -> No
 class Connections:
     """Bounds how many connections there are, and how long each may last.
 
-    A new connection takes the place of the oldest that has asked for nothing yet, or if all have,
-    of the oldest: connections that only idle keep nobody out, and interrupt no answer.
+    At the limit, a new connection replaces the oldest one that has sent no request yet, or else
+    the oldest one. So idle connections neither keep other clients out nor interrupt an answer.
     """
 
     def __init__(self) -> None:
@@ -258,7 +261,7 @@ class Connections:
         self._idle[stream] = None
 
     def asked(self, request: HTTPServerRequest) -> None:
-        """A connection's request is complete."""
+        """Notes that the request of a connection has arrived completely."""
         stream: IOStream = request.connection.stream  # type: ignore[union-attr]
         self._idle.pop(stream, None)
 
@@ -273,7 +276,7 @@ class Connections:
 
 
 def _guarded(application: Any, token: bytes | None) -> Any:
-    """The WSGI application, for requests with the token in their header Authorization only."""
+    """Makes the WSGI application answer only requests with the token in header Authorization."""
     if token is None:
         return application
 
@@ -284,7 +287,8 @@ def _guarded(application: Any, token: bytes | None) -> Any:
 
     def guarded(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         given = str(environ.get("HTTP_AUTHORIZATION", "")).strip().encode()
-        # Digests have one length, and comparing them takes one time: neither tells of the token.
+        # Digests have the same length and are compared in constant time: timing does not reveal the
+        # token.
         if hmac.compare_digest(digest(given), wanted):
             made: Iterable[bytes] = application(environ, start)
             return made

@@ -1,4 +1,4 @@
-"""Keys of a terminal, from the bytes that it sends."""
+"""Parses the bytes that a terminal sends into keys."""
 
 from __future__ import annotations
 

@@ -73,10 +73,10 @@ EXPORTER = {
     family.name: family
     for family in (
         _state("exporter_series", "samples about processes in this scrape"),
-        _state("exporter_series_max", "the largest number of these: --max-series"),
+        _state("exporter_series_max", "limit of weft_exporter_series: --max-series"),
         _state(
             "exporter_aggregated",
-            "1 while the label named by the label what is `all`, because there are too many series",
+            "1 while the label that `what` names is `all` in all series, because they are too many",
         ),
         _state("exporter_processes_left_out", "endpoints without samples: too many series"),
         _state("exporter_unreadable_pages", "telemetry pages that could not be read"),

@@ -21,9 +21,10 @@ from transport.telemetry import Page, PeerRow, Row
 class Traffic:
     """The traffic of flows or paths per second (None: no earlier reading), and their state.
 
-    Sent bytes of flows were acknowledged, received bytes were placed; sent bytes of paths include
-    resends. loss_share: segments declared lost per segment sent; None if none were sent. rtt_ns
-    is the largest smoothed round-trip time of the paths, 0 before the first sample.
+    Of flows, sent bytes are counted once acknowledged, received bytes once placed into a receive;
+    of paths, sent bytes include resends. loss_share: segments declared lost per segment sent; None
+    if none were sent. rtt_ns is the largest smoothed round-trip time of the paths, 0 before the
+    first sample.
     """
 
     sent_bytes_s: float | None = None

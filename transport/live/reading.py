@@ -37,8 +37,9 @@ class Facts:
 class Reading:
     """All pages at one moment, oldest process first.
 
-    read_ns: CLOCK_MONOTONIC when reading began. facts: of each page, by its file.
-    problems: why other pages were not read, a line each. ignored: how many other users made.
+    read_ns: CLOCK_MONOTONIC when reading began. facts: of each page's process, by the page's file.
+    problems: why other pages were not read, a line each. ignored: number of pages that other users
+    made or can change.
     """
 
     read_ns: int

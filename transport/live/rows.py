@@ -14,12 +14,12 @@ def paths_down(peer: PeerRow) -> int:
 
 
 def number(row: Row, name: str, absent: int = 0) -> int:
-    """A state of a row as a number."""
+    """A state field of a row as a number; `absent` if it is missing or holds text."""
     value = row.state.get(name, absent)
     return value if isinstance(value, int) else absent
 
 
 def age_ns(page: Page, row: Row, name: str) -> int | None:
-    """Time in ns from the time in a state field until the page was read; None: never."""
+    """Time in ns from the time in a state field until the page was read; None: it is 0 (never)."""
     at_ns = number(row, name)
     return max(0, page.read_ns - at_ns) if at_ns > 0 else None

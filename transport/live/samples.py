@@ -16,7 +16,7 @@ from transport.telemetry import Page, Row
 
 ALL = "all"  # value of a label if samples of all its values are added up
 THREADS_MAX = 32  # maximum number of thread names for which a process gets samples
-# Buckets for batches of up to 1,023 datagrams; longer batches share one more bucket.
+# Buckets for calls that send up to 1,023 datagrams; larger calls share one more bucket.
 BUCKETS = 11
 Labels = tuple[tuple[str, str], ...]
 WAITS = tuple(reason for reason in REASONS if reason != "gone")
@@ -175,8 +175,8 @@ class Exported:
 def pid_of(page: Page) -> str:
     """The pid; followed by the inode of the PID namespace if the process is in another one.
 
-    Then the owner follows if it is not this process's user: nothing shows that the pid is the
-    owner's, whose samples must not mix with those of others.
+    In that case the uid of the page's owner follows, if it is not this process's: that the owner
+    has this pid cannot be checked, so the samples must not be added to those of other users.
     """
     if page.process_state != "unknown":
         return str(page.pid)

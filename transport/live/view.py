@@ -20,10 +20,10 @@ HELP = (
     "arrows, PageUp, PageDown, Home, End   scroll",
     "h         this help on or off",
     "",
-    "SENT/s and RECEIVED/s are bytes that were acknowledged and placed; those of a path were",
-    "sent, resends included. LOSS is segments declared lost by segments sent. RTT is the largest",
-    "of the paths. DOWN counts paths that stopped answering. WAITS says what a process, peer or",
-    "connection waits for. Columns that do not fit are left out.",
+    "SENT/s is bytes that peers acknowledged; of a path, bytes sent, with resends. RECEIVED/s",
+    "is bytes placed into receives. LOSS is segments declared lost divided by segments sent.",
+    "RTT is the largest of the paths. DOWN counts paths that stopped answering. WAITS says what",
+    "a process, peer or connection waits for. Columns that do not fit are left out.",
 )
 
 

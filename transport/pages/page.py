@@ -1,4 +1,4 @@
-"""Renders the templates of pages; texts are escaped, whatever they are."""
+"""Renders HTML pages from templates; all texts are escaped."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
 
 def installed() -> bool:
-    """Whether Jinja2 is installed, which renders the pages; INSTALL is the command for it."""
+    """Whether Jinja2 is installed, which renders the pages; INSTALL is the command for that."""
     return find_spec("jinja2") is not None
 
 
 def rendered(template: Path | str, *, title: str, **values: Any) -> str:
-    """A page from a template, which extends base.html of this folder, beside it or in it.
+    """Renders a template of this folder, or one at another path, that extends base.html.
 
-    title, and of `values` command and partial: what the head of each page shows.
+    The head of the page shows `title`, and of `values` the keys `command` and `partial`.
     """
     import jinja2
 
@@ -44,12 +44,12 @@ def rendered(template: Path | str, *, title: str, **values: Any) -> str:
 
 
 def as_it_is(text: str) -> Any:
-    """A text that is not escaped, because it is no text of HTML, such as a script's data."""
+    """Marks a text that must not be escaped, such as the data of a script."""
     from markupsafe import Markup
 
     return Markup(text)
 
 
 def picture(svg: str) -> str:
-    """The address of a picture that is part of the page."""
+    """A data: URL of a picture, so that the page contains the picture."""
     return f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"

@@ -1,7 +1,8 @@
 """Chooses the paths of each pair of hosts so that the busiest link carries as little as possible.
 
-Greedy: the heaviest pairs first, each path on the least loaded way. Then paths leave the busiest
-link one by one while that helps. The result is the same for the same input.
+Greedy: places the heaviest pairs first, each path on the least loaded sequence of links. Then moves
+paths off the busiest link one by one, while that lowers its load. The same input gives the same
+result.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Array = NDArray[Any]
 
 PATHS_MAX = 256
 DRAWS = 32  # random assignments, from which the expectation of ECMP is estimated
-_Key = tuple[str, str, int, int]  # sender, receiver, engine of each
+_Key = tuple[str, str, int, int]  # sender, receiver, engine of the sender, of the receiver
 MOVES_MAX = 20_000
 SLOTS_SMALL = 256  # with at most this many paths, the search starts from every random assignment
 
@@ -49,8 +50,8 @@ class PairPlan:
 class Assigned:
     """Loads in bytes. busiest_bytes: of the busiest link that a plan can choose.
 
-    bound_bytes: no plan makes busiest_bytes less. ecmp_bytes: its average if paths are chosen at
-    random, as by ECMP; ecmp_most_bytes: its most.
+    bound_bytes: a lower bound of busiest_bytes, whatever the plan. ecmp_bytes, ecmp_most_bytes: its
+    average and its maximum if paths are chosen at random, as by ECMP.
     """
 
     pairs: tuple[PairPlan, ...]
@@ -70,7 +71,7 @@ class Problem:
     ways: pair -> its ways. room: way -> how many paths of the routes take it.
     """
 
-    # With several engines: once for each pair of an engine of the sender and one of the receiver.
+    # A pair of hosts occurs once for each pair of a sender's engine and a receiver's engine.
     pairs: list[tuple[str, str]]
     sent: Array  # bytes of each pair
     spare: int
@@ -94,14 +95,14 @@ def assign(
 
     engines: engines of a process, which share the ports of the routes equally; each pair of
     engines gets `paths` paths. avoid: links, in one or both directions, that are used only where
-    there is no other way. base: bytes that other jobs send over links.
+    there is no other way. base: link -> bytes that other jobs send over it.
     """
     if not 1 <= paths <= PATHS_MAX:
         raise AssignError(f"paths: {paths}: must be 1 to {PATHS_MAX}")
     if not demand:
         raise AssignError("nothing is sent between hosts: there is nothing to plan")
     ends = {pair[:2] for pair in routes.of}
-    # One byte for each path.
+    # Acknowledgments return on every path: count one byte for each.
     answers = {(b, a): paths * engines**2 for a, b in demand if (b, a) in ends}
     problem, notes = _problem(
         routes, answers | dict(demand), (paths, engines), {*avoid, *routes.sick}
@@ -190,7 +191,7 @@ def _problem(
         links[at, : len(row)] = row
     notes = []
     if forced:
-        notes.append(f"{forced} pairs have no way without a sick or avoided link, and keep it")
+        notes.append(f"{forced} pairs use a sick or avoided link, because every way has one")
     if not known.all():
         notes.append(f"{np.sum(~known)} links with an unknown end ({UNKNOWN}) were left out")
     sent = np.array([demand[pair[:2]] / shape[1] ** 2 for pair in pairs], float)
@@ -209,8 +210,8 @@ def _engines_of(routes: Routes, engines: int) -> Callable[[str, str, int], tuple
     count = max(every) - min(every) + 1
     if count % engines != 0:
         raise AssignError(
-            f"the routes have {count} ports, which {engines} engines cannot share equally: probe "
-            "with --ports of engines times paths"
+            f"the routes have {count} ports, which {engines} engines cannot share equally: set "
+            "--ports of weft plan probe to engines times paths"
         )
     first, each = min(every), count // engines
 
@@ -222,7 +223,7 @@ def _engines_of(routes: Routes, engines: int) -> Callable[[str, str, int], tuple
 
 
 def _own_links(problem: Problem, pair: int) -> Array:
-    """The links of a pair's ways; those that all of its ways cross become the spare link."""
+    """The links of a pair's ways, with the spare link in place of links that all ways cross."""
     links = problem.links[problem.ways[pair]]
     if len(links) == 1:
         return np.full_like(links, problem.spare)
@@ -287,7 +288,7 @@ def _draws(problem: Problem) -> list[Array]:
 
 
 def _improve(problem: Problem, chosen: Array, before: Array) -> Array:
-    """Moves slots away from the busiest link while the busiest link of both ways gets lighter."""
+    """Moves slots from the busiest link to ways on which no link becomes as loaded as that one."""
     chosen = chosen.copy()
     load = _load(problem, chosen, before)
     free = _free_links(problem)

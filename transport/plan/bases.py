@@ -1,7 +1,7 @@
 """Chooses the first port of a job, if more ports were probed than the job will have.
 
-Four ports at each end make 16 pairs, and often none of them leads over some spine. Other ports of
-the same number may have one for each.
+Four ports at each end make 16 pairs of ports, and often ECMP sends none of them over some spine.
+Four other ports may have a pair for every spine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from transport.plan.assign import Assigned, AssignError, assign
 from transport.plan.routes import Routes
 
-SHARED = "other jobs of these hosts have these ports, and cannot run beside it: probe more --ranges"
+SHARED = "another job in the plan has the same ports: run one at a time, or probe more --ranges"
 
 
 def bases_of(routes: Routes, count: int) -> list[int]:
@@ -38,7 +38,7 @@ def narrowed(routes: Routes, base: int, count: int) -> Routes:
 
 
 def ports_of(routes: Routes) -> dict[str, set[int]]:
-    """Host (or side) -> the ports of it that were probed."""
+    """Host (or its NIC, as host0/left) -> its ports that were probed."""
     found: dict[str, set[int]] = {}
     for (source, target, _), (near, far) in routes.ports.items():
         found.setdefault(source, set()).add(near)
@@ -57,9 +57,9 @@ def assign_ports(
 ) -> tuple[int | None, Assigned]:
     """The port base whose busiest link carries least, and the assignment with it.
 
-    taken: addresses and ports of other jobs, whose ranges are left out if there are others. more:
-    the other arguments of assign(). The base is None if the routes have no ports, or if hosts have
-    ports of their own, which they know.
+    taken: addresses and ports of other jobs; a range with such a port is used only if no range is
+    free. more: the other arguments of assign(). The base is None if the routes have no ports, or if
+    the first port differs between hosts.
     """
     count, of = paths * engines, ports_of(routes)
     for host, ports in of.items():

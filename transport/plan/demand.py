@@ -79,9 +79,10 @@ def _row(row: Any, where: str) -> tuple[str, str, int]:
 
 
 def over_ends(demand: Mapping[tuple[str, str], int], routes: Routes) -> Demand:
-    """Splits what hosts send over their NICs: each side carries an equal part.
+    """Splits the bytes between two hosts equally over their NICs of equal side, as host0/left.
 
-    A name of a NIC, as host0/left, stays. DemandError if the routes do not connect two hosts.
+    If a name is that of a NIC, as host0/left, only this NIC is used. DemandError if the routes do
+    not connect two hosts.
     """
     pairs = {ends[:2] for ends in routes.of}
     names = sorted({end for pair in pairs for end in pair})

@@ -15,14 +15,17 @@ from transport.ground.units import percent
 from transport.plan.probe import End, Heard, ProbeError
 from transport.plan.routes import UNKNOWN, Routes
 
-SICK_SHARE = 0.05  # a link is sick if it loses this share of its probes beyond what is usual
+SICK_SHARE = 0.05  # a link is sick if its loss exceeds that of links as far away by this share
 SICK_PROBES = 20  # a link counts as sick only if this many probes crossed it
 DEVIATIONS = 4.0  # a sick link's excess loss is at least this many standard deviations
 
 
 @dataclass(frozen=True)
 class Loss:
-    """share: of a link's probes, lost beyond what is usual. deviation: its standard deviation."""
+    """A link's loss. share: of its probes, beyond the median of links as many hops away.
+
+    deviation: standard deviation of `share`.
+    """
 
     share: float
     probes: int
@@ -50,7 +53,7 @@ class Aliases:
     def __init__(self, names: Mapping[str, str]) -> None:
         self._names = names
         self._of: dict[str, str] = {}
-        # First address of a router -> its name, once it was needed.
+        # First address of a router -> its name; filled by name().
         self._name_of: dict[str, str] = {}
 
     def root(self, address: str) -> str:
@@ -102,7 +105,7 @@ def found(ends: Sequence[End], heard: Heard, names: Mapping[str, str]) -> Found:
     if not routers and set(heard.hops.values()) != {1}:
         raise ProbeError(
             f"no router answered: {heard.sent} probes of {len(heard.flows)} flows got no ICMP time "
-            "exceeded, so no way is known; let the routers send it, or write routes.json yourself"
+            "exceeded, so no route is known; let routers send it, or write routes.json yourself"
         )
     aliases = _aliases(ends, heard, length, names)
     ways, unsteady = [], 0
@@ -132,8 +135,9 @@ def found(ends: Sequence[End], heard: Heard, names: Mapping[str, str]) -> Found:
     notes = _notes(heard, length, loss, sick, unsteady)
     if silent:
         notes += (
-            f"{', '.join(silent[:4])}{', ...' if silent[4:] else ''} did not answer: the last "
-            "router on the way is a guess (a job uses the ports, or --hops or --seconds is small)",
+            f"{', '.join(silent[:4])}{', ...' if silent[4:] else ''} did not answer, so the last "
+            "router before them is a guess: stop jobs that use the ports, or raise --hops or "
+            "--seconds",
         )
     return Found(routes, notes, loss, unknown)
 
@@ -141,7 +145,7 @@ def found(ends: Sequence[End], heard: Heard, names: Mapping[str, str]) -> Found:
 def _lengths(heard: Heard) -> dict[tuple[int, int], int]:
     """For each pair of ends the TTL that reaches the target.
 
-    If the target never answered, it is guessed: one more than the last router's if larger TTLs
+    If the target never answered, the TTL is guessed: one more than the last router's if larger TTLs
     were tried; else two more, for one unknown hop.
     """
     last: dict[tuple[int, int], int] = defaultdict(int)
@@ -299,5 +303,7 @@ def _notes(
             "a router has several addresses (give --names)"
         )
     if heard.timed_out:
-        notes.append("the time was over before all answers came (--seconds); what is known is kept")
+        notes.append(
+            "probing stopped after --seconds, before all answers came: some hops may be unknown"
+        )
     return tuple(notes)

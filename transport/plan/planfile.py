@@ -92,7 +92,7 @@ def routes_of_paths(plan: Plan, routes: Routes) -> Routes:
 def read(file: Path, *, steers: bool = False) -> Plan:
     """Reads a plan file; PlanError in one line if it is wrong.
 
-    steers: the plan decides where a process sends, so that nobody else may be able to change it.
+    steers: a process will send as the plan says, so the file must not be writable by other users.
     """
     try:
         with trusted.open_file(file, what="the plan") if steers else file.open("rb") as opened:
@@ -178,7 +178,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def write(plan: Plan, file: Path) -> None:
-    """Replaces the file at once: readers see the old plan or the new one."""
+    """Replaces the file atomically: readers see the old plan or the new one."""
     try:
         text = json.dumps(as_json(plan), separators=(",", ":")) + "\n"
         created.replace(file, text, durable=True)

@@ -37,7 +37,8 @@ class ProbeError(InvalidArgumentError):
 class End:
     """A NIC that is probed from or to.
 
-    open_socket: opens a UDP socket in the network of the NIC's host; None: in this process's.
+    open_socket: opens a UDP socket in the network namespace of the NIC's host; None: in that of
+    this process.
     """
 
     name: str

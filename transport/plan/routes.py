@@ -1,4 +1,4 @@
-"""The links that the paths between hosts cross, as `weft plan probe` or the simulator finds."""
+"""The links that the paths between hosts cross, as weft plan probe or the simulator finds them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Follows the telemetry of this host's processes, and writes the weights of their paths to a file.
 
-The processes read the file (transport/plan/follow.py); their data path does not know of it.
+The processes read the file outside of their data path (transport/plan/follow.py).
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Watch:
             lines = [one for one in found.problems if one.startswith(IGNORED)]
             self.ignored = lines[0] if lines else ""
         for page in found.pages:
-            # A pid of another PID namespace says nothing here.
+            # The pid of a process in another PID namespace does not tell its network namespace.
             here = page.process_state in ("running", "stopped")
             if page.process_state != "gone" and (not here or same_network(page.pid)):
                 yield page

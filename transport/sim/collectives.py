@@ -190,7 +190,7 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
     popular /= popular.sum()
     found, parts, first = [NO_WAITS], [], 0
     turns = []
-    # Transfers and receivers of the previous repeat's combine.
+    # The previous repeat's combine: its transfers, and the rank that receives each of them.
     last: tuple[Array, Array] | None = None
     for repeat in range(keys["repeats"]):
         drawn = chance.multinomial(keys["tokens"] * keys["top_k"], popular, ranks)
@@ -223,14 +223,20 @@ def moe(ranks: int, keys: Keys, chance: np.random.Generator) -> Job:
 
 
 def _all(before: Array, ends: Array, after: Array, begins: Array, delay_ns: int) -> Array:
-    """Each transfer of `after` waits for those of `before` that end at the rank where it begins."""
+    """Makes each transfer of `after` wait for all transfers of `before` to the rank that sends it.
+
+    ends: the receivers of `before`. begins: the senders of `after`.
+    """
     wide = np.bincount(ends, minlength=int(begins.max(initial=0)) + 1)
     order = np.argsort(ends, kind="stable")
     start = np.concatenate([[0], np.cumsum(wide)])
     counts = wide[begins]
     total = int(counts.sum())
     if total > DEPENDENCIES_MAX:
-        text = f'{total:,} dependencies: at most {DEPENDENCIES_MAX:,}; use fewer hosts or "each"'
+        text = (
+            f"{total:,} dependencies: at most {DEPENDENCIES_MAX:,}; use fewer hosts or "
+            'wait = "each"'
+        )
         raise BadWorkError("wait", text)
     shift = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     chosen = order[np.repeat(start[begins], counts) + shift]

@@ -14,7 +14,7 @@ class WorkerLostError(WeftError):
 
 
 class BadKeyError(Exception):
-    """A key is wrong. Code that has the file converts this error to a ScenarioError.
+    """A key of a scenario is wrong. Code that knows its file converts this to a ScenarioError.
 
     path: the key from the outermost table inwards, such as ("workload", 0, "pattern").
     """

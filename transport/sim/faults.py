@@ -1,7 +1,8 @@
 """Turns a scenario's [[faults]] into changes of links, routes and programs, and into hidden jobs.
 
-Each fault is one that a cluster can have; docs/DIAGNOSIS.md says which verdict it must get. Faults
-of programs are of the first job that runs training steps, and name its ranks.
+Each fault is one that a cluster can have; docs/DIAGNOSIS.md says what weft diagnose must report for
+it. Faults of programs apply to the first job that runs training steps; their `rank` is a rank of
+this job.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Keys = Mapping[str, Any]
 
 
 TIMES, STEPS = {"at_ns", "until_ns"}, {"at_step", "until_step"}
-# Kind of fault -> the keys that it has.
+# Kind of fault -> the keys that its [[faults]] table may have.
 KEYS_OF = {
     "slow_nic": {"rank", "side", "rate_factor"} | TIMES,
     "lossy_link": {"link", "loss"} | TIMES,
@@ -45,9 +46,9 @@ KEYS_OF = {
 
 
 def check(faults: Sequence[Keys], given: Sequence[Keys]) -> None:
-    """Raises BadKeyError for a fault without its place, or with keys that do not belong to it.
+    """Raises BadKeyError for a fault without its rank, link or hosts, or with keys of other kinds.
 
-    given: the faults without defaults.
+    given: the same faults as the file has them, without defaults.
     """
     for number, (one, said) in enumerate(zip(faults, given, strict=True)):
         path: tuple[str | int, ...] = ("faults", number)
@@ -60,11 +61,11 @@ def check(faults: Sequence[Keys], given: Sequence[Keys]) -> None:
                 text = f"{kind} has no such key: it has {', '.join(sorted(known))}"
                 raise BadKeyError((*path, key), text)
         if kind in OF_RANKS and one["rank"] is None:
-            raise BadKeyError((*path, "rank"), f"missing: {kind} is a fault of a rank")
+            raise BadKeyError((*path, "rank"), f"missing: {kind} is a fault of a rank: give one")
         if kind in OF_LINKS and one["link"] is None:
             raise BadKeyError((*path, "link"), 'missing: name it, as link = "leaf0-spine1"')
         if kind == "second_job" and one["hosts"] is None:
-            raise BadKeyError((*path, "hosts"), 'missing: its hosts, as hosts = "8-15"')
+            raise BadKeyError((*path, "hosts"), 'missing: give its hosts, as hosts = "8-15"')
         if one["until_ns"] is not None and one["until_ns"] <= one["at_ns"]:
             raise BadKeyError((*path, "until_ns"), f"must be later than at_ns = {one['at_ns']}")
 
@@ -160,7 +161,10 @@ def _rows(ports: Array, at_ns: int, **values: Any) -> Array:
 
 
 def with_collisions(network: Network, faults: Sequence[Keys]) -> Network:
-    """The network whose switches, where they have a choice, use only the links of a collision."""
+    """The network with its faults of kind collision.
+
+    If a collision names some of a switch's equal-cost links, the switch uses only those.
+    """
     route = network.route
     sets = [network.set_of(at) for at in range(len(network.set_begin) - 1)]
     for number, one in enumerate(faults):
@@ -205,7 +209,7 @@ def second_jobs(faults: Sequence[Keys]) -> list[dict[str, Any]]:
 
 
 def place_of_second_job(faults: Sequence[Keys], number: int, key: str) -> tuple[str | int, ...]:
-    """The path of a key of second_jobs()[number] in the [[faults]]."""
+    """The path in [[faults]] of the key that gives second_jobs()[number] its value of `key`."""
     at = [each for each, one in enumerate(faults) if one["kind"] == "second_job"][number]
     key = "at_ns" if key == "start_ns" else key
     return ("faults", at, key if key in KEYS_OF["second_job"] else "kind")
@@ -257,12 +261,12 @@ def _slow(changed: _Changed, one: Keys, path: tuple[str | int, ...]) -> None:
         changed.operations[at] = replace(operation, compute_ns=spent)
         slowed = True
     if not slowed:
-        text = f"{first}: rank {one['rank']} computes in no such step"
+        text = f"{first}: rank {one['rank']} computes in no step of the fault"
         raise BadKeyError((*path, "at_step"), text)
 
 
 def _calls(changed: _Changed, one: Keys, path: tuple[str | int, ...]) -> None:
-    """Delays a call of the rank, keeps the rank from calling, or makes its call another one."""
+    """Delays a call of the rank, suppresses it, or replaces it by a call with other arguments."""
     first, end = _steps_of(one)
     rank = one["rank"]
     mine = [
@@ -272,7 +276,9 @@ def _calls(changed: _Changed, one: Keys, path: tuple[str | int, ...]) -> None:
     ]
     called = [(at, each) for at, each in mine if each.function]
     if not called:
-        raise BadKeyError((*path, "at_step"), f"{first}: rank {rank} communicates in no such step")
+        raise BadKeyError(
+            (*path, "at_step"), f"{first}: rank {rank} communicates in no step of the fault"
+        )
     if one["kind"] == "late_calls":
         steps: set[int] = set()
         for at, operation in mine:
@@ -287,6 +293,6 @@ def _calls(changed: _Changed, one: Keys, path: tuple[str | int, ...]) -> None:
     other = one["calls"] or operation.function
     if other == operation.function and one["size_bytes"] == operation.size_bytes:
         raise BadKeyError(
-            (*path, "size_bytes"), "the call is right, no fault: give another size or `calls`"
+            (*path, "size_bytes"), "the call is right, so no fault: give another size or `calls`"
         )
     changed.wrong[at, rank] = (other, one["size_bytes"])

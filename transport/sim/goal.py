@@ -216,7 +216,9 @@ def _matched(
                 )
             mine = there.popleft()
             if sizes[mine] > one.size:
-                raise GoalError(f"line {one.line}: the message has {sizes[mine]} bytes: too long")
+                raise GoalError(
+                    f"line {one.line}: the message has {sizes[mine]} bytes, more than recv takes"
+                )
             numbers[rank, index] = mine
     for (rank, to, tag), left in waiting.items():
         if left:

@@ -1,6 +1,6 @@
 """Applies plans (weft plan assign) to a simulated network, and finds the routes that plans need.
 
-A path of a plan has a number, as the path of a real plan has a pair of UDP ports: switches hash it.
+A path of a simulated plan has a number that switches hash, in place of a real path's UDP ports.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from transport.sim.work import Work
 if TYPE_CHECKING:
     from transport import native
 
-NUMBERS = 256  # numbers of paths between two hosts, among which a plan chooses
+NUMBERS = 256  # path numbers of a pair of hosts, from which a plan chooses
 HOPS_MAX = 8  # kHopsMax in native/sim/fabric/fabric_net.h
 # Same layout as PathChoice in native/sim/fabric/fabric_plan.h.
 CHOICE = np.dtype(
@@ -37,16 +37,16 @@ CHOICE = np.dtype(
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """The links that one [[plans]] wants from a time on; arrays: a row for each path of a pair."""
+    """The links that one [[plans]] assigns from at_ns on; arrays: a row for each path of a pair."""
 
     at_ns: int
     ends: Array  # [row, 3]: sender, receiver, path
-    numbers: Array  # the path's number in the routes that the plan was made from
+    numbers: Array  # the path number that the plan file gives
     links: Array  # [row, HOPS_MAX]: numbers (see link_numbers()) of the links to pass, then -1
 
 
 def fabric_of(network: Network) -> str:
-    """A hash of the names of all links, which tells the network from others."""
+    """A hash of the names of all links, which identifies the network."""
     names = {undirected(network.port_name(port)) for port in range(len(network.ports))}
     return hashlib.sha256("\n".join(sorted(names)).encode()).hexdigest()[:16]
 
@@ -75,7 +75,7 @@ def demand_of(network: Network, work: Work) -> dict[tuple[str, str], int]:
 
 
 def routes_of(network: Network, work: Work, plan: native.FabricPlan) -> Routes:
-    """The links of all numbers of paths between the hosts that communicate, in both directions."""
+    """The links that each path number takes between communicating hosts, in both directions."""
     pairs = pairs_of(work)
     pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)
     rows, ports = _every_way(plan, pairs)
@@ -89,7 +89,7 @@ def routes_of(network: Network, work: Work, plan: native.FabricPlan) -> Routes:
 
 
 def _every_way(plan: native.FabricPlan, pairs: Array) -> tuple[Array, Array]:
-    """All numbers of paths of all pairs, as [row, 3]: sender, receiver, number; and their ports."""
+    """All path numbers of all pairs, as [row, 3]: sender, receiver, number; and their ports."""
     numbers = np.tile(np.arange(NUMBERS), len(pairs))
     rows = np.column_stack([np.repeat(pairs, NUMBERS, axis=0), numbers]).astype(np.uint32)
     return rows, plan.routes(rows)
@@ -135,13 +135,16 @@ def _planned(
 ) -> Planned:
     own = fabric_of(network)
     if fabric != own:
-        raise planfile.PlanError(f"is a plan for the fabric {fabric}, and this network is {own}")
+        raise planfile.PlanError(
+            f"is a plan for the fabric {fabric}, and this network is {own}: make a plan for it"
+        )
     names = network.node_names
     sends = {(names[one], names[other]) for one, other in pairs_of(work).tolist()}
     lacking = sorted(sends - {(pair.source, pair.target) for pair in rows})
     if lacking:
         raise planfile.PlanError(
-            f"lacks {lacking[0][0]} to {lacking[0][1]}, which send: plan for all that is sent"
+            f"has no paths from {lacking[0][0]} to {lacking[0][1]}, which a workload needs: plan "
+            "for all pairs of hosts that exchange data"
         )
     hosts = {name: number for number, name in enumerate(names[: network.hosts])}
     known, _ = link_numbers(network)
@@ -173,10 +176,10 @@ def _paths_of(
 
 
 def choices(planned: Sequence[Planned], network: Network, plan: native.FabricPlan) -> Array:
-    """Records of the type CHOICE: for each path a number whose hash takes the planned links."""
+    """Records of type CHOICE: for each path, a number that switches hash to the planned links."""
     made = [np.zeros(0, CHOICE)]
     _, link_of = link_numbers(network)
-    link_of = np.append(link_of, -1)  # for port -1
+    link_of = np.append(link_of, -1)  # index -1 stands for no port
     for at, one in enumerate(planned):
         pairs, which = np.unique(one.ends[:, :2], axis=0, return_inverse=True)
         ways = link_of[_every_way(plan, pairs)[1]].reshape(len(pairs), NUMBERS, HOPS_MAX)
@@ -192,7 +195,10 @@ def choices(planned: Sequence[Planned], network: Network, plan: native.FabricPla
 def _takes(
     one: Planned, which: Array, ways: Array, network: Network, where: tuple[str | int, ...]
 ) -> Array:
-    """The number of each path: the plan's own, or with another seed one that has its links."""
+    """The number of each path: the plan's own, or another one that switches hash to its links.
+
+    With another seed, the plan's own number may take other links.
+    """
     known = np.minimum(one.numbers, NUMBERS - 1)
     takes = known.copy()
     turn: dict[tuple[int, bytes], int] = defaultdict(int)
@@ -203,7 +209,7 @@ def _takes(
         if not equal.size:
             source, target, path = one.ends[row].tolist()
             ends = f"from {network.node_names[source]} to {network.node_names[target]}"
-            text = f"no hash takes the links of path {path} {ends}: are they one way, in order?"
+            text = f"no hash takes the links of path {path} {ends}: list one route, in order"
             raise BadKeyError(where, text)
         key = pair, one.links[row].tobytes()
         takes[row] = equal[turn[key] % len(equal)]

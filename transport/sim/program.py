@@ -30,7 +30,8 @@ from transport.sim.work import (
 
 LAUNCH, BEGIN, END = 0, 1, 2  # kinds of local events
 SEND, RECEIVE = "Send", "Recv"
-# NCCL's function -> algorithm -> collective. Other algorithms of a function run as its first one.
+# NCCL's function -> its algorithm -> what makes its transfers. An algorithm that is not listed runs
+# as the function's first one.
 MAKERS: dict[str, dict[str, Callable[..., Job]]] = {
     "AllReduce": {
         "RING": collectives.all_reduce_ring,
@@ -74,7 +75,7 @@ class Operation:
     algorithm: str = ""
     size_bytes: int = 0  # size of the buffer, as in nccl-tests; of the message for Send and Recv
     compute_ns: Array | None = None  # duration of a computation
-    peers: Array | None = None  # for Send and Recv: the rank at the other end
+    peers: Array | None = None  # for Send and Recv: the rank that receives, or sends
     root: int = 0  # for functions with a root: its index in `ranks`
     channels: int = 1
     slices: int = SLICES  # pieces that are pipelined along a tree or a chain
@@ -92,7 +93,8 @@ class Program:
     # Whether a host waits for its GPU between two steps: it launches the first operation of a step
     # after all operations that it launched before have ended.
     sync: bool = False
-    is_trace: bool = False  # the time between operations is all that is known of its computations
+    # True: it replays a trace, which has no computations, but only the times between operations.
+    is_trace: bool = False
     # (operation, rank) -> time that the rank's host lets pass before it launches the operation.
     held: Mapping[tuple[int, int], int] = field(default_factory=dict)
     # (operation, rank) -> function and size that the rank calls by mistake. Its call never ends.
@@ -230,7 +232,8 @@ class _Builder:
         `step` is the latest step that the ranks have begun. They need not wait for earlier steps
         again: their first launch of `step` has already done so.
         """
-        launch = np.full(self.program.ranks, -1)  # [rank]: its launch if it waits; -1: not
+        # [rank]: its LAUNCH event; -1: it does not wait.
+        launch = np.full(self.program.ranks, -1)
         launch[ranks] = self.launched[ranks]
         for earlier in self.of_step[step]:
             members = self.program.operations[earlier].ranks
@@ -250,7 +253,7 @@ class _Builder:
         self.link("tt", numbers[inner["before"]], numbers[inner["after"]])
         self.link("lt", self.begin[index][sender], numbers)
         self.link("tl", numbers, self.end[index][receiver])
-        # A member that receives nothing ends when what it sent has arrived.
+        # A member that receives nothing ends when the messages that it sent have arrived.
         alone = ~np.isin(sender, receiver)
         self.link("tl", numbers[alone], self.end[index][sender[alone]])
 

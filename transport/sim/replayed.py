@@ -60,14 +60,14 @@ class Found:
     function: str
     algorithm: str
     channels: int
-    peer: int  # Send and Recv: the rank at the other end; others: the root; -1: not known
+    peer: int  # Send: rank that receives; Recv: rank that sends; others: the root; -1: not known
     begin_ns: dict[int, int] = field(default_factory=dict)  # rank -> time at which it began
     end_ns: dict[int, int] = field(default_factory=dict)
     sizes: list[int] = field(default_factory=list)  # sizes in the calls of the ranks, if known
 
     @property
     def size_bytes(self) -> int:
-        """Size in the call of one rank; the mean if they differ, as for tokens to experts."""
+        """Size in the call of one rank; the mean if ranks give different sizes, as for experts."""
         return round(sum(self.sizes) / len(self.sizes))
 
 
@@ -109,7 +109,9 @@ def job(folder: Path, hosts: int, keys: Mapping[str, Any]) -> Job:
     made, unmatched = build(program)
     notes = [*recorded.notes, *said]
     if unmatched:
-        notes.append(f"{len(unmatched):,} sends or receives without another end are left out")
+        notes.append(
+            f"{len(unmatched):,} sends or receives are left out: the trace lacks the matching call"
+        )
     notes += lacking
     return Job(
         made.transfers,
@@ -154,7 +156,9 @@ def read(store: Store) -> Recorded:
     ranks = len(places.labels)
     notes = []
     if absent:
-        notes.append(f"{len(absent):,} of {ranks:,} ranks have no trace: they only communicate")
+        notes.append(
+            f"{len(absent):,} of {ranks:,} ranks have no trace: they communicate without computing"
+        )
     unsized = [key for key, one in found.items() if not one.sizes]
     for key in unsized:
         left_out["the trace does not tell their size"] += len(found.pop(key).begin_ns)
@@ -174,8 +178,8 @@ def _nothing(store: Store) -> str:
     )
     if messages and not operations:
         return (
-            f"the trace has {messages:,} messages and no operations of NCCL, as of a program with "
-            "the Python API: only operations can be played back"
+            f"the trace has {messages:,} messages and no operations of NCCL, as of a program that "
+            "uses the Python API: only operations can be played back"
         )
     return "the trace has no operations that can be played back"
 
@@ -239,10 +243,10 @@ def _add(
     comm, rank = row["comm_id"], row["spot"]
     message = function in (SEND, RECEIVE)
     if message and (row["peer"] is None or row["peer"] == rank):
-        left_out["of a rank with itself or with a rank that is not known"] += 1
+        left_out["their peer is the rank itself, or is not known"] += 1
         return
     if not message and (function not in MAKERS or len(members[comm]) < 2):
-        single = "of communicators with one rank"
+        single = "their communicator has one rank"
         left_out[single if function in MAKERS else f"{function} cannot be simulated"] += 1
         return
     number, replay = len(found) if message else row["sequence"], 0
@@ -272,7 +276,7 @@ def _scale(scale: float, ranks: int) -> tuple[int, int]:
     whole = round(scale) if scale >= 1 else 1
     part = round(1 / scale) if scale < 1 else 1
     if abs(whole / part - scale) > 1e-6 * scale:
-        raise BadWorkError("scale", f"{scale:g}: give a whole number, or 1 over one")
+        raise BadWorkError("scale", f"{scale:g}: give a whole number or its reciprocal")
     if ranks % part:
         text = f"{scale:g}: the {ranks} ranks of the trace cannot be divided by {part}"
         raise BadWorkError("scale", text)
@@ -288,14 +292,14 @@ def scaled(
     """The program of a trace with `whole` / `part` times as many ranks, and notes on it.
 
     A communicator of all ranks gets all ranks of the larger job; any other one is copied, or loses
-    the ranks that the smaller job does not have. Sizes remain those of the calls.
+    the ranks that the smaller job does not have. The sizes in the calls do not depend on the scale.
     """
     made = _Scaled(recorded, whole, part, keys)
     program = made.program()
     notes = []
     if made.without_root:
         notes.append(
-            f"{made.without_root:,} Broadcasts and Reduces lost their root with the upper ranks: "
+            f"{made.without_root:,} Broadcasts and Reduces have a root that the smaller job lacks: "
             "the first rank of their communicator is the root"
         )
     return program, notes
@@ -310,8 +314,7 @@ class _Scaled:
         # For each operation of the program but the start: the index of the operation of the trace,
         # which of its copies it is (0: the first), and its ranks.
         self.chosen: list[tuple[int, int, Array]] = []
-        # (operation of the trace, number of its copy among those for more ranks) -> index in the
-        # program
+        # (operation of the trace, which of its copies) -> index in the program
         self.index: dict[tuple[int, int], int] = {}
         self.communicators: dict[tuple[int, int], int] = {}
         self.without_root = 0  # operations whose root is not among their ranks
@@ -389,7 +392,7 @@ class _Scaled:
 
 
 def _groups(recorded: Recorded, one: Found, ranks: int, copies: int) -> list[Array | None]:
-    """The operation's ranks in each copy of the recorded job; None: the job has too few of them."""
+    """The operation's ranks in each copy of the recorded job; None: the smaller job has too few."""
     members = recorded.members[one.comm]
     if one.function in (SEND, RECEIVE):
         (rank,) = one.begin_ns

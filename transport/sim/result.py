@@ -128,7 +128,7 @@ class Result:
             return row | {"finished": False}
         count = max((one.step for one in program.operations), default=0) + 1
         whole_ns = int(at_ns.max() - at_ns.min())
-        # The n-th begin and the n-th end are of the same operation and rank.
+        # The n-th BEGIN event and the n-th END event are of the same operation and rank.
         begin, end = local["kind"] == BEGIN, local["kind"] == END
         spent_ns = at_ns[end] - at_ns[begin]
         is_computation = np.array([not one.function for one in program.operations])

@@ -122,7 +122,7 @@ class Scenario:
 
     @cached_property
     def plans(self) -> list[planned.Planned]:
-        """The links that plans want paths to take."""
+        """The links that the plans of [[plans]] assign to paths."""
         tables, paths = self.keys["plans"], self.keys["hosts"]["paths"]
         try:
             return planned.read(tables, self.network, self.work, paths, self.folder)
@@ -185,7 +185,7 @@ class Scenario:
     def content(self) -> str:
         """The scenario as canonical text, for the fingerprint: its keys and its files' digests."""
         kept = {k: v for k, v in self.keys.items() if k not in ("about", "name")}
-        for name in ("faults", "plans"):  # so that older fingerprints hold
+        for name in ("faults", "plans"):  # leave out if empty, so that older fingerprints hold
             if not kept[name]:
                 del kept[name]
         kept["files"] = {
@@ -284,7 +284,7 @@ def _agree(keys: Tables) -> None:
         raise BadKeyError(("network", "resume_bytes"), "must be less than pause_bytes: lower it")
     if every_ns and keys["limit_ns"] // every_ns > schema.SAMPLES_MAX:
         least_ns = keys["limit_ns"] // (schema.SAMPLES_MAX + 1) + 1
-        text = f"more than {schema.SAMPLES_MAX:,} samples until limit_ns: {least_ns} ns at least"
+        text = f"more than {schema.SAMPLES_MAX:,} samples in limit_ns: give at least {least_ns} ns"
         raise BadKeyError(("samples", "every_ns"), text)
     if own["topology"] != "file" and (keys["nodes"] or keys["links"]):
         name = "nodes" if keys["nodes"] else "links"
@@ -386,7 +386,7 @@ def _job(
             raise work.BadWorkError("file", str(error)) from None
         if len(schedule.ranks) > len(hosts):
             text = f"the schedule has {len(schedule.ranks)} ranks, and there are {len(hosts)} hosts"
-            raise work.BadWorkError("file", text)
+            raise work.BadWorkError("file", f"{text}: use more hosts")
         return job
     if pattern == "steps":
         return steps.job(len(hosts), own, chance, found)

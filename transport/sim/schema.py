@@ -397,7 +397,7 @@ WORKLOAD: dict[str, Table] = {
             "loss.item(); false: it launches ahead",
         ),
         "slow_ranks": Key("list", (), "ranks whose computations take longer, as [3, 7]"),
-        "slow_factor": Key("number", 1.5, "how much longer", 0.01, 1_000),
+        "slow_factor": Key("number", 1.5, "factor by which they take longer", 0.01, 1_000),
         "noise": Key(
             "number",
             0,
@@ -412,7 +412,7 @@ WORKLOAD: dict[str, Table] = {
         "scale": Key(
             "number",
             1,
-            "ranks of the run over ranks of the trace: a whole number, or 1 over one",
+            "ranks of the run over ranks of the trace: a whole number or its reciprocal",
             1 / 65_536,
             65_536,
         ),
@@ -424,7 +424,9 @@ WORKLOAD: dict[str, Table] = {
 OPERATION: Table = {
     "name": Key("text", None, "name for `after` and in traces; default: operation and its number"),
     "compute_ns": _ns(None, "a computation of this time"),
-    "collective": Key("text", None, "or a collective, or a send or a receive", choices=OPERATIONS),
+    "collective": Key(
+        "text", None, "a collective, send or receive, not with compute_ns", choices=OPERATIONS
+    ),
     "size_bytes": _bytes(1_000_000, "size of the buffer, as in nccl-tests, or of the message", 1),
     "stream": Key(
         "text",
@@ -432,8 +434,8 @@ OPERATION: Table = {
         "operations of a stream run in order; default: compute for "
         "computations, network for all others",
     ),
-    "every": _int(1, "only in each such step, as a checkpoint or an evaluation", 1, 1 << 20),
-    "offset": _int(0, "the first of these steps", 0, 1 << 20),
+    "every": _int(1, "run only in every n-th step, as a checkpoint or an evaluation", 1, 1 << 20),
+    "offset": _int(0, "with every: the first step with the operation", 0, 1 << 20),
     "ranks": Key("ranks", None, 'computation: only of these ranks, as "0"; default: all'),
     "after": Key(
         "words",
@@ -445,7 +447,7 @@ OPERATION: Table = {
         None, "size of its communicators, of consecutive ranks; default: one of all ranks", 2
     ),
     "across": Key(
-        "bool", False, "its communicators are of the ranks at the same place of each such group"
+        "bool", False, "its communicators join the ranks at the same place of all such groups"
     ),
     "channels": _int(1, "channels of a ring", 1, 64),
     "slices": _int(8, "pieces that are pipelined along trees and chains", 1, 4_096),
@@ -479,9 +481,9 @@ FAULTS: Table = {
         "that their switches use where they have a choice, from the start",
     ),
     "at_ns": _ns(0, "begin of a fault of the network or of a process"),
-    "until_ns": _ns(None, "its end; default: never", 1),
+    "until_ns": _ns(None, "end of a fault of the network or of a process; default: never", 1),
     "at_step": _int(1, "first training step of a fault of calls or computations", 0, 1 << 20),
-    "until_step": _int(None, "the step after its last; default: never", 0, 1 << 20),
+    "until_step": _int(None, "the step after the fault's last; default: never", 0, 1 << 20),
     "operation": _int(0, "absent_rank, wrong_call: which communication of the step, from 0", 0),
     "side": Key("text", "both", "slow_nic: direction", choices=("both", "send", "receive")),
     "rate_factor": Key("number", 0.25, "slow_nic: factor for the rate", 0.001, 1),

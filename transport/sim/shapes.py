@@ -19,7 +19,8 @@ from transport.sim.network import Array, LinkKind, Network, PortList, SetList
 from transport.sim.schema import LINK
 
 PORTS_MAX = 1 << 24
-# The link from a program to its device queue: the rate at which a core gives the kernel packets.
+# The link from a program to its host's device queue; its rate is that at which a CPU core passes
+# packets to the kernel.
 DEVICE = LinkKind(
     bytes_per_s=5_000_000_000, delay_ns=1, queue_bytes=1 << 30, mark_from_bytes=0, mark_full_bytes=0
 )

@@ -53,7 +53,7 @@ def job(
 ) -> Job:
     """The job of a [[workload]] of pattern "steps"; BadWorkError if a key is wrong.
 
-    chance: makes the noise of computations. found: the scenario's [[faults]].
+    chance: random generator for the noise of computations. found: the scenario's [[faults]].
     """
     steps = faults.in_program(_noisy(program(ranks, keys), keys, chance), found)
     made, unmatched = build(steps)
@@ -118,7 +118,7 @@ def program(ranks: int, keys: Mapping[str, Any]) -> Program:
             for at, group in enumerate(step.groups):
                 here[group] = len(made)
                 made.append(_operation(step, at, group, before, slow, number))
-            # A rank that is in no group, as the last one of a send, has nothing new in the stream.
+            # A rank that is in no group, as the last rank of a send, keeps its latest operation.
             stream = step.keys["stream"]
             kept = last.get(stream, np.full(ranks, -1))
             last[stream] = np.where(here >= 0, here, kept)

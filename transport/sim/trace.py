@@ -27,9 +27,9 @@ PEER_DEAD = 5  # the status of native/core/status.h
 # When a process dies, its kernel closes its sockets, so that its peers notice it at once. The
 # simulator has no such sockets.
 DEATH_NOTICED_NS = 100_000
-# A process notices that it was stopped if a thread wakes up so late that sleeps for WAKES_NS.
+# A process notices that it was stopped if a thread that sleeps for WAKES_NS wakes up STALL_NS late.
 STALL_NS, WAKES_NS = 100_000_000, 100_000_000
-COMMUNICATOR_BASE = 0x5157_0000_0000_0000  # ids of communicators: this plus the number of the job
+COMMUNICATOR_BASE = 0x5157_0000_0000_0000  # ids of communicators: this plus the index in _Run.comms
 
 
 class _Run:
@@ -45,7 +45,7 @@ class _Run:
         self.local, self.local_times = work.local, result.local
         self.comms: list[tuple[str, Array]] = []  # name, and hosts in the order of ranks
         self.operations: list[_Operation] = []
-        # (operation, host) -> what the host called instead, by a fault.
+        # (operation, host) -> the call that the host makes instead, by a fault of kind wrong_call.
         self.wrong: dict[tuple[int, int], _Operation] = {}
         # The operation of each transfer at its sender and at its receiver.
         self.sent_by = np.zeros(len(self.transfers), np.int64)
@@ -85,7 +85,7 @@ class _Run:
         return min(times, default=None)
 
     def pauses(self, host: int) -> list[tuple[int, int]]:
-        """From when until when the host's process was stopped, if it went on."""
+        """The times (from, until) between which the host's process was stopped, if it resumed."""
         return [
             (one.at_ns, one.until_ns)
             for one in self.silences
@@ -176,11 +176,11 @@ class _Operation:
 
 
 def write_trace(result: Result, folder: Path) -> int:
-    """Writes the files into the folder, which is made; returns their number.
+    """Writes the files into the folder, creating it if needed; returns their number.
 
     A host has a file if it communicates or computes; if none does, every host of the jobs has one.
-    A transfer that did not end has no message, and its operation no end. OSError if a file cannot
-    be written.
+    A transfer that did not end has no record of its message, and its operation has no record of its
+    end. OSError if a file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     run = _Run(result)
@@ -300,7 +300,7 @@ def _network(
     names = run.network.node_names
     paths, events = run.traced.paths_of(host), run.traced.events_of(host)
     for from_ns, until_ns in run.pauses(host):
-        # The simulated host continues with its timers, but a stopped process has none.
+        # Leave out what the simulated host recorded meanwhile: a stopped process records nothing.
         paths, events = (
             rows[(rows["at_ns"] < from_ns) | (rows["at_ns"] >= until_ns)]
             for rows in (paths, events)
@@ -310,7 +310,7 @@ def _network(
     records = dict(zip(run.stream[mine].tolist(), connection_of.tolist(), strict=True))
     add_events(file, events, names, records)
     for from_ns, until_ns in run.pauses(host):
-        # As native/engine/trace/trace_writer.cc notices it.
+        # The same rule as in native/engine/trace/trace_writer.cc.
         stalled_ns = until_ns - from_ns - WAKES_NS
         if stalled_ns >= STALL_NS and until_ns <= run.ended_ns:
             file.put(
@@ -332,7 +332,7 @@ def _steps(file: TraceFile, run: _Run, host: int) -> None:
     named = [job.program is not None and not job.program.is_trace for job in run.work.jobs]
     here = np.flatnonzero(run.local["rank"] == host)
     here = here[np.array(named, bool)[run.local["job"][here]]]
-    # The n-th begin and the n-th end are of the same operation.
+    # The n-th BEGIN event and the n-th END event are of the same operation.
     begun = here[run.local["kind"][here] == BEGIN]
     begin = run.local_times["ready_ns"][begun]
     end = run.local_times["ready_ns"][here[run.local["kind"][here] == END]]
@@ -396,7 +396,7 @@ def _operations(
     operation: Array,
     comm_of: Array,
 ) -> tuple[Array, Array]:
-    """Adds the host's operations; returns the record id and the begin of each transfer's one."""
+    """Adds the host's operations; returns, for each transfer, the id and begin of its operation."""
     alone = run.alone[operation]
     # A send and a receive of one message are different operations.
     first, which, count = _groups(operation, alone & sends)
@@ -439,7 +439,7 @@ def _operations(
 
 
 def _element_counts(rows: list[_Operation], ranks: Array, sent: Array, which: Array) -> Array:
-    """The count of each collective. sent: bytes that the host sends, by transfer.
+    """NCCL's element count of each collective. sent: bytes that the host sends, by transfer.
 
     ranks: of the communicator of each operation. which: the operation of each transfer.
     """

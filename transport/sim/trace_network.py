@@ -53,7 +53,7 @@ def add_stripes(
 
 
 def add_paths(file: TraceFile, rows: Array, names: Sequence[str]) -> None:
-    """Adds what the host knew of its paths; `names` are the names of nodes."""
+    """Adds the host's records of its paths; `names` are the names of nodes."""
     peers = {int(peer): file.text(names[peer]) for peer in np.unique(rows["peer"])}
     file.put(
         "path",

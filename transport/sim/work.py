@@ -71,7 +71,7 @@ class Job:
     received_turn: Array | None = None
     local: Array = field(default_factory=lambda: np.zeros(0, LOCAL))
     notes: tuple[str, ...] = ()  # texts that a reader of the results must know
-    # True: traces leave the job out, as they do a second job that disturbs the traced one.
+    # True: traces leave the job out (a fault of kind second_job, which disturbs the traced job).
     hidden: bool = False
 
 
@@ -178,7 +178,7 @@ def permutation(ranks: int, keys: Mapping[str, Any], chance: np.random.Generator
 def _others(
     ranks: int, key: str, keys: Mapping[str, Any], many: str, chance: np.random.Generator
 ) -> tuple[int, Array]:
-    """The rank that keys[key] names, and keys[many] randomly chosen other ranks."""
+    """Returns the rank keys[key], and other ranks: keys[many] drawn at random, or all if None."""
     one, count = keys[key], keys[many]
     if one >= ranks:
         raise BadWorkError(key, f"{one}: ranks are 0 to {ranks - 1}")

@@ -2,7 +2,7 @@
 
 Another process may write a page while it is read, and a page may be damaged: every field is
 checked, and PageError is raised if one is wrong. docs/LIVE.md describes the format, and which
-pages are believed: the directory is writable by all, so a name proves nothing.
+pages are trusted: any user can write into the directory, so a file's name proves nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SECTION = struct.Struct("<16sQII")
 SECTIONS_MAX = 64
 BOOT_BYTES = 40
 SCHEMA_BYTES_MAX = 1 << 20
-# One reading takes at most this many bytes of pages of each other user: root reads them all.
+# Root reads the pages of all users, but at most this many bytes of each other user at a time.
 USER_BYTES_MAX = 64 << 20
 ROOT = 0
 IGNORED = "ignored "  # begins the line about pages that other users made or can change
@@ -49,7 +49,7 @@ class PageError(InvalidArgumentError):
 
 
 class ForeignPageError(PageError):
-    """The page was made, or can be changed, by another user than the one whose page it claims."""
+    """The page is not of the user or process that its name states, or other users can change it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Page:
 
     @property
     def identity(self) -> str:
-        """USER-NAMESPACE-PID-START-NUMBER: no other page of this host is called so.
+        """USER-NAMESPACE-PID-START-NUMBER: unique among the pages of this host.
 
         The same pid may exist in several PID namespaces, and a process may have several endpoints.
         """
@@ -119,7 +119,7 @@ class Page:
 
     @property
     def process_identity(self) -> str:
-        """USER-NAMESPACE-PID-START: the same for all pages of one process only."""
+        """USER-NAMESPACE-PID-START: all pages of a process share it, and no other page has it."""
         return self.identity.rpartition("-")[0]
 
     def realtime_s(self, monotonic_ns: int) -> float:
@@ -148,7 +148,7 @@ class _Layout:
 
 
 def identity_of(path: Path) -> str:
-    """The identity of a page (see Page) by its file."""
+    """Page.identity of the page in this file."""
     return path.name.removeprefix("weft-").removesuffix(".page")
 
 
@@ -176,7 +176,7 @@ def _is_honest(path: Path) -> bool:
 
 
 def _named(where: Path | str | None = None, pid: int | None = None) -> list[Path]:
-    """The files that are pages by their names."""
+    """The files that have names of telemetry pages, oldest first."""
     root = directory() if where is None else Path(where)
     found = []
     try:
@@ -214,7 +214,7 @@ def read_pages(where: Path | str | None = None, pids: Collection[int] = ()) -> P
     problems: list[str] = []
     foreign: list[str] = []
     left_bytes: dict[int, int] = {}
-    unread: dict[int, int] = {}  # user -> pages beyond the bound
+    unread: dict[int, int] = {}  # user -> pages not read because of USER_BYTES_MAX
 
     def may_read(user: int, size: int) -> bool:
         if user == os.geteuid():
@@ -240,12 +240,14 @@ def read_pages(where: Path | str | None = None, pids: Collection[int] = ()) -> P
         problems.append(f"{IGNORED}{foreign[0]}{more}")
     for user, count in unread.items():
         most = binary_text(USER_BYTES_MAX)
-        problems.append(f"{count} pages of uid {user} in {root} are not read: it has over {most}")
+        problems.append(
+            f"{count} pages of uid {user} in {root} are not read: its pages exceed {most}"
+        )
     return PagesRead(tuple(found), tuple(problems), len(foreign))
 
 
 def read_page(path: Path | str) -> Page:
-    """Reads a page. PageError if the file is not a complete page, or cannot be believed."""
+    """Reads a page. PageError if the file is not a complete page, or is not trusted."""
     return _read(Path(path), lambda _user, _size: True)
 
 
@@ -254,7 +256,7 @@ class _TooManyBytesError(PageError):
 
 
 def _read(where: Path, may_read: Callable[[int, int], bool]) -> Page:
-    """Reads a page. may_read: asked with its user and size before more than the header is read."""
+    """Reads a page. may_read(user, size): called after the header; False: do not read the rest."""
     try:
         # pread, because a mapped file that shrinks raises SIGBUS. O_NONBLOCK, because FIFOs block.
         file = os.open(where, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -265,7 +267,7 @@ def _read(where: Path, may_read: Callable[[int, int], bool]) -> Page:
         if not stat.S_ISREG(status.st_mode):
             raise PageError(f"{where}: not a regular file")
         user = _owner(where, status)
-        # The header tells what to read: an empty file of any size costs nothing.
+        # The header states how many bytes to read, so that a huge sparse file costs nothing.
         head = os.pread(file, HEADER.size, 0)
         size = _file_bytes(head, status.st_size)
         if not may_read(user, size):
@@ -284,10 +286,10 @@ def _read(where: Path, may_read: Callable[[int, int], bool]) -> Page:
 
 
 def _owner(where: Path, status: os.stat_result) -> int:
-    """The user who made the open file; ForeignPageError if we should not believe that user.
+    """The user who owns the open file; ForeignPageError if the page is not trusted.
 
-    Each user's pages count for that user: for themselves, and for root, who reads all pages. A
-    second name (a hard link) would let others count a page twice.
+    A user reads only their own pages, and root reads those of all users. A page with a second
+    name (a hard link) is refused, because it would be counted twice.
     """
     user, name = status.st_uid, NAME.fullmatch(where.name)
     claimed = user if name is None else int(name[1])
@@ -454,10 +456,10 @@ def _with_paths(row: Row, paths: _Section, data: bytes) -> PeerRow:
 
 
 def _checked_state(where: Path, user: int, layout: _Layout) -> str:
-    """The state of the page's process; ForeignPageError if the page is of another one.
+    """The state of the page's process; ForeignPageError if the page is of another process.
 
-    Whoever may write files can name any process: a page counts only as one of its owner's
-    processes. Our own and root's pages need no such proof.
+    A user could write a page that names a process of somebody else, so the process must run as
+    the page's owner. Pages of this user and of root are not checked for that.
     """
     name = NAME.fullmatch(where.name)
     named = (layout.pid_namespace, layout.pid, layout.start_ticks)

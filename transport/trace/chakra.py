@@ -154,7 +154,7 @@ def _number(places: Places, spot: int) -> int:
 
 
 def _micros(ns: int) -> int:
-    """Whole microseconds, at least one for what took any time."""
+    """Rounds to whole microseconds; a time above 0 becomes at least 1 us."""
     return 0 if ns <= 0 else max(1, (ns + 500) // 1000)
 
 

@@ -1,4 +1,4 @@
-"""Derives what operations sent where no channel was recorded, as over NVLink or shared memory.
+"""Derives the bytes of operations without recorded channels, as over NVLink or shared memory.
 
 In a ring, each rank is assumed to send to the next one. Which ranks other algorithms sent to is not
 known.

@@ -95,7 +95,7 @@ class Import:
         return known
 
     def add(self, table: str, source: Source, **values: Any) -> None:
-        """Adds a row. What does not fit into a column becomes NULL."""
+        """Adds a row. A value that does not fit into its column becomes NULL."""
         values["process"] = source.number
         rows = self._rows.setdefault(table, [])
         rows.append(values)
@@ -164,7 +164,7 @@ class Import:
 
 
 def _array(values: list[Any], type_: str) -> NDArray[Any]:
-    """A column; what is no value of its type is masked."""
+    """A column as an array; values of another type are masked."""
     if type_ == "text":
         texts = np.array([one if isinstance(one, str) else "" for one in values], object)
         missing = np.array([not isinstance(one, str) for one in values])

@@ -62,8 +62,8 @@ class _Reader:
             except RecursionError:
                 raise JsonError("its JSON is nested too deeply") from None
             except ValueError as error:
-                # A value that is not complete yet is invalid, too: read more before this counts as
-                # damage.
+                # The decoder also refuses a value of which only a part was read: it is damaged only
+                # if it is still invalid at the end of the file.
                 near_end = self._near_end(error)
                 if not self._more(double=True):
                     raise JsonError(str(error), near_end) from None
@@ -100,10 +100,10 @@ def _no_number(text: str) -> None:
 
 
 def read_object(file: Path, list_name: str) -> Iterator[tuple[str, Any]]:
-    """The (name, value) pairs of the object in a file, plain or compressed by gzip.
+    """Yields the (name, value) pairs of the object in a file, plain or compressed by gzip.
 
     Each item of the list with this name is a pair of its own. JsonError if the text is no object
-    or damaged, or the list is no list, after the pairs before that.
+    or damaged, or the list is no list; the pairs before that place have then been yielded.
     """
     try:
         with file.open("rb") as raw:

@@ -25,7 +25,7 @@ FILE_NAME = re.compile(r"(.{1,200})_(\d{1,9})\.\d{1,20}\.pt\.trace\.json(?:\.gz)
 KERNEL = re.compile(r"nccl(?:Dev)?Kernel_?(\w*)")
 # Words for algorithms in names of kernels, in the order in which NCCL joins them (NVLS_TREE).
 ALGORITHMS = ("COLLNET", "NVLS", "PAT", "TREE", "DIRECT", "CHAIN", "RING")
-# Names of events that are no operations: waits, and groups whose operations have own events.
+# Names of events that are no operations: waits, and groups whose operations are events as well.
 NO_OPERATIONS = {"wait", "coalesced", "init", "end_coalescing", "start_coalescing"}
 # Fields and arguments of an event that are kept.
 FIELDS = ("name", "ts", "dur", "pid")

@@ -162,7 +162,7 @@ class NcclLogs:
         ((vague,),) = self.found.run(_SHARE_ALGORITHMS, _VAGUE)
         if vague and self._assume_ring:
             self.found.run(_ASSUME_RING)
-            self.found.notes.append(f"{vague} collectives are taken for rings, as was asked")
+            self.found.notes.append(f"{vague} collectives count as rings (--assume-ring)")
         elif vague:
             self.found.notes.append(
                 f"the logs do not tell the algorithm of {vague} collectives, so matrices lack "

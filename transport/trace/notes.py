@@ -9,7 +9,7 @@ from transport.ground.units import time_text
 
 Query = Callable[..., list[tuple[Any, ...]]]
 CLOCK_NS = 1_000_000_000  # a note names each host whose clock differs by this or more
-# Collectives from PyTorch's profiler that may be no rings, and those whose root is not known.
+# Counts imported PyTorch collectives that may not be rings, and those with an unknown root.
 _KINETO = """
 SELECT count(*) FILTER (algorithm = 'RING' AND function NOT IN ('Broadcast', 'Reduce')),
   count(*) FILTER (root IS NULL AND function IN ('Broadcast', 'Reduce'))
@@ -169,4 +169,4 @@ def _clocks(query: Query) -> Iterator[str]:
     unknown = [host for _, host, _, error_ns in found if error_ns is None]
     if unknown:
         named = ", ".join(unknown[:NAMED_MAX]) + (", ..." if unknown[NAMED_MAX:] else "")
-        yield f"no messages tell how far these clocks are off, so times are as they say: {named}"
+        yield f"no messages tell how far these clocks are off, so they are not aligned: {named}"

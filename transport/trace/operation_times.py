@@ -1,7 +1,7 @@
 """When operations ran, as SQL that queries share."""
 
 # By process and operation. network: from the start of the first channel to the end of the last one.
-# kernel: as long as the kernels took, until their end was recorded: GPUs have clocks of their own.
+# kernel: ends when the last kernel's end was recorded; its length is measured by the GPU's clock.
 OPERATION_TIMES = """
 network AS (
   SELECT process, operation, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns

@@ -13,7 +13,7 @@ Args = Mapping[str, Value]
 WAITING_BYTES = 1 << 20  # packets are collected up to this size, then written
 NAMES_MAX = 10_000  # maximum number of event names with a number; others are always written in full
 SEQUENCE = 1  # number of the only sequence of packets
-# sequence_flags of a packet: names interned so far are forgotten; the packet uses interned names.
+# sequence_flags of a packet. CLEARED: it forgets the interned names; CONTINUED: it uses them.
 CLEARED, CONTINUED = 1, 2
 BOOTTIME, REALTIME = 6, 1  # ids of clocks; BOOTTIME is the default
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4  # types of events

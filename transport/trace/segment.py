@@ -76,7 +76,7 @@ class SegmentRows:
     dropped: int
     damage: str
     ended: bool | None
-    closed_ns: int | None  # the time of its end, on the process's clock
+    closed_ns: int | None  # time of the end record, on the process's clock; None: there is none
 
 
 def read_rows(path: Path | str) -> SegmentRows:

@@ -70,7 +70,7 @@ class Store:
             return self.database.execute(sql, list(values))
         except duckdb.Error as error:
             raise TraceError(f"a query of the trace {self.where} failed: {error}") from None
-        except RuntimeError as error:  # DuckDB takes Ctrl-C while a query runs
+        except RuntimeError as error:  # DuckDB raises it on Ctrl-C during a query
             if "interrupted" not in str(error):
                 raise
             raise KeyboardInterrupt from None
@@ -139,7 +139,7 @@ class Store:
 
 
 def new_store(threads: int | None = None) -> Store:
-    """A store in memory whose tables are empty. threads: that queries use; None: one a core."""
+    """A store in memory whose tables are empty. threads: for queries; None: one per core."""
     database = _connect(None)
     if threads is not None:
         database.execute(f"SET threads = {threads:d}")
@@ -246,7 +246,7 @@ def _passed_over(where: Path) -> list[str]:
         return []
     return [
         f"{where} has tables (processes.parquet), which are read; {count} trace files in it are "
-        "not: keep the two in folders of their own"
+        "not read: keep tables and trace files in separate folders"
     ]
 
 

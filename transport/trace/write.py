@@ -38,8 +38,8 @@ class TraceFile:
     ) -> None:
         """identity: host, pid and variables of the process. Times plus realtime_ahead_ns are
         nanoseconds since 1970. ended_ns: when the process closed the trace. until_ns: when the
-        process stopped; the file has no record of a later time, and no end. pauses: from when
-        until when the process did not run: what falls into a pause happens at its end."""
+        process stopped; the file has no record of a later time, and no end. pauses: begin and
+        end of each time in which the process did not run; records of this time move to its end."""
         kinds = read_schema(trace_schema().encode())
         self._kinds = {kind.name: (number, kind) for number, kind in kinds.items()}
         self._identity = "".join(f"{name} {value}\n" for name, value in identity.items())

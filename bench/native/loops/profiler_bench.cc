@@ -106,7 +106,7 @@ Status bench_profiler(const std::string& library, std::int64_t operations, int c
     static_cast<void>(table->init(&context, 1, &mask, "bench", 1, 2, 0, nullptr));
   }
   if (mask == 0) {
-    *error = library + ": its profiler wants no events: set WEFT_TRACE to a directory";
+    *error = library + ": its profiler requests no events: set WEFT_TRACE to a directory";
     return Status::invalid_argument;
   }
   Caller caller(table, context);

@@ -59,7 +59,7 @@ std::map<int, Limits> query_limits() {
   request.header.nlmsg_type = RTM_GETLINK;
   request.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
   if (::send(descriptor, &request, request.header.nlmsg_len, 0) > 0) {
-    // Not thread_local: the C library ends the process if it has no memory for that.
+    // The buffer is not thread_local: the C library ends the process if it has no memory for thread-local storage.
     alignas(nlmsghdr) char buffer[32768];
     for (bool more = true; more;) {
       const ssize_t got = ::recv(descriptor, buffer, sizeof buffer, 0);

@@ -74,7 +74,7 @@ bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
   }
   // Forbids fragmentation, and makes the kernel ignore ICMP messages about a path's MTU. The transport's own probes
   // find out how large a datagram each path carries (core/size_search.h), so a probe must not pass in fragments.
-  // Two kernel interfaces, whose values only happen to be equal. NOLINTNEXTLINE(bugprone-branch-clone)
+  // IPv4 and IPv6 have separate constants, whose values happen to be equal. NOLINTNEXTLINE(bugprone-branch-clone)
   const int fragment = v6 ? IPV6_PMTUDISC_PROBE : IP_PMTUDISC_PROBE;
   ::setsockopt(descriptor, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, &fragment,
                sizeof fragment);
@@ -85,8 +85,8 @@ bool UdpDatapath::bind_port(int descriptor, SocketAddress* address) {
   if (::bind(descriptor, &address->any, address->bytes()) == 0) return true;
   if (address->port() == 0 || errno != EADDRINUSE) return false;
   notice_ = "UDP port " + std::to_string(address->port()) + " of " + address->text() +
-            " is in use, so a path has another port, which no plan knows: give each process of a host its own "
-            "WEFT_PORT_BASE";
+            " is in use, so a path has another port, which no plan file (WEFT_PLAN) contains: give each process of a "
+            "host its own WEFT_PORT_BASE";
   address->set_port(0);
   return ::bind(descriptor, &address->any, address->bytes()) == 0;
 }

@@ -24,7 +24,7 @@ struct UdpOptions {
   FaultRates faults;
   std::uint16_t port_base = 0;  // port number of each device's first socket, the next ones follow; 0: any numbers
   std::string plan;             // file with the ports of the paths (weft plan assign); empty: none
-  std::atomic<std::int64_t>* promised = nullptr;  // descriptors that may still be opened; each socket takes one
+  std::atomic<std::int64_t>* promised = nullptr;  // reserved descriptors; each open socket subtracts one
 };
 
 class UdpDatapath final : public Datapath {
@@ -49,7 +49,7 @@ class UdpDatapath final : public Datapath {
   void tx_burst(wire::TxBurst* const* bursts, std::size_t count) override;
   std::size_t rx_burst(RxSink* sink) override;
   void wait(std::int64_t timeout_ns) override;
-  bool sleeps_apart() const noexcept override { return true; }  // it only uses the epoll instance
+  bool sleeps_apart() const noexcept override { return true; }  // wait() only uses the epoll instance
   bool watch(int descriptor) override;
   bool holds_datagrams() const noexcept override { return faults_.holds(); }
 

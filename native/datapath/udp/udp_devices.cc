@@ -99,8 +99,9 @@ bool find_interfaces(const Settings& settings, std::vector<DeviceState>* out, st
       const auto place =
           std::find_if(interfaces.begin(), interfaces.end(), [&](const auto& each) { return each.name == part; });
       if (place == interfaces.end() || !add_interface(settings, *place, &device)) {
-        *error = "interface '" + part + "' " +
-                 (place == interfaces.end() ? "does not exist" : "is down or has no address of the requested family") +
+        *error = "interface '" + part + "' (WEFT_INTERFACES) " +
+                 (place == interfaces.end() ? "does not exist"
+                                            : "is down or has no address of the requested family (WEFT_FAMILY)") +
                  "; there is " + describe(interfaces);
         return false;
       }
@@ -123,7 +124,7 @@ bool find_interfaces(const Settings& settings, std::vector<DeviceState>* out, st
              describe(interfaces);
     return false;
   }
-  *error = "no interface is up with an address of the requested family; there is " + describe(interfaces);
+  *error = "no interface is up with an address of the requested family (WEFT_FAMILY); there is " + describe(interfaces);
   return false;
 }
 

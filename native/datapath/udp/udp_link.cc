@@ -82,7 +82,7 @@ bool UdpDatapath::connect_link(std::uint32_t peer, const RemoteEnds& theirs, std
               std::to_string(count) + " paths from " + places.front().address.text() + " to " +
               theirs.addresses->front().text() +
               (planned.empty() ? ", so they take their ports as without a plan" : ", so paths share pairs") +
-              ": probe and assign with the job's WEFT_PORT_BASE, WEFT_ENGINES and WEFT_PATHS";
+              ": run weft plan probe and assign with the job's WEFT_PORT_BASE, WEFT_ENGINES and WEFT_PATHS";
   }
   *path_count = static_cast<std::uint16_t>(link.routes.size());
   return true;

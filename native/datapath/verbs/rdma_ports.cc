@@ -54,7 +54,7 @@ std::vector<Gid> gids_of(const fs::path& port) {
 RdmaPort port_of(const fs::path& device, const fs::path& path) {
   RdmaPort port;
   port.device = device.filename();
-  // The kernel names the folder with the number. NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion)
+  // The kernel names the folder after the port number. NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion)
   port.number = static_cast<std::uint8_t>(std::atoi(path.filename().c_str()));
   port.active = line_of(path / "state").find("ACTIVE") != std::string::npos;
   port.ethernet = line_of(path / "link_layer") == "Ethernet";

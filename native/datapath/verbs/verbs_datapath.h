@@ -21,7 +21,7 @@ namespace weft::datapath {
 
 class VerbsDatapath final : public Datapath {
  public:
-  // `library`: the function table to use; null: libibverbs.
+  // `library`: the function table to use; null: open() loads the library that `options` names.
   explicit VerbsDatapath(const VerbsOptions& options, const Ibv* library = nullptr);
   ~VerbsDatapath() override;
   VerbsDatapath(const VerbsDatapath&) = delete;
@@ -66,7 +66,7 @@ class VerbsDatapath final : public Datapath {
     std::uint32_t writes = 0;      // number of segments sent by RDMA write
     bool broken = false;
     std::int64_t broken_ns = 0;  // when the path broke
-    std::uint8_t asked = 0;      // in RC mode: 1 while this end is re-established and waits for the peer
+    std::uint8_t asked = 0;      // in RC mode: 1 while this end has re-established its side and waits for the peer's
   };
   struct Control {
     VerbsPort* port = nullptr;
@@ -105,7 +105,7 @@ class VerbsDatapath final : public Datapath {
   struct Destination {
     VerbsPort* port;
     QueuePair* pair;
-    ibv_ah* address;  // in UD mode and for the control queue pair; else null
+    ibv_ah* address;  // the peer's, in UD mode and for the control queue pair; else null
     std::uint32_t remote_number;
     Path* path;  // null: the burst uses the control queue pair
   };

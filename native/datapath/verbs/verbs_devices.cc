@@ -120,7 +120,7 @@ std::uint32_t segment_bytes(const Settings& settings, const Ibv* library, const 
 
 bool choose_mode(const Settings& settings, const std::vector<VerbsMode>& common, VerbsMode* mode, std::string* error) {
   if (common.empty()) {
-    *error = "the RDMA devices have no transport (UC, RC or UD) in common";
+    *error = "the RDMA devices have no transport (UC, RC or UD) in common: choose among them with WEFT_RDMA_DEVICES";
     return false;
   }
   *mode = common.front();

@@ -99,7 +99,7 @@ VerbsPort* VerbsDatapath::port_of(const Place& place, std::string* error) {
     return nullptr;
   }
   port->index = static_cast<std::uint32_t>(ports_.size());
-  // Registers the existing memory with the new port now, not at the first send from it.
+  // Registers the existing memory with the new port now, not only when the port first sends from that memory.
   for (auto& [id, memory] : memories_) static_cast<void>(region_of(&memory, port.get(), nullptr));
   ports_.push_back(std::move(port));
   return ports_.back().get();

@@ -82,8 +82,8 @@ bool VerbsDatapath::lies_on_device(std::uint32_t memory) const noexcept {
   return found != memories_.end() && found->second.memory.on_device;
 }
 
-// Waits for posted requests that read the memory. A NIC that read it after it was freed or reused would send wrong
-// bytes.
+// Waits for the posted requests of `chosen` records that read registered memory. A NIC that read the memory after it
+// was freed or reused would send wrong bytes.
 template <class Chosen>
 void VerbsDatapath::drain(const Chosen& chosen) noexcept {
   const auto reads_it = [&](const SendRecord& record) { return record.memory != 0 && chosen(record); };

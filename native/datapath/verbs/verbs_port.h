@@ -63,7 +63,8 @@ inline constexpr std::uint32_t sends_per_qp(const VerbsOptions& options) noexcep
 inline constexpr std::uint32_t kControlSends = 256;
 inline constexpr std::uint32_t kControlSlots = 512;
 
-// The latest RDMA write received on a queue pair. Its header follows on the same queue pair, or was lost.
+// The latest RDMA write received on a queue pair. The segment's header follows on the same queue pair, unless it is
+// lost.
 struct Landed {
   std::uint32_t immediate = 0, bytes = 0;
   bool fresh = false;

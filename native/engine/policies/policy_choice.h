@@ -25,7 +25,7 @@ struct ChosenPolicy {
 };
 using PolicyRef = std::shared_ptr<const ChosenPolicy>;
 
-// One policy of each family; null: the default of the process, or no policy (credit).
+// One policy of each family; null: the process's default policy, or for `credit` no policy.
 struct PolicySet {
   PolicyRef window, path, loss, credit;
   bool own_credit = false;  // `credit` was chosen, even if it is null

@@ -10,7 +10,7 @@ namespace weft::engine {
 struct PolicyInfo {
   std::string family, name, source_sha256;
   std::string params_fields;  // per line: name, i (int64) or f (float64), offset in bytes, count
-  std::string params;         // the values of the parameters, as a struct in bytes
+  std::string params;         // the bytes of the struct that holds the parameters' values
 };
 
 // What a change replaces: the policy, or only the parameters of the present policy, which then keeps its state.

@@ -8,7 +8,8 @@
 
 namespace weft::engine {
 
-// How many descriptors are left to the program: this many, or a quarter of the soft limit if that is less.
+// How many descriptors weft leaves to the program that uses it: this many, or a quarter of the soft limit if that is
+// less.
 inline constexpr std::int64_t kProgramDescriptorsMax = 64;
 
 // The most descriptors that one runtime opens, apart from control sockets of many peers.

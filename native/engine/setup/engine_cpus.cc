@@ -49,7 +49,7 @@ bool parse_cpus(const std::string& text, Cpus* out, std::string* error) {
   out->clear();
   std::istringstream parts(text + (text.empty() || text.back() != ',' ? "" : ","));  // getline drops an empty last part
   for (std::string part; std::getline(parts, part, ',');) {
-    part.erase(0, part.find_first_not_of(' '));  // not within: "0 1" is no CPU number
+    part.erase(0, part.find_first_not_of(' '));  // trims the ends only: "0 1" is no CPU number
     part.erase(part.find_last_not_of(' ') + 1);
     int first = 0, last = 0;
     if (part.empty() || !parse_range(part, &first, &last)) {

@@ -10,7 +10,7 @@
 namespace weft::engine {
 namespace {
 
-// Cores of a quota in microseconds of each period; 0: none.
+// The number of cores that a quota of CPU time per period amounts to; 0: there is no quota.
 double cores_of(double quota_us, double period_us) { return quota_us > 0 && period_us > 0 ? quota_us / period_us : 0; }
 
 double read_number(const std::string& path) {

@@ -143,7 +143,7 @@ bool TraceFiles::write(std::byte* block, std::size_t bytes, std::uint32_t ring, 
   std::memcpy(block, &header, sizeof header);
   if (!write_all(file_, block, bytes)) {
     *error = path() + ": " + std::strerror(errno);
-    if (::ftruncate(file_, file_bytes_) != 0) *error += ", and the part of a block at its end stays";
+    if (::ftruncate(file_, file_bytes_) != 0) *error += ", and the incomplete block at its end cannot be cut off";
     if (empty_ && number_ > 1) {  // on a full disk, each attempt would leave an empty file
       ::unlink(path().c_str());
       abandon();

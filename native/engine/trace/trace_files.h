@@ -1,4 +1,4 @@
-// Begins, fills, rotates and removes the files of a process's trace, which are called files.
+// Begins, fills, rotates and removes the files of a process's trace.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class TraceFiles {
   // Begins the next file, after the current one has ended. False with `error` set if the file cannot be created.
   bool begin(std::int64_t now_ns, std::string* error);
   bool open() const noexcept { return file_ >= 0; }
-  // Whether the file has reached its size or its age.
+  // Whether the current file has reached its maximum size or age.
   bool full(std::int64_t now_ns) const noexcept;
   // Writes a block: `block` has room for a TraceBlockHeader, and then records. False, with `error` set, if the file
   // could not be written. The file then ends with the previous block; a file without a block is removed, unless it is

@@ -26,16 +26,16 @@ using telemetry::TraceHead;
 constexpr std::size_t kTraceRingBytes = 256 << 10;
 constexpr std::size_t kRingsMax = 256;                // maximum number of threads that trace at the same time
 constexpr std::size_t kTextsMax = 16'384;             // maximum number of texts of a process
-constexpr std::size_t kTextBytesMax = 1 << 20;        // bytes of text records: half for texts, half for their heads
+constexpr std::size_t kTextBytesMax = 1 << 20;        // bytes of text records: half for texts, half for record heads
 constexpr std::size_t kStandingMax = 65'536;          // maximum number of communicators and connections at a time
 constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // field `ring` of blocks with standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
-constexpr std::int64_t kStallNs = 100'000'000;         // waking up so late is an event
+constexpr std::int64_t kStallNs = 100'000'000;         // a wake-up that is this late is recorded as an event
 constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
 constexpr std::int64_t kTraceLookNs = 250'000'000;     // time between checks whether the file was removed
 constexpr std::uint32_t kIdsTaken = 256;               // ids that a thread takes at once
-// Bit of the ids of standing records. These may stay for the life of the process, so they keep apart from the ids that
-// begin anew.
+// This bit is set in the ids of standing records. They may last as long as the process, so they must differ from the
+// ids of other records, which begin anew after 2^31 records.
 constexpr std::uint32_t kStandingId = 0x8000'0000;
 static_assert(kStandingId % kIdsTaken == 0);
 constexpr std::int64_t kTraceWarnNs = 60'000'000'000;
@@ -98,7 +98,7 @@ struct ThreadRing {
 };
 thread_local ThreadRing thread_ring;
 
-// Ids that this thread has taken from a writer and not used yet: those after `last`.
+// Ids that this thread has taken from a writer and not used yet: `left` ids, the first of which is `next`.
 struct ThreadIds {
   std::uint64_t serial = 0;
   std::uint32_t next = 0, left = 0;
@@ -282,7 +282,7 @@ void TraceWriter::end_standing(std::uint32_t id) noexcept {
   try {
     const std::lock_guard<std::mutex> lock(mutex_);
     ended_.push_back(id);
-  } catch (const std::bad_alloc&) {  // out of memory: later segments repeat the ended record
+  } catch (const std::bad_alloc&) {  // out of memory: later files repeat the ended record
   }
 }
 
@@ -331,7 +331,7 @@ bool TraceWriter::begin_segment(std::int64_t now_ns) {
     return false;
   }
   removed_ = false;
-  // The new segment begins with all standing records.
+  // The new file begins with all texts and standing records.
   const std::lock_guard<std::mutex> lock(mutex_);
   fresh_.clear();
   for (const auto& [text, id] : texts_) {

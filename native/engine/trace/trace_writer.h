@@ -1,7 +1,7 @@
 // Writes the trace of a process. Any thread puts records into a ring of its own; one thread writes the rings to files.
 //
-// Putting a record takes no lock, system call or allocation after a thread's first one. Nothing waits for the disk: if
-// a ring is full, or the files cannot be written, records are dropped and counted.
+// After a thread's first record, putting one takes no lock, system call or allocation. Nothing waits for the disk: if a
+// ring is full, or the files cannot be written, records are dropped and counted.
 #pragma once
 
 #include <sys/types.h>
@@ -28,7 +28,7 @@ namespace weft::engine {
 struct TraceStats {
   std::int64_t records = 0;  // records put into rings
   std::int64_t dropped = 0;  // records lost because a ring, a file, or the table of texts or standing records was full
-  std::int64_t bytes = 0;    // size of all segments that exist
+  std::int64_t bytes = 0;    // size of all trace files that exist
 };
 
 class TraceWriter {
@@ -36,7 +36,7 @@ class TraceWriter {
   // Returns the writer of this process for the directory, which all users of the directory share. Makes the directory
   // if only its last component is missing. Null, with `error` set, if no file can be created in it.
   static std::shared_ptr<TraceWriter> open(const std::string& directory, const TraceLimits& limits, std::string* error);
-  ~TraceWriter() = default;  // only after close(); the last owner calls both
+  ~TraceWriter() = default;  // must follow close(); the deleter of the shared_ptr calls both
   TraceWriter(const TraceWriter&) = delete;
   TraceWriter& operator=(const TraceWriter&) = delete;
 
@@ -48,7 +48,7 @@ class TraceWriter {
   // Returns the id of a text, for records that name the text; 0: there are too many texts. May be called from any
   // thread.
   std::uint32_t text(std::string_view text) noexcept;
-  // Puts a standing record: every later segment repeats it, until end() is called with a record that has the same id.
+  // Puts a standing record: every later file repeats it, until end() is called with a record that has the same id.
   template <class Record>
   void begin(const Record& record) noexcept {
     begin_bytes(record.head.id, &record, sizeof record);
@@ -110,13 +110,13 @@ class TraceWriter {
 
   mutable std::mutex mutex_;  // protects the members from here to stopping_
   std::vector<std::shared_ptr<TraceRing>> rings_;
-  // Every segment begins with these: all texts, and the standing records that have not ended.
+  // Every file begins with these: all texts, and the standing records that have not ended.
   std::unordered_map<std::string, std::uint32_t> texts_;
   std::size_t text_bytes_ = 0;
   std::map<std::uint32_t, std::vector<std::byte>> standing_;
   std::uint32_t standing_ids_;
   std::vector<std::uint32_t> ended_;  // ids of ended standing records, repeated until all rings were read once more
-  std::vector<std::byte> fresh_;      // standing records that the current segment does not have yet
+  std::vector<std::byte> fresh_;      // texts and standing records that the current file does not have yet
   std::condition_variable wake_, drained_;
   std::uint64_t rounds_ = 0;  // number of completed drain() calls
   bool stopping_ = false, ended_writing_ = false;

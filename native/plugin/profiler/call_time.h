@@ -1,5 +1,6 @@
-// The time of an API call in the lowest 55 bits of its handle, after a bit that says whether a graph captures the call.
-// The bits have every time once in 417 days, so the time of the operation, which follows its call, gives the rest.
+// Packs the time of an API call into the lowest 55 bits of its handle, below a bit that says whether a CUDA graph
+// captures the call. 55 bits of nanoseconds wrap around after 417 days; the higher bits are taken from the time of the
+// operation, which starts soon after the call.
 #pragma once
 
 #include <cstdint>

@@ -127,7 +127,7 @@ class Chain {
   struct Context {
     void *own = nullptr, *chained = nullptr;
     int* mask = nullptr;  // NCCL's mask of event types, which all communicators share
-    // The mask that the chained profiler writes, at any time. If weft's profiler wants no events, it is NCCL's own
+    // The mask that the chained profiler writes, at any time. If weft's profiler wants no events, this is NCCL's own
     // mask: a separate mask is merged into NCCL's only during NCCL's calls, and NCCL makes none while its mask is 0.
     int* chained_mask = nullptr;
     Logger log = nullptr;
@@ -189,8 +189,8 @@ class Chain {
     const std::uint64_t told = state().lost_told.exchange(lost, std::memory_order_relaxed);
     if (lost <= told) return;
     log(kLogWarn, kLogInit, "weft", 0,
-        "PROFILER/weft: with WEFT_PROFILER_CHAIN there were more events than weft remembers; not recorded, or without "
-        "their parent: %llu",
+        "PROFILER/weft: there were too many events to track for WEFT_PROFILER_CHAIN; events that were not recorded, or "
+        "without their parent: %llu",
         static_cast<unsigned long long>(lost - told));
   }
 

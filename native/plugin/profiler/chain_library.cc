@@ -161,8 +161,8 @@ ChainLibrary& ChainLibrary::instance() noexcept {
   return *instance;
 }
 
-// Opens the library as NCCL opens NCCL_PROFILER_PLUGIN: by its name, then as libnccl-profiler-NAME.so. Returns what is
-// wrong; empty: nothing.
+// Opens the library as NCCL opens NCCL_PROFILER_PLUGIN: by its name, then as libnccl-profiler-NAME.so. Returns the
+// problem; empty: the library is open, or the knob names none.
 std::string ChainLibrary::open() {
   engine::Knobs knobs;
   std::string error;
@@ -200,7 +200,7 @@ std::string ChainLibrary::find(int version) {
     others += (others.empty() ? "" : ", ") + std::to_string(other);
   }
   if (others.empty()) return "it is no profiler plugin: it has no ncclProfiler_v1 to ncclProfiler_v7";
-  return "this NCCL uses " + symbol + ", which it lacks; it has versions " + others;
+  return "this NCCL uses " + symbol + ", which this library lacks; the library has versions " + others;
 }
 
 void* ChainLibrary::load(int version, Logger log) noexcept {

@@ -39,7 +39,8 @@ bool has_kernels(const void* operation) noexcept {
   return (reinterpret_cast<std::uintptr_t>(operation) & kWithKernels) != 0;
 }
 
-// The handle of an API call has its time instead of a record, because a call has no record of its own: see call_time.h.
+// The handle of an API call holds the call's time instead of a record's id, because a call has no record: see
+// call_time.h.
 void* handle_of_call(std::int64_t time_ns, bool is_captured) noexcept {
   return reinterpret_cast<void*>(std::uintptr_t{static_cast<std::uint8_t>(HandleKind::api_call)} << 56 |
                                  packed_call(time_ns, is_captured));

@@ -26,7 +26,7 @@ constexpr std::array kFunctions = {Name{"all_reduce", tuner_v5::kAllReduce}, Nam
                                    Name{"reduce_scatter", tuner_v5::kReduceScatter}};
 constexpr std::array kAlgorithms = {Name{"ring", tuner_v5::kRing}, Name{"tree", tuner_v5::kTree},
                                     Name{"pat", tuner_v5::kPat}};
-// Without LL128: bytes that a CPU copies do not arrive as it needs them.
+// LL128 is missing: it needs 128-byte stores to arrive whole, which copies by a CPU do not ensure.
 constexpr std::array kProtocols = {Name{"ll", tuner_v5::kLl}, Name{"simple", tuner_v5::kSimple}};
 
 std::string quoted(std::string_view text) {
@@ -56,7 +56,7 @@ bool read_number(std::string_view text, std::uint64_t* out, std::string* error) 
   return false;
 }
 
-// The words of a line, without what follows a #; one more than kFields if there are more.
+// The words of a line up to a # (a comment), but at most kFields + 1, which is enough to see that there are too many.
 std::vector<std::string_view> words_of(std::string_view line) {
   std::vector<std::string_view> found;
   line = line.substr(0, line.find('#'));

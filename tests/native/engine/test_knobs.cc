@@ -148,7 +148,7 @@ TEST(knobs__a_refused_key_changes_none_of_its_setting) {
       {"peer_timeout", "dead=4s,stall=1us", "WEFT_PEER_TIMEOUT=stall=1us: out of range; allowed: stall=0 or 1ms..24h"},
       {"poll", "engine=0,caller=20", ""},
       {"poll", "engine=0,caller=20qs",
-       "WEFT_POLL=caller=20qs: not a whole number with a unit of it; allowed: caller=0..1s"},
+       "WEFT_POLL=caller=20qs: not a whole number with a known unit; allowed: caller=0..1s"},
   };
   for (const auto& [knob, text, expected] : refused) {
     Knobs knobs;

@@ -79,9 +79,9 @@ TEST(created_file__writes_into_no_pipe_and_no_device) {
   CHECK_EQUAL(::mkfifo(pipe.c_str(), 0600), 0);
   CHECK_EQUAL(problem(pipe), "No such device or address");  // nobody reads it
   const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
-  CHECK_EQUAL(problem(pipe), "it is not a regular file: name another");
+  CHECK_EQUAL(problem(pipe), "it is not a regular file: name another file");
   ::close(reader);
-  CHECK_EQUAL(problem("/dev/null"), "it is not a regular file: name another");
+  CHECK_EQUAL(problem("/dev/null"), "it is not a regular file: name another file");
   CHECK_EQUAL(problem(folder.path.string()), "Is a directory");
 }
 
@@ -93,6 +93,7 @@ TEST(created_file__empties_no_file_of_another_user) {
   const Folder folder;
   const std::string file = folder.file("theirs");
   CHECK_EQUAL(::chown(file.c_str(), 65'534, 65'534), 0);
-  CHECK_EQUAL(problem(file), "it belongs to uid 65534, and this process runs as uid 0: remove it, or name another");
+  CHECK_EQUAL(problem(file),
+              "it belongs to uid 65534, and this process runs as uid 0: remove it, or name another file");
   CHECK_EQUAL(content(file), "precious");
 }

@@ -95,10 +95,10 @@ TEST(trusted_file__what_is_no_file_is_refused) {
   const Folder folder;
   CHECK_EQUAL(problem((folder.path / "absent").string()), "No such file or directory");
   CHECK_EQUAL(problem(""), "No such file or directory");
-  CHECK_EQUAL(problem(folder.path.string()), "it is not a file");
+  CHECK_EQUAL(problem(folder.path.string()), "it is not a regular file");
   const std::string pipe = (folder.path / "pipe").string();
   CHECK_EQUAL(::mkfifo(pipe.c_str(), 0600), 0);  // nobody writes into it
-  CHECK_EQUAL(problem(pipe), "it is not a file");
+  CHECK_EQUAL(problem(pipe), "it is not a regular file");
   fs::create_symlink("endless", folder.path / "endless");
   CHECK_EQUAL(problem((folder.path / "endless").string()), "Too many levels of symbolic links");
   std::string text, error;

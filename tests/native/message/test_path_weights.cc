@@ -110,7 +110,7 @@ TEST(path_weights__wrong_files_are_refused_in_one_line) {
   CHECK_EQUAL(::unlink(file.path.c_str()), 0);
   CHECK_EQUAL(::mkfifo(file.path.c_str(), 0600), 0);  // nobody writes into it
   CHECK(!read_weights(file.path, kPage, &found, &error));
-  CHECK_EQUAL(error, std::string("it is not a file"));
+  CHECK_EQUAL(error, std::string("it is not a regular file"));
   file.write(R"({"weft_weights":9,"pages":{}})");
   CHECK(!read_weights(file.path, kPage, &found, &error));
   CHECK_EQUAL(error, std::string("it has version 9, and this weft reads 2"));

@@ -119,7 +119,7 @@ TEST(loader__what_is_no_library_is_refused) {
   std::filesystem::remove(text);
   CHECK(Library::load("/lib/x86_64-linux-gnu/libm.so.6", &error) == nullptr);
   CHECK(Library::load("/tmp", &error) == nullptr);
-  CHECK(has(error, "it is not a file"));
+  CHECK(has(error, "it is not a regular file"));
   CHECK(Library::load("/nonexistent/x.so", nullptr) == nullptr);
 }
 

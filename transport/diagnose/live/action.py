@@ -25,7 +25,7 @@ VARIABLES = {
     "WEFT_FINDING_FROM_NS": ("from_ns",),
 }
 STDERR = 2  # commands print there, because verdicts may go to standard output
-RUNNING_MAX = 8  # commands at once; for further incidents none is run
+RUNNING_MAX = 8  # commands that may run at once; further incidents start none
 
 
 @dataclass
@@ -59,12 +59,12 @@ class Action:
         if not self.act:
             return [f"would run for incident {number}: {self.command} (dry run: --act runs it)"]
         if len(self._running) >= RUNNING_MAX:
-            return [f"incident {number}: not run, because {RUNNING_MAX} commands still run"]
+            return [f"incident {number}: no command is run, as {RUNNING_MAX} still run"]
         return self._start(number, document)
 
     def _start(self, number: int, document: dict[str, Any]) -> list[str]:
         values = {name: _at(document, path) for name, path in VARIABLES.items()}
-        # Standard input is a file, not a pipe: a command that does not read it blocks nobody.
+        # Standard input is a file: a pipe would block this process if the command does not read it.
         with tempfile.TemporaryFile() as given:
             given.write(json.dumps(document).encode() + b"\n")
             given.seek(0)
@@ -106,7 +106,7 @@ class Action:
     def close(self, patience_s: float, hurries: Callable[[], bool]) -> list[str]:
         """Waits up to patience_s for commands that still run, then kills them.
 
-        hurries: whether not to wait any longer.
+        hurries: returns whether to stop waiting now.
         """
         lines = self.poll()
         until_s = time.monotonic() + patience_s
@@ -120,7 +120,7 @@ class Action:
 
     def _kill(self, one: _Run) -> None:
         """Kills the command and all processes of its group."""
-        with contextlib.suppress(ProcessLookupError):  # it may have ended just now
+        with contextlib.suppress(ProcessLookupError):  # the command may have ended meanwhile
             os.killpg(one.process.pid, signal.SIGKILL)
         one.process.wait()
         self._running.remove(one)

@@ -13,7 +13,7 @@ PATIENCE_S = 2.0
 
 @dataclass
 class Apart:
-    """A source that may hang or fail. name: in messages; patience_s: how long look() waits."""
+    """A source that may hang or fail. name: used in messages; patience_s: how long look() waits."""
 
     name: str
     source: Source
@@ -36,7 +36,7 @@ class Apart:
         found, self._found = self._found, []
         lines = [line for _, more in found for line in more]
         if self._thread.is_alive():
-            lines.append(f"{self.name} does not answer: nothing is known of what it sees")
+            lines.append(f"{self.name} does not answer: its evidence is missing")
         return [one for seen, _ in found for one in seen], lines
 
     def _ask(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> None:

@@ -29,17 +29,17 @@ UNSEEN = 3  # a fault that was not seen in this many intervals has ended
 JUDGED_WINDOWS = 8  # at least this many of the last iterations are judged in each interval
 INCIDENTS_MAX = 256
 NOTES_MAX = 10_000
-MERGES_MAX = 64  # in one interval, to find the hosts whose summaries break the diagnosis
+MERGES_MAX = 64  # trials in one interval to find the hosts whose summaries break the diagnosis
 EMPTY: Mapping[str, str] = {}
 NUMBER = re.compile(r"\b\d+(\.\d+)?\b")
-Key = tuple[str, str, str, bool]  # class, kind and name of the place, whether it is stopped
+Key = tuple[str, str, str, bool]  # class, kind and name of the place, whether a process is stopped
 HANGS = ("communication_hang", "non_communication_hang", "crash", "mismatch")
 
 
 def key_of(one: Finding) -> Key:
     """The key of a finding: findings with equal keys are of the same fault.
 
-    A process that is stopped is not the same fault as a pause of it that was found before.
+    A stopped process is another fault than an earlier pause of this process, which has ended.
     """
     return (one.kind, one.place.kind, one.place.name, one.more.get("state") == "stopped")
 
@@ -97,10 +97,11 @@ def usable(
 
 @dataclass
 class Incident:
-    """A fault from the first interval that shows it to the last one. certain: in any interval.
+    """A fault from the first interval that shows it to the last one.
 
-    seen: number of the last interval that showed it. first: number of the first one. window_ns:
-    begin of the job's last iteration in that first interval.
+    certain: whether it was certain in any interval. seen: number of the last interval that showed
+    it. first: number of the first one. window_ns: begin of the job's last iteration in that first
+    interval.
     """
 
     number: int
@@ -172,7 +173,7 @@ class Collector:
 
     def _step_without_broken(self, hosts: Sequence[HostFile], error: Exception) -> list[Event]:
         good, broken = usable(hosts, self.job, self._broken)
-        if not broken or not good:  # no host alone is to blame
+        if not broken or not good:  # no single summary causes the error
             self.notes += self._new([f"an interval could not be judged ({_line_of(error)})"])
             return []
         self._tell_broken(broken)

@@ -21,7 +21,7 @@ from transport.ground.units import binary_text, bytes_text
 Array = NDArray[Any]
 Table = dict[str, Array]
 MAGIC = b"weftcols"
-HEAD = struct.Struct("<8sQQQ")  # magic, bytes of the JSON, bytes after the head, CRC-32 of these
+HEAD = struct.Struct("<8sQQQ")  # magic, size of JSON, size after the head, CRC-32 of all after it
 KIND = re.compile(r"<[iuf]8|<[iuf]4|<[iu]2|\|[iu]1|\|b1", re.ASCII)  # types of columns
 TEXT_BYTES_MAX = 16 << 20
 NAME_BYTES_MAX = 200  # at most this many characters of a text in a column are kept
@@ -107,13 +107,13 @@ def unpack(
     if len(body) != body_bytes or text_bytes > body_bytes or zlib.crc32(body) != check:
         raise ColumnsError("damaged or incomplete")
     try:
-        # Small texts of JSON make large objects.
+        # Short JSON texts can become large objects in memory.
         if text_bytes > TEXT_BYTES_MAX:
             raise ColumnsError(f"its head has more than {binary_text(TEXT_BYTES_MAX)}")
         meta = json.loads(bytes(body[:text_bytes]))
         arrays, at = {}, HEAD.size + text_bytes
         for key, kind, count in meta["columns"]:
-            # NumPy has a language of types, which it partly evaluates as Python.
+            # NumPy partly evaluates names of types as Python, so only plain types are accepted.
             if not KIND.fullmatch(kind):
                 raise ColumnsError(f"column {key[:NAME_BYTES_MAX]} does not hold numbers")
             dtype = np.dtype(kind)
@@ -142,7 +142,7 @@ def _tables(arrays: Mapping[str, Array], texts: Mapping[str, list[str]]) -> dict
         table, _, name = key.partition(".")
         if key in texts:
             for one in texts[key]:
-                one.encode()  # JSON may have half of a surrogate pair, or no text at all
+                one.encode()  # raises if it is half of a surrogate pair, or no text
             names = np.array([*texts[key], ""], object)[:-1]
             if len(column) and not 0 <= int(column.min()) <= int(column.max()) < len(names):
                 raise ColumnsError(f"column {key} refers to a text that the file lacks")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 PROC = Path("/proc")
 THREADS_MAX = 512  # threads of a process that are read
-REMEMBERED = 3  # readings: the slow iterations may be those of an earlier one
+REMEMBERED = 3  # readings whose maximum counts: the slow iterations may be older than the last one
 
 
 @dataclass
@@ -25,7 +25,8 @@ class Cores:
     def read(self, pids: Iterable[int]) -> dict[int, float]:
         """Process id -> the largest share of the time that one of its threads waited for a core.
 
-        It is the largest one of the last readings. A process has none until its second reading.
+        It is the largest one of the last REMEMBERED readings. A process has none until its second
+        reading.
         """
         now_ns = time.monotonic_ns()
         passed_ns = max(now_ns - self._read_ns, 1)
@@ -54,5 +55,5 @@ class Cores:
             try:
                 # Fields of /proc/PID/task/TID/schedstat: time run, time waited, turns; in ns.
                 yield thread.name, int((thread / "schedstat").read_text().split()[1])
-            except (OSError, ValueError, IndexError):  # it has ended, or the kernel counts nothing
+            except (OSError, ValueError, IndexError):  # the thread ended, or waits are not counted
                 continue

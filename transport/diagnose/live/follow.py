@@ -15,9 +15,9 @@ from transport.trace.gather import ProcessRecords, is_possible
 from transport.trace.layout import HEADER, HEADER_BYTES_MAX, TraceError, read_header
 from transport.trace.segment import Rows, SegmentRows, decode_rows
 
-BLOCK_BYTES = 32  # the header of a block
+BLOCK_BYTES = 32  # size of a block's header
 BLOCK_MAGIC = 0x6B6C6277
-READ_BYTES_MAX = 256 << 20  # read in one step; the rest is read in the next one
+READ_BYTES_MAX = 256 << 20  # bytes read in one step at most; the rest is read in the next one
 CHUNK_BYTES = 16 << 20
 FILES_MAX = 100_000  # at most this many trace files are followed
 SIMULATED = "simulated"  # the clock in the identity of traces that the simulator writes
@@ -101,7 +101,7 @@ class Follower:
         self.traces: dict[tuple[str, ...], Trace] = {}
         self.problems: list[str] = []
         self.ahead_ns: dict[str, int] = {}
-        self.bytes = 0  # read so far
+        self.bytes = 0  # number of bytes read so far
         self._files: dict[Path, _File] = {}
         self._said: set[str] = set()
 
@@ -125,7 +125,7 @@ class Follower:
                 continue
             left -= self._read(file, min(size - file.at, left))
             if left <= 0:
-                self._say("more was written than can be read in a step: verdicts come later")
+                self._say("traces grow by more than an interval can read: verdicts come late")
                 return
 
     def _listed(self) -> dict[Path, tuple[int, float]]:
@@ -138,7 +138,7 @@ class Follower:
                 try:
                     status = os.stat(os.path.join(place, name))
                 except OSError:
-                    continue  # it was removed meanwhile
+                    continue  # the file was removed meanwhile
                 if stat.S_ISREG(status.st_mode):
                     # A clock that was set may have left times in the future.
                     written_s = min(status.st_mtime, time.time())
@@ -146,7 +146,7 @@ class Follower:
         return found
 
     def _cannot_list(self, error: OSError) -> None:
-        if self.traces or not isinstance(error, FileNotFoundError):  # the job may start later
+        if self.traces or not isinstance(error, FileNotFoundError):  # a job may start later
             self._say(f"{error.filename} cannot be listed: {error.strerror}")
 
     def _begun(self, path: Path, age_s: float) -> _File | None:

@@ -122,8 +122,8 @@ class Host:
             lines.append(f"no telemetry pages: {error}")
             return {}
         lines += reading.problems
-        # Pid and start time -> processes with pages. Containers may have several that are alike: it
-        # is then not known which one a trace belongs to.
+        # Pid and start time -> processes with pages. Processes of several containers may have the
+        # same ones; then it is not known which of the pages belongs to a trace.
         alike: dict[tuple[int, str], set[str]] = {}
         for page in reading.pages:
             start = page.process_identity.rpartition("-")[2]
@@ -155,7 +155,7 @@ class Host:
 
 
 def said_of(one: ProcessRates, longest_ns: int) -> list[dict[str, Any]]:
-    """Evidence from a process's page. longest_ns: the longest wait for a receive on this host."""
+    """Evidence from a telemetry page. longest_ns: the longest wait for a receive on this host."""
     wait = one.wait
     if wait.reason == "engine":
         return [{"kind": "engine", "text": wait.text, "ns": wait.ns}]
@@ -163,7 +163,7 @@ def said_of(one: ProcessRates, longest_ns: int) -> list[dict[str, Any]]:
         return [
             {
                 "kind": "waits",
-                "text": f"its page says that it waits {wait.text}",
+                "text": f"its telemetry page says that it waits {wait.text}",
                 "ns": wait.ns,
                 "reason": wait.reason,
             }
@@ -181,7 +181,7 @@ def told_of(pid: int, state: str) -> dict[str, Any] | None:
     if state in "ZX":
         return {
             "kind": "zombie",
-            "text": f"process {pid} has ended, and nobody has waited for it (state Z)",
+            "text": f"process {pid} has ended, but its parent has not reaped it (state Z)",
         }
     if state in STATES:
         return {"kind": "stopped", "text": STATES[state]}

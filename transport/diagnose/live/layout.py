@@ -88,7 +88,7 @@ COUNT_MAX = 1 << 53  # maximum number of elements, calls or segments
 BYTES_MAX = 1 << 56
 _NUMBER, _TIME = (-INT64_MAX - 1, INT64_MAX), (-1, TIME_NS_MAX)
 # Column -> the least and the largest number in it; a table may differ. Columns of u8 are ids of
-# NCCL or of connections: any number.
+# NCCL or of connections, which may be any number.
 _RANGES: Mapping[str, tuple[int, int]] = {
     "process": (0, INT32_MAX),
     "id": (0, ID_MAX),
@@ -131,7 +131,7 @@ RANGES: Mapping[tuple[str, str], tuple[int, int]] = {
     for name, kind in columns.items()
     if kind in (_INT, _REAL)
 }
-# The columns that are times of a clock.
+# Table -> its columns with times, to which the alignment of clocks adds an offset.
 CLOCKED = {
     table: tuple(
         name

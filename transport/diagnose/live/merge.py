@@ -26,7 +26,7 @@ from transport.trace.tables import TABLES as STORED
 Array = NDArray[Any]
 
 LATE_NS = 1_000_000_000  # records of the last second may not have come to the files yet
-APART_NS = 60_000_000_000  # summaries that differ by more in their times have different clocks
+APART_NS = 60_000_000_000  # hosts whose summaries are further apart in time have different clocks
 FOREVER_NS = 1 << 62
 ENDED = ("Z", "X")  # states of processes that do not run any more
 SURE = 2  # readings of a host that must show that a process is stopped or gone
@@ -135,7 +135,7 @@ def _contradictions(mine: Sequence[tuple[int, dict[str, Any]]]) -> list[str]:
     sizes = sorted({one["world_size"] for _, one in mine if one["world_size"] is not None})
     if len(sizes) > 1:
         named = ", ".join(map(str, sizes[:4]))
-        notes.append(f"the job's processes were told different numbers of ranks: {named}")
+        notes.append(f"WORLD_SIZE differs between processes of the job: {named}")
     return notes
 
 
@@ -246,8 +246,8 @@ def _seen_until(
 ) -> int:
     """The time up to which all hosts have read the traces; later records are left out.
 
-    Otherwise, what one host has read later than others looks as if those stood still. Hosts that
-    read more than APART_NS before the last one do not count: their clocks differ.
+    Otherwise, a host that has read later than others makes them look as if they stood still. Hosts
+    that read more than APART_NS before the last one do not count: their clocks differ.
     """
     reads = [host.read_ns + _offset_of(host, processes, offsets) for host in hosts]
     return min(one for one in reads if one > max(reads) - APART_NS) - LATE_NS

@@ -12,8 +12,8 @@ from transport.ground.text import markdown_table
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-FINDINGS_MAX = 20  # findings and suspicions that have series of their own
-PLACE_MAX = 200  # characters of a label
+FINDINGS_MAX = 20  # at most this many findings and suspicions have series of their own
+PLACE_MAX = 200  # maximum number of characters of a label
 # Name of a metric -> its meaning (docs/LIVE.md).
 METRICS = {
     "weft_diagnosis_finding": "1 for each fault that is seen now, by class and place",

@@ -14,7 +14,7 @@ from transport.ground.units import percent
 Seen = dict[str, Any]
 
 STUCK_NS = 5_000_000_000  # an engine that has not run for this long is worth a suspicion
-# If an application posts nothing while a peer waits for this long, it is suspected.
+# An application that posts nothing is suspected if a peer has waited for this long.
 IDLE_NS = 5_000_000_000
 NAMED_MAX = 4
 HANGS = ("communication_hang", "non_communication_hang")
@@ -60,7 +60,7 @@ def _of_states(job: Job) -> list[Finding]:
             if kind == "stopped":
                 made.append(_stopped(job, at, seen, sure))
             elif kind in ("gone", "zombie") and process.ended is not True and sure:
-                # Not in the first reading: the end of its trace may not have been read yet.
+                # One reading is not enough: the end of its trace may not have been read yet.
                 made.append(_gone(job, at, seen, bool(alive)))
     return made
 
@@ -152,9 +152,9 @@ def _with_evidence(job: Job, one: Finding) -> Finding:
 
 
 def _overloaded(job: Job, findings: Sequence[Finding]) -> list[Finding]:
-    """The findings; those that slow ranks of a host without enough cores become one of the host.
+    """The findings; slow ranks of a host with too few free cores become one finding of the host.
 
-    Its ranks come late, and their messages take long, in turn.
+    On such a host, late ranks and slow messages alternate.
     """
     host_of = {one.rank: one.host for one in job.facts.processes}
     starved: dict[str, list[int]] = {}

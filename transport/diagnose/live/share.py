@@ -32,9 +32,9 @@ VERSION = 4
 NAME = re.compile(r"weft-host-([A-Za-z0-9._-]{1,100})\.summary")
 FILE_BYTES_MAX = 32 << 20
 FILES_MAX = 4_096
-TEXT_MAX = 1_000  # characters of a text
+TEXT_MAX = 1_000  # maximum number of characters of a text
 STACK_MAX = 10_000
-# All summaries together: what the collector holds in memory. The largest are left out.
+# Maximum size of all summaries, which the collector holds in memory; the largest are left out.
 TOTAL_BYTES_MAX = 1 << 30
 BEYOND_TOTAL = (
     f"all summaries have more than {binary_text(TOTAL_BYTES_MAX)}, and it is one of the largest"
@@ -66,9 +66,9 @@ def file_of(folder: Path, host: str, tag: str = "") -> Path:
 
 
 def tag_of(traces: Path) -> str:
-    """Tells this agent from others whose host has the same name, such as containers have.
+    """A suffix of the file's name, for agents whose hosts have the same name, as in containers.
 
-    It is the same for each agent that follows this folder in this namespace of processes.
+    It is the same for all agents that follow this folder in this PID namespace.
     """
     words = [str(traces.absolute())]
     with contextlib.suppress(OSError):

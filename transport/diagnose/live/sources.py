@@ -148,7 +148,7 @@ class Gpus:
                 )
         except pynvml.NVMLError as error:
             self._events = None
-            return [f"NVML tells no XIDs ({error})"]
+            return [f"NVML does not report XIDs ({error})"]
         return []
 
     def _of(self, nvml: Any, index: int, handle: Any) -> list[dict[str, Any]]:
@@ -188,7 +188,7 @@ class Gpus:
 
 @dataclass
 class Stacks:
-    """The Python stacks, by py-spy, of processes that have called nothing for long.
+    """The Python stacks, by py-spy, of processes that have begun no operation for long.
 
     A process that waits for another one, as its calls or its telemetry page say, is left out.
     """

@@ -26,7 +26,7 @@ from transport.trace.store import new_store
 
 Array = NDArray[Any]
 
-LATE_NS = 1_000_000_000  # records of different threads come to files with such a delay
+LATE_NS = 1_000_000_000  # records of a thread may come to the file this late
 WINDOWS = 30  # iterations that a summary keeps
 KEPT_NS = 8 * WINDOW_MIN_NS  # more iterations are kept if WINDOWS of them are shorter than this
 # Calls of a process that a summary keeps, or messages of a program without NCCL: CALLS_MIN in any
@@ -34,7 +34,7 @@ KEPT_NS = 8 * WINDOW_MIN_NS  # more iterations are kept if WINDOWS of them are s
 CALLS_MIN, CALLS_HOST_MAX, CALLS_JOB_MAX = 2_000, 64_000, 128_000
 PENDING_MAX = 400_000  # records of one kind and process that wait for the end of their operations
 ROWS_MAX = 6_000  # at most this many rows in each of events, samples and sent
-BUCKET_NS = 20_000_000  # rounds times in `sent`; doubled while `sent` has too many rows
+BUCKET_NS = 20_000_000  # resolution of times in `sent`; doubled while `sent` has too many rows
 BUCKET_NS_MAX = 2_000_000_000
 OPERATIONS = ("operation", "operation_end", "channel", "channel_end")
 WAITING = ("message", "stripe")
@@ -109,7 +109,8 @@ class Summary:
 
     bucket_ns: times of sent segments and of samples are rounded down to multiples of it. now: the
     history together with the operations that still run, cut to the last iterations: `windows` of
-    them or, if those are short, as many as begin within kept_ns. calls_max: no process has more.
+    them or, if those are short, as many as begin within kept_ns. calls_max: maximum number of calls
+    of a process.
     """
 
     windows: int = WINDOWS
@@ -132,7 +133,7 @@ class Summary:
         before_ns: dict[int, int] = {}
         try:
             made = _asked(traces, self.pending, self.bucket_ns)
-        except Exception:  # a damaged record: without it the next step works again
+        except Exception:  # a damaged record: drop all pending ones, so that the next step works
             self.pending = {number: Pending() for number in traces}
             raise
         for number, trace in traces.items():
@@ -227,8 +228,8 @@ class Summary:
 def most_calls(processes: int, ranks: int) -> int:
     """The number of calls kept of each process: `processes` on the host, `ranks` in the job.
 
-    They bound the summary's memory and file, and the time of the collector, which takes as long
-    for each call of the job.
+    They bound the summary's memory and file, and the time of the collector, which grows with the
+    number of calls of the whole job.
     """
     share = min(CALLS_HOST_MAX // max(processes, 1), CALLS_JOB_MAX // max(processes, ranks, 1))
     return max(share, CALLS_MIN)
@@ -280,7 +281,7 @@ def _final(process: Array, operation: Array, finals: dict[int, Array]) -> Array:
 def _asked(
     traces: dict[int, Trace], pending: dict[int, Pending], bucket_ns: int
 ) -> dict[str, Table]:
-    """The tables of new records, and the calls and edges of all operations that have not settled.
+    """The tables of new records, and the calls and edges of all operations with pending records.
 
     Afterwards `pending` holds all records of operations, new ones included.
     """

@@ -13,7 +13,7 @@ from transport.diagnose.live.columns import read_file
 
 FILE = "verdicts.jsonl"
 BYTES_MAX = 16 << 20
-# What a line raises that is no verdict.
+# The exceptions that reading a line raises if it is no verdict.
 NO_VERDICT = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
