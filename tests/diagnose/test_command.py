@@ -277,8 +277,9 @@ with Endpoint(interfaces="lo") as endpoint, endpoint.listen() as listener:
 """
 
 
-def found_by(done: Result) -> Result | None:
-    return done if "is stopped (state T)" in done.output else None
+def stop_of(pid: int, done: Result) -> Result | None:
+    """The result if it says that this process is stopped. Another one may be for a moment, too."""
+    return done if f"(pid {pid}) is stopped (state T)" in done.output else None
 
 
 def test_diagnose__says_that_a_process_is_stopped(tmp_path: Path) -> None:
@@ -305,8 +306,8 @@ def test_diagnose__says_that_a_process_is_stopped(tmp_path: Path) -> None:
             assert one.stdout.readline() == "running\n"
         with stopped(ranks[1].pid):
             # It is found when the pause exceeds all earlier pauses of this job.
-            done = until(lambda: found_by(run("diagnose", tmp_path)), "nothing is found")
-        assert f"(pid {ranks[1].pid}) is stopped (state T)" in done.output
+            pid = ranks[1].pid
+            done = until(lambda: stop_of(pid, run("diagnose", tmp_path)), "nothing is found")
         assert done.output.startswith("non_communication_hang: rank 1, confidence 99 %")
     finally:
         for one in ranks:
