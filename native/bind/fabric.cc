@@ -1,5 +1,5 @@
-// Python bindings of the packet-level simulator: its plan and report as numpy arrays, and a run in steps of a number of
-// packet-hops.
+// Python bindings of the packet-level simulator: its plan and report as numpy arrays, and a run, in steps of a given
+// number of packet-hops.
 #include "native/sim/fabric/fabric.h"
 
 #include <pybind11/numpy.h>
@@ -34,7 +34,7 @@ std::vector<T> rows(const char* name, const py::array& given) {
   const auto array = py::array_t<T, py::array::c_style | py::array::forcecast>::ensure(given);
   if (!array) {
     PyErr_Clear();
-    throw py::type_error(std::string(name) + " has records of another layout");
+    throw py::type_error(std::string(name) + ": its records have another layout than the plan needs");
   }
   return std::vector<T>(array.data(), array.data() + array.size());
 }
@@ -134,6 +134,7 @@ void bind_fabric_plan(py::module_& module) {
       .def_readwrite("ahead", &P::ahead)
       .def_readwrite("receives_ready", &P::receives_ready)
       .def_readwrite("rtt_ns", &P::rtt_ns)
+      .def_readwrite("rtt_expected_ns", &P::rtt_expected_ns)
       .def_readwrite("ack_bytes", &P::ack_bytes)
       .def_readwrite("ack_delay_ns", &P::ack_delay_ns)
       .def_readwrite("window_bytes_max", &P::window_bytes_max)
@@ -146,6 +147,7 @@ void bind_fabric_plan(py::module_& module) {
       .def_readwrite("sample_ports", &P::sample_ports)
       .def_readwrite("sample_streams", &P::sample_streams)
       .def_readwrite("trace_ns", &P::trace_ns)
+      .def_readwrite("recording_bytes_max", &P::recording_bytes_max)
       .def("set_network", &set_network, "Nodes, ports and routes, as native/sim/fabric/fabric_plan.h says.",
            py::kw_only(), py::arg("hosts"), py::arg("switches"), py::arg("ports"), py::arg("group_of"),
            py::arg("route"), py::arg("set_begin"), py::arg("set_ports"))
@@ -162,10 +164,10 @@ void bind_fabric_plan(py::module_& module) {
       .def("routes", &planned_routes_of, "The ports that paths pass, as Fabric.routes returns them.", py::arg("ends"))
       .def("choose", &choose<P>, "Sets one policy by its name or path; ValueError if there is none.", py::arg("family"),
            py::arg("name"), py::arg("directories") = std::vector<std::string>{}, py::arg("params") = py::bytes())
-      .def("choose_text", &choose_text<P>, "The same by text with parameters, as in a knob; returns the policy's name.",
+      .def("choose_text", &choose_text<P>, "Sets a policy by a text as in a knob (name:key=value); returns its name.",
            py::arg("family"), py::arg("text"), py::arg("directories") = std::vector<std::string>{})
       .def(
-          "complaint", [](const P& self) { return sim::complaint(self); }, "Why it cannot be run; empty if it can.")
+          "complaint", [](const P& self) { return sim::complaint(self); }, "Why the plan cannot run; empty if it can.")
       .def("estimated_bytes", [](const P& self) { return sim::estimated_bytes(self); }, "Estimated memory of a run.");
 }
 
@@ -190,9 +192,12 @@ py::dict samples_of(BoundFabric& self) {
   py::dict made;
   made["at_ns"] = array_of(samples.at_ns);
   made["queue_bytes"] = table_of(samples.queue_bytes, self.plan->sample_ports.size());
+  made["port_bytes"] = table_of(samples.port_bytes, self.plan->sample_ports.size());
   made["window_bytes"] = table_of(samples.window_bytes, self.plan->sample_streams.size());
   made["inflight_bytes"] = table_of(samples.inflight_bytes, self.plan->sample_streams.size());
   made["sent_bytes"] = table_of(samples.sent_bytes, self.plan->sample_streams.size());
+  made["received_bytes"] = table_of(samples.received_bytes, self.plan->sample_streams.size());
+  made["pacing_bytes_per_s"] = table_of(samples.pacing_bytes_per_s, self.plan->sample_streams.size());
   made["queue_bytes_max"] = array_of(samples.queue_bytes_max);
   made["queue_bytes_sum"] = array_of(samples.queue_bytes_sum);
   return made;
@@ -217,29 +222,7 @@ py::array streams_of(BoundFabric& self) {
   return py::array(columns, static_cast<py::ssize_t>(streams.size()), streams.data());
 }
 
-}  // namespace
-
-void bind_fabric(py::module_& module) {
-  PYBIND11_NUMPY_DTYPE(sim::PortPlan, from, to, bytes_per_s, delay_ns, queue_bytes_max, mark_from_bytes,
-                       mark_full_bytes, loss, bit_error_rate, burst_bytes);
-  PYBIND11_NUMPY_DTYPE(sim::PortChange, at_ns, port, up, bytes_per_s, loss);
-  PYBIND11_NUMPY_DTYPE(sim::PathChoice, at_ns, from, to, path, takes);
-  PYBIND11_NUMPY_DTYPE(sim::TransferPlan, from, to, bytes, start_ns, stream, job);
-  PYBIND11_NUMPY_DTYPE(sim::DependencyPlan, before, after, delay_ns);
-  PYBIND11_NUMPY_DTYPE(sim::TransferReport, ready_ns, received_ns, sent_ns);
-  PYBIND11_NUMPY_DTYPE(sim::TransferTrace, first_ns, last_ns, segments, resent, by_path);
-  PYBIND11_NUMPY_DTYPE(sim::PathTrace, at_ns, rtt_ns, bytes_sent, segments_sent, segments_lost, host, peer, path,
-                       usable);
-  PYBIND11_NUMPY_DTYPE(sim::EventTrace, at_ns, value, host, peer, stream, path, kind, status);
-  PYBIND11_NUMPY_DTYPE(sim::PortReport, from, to, packets, bytes, data_packets, marked, trimmed, dropped, lost, pauses,
-                       busy_ns, queue_bytes_p50, queue_bytes_p95, queue_bytes_p99, queue_bytes_max);
-  module.attr("PORT_PLAN") = py::dtype::of<sim::PortPlan>();
-  module.attr("PORT_CHANGE") = py::dtype::of<sim::PortChange>();
-  module.attr("PATH_CHOICE") = py::dtype::of<sim::PathChoice>();
-  module.attr("TRANSFER_PLAN") = py::dtype::of<sim::TransferPlan>();
-  module.attr("DEPENDENCY_PLAN") = py::dtype::of<sim::DependencyPlan>();
-  bind_fabric_plan(module);
-  bind_totals(module);
+void bind_run(py::module_& module) {
   py::class_<BoundFabric>(module, "Fabric", "A run of a plan.")
       .def(py::init<std::shared_ptr<BoundFabricPlan>>(), "ValueError if the plan is invalid.", py::arg("plan"))
       .def(
@@ -251,15 +234,25 @@ void bind_fabric(py::module_& module) {
       .def_property_readonly("policy_failure", [](BoundFabric& self) { return self.fabric->policy_failure(); })
       .def(
           "transfers", [](BoundFabric& self) { return array_of(self.fabric->transfers()); },
-          "Times when each transfer was ready, received, and acknowledged; -1: not yet. A row per transfer.")
+          "Times when each transfer was ready, posted, received, and acknowledged; -1: not yet. A row per transfer.")
       .def("streams", &streams_of, "Every connection, by from, to and stream: a column for each counter of a flow.")
       .def(
           "ports", [](BoundFabric& self) { return array_of(self.fabric->ports()); },
           "Counters and queues of each port, in the plan's order.")
+      .def(
+          "copies_max", [](BoundFabric& self) { return array_of(self.fabric->copies_max()); },
+          "How often the most resent segment of each connection was resent, in the order of streams(); -1: no check.")
+      .def_property_readonly(
+          "recording",
+          [](BoundFabric& self) {
+            const std::vector<std::byte>& bytes = self.fabric->recording();
+            return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+          },
+          "The decisions of policies, if the plan asks for them.")
       .def("samples", &samples_of, "Samples over time, a row per sample.")
       .def(
           "traced_transfers", [](BoundFabric& self) { return array_of(self.fabric->traced_transfers()); },
-          "How each transfer crossed the network. Empty without `trace_ns`; so are the next two.")
+          "How each transfer crossed the network. Empty without `trace_ns`, like traced_paths() and traced_events().")
       .def(
           "traced_paths", [](BoundFabric& self) { return array_of(self.fabric->traced_paths()); },
           "Usability, RTT and sums of bytes and segments of each path over time; sorted by host, then time.")
@@ -273,6 +266,32 @@ void bind_fabric(py::module_& module) {
       .def_static(
           "event_name", [](u32 kind) { return sim::event_name(kind); },
           "The name of an event's `kind`; None: there is no such event.", py::arg("kind"));
+}
+
+}  // namespace
+
+void bind_fabric(py::module_& module) {
+  PYBIND11_NUMPY_DTYPE(sim::PortPlan, from, to, bytes_per_s, delay_ns, queue_bytes_max, mark_from_bytes,
+                       mark_full_bytes, loss, bit_error_rate, reorder, reorder_ns_max, burst_bytes);
+  PYBIND11_NUMPY_DTYPE(sim::PortChange, at_ns, port, up, bytes_per_s, loss);
+  PYBIND11_NUMPY_DTYPE(sim::PathChoice, at_ns, from, to, path, takes);
+  PYBIND11_NUMPY_DTYPE(sim::TransferPlan, from, to, bytes, start_ns, stream, job);
+  PYBIND11_NUMPY_DTYPE(sim::DependencyPlan, before, after, delay_ns);
+  PYBIND11_NUMPY_DTYPE(sim::TransferReport, ready_ns, posted_ns, received_ns, sent_ns);
+  PYBIND11_NUMPY_DTYPE(sim::TransferTrace, first_ns, last_ns, segments, resent, by_path);
+  PYBIND11_NUMPY_DTYPE(sim::PathTrace, at_ns, rtt_ns, bytes_sent, segments_sent, segments_lost, host, peer, path,
+                       usable);
+  PYBIND11_NUMPY_DTYPE(sim::EventTrace, at_ns, value, host, peer, stream, path, kind, status);
+  PYBIND11_NUMPY_DTYPE(sim::PortReport, from, to, packets, bytes, data_packets, marked, trimmed, dropped, lost, pauses,
+                       busy_ns, queue_bytes_p50, queue_bytes_p95, queue_bytes_p99, queue_bytes_max);
+  module.attr("PORT_PLAN") = py::dtype::of<sim::PortPlan>();
+  module.attr("PORT_CHANGE") = py::dtype::of<sim::PortChange>();
+  module.attr("PATH_CHOICE") = py::dtype::of<sim::PathChoice>();
+  module.attr("TRANSFER_PLAN") = py::dtype::of<sim::TransferPlan>();
+  module.attr("DEPENDENCY_PLAN") = py::dtype::of<sim::DependencyPlan>();
+  bind_fabric_plan(module);
+  bind_totals(module);
+  bind_run(module);
 }
 
 }  // namespace weft::bind

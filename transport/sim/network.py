@@ -21,7 +21,7 @@ PORT = np.dtype(
         *((("from"), np.uint32), ("to", np.uint32), ("bytes_per_s", np.int64)),
         *(("delay_ns", np.int64), ("queue_bytes_max", np.int64), ("mark_from_bytes", np.int64)),
         *(("mark_full_bytes", np.int64), ("loss", np.float64), ("bit_error_rate", np.float64)),
-        ("burst_bytes", np.int64),
+        *(("reorder", np.float64), ("reorder_ns_max", np.int64), ("burst_bytes", np.int64)),
     ]
 )
 QUEUE_NS = 10_000  # a queue of the default size drains in this time at its link's rate
@@ -38,6 +38,8 @@ class LinkKind:
     mark_full_bytes: int | None = None
     loss: float = 0.0
     bit_error_rate: float = 0.0
+    reorder: float = 0.0  # share of packets that arrive late by up to reorder_ns_max
+    reorder_ns_max: int = 0
     burst_bytes: int = 0  # size of a token bucket: bytes that an idle link may send at once
 
     def values(self) -> tuple[int | float, ...]:
@@ -51,7 +53,8 @@ class LinkKind:
             raise ValueError(f"mark_from_bytes {start:,} is more than mark_full_bytes {full:,}")
         return (
             *(self.bytes_per_s, self.delay_ns, queue, start, full),
-            *(self.loss, self.bit_error_rate, self.burst_bytes),
+            *(self.loss, self.bit_error_rate, self.reorder, self.reorder_ns_max),
+            self.burst_bytes,
         )
 
 

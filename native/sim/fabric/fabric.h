@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "native/core/recording.h"
 #include "native/sim/fabric/fabric_shard.h"
 
 namespace weft::sim {
@@ -44,12 +45,16 @@ class Fabric {
   const std::string& policy_failure() const noexcept { return policy_failure_; }
   const std::vector<TransferReport>& transfers() const noexcept { return work_.transfers; }
   std::vector<StreamReport> streams();
+  // For each connection, how often the most resent of its segments was resent; -1: the run is not checked.
+  std::vector<i64> copies_max() const;
   std::vector<PortReport> ports() const;
   const FabricSamples& samples() const noexcept { return samples_; }
   // What hosts recorded; empty unless the plan asks for it. By host, and for each host in order of time.
   const std::vector<TransferTrace>& traced_transfers() const noexcept { return traced_; }
   std::vector<PathTrace> traced_paths() const;
   std::vector<EventTrace> traced_events() const;
+  // The decisions of policies; empty unless the plan asks for them.
+  const std::vector<std::byte>& recording() const noexcept { return recording_; }
   const FabricNet& net() const noexcept { return net_; }
   FabricHost& host(u32 index) noexcept { return *nodes_.hosts[index]; }
 
@@ -57,6 +62,7 @@ class Fabric {
   class Crew;
   void make_hosts();
   void make_connections();
+  void record_decisions();
   void open_peer(const FabricConnection& connection, u32 number, u32* at_sender, u32* at_receiver);
   void step_thread(u32 index, i64 hops, Crew* crew);
   void sample(i64 at_ps);
@@ -77,6 +83,8 @@ class Fabric {
   std::string violation_, policy_failure_;
   FabricSamples samples_;
   std::vector<TransferTrace> traced_;  // by transfer
+  std::vector<std::byte> recording_;
+  std::vector<std::unique_ptr<core::DecisionBuffer>> recorders_;  // one per host; they write to recording_
 };
 
 }  // namespace weft::sim

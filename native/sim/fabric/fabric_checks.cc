@@ -67,6 +67,7 @@ void FabricChecks::on_burst(u32 host, core::Stack& stack, u32 to, const core::Tx
   if (burst.count == 0 || burst.path >= plan_.paths)
     return violate("wire", "a stack sent a burst without datagrams or on an unknown path");
   if (++bursts_ % kStorageEvery == 0) check_storage(stack, host);
+  u32 last = core::kNone;  // connection of the burst's segments
   for (std::size_t i = 0; i < burst.count; ++i) {
     wire::Packet packet;
     if (wire::decode(burst.header(i), burst.header_bytes, burst.payload[i].bytes, &packet) != wire::Verdict::ok) {
@@ -78,7 +79,8 @@ void FabricChecks::on_burst(u32 host, core::Stack& stack, u32 to, const core::Tx
     }
     if (burst.header_bytes + burst.payload[i].bytes > plan_.segment_bytes)
       violate("wire", "a segment is longer than segment_bytes");
-    on_segment(host, stack, to, packet, burst.path);
+    on_segment(host, stack, to, packet, burst.path, static_cast<u16>(burst.payload[i].bytes));
+    last = connection_at(to, packet.common.flow);
     const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(burst.payload[i].data);
     if (burst.payload[i].bytes == 0) continue;
     const auto transfer = static_cast<u32>((address >> 40) - 1);
@@ -95,21 +97,51 @@ void FabricChecks::on_burst(u32 host, core::Stack& stack, u32 to, const core::Tx
     if (i == 0 && flow->tx.inflight_bytes() - static_cast<i64>(burst.total_bytes()) > most)
       violate("window", "more bytes in flight than the window allows", transfer);
   }
+  if (last != core::kNone) check_ledger(stack, last);
+}
+
+// Compares the core's count of bytes in flight with the bytes that packets and acknowledgments show. They differ by at
+// most the segments that are declared lost and not yet resent. Refused segments are not in flight; how many of them
+// were resent is not known here, so a sender that got a NACK is not checked.
+void FabricChecks::check_ledger(core::Stack& stack, u32 connection) {
+  const Sender& at = sender(connection);
+  if (at.refused != 0) return;
+  core::FlowSender& tx = stack.flow(work_.connections[connection].at_sender)->tx;
+  const i64 open = tx.counters().segments_lost - tx.counters().segments_resent;
+  const i64 lost_bytes = tx.has_lost() ? open * wire::segment_payload_bytes(plan_.segment_bytes) : 0;
+  const i64 beyond = at.unacked_bytes - tx.inflight_bytes();
+  if (beyond >= 0 && beyond <= lost_bytes) return;
+  violate("ledger",
+          "the core counts " + std::to_string(tx.inflight_bytes()) + " bytes in flight, but the packets make " +
+              std::to_string(at.unacked_bytes) + ", and at most " + std::to_string(lost_bytes) +
+              " of these are declared lost",
+          work_.order[work_.connections[connection].first]);
+}
+
+void FabricChecks::acknowledge(Sender* sender, u64 seq) noexcept {
+  Copy& copy = sender->segments[seq];
+  if (!copy.acked) sender->unacked_bytes -= copy.bytes;
+  copy.acked = true;
 }
 
 // Checks P-4 for a sent segment: it is sent again only after it was declared lost, never once the sender knows of its
 // arrival, and over another path if one is usable. Here ports accept every packet, so every path has room.
-void FabricChecks::on_segment(u32 host, core::Stack& stack, u32 to, const wire::Packet& packet, u8 path) {
+void FabricChecks::on_segment(u32 host, core::Stack& stack, u32 to, const wire::Packet& packet, u8 path,
+                              u16 payload_bytes) {
   const u32 connection = connection_at(to, packet.common.flow);
   if (connection == core::kNone || work_.connections[connection].from != host)
     return violate("wire", "a segment was sent to a flow that does not belong to the sender's connection");
-  std::vector<Copy>& segments = sender(connection).segments;
+  Sender& from = sender(connection);
+  std::vector<Copy>& segments = from.segments;
   core::Flow& flow = *stack.flow(work_.connections[connection].at_sender);
   const u64 seq = packet.data.seq;
   if (flow.peer->paths().path(path).inflight_bytes < 0)
     violate("P-7", "the count of bytes in flight on a path is negative");
   if (seq > segments.size()) return violate("P-4", "a sender skipped a sequence number");
-  if (seq == segments.size()) return segments.push_back({packet.data.sent_ns, path, false, false});
+  if (seq == segments.size()) {
+    from.unacked_bytes += payload_bytes;
+    return segments.push_back({packet.data.sent_ns, path, false, false, payload_bytes, 0});
+  }
   Copy& last = segments[seq];
   if (last.acked) violate("P-4", "a segment was resent although it was acknowledged");
   if (packet.data.sent_ns <= last.sent_ns)
@@ -122,7 +154,8 @@ void FabricChecks::on_segment(u32 host, core::Stack& stack, u32 to, const wire::
     violate("P-4", "a segment was resent on the path that lost it, although another was usable");
     break;
   }
-  last = {packet.data.sent_ns, path, false, false};
+  last = {packet.data.sent_ns, path, false, false, payload_bytes, last.copies + 1};
+  from.copies_max = std::max(from.copies_max, i64{last.copies});
 }
 
 void FabricChecks::on_delivered(const FabricPacket& packet) {
@@ -152,19 +185,19 @@ void FabricChecks::on_data(const FabricPacket& packet, const wire::Data& data) {
 void FabricChecks::on_ack(u32 host, const wire::Packet& packet) {
   const u32 connection = connection_at(host, packet.common.flow);
   if (connection == core::kNone) return;
-  std::vector<Copy>& segments = sender(connection).segments;
+  Sender& from = sender(connection);
+  const std::vector<Copy>& segments = from.segments;
   const wire::Ack& ack = packet.ack;
   if (ack.cumulative_seq > segments.size())
     return violate("P-3", "a receiver acknowledged a segment that was never sent");
-  // Marks segments below cumulative_seq as acknowledged, downwards to the first that is already marked.
-  for (u64 seq = ack.cumulative_seq; seq != 0 && !segments[seq - 1].acked; --seq) segments[seq - 1].acked = true;
+  for (; from.cumulative_seq < ack.cumulative_seq; ++from.cumulative_seq) acknowledge(&from, from.cumulative_seq);
   for (std::size_t word = 0; word < ack.bitmap_words; ++word) {
     u64 bits;
     std::memcpy(&bits, ack.bitmap + 8 * word, 8);
     for (; bits != 0; bits &= bits - 1) {
       const u64 seq = ack.base_seq + 64 * word + static_cast<u64>(std::countr_zero(bits));
       if (seq >= segments.size()) return violate("P-3", "a receiver acknowledged a segment that was never sent");
-      segments[seq].acked = true;
+      acknowledge(&from, seq);
     }
   }
 }

@@ -39,6 +39,10 @@ class FabricChecks {
   // Compares the numbers of packets and header blocks taken from the pools with those found in the network.
   void on_packets(std::size_t lent, std::size_t found, std::size_t blocks_lent, std::size_t blocks_found);
 
+  // How often the most resent segment of a connection was resent; 0 at shards that do not have its sender.
+  i64 copies_max(u32 connection) const noexcept {
+    return connection < senders_.size() && senders_[connection] != nullptr ? senders_[connection]->copies_max : 0;
+  }
   i64 violations() const noexcept { return violations_; }
   const std::string& violation() const noexcept { return violation_; }
 
@@ -56,22 +60,29 @@ class FabricChecks {
     u8 path = 0;
     bool acked = false;
     bool refused = false;  // a NACK for this transmission was received
+    u16 bytes = 0;         // payload
+    u32 copies = 0;        // how often the segment was resent
   };
   struct Sender {
     std::vector<Copy> segments;  // latest transmission of each segment, indexed by sequence number
     i64 refused = 0;             // number of transmissions for which a NACK was received
+    u64 cumulative_seq = 0;      // all segments below it are acknowledged
+    i64 unacked_bytes = 0;       // payload of the segments that were sent and not acknowledged
+    i64 copies_max = 0;
   };
   void violate(const char* rule, const std::string& what, u32 transfer = core::kNone);
   Arrived& arrived(u32 transfer);
   u64 segments_of(u32 transfer) const noexcept;
   u32 connection_at(u32 host, u32 flow);
   Sender& sender(u32 connection);
-  void on_segment(u32 host, core::Stack& stack, u32 to, const wire::Packet& packet, u8 path);
+  void on_segment(u32 host, core::Stack& stack, u32 to, const wire::Packet& packet, u8 path, u16 payload_bytes);
   void on_data(const FabricPacket& packet, const wire::Data& data);
   void on_ack(u32 host, const wire::Packet& packet);
   void on_nack(u32 host, const wire::Packet& packet);
   void check_storage(core::Stack& stack, u32 host);
   void check_sender(core::Stack& stack, u32 connection, bool finished);
+  void check_ledger(core::Stack& stack, u32 connection);
+  static void acknowledge(Sender* sender, u64 seq) noexcept;
   void check_paths(core::Stack& stack, u32 host, i64 now_ns, bool finished);
   bool came_to_rest(i64* healed_ns) const;
 

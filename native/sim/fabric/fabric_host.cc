@@ -286,7 +286,7 @@ void FabricHost::on_happened(FabricShared* shared, u32 transfer, i64 now_ps) {
 // Finishes a local event, which starts and ends at the same time.
 void FabricHost::on_local(FabricShared* shared, u32 transfer, i64 now_ps) {
   TransferReport& report = shared->work->transfers[transfer];
-  report.sent_ns = report.received_ns = now_ps / 1000;
+  report.posted_ns = report.sent_ns = report.received_ns = now_ps / 1000;
   mix(static_cast<u64>(now_ps) * 31 + transfer);
   ++shared->sent;
   ++shared->received;
@@ -323,6 +323,7 @@ void FabricHost::post(FabricShared* shared, u32 connection, i64 now_ps) {
     const u64 bytes = shared->plan->transfers[transfer].bytes;
     const Status status = stack_.post_send(now_ns_of(now_ps), at.at_sender, {posted, data, bytes, 0, cookie, nullptr});
     if (status != Status::ok) return fail(shared, "a send could not be posted", status);
+    work.transfers[transfer].posted_ns = now_ps / 1000;
   }
 }
 

@@ -37,6 +37,8 @@ std::string port_complaint(const FabricPlan& plan) {
       return at("port", i) + "0 <= mark_from_bytes <= mark_full_bytes";
     if (!(port.loss >= 0 && port.loss <= 1) || !(port.bit_error_rate >= 0 && port.bit_error_rate <= 1))
       return at("port", i) + "a loss and a bit error rate from 0 to 1";
+    if (!(port.reorder >= 0 && port.reorder <= 1) || port.reorder_ns_max < 0 || port.reorder_ns_max > kFar)
+      return at("port", i) + "a share of reordered packets from 0 to 1, delayed by 0 ns to 11 days";
     if (port.from < plan.hosts) {
       leaves[port.from] = 1;
       if (port.to < plan.hosts) return at("port", i) + "a switch between two hosts";
@@ -151,9 +153,9 @@ std::string complaint(const FabricPlan& plan) {
   if (plan.ahead < 1 || plan.ahead > 256) return "1 to 256 messages posted at a time (ahead)";
   if (plan.limit_ns < 1 || plan.limit_ns > kFar) return "a time limit (limit_ns) from 1 ns to 11 days";
   if (plan.ack_bytes < 1 || plan.ack_delay_ns < 0 || plan.rto_ns_min < 1 || plan.rto_ns_max < plan.rto_ns_min ||
-      plan.window_bytes_max < plan.segment_bytes || plan.rtt_ns < 0 || plan.host_delay_ns < 0 ||
-      plan.host_jitter_ns < 0 || plan.peer_silence_ns < 1 || plan.sample_ns < 0 || plan.trace_ns < 0 ||
-      plan.link_bytes_per_s < 0 || plan.header_queue_bytes_max < 0) {
+      plan.window_bytes_max < plan.segment_bytes || plan.rtt_ns < 0 || plan.rtt_expected_ns < 0 ||
+      plan.host_delay_ns < 0 || plan.host_jitter_ns < 0 || plan.peer_silence_ns < 1 || plan.sample_ns < 0 ||
+      plan.trace_ns < 0 || plan.link_bytes_per_s < 0 || plan.header_queue_bytes_max < 0) {
     return "no negative times and sizes, ack_bytes, rto_ns_min and peer_silence_ns of 1 or more, rto_ns_max of "
            "at least rto_ns_min, and window_bytes_max of at least segment_bytes";
   }
@@ -161,6 +163,8 @@ std::string complaint(const FabricPlan& plan) {
     return "host_delay_ns and host_jitter_ns of at most 11 days, and peer_silence_ns of at most 110 days";
   if (plan.pause_bytes != 0 && (plan.resume_bytes < 0 || plan.resume_bytes >= plan.pause_bytes))
     return "resume_bytes of 0 or more and less than pause_bytes";
+  if (plan.recording_bytes_max != 0 && (plan.threads > 1 || plan.hosts > 256))
+    return "one thread and at most 256 hosts if decisions are recorded";
   if (plan.sample_ns != 0 && plan.limit_ns / plan.sample_ns > 10'000'000)
     return "at most 10^7 samples: a larger sample_ns, or a smaller limit_ns";
   for (const auto& part : {port_complaint, route_complaint, work_complaint}) {

@@ -27,6 +27,9 @@ struct PortPlan {
   i64 mark_from_bytes = 0, mark_full_bytes = 0;
   double loss = 0;            // loss probability of a packet on the wire
   double bit_error_rate = 0;  // error probability of each bit; a packet with a wrong bit is lost
+  // Share of packets that arrive late by up to reorder_ns_max, so that packets sent after them arrive before them.
+  double reorder = 0;
+  i64 reorder_ns_max = 0;
   // Size of a token bucket: an idle port saves up this many bytes, to send them at once later. 0: no token bucket.
   i64 burst_bytes = 0;
 };
@@ -116,7 +119,8 @@ struct FabricPlan {
   u32 ahead = 4;  // number of messages of a connection that are posted at a time
   // Whether senders know all receives from the start; otherwise receives are advertised over the network.
   bool receives_ready = true;
-  i64 rtt_ns = 0;  // round-trip time that senders know at the start; 0: probes measure it
+  i64 rtt_ns = 0;           // round-trip time that senders know at the start; 0: probes measure it
+  i64 rtt_expected_ns = 0;  // estimate of the handshake, used until the first sample; 0: none
   i64 ack_bytes = 16'384;
   i64 ack_delay_ns = 10'000;
   i64 window_bytes_max = core::defaults::kWindowBytesMax;
@@ -136,6 +140,8 @@ struct FabricPlan {
 
   // What hosts record, as FabricTrace describes. Recording does not affect the run.
   i64 trace_ns = 0;  // interval at which hosts record the states of their paths; 0: they record nothing
+  // Size limit of a recording of all decisions of policies (native/core/recording.h), in a run of one thread; 0: none.
+  u64 recording_bytes_max = 0;
 };
 
 // Returns the condition that an invalid plan does not meet; empty if the plan is valid.

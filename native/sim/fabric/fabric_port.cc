@@ -22,6 +22,8 @@ void FabricPort::open(const PortPlan& plan, u32 index, u64 seed, const FabricRul
   mark_full_bytes_ = plan.mark_full_bytes;
   loss_ = plan.loss;
   bit_error_rate_ = plan.bit_error_rate;
+  reorder_ = plan.reorder;
+  reorder_ps_max_ = plan.reorder_ns_max * kFabricPsPerNs;
   const double burst_s = static_cast<double>(plan.burst_bytes) / static_cast<double>(plan.bytes_per_s);
   burst_ps_ = static_cast<i64>(burst_s * static_cast<double>(kFabricPsPerS));
   free_ps_ = -burst_ps_;
@@ -81,16 +83,20 @@ void FabricPort::start(i64 at_ps, FabricPacket* packet, FabricSink* sink) {
   sink->arrive(packet, index_, to_);
 }
 
-// Applies random loss and jitter; returns false if the packet is lost. No two packets arrive at the same time, so they
-// stay in order.
+// Applies random loss, jitter and reordering; returns false if the packet is lost. No two packets that are not
+// reordered arrive at the same time, so they stay in order.
 bool FabricPort::survives(FabricPacket* packet, i64 bytes) {
   if (lost_on_wire(bytes)) return false;
   if (jitter_ps_ > 0) packet->due_ps += static_cast<i64>(random_.next() % static_cast<u64>(jitter_ps_));
   packet->due_ps = last_due_ps_ = std::max(packet->due_ps, last_due_ps_ + 1);
+  if (reorder_ps_max_ > 0 && random_.uniform() < reorder_)
+    packet->due_ps += static_cast<i64>(random_.next() % static_cast<u64>(reorder_ps_max_));
   return true;
 }
 
-void FabricPort::set_odd() noexcept { odd_ = loss_ > 0 || bit_error_rate_ > 0 || jitter_ps_ > 0 || burst_ps_ > 0; }
+void FabricPort::set_odd() noexcept {
+  odd_ = loss_ > 0 || bit_error_rate_ > 0 || jitter_ps_ > 0 || reorder_ps_max_ > 0 || burst_ps_ > 0;
+}
 
 void FabricPort::advance(i64 until_ps, FabricSink* sink) {
   if (paused_ || !up_) return;

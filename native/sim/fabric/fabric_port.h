@@ -54,6 +54,7 @@ class alignas(64) FabricPort {
 
   void apply(i64 now_ps, const PortChange& change, FabricSink* sink);
   void pause(i64 now_ps, bool paused, FabricSink* sink);
+  i64 bytes() const noexcept { return bytes_; }  // sent so far
   // Bytes of data that are queued or being sent.
   i64 queue_bytes(i64 now_ps) const noexcept {
     return low_bytes_ + (sending_low_bytes_ != 0 && free_ps_ > now_ps ? sending_low_bytes_ : 0);
@@ -125,13 +126,15 @@ class alignas(64) FabricPort {
 
   i64 packets_ = 0, bytes_ = 0, data_packets_ = 0, busy_ps_ = 0, marked_ = 0, queue_seen_max_ = 0;
   core::Random random_{0};
-  bool odd_ = false;  // set if the port has losses, jitter or a token bucket, which start() must handle
+  bool odd_ = false;  // set if the port has losses, jitter, reordering or a token bucket, which start() must handle
   bool up_ = true, paused_ = false, leads_to_host_ = false, wake_pending_ = false, touched_ = false;
 
   i64 bytes_per_s_ = 0;
   double loss_ = 0, bit_error_rate_ = 0;
   i64 burst_ps_ = 0;  // size of the token bucket, as the time in which its bytes are sent
   i64 jitter_ps_ = 0, last_due_ps_ = 0;
+  double reorder_ = 0;
+  i64 reorder_ps_max_ = 0;
   i64 trimmed_ = 0, dropped_ = 0, lost_ = 0, pauses_ = 0;
   u32 from_ = 0;
   static constexpr std::size_t kSeen = 32;  // number of buckets of the histogram seen_

@@ -1,5 +1,6 @@
 // Collects the results of a run while no thread runs. This does not affect the run.
 #include <algorithm>
+#include <limits>
 
 #include "native/sim/fabric/fabric.h"
 
@@ -57,6 +58,16 @@ std::vector<StreamReport> Fabric::streams() {
   return made;
 }
 
+std::vector<i64> Fabric::copies_max() const {
+  std::vector<i64> made;
+  made.reserve(work_.connections.size());
+  for (u32 number = 0; number < work_.connections.size(); ++number) {
+    const FabricChecks* checks = shards_[nodes_.shard_of[work_.connections[number].from]]->checks();
+    made.push_back(checks == nullptr ? -1 : checks->copies_max(number));
+  }
+  return made;
+}
+
 std::vector<PortReport> Fabric::ports() const {
   std::vector<PortReport> made;
   made.reserve(net_.ports.size());
@@ -84,13 +95,21 @@ std::vector<EventTrace> Fabric::traced_events() const {
 
 void Fabric::sample(i64 at_ps) {
   samples_.at_ns.push_back(at_ps / 1000);
-  for (const u32 port : plan_.sample_ports) samples_.queue_bytes.push_back(net_.ports[port].queue_bytes(at_ps));
+  for (const u32 port : plan_.sample_ports) {
+    samples_.queue_bytes.push_back(net_.ports[port].queue_bytes(at_ps));
+    samples_.port_bytes.push_back(net_.ports[port].bytes());
+  }
   for (const u32 transfer : plan_.sample_streams) {
     const FabricConnection& connection = work_.connections[work_.connection_of[transfer]];
     core::FlowSender& sender = nodes_.hosts[connection.from]->stack().flow(connection.at_sender)->tx;
     samples_.window_bytes.push_back(sender.window().window_bytes());
     samples_.inflight_bytes.push_back(sender.inflight_bytes());
+    const i64 burst_bytes = sender.window().pacer().burst_bytes_max();
+    const bool paced = burst_bytes != std::numeric_limits<i64>::max();
+    samples_.pacing_bytes_per_s.push_back(paced ? burst_bytes * (1'000'000'000 / core::Pacer::kBurstNs) : 0);
     samples_.sent_bytes.push_back(sender.counters().bytes_sent);
+    core::Flow& receiver = *nodes_.hosts[connection.to]->stack().flow(connection.at_receiver);
+    samples_.received_bytes.push_back(receiver.rx.counters().bytes_received);
   }
   i64 most = 0, sum = 0;
   for (const FabricPort& port : net_.ports) {
@@ -143,6 +162,7 @@ void Fabric::settle_accounts() {
     check_all(checks);
     if (violation_.empty()) violation_ = checks->violation();
   }
+  for (const auto& recorder : recorders_) recorder->finish();
   std::string failure;
   for (const auto& shard : shards_) {
     if (shard->shared().failure.empty() || (!failure.empty() && shard->first_failure() >= failed)) continue;

@@ -11,6 +11,7 @@ namespace weft::sim {
 
 struct TransferReport {
   i64 ready_ns = -1;     // when everything that the transfer waits for was done
+  i64 posted_ns = -1;    // when the sender posted it: at most `ahead` messages of a connection are posted at a time
   i64 received_ns = -1;  // when the receiver had all bytes
   i64 sent_ns = -1;      // when the sender knew that the receiver has all bytes
 };
@@ -51,9 +52,12 @@ struct FabricTotals {
 struct FabricSamples {
   std::vector<i64> at_ns;
   std::vector<i64> queue_bytes;   // one row per sample, one column per sampled port
-  std::vector<i64> window_bytes;  // one column per sampled connection
+  std::vector<i64> port_bytes;    // bytes that the port has sent
+  std::vector<i64> window_bytes;  // this and the next four: one column per sampled connection
   std::vector<i64> inflight_bytes;
-  std::vector<i64> sent_bytes;                        // acknowledged bytes, one column per sampled connection
+  std::vector<i64> pacing_bytes_per_s;                // 0: sending is not paced
+  std::vector<i64> sent_bytes;                        // acknowledged bytes
+  std::vector<i64> received_bytes;                    // bytes that the receiver has got, each counted once
   std::vector<i64> queue_bytes_max, queue_bytes_sum;  // longest queue, and sum of all queues, of switch ports
 };
 

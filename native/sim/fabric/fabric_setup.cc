@@ -42,6 +42,7 @@ Fabric::Fabric(const FabricPlan& plan) : plan_(plan) {
   }
   for (u32 i = 0; i < plan.switches; ++i) nodes_.switches.emplace_back(plan.hosts + i, plan, net_);
   make_hosts();
+  if (plan.recording_bytes_max != 0) record_decisions();
   make_connections();
   if (plan.trace_ns != 0) {
     traced_.resize(plan.transfers.size());
@@ -72,6 +73,15 @@ void Fabric::make_hosts() {
   }
 }
 
+void Fabric::record_decisions() {
+  const auto* magic = reinterpret_cast<const std::byte*>(core::kRecordingMagic);
+  recording_.assign(magic, magic + sizeof core::kRecordingMagic);
+  for (u32 host = 0; host < plan_.hosts; ++host) {
+    recorders_.push_back(std::make_unique<core::DecisionBuffer>(&recording_, plan_.recording_bytes_max, host << 24));
+    static_cast<void>(nodes_.hosts[host]->stack().trace().subscribe(recorders_.back().get(), core::kTraceDecisions));
+  }
+}
+
 void Fabric::open_peer(const FabricConnection& connection, u32 number, u32* at_sender, u32* at_receiver) {
   core::Stack& sender = nodes_.hosts[connection.from]->stack();
   core::Stack& receiver = nodes_.hosts[connection.to]->stack();
@@ -81,6 +91,7 @@ void Fabric::open_peer(const FabricConnection& connection, u32 number, u32* at_s
   config.train_bytes_max = std::max<u32>(plan_.burst_bytes_max, plan_.segment_bytes);
   config.port_buffer_bytes = i64{1} << 40;
   config.rtt_ns = plan_.rtt_ns;
+  config.rtt_expected_ns = plan_.rtt_expected_ns;
   config.local_token = config.remote_token = token_of(plan_, 6, number);
   bool ok = sender.reserve_peer(at_sender) == Status::ok && receiver.reserve_peer(at_receiver) == Status::ok;
   config.remote_peer = *at_receiver;

@@ -297,6 +297,67 @@ TEST(fabric__starts_what_waited_when_it_may) {
   CHECK_EQUAL(outcome.transfers[2].ready_ns, outcome.transfers[0].sent_ns);
 }
 
+TEST(fabric__reordered_packets_arrive_and_runs_are_equal) {
+  u64 fingerprint = 0;
+  for (const u32 threads : {1u, 3u}) {
+    Nodes nodes;
+    nodes.all_to_all(400'000);
+    nodes.plan.threads = threads;
+    for (PortPlan& port : nodes.plan.ports) {
+      port.reorder = 0.2;
+      port.reorder_ns_max = 20'000;
+    }
+    const Outcome outcome = run(nodes.plan);
+    CHECK_EQUAL(outcome.violation, std::string());
+    CHECK(outcome.totals.finished);
+    if (fingerprint == 0) fingerprint = outcome.totals.fingerprint;
+    CHECK_EQUAL(outcome.totals.fingerprint, fingerprint);
+  }
+}
+
+TEST(fabric__samples_and_records_without_a_change_of_the_run) {
+  FabricTotals totals[2];
+  for (const u32 records : {0u, 1u}) {
+    Nodes nodes;
+    nodes.plan.transfers = {{0, 2, 2'000'000, 0, 0, 0}, {0, 2, 2'000'000, 0, 0, 0}, {1, 2, 2'000'000, 0, 0, 0}};
+    nodes.plan.ahead = 1;
+    nodes.plan.ports[9].loss = 0.01;
+    if (records != 0) {
+      nodes.plan.recording_bytes_max = 1 << 24;
+      nodes.plan.sample_ns = 50'000;
+      nodes.plan.sample_streams = {0};
+      nodes.plan.sample_ports = {0, 1};
+    }
+    Fabric fabric(nodes.plan);
+    while (fabric.run(1000)) {
+    }
+    CHECK_EQUAL(fabric.violation(), std::string());
+    totals[records] = fabric.totals();
+    // With one message posted at a time, the second is posted when the first is acknowledged.
+    const std::vector<TransferReport>& transfers = fabric.transfers();
+    CHECK_EQUAL(transfers[0].posted_ns, 0);
+    CHECK_EQUAL(transfers[1].ready_ns, 0);
+    CHECK_EQUAL(transfers[1].posted_ns, transfers[0].sent_ns);
+    i64 copies = 0;
+    for (const i64 most : fabric.copies_max()) copies = std::max(copies, most);
+    CHECK(copies >= 1);
+    CHECK_EQUAL(fabric.recording().empty(), records == 0);
+    if (records == 0) continue;
+    const FabricSamples& samples = fabric.samples();
+    CHECK(samples.at_ns.size() > 4);
+    CHECK_EQUAL(samples.port_bytes.size(), 2 * samples.at_ns.size());
+    CHECK_EQUAL(samples.received_bytes.size(), samples.at_ns.size());
+    CHECK_EQUAL(samples.pacing_bytes_per_s.size(), samples.at_ns.size());
+    for (std::size_t i = 1; i < samples.at_ns.size(); ++i) {
+      CHECK(samples.received_bytes[i] >= samples.received_bytes[i - 1]);
+      CHECK(samples.received_bytes[i] >= samples.sent_bytes[i]);
+      CHECK(samples.port_bytes[2 * i] >= samples.received_bytes[i]);  // headers and copies come on top
+    }
+    CHECK(samples.received_bytes.back() <= 4'000'000);
+  }
+  CHECK_EQUAL(totals[0].fingerprint, totals[1].fingerprint);
+}
+
 TEST(fabric__ends_at_its_limit) {
   Nodes nodes;
   nodes.all_to_all(100'000);
@@ -328,6 +389,12 @@ TEST(plan__that_makes_no_sense_is_refused) {
   CHECK(refused([](FabricPlan& plan) { plan.changes = {{0, 999, 0, -1, -1}}; }));
   CHECK(refused([](FabricPlan& plan) { plan.pause_bytes = plan.resume_bytes = 1000; }));
   CHECK(refused([](FabricPlan& plan) { plan.threads = 0; }));
+  CHECK(refused([](FabricPlan& plan) { plan.ports[0].reorder = 1.5; }));
+  CHECK(refused([](FabricPlan& plan) { plan.ports[0].reorder_ns_max = -1; }));
+  CHECK(refused([](FabricPlan& plan) {
+    plan.recording_bytes_max = 1;
+    plan.threads = 2;
+  }));
   CHECK(refused([](FabricPlan& plan) { plan.sample_ports = {1000}; }));
 }
 
