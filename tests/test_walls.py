@@ -244,7 +244,6 @@ def judge(where: str, name: str, lazy: bool, allowed: set[str]) -> Iterator[str]
     if "_native" in name.split(".") and where not in {
         "transport/native.py",
         "transport/_native.pyi",
-        "transport/_native_arena.pyi",
         "transport/_native_counters.pyi",
         "transport/_native_fabric.pyi",
         "transport/_native_replay.pyi",

@@ -6,19 +6,6 @@ The docstrings are in the binary.
 from collections.abc import Sequence
 from typing import Any, final
 
-from transport._native_arena import (
-    ArenaPlan as ArenaPlan,
-    ArenaReport as ArenaReport,
-    FlowPlan as FlowPlan,
-    FlowReport as FlowReport,
-    LinkConfig as LinkConfig,
-    LinkTotals as LinkTotals,
-    PathChange as PathChange,
-    PathTotals as PathTotals,
-    PortTotals as PortTotals,
-    Trace as Trace,
-    run_arena as run_arena,
-)
 from transport._native_counters import (
     ConnectionCounters as ConnectionCounters,
     EndpointCounters as EndpointCounters,

@@ -109,10 +109,37 @@ py::array planned_routes_of(const BoundFabricPlan& self, const Ends& ends) {
   return routes_of(net, self.hosts, ends);
 }
 
+using PlanClass = py::class_<BoundFabricPlan, std::shared_ptr<BoundFabricPlan>>;
+
+void bind_plan_calls(PlanClass* plan) {
+  using P = BoundFabricPlan;
+  plan->def("set_network", &set_network, "Nodes, ports and routes, as native/sim/fabric/fabric_plan.h says.",
+            py::kw_only(), py::arg("hosts"), py::arg("switches"), py::arg("ports"), py::arg("group_of"),
+            py::arg("route"), py::arg("set_begin"), py::arg("set_ports"))
+      .def(
+          "set_changes",
+          [](P& self, const py::array& changes) { self.changes = rows<sim::PortChange>("changes", changes); },
+          "Changes of ports, by time.", py::arg("changes"))
+      .def(
+          "set_choices",
+          [](P& self, const py::array& choices) { self.choices = rows<sim::PathChoice>("choices", choices); },
+          "Rows (at_ns, from, to, path, takes): from at_ns on, packets on `path` take the links of path `takes`.",
+          py::arg("choices"))
+      .def("set_work", &set_work, "Transfers, and their dependencies.", py::arg("transfers"), py::arg("dependencies"))
+      .def("routes", &planned_routes_of, "The ports that paths pass, as Fabric.routes returns them.", py::arg("ends"))
+      .def("choose", &choose<P>, "Sets one policy by its name or path; ValueError if there is none.", py::arg("family"),
+           py::arg("name"), py::arg("directories") = std::vector<std::string>{}, py::arg("params") = py::bytes())
+      .def("choose_text", &choose_text<P>, "Sets a policy by a text as in a knob (name:key=value); returns its name.",
+           py::arg("family"), py::arg("text"), py::arg("directories") = std::vector<std::string>{})
+      .def(
+          "complaint", [](const P& self) { return sim::complaint(self); }, "Why the plan cannot run; empty if it can.")
+      .def("estimated_bytes", [](const P& self) { return sim::estimated_bytes(self); }, "Estimated memory of a run.");
+}
+
 void bind_fabric_plan(py::module_& module) {
   using P = BoundFabricPlan;
-  py::class_<P, std::shared_ptr<P>>(module, "FabricPlan", "A network, its transfers and the policies.")
-      .def(py::init<>())
+  PlanClass plan(module, "FabricPlan", "A network, its transfers and the policies.");
+  plan.def(py::init<>())
       .def_readwrite("seed", &P::seed)
       .def_readwrite("threads", &P::threads)
       .def_readwrite("check", &P::check)
@@ -147,28 +174,8 @@ void bind_fabric_plan(py::module_& module) {
       .def_readwrite("sample_ports", &P::sample_ports)
       .def_readwrite("sample_streams", &P::sample_streams)
       .def_readwrite("trace_ns", &P::trace_ns)
-      .def_readwrite("recording_bytes_max", &P::recording_bytes_max)
-      .def("set_network", &set_network, "Nodes, ports and routes, as native/sim/fabric/fabric_plan.h says.",
-           py::kw_only(), py::arg("hosts"), py::arg("switches"), py::arg("ports"), py::arg("group_of"),
-           py::arg("route"), py::arg("set_begin"), py::arg("set_ports"))
-      .def(
-          "set_changes",
-          [](P& self, const py::array& changes) { self.changes = rows<sim::PortChange>("changes", changes); },
-          "Changes of ports, by time.", py::arg("changes"))
-      .def(
-          "set_choices",
-          [](P& self, const py::array& choices) { self.choices = rows<sim::PathChoice>("choices", choices); },
-          "Rows (at_ns, from, to, path, takes): from at_ns on, packets on `path` take the links of path `takes`.",
-          py::arg("choices"))
-      .def("set_work", &set_work, "Transfers, and their dependencies.", py::arg("transfers"), py::arg("dependencies"))
-      .def("routes", &planned_routes_of, "The ports that paths pass, as Fabric.routes returns them.", py::arg("ends"))
-      .def("choose", &choose<P>, "Sets one policy by its name or path; ValueError if there is none.", py::arg("family"),
-           py::arg("name"), py::arg("directories") = std::vector<std::string>{}, py::arg("params") = py::bytes())
-      .def("choose_text", &choose_text<P>, "Sets a policy by a text as in a knob (name:key=value); returns its name.",
-           py::arg("family"), py::arg("text"), py::arg("directories") = std::vector<std::string>{})
-      .def(
-          "complaint", [](const P& self) { return sim::complaint(self); }, "Why the plan cannot run; empty if it can.")
-      .def("estimated_bytes", [](const P& self) { return sim::estimated_bytes(self); }, "Estimated memory of a run.");
+      .def_readwrite("recording_bytes_max", &P::recording_bytes_max);
+  bind_plan_calls(&plan);
 }
 
 void bind_totals(py::module_& module) {

@@ -2,7 +2,6 @@
 #include <pybind11/pybind11.h>
 
 namespace weft::bind {
-void bind_arena(pybind11::module_& module);
 void bind_counters(pybind11::module_& module);
 void bind_crc32c(pybind11::module_& module);
 void bind_device(pybind11::module_& module);
@@ -23,7 +22,6 @@ PYBIND11_MODULE(_native, module) {
   weft::bind::bind_knobs(module);
   weft::bind::bind_policies(module);
   weft::bind::bind_rdma(module);
-  weft::bind::bind_arena(module);
   weft::bind::bind_fabric(module);
   weft::bind::bind_replay(module);
   weft::bind::bind_device(module);

@@ -43,7 +43,7 @@ def drawn(stage: str) -> str:
     windows = [columns["window_0"] / 4096]
     if not stage.startswith("wide"):
         second = columns["window_1"] / 4096
-        second[(ms < 20) | (ms > 90)] = 0
+        second[(ms < 20) | (ms > ms[np.argmax(columns["delivered_1"])])] = 0
         windows.append(second)
     total = MARGIN + HEIGHT + LOWER + 70
     return "\n".join(

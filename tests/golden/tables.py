@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from congestion.registry import shipped
-from transport.conformance.scenes import MS, Cast, marking, plan_of, run, share
+from transport.conformance.scenes import MS, Cast, marking, plan_of, share
+from transport.policies.dumbbell import run
 
 FOLDER = Path(__file__).parent
 LOSSES = {"0": 0.0, "2^-12": 2.0**-12, "2^-10": 2.0**-10, "2^-8": 2.0**-8}
@@ -37,8 +38,8 @@ def rows(family: str, name: str) -> Iterator[str]:
                 plan.link_bytes_per_s = 1_250_000_000 * paths
             report = run(plan)
             assert not report.violation, report.violation
-            sent = sum(flow.sent.segments_sent for flow in report.flows)
-            resent = sum(flow.sent.segments_resent for flow in report.flows)
+            sent = sum(flow.sent["segments_sent"] for flow in report.flows)
+            resent = sum(flow.sent["segments_resent"] for flow in report.flows)
             yield (
                 f"{name},{loss},{paths},{share(report) / paths:.4f},"
                 f"{report.message_ns_p99 // 1_000},{report.jain:.4f},{sent},{resent}"

@@ -1,6 +1,7 @@
 """Makes and reads traces of shipped window policies over time, in two scenarios.
 
-Standard: one flow from 0 ms on, a second flow from 20 to 90 ms, a burst of losses at 60 ms. Wide,
+Standard: one flow from 0 ms on, a second flow that sends 56 MB
+from 20 ms on, a burst of losses at 60 ms. Wide,
 for aimd and cubic: one flow, an RTT of 40 ms, a queue of a third of the bandwidth-delay product.
 """
 
@@ -12,11 +13,12 @@ import numpy as np
 
 from congestion.registry import find
 from tests.golden.tables import FOLDER, names
-from transport import native
-from transport.conformance.scenes import DELAY_NS, MS, US, Cast, bottleneck, plan_of, run
-from transport.conformance.window_arena import link_for
+from transport.conformance.scenes import DELAY_NS, MS, US, Cast, bottleneck, plan_of
+from transport.conformance.window_dumbbell import link_for
+from transport.policies.dumbbell import Change, Plan, run
 
-JOIN_NS, BURST_NS, LEAVE_NS, END_NS = 20 * MS, 60 * MS, 90 * MS, 110 * MS
+JOIN_NS, BURST_NS, END_NS = 20 * MS, 60 * MS, 150 * MS
+MESSAGES = 214  # 56 MB: half of what the bottleneck carries in 90 ms
 SAMPLE_NS = 200 * US
 WIDE_BYTES_PER_S = 125_000_000
 WIDE_END_NS = 60_000 * MS
@@ -25,7 +27,7 @@ HEADING = (
 )
 
 
-def standard(name: str) -> native.ArenaPlan:
+def standard(name: str) -> Plan:
     plan = plan_of(
         Cast({"window": name}),
         links=[link_for(find("window", name))],
@@ -33,50 +35,38 @@ def standard(name: str) -> native.ArenaPlan:
         limit_ns=END_NS,
         trace_ns=SAMPLE_NS,
         changes=[
-            native.PathChange(at_ns=BURST_NS, path=0, loss=0.2),
-            native.PathChange(at_ns=BURST_NS + 300 * US, path=0, loss=0.0),
+            Change(at_ns=BURST_NS, path=0, loss=0.2),
+            Change(at_ns=BURST_NS + 300 * US, path=0, loss=0.0),
         ],
     )
-    first, second = plan.flows
-    second.start_ns, second.stop_ns = JOIN_NS, LEAVE_NS
-    plan.flows = [first, second]
+    plan.flows[1].start_ns, plan.flows[1].messages = JOIN_NS, MESSAGES
     return plan
 
 
-def wide(name: str) -> native.ArenaPlan:
+def wide(name: str) -> Plan:
     """The plan of the wide scenario. It has two flows, but the second flow never starts."""
     link = bottleneck(bytes_per_s=WIDE_BYTES_PER_S, delay_ns=20 * MS, queue_bytes_max=1_600_000)
     plan = plan_of(
         Cast({"window": name}), links=[link], flows=2, limit_ns=WIDE_END_NS, trace_ns=100 * MS
     )
-    first, second = plan.flows
-    first.ahead, second.start_ns = 64, WIDE_END_NS
-    plan.flows = [first, second]
+    plan.flows[1].start_ns, plan.ahead = WIDE_END_NS, 64
     plan.window_bytes_max = 16 << 20
     plan.rto_ns_min = 100 * MS
     return plan
 
 
-def stages() -> dict[str, native.ArenaPlan]:
+def stages() -> dict[str, Plan]:
     found = {f"standard_{name}": standard(name) for name in names("window")}
     return found | {"wide_cubic": wide("cubic"), "wide_aimd": wide("aimd")}
 
 
-def trace(plan: native.ArenaPlan) -> str:
+def trace(plan: Plan) -> str:
     report = run(plan)
     assert not report.violation, report.violation
     seen = report.trace
-    at_us = (np.array(seen.at_ns, np.int64) // 1_000).reshape(-1, 1)
-    two = [
-        np.array(column, np.int64).reshape(-1, 2)
-        for column in (
-            seen.window_bytes,
-            seen.inflight_bytes,
-            seen.pacing_bytes_per_s,
-            seen.delivered_bytes,
-        )
-    ]
-    queue = np.array(seen.queue_bytes, np.int64).reshape(-1, 1)
+    at_us = (seen.at_ns // 1_000).reshape(-1, 1)
+    two = (seen.window_bytes, seen.inflight_bytes, seen.pacing_bytes_per_s, seen.delivered_bytes)
+    queue = seen.queue_bytes
     lines = [",".join(map(str, row)) for row in np.hstack([at_us, *two, queue]).tolist()]
     return "\n".join([HEADING, *lines]) + "\n"
 

@@ -8,6 +8,7 @@ import pytest
 
 from congestion.registry import find
 from transport import native
+from transport.policies import dumbbell
 
 from .rig import SEGMENT, US, Rig
 
@@ -19,21 +20,24 @@ PAYLOAD_SHARE = 1_408 / SEGMENT_BYTES
 DIRECTORIES = [str(native.POLICY_DIRECTORY)]
 
 
-def run(window: str, rtt_ns: int, seconds: int) -> native.ArenaReport:
+def run(window: str, rtt_ns: int, seconds: int) -> dumbbell.Report:
     """Simulates one flow alone on the link, with ten trace samples."""
-    plan = native.ArenaPlan()
-    link = native.LinkConfig(
-        bytes_per_s=BYTES_PER_S, delay_ns=rtt_ns // 2, queue_bytes_max=QUEUE_BYTES
+    limit_ns = seconds * 1_000_000_000
+    plan = dumbbell.Plan(
+        paths=[
+            dumbbell.Link(
+                bytes_per_s=BYTES_PER_S, delay_ns=rtt_ns // 2, queue_bytes_max=QUEUE_BYTES
+            )
+        ],
+        flows=[dumbbell.Flow(from_host=0, to_host=1, message_bytes=256 << 10)],
+        ahead=64,
+        segment_bytes=SEGMENT_BYTES,
+        limit_ns=limit_ns,
+        trace_ns=limit_ns // 10,
     )
-    plan.paths = [link]
-    plan.flows = [native.FlowPlan(from_host=0, to_host=1, message_bytes=256 << 10, ahead=64)]
-    plan.segment_bytes = SEGMENT_BYTES
-    plan.window_bytes_max = 16 << 20
-    plan.limit_ns = seconds * 1_000_000_000
-    plan.trace_ns = plan.limit_ns // 10
     for family, name in (("window", window), ("path", "power_of_two"), ("loss", "rack")):
         plan.choose(family, name, DIRECTORIES)
-    return native.run_arena(plan)
+    return dumbbell.run(plan)
 
 
 @pytest.mark.parametrize("window", ["swift", "cubic"])
@@ -42,12 +46,12 @@ def test_long_path__is_filled_and_nothing_is_sent_twice(
     window: str, rtt_ms: int, seconds: int
 ) -> None:
     report = run(window, rtt_ms * 1_000_000, seconds)
-    delivered = np.array(report.trace.delivered_bytes, np.int64)
+    delivered = report.trace.delivered_bytes[:, 0]
     rate = np.diff(delivered[3:]) / (seconds / 10)
     share = rate.mean() / (BYTES_PER_S * PAYLOAD_SHARE)
     assert share >= 0.8, f"{share:.2f} of the path"
     sent = report.flows[0].sent
-    assert sent.spurious_resends <= sent.segments_sent / 100
+    assert sent["spurious_resends"] <= sent["segments_sent"] / 100
     assert not report.violation
 
 
@@ -55,8 +59,8 @@ def test_long_path__silence_is_not_taken_for_loss_before_the_first_answer() -> N
     """No resends before the first answer, because the first timer is set from an estimated RTT."""
     report = run("fixed", 200_000_000, 1)
     sent = report.flows[0].sent
-    assert sent.segments_sent > 1_000
-    assert sent.spurious_resends == 0
+    assert sent["segments_sent"] > 1_000
+    assert sent["spurious_resends"] == 0
 
 
 MS = 1_000 * US

@@ -19,10 +19,10 @@ from transport import native
 from transport.cli.lookup import parameters
 from transport.cli.policy import policy_group
 from transport.errors import InvalidArgumentError
-from transport.policies.arena import Network, Traffic, run
 from transport.policies.choice import split
 from transport.policies.recording import parse
 from transport.policies.replay import replay
+from transport.policies.trial import Network, Traffic, run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
 
@@ -46,7 +46,7 @@ def test_run__reports_what_flows_and_paths_did() -> None:
     assert outcome.trace("window_bytes").shape == (outcome.at_ms.size, 3)
     assert outcome.trace("queue_bytes").shape == (outcome.at_ms.size, 4)
     assert outcome.lost() > 0
-    assert outcome.resent() >= sum(path.forward.lost for path in outcome.report.paths) * 0.9
+    assert outcome.resent() >= sum(path.lost for path in outcome.report.paths) * 0.9
 
 
 def test_run__random_loss_leaves_bbr_its_link() -> None:
@@ -62,7 +62,7 @@ def test_run__a_dead_path_and_a_burst_of_loss_are_survived() -> None:
     )
     outcome = run({"window": "aimd"}, network, Traffic(flows=1))
     assert outcome.report.violation == ""
-    assert outcome.report.paths[1].forward.swallowed > 0
+    assert outcome.report.paths[1].lost > 0
     delivered = outcome.trace("delivered_bytes")[:, 0]
     at_ms = outcome.at_ms
     during = delivered[(at_ms > 12) & (at_ms < 20)]
@@ -206,7 +206,8 @@ def test_try__a_queue_holds_no_more_than_it_can() -> None:
     assert done.exit_code == 0, done.output
     document = json.loads(done.output)
     assert document["policies"]["credit"] == "fixed"
-    assert document["queue_bytes_p99"] == [400_000]
+    (queue_bytes,) = document["queue_bytes_p99"]
+    assert 400_000 - 4_160 < queue_bytes <= 400_000
 
 
 def test_try__a_policy_that_fails_in_the_run_is_a_failure(tmp_path: Path) -> None:
@@ -243,7 +244,7 @@ def test_numbers__are_the_same_to_the_engine_and_to_the_command_line(name: str, 
         refused.append(str(error))
     try:
         folders = [str(native.POLICY_DIRECTORY)]
-        native.ArenaPlan().choose_text("window", f"{name}={word}", folders)
+        native.FabricPlan().choose_text("window", f"{name}={word}", folders)
     except ValueError as error:
         refused.append(str(error))
     assert len(refused) in (0, 2), refused

@@ -16,8 +16,8 @@ from transport.cli.output import json_option, print_table, write_file, write_jso
 from transport.cli.replay import sparkline
 from transport.errors import InvalidArgumentError
 from transport.ground.units import bytes_text, percent
-from transport.policies.arena import Network, Outcome, Traffic, run
 from transport.policies.choice import PolicyRefusedError, split
+from transport.policies.trial import Network, Outcome, Traffic, run
 
 MS_MAX, KB_MAX = 1e6, 1_000_000_000
 
@@ -61,8 +61,8 @@ def rows_of(outcome: Outcome) -> list[tuple[str, ...]]:
                 str(flow.messages),
                 f"{flow.message_ns_p50 / 1e6:.2f}",
                 f"{flow.message_ns_p99 / 1e6:.2f}",
-                str(flow.sent.segments_resent),
-                str(flow.sent.spurious_resends),
+                str(flow.sent["segments_resent"]),
+                str(flow.sent["spurious_resends"]),
                 sparkline(outcome.trace("window_bytes")[:, index], 40),
             )
         )
@@ -94,13 +94,13 @@ def document(outcome: Outcome, policies: dict[str, str], seed: int) -> dict[str,
                 "messages": flow.messages,
                 "message_ns_p50": flow.message_ns_p50,
                 "message_ns_p99": flow.message_ns_p99,
-                "retransmitted_segments": flow.sent.segments_resent,
-                "needless_segments": flow.sent.spurious_resends,
+                "retransmitted_segments": flow.sent["segments_resent"],
+                "needless_segments": flow.sent["spurious_resends"],
             }
             for index, flow in enumerate(report.flows)
         ],
-        "path_bytes": [path.forward.bytes_delivered for path in report.paths],
-        "queue_bytes_p99": queue_bytes_p99(outcome),
+        "path_bytes": [path.bytes for path in report.paths],
+        "queue_bytes_p99": [path.queue_bytes_p99 for path in report.paths],
     }
 
 
@@ -123,16 +123,6 @@ def draw(pyplot: Any, outcome: Outcome, title: str, out: Path) -> None:
     axes[0].legend(loc="best", fontsize="small")
     axes[2].set_xlabel("ms")
     plots.save(figure, title, out)
-
-
-def queue_bytes_p99(outcome: Outcome) -> list[int]:
-    """The 99th percentile of each path's queue length, capped at the queue's size.
-
-    The histogram gives the upper end of a bucket, which can be more than the queue holds.
-    """
-    most = outcome.network.queue_bytes
-    seen = [path.queue_bytes_p99 for path in outcome.report.paths]
-    return [min(one, most) for one in seen] if most else seen
 
 
 @click.command("try")
@@ -253,7 +243,7 @@ def judge(outcome: Outcome) -> None:
 def simulated(
     chosen: dict[str, str], network: Network, traffic: Traffic, seed: int, record: bool
 ) -> Outcome:
-    """Runs the arena; a refused policy is a failure (1), other errors are wrong usage (2)."""
+    """Runs the simulator; exit status 1 if it refuses a policy, 2 for other (usage) errors."""
     try:
         return run(chosen, network, traffic, seed=seed, record=record)
     except PolicyRefusedError as error:
@@ -265,12 +255,12 @@ def simulated(
 def show(outcome: Outcome) -> None:
     print_table(HEADINGS, rows_of(outcome))
     report = outcome.report
-    shares = [path.forward.bytes_delivered for path in report.paths]
+    shares = [path.bytes for path in report.paths]
     whole = max(sum(shares), 1)
     click.echo(
         f"{percent(outcome.goodput_share)} of the paths' rate, Jain {report.jain:.3f}, "
         f"{outcome.lost()} datagrams lost, queue p99 "
-        f"{bytes_text(max(queue_bytes_p99(outcome)))}"
+        f"{bytes_text(max(path.queue_bytes_p99 for path in report.paths))}"
         + (
             f", path shares {' '.join(f'{percent(one / whole, 0)}' for one in shares)}"
             if shares[1:]

@@ -5,17 +5,15 @@ The senders' windows are as large as possible, so that only credit limits them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from congestion.api import Policy
 from transport.compiler.library import Library
 from transport.conformance.native_side import Guarded, NativeSide
 from transport.conformance.result import Outcome, Outcomes, number, verdict
 from transport.conformance.scenes import BYTES_PER_S, MS, US, Cast, bottleneck, plan_of, share
-from transport.conformance.window_arena import Ledger
-
-if TYPE_CHECKING:
-    from transport.native import ArenaPlan, ArenaReport
+from transport.conformance.window_dumbbell import Ledger
+from transport.policies.dumbbell import Plan, Report
 
 START, DEMAND, TICK = 0, 1, 2
 SEGMENT_BYTES = 4_096
@@ -107,7 +105,7 @@ def grants(policy: Policy, library: Library) -> Outcomes:
         )
 
 
-def crowd(cast: Cast, limit_ns: int) -> ArenaPlan:
+def crowd(cast: Cast, limit_ns: int) -> Plan:
     """Eight senders to one port, over a network that is faster than the port."""
     wide = Cast(cast.parts | {"window": "fixed"}, cast.params)
     plan = plan_of(
@@ -120,10 +118,8 @@ def crowd(cast: Cast, limit_ns: int) -> ArenaPlan:
         link_bytes_per_s=BYTES_PER_S,
         rto_ns_min=50 * MS,  # a queue as long as the credit must not cause timeouts
     )
-    flows = plan.flows
-    for flow in flows:
+    for flow in plan.flows:
         flow.to_host = 8
-    plan.flows = flows
     return plan
 
 
@@ -151,7 +147,7 @@ def shares(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome
     yield from at_the_port(policy, report)
 
 
-def at_the_port(policy: Policy, report: ArenaReport) -> Outcomes:
+def at_the_port(policy: Policy, report: Report) -> Outcomes:
     promises = policy.promises
     utilization = promises.utilization_min
     if utilization is not None:
@@ -183,10 +179,8 @@ def alone(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:
         ack_loss=2**-8,
         link_bytes_per_s=BYTES_PER_S,
     )
-    flows = plan.flows
-    for flow in flows:
+    for flow in plan.flows:
         flow.messages = 200
-    plan.flows = flows
     report = ledger.run(plan)
     return verdict(
         "all arrives under loss",

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from congestion.api import Policy
-from transport import native
 from transport.compiler.library import Library
 from transport.conformance.loss_bench import BACKSTOP, GAP_NS, RTO_NS, RTT_NS, LossBench
 from transport.conformance.result import Outcome, Outcomes, number, verdict
 from transport.conformance.scenes import MS, US, Cast, bottleneck, plan_of
-from transport.conformance.window_arena import Ledger
+from transport.conformance.window_dumbbell import Ledger
 from transport.ground.units import time_text
+from transport.policies.dumbbell import Change
 
 MESSAGES = 60
 WINDOWS = (16, 512)  # window sizes in segments
@@ -106,7 +106,7 @@ def tolerates(policy: Policy, library: Library) -> Outcomes:
     )
 
 
-def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
+def in_a_network(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
     """Checks that all messages arrive under random loss, heavy reordering and an outage."""
     scenes = {
         "loss 2^-8": [bottleneck(loss=2**-8)] * 2,
@@ -123,17 +123,15 @@ def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
             limit_ns=limit_ns,
             ack_loss=links[0].loss,
         )
-        flows = plan.flows
-        for flow in flows:
+        for flow in plan.flows:
             flow.messages = MESSAGES
-        plan.flows = flows
         if "dead" in name:
-            plan.changes = [native.PathChange(at_ns=3 * MS, path=1, up=0)]
+            plan.changes = [Change(at_ns=3 * MS, path=1, up=0)]
         report = ledger.run(plan)
         whole = sum(flow.messages for flow in report.flows)
         in_time = report.ended_ns <= (MOVED_NS if "dead" in name else limit_ns)
-        gone = sum(path.forward.lost + path.forward.swallowed for path in report.paths)
-        resent = sum(flow.sent.segments_resent for flow in report.flows)
+        gone = sum(path.lost for path in report.paths)
+        resent = sum(flow.sent["segments_resent"] for flow in report.flows)
         yield verdict(
             f"all arrives: {name}",
             whole == FLOWS * MESSAGES and in_time,
@@ -156,18 +154,19 @@ def copies(cast: Cast, ledger: Ledger) -> Outcome:
             change
             for gust in gusts
             for change in (
-                native.PathChange(at_ns=gust * MS, path=0, loss=1.0),
-                native.PathChange(at_ns=gust * MS + 10 * US, path=0, loss=0.0),
+                Change(at_ns=gust * MS, path=0, loss=1.0),
+                Change(at_ns=gust * MS + 10 * US, path=0, loss=0.0),
             )
         ],
     )
     report = ledger.run(plan)
     sent = report.flows[0].sent
-    lost = report.paths[0].forward.lost
+    lost = report.paths[0].lost
     return verdict(
         "a copy each",
         report.flows[0].copies_max <= 1,
-        f"{sent.segments_resent} copies for {lost} lost, up to {report.flows[0].copies_max} of one",
+        f"{sent['segments_resent']} copies for {lost} lost, "
+        f"up to {report.flows[0].copies_max} of one",
         "at most 1, as every copy was delivered",
         "a segment that was just sent again is judged lost again, which multiplies resends",
     )

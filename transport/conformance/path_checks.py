@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from congestion.api import Policy
-from transport import native
 from transport.compiler.library import Library
 from transport.conformance.path_bench import GAP_NS, RTT_NS, Conduct, PathBench
 from transport.conformance.result import Outcome, Outcomes, number, verdict
 from transport.conformance.scenes import BYTES_PER_S, MS, Cast, bottleneck, plan_of, share
-from transport.conformance.window_arena import Ledger
+from transport.conformance.window_dumbbell import Ledger
 from transport.ground.units import time_text
-
-if TYPE_CHECKING:
-    from transport.native import ArenaReport
+from transport.policies.dumbbell import Change, Report
 
 COUNTS = (2, 4, 8, 16, 64, 256)
 DYING = (4, 8, 32)
@@ -203,7 +198,7 @@ def heals(policy: Policy, library: Library) -> Outcomes:
     )
 
 
-def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
+def in_a_network(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
     """Checks eight flows over four paths, one of which is down for 60 ms."""
     down_ns, up_ns, step_ns = 40 * MS, 100 * MS, 5 * MS
     plan = plan_of(
@@ -213,12 +208,12 @@ def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> O
         limit_ns=max(limit_ns, 200 * MS),
         trace_ns=step_ns,
         changes=[
-            native.PathChange(at_ns=down_ns, path=1, up=0),
-            native.PathChange(at_ns=up_ns, path=1, up=1),
+            Change(at_ns=down_ns, path=1, up=0),
+            Change(at_ns=up_ns, path=1, up=1),
         ],
     )
     report = ledger.run(plan)
-    carried = np.diff(np.array(report.trace.path_bytes, np.int64).reshape(-1, 4), axis=0)
+    carried = np.diff(report.trace.path_bytes, axis=0)
     full = BYTES_PER_S * step_ns * 1e-9
     during = carried[(down_ns + 15 * MS) // step_ns : up_ns // step_ns] / full
     after = carried[-(30 * MS // step_ns) :] / full
@@ -229,17 +224,17 @@ def in_the_arena(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> O
         ">= 0.5",
         "traffic waits for the dead path: look at what is picked after its timeout",
     )
-    yield from _shares_in_the_arena(policy, report, after)
+    yield from _shares_in_a_network(policy, report, after)
 
 
-def _shares_in_the_arena(policy: Policy, report: ArenaReport, after: np.ndarray) -> Outcomes:
+def _shares_in_a_network(policy: Policy, report: Report, after: np.ndarray) -> Outcomes:
     promises = policy.promises
     if promises.dead_path_picks is not None:
-        swallowed = report.paths[1].forward.swallowed
+        swallowed = report.paths[1].lost
         # The number of packets of a fair share in 45 of the 60 ms for which the path is down.
         fair = 0.045 * BYTES_PER_S / 4_160
         yield verdict(
-            "shuns it in the arena",
+            "shuns it in a network",
             swallowed <= 0.1 * fair + 1_000,
             f"{swallowed} datagrams were sent into it",
             f"<= {int(0.1 * fair + 1_000)}",
@@ -249,7 +244,7 @@ def _shares_in_the_arena(policy: Policy, report: ArenaReport, after: np.ndarray)
         mean = after.mean(axis=0)
         back = float(mean[1] / mean.mean())
         yield verdict(
-            "takes it back in the arena",
+            "takes it back in a network",
             back >= 0.5,
             f"{number(back)} of its share at the end, {number(share(report) / 4)} of all paths",
             ">= 0.5",
@@ -260,10 +255,8 @@ def _shares_in_the_arena(policy: Policy, report: ArenaReport, after: np.ndarray)
 def alone(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcome:
     """Checks that all messages of a flow arrive over eight paths with random loss."""
     plan = plan_of(cast, links=[bottleneck(loss=2**-10)] * 8, flows=4, limit_ns=limit_ns * 4)
-    flows = plan.flows
-    for flow in flows:
+    for flow in plan.flows:
         flow.messages = 40
-    plan.flows = flows
     report = ledger.run(plan)
     whole = sum(flow.messages for flow in report.flows)
     return verdict(

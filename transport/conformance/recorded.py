@@ -1,29 +1,26 @@
-"""Makes a stream of events from the decisions recorded in runs of the dumbbell simulator."""
+"""Makes a stream of events from the decisions recorded in runs of a dumbbell network."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from congestion.api import Policy
-from transport.conformance.scenes import MS, Cast, bottleneck, marking, plan_of, run
+from transport.conformance.scenes import MS, Cast, bottleneck, marking, plan_of
 from transport.conformance.streams import Chunk, Stream
+from transport.policies.dumbbell import Plan, run
 from transport.policies.recording import Step, parse
-
-if TYPE_CHECKING:
-    from transport.native import ArenaPlan
 
 PATHS = 4
 BYTES_MAX = 64 << 20
 
 
-def plans(cast: Cast, limit_ns: int) -> Iterator[ArenaPlan]:
+def plans(cast: Cast, limit_ns: int) -> Iterator[Plan]:
     """Plans two runs over four paths: one with marks and losses, and one without."""
     for loss, make in ((2**-7, marking), (0.0, bottleneck)):
-        link = make(loss=loss, jitter_ns=3_000)
+        link = make(loss=loss, reorder=1.0, reorder_ns_max=3_000)
         plan = plan_of(cast, links=[link] * PATHS, flows=2, limit_ns=limit_ns)
         plan.link_bytes_per_s = link.bytes_per_s
         plan.recording_bytes_max = BYTES_MAX

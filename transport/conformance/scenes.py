@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from transport import native
-
-if TYPE_CHECKING:
-    from transport.native import ArenaPlan, ArenaReport, LinkConfig
+from transport.policies import dumbbell
+from transport.policies.dumbbell import Flow, Link, Plan
 
 MS = 1_000_000
 US = 1_000
@@ -39,32 +38,34 @@ def cast_of(family: str, library: Path) -> Cast:
     return Cast({family: str(library)})
 
 
-def bottleneck(**changes: Any) -> LinkConfig:
+def bottleneck(**changes: Any) -> Link:
     given = {
         "bytes_per_s": BYTES_PER_S,
         "delay_ns": DELAY_NS,
         "queue_bytes_max": QUEUE_BYTES,
     }
-    return native.LinkConfig(**(given | changes))
+    return Link(**(given | changes))
 
 
-def marking(**changes: Any) -> LinkConfig:
+def marking(**changes: Any) -> Link:
     """A bottleneck with ECN: all packets are marked while the queue exceeds MARK_BYTES."""
     return bottleneck(**({"mark_from_bytes": MARK_BYTES, "mark_full_bytes": MARK_BYTES} | changes))
 
 
 def plan_of(
-    cast: Cast, *, links: list[LinkConfig], flows: int = 1, limit_ns: int, **changes: Any
-) -> ArenaPlan:
+    cast: Cast, *, links: list[Link], flows: int = 1, limit_ns: int, **changes: Any
+) -> Plan:
     """A plan of `flows` senders with a receiver each; `changes` sets attributes of the plan."""
-    plan = native.ArenaPlan()
-    plan.paths = links
-    plan.flows = [
-        native.FlowPlan(from_host=one, to_host=flows + one, message_bytes=256 << 10, ahead=16)
-        for one in range(flows)
-    ]
-    plan.limit_ns = limit_ns
-    plan.window_bytes_max = 4 << 20
+    plan = Plan(
+        paths=links,
+        flows=[
+            Flow(from_host=one, to_host=flows + one, message_bytes=256 << 10)
+            for one in range(flows)
+        ],
+        ahead=16,
+        limit_ns=limit_ns,
+        window_bytes_max=4 << 20,
+    )
     for name, value in changes.items():
         setattr(plan, name, value)
     directories = [str(native.POLICY_DIRECTORY)]
@@ -73,10 +74,6 @@ def plan_of(
     return plan
 
 
-def run(plan: ArenaPlan) -> ArenaReport:
-    return native.run_arena(plan)
-
-
-def share(report: ArenaReport, bytes_per_s: float = BYTES_PER_S) -> float:
+def share(report: dumbbell.Report, bytes_per_s: float = BYTES_PER_S) -> float:
     """Goodput as a share of the bottleneck's capacity for payload."""
     return report.goodput_bytes_per_s / (bytes_per_s * PAYLOAD_SHARE)

@@ -18,8 +18,8 @@ from transport.conformance import (
     loss_checks,
     path_checks,
     recorded,
-    window_arena,
     window_checks,
+    window_dumbbell,
 )
 from transport.conformance.equality import Bout, Trial
 from transport.conformance.portions import Portions
@@ -100,7 +100,7 @@ def _all(
     yield from gates.state_size(policy)
     cast = cast_of(policy.family.name, file)
     progress("behaviour", 0.05)
-    ledger = window_arena.Ledger(policy)
+    ledger = window_dumbbell.Ledger(policy)
 
     def counted(events: int) -> None:
         share = 0.3 + 0.7 * min(events / settings.events, 1.0)
@@ -122,7 +122,7 @@ def _behaviour(
     policy: Policy,
     library: Library,
     cast: Cast,
-    ledger: window_arena.Ledger,
+    ledger: window_dumbbell.Ledger,
     settings: Settings,
 ) -> Iterator[Outcome | Outcomes]:
     """Yields the result of each check: one outcome, or several that are measured together."""
@@ -136,11 +136,11 @@ def _behaviour(
         yield window_checks.meets(policy, library)
         yield window_checks.recovers(policy, library)
         yield window_checks.stays_a_window(policy, library)
-        yield window_arena.alone(policy, cast, ledger, limit_ns)
-        yield window_arena.fair(policy, cast, ledger, limit_ns)
-        yield window_arena.joins(policy, cast, ledger)
-        yield window_arena.converges(policy, cast, ledger)
-        yield window_arena.survives(policy, cast, ledger)
+        yield window_dumbbell.alone(policy, cast, ledger, limit_ns)
+        yield window_dumbbell.fair(policy, cast, ledger, limit_ns)
+        yield window_dumbbell.joins(policy, cast, ledger)
+        yield window_dumbbell.converges(policy, cast, ledger)
+        yield window_dumbbell.survives(policy, cast, ledger)
     elif policy.family.name == "path":
         yield path_checks.spreads(policy, library)
         yield path_checks.keeps_off(policy, library)
@@ -148,13 +148,13 @@ def _behaviour(
         yield path_checks.favours(policy, library)
         yield path_checks.shuns(policy, library)
         yield path_checks.heals(policy, library)
-        yield path_checks.in_the_arena(policy, cast, ledger, limit_ns)
+        yield path_checks.in_a_network(policy, cast, ledger, limit_ns)
         yield path_checks.alone(policy, cast, ledger, limit_ns)
     elif policy.family.name == "loss":
         yield loss_checks.repairs(policy, library)
         yield loss_checks.repairs_in_windows(policy, library)
         yield loss_checks.tolerates(policy, library)
-        yield loss_checks.in_the_arena(policy, cast, ledger)
+        yield loss_checks.in_a_network(policy, cast, ledger)
     else:
         yield credit_checks.grants(policy, library)
         yield credit_checks.shares(policy, cast, ledger, limit_ns)

@@ -1,6 +1,6 @@
 """Checks that a window policy grows, cuts and recovers as declared, alone in a test harness.
 
-window_arena.py checks fairness and utilization.
+window_dumbbell.py checks fairness and utilization.
 """
 
 from __future__ import annotations

@@ -6,16 +6,14 @@ Compiled code returns only a status; the same call, interpreted, raises the exce
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from congestion.api import Policy
 from transport.compiler.interpret import Interpreted
 from transport.conformance.records import RAISED
+from transport.policies.dumbbell import Plan, run
 from transport.policies.recording import parse
 from transport.policies.replay import Replay
-
-if TYPE_CHECKING:
-    from transport.native import ArenaPlan
 
 RECORDING_BYTES_MAX = 256 << 20
 _OURS = Path(__file__).parents[1]  # stack frames in this folder are skipped
@@ -48,11 +46,9 @@ class Witness:
         return 0
 
 
-def of_a_run(policy: Policy, plan: ArenaPlan) -> str:
+def of_a_run(policy: Policy, plan: Plan) -> str:
     """The exception of a hook in a run, found by recording the run and replaying it interpreted."""
-    from transport import native
-
     plan.recording_bytes_max = RECORDING_BYTES_MAX
     witness = Witness(policy)
-    Replay(policy, witness).run(parse(native.run_arena(plan).recording).of(policy.family.name))
+    Replay(policy, witness).run(parse(run(plan).recording).of(policy.family.name))
     return witness.first

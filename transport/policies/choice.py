@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from congestion.api import FAMILIES, Policy
 from congestion.registry import SHIPPED, RegistryError, survey
@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 PolicyName: TypeAlias = str | Path | Policy
 Number: TypeAlias = int | float
 Parameter: TypeAlias = "Number | Sequence[Number] | np.ndarray[Any, Any]"
+
+
+class Chooser(Protocol):
+    """A plan of a run whose policies are set by text."""
+
+    def choose_text(self, family: str, text: str, directories: list[str]) -> str: ...
 
 
 class PolicyRefusedError(InvalidArgumentError):
@@ -203,3 +209,24 @@ def _class_text(entry: str) -> str:
         if equals and family in FAMILIES:
             words[index] = f"{family}={resolve(family, policy)}"
     return " ".join([number, *words])
+
+
+def choose(
+    plan: Chooser,
+    family: str,
+    policy: PolicyName,
+    params: Mapping[str, Any],
+) -> str:
+    """Loads a policy into a plan; returns its name. Raises InvalidArgumentError on failure."""
+    if family not in FAMILIES:
+        raise InvalidArgumentError(
+            f"no policy family {family!r}: choose one of {', '.join(sorted(FAMILIES))}"
+        )
+    text = policy_text(family, policy, params)
+    if family == "credit" and text == "none":
+        return "none"
+    try:
+        return plan.choose_text(family, text, [str(native.POLICY_DIRECTORY)])
+    except ValueError as error:
+        kind = PolicyRefusedError if is_broken(text) else InvalidArgumentError
+        raise kind(str(error)) from None

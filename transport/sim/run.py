@@ -14,8 +14,7 @@ import numpy as np
 from congestion.api import FAMILIES, Policy
 from transport import native
 from transport.errors import InvalidArgumentError, OutOfMemoryError
-from transport.policies.arena import choose
-from transport.policies.choice import PolicyName, resolve, split
+from transport.policies.choice import PolicyName, choose, resolve, split
 from transport.sim import planned
 from transport.sim.errors import BadKeyError, ScenarioError
 from transport.sim.ideal import base_rtt_ns
@@ -109,7 +108,7 @@ class Simulation:
             return dict.fromkeys(TOTALS, 0)
         found = self._fabric.totals
         totals = {name: getattr(found, name) for name in TOTALS}
-        # The fabric stops as soon as nothing can happen before the limit, as in a long computation.
+        # The fabric stops early if no event is due before the limit, as in a long computation.
         if self._over and not totals["finished"] and not self._fabric.violation:
             totals["ended_ns"] = self.plan.limit_ns
         return totals
@@ -245,7 +244,7 @@ def source_of(family: str, policy: PolicyName) -> str:
         return "none"
     library = Path(name) if "/" in name else native.POLICY_DIRECTORY / f"{family}_{name}.so"
     if not library.is_file():
-        # A policy that is linked into the extension, as fixed is, has no library.
+        # A policy that is linked into the extension, such as `fixed`, has no library.
         return f"{name}:{values}"
     from transport.compiler.library import load as load_library
 

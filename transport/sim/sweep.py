@@ -17,7 +17,7 @@ from typing import Any
 
 from transport import native
 from transport.errors import InvalidArgumentError, WeftError
-from transport.policies.arena import choose
+from transport.policies.choice import choose
 from transport.sim.errors import ScenarioError, WorkerLostError
 from transport.sim.run import Simulation
 from transport.sim.scenario import Scenario
@@ -25,7 +25,7 @@ from transport.sim.settings import applied
 from transport.sim.workers import follow_parent, interrupts_held
 
 CASES_MAX = 100_000
-# Thread counts of libraries that would start a thread for each core in each process.
+# Variables that limit the threads of numerical libraries, by default one for each core per process.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
 INSTALL_DASK = "pip install distributed"

@@ -1,13 +1,10 @@
-"""Checks a window policy in the dumbbell simulator: fairness, utilization, convergence, loss."""
+"""Checks a window policy in a dumbbell network: fairness, utilization, convergence, loss."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from congestion.api import Policy
-from transport import native
 from transport.conformance.result import Outcome, Outcomes, number, verdict
 from transport.conformance.scenes import (
     BYTES_PER_S,
@@ -18,21 +15,18 @@ from transport.conformance.scenes import (
     bottleneck,
     marking,
     plan_of,
-    run,
     share,
 )
 from transport.conformance.window_checks import owed
 from transport.conformance.witness import of_a_run
-
-if TYPE_CHECKING:
-    from transport.native import ArenaReport, LinkConfig
+from transport.policies.dumbbell import Change, Link, Plan, Report, run
 
 FLOWS = 4
 OWED_UTILIZATION, OWED_JAIN, OWED_SHARE = 0.5, 0.6, 0.25
 SEEDS = (1, 2, 3)
 
 
-def link_for(policy: Policy, **changes: float) -> LinkConfig:
+def link_for(policy: Policy, **changes: float) -> Link:
     """A link that sets ECN marks if the policy uses them or declares no signals."""
     deaf = policy.promises.signals and "ecn" not in policy.promises.signals
     return (bottleneck if deaf else marking)(**changes)
@@ -49,10 +43,10 @@ class Ledger:
         self.failed = 0
         self.first = ""
 
-    def run(self, plan: native.ArenaPlan) -> ArenaReport:
+    def run(self, plan: Plan) -> Report:
         report = run(plan)
         self.runs += 1
-        self.segments += sum(flow.sent.segments_sent for flow in report.flows)
+        self.segments += sum(flow.sent["segments_sent"] for flow in report.flows)
         self.failed += report.policies_failed
         self.first = self.first or report.violation
         if report.policies_failed and not self.raised:
@@ -105,10 +99,8 @@ def fair(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
             measure_from_ns=limit_ns // 3,
             seed=seed,
         )
-        flows = plan.flows
-        for index, flow in enumerate(flows):
+        for index, flow in enumerate(plan.flows):
             flow.start_ns = index * seed * RTT_NS
-        plan.flows = flows
         report = ledger.run(plan)
         jain, utilization = min(jain, report.jain), min(utilization, share(report))
     promised = policy.promises.fairness_min
@@ -134,10 +126,8 @@ def joins(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:
         limit_ns=(join_rtts + after_rtts) * RTT_NS,
         trace_ns=after_rtts // 4 * RTT_NS,
     )
-    first, second = plan.flows
-    second.start_ns = join_rtts * RTT_NS + 1
-    plan.flows = [first, second]
-    delivered = np.array(ledger.run(plan).trace.delivered_bytes, np.int64).reshape(-1, 2)
+    plan.flows[1].start_ns = join_rtts * RTT_NS + 1
+    delivered = ledger.run(plan).trace.delivered_bytes
     got = delivered[-1] - delivered[-2]
     shares = 2.0 * got / max(int(got.sum()), 1)
     outcome = verdict(
@@ -167,16 +157,14 @@ def converges(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
             trace_ns=4 * RTT_NS,
             seed=seed,
         )
-        first, second = plan.flows
-        second.start_ns = join_ns + 1
-        plan.flows = [first, second]
+        plan.flows[1].start_ns = join_ns + 1
         trace = ledger.run(plan).trace
-        delivered = np.diff(np.array(trace.delivered_bytes, np.int64).reshape(-1, 2)[:, 1])
+        delivered = np.diff(trace.delivered_bytes[:, 1])
         # The rate is averaged over 32 round trips: 8 samples, 4 round trips apart.
         rate = np.convolve(delivered, np.ones(8) / 8, "valid") / (4 * RTT_NS * 1e-9)
         below = np.flatnonzero(rate < BYTES_PER_S * PAYLOAD_SHARE / 4)
         # 1 << 60 means never: the rate is below half of the share at the end.
-        ends_ns = np.append(np.array(trace.at_ns[8:], np.int64), 1 << 60)
+        ends_ns = np.append(trace.at_ns[8:], 1 << 60)
         since_ns = ends_ns[below[-1] + 1]  # `below` is not empty, because the rate is 0 at first
         worst = max(worst, (since_ns - join_ns) / RTT_NS)
     yield verdict(
@@ -199,8 +187,7 @@ def survives(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
             trace_ns=30 * MS,
         )
         report = ledger.run(plan)
-        delivered = np.array(report.trace.delivered_bytes, np.int64).reshape(-1, FLOWS)
-        least = int(np.diff(delivered, axis=0).min())
+        least = int(np.diff(report.trace.delivered_bytes, axis=0).min())
         yield verdict(
             f"no starvation at loss {name}",
             least >= 16 * 4_096,
@@ -220,12 +207,12 @@ def silence(policy: Policy, cast: Cast, ledger: Ledger) -> Outcome:
         limit_ns=400 * MS,
         trace_ns=20 * MS,
         changes=[
-            native.PathChange(at_ns=30 * MS, path=0, up=0),
-            native.PathChange(at_ns=90 * MS, path=0, up=1),
+            Change(at_ns=30 * MS, path=0, up=0),
+            Change(at_ns=90 * MS, path=0, up=1),
         ],
     )
     report = ledger.run(plan)
-    delivered = np.array(report.trace.delivered_bytes, np.int64).reshape(-1, 2).sum(axis=1)
+    delivered = report.trace.delivered_bytes.sum(axis=1)
     before, after = delivered[1] - delivered[0], delivered[-1] - delivered[-2]
     return verdict(
         "comes back after an outage",

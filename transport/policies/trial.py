@@ -1,4 +1,4 @@
-"""Runs policies in a small simulated network: real protocol stacks, a virtual clock, bottlenecks.
+"""Tries policies in a dumbbell network: real protocol stacks, a virtual clock, bottlenecks.
 
 The same seed gives the same run. It needs no GPU, no sockets and no privileges.
 """
@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from congestion.api import FAMILIES, MAX_PATHS
-from transport import native
+from congestion.api import MAX_PATHS
 from transport.errors import InvalidArgumentError
-from transport.policies.choice import PolicyName, PolicyRefusedError, is_broken, policy_text
+from transport.policies import dumbbell
+from transport.policies.choice import PolicyName, choose
+from transport.policies.dumbbell import Change, Flow, Link, Plan
 
 RECORDING_BYTES_MAX = 1 << 30
 FIGURE_MAX = 1 << 50  # largest size, rate or time: sums over paths and flows fit in 64 bits
@@ -59,7 +60,7 @@ class Traffic:
 class Outcome:
     """The result of a run. Trace arrays have a row per sample and a column per flow or path."""
 
-    report: native.ArenaReport
+    report: dumbbell.Report
     network: Network
     traffic: Traffic
     names: dict[str, str] = field(default_factory=dict)  # family -> name of its policy
@@ -74,24 +75,21 @@ class Outcome:
     @cached_property
     def at_ms(self) -> np.ndarray[Any, Any]:
         """The times of the samples, in ms."""
-        return np.array(self.report.trace.at_ns, np.float64) / 1e6
+        return self.report.trace.at_ns / 1e6
 
     def trace(self, name: str) -> np.ndarray[Any, Any]:
         """window_bytes, inflight_bytes, pacing_bytes_per_s or delivered_bytes by flow; queue_bytes
         by path. Float64, shape (samples, flows or paths)."""
-        values = np.array(getattr(self.report.trace, name), np.float64)
-        return values.reshape(self.at_ms.size, -1) if values.size else values.reshape(0, 0)
+        values: np.ndarray[Any, Any] = getattr(self.report.trace, name)
+        return values.astype(np.float64)
 
     def resent(self) -> int:
         """The number of resent segments of all flows."""
-        return sum(flow.sent.segments_resent for flow in self.report.flows)
+        return sum(flow.sent["segments_resent"] for flow in self.report.flows)
 
     def lost(self) -> int:
         """The number of datagrams lost on all paths, for any reason."""
-        return sum(
-            path.forward.lost + path.forward.dropped + path.forward.swallowed
-            for path in self.report.paths
-        )
+        return sum(path.lost + path.dropped for path in self.report.paths)
 
 
 def run(
@@ -110,24 +108,25 @@ def run(
     Raises InvalidArgumentError for an unknown policy or an invalid value.
     """
     _check(network, traffic, seed, samples)
-    plan = native.ArenaPlan()
-    plan.seed = seed
-    plan.paths = _paths(network)
-    plan.changes = _changes(network)
-    plan.flows = [
-        native.FlowPlan(
-            from_host=2 * index,
-            to_host=2 * index + 1,
-            start_ns=index * traffic.stagger_ns,
-            message_bytes=traffic.message_bytes,
-            ahead=traffic.ahead,
-        )
-        for index in range(traffic.flows)
-    ]
-    plan.limit_ns = traffic.duration_ns
-    plan.link_bytes_per_s = network.bytes_per_s * network.paths
-    plan.trace_ns = max(traffic.duration_ns // samples, 1) if samples else 0
-    plan.recording_bytes_max = RECORDING_BYTES_MAX if record else 0
+    plan = Plan(
+        seed=seed,
+        paths=_paths(network),
+        changes=_changes(network),
+        flows=[
+            Flow(
+                from_host=2 * index,
+                to_host=2 * index + 1,
+                start_ns=index * traffic.stagger_ns,
+                message_bytes=traffic.message_bytes,
+            )
+            for index in range(traffic.flows)
+        ],
+        ahead=traffic.ahead,
+        limit_ns=traffic.duration_ns,
+        link_bytes_per_s=network.bytes_per_s * network.paths,
+        trace_ns=max(traffic.duration_ns // samples, 1) if samples else 0,
+        recording_bytes_max=RECORDING_BYTES_MAX if record else 0,
+    )
     chosen: dict[str, PolicyName] = {"window": "swift", "path": "power_of_two", "loss": "rack"}
     chosen |= policies or {}
     params = params or {}
@@ -139,32 +138,7 @@ def run(
     names = {}
     for family, policy in chosen.items():
         names[family] = choose(plan, family, policy, params.get(family, {}))
-    try:
-        report = native.run_arena(plan)
-    except ValueError as error:
-        raise InvalidArgumentError(str(error)) from None
-    return Outcome(report, network, traffic, names)
-
-
-def choose(
-    plan: native.ArenaPlan | native.FabricPlan,
-    family: str,
-    policy: PolicyName,
-    params: Mapping[str, Any],
-) -> str:
-    """Loads a policy into a plan; returns its name. Raises InvalidArgumentError on failure."""
-    if family not in FAMILIES:
-        raise InvalidArgumentError(
-            f"no policy family {family!r}: choose one of {', '.join(sorted(FAMILIES))}"
-        )
-    text = policy_text(family, policy, params)
-    if family == "credit" and text == "none":
-        return "none"
-    try:
-        return plan.choose_text(family, text, [str(native.POLICY_DIRECTORY)])
-    except ValueError as error:
-        kind = PolicyRefusedError if is_broken(text) else InvalidArgumentError
-        raise kind(str(error)) from None
+    return Outcome(dumbbell.run(plan), network, traffic, names)
 
 
 def _whole(name: str, value: object, below: int, least: int = 0) -> None:
@@ -207,30 +181,31 @@ def _check(network: Network, traffic: Traffic, seed: int, samples: int) -> None:
         _span("dead_path", *network.dead_path[1:])
 
 
-def _paths(network: Network) -> list[native.LinkConfig]:
+def _paths(network: Network) -> list[Link]:
     return [
-        native.LinkConfig(
+        Link(
             bytes_per_s=network.bytes_per_s,
             delay_ns=network.delay_ns,
             queue_bytes_max=network.queue_bytes,
             mark_from_bytes=network.mark_bytes,
             mark_full_bytes=2 * network.mark_bytes,
             loss=network.loss,
-            jitter_ns=network.jitter_ns,
+            reorder=1.0 if network.jitter_ns else 0.0,
+            reorder_ns_max=network.jitter_ns,
         )
         for _ in range(network.paths)
     ]
 
 
-def _changes(network: Network) -> list[native.PathChange]:
+def _changes(network: Network) -> list[Change]:
     changes = []
     if network.loss_burst is not None:
         from_ns, until_ns, loss = network.loss_burst
         for path in range(network.paths):
-            changes.append(native.PathChange(at_ns=from_ns, path=path, loss=loss))
-            changes.append(native.PathChange(at_ns=until_ns, path=path, loss=network.loss))
+            changes.append(Change(at_ns=from_ns, path=path, loss=loss))
+            changes.append(Change(at_ns=until_ns, path=path, loss=network.loss))
     if network.dead_path is not None:
         path, from_ns, until_ns = network.dead_path
-        changes.append(native.PathChange(at_ns=from_ns, path=path, up=0))
-        changes.append(native.PathChange(at_ns=until_ns, path=path, up=1))
+        changes.append(Change(at_ns=from_ns, path=path, up=0))
+        changes.append(Change(at_ns=until_ns, path=path, up=1))
     return changes
