@@ -1,11 +1,9 @@
-// Tests that sockets on loopback and memory rings deliver bursts unchanged (order, sizes, marks), and inject faults by
-// seed.
+// Tests that sockets on loopback deliver bursts unchanged (order, sizes, marks), and that faults are injected by seed.
 #include <sys/socket.h>
 
 #include <memory>
 #include <vector>
 
-#include "native/datapath/mem/mem_link.h"
 #include "native/datapath/udp/interfaces.h"
 #include "native/datapath/udp/udp_datapath.h"
 #include "tests/native/check.h"
@@ -219,27 +217,4 @@ TEST(faults__rates_and_seeds) {
     runs.push_back(sink.datagrams);
   }
   CHECK(runs[0] == runs[1]);
-}
-
-TEST(mem__passes_by_reference_and_drops_when_full) {
-  MemRing ring(8, {});
-  std::vector<std::uint8_t> payload(16 * 100);
-  const auto burst = burst_of(payload, 12, 100, 100);
-  ring.tx_burst(*burst);
-  CHECK_EQUAL(ring.drops(), 4);
-  struct ReferenceSink final : RxSink {
-    void on_datagram(std::uint32_t port, const wire::RxDatagram& datagram) override {
-      static_cast<void>(port);
-      same = same && datagram.payload == expected;
-      expected += 100;
-      ++seen;
-    }
-    const std::uint8_t* expected = nullptr;
-    bool same = true;
-    int seen = 0;
-  } sink;
-  sink.expected = payload.data();
-  CHECK_EQUAL(ring.rx_burst(5, &sink), 5u);
-  CHECK_EQUAL(ring.rx_burst(100, &sink), 3u);
-  CHECK(sink.same);
 }
