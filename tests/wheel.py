@@ -20,7 +20,7 @@ POLICY = r"transport/policies/(window|credit|path|loss)_\w+\.so"
 # Every file matches one of these, and every one of these matches a file.
 FILES = (
     *(r"congestion(/\w+)*/\w+\.py", r"transport(/\w+)*/\w+\.py"),
-    *(r"transport/_native\w*\.pyi", r"transport/py\.typed"),
+    *(r"transport/_native\w*\.pyi", r"congestion/py\.typed", r"transport/py\.typed"),
     *(r"transport/sim/scenarios(/labs)?/\w+\.toml", r"transport/estimate/\w+\.toml"),
     *(r"transport/pages/\w+\.html", r"transport/live/weft-grafana\.json"),
     *(EXTENSION, PLUGIN, POLICY),

@@ -70,7 +70,6 @@ void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size
     FabricPacket* packet = due.packet;
     const u32 port = ways_[i];
     if (port == core::kNone) {
-      ++unroutable_;
       shared->sink->lose(packet);
       continue;
     }

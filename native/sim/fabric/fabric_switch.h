@@ -16,7 +16,6 @@ class FabricSwitch {
   void handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps);
   // Called with PFC when a packet leaves a queue, or is lost from it (at_ps is 0 then).
   void on_left(FabricShared* shared, const FabricPacket& packet, i64 at_ps);
-  i64 unroutable() const noexcept { return unroutable_; }
 
  private:
   struct Ingress {
@@ -35,7 +34,6 @@ class FabricSwitch {
   std::vector<u32> touched_;      // ports to bring up to date at the end of the time window
   std::vector<Ingress> ingress_;  // one per incoming link; empty without PFC
   i64 now_ps_ = 0;
-  i64 unroutable_ = 0;
 };
 
 }  // namespace weft::sim
