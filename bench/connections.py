@@ -30,7 +30,7 @@ CONNECTIONS_MAX = 65_536
 DESCRIPTORS_SPARE = 256
 MESSAGE_BYTES = 64 << 10
 IN_FLIGHT = 8
-EDGE_MAX = 32  # limit of the first connections, and of the last ones, that are compared
+EDGE_MAX = 32  # at most this many of the first-opened connections are timed against the last
 OPEN_S_MAX = 0.2  # time limit for opening one connection
 PATTERN = np.random.default_rng(7).integers(0, 256, MESSAGE_BYTES, dtype=np.uint8)
 COLUMNS: Columns = (
@@ -70,12 +70,12 @@ def checkpoints(maximum: int, factor: int) -> list[int]:
 
 
 def edge(number: int) -> int:
-    """The number of first connections that are compared with as many last ones."""
+    """How many of the connections opened first are timed against as many of those opened last."""
     return min(EDGE_MAX, max(number // 2, 1))
 
 
 def turns(held: Sequence[Channel]) -> Iterator[tuple[int, Channel]]:
-    """Yields first (0) and last (1) connections, alternately: 0 1, 1 0, 0 1, 1 0, ..."""
+    """Yields (0, one opened first) and (1, one opened last) in the order 0 1, 1 0, 0 1, 1 0, ..."""
     count = edge(len(held))
     for index, pair in enumerate(zip(held[:count], held[-count:], strict=True)):
         both = list(enumerate(pair))

@@ -61,7 +61,7 @@ def begin_ns(job: Job, spines: int) -> int:
 
 
 def verdicts(folder: Path) -> dict[str, tuple[str, str, str | int]]:
-    """Rule -> its verdict on a trace: class, kind of place, and its name or rank."""
+    """Diagnosis rule -> its verdict on a trace: class of fault, kind of place, its name or rank."""
     said: dict[str, tuple[str, str, str | int]] = {}
     with open_store(folder) as store:
         facts = facts_of(store)
@@ -83,7 +83,7 @@ def of_finding(one: Finding) -> tuple[str, str, str | int]:
 
 
 def one_fault(seed: int, ranks: int) -> Config:
-    """Simulates the fault of a seed, and takes the verdict of each rule."""
+    """Simulates a job with a fault drawn from the seed; adds the verdict of each diagnosis rule."""
     drawn = draw(seed, ranks, begin_ns)
     tables = drawn.job.tables(STEP_BEFORE + STEPS_AFTER, drawn.spines)
     tables["faults"] = list(drawn.tables)
@@ -131,7 +131,7 @@ def _asked(row: Config, scenario: Scenario) -> Config:
 
 
 def one_healthy(seed: int, ranks: int, steps: int, shape: str | None = None) -> Config:
-    """A healthy job with checkpoints, evaluations, uneven microbatches: every finding is false."""
+    """A healthy job with checkpoints, evaluations, uneven microbatches: any finding is wrong."""
     chance = random.Random(f"healthy {seed}")
     drawn = chance.choice(tuple(SHAPES))
     job = Job(shape or drawn, ranks, chance.randrange(1 << 31))
@@ -190,7 +190,7 @@ def scores(rows: Sequence[Config]) -> list[Config]:
 
 
 def confusion(rows: Sequence[Config], rule: str) -> dict[str, dict[str, int]]:
-    """Class -> verdict -> number of cases."""
+    """The confusion matrix of a rule: true class of fault -> class that it names -> cases."""
     made: dict[str, dict[str, int]] = {}
     for row in rows:
         counts = made.setdefault(row["verdict"], {})

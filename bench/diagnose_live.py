@@ -72,7 +72,7 @@ def judge(ranks: int, intervals: int, iterations: int) -> Config:
 
 
 def series(collector: Collector) -> int | None:
-    """The number of Prometheus' series of the verdicts; None: its package is not installed."""
+    """How many Prometheus time series the verdicts make; None: prometheus_client is missing."""
     try:
         return sum(len(family.samples) for family in Verdicts(collector).collect())
     except ImportError:

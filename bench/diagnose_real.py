@@ -29,8 +29,8 @@ from transport.trace import open_store
 
 HOSTS, SPINES, PATHS, BASE = 4, 4, 8, 20_000
 ELEMENTS = 400_000
-COMPLAIN_S = 4.0  # a receiver reports a silent peer 6.3 s after it heard from it last
-STOPPED_S = 1.5  # time for which a process that resumes is stopped
+COMPLAIN_S = 4.0  # extra time for a cut NIC: receivers report a silent peer only after 6.3 s
+STOPPED_S = 1.5  # time from SIGSTOP to SIGCONT in the fault in which a process resumes
 COLUMNS = ("fault", "place", "verdict", "said", "right", "windows")
 Processes = Sequence["subprocess.Popen[str]"]
 

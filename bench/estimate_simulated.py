@@ -153,7 +153,9 @@ def command(
                     raise click.UsageError(f"--{name} cannot be given with --simulated")
             before = read(simulated)
             if before["bench"] != "estimate_simulated":
-                raise click.UsageError(f"{simulated} is a result of bench {before['bench']}")
+                raise click.UsageError(
+                    f"{simulated} is a result of bench {before['bench']}, not of estimate_simulated"
+                )
             rate, segment = before["rate"], before["segment"]
             small, large = (recorded(before["rows"], ranks) for ranks in (FITTED, held_out))
         else:
@@ -161,7 +163,8 @@ def command(
             sampled(held_out, rate, segment, large)
     if not large:
         raise click.ClickException(
-            "no run has more ranks than the fitted ones: nothing can be compared"
+            "nothing to compare: no simulated operation has more ranks than those that the "
+            "estimate is fitted to"
         )
     network = fit(small, "simulated", "estimate_simulated").network
     near, far = compared(network, small), compared(network, large)

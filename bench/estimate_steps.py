@@ -174,7 +174,7 @@ def command(
         except ComputationError as error:
             raise click.UsageError(str(error)) from None
         if not rows:
-            raise click.UsageError(f"{computation} has no computation of one GPU")
+            raise click.UsageError(f"{computation} has no row with the computation of one GPU")
         shape = {"gpus": gpus, "bucket_mb": bucket_mb}
         emit(document("estimate_steps", rows, **shape), json_path, PREDICTED, [])
         return

@@ -87,12 +87,12 @@ def uet(
     changes: Mapping[str, Any] | None = None,
     match: bool = False,
 ) -> Case:
-    """A figure of UET's simulator."""
+    """A Case for a figure that was published for UET htsim, the simulator of Ultra Ethernet."""
     return Case(name, scenario, peer, UET, wanted, measure, policies, changes or {}, match)
 
 
 def one_path(name: str, peer: float, wanted: float, measure: str) -> Case:
-    """A figure of the permutation on one path."""
+    """A Case for UET htsim's permutation of 1,024 hosts in which each flow has one path."""
     changes = {"hosts.paths": 1}
     return uet(
         f"1,024 hosts, one path{name}",

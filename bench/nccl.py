@@ -411,7 +411,7 @@ def command(
         )
     if kind is not None:
         if lab_file is not None:
-            raise click.UsageError(f"--{kind} compares losses, not networks: leave --lab out")
+            raise click.UsageError(f"--{kind} compares training losses on one host: omit --lab")
         check_host(gpus)
         compare_training(kind, gpus, ranks, json_path)
         return

@@ -34,8 +34,8 @@ WORK = 1 << 25
 PARALLEL = ("ddp", "fsdp")
 SIZES = ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence")
 RANK = "bench.lib.step_rank"
-# Maximum of the sum of the parts divided by the step. Events between the parts cost only the host
-# time, so the sum is larger only if the GPU waits for the host.
+# Limit of the sum of the times of a step's parts, divided by the time of the step. CUDA events
+# between the parts cost only the host time: the sum is larger only if the GPU waits for the host.
 PARTS_MAX = 1.03
 ALONE_COLUMNS = (
     *("model", "parallel", "step_ns", "host_ns", "forward_ns", "backward_ns"),

@@ -70,10 +70,11 @@ def _outlier(values: Array, twice: bool) -> int | None:
 
 
 def _matrix(facts: Facts, delays: Delays, at: int, twice: bool) -> Said | None:
-    """The rule of row, column and cell over the matrix of delays of one window.
+    """C4D's rule over the matrix of delays (row: sender, column: receiver) of one time window.
 
-    Delays are ratios to what is usual for a pair, and those that weft does not find slow count as
-    usual: the rule has the same history and the same limits as weft.
+    It names the NIC of an outlying row or column, else the pair of an outlying cell. Delays are
+    ratios to what is usual for the pair; one that weft does not find slow counts as 1, so that the
+    rule has the same history and the same limits as weft.
     """
     ratio = np.where(delays.slow[at], np.exp(delays.excess[at]), 1.0)
     source, target = delays.pairs[:, 0], delays.pairs[:, 1]

@@ -23,7 +23,7 @@ Tables = dict[str, Any]
 
 @dataclass(frozen=True)
 class Shape:
-    """lost: pairs of leaf and spine that have no link."""
+    """The dimensions of a leaf-spine fabric. lost: pairs of leaf and spine that have no link."""
 
     nodes: int = 16
     rails: int = 8

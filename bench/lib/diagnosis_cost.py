@@ -42,7 +42,7 @@ with Endpoint(interfaces="lo") as endpoint, endpoint.listen() as listener:
 
 @contextmanager
 def ranks(folder: Path, traces: Path, size_bytes: int, count: int) -> Iterator[list[Path]]:
-    """Processes that send messages around a ring; yields the files with their counts."""
+    """Processes that send messages around a ring; yields files with message counts."""
     files = [folder / f"count{at}" for at in range(count)]
     running: list[subprocess.Popen[str]] = []
     clean = {name: value for name, value in os.environ.items() if not name.startswith("WEFT_")}

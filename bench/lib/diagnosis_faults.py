@@ -185,7 +185,7 @@ ACROSS = ("tensor and data", "sharded", "pipeline")
 
 
 def draw(seed: int, ranks: int, at_ns: Callable[[Job, int], int]) -> Drawn:
-    """The fault of a seed. at_ns: the time at which a fault of the network begins."""
+    """Draws a random fault, the same for the same seed. at_ns: when a network fault begins."""
     chance = random.Random(f"fault {seed}")
     kind = KINDS[seed % len(KINDS)]
     on_uplinks = kind in (lossy_link, link_down, flapping, collision, second_job)

@@ -37,7 +37,7 @@ def tensor_and_data(ranks: int) -> list[Tables]:
 
 
 def data(ranks: int) -> list[Tables]:
-    """Data parallelism in groups of 16 consecutive ranks, and a tree over all."""
+    """Data parallelism in groups of 16 consecutive ranks, and a tree AllReduce of all."""
     return [
         _compute("forward", 500),
         _compute("backward 1", 400),

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def load() -> ModuleType:
-    """The extension itself."""
+    """Loads the C++ extension `_loops` from the build tree."""
     return extension("_loops", "make bench-native")
 
 

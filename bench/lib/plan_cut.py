@@ -66,10 +66,10 @@ def _start(
 
 
 def measure_cut(lab: Lab, folder: Path, settings: dict[str, str]) -> Config:
-    """Seconds from the cut, and from the healing, until the weights in the file have changed.
+    """Seconds from a link's cut, and from its repair, until `weft plan watch` has changed weights.
 
-    cut_share: what the dead paths still sent in the second after the weights had changed, as a
-    share of what the host sent.
+    cut_share: packets sent over the cut link in the second after the path weights had changed, as
+    a share of the packets over all uplinks of the leaf.
     """
     weights = folder / "weights.json"
     weights.unlink(missing_ok=True)

@@ -50,7 +50,7 @@ def grouped(rows: Iterable[Config], keys: Sequence[str]) -> dict[tuple[Any, ...]
 
 
 def _middle(column: str, values: list[Any]) -> Any:
-    """A column's summary: the sum of wrong counts, the median of numbers, else the first value."""
+    """A column's summary: sum of `wrong` (wrong results), median of numbers, else first value."""
     known = [value for value in values if value is not None]
     if column == "wrong" and known:
         return sum(known)

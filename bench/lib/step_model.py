@@ -13,7 +13,7 @@ Sizes = dict[str, int]
 
 
 def block_of(torch: Any, sizes: Sizes) -> Any:
-    """One layer."""
+    """One transformer layer."""
     nn, functional = torch.nn, torch.nn.functional
     hidden, heads = sizes["hidden"], sizes["heads"]
 

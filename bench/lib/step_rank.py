@@ -21,7 +21,8 @@ BESIDE_STEPS = 4  # steps while the ranks communicate all the time
 # Time of an AllReduce that runs beside steps: so long that all of them fit into a stream's queue.
 BESIDE_NS = 20e6
 ALONE_NS = 5e8  # total time of the operations that are timed alone
-BESIDE_TIMES, BESIDE_TIMES_MAX = 2.0, 8.0  # time of operations alone, divided by that of the steps
+# AllReduces launched beside the steps: their time alone / the steps' time alone, first and at most.
+BESIDE_TIMES, BESIDE_TIMES_MAX = 2.0, 8.0
 SETS = 3  # number of sets of steps; each set is timed as a whole
 SET_S = 1.0
 STEPS_MIN, STEPS_MAX = 3, 50

@@ -89,7 +89,7 @@ def version_at(port: int) -> int:
         stranger.sendall(frame(HELLO, bytes(8), 1))
         kind, body = answer(stranger, bytearray())
     if kind != REFUSE:
-        raise RuntimeError("the listener does not refuse an old version")
+        raise RuntimeError("the listener does not refuse version 1 of the control protocol")
     return int(struct.unpack_from("<QIH", body)[2])
 
 

@@ -212,13 +212,13 @@ py::tuple reduce(const std::string& type, const std::string& operation, const De
 #undef WEFT_OPERATION
   const auto element = types.find(type);
   const auto what = operations.find(operation);
-  if (element == types.end() || what == operations.end()) throw py::value_error("unknown type or operation");
+  if (element == types.end() || what == operations.end()) throw py::value_error("reduce: unknown type or operation");
   gpu::Reduction reduction;
   const std::uint64_t bytes = out.bytes();
   const auto place = [&](const DeviceBuffer& buffer) {
     const bool fits = buffer.bytes() == bytes && &buffer.worker() == &out.worker() &&
                       (bytes == 0 || buffer.data() != nullptr) && bytes % element->second.second == 0;
-    if (!fits) throw py::value_error("the arrays differ in size or device");
+    if (!fits) throw py::value_error("reduce: the arrays must be on one device and have equal sizes in whole elements");
     return reinterpret_cast<std::uintptr_t>(buffer.data());
   };
   reduction.a = place(a);
@@ -252,7 +252,7 @@ void bind_device(py::module_& module) {
            "(status, error). Messages of the buffer start after the work queued on the lent stream.",
            py::arg("lent_stream"))
       .def("await_stream", &B::await_stream,
-           "(status, error). Sleeps until the work recorded by come_after() is done.");
+           "(status, error). Sleeps until the stream work recorded by come_after() is done.");
   py::class_<LentStream>(module, "LentStream",
                          "A CUDA stream of weft; the producer of an array makes it wait for its own work.")
       .def_property_readonly("handle", &LentStream::handle);

@@ -39,7 +39,7 @@ void bind_devices(py::module_& module) {
   module.def(
       "descriptors", &descriptors,
       "(status, error, descriptors needed with one path, descriptors needed with all paths, (soft limit, hard limit, "
-      "open now, most that are left to the program)).");
+      "open now, most that weft leaves to the program)).");
   module.def("usable_cores", &engine::usable_cores,
              "Number of CPUs in the affinity mask, or the CPU quota of the control groups if that is less.");
 }

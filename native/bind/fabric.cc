@@ -34,7 +34,7 @@ std::vector<T> rows(const char* name, const py::array& given) {
   const auto array = py::array_t<T, py::array::c_style | py::array::forcecast>::ensure(given);
   if (!array) {
     PyErr_Clear();
-    throw py::type_error(std::string(name) + ": its records have another layout than the plan needs");
+    throw py::type_error(std::string(name) + ": the dtype does not match the plan's record");
   }
   return std::vector<T>(array.data(), array.data() + array.size());
 }
@@ -84,13 +84,13 @@ using Ends = py::array_t<u32, py::array::c_style | py::array::forcecast>;
 
 // Returns the ports that each path passes: one row per path, and -1 after its last port.
 py::array routes_of(const sim::FabricNet& net, u32 hosts, const Ends& ends) {
-  if (ends.ndim() != 2 || ends.shape(1) != 3) throw py::value_error("ends need three columns: from, to, path");
+  if (ends.ndim() != 2 || ends.shape(1) != 3) throw py::value_error("ends must have columns: from host, to host, path");
   const auto rows = ends.unchecked<2>();
   constexpr std::size_t width = sim::FabricNet::kHopsMax;
   std::vector<i64> made(static_cast<std::size_t>(rows.shape(0)) * width, -1);
   for (py::ssize_t i = 0; i < rows.shape(0); ++i) {
     if (rows(i, 0) >= hosts || rows(i, 1) >= hosts || rows(i, 2) > 255) {
-      throw py::value_error("a row names a host or a path that does not exist");
+      throw py::value_error("a row of ends names a host or a path that does not exist");
     }
     u32 ports[width];
     const std::size_t count = net.ports_of(rows(i, 0), rows(i, 1), static_cast<core::u8>(rows(i, 2)), ports);
@@ -119,7 +119,7 @@ void bind_plan_calls(PlanClass* plan) {
       .def(
           "set_changes",
           [](P& self, const py::array& changes) { self.changes = rows<sim::PortChange>("changes", changes); },
-          "Changes of ports, by time.", py::arg("changes"))
+          "Port changes sorted by time: down or up, rate, loss.", py::arg("changes"))
       .def(
           "set_choices",
           [](P& self, const py::array& choices) { self.choices = rows<sim::PathChoice>("choices", choices); },
@@ -230,7 +230,7 @@ py::array streams_of(BoundFabric& self) {
 }
 
 void bind_run(py::module_& module) {
-  py::class_<BoundFabric>(module, "Fabric", "A run of a plan.")
+  py::class_<BoundFabric>(module, "Fabric", "A simulation that runs a FabricPlan.")
       .def(py::init<std::shared_ptr<BoundFabricPlan>>(), "ValueError if the plan is invalid.", py::arg("plan"))
       .def(
           "run", [](BoundFabric& self, i64 hops) { return self.fabric->run(hops); },
@@ -242,7 +242,7 @@ void bind_run(py::module_& module) {
       .def(
           "transfers", [](BoundFabric& self) { return array_of(self.fabric->transfers()); },
           "Times when each transfer was ready, posted, received, and acknowledged; -1: not yet. A row per transfer.")
-      .def("streams", &streams_of, "Every connection, by from, to and stream: a column for each counter of a flow.")
+      .def("streams", &streams_of, "A row per connection: from, to, all flow counters; sorted by from, to, stream.")
       .def(
           "ports", [](BoundFabric& self) { return array_of(self.fabric->ports()); },
           "Counters and queues of each port, in the plan's order.")
@@ -255,8 +255,8 @@ void bind_run(py::module_& module) {
             const std::vector<std::byte>& bytes = self.fabric->recording();
             return py::bytes(reinterpret_cast<const char*>(bytes.data()), bytes.size());
           },
-          "The decisions of policies, if the plan asks for them.")
-      .def("samples", &samples_of, "Samples over time, a row per sample.")
+          "The recorded decisions of policies, as bytes of a recording; empty if recording_bytes_max is 0.")
+      .def("samples", &samples_of, "Queues of sampled ports and windows of sampled streams, a row per sampling time.")
       .def(
           "traced_transfers", [](BoundFabric& self) { return array_of(self.fabric->traced_transfers()); },
           "How each transfer crossed the network. Empty without `trace_ns`, like traced_paths() and traced_events().")
@@ -265,7 +265,7 @@ void bind_run(py::module_& module) {
           "Usability, RTT and sums of bytes and segments of each path over time; sorted by host, then time.")
       .def(
           "traced_events", [](BoundFabric& self) { return array_of(self.fabric->traced_events()); },
-          "Events of paths, flows and peers, by host and time.")
+          "Trace events of paths, flows and peers, sorted by host, then time.")
       .def(
           "routes",
           [](BoundFabric& self, const Ends& ends) { return routes_of(self.fabric->net(), self.plan->hosts, ends); },

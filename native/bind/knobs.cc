@@ -24,8 +24,8 @@ void bind_knobs(py::module_& module) {
         }
         return rows;
       },
-      "Every knob: (field, variable, set_by, type, unit, default, range, wild, sentence, keys); a key is (name, "
-      "type, unit, default, range, sentence).");
+      "Every knob: (field, variable, set_by, type, unit, default, range, wild: values for randomised tests, sentence, "
+      "keys); a key is (name, type, unit, default, range, sentence).");
   module.def(
       "load_knobs",
       [] {
@@ -38,7 +38,7 @@ void bind_knobs(py::module_& module) {
         }
         return values;
       },
-      "Field -> value in force, as text; ValueError if a variable of the environment is invalid.");
+      "The field name of each knob -> its value in force, as text; ValueError if an environment variable is invalid.");
 }
 
 }  // namespace weft::bind

@@ -50,13 +50,15 @@ void bind_policies(py::module_& module) {
   module.def("policy_problem", &policy_problem, py::arg("family"), py::arg("text"),
              py::arg("directories") = std::vector<std::string>(),
              "Loads the policy that `text` names, as a knob does, and returns why it cannot be used; empty: it can.");
-  module.def("policy_parts", &policy_parts, py::arg("text"),
-             "Splits a choice into the name or path of a policy, the colon or an empty text, and its parameters.");
+  module.def(
+      "policy_parts", &policy_parts, py::arg("text"),
+      "Splits a choice such as \"swift:increase_segments=8\" into the name or path of the policy, the colon (empty "
+      "if there is none), and the parameters.");
   module.def("policy_choices", &policy_choices, py::arg("text"),
-             "Splits a set such as \"window=dctcp path=reps\" into its choices.");
+             "Splits a set of policies such as \"window=dctcp path=reps\" into one text for each policy.");
   module.def("policy_params", &policy_params, py::arg("name"), py::arg("fields"), py::arg("defaults"), py::arg("text"),
-             "Returns `defaults` changed by the parameters in `text`. `fields`: a line for each parameter: name, kind, "
-             "offset, count. ValueError if `text` is wrong.");
+             "Returns the bytes of `defaults`, a policy's default parameters, changed by the parameters in `text`. "
+             "`fields`: a line for each parameter: name, kind, offset, count. ValueError if `text` is wrong.");
 }
 
 }  // namespace weft::bind

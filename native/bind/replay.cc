@@ -40,7 +40,7 @@ void run(BoundReplay& replay, const py::buffer& recording) {
 
 void bind_replay(py::module_& module) {
   using P = sim::ReplayedPolicy;
-  py::class_<P>(module, "ReplayedPolicy", "Results of the decisions of one policy.")
+  py::class_<P>(module, "ReplayedPolicy", "How the repeated decisions of one policy differ from the recorded ones.")
       .def_property_readonly("family", [](const P& self) { return policy::family_name(self.family); })
       .def_readonly("name", &P::name)
       .def_readonly("source_sha256", &P::source_sha256)
@@ -52,7 +52,8 @@ void bind_replay(py::module_& module) {
       .def_readonly("by_hook", &P::by_hook);
   py::class_<BoundReplay>(module, "Replay", "Repeats recorded decisions with the calls that a stack makes.")
       .def(py::init<>())
-      .def("add", &add, "Adds a policy that may have made decisions, by its name or path; ValueError if there is none.",
+      .def("add", &add,
+           "Adds a policy that may have made recorded decisions, by its name or path; ValueError if there is none.",
            py::arg("family"), py::arg("name"), py::arg("directories") = std::vector<std::string>{})
       .def("run", &run, "Repeats every decision of a recording; the totals add up over several recordings.",
            py::arg("recording"))

@@ -214,7 +214,8 @@ py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& s
 }
 
 void bind_requests(py::module_& module) {
-  py::class_<Buffer, std::shared_ptr<Buffer>>(module, "Buffer", "The memory of an object, kept alive by this object.")
+  py::class_<Buffer, std::shared_ptr<Buffer>>(module, "Buffer",
+                                              "The memory of a Python object, kept alive by the Buffer.")
       .def(py::init<const py::object&, const std::string&, bool>(), py::arg("object"), py::arg("argument"),
            py::arg("writable"))
       .def_property_readonly("nbytes", &Buffer::bytes);
@@ -272,9 +273,9 @@ void bind_connections(py::module_& module) {
           },
           "(status, request).", py::arg("buffer"), py::arg("memory") = nullptr)
       .def("withdraw", py::overload_cast<Posted&>(&C::withdraw),
-           "No engine or copy accesses the request's memory afterwards.", py::arg("request"))
+           "Ends the use of a request's memory by engines and copies; it may end the connection.", py::arg("request"))
       .def("withdraw", py::overload_cast<DevicePosted&>(&C::withdraw),
-           "No copy accesses the request's memory afterwards.", py::arg("request"))
+           "Ends the use of a request's GPU memory by copies; it may end the connection.", py::arg("request"))
       .def("close", &C::close)
       .def("health", [](const C& self) { return code(self.health()); })
       .def("peer_address", [](const C& self) { return self.open()->peer_address(); })
@@ -331,8 +332,8 @@ void bind_policies_of(py::class_<BoundRuntime>& runtime) {
             return change(family, text, params,
                           [&](const auto&... given) { return home->runtime().change_policy(given...); });
           },
-          "(status, error). For every connection without policies of its own.", py::arg("family"), py::arg("text"),
-          py::arg("params"))
+          "(status, error). Changes a policy, or its parameters, of every connection without policies of its own.",
+          py::arg("family"), py::arg("text"), py::arg("params"))
       .def("policies", [](const BoundRuntime& self) {
         const std::shared_ptr<Home> home = self.open();
         if (home->forked()) return std::vector<engine::PolicyInfo>();
@@ -355,7 +356,7 @@ void bind_recording(py::class_<BoundRuntime>& runtime) {
             }
             return py::make_tuple(code(status), error, written);
           },
-          "(status, error, the file).", py::arg("path"), py::arg("bytes_max"))
+          "(status, error, name of the recording file).", py::arg("path"), py::arg("bytes_max"))
       .def(
           "stop_recording",
           [](const BoundRuntime& self) {
@@ -370,7 +371,7 @@ void bind_recording(py::class_<BoundRuntime>& runtime) {
             return py::make_tuple(code(status), error,
                                   py::make_tuple(stats.decisions, stats.lost, stats.bytes, stats.error));
           },
-          "(status, error, (decisions, lost, bytes, reason of an early end)).");
+          "(status, error, (recorded decisions, lost decisions, bytes, reason if the recording ended early)).");
 }
 
 }  // namespace

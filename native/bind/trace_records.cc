@@ -35,7 +35,8 @@ void bind_trace_records(py::module_& module) {
       "Offsets of the records of a trace file, as the bytes of 64-bit integers; the number of records that the "
       "traced process dropped; and why reading ended early, or an empty text. `begin`: where the first block begins.",
       py::arg("file"), py::arg("begin"));
-  module.def("trace_schema", &telemetry::trace_schema, "The description of all records, as in the header of a file.");
+  module.def("trace_schema", &telemetry::trace_schema,
+             "The description of all trace records, as in a trace file's header.");
 }
 
 }  // namespace weft::bind

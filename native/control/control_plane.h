@@ -219,7 +219,7 @@ class ControlPlane final : private engine::PeerWatch {
   std::mutex mutex_;        // guards the next five members, which callers' threads use too
   AcceptGate accept_gate_;  // callers' threads call only AcceptGate::problem()
   std::map<std::uint64_t, std::shared_ptr<ListenerState>> listeners_;
-  std::atomic<int> open_listeners_{0};      // number of open ones; written with the mutex locked
+  std::atomic<int> open_listeners_{0};      // number of listeners that are `open`; written with the mutex locked
   std::map<int, std::uint32_t> listening_;  // listening socket -> device
   std::vector<std::shared_ptr<DialState>> new_dials_;
   std::map<std::uint32_t, int> device_sockets_;

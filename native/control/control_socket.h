@@ -50,7 +50,7 @@ class ControlSocket {
   std::int64_t since_ns() const noexcept { return since_ns_; }
   void credit_pause(std::int64_t pause_ns) noexcept {
     since_ns_ += pause_ns;
-  }  // extends deadlines by a pause of this process
+  }  // extends this socket's deadlines by a time in which this process did not run
   bool is_silent() const noexcept { return received_bytes_ == 0; }
   bool was_reset() const noexcept {
     return !timed_out_;

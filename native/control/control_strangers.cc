@@ -9,14 +9,16 @@ namespace weft::control {
 namespace {
 
 constexpr std::int64_t kCountNsMin = 20'000'000, kCountNsMax = 250'000'000;
-// Before an unauthenticated peer is refused, flows are counted again, but at most once in this time.
+// Before an unauthenticated peer is refused for lack of room in the budget, the flows that such peers hold are counted
+// again, but at most once in this time.
 constexpr std::int64_t kRecountNs = 20'000'000;
 
 std::string megabytes(std::int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
 }  // namespace
 
-// Charges a new session to its address. If there is no room for it, the session is removed.
+// Charges the memory of an unauthenticated peer's new session to the peer's IP address. If the budget has no room for
+// it, the session is removed.
 bool ControlPlane::admit_session(Session* session, const datapath::SocketAddress& from, std::string* error) {
   if (session->is_authenticated()) return true;
   if (!make_room_for(0, from, OpenBudget::kSessionBytes, error)) {
@@ -59,7 +61,7 @@ bool ControlPlane::make_room_for(std::uint64_t session, const datapath::SocketAd
   }
 }
 
-// Ends a session that is charged to the budget, unless all its peers have answered by now.
+// Ends a session of an unauthenticated remote process, unless all its peers have answered by now.
 bool ControlPlane::drop_if_silent(std::uint64_t session, std::int64_t now_ns) {
   setup_.count(now_ns, session);
   const Holding holding = setup_.holding(session);
@@ -73,8 +75,8 @@ bool ControlPlane::drop_if_silent(std::uint64_t session, std::int64_t now_ns) {
   return true;
 }
 
-// Ends the session that the budget gives up first, but never `spared`. Returns false if no session can be ended,
-// because the peers of all have answered.
+// Ends a session of an unauthenticated remote process to make room, but never the session `spared`. Returns false if
+// none can be ended, because the peers of all have answered.
 bool ControlPlane::drop_a_stranger(std::uint64_t spared) {
   const std::int64_t now = engine::now_ns();
   for (std::uint64_t first = 0; (first = budget_.first_to_go(spared, now)) != 0;) {

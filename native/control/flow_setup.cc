@@ -213,7 +213,8 @@ Status FlowSetup::open(std::uint64_t connection, const std::vector<LocalFlow>& f
   std::vector<engine::FlowRef> refs;
   Status status = Status::ok;
   for (std::size_t i = 0; i < flows.size() && status == Status::ok; ++i) {
-    // An open frame may open a new peer with each flow, so each peer is credited with its share of the frame's bytes.
+    // What is sent to an unauthenticated peer before its first answer is limited by the bytes that came from it. An
+    // open frame may open a new peer with each flow, so only a share of the frame's bytes counts for each.
     const std::int64_t share = open_bytes < 0 ? -1 : open_bytes / static_cast<std::int64_t>(flows.size());
     status = open_peer(flows[i], policies, remote.flows[i], remote, segment_bytes, rtt_expected_ns, share, error);
     refs.push_back({flows[i].engine, flows[i].end.flow});

@@ -20,7 +20,7 @@ Status Keyring::load(const std::string& secret_file, std::string* error) {
     const bool is_read = files::read_trusted(secret_file, files::Readers::owner, kSecretBytesMax, &secret_, &problem);
     while (!secret_.empty() && (secret_.back() == '\n' || secret_.back() == '\r')) secret_.pop_back();
     if (is_read && secret_.size() < kSecretBytesMin)
-      problem = "it holds " + std::to_string(secret_.size()) +
+      problem = "the file holds " + std::to_string(secret_.size()) +
                 " bytes, and a secret that nobody can guess has at least " + std::to_string(kSecretBytesMin) +
                 ": make one with openssl rand -hex 32";
     if (!problem.empty()) {

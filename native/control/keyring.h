@@ -36,12 +36,12 @@ class Keyring final : public TlsKeys {
   // The client's end of TLS for a control socket that this end dials. Null if the session has neither a secret nor a
   // handle's key (Guard::none), if TLS cannot be used, or if memory runs out.
   std::unique_ptr<TlsStream> client_for(const Session& session) const;
-  // What the control sockets of a session prove that this end dials. `key`: the key of the dialled handle; all zero: no
-  // handle.
+  // What this end has to prove on the control sockets of a session that it dials. `key`: the key of the dialled handle;
+  // all zero: no handle.
   Guard guard_for(const HandleKey& key) const noexcept {
     return is_set(key) ? Guard::key : secret_.empty() ? Guard::none : Guard::secret;
   }
-  // Whether a control socket that the peer dialled has proved what the session asks for.
+  // Whether a control socket that the peer dialled has proved the key or secret that the session requires.
   bool has_proved(const KeyName& proof, const Session& session) const;
   // Whether this end may answer a hello. A peer that has not proved a handle's key is answered only if there is an open
   // listener, or if it rejoins a session that this end has dialled without such a key. If there is a secret, the peer

@@ -14,7 +14,8 @@ class LoopShare {
   // Held during an iteration, by whoever runs it.
   std::mutex& mutex() noexcept { return mutex_; }
 
-  // For a caller. False: another caller runs the loop. If true, leave() must follow.
+  // Called by a thread that waits for its connection (the caller), to take over the control thread's loop. False:
+  // another caller runs the loop. If true, leave() must follow.
   bool enter() noexcept { return !taken_.exchange(true, std::memory_order_acq_rel); }
   // For the caller that has entered, before each iteration. True: the control thread may be asleep in poll() and must
   // be woken, so that it leaves the loop to this caller.
@@ -22,19 +23,19 @@ class LoopShare {
     seen_ns_.store(now_ns, std::memory_order_seq_cst);
     return !napping_.load(std::memory_order_seq_cst);
   }
-  // For the caller, in each iteration; the mutex is held.
+  // Called by the caller in each iteration of the loop that it runs; the mutex is held.
   void count_round() noexcept { rounds_.fetch_add(1, std::memory_order_seq_cst); }
-  // True: the control thread must be woken, because it may have decided how long to sleep before the caller's last
-  // iterations.
+  // The caller gives the loop back. True: the control thread must be woken, because it may have decided how long to
+  // sleep before the caller's last iterations.
   bool leave() noexcept {
     seen_ns_.store(kNever, std::memory_order_seq_cst);
     taken_.store(false, std::memory_order_release);
     return !napping_.load(std::memory_order_seq_cst);
   }
 
-  // For the thread, before it sleeps: naps while a caller runs the loop, then calls prepare(), which decides for how
-  // long to sleep. Each later iteration of a caller either is seen here, or its caller sees that the thread must be
-  // woken.
+  // Called by the control thread before it sleeps: naps while a caller runs the loop, then calls prepare(), which
+  // decides for how long to sleep. Each later iteration of a caller either is seen here, or the caller is told to wake
+  // the control thread.
   template <typename Now, typename Prepare>
   void stay_away(const std::atomic<bool>& stopping, const Now& now, const Prepare& prepare) noexcept {
     std::uint64_t rounds = 0;

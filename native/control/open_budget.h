@@ -13,7 +13,7 @@
 
 namespace weft::control {
 
-// What an accepted session holds.
+// What a session that the remote process opened makes this process hold.
 struct Holding {
   std::size_t peers = 0, paths = 0, flows = 0;
   std::size_t silent_peers = 0;       // those that have never answered over a data path
@@ -27,7 +27,7 @@ class OpenBudget {
   };
   enum class Answer : std::uint8_t {
     fits,
-    in_the_way,       // there is room once the named session has ended
+    in_the_way,       // there is room once the session that ask() names has ended
     address_is_full,  // the address is at its limit, and the peers of all its sessions have answered
     full,             // all addresses together are at the limit, and the peers of all sessions have answered
   };
@@ -48,16 +48,16 @@ class OpenBudget {
   void begin(std::uint64_t session, const datapath::SocketAddress& from, std::int64_t now_ns);
   void set(std::uint64_t session, const Holding& holding);
   void forget(std::uint64_t session) noexcept;
-  // Whether the session may hold `bytes` more, or if `session` is 0, whether a new session of this address may.
-  // `in_the_way`: a session that must end first. Those that never answered go first, the oldest before the others; a
-  // session that has answered goes only if it has had a silent peer for kPatienceNs.
+  // Whether the session may hold `bytes` more memory, or if `session` is 0, whether a new session from the address
+  // `from` may. `in_the_way`: a session that must end first. Those that never answered go first, the oldest before the
+  // others; a session that has answered goes only if it has had a silent peer for kPatienceNs.
   Answer ask(std::uint64_t session, const datapath::SocketAddress& from, std::int64_t bytes, std::int64_t now_ns,
              std::uint64_t* in_the_way) const noexcept;
   // The session to end first, even if there is room for more; 0: none. Never `spared`.
   std::uint64_t first_to_go(std::uint64_t spared, std::int64_t now_ns) const noexcept {
     return first_of(order_, spared, now_ns);
   }
-  bool any_silent() const noexcept { return !order_.empty(); }  // whether a session waits for an answer
+  bool any_silent() const noexcept { return !order_.empty(); }  // whether a session waits for a first answer
   bool holds(std::uint64_t session) const noexcept { return entries_.count(session) != 0; }
   std::int64_t bytes() const noexcept { return bytes_; }
   std::int64_t bytes_from(const datapath::SocketAddress& from) const noexcept;
@@ -71,7 +71,7 @@ class OpenBudget {
   struct Entry {
     Host host{};
     std::int64_t bytes = 0, begun_ns = 0;
-    bool goes = false;  // whether the session is in both orders
+    bool goes = false;  // whether it is in order_ and in its address's Account::order, as it may be ended
     bool answered = false;
     std::int64_t since_ns = 0;
   };

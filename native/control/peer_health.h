@@ -49,14 +49,14 @@ class PeerHealth {
   static constexpr std::int64_t kRecentTicks = 4;
   // A TCP acknowledgment counts as recent for this long, because keepalives are sent at most once a second.
   static constexpr std::int64_t kKernelRecentNs = 2'500'000'000;
-  // How long a peer must stay silent after its host closed and refused its sockets: within this time, a living process
-  // answers probes on its data paths.
+  // How long a peer must stay silent to count as dead, after its host closed its control sockets and refused new ones:
+  // within this time, a living process answers probes on its data paths.
   static constexpr std::int64_t kConfirmNs = 150'000'000;
   // The most that one tick adds to `ended_ns_`: a single late tick proves nothing, because this process reads replies
   // only after the tick.
   static constexpr std::int64_t kEndedCreditNs = 60'000'000;
-  // How long a peer must stay silent after its host closed its sockets, if the host neither refuses new ones nor
-  // replies.
+  // How long a peer must at most stay silent to count as dead, after its host closed its control sockets, if the host
+  // neither refuses new ones nor replies.
   static constexpr std::int64_t kEndedNsMax = 3'000'000'000;
 
   HealthLimits limits_;

@@ -8,7 +8,8 @@
 
 namespace weft::control {
 
-// Called by the control loop. If memory runs out, the line is lost and nothing else happens.
+// Writes log lines about peer processes (connected, lost, stalled). Called by the control loop. If memory runs out, the
+// line is lost and nothing else happens.
 class ProcessLog final : public core::TraceSink {
  public:
   // `stall_limit_ns`: the value of WEFT_PEER_TIMEOUT=stall, for the line about a stalled process.

@@ -141,7 +141,8 @@ extern "C" int use_session(void* ssl, const void*, const unsigned char** identit
   return *session != nullptr ? 1 : 0;
 }
 
-// Without a session the handshake fails, because there is no certificate.
+// The server's callback that finds the pre-shared key. If it sets no SSL_SESSION, the handshake fails, because there is
+// no certificate.
 extern "C" int find_session(void* ssl, const unsigned char* identity, std::size_t identity_bytes, void** session) {
   std::string unused;
   *session = stream_of(load(&unused), ssl)->found_session(identity, identity_bytes);

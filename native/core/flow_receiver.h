@@ -162,7 +162,7 @@ class FlowReceiver {
   u64 next_piece_seq_ = 0;  // first sequence number in the next packet of an acknowledgment that needs several
   u32 room_messages_ = 0;   // number of refused messages for which an eager block is now free; the sender must be told
   u32 remote_flow_;
-  const std::shared_ptr<const Passed> passed_;  // progress of the connection; null: this is the home flow
+  const std::shared_ptr<const Passed> passed_;  // messages completed on any flow; null: this is the home flow
   u32 flow_;
   u32 peer_;
   u16 segment_bytes_;

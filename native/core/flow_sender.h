@@ -202,12 +202,12 @@ class FlowSender {
   u64 highest_acked_seq_ = 0;
   i64 acked_segments_ = 0;       // number of acknowledged segments, each counted once
   i64 path_key_;                 // hash of the flow, for path policies that distinguish flows
-  u64 advertised_sent_ = 0;      // 1 + number of the newest message that needed an advertisement to be sent
+  u64 advertised_sent_ = 0;      // 1 + number of the newest sent message that needed an advertisement
   i64 unjudged_resends_ = 0;     // number of resent segments that are not known to be spurious
   u32 reported_duplicates_ = 0;  // the receiver's duplicate count in its last report
   u64 remote_token_;
   u32 remote_flow_;
-  const std::shared_ptr<const Passed> passed_;  // progress of the connection; null: this is the home flow
+  const std::shared_ptr<const Passed> passed_;  // messages completed on any flow; null: this is the home flow
   SendTrace trace_;
   u32 peer_;
   u32 train_bytes_max_;

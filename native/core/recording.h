@@ -33,7 +33,8 @@ static_assert(sizeof(RecordingEntry) == 16);
 
 class DecisionEncoder {
  public:
-  // `owner_tag` is added to the owner numbers, so that several stacks can write into one recording.
+  // `owner_tag` is added to each Decision::owner (a flow or peer index), so that several stacks can write into one
+  // recording.
   explicit DecisionEncoder(u32 owner_tag);
 
   // Returns the entries of one decision, valid until the next call. If the caller cannot store them, it must call

@@ -26,7 +26,7 @@ class SendTrace {
     event.value = message.message_bytes;
     shared_->trace.emit(event);
   }
-  // `kind`: loss or timeout, by which `segments` of the path were declared lost.
+  // Reports that `segments` segments sent on the path were declared lost. `kind`: loss (by the loss policy) or timeout.
   void lost(Event::Kind kind, u8 path, i64 segments) noexcept {
     if (!shared_->trace.wants(kind)) return;
     Event event = of(kind);

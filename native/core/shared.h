@@ -23,7 +23,8 @@ struct PolicyFailure {
 };
 
 struct Shared {
-  // The limits of the pools keep an engine below 64 MB, most of which is for send slabs of 32 segments each.
+  // The pools' limits on blocks keep an engine's memory below 64 MB. Most of it is for the records of sent segments: a
+  // send slab holds 32 of them.
   explicit Shared(const StackConfig& stack_config)
       : config(stack_config),
         random(stack_config.seed),

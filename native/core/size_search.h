@@ -13,7 +13,7 @@ namespace weft::core {
 // State of the size search for one path.
 struct PathSize {
   i64 carried_ns = -1;    // when a datagram of the current size last got through; -1: never
-  i64 small_ns = -1;      // when the peer last answered a packet sent on the path while it was silent; -1: not yet
+  i64 small_ns = -1;      // while the path is silent: when the peer last answered a packet sent on it; -1: not yet
   u64 small_id = 0;       // id of the pending short probe; 0: none
   i64 small_sent_ns = 0;  // when the probe `small_id` was sent
   u16 suspects = 0;       // long segments lost since `carried_ns`
@@ -24,8 +24,8 @@ struct PathSize {
 
 class SizeSearch {
  public:
-  // Every path is assumed to carry datagrams of this size (MIN_PLPMTU of RFC 8899). At this size, the fragments of a
-  // segment fit into one burst.
+  // Every path is assumed to carry datagrams of this size (MIN_PLPMTU of RFC 8899). If the size is lowered,
+  // longer segments are resent in fragments; even at this size, the fragments of one segment fit into one burst.
   static constexpr u16 kBytesMin = 576;
   // A path counts as down after this many consecutive losses of long segments, even if shorter segments get through.
   static constexpr u16 kSuspectsMax = 8;
@@ -47,8 +47,8 @@ class SizeSearch {
   // A segment with this payload arrived. True: the path carries datagrams of the current size.
   bool on_acked(i64 now_ns, u8 path, u16 payload_bytes) noexcept;
   void on_proof(i64 now_ns, u8 path) noexcept;
-  // Segments were lost on the path, the oldest sent at `sent_ns`, the longest with `payload_bytes`. True: the path must
-  // become silent.
+  // Segments were lost on the path, the oldest sent at `sent_ns`, the longest with `payload_bytes`. True: the caller
+  // must treat the path as silent (not usable).
   bool on_lost(u8 path, i64 sent_ns, u16 payload_bytes, i64 segments) noexcept;
   void on_silent(u8 path) noexcept;
 
@@ -85,7 +85,7 @@ class SizeSearch {
   std::size_t end_rung() const noexcept { return raises_ ? in_force_ : rung_count_; }
   bool in_round(std::size_t path) const noexcept { return (round_paths_[path / 64] >> (path % 64) & 1u) != 0; }
 
-  std::array<u16, kRungsMax> rungs_{};  // the sizes to try, largest first; the first is the agreed size
+  std::array<u16, kRungsMax> rungs_{};  // the sizes to try, largest first; the first is the size agreed with the peer
   std::size_t rung_count_ = 0, in_force_ = 0;
   std::unique_ptr<PathSize[]> paths_;
   std::array<u64, kMaxPaths / 64> round_paths_{};

@@ -286,8 +286,8 @@ void Stack::on_peer_timer(i64 now_ns, u32 index) noexcept {
   if (target == nullptr) return;
   target->scheduled_ns = kNever;
   if (target->dead()) return;
-  // A flow whose receives other flows have completed does not wait for the peer, so it must not make the peer count as
-  // silent.
+  // Other flows of its connection may have completed the receives for which a flow waits. Then it does not wait for the
+  // peer any more, and must not make the peer count as silent.
   for (Flow* each = target->first_flow(); target->quiet(now_ns) && each != nullptr; each = each->link.next) {
     if (!each->waits || each->rx.waits()) continue;
     each->rx.forget_elsewhere();

@@ -28,7 +28,7 @@ namespace weft {
   X(device_unavailable, 18, "this host has no such GPU, or no GPU driver")                                       \
   X(device_error, 19, "a call to the GPU's driver failed")                                                       \
   X(no_progress, 20, "the network carries too little for the connection to make progress")                       \
-  X(peer_stalled, 21, "the peer process did not run for longer than WEFT_PEER_TIMEOUT=stall")
+  X(peer_stalled, 21, "the peer process was stalled (not running) for longer than WEFT_PEER_TIMEOUT=stall")
 
 enum class Status : std::int32_t {
 #define WEFT_STATUS_ENUM(name, code, text) name = code,

@@ -63,8 +63,9 @@ constexpr Range stripe_of(u64 message, u64 message_bytes, u32 flow, u32 flows) n
   return {pages * turn / parts * 4096, turn + 1 == parts ? message_bytes : pages * (turn + 1) / parts * 4096};
 }
 
-// Number of bounce buffers (stages) that a message needs whatever its number: one for each stripe, and one for the home
-// flow, which carries all of a message that is shorter than its receive.
+// Number of bounce buffers (stages) for a message of this size, whichever flows carry its stripes: one for each stripe
+// and, if the home flow may carry none of them, one for the home flow: a message that is shorter than its receive may
+// come over the home flow alone.
 constexpr u32 stage_count(u64 message_bytes, u32 flows) noexcept {
   const u32 stripes = stripe_count(message_bytes, flows);
   return message_bytes <= kHomeBytesMax || stripes == flows ? stripes : stripes + 1;

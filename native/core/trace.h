@@ -29,7 +29,7 @@ struct ProcessEvent {
   enum class Kind : u8 {
     connected,     // the first connection to the process was opened
     reconnected,   // a lost control socket was replaced; since_ns: when it was lost
-    stalled,       // the process does not run, but its host answers. Repeated; since_ns: when it was last heard
+    stalled,       // the process does not run, but its host answers; event repeats; since_ns: when it was last heard
     resumed,       // a stalled process runs again; since_ns: when the stall began
     disconnected,  // status ok: one of the processes closed the session or ended; otherwise why the session failed
   };

@@ -83,8 +83,8 @@ struct PeerConfig {
   i64 rtt_ns = 0;                   // known round-trip time of all paths; 0: unknown, probes measure it
   i64 rtt_expected_ns = 0;          // estimated round-trip time until the first sample; 0: none
   bool payload_crc = false;         // one end or both requested payload checksums
-  // Bytes that came with the request of an unauthenticated peer: until it answers, what is sent to it is limited
-  // (answer_gate.h). -1: this end opened the peer, or the peer is authenticated.
+  // Size of an unauthenticated peer's request to open a connection. Until the peer answers, at most a multiple of what
+  // it sent is sent to it (answer_gate.h). -1: no limit, as this end sent the request or the peer is authenticated.
   i64 open_bytes = -1;
   // Search for the datagram size that the paths carry, because some may drop datagrams of `segment_bytes`
   // (size_search.h). The fragments of a segment may then exceed train_bytes_max by their headers.
@@ -122,7 +122,7 @@ struct FlowConfig {
   u64 eager_bytes_max = ~u64{0};    // the other end's limits of eager messages; the smaller limit of both ends applies
   u64 eager_slots_max = ~u64{0};
   FlowCells* counters = nullptr;
-  std::shared_ptr<const Passed> passed;  // null: every message may need every flow
+  std::shared_ptr<const Passed> passed;  // null: the flow advertises all receives and keeps all advertisements
 };
 
 inline EagerLimits eager_limits(const StackConfig& stack, const FlowConfig& flow) noexcept {

@@ -15,7 +15,7 @@ struct Unit {
   std::string_view name;
   std::int64_t factor = 0;
 };
-// Ascending; `written` takes the first name of the largest factor that divides a value.
+// Units by ascending factor. written() prints a value in the unit with the largest factor that divides the value.
 constexpr std::array kTimes{
     Unit{"ns", 1},
     Unit{"us", 1'000},

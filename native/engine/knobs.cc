@@ -165,14 +165,15 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 // What replaces a setting of earlier versions, such as WEFT_FAULT_LOSS; empty if there was none of that name.
 std::string successor_of(const std::string& name) {
   const bool prefixed = is_prefixed(name);
-#define WEFT_KEY(group, key, field, ...)                                                                              \
-  if (is_named(name, #field)) {                                                                                       \
-    return "but a key of one: " + (prefixed ? variable_of(#group) + "=" #key "=..." : #group "={\"" #key "\": ...}"); \
+#define WEFT_KEY(group, key, field, ...)                                                       \
+  if (is_named(name, #field)) {                                                                \
+    return "but a key of a setting: " +                                                        \
+           (prefixed ? variable_of(#group) + "=" #key "=..." : #group "={\"" #key "\": ...}"); \
   }
   WEFT_KNOB_KEYS(WEFT_KEY, WEFT_KEY, WEFT_KEY, WEFT_KEY)
 #undef WEFT_KEY
   if (is_named(name, "record_bytes_max")) return "but an argument: Endpoint.record(path, bytes_max=...)";
-  if (is_named(name, "eager_slots")) return "but was one in earlier versions, for tests only: leave it out";
+  if (is_named(name, "eager_slots")) return "but was a setting for tests in earlier versions: leave it out";
   return {};
 }
 

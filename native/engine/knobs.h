@@ -224,7 +224,7 @@ struct Knobs {
 #undef WEFT_KEY_INTEGER
 #undef WEFT_KEY_REAL
 #undef WEFT_KEY_CHOICE
-  // No setting of users: tests make it small.
+  // Not in the table of settings: only tests change it, to a small number.
   std::int64_t eager_slots = core::defaults::kEagerSlots;
 };
 

@@ -15,7 +15,7 @@ namespace weft::engine {
 
 class LoopLock {
  public:
-  // After a caller has last asked for the loop, the engine's thread leaves the loop to callers for this long.
+  // After a caller last asked to run the engine's loop, the engine's thread leaves the loop to callers for this long.
   static constexpr std::int64_t kAttendedNs = 200'000;
   // A loop that moves kBulkBytes within kWindowNs belongs to the engine's thread until kBulkNs after it last did so.
   // The bytes of callers that wait for each message before they post the next do not count. A loop that carries stripes

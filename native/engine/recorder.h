@@ -14,13 +14,14 @@
 namespace weft::engine {
 
 struct RecordingStats {
-  std::int64_t decisions = 0;  // number of decisions in the file
-  std::int64_t lost = 0;       // number of decisions that are not in the file
+  std::int64_t decisions = 0;  // number of policy decisions in the file
+  std::int64_t lost = 0;       // number of policy decisions that are not in the file
   std::int64_t bytes = 0;
   std::string error;  // why the recording ended before stop(); empty: it ended by stop()
 };
 
-// The ring buffer of one engine. The engine's thread writes to it and the recorder's thread reads from it.
+// A ring buffer for the policy decisions of one engine. The engine's thread writes to it, and the recorder's thread
+// reads from it.
 class RecorderTap final : public core::TraceSink {
  public:
   RecorderTap(std::uint32_t owner_tag, std::size_t ring_bytes);

@@ -27,7 +27,7 @@ class RequestSlot final : public Request {
 
   core::ReceiveTicket ticket;           // receives only: shared by the flows that receive the message
   std::atomic<std::uint32_t> parts{0};  // sends only: number of flows whose part is not acknowledged
-  std::uint64_t message = 0;            // number of the message
+  std::uint64_t message = 0;            // number of the message in its direction of the connection
   std::uint64_t posted_bytes = 0;       // size of a send, or capacity of a receive
   bool sends = false;                   // true for a send, false for a receive
   std::int64_t posted_ns = 0;           // time of the post; set only while a trace is written

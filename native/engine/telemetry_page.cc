@@ -39,7 +39,8 @@ constexpr std::size_t align(std::size_t bytes) noexcept {
   return (bytes + telemetry::kLineBytes - 1) / telemetry::kLineBytes * telemetry::kLineBytes;
 }
 
-// The mapped pages of this process. A fork locks them and turns the child's mappings into private memory.
+// The telemetry pages that this process has mapped. `mutex` is held during a fork, and the child replaces its mappings
+// by private memory.
 struct Mappings {
   std::mutex mutex;
   std::map<void*, std::size_t> bytes;  // by address: size of the mapping

@@ -42,9 +42,9 @@ std::uint64_t Transfer::next_piece(const Lane& lane, const core::Stage& stage) c
   if (bytes == 0) return 0;
   const std::uint32_t count = released(stage, lane.launched).load(std::memory_order_acquire);
   if (direction_ == Direction::to_device) {
-    // The count of a piece stays full until the piece has been copied out, and pieces one ring's length apart share a
-    // count. So a piece is copied only after the piece one ring's length before it has left the ring; the network
-    // places its bytes only after that, too.
+    // A piece's count of bytes that the network has placed stays full until the piece has been copied out, and pieces
+    // one ring's length apart share a count. So a piece is copied only after the piece one ring's length before it has
+    // left the ring; the network places its bytes only after that, too.
     return lane.launched < lane.arrived + stage.ring_bytes && count == bytes ? bytes : 0;
   }
   return lane.launched < stage.ring_bytes || count == stage.piece_bytes ? bytes : 0;
@@ -163,8 +163,8 @@ bool Transfer::poll(Listener* listener) noexcept {
   const Current current(copier_->driver_, copier_->context_);
   if (current.result() != kSuccess) {
     fail("cuCtxPushCurrent", current.result());
-    // If the driver refuses the context only for a short time, copies may still be in progress. After kRefusedMax
-    // consecutive refusals the context counts as destroyed, and then no copy is in progress any more.
+    // If the driver refuses only for a short time to make the context current, copies may still be in progress. After
+    // kRefusedMax consecutive refusals the context counts as destroyed, and then no copy is in progress any more.
     if (++refused_ < kRefusedMax) return false;
     for (Lane& lane : lanes_) {
       for (; lane.count != 0; --lane.count, ++lane.first)

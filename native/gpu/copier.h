@@ -60,7 +60,8 @@ class Transfer {
     std::uint64_t launched = 0, arrived = 0;
     bool untold = false;
   };
-  static constexpr int kRefusedMax = 100;  // after this many refusals in a row, a context counts as destroyed
+  // After the driver has refused this many times in a row to make a context current, the context counts as destroyed.
+  static constexpr int kRefusedMax = 100;
   std::uint64_t next_piece(const Lane& lane, const core::Stage& stage) const noexcept;
   std::atomic<std::uint32_t>& released(const core::Stage& stage, std::uint64_t at) const noexcept {
     return stage.released[at % stage.ring_bytes / stage.piece_bytes];

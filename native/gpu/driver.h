@@ -8,11 +8,11 @@
 
 namespace weft::gpu {
 
-using Result = int;     // CUresult
-using DeviceId = int;   // CUdevice
-using Context = void*;  // CUcontext, CUstream, CUevent
-using Stream = void*;
-using Event = void*;
+using Result = int;             // CUresult
+using DeviceId = int;           // CUdevice
+using Context = void*;          // CUcontext
+using Stream = void*;           // CUstream
+using Event = void*;            // CUevent
 using Module = void*;           // CUmodule
 using Function = void*;         // CUfunction
 using Address = std::uint64_t;  // CUdeviceptr

@@ -137,7 +137,7 @@ struct Element<ElementType::bf16> {
   }
 };
 
-// Reduces the elements in 64 bits, given as two 32-bit words.
+// Reduces the elements of two 64-bit values `a` and `b` pair by pair; each value is given as two 32-bit words.
 template <ElementType kType, Operation kOperation>
 WEFT_DEVICE u64 reduce_64(u32 a_low, u32 a_high, u32 b_low, u32 b_high) {
   using Bits = typename Element<kType>::Bits;

@@ -11,8 +11,8 @@
 namespace weft::message {
 namespace {
 
-// A caller yields its core each time that it has found an engine's loop run by another thread this many times in a
-// wait.
+// A caller that waits for a message tries to run an engine's loop itself. Each time it has found the loop taken by
+// another thread this many times, it yields its core.
 constexpr std::uint32_t kTakenTurns = 32;
 
 }  // namespace

@@ -80,7 +80,7 @@ bool parse_weights(const std::string& text, const std::string& page, PeerWeights
   if (whole && json.at_end() && version == kVersion) return true;
   out->clear();
   *error = version != 0 && version != kVersion
-               ? "it has version " + std::to_string(version) + ", and this weft reads " + std::to_string(kVersion)
+               ? "the file has version " + std::to_string(version) + ", and this weft reads " + std::to_string(kVersion)
                : "it is no file of weights: give one that weft plan watch writes";
   return false;
 }
@@ -142,7 +142,7 @@ void PathWeights::step() {
   }
 }
 
-// Whether there is a file that was written, or a connection that was opened, since the last call.
+// Whether the file of weights was written, or a connection was opened, since the last call.
 bool PathWeights::changed() {
   struct stat found{};
   if (::stat(file_.c_str(), &found) != 0) return false;  // weft plan watch has not written it yet

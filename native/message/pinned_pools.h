@@ -15,7 +15,7 @@ struct PinnedRun {
   std::uint8_t* begin = nullptr;
 };
 
-// The pools of a device. Not thread-safe, except that give() may be called from any thread.
+// The pools of pinned memory of a device. Not thread-safe, except that give() may be called from any thread.
 class PinnedPools {
  public:
   void add(std::unique_ptr<gpu::PinnedPool> pool) { pools_.push_back(std::move(pool)); }

@@ -41,7 +41,7 @@ constexpr std::int64_t kFarewellNsMax = 300'000'000;
 std::int64_t engine_count(const engine::Knobs& knobs) {
   if (knobs.engines != 0) return knobs.engines;
   engine::Cpus listed;
-  std::string unused;  // start() reports a wrong list
+  std::string unused;  // start() reports a wrong list of CPUs
   if (!engine::choose_cpus(knobs.engine_cpus, {}, 1, &listed, &unused)) listed.clear();
   return engine::engines_for(static_cast<std::int64_t>(engine::usable_cores()), listed);
 }
@@ -263,7 +263,7 @@ engine::EngineConfig RuntimeImpl::engine_config() const {
   stack.rto_ns_max = knobs_.rto_ns_max;
   stack.peer_silence_ns = knobs_.peer_silence_ns;
   stack.external_failure_detector =
-      true;  // the control plane, which also has a control socket, decides when to give up a peer
+      true;  // the control plane decides when a peer counts as failed, because it also has a control socket
   stack.link_bytes_per_s = devices_.empty() ? 0 : devices_[0].speed_mbps * 125'000;
   const engine::PolicySet policies = board_.defaults();
   stack.window = policies.window->choice();

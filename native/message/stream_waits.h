@@ -11,8 +11,8 @@
 
 namespace weft::message {
 
-// The waits of one device. The worker's mutex must be locked for all functions but wait(), which may block if a
-// stream's queue is full.
+// The waits of one device's CUDA streams for messages, each until a word in pinned memory is set. The worker's mutex
+// must be locked for all functions but wait(), which may block if a stream's queue is full.
 class StreamWaits {
  public:
   // Pins the memory for all words in advance, because no memory may be pinned while a stream waits. Returns null and

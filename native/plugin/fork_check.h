@@ -4,7 +4,8 @@
 
 namespace weft::nccl {
 
-// Must be called before the first thread is started; false if the required page cannot be mapped.
+// Must be called before the first thread is started. False if the memory page that tells a forked child from its parent
+// cannot be mapped.
 bool mark_parent() noexcept;
 
 // True in a child that was forked after mark_parent().

@@ -25,7 +25,7 @@ enum class HandleKind : std::uint8_t {
   profiler = 0xC6,   // a communicator that the profiler observes
   operation = 0xC7,  // an operation that the profiler recorded; the rest of the handle is its record's id
   profiled = 0xC8,   // another event in progress: a channel, a step or a kernel
-  api_call = 0xCC,   // a call of NCCL by the program; the rest of the handle is its time and a flag
+  api_call = 0xCC,   // a program's call of NCCL; the handle also has its time and whether a CUDA graph captures it
   // With a chained profiler, NCCL gets handles that each name a pair: the handle of weft's profiler and that of the
   // chained one.
   chained_context = 0xC9,

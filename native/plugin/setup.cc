@@ -22,7 +22,7 @@ struct HandleTail {
   std::uint64_t attempt;
 };
 constexpr std::uint64_t kTailMagic = 0x7765'6674'7472'7931;
-// The digest of the listener's tuning rules follows.
+// In the handle, the digest of the listener's tuning rules follows the HandleTail.
 constexpr std::size_t kDigestAt = control::kHandleBytes + sizeof(HandleTail);
 static_assert(kDigestAt + sizeof(std::uint64_t) <= kHandleBytesMax);
 

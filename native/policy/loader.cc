@@ -200,7 +200,7 @@ std::string complaint(const Descriptor& descriptor) {
   }
   if (!known(descriptor.family)) return "its policy family is unknown to this build: compile it again";
   if (!is_line(descriptor.name) || !is_line(descriptor.source_sha256) || !is_line(descriptor.cpu_baseline)) {
-    return "a text in its descriptor is not terminated, or has several lines: compile it again";
+    return "its name, source hash or CPU baseline is not terminated, or has several lines: compile it again";
   }
   if (!runs_here(descriptor.cpu_baseline)) {
     return std::string("it was compiled for ") + descriptor.cpu_baseline + ", which this CPU does not support";
@@ -211,7 +211,7 @@ std::string complaint(const Descriptor& descriptor) {
   }
   if (!record_fits(descriptor.flow_bytes) || !record_fits(descriptor.shared_bytes) ||
       !record_fits(descriptor.params_bytes) || descriptor.shared_bytes < shape.shared_bytes_min) {
-    return "one of its records has an invalid size: compile it again";
+    return "the size of its flow, shared or parameter record is invalid: compile it again";
   }
   if ((descriptor.params_bytes != 0) != (descriptor.params_default != nullptr)) {
     return "it has no default parameters: compile it again";

@@ -23,7 +23,8 @@ class Barrier {
       all_here_.notify_all();
       return;
     }
-    // Spins first: windows are short, and a thread with its own CPU core arrives within microseconds.
+    // Spins first: the work between two barriers is short, and a thread with its own CPU core arrives within
+    // microseconds.
     for (int look = 0; look < kLooks; ++look) {
       if (round_.load(std::memory_order_acquire) != round) return;
     }

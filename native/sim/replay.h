@@ -42,7 +42,7 @@ class Replay {
   bool run(std::span<const std::byte> image);
 
   const std::vector<ReplayedPolicy>& policies() const noexcept { return policies_; }
-  u64 lost() const noexcept { return lost_; }  // dropped when recorded for lack of room: later answers may differ
+  u64 lost() const noexcept { return lost_; }  // decisions that the recorder had no room for: later answers may differ
   bool cut() const noexcept { return cut_; }   // the recording ends in the middle of an entry
   // Where and how an answer first differed; empty if none did.
   const std::string& first_difference() const noexcept { return first_difference_; }
@@ -60,7 +60,7 @@ class Replay {
   struct Owner {
     explicit Owner(policy::Family family, core::PolicyChoice choice) : slot(family, choice) {}
     core::PolicySlot slot;
-    std::size_t paths = 0;  // for how many the slot has records
+    std::size_t paths = 0;  // number of paths for which the slot has records
     bool start_failed = false;
   };
   struct Results;

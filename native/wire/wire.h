@@ -39,7 +39,7 @@ static_assert(kAdvertFixedBytes + kAdvertEntryBytes * kAdvertEntriesMax <= kCont
 static_assert(kNackFixedBytes + kNackEntryBytes * kNackEntriesMax <= kControlBytesMax);
 
 // Limits the bitmap so that an acknowledgment is no longer than a segment: UD queue pairs can't send more, and where
-// the size search has made segments shorter, longer packets do not get through.
+// the search for the largest datagram that gets through has made segments shorter, longer packets would be lost.
 constexpr std::size_t ack_words_max(std::size_t segment_bytes) noexcept {
   constexpr std::size_t kOthersBytes = kAckFixedBytes + kAckReportBytes * kAckReportsMax, kSegmentBytesMin = 440;
   const std::size_t fits = ((segment_bytes > kSegmentBytesMin ? segment_bytes : kSegmentBytesMin) - kOthersBytes) / 8;

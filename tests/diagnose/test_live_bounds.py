@@ -86,7 +86,7 @@ def test_ranges__are_checked_when_a_summary_is_read(
         ({"evidence": [{}] * 20_000}, "16384 observations"),
         ({"evidence": [{"kind": "x", "text": "y", "ns": 1 << 63}]}, "head is damaged"),
         ({"evidence": [{"kind": "x", "text": "y", "share": "nan"}]}, ""),
-        ({"text": "x" * (17 << 20)}, "its head has more than 16 MiB"),
+        ({"text": "x" * (17 << 20)}, "the file's head has more than 16 MiB"),
     ],
 )
 def test_head__is_bounded(tmp_path: Path, changes: dict[str, Any], said: str) -> None:

@@ -60,7 +60,7 @@ def test_share__every_wrong_file_is_named_once_and_the_rest_is_judged(tmp_path: 
         f"weft-host-{one}.summary" for one in ("node1", "node2", "old", "other", "empty", "folder")
     )
     assert all("\n" not in line and len(line) < 300 for line in lines)
-    assert any(f"its version is 99, and this weft reads {share.VERSION}" in line for line in lines)
+    assert any(f"version is 99, and this weft reads {share.VERSION}" in line for line in lines)
     assert read.read()[1] == []
     events = Collector().step(hosts)
     assert [(one.what, one.incident.finding.place.name) for one in events] == [
@@ -152,7 +152,7 @@ def test_share__a_number_out_of_range_leaves_out_its_host_only(
         file.write_bytes(columns.pack({**meta, **changes}, tables))
         hosts, lines = Share(tmp_path, STALE_S).read()
         assert (len(hosts), len(lines)) == (3, 1)
-        assert "its head is damaged" in lines[0]
+        assert "the summary's head is damaged" in lines[0]
         made = Collector()
         made.step(hosts)
         assert made.latest is not None

@@ -87,7 +87,7 @@ def test_overlap__a_file_that_ends_early_is_read_as_far_as_it_goes(tmp_path: Pat
         ("[]", "is no trace of PyTorch's profiler"),
         ("{}", "it has no traceEvents"),
         ('{"traceEvents": [{"ph": "i"}]}', "has no GPU kernels: record with ProfilerActivity.CUDA"),
-        ('{"traceEvents": 3}', "its traceEvents is not a list"),
+        ('{"traceEvents": 3}', "the file's traceEvents is not a list"),
     ],
 )
 def test_overlap__other_files_are_one_line(tmp_path: Path, text: str, said: str) -> None:

@@ -187,7 +187,7 @@ def test_live__hosts_meet_through_a_share(tmp_path: Path) -> None:
             done = until(lambda: found_by(collect(share, "--on-finding", "exit 1")))
         assert ended(agent, tmp_path)[0] == 0
     assert ": non_communication_hang: rank 3, confidence 99 %\n" in done.stdout
-    assert done.stderr.count("weft-host-bad.summary is left out: damaged or incomplete") == 1
+    assert done.stderr.count("bad.summary is left out: the file is damaged or incomplete") == 1
     assert ": exit 1 (dry run: --act runs it)" in done.stderr
 
 

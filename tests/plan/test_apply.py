@@ -138,10 +138,10 @@ def test_apply__a_wrong_plan_is_one_line_and_the_job_runs(lab: Lab, tmp_path: Pa
     plan = tmp_path / "plan.json"
     for text, said in (
         (None, "No such file or directory"),
-        ('{"weft_plan":1,"jobs":{"a":[{"from_ad', "it is no plan, or cut off"),
-        ('{"weft_plan":2,"jobs":{}}', "it has version 2, and this weft reads 1"),
-        ('{"weft_plan":1,"jobs":{"a":[{"ports":[[0,1]]}]}}', "it is no plan, or cut off"),
-        ("[" * 100_000, "it is no plan, or cut off"),
+        ('{"weft_plan":1,"jobs":{"a":[{"from_ad', "the file is no plan, or is cut off"),
+        ('{"weft_plan":2,"jobs":{}}', "the file has plan version 2, and this weft reads 1"),
+        ('{"weft_plan":1,"jobs":{"a":[{"ports":[[0,1]]}]}}', "the file is no plan, or is cut off"),
+        ("[" * 100_000, "the file is no plan, or is cut off"),
     ):
         if text is not None:
             plan.write_text(text)

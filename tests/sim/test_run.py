@@ -409,7 +409,7 @@ def test_cli__list_and_estimate(small: str) -> None:
     done = weft("--list")
     assert done.returncode == 0
     assert "permutation_1024" in done.stdout
-    assert weft(small, "--estimate").stdout.startswith("about ")
+    assert weft(small, "--estimate").stdout.startswith("the run needs about ")
 
 
 @pytest.mark.parametrize("arguments", [(), ("--seeds", "1-4", "-j", "2")])

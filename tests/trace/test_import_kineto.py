@@ -264,7 +264,7 @@ def test_import__other_files_are_refused(tmp_path: Path, text: str) -> None:
 
 def test_import__events_must_be_a_list(tmp_path: Path) -> None:
     (file,) = saved(tmp_path, {"traceEvents": {}})
-    with pytest.raises(TraceError, match="profiler: its traceEvents is not a list"):
+    with pytest.raises(TraceError, match="profiler: the file's traceEvents is not a list"):
         read(file)
 
 

@@ -95,7 +95,7 @@ def test_reader__other_versions_are_read_if_their_layout_is_the_same(tmp_path: P
     path.write_bytes(header("", 0, version=9) + block(RECORD))
     assert [record.id for record in read_segment(path).records] == [9]
     path.write_bytes(header("", 0, version=9)[:-1] + b"!" + block(RECORD))
-    with pytest.raises(TraceError, match="its version is 9"):
+    with pytest.raises(TraceError, match="the file has version 9"):
         read_segment(path)
 
 

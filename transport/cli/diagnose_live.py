@@ -44,9 +44,10 @@ from transport.trace.store import TraceExtraError
 
 STALE_INTERVALS = 4  # a host's file that did not change for this many intervals is stale
 STALE_S_MIN = 10.0
-# A finding of another collector counts as acted on for this long, if its end was never reported.
+# For this long, a finding that another collector has reported is not acted on again, unless its end
+# was reported.
 REPORTED_NS = 3_600_000_000_000
-NOTHING_JUDGED = 2  # exit status
+NOTHING_JUDGED = 2  # exit status if no host has been judged
 NICE = 10  # niceness of this process: ranks of the job on its core run first
 
 
@@ -132,7 +133,7 @@ def _output(json_path: str | None) -> Iterator[TextIO | None]:
 
 
 class Live:
-    """One `weft diagnose --live`. out: the file for verdicts as JSON; None: they are printed."""
+    """A run of `weft diagnose --live`. out: where verdicts go as JSON; None: they are printed."""
 
     def __init__(
         self, folder: Path | None, routes: Routes | None, given: dict[str, Any], out: TextIO | None
@@ -197,7 +198,7 @@ class Live:
         return 1 if self.collector.found else 0
 
     def _end_commands(self, action: Action, hurries: Callable[[], bool]) -> None:
-        """Waits for the commands of findings, until a signal comes or their time is over."""
+        """Waits for running --on-finding commands, until a signal comes or they time out."""
         if action.running and not hurries():
             self.say(
                 f"waiting up to {action.timeout_s:g} s for commands that still run; Ctrl-C "
@@ -257,7 +258,7 @@ class Live:
             self.say_all(self.action.poll())
 
     def _act(self, events: list[Event]) -> None:
-        """Appends the verdicts and runs commands, unless another collector of the share does."""
+        """Writes verdicts and runs commands, unless another collector does it for the --share."""
         if not self.acts:
             self._acted = False
             return
@@ -308,7 +309,7 @@ class Live:
 
     @property
     def acts(self) -> bool:
-        """Whether this collector writes verdicts and runs commands, as only one of a share does."""
+        """Whether this collector writes verdicts and runs commands: one does for each --share."""
         return self.claim is None or self.claim.holds
 
     def _read(self) -> files.HostFile | None:
@@ -339,7 +340,7 @@ class Live:
             click.echo("\n".join([f"incident {number}: {lines[0]}", *lines[1:]]))
 
     def _written(self, what: str, write: Callable[[], object]) -> None:
-        """Writes into the share. A failure prints a line when it begins; diagnosis continues."""
+        """Writes into the --share folder. If that begins to fail, prints a line and continues."""
         try:
             write()
         except OSError as error:

@@ -145,7 +145,8 @@ def check_descriptors() -> Finding:
         return Finding("descriptors", LIMITED, f"unknown: {problem}")
     soft, hard, opened, reserve = limits
     wanted = most + opened + reserve
-    # Reserved for the program: at most a quarter of the limit (DescriptorState::left_to_program).
+    # Descriptors kept free for the program: at most a quarter of the hard limit, as in
+    # DescriptorState::left_to_program.
     fits = most + opened + min(reserve, hard // 4) <= hard
     text = f"{most} wanted for all paths, soft limit {soft}"
     remedy = f"ulimit -Hn {wanted} (LimitNOFILE={wanted} of a service) for all paths"

@@ -78,7 +78,7 @@ def _x_text(one: Curve, x: float) -> str:
 def write_page(
     out: Path, title: str, said: Report, found: Training, curves: Sequence[Curve]
 ) -> None:
-    """One self-contained page."""
+    """Writes the estimate as one self-contained HTML page, with charts."""
     rows = [
         [one.name, _x_text(one, point.x), time_text(point.step_ns), time_text(point.exposed_ns)]
         for one in curves

@@ -227,9 +227,10 @@ class Files:
 
 @dataclass(frozen=True)
 class Computing:
-    """The source of a step's computation. file: a measurement; None: from the GPU's peak.
+    """How the computation time of a step is found.
 
-    assumed: whether the efficiency is the default.
+    file: measured times; None: computed from the GPU's peak rate and its efficiency.
+    assumed: whether that efficiency is the default.
     """
 
     gpu: Gpu
@@ -355,7 +356,7 @@ def _operation(row: Row, plan: Plan) -> list[str]:
 
 
 def compared_table(found: dict[str, Training]) -> tuple[list[str], list[list[str]]]:
-    """The step for each link between nodes."""
+    """Headings and rows that compare the step's time over each kind of link between nodes."""
     rows = [
         [
             link,

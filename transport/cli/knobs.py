@@ -37,7 +37,7 @@ def command(json_path: str | None, markdown: bool) -> None:
 
 
 def _listed(rows: Sequence[KnobRow], values: Mapping[str, str], width: int) -> Iterator[str]:
-    """A line of columns for each knob and key, and lines below it that say what it means."""
+    """A line of columns for each knob, and each key of a knob, with its meaning below it."""
 
     def meaning(sentence: str) -> list[str]:
         return textwrap.wrap(sentence, width, initial_indent=" " * 4, subsequent_indent=" " * 4)

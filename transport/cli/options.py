@@ -94,7 +94,7 @@ def output_file(*suffixes: str) -> OutputFile:
 
 
 def owner(text: str) -> int:
-    """Parses the owner of a decision: a number as in the recording, or ENGINE:INDEX."""
+    """Parses which flow or peer a decision is for: a recorded number, or ENGINE:INDEX."""
     match = re.fullmatch(r"(?:([0-9]+):)?([0-9]+)", text)
     if match is None:
         raise click.BadParameter(f"{text!r} is neither a number nor ENGINE:INDEX.")
@@ -105,5 +105,5 @@ def owner(text: str) -> int:
 
 
 def owner_text(owner: int) -> str:
-    """An owner in the syntax of --owner; engine 0 is omitted."""
+    """The number of a flow or peer in the syntax of --owner; engine 0 is omitted."""
     return f"{owner >> 24}:{owner & 0xFFFFFF}" if owner >> 24 else str(owner)

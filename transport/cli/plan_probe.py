@@ -67,7 +67,11 @@ def ends_of_lab(name: str) -> tuple[list[End], dict[str, str]]:
 
 
 def flows_of(ends: list[End], sources: int, pairs: list[tuple[int, int]]) -> list[Flow]:
-    """Flows from each of the first `sources` ends to each other end with the same side()."""
+    """The flows to probe: from each of the first `sources` NICs, over each pair of ports.
+
+    They go to the other NICs on the same side, as "left" in host1/left.
+    """
+
     from transport.plan.probe import Flow
     from transport.plan.routes import side
 
@@ -238,7 +242,7 @@ def limits_of(bounds: dict[str, Any]) -> Limits:
 def chosen(
     to: tuple[str, ...], from_: str | None, lab: str | None
 ) -> tuple[list[End], int, dict[str, str]]:
-    """The ends, how many of them probe (the first ones), and known names of routers."""
+    """NICs, the ones that send probes first; how many those are; names of routers by address."""
     from transport.plan.probe import End
 
     if lab is not None:
@@ -258,7 +262,7 @@ def chosen(
 
 
 def by_way(routes: Routes) -> dict[tuple[str, str, str], list[tuple[int, int]]]:
-    """(source, target, nodes on the way) -> the pairs of ports that take it."""
+    """(source, target, nodes on the way) -> the pairs of UDP ports that take this way."""
     ways: dict[tuple[str, str, str], list[tuple[int, int]]] = defaultdict(list)
     for (source, target, path), links in routes.of.items():
         nodes = [routes.links[one].partition(">")[2] for one in links[:-1]]
@@ -299,7 +303,7 @@ def show(result: Found, sent: int, output: Path) -> None:
         counts = Counter(link for links in routes.of.values() for link in links)
         names = [(routes.links[link], str(count)) for link, count in counts.most_common(ROWS_MAX)]
         print_table(("link", "pairs of ports"), names)
-        click.echo(f"{len(rows)} ways: see them all with --json")
+        click.echo(f"{len(rows)} ways through the fabric: see them all with --json")
     for note in result.notes:
         click.echo(f"note: {note}")
     click.echo(

@@ -556,7 +556,7 @@ def of_all_runs(
 def say_estimate(simulation: Simulation) -> None:
     there = available_bytes()
     left = "" if there is None else f" of {bytes_text(there)} available"
-    click.echo(f"about {bytes_text(simulation.estimated_bytes)}{left}")
+    click.echo(f"the run needs about {bytes_text(simulation.estimated_bytes)} of memory{left}")
 
 
 def do_sweep(

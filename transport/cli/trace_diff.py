@@ -101,7 +101,7 @@ def _plain(one: Change) -> dict[str, Any]:
 
 
 def _show(title: str, of: tuple[str, list[str]], unit: str, found: list[Change], top: int) -> None:
-    """Prints the largest changes; `of`: cells or rows, and the headings of their names."""
+    """Prints the largest changes. of: what is compared ("cells", "rows"), headings of its names."""
 
     rows = [
         [

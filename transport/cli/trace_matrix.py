@@ -157,7 +157,7 @@ def show_shades(found: Matrix, logarithmic: bool) -> None:
 
 
 def legend(found: Matrix, side: int, most: float, logarithmic: bool) -> str:
-    """Text about the meaning of the shades; `side`: lines and columns that were printed."""
+    """Text about the meaning of the shades; `side`: number of lines printed."""
     said = f'shades: "{SHADES[0]}" nothing, "{SHADES[1]}" little, ... "{SHADES[-1]}" up to '
     said += f"{text(found, most)}; in order: {SHADES[1:]}" + (
         ", logarithmic" if logarithmic else ""

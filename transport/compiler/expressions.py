@@ -19,7 +19,7 @@ from transport.compiler.language import BUILTINS, CALLS_MAX, GLOBAL_REMEDIES, IN
 
 
 class Role(NamedTuple):
-    """The meaning of a hook's argument."""
+    """Which record an argument is, such as `flow` or `event`, and its fields."""
 
     name: str
     layout: Record
@@ -62,7 +62,10 @@ def definition(function: FunctionType) -> ast.FunctionDef:
 
 
 class Expressions:
-    """Checks the expressions of one function, for the roles of its arguments in one call."""
+    """Checks the expressions of one function, as one call with given arguments uses it.
+
+    roles: for each argument that is a record or the paths, which record it is.
+    """
 
     def __init__(
         self,
@@ -78,7 +81,7 @@ class Expressions:
         self.roles = dict(roles)
         self.stack = (*stack, function)
         self.steps = steps
-        self.calls = calls  # number of helper calls, counted as if every helper were inlined
+        self.calls = calls  # one entry per helper call, as if every helper were inlined
         self.locals = frozenset(function.__code__.co_varnames)
 
     def refusal(self, node: ast.AST, reason: str, remedy: str) -> PolicyError:
@@ -110,7 +113,7 @@ class Expressions:
         return None
 
     def record(self, node: ast.expr) -> Role | None:
-        """The role of an expression that is a record or the array of paths, else None."""
+        """Which record an expression is, or that it is the array of paths; None: neither."""
         match node:
             case ast.Name(id=name):
                 return self.roles.get(name)
@@ -285,5 +288,5 @@ class Expressions:
         self.enter(helper, roles)
 
     def enter(self, helper: FunctionType, roles: Roles) -> None:
-        """Checks the body of a helper function, given the roles of its arguments in this call."""
+        """Checks a helper's body. roles: the arguments of this call that are records or paths."""
         raise NotImplementedError

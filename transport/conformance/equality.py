@@ -27,7 +27,7 @@ Progress = Callable[[int], None]
 
 @dataclass
 class Trial:
-    """Differences between the results of a policy interpreted, compiled, and from a file."""
+    """How the results of a policy differ: as Python, compiled in memory, and from a library."""
 
     events: int = 0
     beyond: int = 0  # events not compared, because interpreted and compiled results may differ
@@ -47,7 +47,7 @@ class Trial:
 
 
 class Bout:
-    """Runs one policy interpreted, compiled and from a file, and compares the results."""
+    """Runs a policy as Python, compiled in memory and from a library; compares the results."""
 
     def __init__(
         self, policy: Policy, libraries: dict[str, Library], seed: int, interpret: bool = True

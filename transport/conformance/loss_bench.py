@@ -37,7 +37,7 @@ class Segment:
 
 
 class LossBench:
-    """One path. `late_ns(seq)` is the delay of an acknowledgment beyond an RTT; None: lost."""
+    """Simulates a path. `late_ns(seq)`: delay of an acknowledgment beyond an RTT; None: lost."""
 
     def __init__(
         self,

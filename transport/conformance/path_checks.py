@@ -40,7 +40,7 @@ def spreads(policy: Policy, library: Library) -> Outcomes:
 
 
 def keeps_off(policy: Policy, library: Library) -> Outcomes:
-    """Checks picks for 1 to 256 paths: retransmissions, dead paths, and no usable path at all."""
+    """Checks picks among 1 to 256 paths: for retransmissions, if some are dead, if all are dead."""
     onto, unusable, outside, failed = 0, 0, 0, 0
     for paths in range(1, 257):
         bench = PathBench(policy, library, paths)
@@ -82,7 +82,10 @@ def keeps_off(policy: Policy, library: Library) -> Outcomes:
 
 
 def heeds(policy: Policy, library: Library) -> Outcomes:
-    """Checks that marked or slow paths get less traffic, if the policy declares the signals."""
+    """Checks that a path with ECN marks, or with a long RTT, gets less traffic.
+
+    Leaves out a signal (ECN or RTT) that the policy does not declare to use.
+    """
     for signal, what in (("ecn", "always marked"), ("rtt", "ten times as long")):
         if signal not in policy.promises.signals:
             continue

@@ -23,7 +23,10 @@ SEED_STEP = 1_000_003  # so large that runs with consecutive seeds share no port
 
 
 class Portions:
-    """The random events for one policy; a helper process runs while the context is open."""
+    """Tests a policy on random events, in portions that this process and a helper process share.
+
+    The helper process runs while the context is open.
+    """
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class Portions:
         self.progress(sum(one.events for one in self.done.values()))
 
     def trial(self) -> Trial:
-        """Plays the portions until results differ in one; returns the merged results."""
+        """Plays portions until interpreted and compiled results differ; returns all merged."""
         while (number := self.take()) is not None:
             self.note(number, self.play(number))
             while self._heard is not None and self._heard.poll() and self.hear():

@@ -18,7 +18,7 @@ BYTES_MAX = 64 << 20
 
 
 def plans(cast: Cast, limit_ns: int) -> Iterator[Plan]:
-    """Plans two runs over four paths: one with marks and losses, and one without."""
+    """Plans two simulator runs over four paths: one with marks and losses, and one without."""
     for loss, make in ((2**-7, marking), (0.0, bottleneck)):
         link = make(loss=loss, reorder=1.0, reorder_ns_max=3_000)
         plan = plan_of(cast, links=[link] * PATHS, flows=2, limit_ns=limit_ns)

@@ -20,7 +20,7 @@ HEADS_EVERY = 50  # number of events between changes of the paths' state
 DEAD_SHARE = 0.02  # share of path states with no path usable, where policies search longest
 EXTREME_SHARE = 0.08  # share of chunks with extreme values, which are compared event by event
 EXTREME_CHUNK = 400
-EXTREME_LIFE = 40  # events between restarts; after an overflow, later results mean nothing
+EXTREME_LIFE = 40  # events between restarts of the policy; after an overflow, results mean nothing
 
 _INT_EDGES = np.array(
     [0, 1, -1, 2, 1 << 31, 1 << 53, (1 << 53) + 1, -(1 << 53), 1 << 62, (1 << 63) - 1, -(1 << 63)],
@@ -196,7 +196,7 @@ class Stream:
         }
 
     def spoil(self, events: Array, paths: int) -> None:
-        """Puts extreme values into 30% of the fields; `rand*` stay in [0, 1), kinds are kept."""
+        """Puts extreme values into 30% of the events' fields; random numbers stay in [0, 1)."""
         draw, size = self.draw, len(events)
         for name, (kind, *_) in (events.dtype.fields or {}).items():
             if name in ("kind", "n_paths"):

@@ -192,7 +192,7 @@ def same_in_every_form(
     settings: Settings,
     rest: Portions,
 ) -> Outcomes:
-    """Checks that the policy gives equal results interpreted, compiled and from a file."""
+    """Checks equal results of the policy interpreted, compiled in memory, and from a .so file."""
     played = Bout(policy, libraries, settings.seed)
     for chunk in recorded.chunks(policy, cast, settings.quick):
         played.play(chunk)

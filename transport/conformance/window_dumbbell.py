@@ -33,7 +33,7 @@ def link_for(policy: Policy, **changes: float) -> Link:
 
 
 class Ledger:
-    """Collects the violations and policy failures of all simulator runs of a policy."""
+    """Collects protocol violations and failed hooks from all simulator runs of a policy."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy

@@ -42,15 +42,15 @@ def grown(
     table[window, column.ravel()] = values
 
     def summed(changes: Array) -> Array:
-        """[..., process]: the sum over its calls."""
+        """[..., process]: the sum of the changes over the calls of each process."""
         total = np.zeros((len(changes), shape[1]))
         np.add.at(total.T, owner, np.nan_to_num(changes).T)
         return total
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # calls that no earlier window has
+        warnings.simplefilter("ignore", RuntimeWarning)  # medians of calls without earlier ones
         for at in range(shape[0]):
-            # Windows of a fault that lasts must not become usual.
+            # The times in windows of a lasting fault must not become the usual times.
             recent = slice(max(at - LASTING, 0), at)
             lasting = late[recent].sum(axis=0) >= LASTING - 1
             if lasting.any():

@@ -110,7 +110,8 @@ def cut_off(facts: Facts, from_ns: int, since_ns: int) -> Finding | None:
     for one, another in found:
         others.setdefault(one, set()).add(another)
         others.setdefault(another, set()).add(one)
-    # If both processes of a pair complain, both count twice: a process that complains is running.
+    # The complaints that a process made or that name it. Two processes that complain of each other
+    # get two each; a stopped process makes none.
     weight = Counter(one for pair in found for one in pair)
     accused = {target for _, target in found}
     order = sorted(others, key=lambda each: (-weight[each], each not in accused, each))

@@ -36,7 +36,7 @@ def dead_link(seen: slow.Seen) -> Finding | None:
         return None
     candidates = seen.places_of_paths
     count = candidates.summed(dead.astype(np.float64))
-    # A path works if it has carried something since the first one died.
+    # A path works if it has carried something since the first of the dead paths died.
     first = int(seen.windows.of(since_ns[dead].min(keepdims=True))[0]) + 1
     alive = (since_ns < 0) & (paths.sent[first:].sum(axis=0) > 0)
     used = count + candidates.summed(alive.astype(np.float64))

@@ -83,7 +83,7 @@ operations AS (
 
 @dataclass(frozen=True)
 class Queries:
-    """Calls, messages between ranks by call, and communicators."""
+    """SQL that selects calls, edges (their messages by sender and receiver), and communicators."""
 
     calls: str
     edges: str

@@ -25,7 +25,8 @@ from transport.ground.units import time_text
 Array = NDArray[Any]
 
 WINDOWS_MIN = 3  # in fewer iterations it is not known how long a process usually records nothing
-TIMES = 2.0  # a gap is this many times as long as the longest one that is usual
+# A gap is more than this many times as long as the usual longest time without a record.
+TIMES = 2.0
 TIMEOUTS_MIN = 2  # in a gap, peers had at least this many timeouts
 # The last timeout comes after this share of the gap, as each wait is at most twice the one before.
 TRIED_SHARE = 0.3

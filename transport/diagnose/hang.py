@@ -22,7 +22,8 @@ Array = NDArray[Any]
 # A process is silent if it has recorded nothing for the longer one of these times:
 QUIET_PAUSES = 2.0  # silence lasts at least this many times the longest known pause
 QUIET_SHARE = 0.5  # silence lasts at least this share of the standstill
-STARTED = 3  # with this many iterations, the pauses of the first one do not count in later_ns
+# From this many iterations on, Standstill.later_ns leaves out the pauses of the first iteration.
+STARTED = 3
 LAG_SHARE = 0.5  # a process with less than this share of the others' messages has another role
 PAIRS_MIN = 3  # with fewer connections, it is not clear which end of the slowest one waits
 PEER_DEAD = 5  # status of a connection whose peer was found dead (native/core/status.h)

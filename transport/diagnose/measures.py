@@ -126,7 +126,7 @@ def lateness_of(facts: Facts, windows: Windows) -> Lateness:
     until_ns = np.where(received >= 0, calls["end_ns"], arrival)
 
     def passed(lasted_ns: Array) -> Array:
-        """[window, process]: the time that passed; lasted_ns: time of each call until its begin."""
+        """[window, process]: the sum of its calls' lasted_ns; overlapping time counts once."""
         made = np.zeros(shape)
         np.add.at(made, (window, process), apart(process, until_ns, lasted_ns))
         return made

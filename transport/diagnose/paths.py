@@ -47,7 +47,7 @@ class Paths:
 
     @cached_property
     def round_trips(self) -> Crossings:
-        """The crossings of each path, and after them those of its acknowledgments."""
+        """The links that each path crosses, and after them those that its acknowledgments cross."""
         there, back = self.crossings, crossings(self.back)
         later = back.hop + int(there.hop.max(initial=-1)) + 1
         parts = (there.path, back.path), (there.link, back.link), (there.hop, later)

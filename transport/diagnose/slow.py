@@ -39,10 +39,11 @@ QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many t
 # Queues are full if a path's round-trip time is this many times its own earlier one.
 GROWN_RATIO = 3.0
 LOADED_RATIO = 1.5  # a link with this many times the load of those beside it has full queues
-QUEUED_LATER = 2  # after a loss, the round-trip times of this many further windows count
-# Least share of the delays that a place explains, and of its pairs that are slow.
+QUEUED_LATER = 2  # a full queue may show only in the RTTs of this many windows after a loss
+# A place is slow if it explains this share of the delays, and this share of its pairs is slow.
 SHARE_MIN, PURITY_MIN = 0.25, 0.5
-CERTAIN_SHARE = 0.5  # a NIC or a pair that explains less is only suspected: links may be shared
+# A NIC or a pair that explains less of the delays is only suspected: links may be shared.
+CERTAIN_SHARE = 0.5
 FULL_SHARE = 0.9  # a NIC that carries this share of its usual rate while busy is not slow
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 

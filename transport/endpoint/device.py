@@ -217,7 +217,7 @@ def _by_dlpack(
     kind, device = obj.__dlpack_device__()
     on_gpu = int(kind) in (CUDA, CUDA_MANAGED)
     if not on_gpu and int(kind) not in (CPU, CUDA_HOST):
-        raise ValueError(f"it is on a device of DLPack's type {int(kind)}, not on a CUDA device")
+        raise ValueError(f"the array's device has DLPack's type {int(kind)}, not that of CUDA")
     whose = stream
     given = NO_STREAM if on_gpu else None
     if on_gpu and stream is None and lent_streams is not None:
@@ -279,9 +279,9 @@ def _by_interface(
     address, read_only = interface["data"]
     match = TYPESTR.match(interface["typestr"])
     if match is None:
-        raise ValueError(f"weft cannot send elements of its type {interface['typestr']!r}")
+        raise ValueError(f"weft cannot send elements of the array's type {interface['typestr']!r}")
     if interface.get("mask") is not None:
-        raise ValueError("it has a mask, which weft does not support")
+        raise ValueError("the array has a mask, which weft does not support")
     shape = tuple(operator.index(length) for length in interface["shape"])
     itemsize = int(match.group(2)) * (4 if match.group(1) == "U" else 1)
     _check(shape, interface.get("strides"), itemsize, read_only and writable)
@@ -297,13 +297,13 @@ def _by_interface(
 def _check(shape: Sequence[int], strides: Sequence[int] | None, unit: int, read_only: bool) -> None:
     """Raises ValueError if the array is not C-contiguous (`strides` in `unit`) or is read-only."""
     if read_only:
-        raise ValueError("it is read-only, and must be writable")
+        raise ValueError("the array is read-only, and must be writable")
     if any(length < 0 for length in shape):
-        raise ValueError(f"its shape has a negative length: {tuple(shape)}")
+        raise ValueError(f"the array's shape has a negative length: {tuple(shape)}")
     if strides is None or math.prod(shape) == 0:
         return
     expected = unit
     for length, stride in zip(reversed(shape), reversed(strides), strict=True):
         if length > 1 and stride != expected:
-            raise ValueError("it is not contiguous in memory: send a contiguous copy")
+            raise ValueError("the array is not contiguous in memory: send a contiguous copy")
         expected *= length

@@ -149,9 +149,10 @@ def _features(samples: Sequence[Sample]) -> tuple[Array, Array, Array]:
 
 
 def _model(logs: Array, steps: Array, moved: Array) -> Array:
-    """Times for the logarithms of base_ns, step_ns and ns a byte of each protocol.
+    """[sample]: the modelled time, of its fastest algorithm and protocol.
 
-    One more logarithm is that of the time of a launch.
+    logs: logarithms of base_ns, step_ns and ns a byte of each protocol, then that of the launch
+    time if it is fitted.
     """
     protocols, launch = _split(np.exp(logs))
     base, step, byte = protocols.T
@@ -161,7 +162,7 @@ def _model(logs: Array, steps: Array, moved: Array) -> Array:
 
 
 def _split(numbers: Array) -> tuple[Array, float]:
-    """[protocol, 3] numbers of the protocols, and the time of a launch; 0: none."""
+    """[protocol, 3]: base_ns, step_ns and ns a byte; and the time of a launch, 0: not fitted."""
     count = len(numbers) // 3 * 3
     return numbers[:count].reshape(-1, 3), float(numbers[count:].sum())
 

@@ -17,7 +17,7 @@ MOVED = 2.0  # each activation is written once and read once
 # Bytes that Adam in mixed precision reads and writes for a parameter: gradient, master copy and two
 # moments in 4 bytes, read and written, and the parameter written in 2.
 STATE_BYTES_MOVED = 4 + 2 * (4 + 4 + 4) + 2
-# Times that a file may leave out, with their defaults.
+# Times that a file of measurements may leave out, with their defaults.
 OPTIONAL = {
     "copy_ns": 0.0,
     "embedding_forward_ns": 0.0,

@@ -36,7 +36,7 @@ class Curve:
 
 
 def curves(model: Model, plan: Plan, computation: Computation, network: Network) -> list[Curve]:
-    """The step against GPUs, each with the same batch; the rate between nodes; latencies."""
+    """The step's time against GPUs (each with the same batch), rate between nodes, latencies."""
     by_gpus = []
     for data in _replicas(plan):
         batch = plan.global_batch // plan.data * data

@@ -119,7 +119,7 @@ class Network:
         return self.pairs if self.pairs is not None and algorithm == "pairs" else self.between
 
     def decides(self, nodes: int, algorithm: str) -> Link:
-        """The link whose protocols an operation chooses from: between nodes, if there are any."""
+        """The link whose protocols an operation chooses from: between nodes if it spans several."""
         return self.far(algorithm) if nodes > 1 or self.inside is None else self.inside
 
     def nodes(self, ranks: int) -> int:

@@ -43,7 +43,7 @@ class Simulated:
 def scenario_of(
     step: Step, tasks: Sequence[Task], step_ns: float, segment_bytes: int, seed: int = 1
 ) -> Simulated:
-    """The scenario of a step that is built. ShapeError if it has no data parallelism to simulate.
+    """The scenario of a step and its tasks. ShapeError: there is no data parallelism to simulate.
 
     step_ns: the estimate, which limits how long the simulation runs.
     """

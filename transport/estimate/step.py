@@ -128,7 +128,7 @@ class Step:
         self._send(f"forward {chunk + 1}.{batch} from {chunk}", stage, "forward", name)
 
     def _backward(self, stage: int, chunk: int, batch: int) -> list[str]:
-        """Returns the names of the tasks that reduce gradients."""
+        """Adds a chunk's backward pass; returns the names of the tasks that reduce gradients."""
         name = f"backward {chunk}.{batch}"
         after = [f"forward {chunk}.{batch}"]
         if chunk < self.last_chunk:

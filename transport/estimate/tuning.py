@@ -120,7 +120,7 @@ def _best(
         return None
     took, name = min(rivals)
     choice = choice_of(name)
-    # Its slowest round must beat the fastest of NCCL's own choice.
+    # The choice's slowest round must beat the fastest round of NCCL's own choice.
     if choice is None or max(times[operation, size, name]) * (1 + MARGIN) >= min(own):
         return None
     return choice, statistics.median(own) / took - 1

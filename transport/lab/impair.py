@@ -41,7 +41,7 @@ KEY, BYTE, NOW = -4, -8, -24  # offsets of variables on the stack
 
 @dataclass(frozen=True)
 class Seen:
-    """The counters of a program."""
+    """The counters of the eBPF program of one link direction."""
 
     packets: int
     bytes: int
@@ -52,7 +52,7 @@ class Seen:
 
 
 def orders(link: Link, *, cut: bool, marks: bool, up: bool = True) -> bytes:
-    """The configuration entry of one direction; without `marks` its queue sets no ECN marks."""
+    """The configuration entry of a link direction; without `marks` its queue sets no ECN marks."""
     packet_bytes_max = link.up_bytes_max if up else link.down_bytes_max
     rate = link.rate_bytes_per_s
     mark_ns = link.ecn_bytes * 10**9 // rate if marks and link.ecn_bytes else NEVER

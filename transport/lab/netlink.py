@@ -232,7 +232,8 @@ def devices(link: Any) -> dict[str, Device]:
 def build_node(
     link: Any, plan: Plan, node: str, programs: dict[int, int], links: Callable[[str], Link]
 ) -> None:
-    """Configures a node whose devices exist; `programs`: direction -> program's descriptor."""
+    """Configures a node whose devices exist; `programs`: index of a link's direction -> descriptor
+    of the BPF program that impairs it."""
     is_host = node.startswith("host")
     set_up_loopback(link)
     write_sysctls(congestion=is_host)
@@ -255,7 +256,7 @@ def build_node(
 
 
 def hook_of(direction: Direction, node: str) -> str:
-    """The hook of a direction's program at a node; "" if it is attached at the other end.
+    """The tc hook at a node for the BPF program of a link's direction; "": it is at the other end.
 
     A router's program is attached at its egress, before the queue. A host's packets are split into
     datagrams only when they leave it, so their program is attached where they arrive.

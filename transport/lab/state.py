@@ -39,7 +39,7 @@ class State:
     name: str
     model: LabModel
     built: bool = False
-    maps: tuple[int, int] = (0, 0)  # ids of the configuration map and of the state map
+    maps: tuple[int, int] = (0, 0)  # ids of the BPF maps: configuration, state
     checksums: bool = False  # hosts write real checksums, so that receivers detect corruption
     changed: dict[str, Changed] = field(default_factory=dict)
 

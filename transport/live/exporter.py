@@ -29,7 +29,9 @@ IGNORED = (
     "telemetry pages that other users made or can change are ignored; "
     "weft_exporter_ignored_pages counts them"
 )
-RELAXED = 0.8  # a label stops being `all` if at most this share of series_max is then used
+# If there are too many series, labels get the value `all`. Such a label gets its own values back if
+# the number of series is then at most this share of series_max.
+RELAXED = 0.8
 
 
 @dataclass(eq=False)
@@ -150,7 +152,7 @@ class Exporter:
         self._say("bound", text)
 
     def _say(self, subject: str, text: str) -> None:
-        """Logs a line about a subject unless it was logged last; "": the problem has ended."""
+        """Logs what is wrong with a subject if that has changed; text "": its problem has ended."""
         if text != self._said.get(subject, ""):
             self._said[subject] = text
             self.log(text or WELL[subject])

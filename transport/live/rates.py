@@ -150,7 +150,7 @@ def rates(before: Reading | None, now: Reading) -> tuple[ProcessRates, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """The time between two readings of a page, and the earlier rows by scope and index."""
+    """The time between two readings of a page, and the rows of the earlier one by scope, index."""
 
     seconds: float | None  # None: rates are not known
     rows: Mapping[tuple[str, int], Row]

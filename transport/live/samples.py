@@ -55,7 +55,10 @@ class Samples:
         return sum(map(len, self.of.values()))
 
     def add(self, family: Family, labels: Labels, value: float, end: str = "") -> None:
-        """Adds a value, in the unit of the page, to the sample with these labels."""
+        """Adds a value, in the unit of the telemetry page, to the sample with these labels.
+
+        end: suffix of the sample's name; "": _total for a counter, else none.
+        """
         name = family.name + (end or ("_total" if family.kind == "counter" else ""))
         values = self.of.setdefault(family, {})
         key, scaled = (name, labels), value / family.per_unit

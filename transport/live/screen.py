@@ -21,7 +21,7 @@ from transport.telemetry import PageError
 
 @dataclass
 class Source:
-    """Takes readings and keeps the rates between the last two. note: what could not be read."""
+    """Reads telemetry pages, keeps the rates between the last two readings. note: a read error."""
 
     take: Callable[[], Reading]
     before: Reading | None = None
@@ -29,7 +29,7 @@ class Source:
     note: str = ""
 
     def refresh(self) -> None:
-        """Takes a reading."""
+        """Reads all telemetry pages once."""
         try:
             now = self.take()
         except PageError as error:

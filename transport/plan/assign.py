@@ -21,7 +21,7 @@ from transport.plan.routes import UNKNOWN, Routes, undirected
 Array = NDArray[Any]
 
 PATHS_MAX = 256
-DRAWS = 32  # random assignments, from which the expectation of ECMP is estimated
+DRAWS = 32  # number of random assignments of paths, from which ECMP's average load is estimated
 _Key = tuple[str, str, int, int]  # sender, receiver, engine of the sender, of the receiver
 MOVES_MAX = 20_000
 SLOTS_SMALL = 256  # with at most this many paths, the search starts from every random assignment
@@ -65,10 +65,10 @@ class Assigned:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Ways: different sequences of links. A slot is one path of a pair, to be put on a way.
+    """A way is a sequence of links between a pair. A slot is a path to plan, to be put on a way.
 
     links: [way, hop] numbers of links, padded with `spare`, a link that has no load.
-    ways: pair -> its ways. room: way -> how many paths of the routes take it.
+    ways: pair -> its ways. room: way -> how many paths in the routes take it.
     """
 
     # A pair of hosts occurs once for each pair of a sender's engine and a receiver's engine.
@@ -78,7 +78,7 @@ class Problem:
     links: Array
     ways: list[Array]
     room: Array
-    members: list[list[int]]  # way -> numbers of its paths in the routes
+    members: list[list[int]]  # way -> numbers of the paths in the routes that take it
     paths: int
 
 
@@ -243,7 +243,7 @@ def _greedy(problem: Problem, before: Array) -> Array:
         each = problem.sent[pair] / problem.paths
         for slot in range(problem.paths):
             loads = load[own]
-            turns = used // room  # a pair of ports is used twice only when all are used
+            turns = used // room  # use a pair of ports again only when all are used
             at = int(np.lexsort((loads.sum(axis=1), used / room, loads.max(axis=1), turns))[0])
             chosen[pair, slot] = ways[at]
             used[at] += 1
@@ -332,8 +332,8 @@ def _best_move(
 def _bound(problem: Problem, before: Array, free: Array) -> float:
     """A lower bound of the busiest link's load, whatever the plan.
 
-    If every way of some pairs crosses a link of a set, these links together carry all bytes of the
-    pairs. And some way of a pair carries at least one whole path.
+    If all ways of some pairs cross one set of links, these links together carry all bytes of these
+    pairs. And each pair puts at least one path, with its share of the bytes, on one of its ways.
     """
     sets: dict[frozenset[int], float] = defaultdict(float)
     most = float(before[free].max(initial=0.0))

@@ -16,9 +16,10 @@ from transport.telemetry.page import identity_of
 
 
 class Follower:
-    """The step function of a ControlLoop that sets path weights whenever the file changes.
+    """The step function of a ControlLoop that sets path weights from the file of weft plan watch.
 
-    A missing or wrong file changes nothing; on_error is called once with what is wrong in it.
+    It sets them whenever the file or the number of connections changes. A missing or wrong file
+    changes nothing; on_error is called once with what is wrong in it.
     """
 
     def __init__(self, file: Path | str, on_error: Callable[[str], None] | None = None) -> None:

@@ -39,11 +39,11 @@ class Loss:
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A probe's result. loss: link -> its loss. unknown: number of flows with an unknown hop."""
+    """The result of probing. unknown: number of flows with an unknown hop."""
 
     routes: Routes
     notes: tuple[str, ...]
-    loss: dict[str, Loss]
+    loss: dict[str, Loss]  # by link
     unknown: int
 
 
@@ -211,7 +211,8 @@ def _way(
 def _only(
     heard: Heard, aliases: Aliases, length: Mapping[tuple[int, int], int]
 ) -> dict[tuple[int, int], set[str]]:
-    """(source, -1) -> names of the first routers from it; (source, target) -> of the last ones."""
+    """(source, -1) -> names of the first router after the source; (source, target) -> names of the
+    last router before the target."""
     names: dict[tuple[int, int], set[str]] = defaultdict(set)
     for at, ttl in heard.of:
         flow = heard.flows[at]

@@ -68,7 +68,7 @@ class Plan:
 
 
 def routes_of_paths(plan: Plan, routes: Routes) -> Routes:
-    """The routes with the paths that jobs take: path i of a pair has the plan's i-th way.
+    """The routes, in which path i of a planned pair has the links of the plan's i-th path.
 
     Pairs of hosts that the plan does not name keep their routes. Of several jobs with the same pair
     the first by name counts.

@@ -297,7 +297,7 @@ class Prober:
                         left.discard(flow)
 
     def _receive(self, opened: socket.socket, source: int, port: int, ttl: int) -> None:
-        """Echoes a probe that reached this end, and notes the echo of an own one."""
+        """Echoes probes that reached this end, and notes echoes of the probes that it sent."""
         for _ in range(4 * BURST):
             try:
                 data, sender = opened.recvfrom(512)

@@ -118,7 +118,7 @@ def text(value: Any) -> str:
     """The value as a text that can be printed and written; ValueError if it is not one."""
     made = str(value)
     if "\0" in made:
-        raise ValueError("a text with a zero byte")
+        raise ValueError("text with a zero byte; expected printable text")
     made.encode()  # JSON may have half of a surrogate pair
     return made
 

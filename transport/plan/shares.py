@@ -106,7 +106,7 @@ class Judge:
         return states
 
     def _loss(self, seen: Seen) -> Array:
-        """The share that each path lost since the last step."""
+        """The share of its segments that each path lost since the last step."""
         if self._before is None or len(self._before.sent) != len(seen.sent):
             return np.zeros(len(seen.sent))
         sent = np.asarray(seen.sent, float) - np.asarray(self._before.sent, float)

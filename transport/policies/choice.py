@@ -30,7 +30,7 @@ Parameter: TypeAlias = "Number | Sequence[Number] | np.ndarray[Any, Any]"
 
 
 class Chooser(Protocol):
-    """A plan of a run whose policies are set by text."""
+    """A plan of a simulation run; its policies are chosen by text, as "swift:decrease_max=0.3"."""
 
     def choose_text(self, family: str, text: str, directories: list[str]) -> str: ...
 
@@ -56,7 +56,7 @@ def state_of(info: native.PolicyInfo) -> PolicyState:
 
 
 def values_of(fields: str, record: bytes) -> dict[str, Any]:
-    """The parameters in a record, by the lines of a policy's descriptor."""
+    """The parameters in a record, by name. fields: a line "name kind offset count" for each."""
     params: dict[str, Any] = {}
     for line in fields.splitlines():
         name, kind, offset, count = line.split()

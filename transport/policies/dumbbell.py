@@ -23,7 +23,7 @@ RATE_MAX = 10**13  # bytes per second; the fabric's limit
 UNLIMITED_BYTES = 1 << 34  # queue of a link that drops nothing
 MESSAGES_MAX = 2_000_000  # of all flows together
 STEP_HOPS = 1_000_000
-# As the engine's defaults: datacenter-sized ones of the fabric would hide how they act.
+# The engine's defaults. Those of the fabric are shorter, and would hide what policies do with them.
 ACK_BYTES, ACK_DELAY_NS = 256 << 10, 30_000
 RTO_NS_MIN, RTO_NS_MAX = 1_000_000, 1_000_000_000
 SENDERS, RECEIVERS = 0, 1  # the switches
@@ -133,7 +133,7 @@ class FlowReport:
 
 @dataclass(frozen=True)
 class PathReport:
-    """Packets towards the receivers: sent, lost on the wire or to an outage, and dropped."""
+    """Packets towards the receivers. lost: on the wire or to an outage; dropped: by a queue."""
 
     packets: int
     bytes: int
@@ -145,7 +145,10 @@ class PathReport:
 
 @dataclass(frozen=True)
 class Trace:
-    """Samples: a row per time; a column per flow, of the last two arrays per path."""
+    """Samples over time; row i was taken at at_ns[i].
+
+    queue_bytes and path_bytes have a column for each path, the other arrays one for each flow.
+    """
 
     at_ns: Array
     window_bytes: Array
@@ -201,7 +204,7 @@ class _Run:
             pass
 
     def _network(self) -> None:
-        """Ports sorted by their node: hosts, the senders' switch, the receivers' switch."""
+        """Gives the fabric its ports, sorted by node: hosts, senders' switch, receivers' switch."""
         plan, hosts = self.plan, self.hosts
         paths, receivers = plan.paths, sorted(set(range(hosts)) - self.senders)
         total = sum(one.bytes_per_s for one in paths)
@@ -240,7 +243,9 @@ class _Run:
         changes = []
         for change in sorted(plan.changes, key=lambda one: one.at_ns):
             if not 0 <= change.path < count:
-                raise InvalidArgumentError(f"path {change.path} of a change: there are {count}")
+                raise InvalidArgumentError(
+                    f"a change names path {change.path}: there are {count} paths, numbered from 0"
+                )
             there = {"at_ns": change.at_ns, "up": change.up, "bytes_per_s": -1}
             changes.append(there | {"port": self.forward + change.path, "loss": change.loss})
             if change.up >= 0:
@@ -248,7 +253,11 @@ class _Run:
         plan.fabric.set_changes(_records(changes, native.PORT_CHANGE))
 
     def _access_ns(self) -> int:
-        """A part of each path's delay, so that the fabric can look ahead by as much."""
+        """The delay of a host's link: a quarter of the shortest path's delay.
+
+        It is part of each path's delay. The smallest link delay is the fabric's look-ahead: with a
+        longer one it simulates more at a time.
+        """
         return max(min((one.delay_ns for one in self.plan.paths), default=0) // 4, 1)
 
     def _core_ns(self, path: Link) -> int:
@@ -266,7 +275,7 @@ class _Run:
         return row
 
     def _work(self) -> None:
-        """The transfers of each flow, and in `first` where those of each begin."""
+        """Gives the fabric the transfers of all flows; those of flow i begin at self.first[i]."""
         plan = self.plan
         counts = [one.messages or self._endless(one) for one in plan.flows]
         if sum(counts) > MESSAGES_MAX:
@@ -295,7 +304,7 @@ class _Run:
         made.seed, made.limit_ns, made.paths = plan.seed, plan.limit_ns, len(plan.paths)
         made.segment_bytes, made.window_bytes_max = plan.segment_bytes, plan.window_bytes_max
         made.rto_ns_min, made.rto_ns_max = plan.rto_ns_min, plan.rto_ns_max
-        # A handshake would have measured this.
+        # A simulated flow has no handshake, which would have measured this round trip.
         made.rtt_expected_ns = 2 * min((one.delay_ns for one in plan.paths), default=0)
         made.ahead, made.link_bytes_per_s = plan.ahead, plan.link_bytes_per_s
         made.ack_bytes, made.ack_delay_ns = ACK_BYTES, ACK_DELAY_NS

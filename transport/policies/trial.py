@@ -133,7 +133,8 @@ def run(
     for family in params:
         if family not in chosen:
             raise InvalidArgumentError(
-                f"params: no {family} policy is chosen; give those of {', '.join(sorted(chosen))}"
+                f"params: no {family} policy is chosen; give parameters of "
+                f"{', '.join(sorted(chosen))}"
             )
     names = {}
     for family, policy in chosen.items():

@@ -28,7 +28,7 @@ from transport.sim.work import (
     waits,
 )
 
-LAUNCH, BEGIN, END = 0, 1, 2  # kinds of local events
+LAUNCH, BEGIN, END = 0, 1, 2  # kinds of local events, of an operation at one rank
 SEND, RECEIVE = "Send", "Recv"
 # NCCL's function -> its algorithm -> what makes its transfers. An algorithm that is not listed runs
 # as the function's first one.
@@ -103,7 +103,7 @@ class Program:
 
 @dataclass
 class _Local:
-    """Collects local events; `add` returns the numbers of the new ones."""
+    """Collects local events, which move no bytes: LAUNCH, BEGIN and END of operations at ranks."""
 
     rank: list[Array] = field(default_factory=list)
     operation: list[Array] = field(default_factory=list)
@@ -135,7 +135,8 @@ class _Builder:
         self.program = program
         self.local = _Local()
         self.parts: list[Array] = []
-        # For each array in `parts`: sending operation, receiving operation, number of transfers.
+        # For each array of transfers in `parts`: the operation that sends them, the operation that
+        # receives them, and their number.
         self.turns: list[tuple[int, int, int]] = []
         self.count = 0  # number of transfers so far
         self.waits = 0

@@ -282,7 +282,7 @@ def _scale(scale: float, ranks: int) -> tuple[int, int]:
         raise BadWorkError("scale", text)
     if ranks // part < 2:
         text = f"{scale:g}: {ranks // part} of the {ranks} ranks of the trace would remain"
-        raise BadWorkError("scale", f"{text}: at least 2 are needed")
+        raise BadWorkError("scale", f"{text}: a job needs at least 2 ranks")
     return whole, part
 
 

@@ -63,7 +63,7 @@ def job(
 
 
 def _noisy(made: Program, keys: Mapping[str, Any], chance: np.random.Generator | None) -> Program:
-    """The program with the noise of its computations."""
+    """The program with its computation times multiplied by random noise, if the keys ask for it."""
     if not keys["noise"] or chance is None:
         return made
     noisy = []

@@ -24,8 +24,8 @@ from transport.sim.work import Job
 from transport.trace.write import TraceFile
 
 PEER_DEAD = 5  # the status of native/core/status.h
-# When a process dies, its kernel closes its sockets, so that its peers notice it at once. The
-# simulator has no such sockets.
+# Time from the death of a process until its peers record it. In reality they notice it when the
+# kernel closes its control sockets, which the simulator does not have.
 DEATH_NOTICED_NS = 100_000
 # A process notices that it was stopped if a thread that sleeps for WAKES_NS wakes up STALL_NS late.
 STALL_NS, WAKES_NS = 100_000_000, 100_000_000
@@ -242,7 +242,7 @@ def _by_host(hosts: Array, shown: Array) -> dict[int, Array]:
 
 
 def _fill(file: TraceFile, run: _Run, host: int, out: Array, into: Array) -> None:
-    """Adds the records of one host: `out` and `into` are its transfers."""
+    """Adds the records of one host. out, into: numbers of the transfers it sends and receives."""
     mine = np.concatenate([out, into])
     sends = np.repeat([True, False], [len(out), len(into)])
     operation = np.concatenate([run.sent_by[out], run.received_by[into]])
@@ -310,7 +310,7 @@ def _network(
     records = dict(zip(run.stream[mine].tolist(), connection_of.tolist(), strict=True))
     add_events(file, events, names, records)
     for from_ns, until_ns in run.pauses(host):
-        # The same rule as in native/engine/trace/trace_writer.cc.
+        # When a process records that it was stalled: as in native/engine/trace/trace_writer.cc.
         stalled_ns = until_ns - from_ns - WAKES_NS
         if stalled_ns >= STALL_NS and until_ns <= run.ended_ns:
             file.put(

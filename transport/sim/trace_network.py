@@ -14,7 +14,7 @@ from transport.sim.traced import Traced
 from transport.trace.write import TraceFile
 
 PATHS_NS = 1_000_000  # time between records of a path that carries something
-SHARES = 33  # a stripe has the shares of the paths 0 to 31, and of all others together
+SHARES = 33  # shares of a stripe's segments: of each of paths 0 to 31, and of all other paths
 NO_NODE = 0xFFFF_FFFF
 
 

@@ -147,7 +147,7 @@ def ranks_of(given: str | Sequence[Any] | None, hosts: int, least: int = 2) -> A
 
 
 def generator(seed: int, *place: int) -> np.random.Generator:
-    """The random generator of one purpose; its values depend only on `seed` and `place`."""
+    """A random generator. place: numbers that differ between uses, such as a workload's number."""
     mixed = np.random.SeedSequence([seed, *place]).generate_state(2, np.uint64)
     return np.random.Generator(np.random.Philox(key=mixed))
 

@@ -271,7 +271,7 @@ def _read(where: Path, may_read: Callable[[int, int], bool]) -> Page:
         head = os.pread(file, HEADER.size, 0)
         size = _file_bytes(head, status.st_size)
         if not may_read(user, size):
-            raise _TooManyBytesError(f"{where}: {size} bytes are too many")
+            raise _TooManyBytesError(f"{where}: its {size} bytes exceed what is read of one user")
         # A row is valid if its generation is the same in all three reads.
         before, data, after = (os.pread(file, size, 0) for _ in range(3))
         return _decode(where, user, before, data, after)
@@ -314,7 +314,7 @@ def _file_bytes(head: bytes, size: int) -> int:
     if magic != MAGIC:
         raise PageError("not a telemetry page")
     if version != VERSION:
-        raise PageError(f"its version is {version}; this reader supports version {VERSION}")
+        raise PageError(f"the page has version {version}; this reader supports version {VERSION}")
     if file_bytes > PAGE_BYTES_MAX:
         raise PageError(f"{file_bytes} bytes are too many for a telemetry page")
     if file_bytes > size:
@@ -464,7 +464,9 @@ def _checked_state(where: Path, user: int, layout: _Layout) -> str:
     name = NAME.fullmatch(where.name)
     named = (layout.pid_namespace, layout.pid, layout.start_ticks)
     if name is not None and tuple(map(int, name.group(2, 3, 4))) != named:
-        raise ForeignPageError(f"{where}: it is the page of another process, {layout.pid}")
+        raise ForeignPageError(
+            f"{where}: it is the page of another process than its name says: pid {layout.pid}"
+        )
     state = _process_state(layout)
     if state in ("running", "stopped") and user not in (os.geteuid(), ROOT):
         users = _users_of(layout.pid)

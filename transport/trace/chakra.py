@@ -50,7 +50,7 @@ ORDER BY p.spot, o.begin_ns, o.process, o.id
 
 @dataclass(slots=True)
 class Exported:
-    """Numbers of files and nodes written. left_out: kind of operation left out -> its number."""
+    """Numbers of files and nodes written. left_out: kind of operation -> how many were left out."""
 
     files: int = 0
     nodes: int = 0

@@ -60,7 +60,7 @@ class _Reader:
             try:
                 found, end = self._decode(self._text, self._at)
             except RecursionError:
-                raise JsonError("its JSON is nested too deeply") from None
+                raise JsonError("the file's JSON is nested too deeply") from None
             except ValueError as error:
                 # The decoder also refuses a value of which only a part was read: it is damaged only
                 # if it is still invalid at the end of the file.
@@ -112,7 +112,7 @@ def read_object(file: Path, list_name: str) -> Iterator[tuple[str, Any]]:
         with cast(TextIO, opened(file, "rt", encoding="utf-8", errors="replace")) as text:
             yield from _pairs(_Reader(text), list_name)
     except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise JsonError("it cannot be decompressed", True) from None
+        raise JsonError("the file cannot be decompressed", True) from None
     except OSError as error:
         raise TraceError(f"cannot read {file}: {error.strerror}") from None
 
@@ -124,11 +124,11 @@ def _pairs(reader: _Reader, list_name: str) -> Iterator[tuple[str, Any]]:
     while True:
         name = reader.value()
         if not isinstance(name, str):
-            raise JsonError("a name in its JSON is not a string")
+            raise JsonError("a name in the file's JSON is not a string")
         reader.take(":")
         if name == list_name:
             if reader.next() not in ("[", ""):
-                raise JsonError(f"its {list_name} is not a list")
+                raise JsonError(f"the file's {list_name} is not a list")
             for item in _items(reader):
                 yield name, item
         else:

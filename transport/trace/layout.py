@@ -73,7 +73,7 @@ def read_header(data: bytes) -> Header:
         zeroed = data[:CRC_OFFSET] + b"\0\0\0\0" + data[CRC_OFFSET + 4 : size]
         sound = crc32c(zeroed) == crc
     if not sound and version != VERSION:
-        raise TraceError(f"its version is {version}; this reader supports version {VERSION}")
+        raise TraceError(f"the file has version {version}; this reader supports version {VERSION}")
     if not sound:
         raise TraceError("damaged header: its sizes or its checksum are wrong")
     if not -CLOCK_MAX < real - monotonic < CLOCK_MAX:

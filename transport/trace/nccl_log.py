@@ -47,7 +47,7 @@ SPLIT = re.compile(
 )
 TUNING = re.compile(r"(?:(\w{1,40}): )?(\d{1,20}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})\b")
 VERSION = re.compile(r"NCCL version (\S{1,40})")
-# Only rank 0 logs the algorithm, which all ranks use.
+# Copies the algorithm from rank 0, which alone logs it, to the other ranks, which use the same.
 _SHARE_ALGORITHMS = """
 UPDATE operations SET algorithm = k.algorithm, protocol = k.protocol
 FROM (

@@ -310,7 +310,7 @@ def event_name(function: str, rank: int | None, root: int | None) -> str:
 
 
 def arrow(pair: int, side: int, message: int) -> int:
-    """The number of the arrow of a message; side: which end of the connection sends it."""
+    """The number of a message's arrow. pair, side: the connection, and which end of it sends."""
     mixed = (pair * 0x9E3779B97F4A7C15 + (message << 1 | side) * 0xC2B2AE3D27D4EB4F) & MASK
     return (mixed ^ mixed >> 29) or 1
 

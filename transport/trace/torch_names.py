@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-# NCCL's function -> (name of the event without "nccl:", `Collective name`)
+# NCCL's function -> its names in PyTorch's trace: the event's name without "nccl:", and the event's
+# argument `Collective name`
 COLLECTIVES = {
     "AllReduce": ("all_reduce", "allreduce"),
     "AllGather": ("_all_gather_base", "_allgather_base"),
@@ -16,7 +17,7 @@ COLLECTIVES = {
     "Send": ("send", "send"),
     "Recv": ("recv", "recv"),
 }
-# `Collective name` in lower case without underscores -> NCCL's function
+# An event's argument `Collective name`, in lower case without underscores -> NCCL's function
 FUNCTIONS = {
     "allreduce": "AllReduce",
     "allreducecoalesced": "AllReduce",
@@ -70,7 +71,7 @@ RANKS_WRITTEN = 30  # maximum number of ranks in a text; a longer list is shorte
 
 
 def function_of(name: str) -> str | None:
-    """NCCL's function for a `Collective name` or the name of an event without "nccl:"."""
+    """NCCL's function, from an event's argument `Collective name` or its name without "nccl:"."""
     word = name.split(" ", 1)[0]
     return FUNCTIONS.get(word.replace("_", "").lower())
 

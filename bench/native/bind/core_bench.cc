@@ -40,7 +40,7 @@ void bind_core_bench(py::module_& module) {
       },
       py::arg("segments"), py::arg("segment_bytes"), py::arg("paths"),
       py::arg("policies") = std::map<std::string, std::string>{},
-      "Nanoseconds a segment costs both ends together, over the mem datapath, stepped by this thread.");
+      "CPU nanoseconds per segment, of both protocol cores together; segments pass through memory, in this thread.");
 }
 
 }  // namespace weft::bind

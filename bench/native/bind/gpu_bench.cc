@@ -38,7 +38,7 @@ py::tuple bench_kernel(const std::string& work, int device, std::uint64_t source
   static const std::map<std::string, gpu::KernelWork> works{
       {"gather", gpu::KernelWork::gather}, {"scatter", gpu::KernelWork::scatter}, {"reduce", gpu::KernelWork::reduce}};
   const auto found = works.find(work);
-  if (found == works.end()) throw py::value_error("work is gather, scatter or reduce");
+  if (found == works.end()) throw py::value_error("work must be gather, scatter or reduce");
   const gpu::KernelPlan plan{device, found->second, source, target, bytes, piece_bytes, repeats};
   std::string error;
   gpu::KernelTimes times;
@@ -55,10 +55,10 @@ py::tuple bench_kernel(const std::string& work, int device, std::uint64_t source
 
 void bind_gpu_bench(py::module_& module) {
   module.def("bench_staging", &bench_staging,
-             "(ns through rings, ns by plain copies) of all repeats; an address of 0: not in that direction.",
+             "(ns through rings, ns by plain copies), of all repeats; address 0: do not time that direction.",
              py::arg("device"), py::arg("source"), py::arg("target"), py::arg("bytes"), py::arg("ring_bytes_max"),
              py::arg("repeats"));
-  module.def("bench_kernel", &bench_kernel, "(ns by the kernel, ns of device copies, bytes of one) of all repeats.",
+  module.def("bench_kernel", &bench_kernel, "(ns of all launches, ns of as many device copies, bytes of each).",
              py::arg("work"), py::arg("device"), py::arg("source"), py::arg("target"), py::arg("bytes"),
              py::arg("piece_bytes"), py::arg("repeats"));
 }

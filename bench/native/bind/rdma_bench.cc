@@ -35,14 +35,14 @@ bench::RdmaBenchWhat what_of(const std::string& name) {
   if (name == "datapath") return bench::RdmaBenchWhat::datapath;
   if (name == "stub") return bench::RdmaBenchWhat::stub;
   if (name == "stack") return bench::RdmaBenchWhat::stack;
-  throw std::invalid_argument("what: datapath, stub or stack");
+  throw std::invalid_argument("`what` must be datapath, stub or stack");
 }
 
 bench::RdmaBenchPayload payload_of(const std::string& name) {
   if (name == "none") return bench::RdmaBenchPayload::none;
   if (name == "copied") return bench::RdmaBenchPayload::copied;
   if (name == "direct") return bench::RdmaBenchPayload::direct;
-  throw std::invalid_argument("payload: none, copied or direct");
+  throw std::invalid_argument("payload must be none, copied or direct");
 }
 
 py::dict bench_rdma(const std::string& what, const std::string& mode, const std::string& payload, std::int64_t segments,
@@ -108,7 +108,7 @@ void bind_rdma_bench(py::module_& module) {
              py::arg("segment_bytes"), py::arg("burst"), py::arg("paths"),
              "Nanoseconds per segment of both ends over a fake libibverbs, stepped by this thread.");
   module.def("bench_rdma_setup", &bench_rdma_setup, py::arg("mode"), py::arg("peers"), py::arg("paths"),
-             py::arg("segment_bytes"), "Time and heap bytes of paths to many peers, over the same fake.");
+             py::arg("segment_bytes"), "Time and heap bytes to set up paths to many peers, over a fake libibverbs.");
 }
 
 }  // namespace weft::bind

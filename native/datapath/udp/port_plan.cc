@@ -66,9 +66,9 @@ bool PortPlan::parse(const std::string& text, std::string* error) {
   });
   if (whole && json.at_end() && version == kVersion) return true;
   pairs_.clear();
-  *error = version != 0 && version != kVersion
-               ? "it has version " + std::to_string(version) + ", and this weft reads " + std::to_string(kVersion)
-               : "it is no plan, or cut off: make it with weft plan assign";
+  *error = version != 0 && version != kVersion ? "the file has plan version " + std::to_string(version) +
+                                                     ", and this weft reads " + std::to_string(kVersion)
+                                               : "the file is no plan, or is cut off: make it with weft plan assign";
   return false;
 }
 

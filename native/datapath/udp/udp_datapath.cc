@@ -27,7 +27,7 @@ std::string complaint(const char* what) { return std::string(what) + ": " + std:
 }  // namespace
 
 UdpDatapath::UdpDatapath(const UdpOptions& options) : options_(options), faults_(options.faults) {
-  std::string ignored;  // find_udp() has read the file before and has reported what is wrong
+  std::string ignored;  // not needed: find_udp() has read the plan file at start-up and reported any error
   if (!options_.plan.empty() && !plan_.read(options_.plan, &ignored)) options_.plan.clear();
 }
 

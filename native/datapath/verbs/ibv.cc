@@ -43,8 +43,9 @@ bool load(const std::string& name, Ibv* out, std::string* error) {
   }
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    *error = name.empty() ? "libibverbs is not installed: apt-get install libibverbs1 ibverbs-providers"
-                          : std::string(::dlerror()) + "; it must name the file of a library like libibverbs";
+    *error = name.empty()
+                 ? "libibverbs is not installed: apt-get install libibverbs1 ibverbs-providers"
+                 : std::string(::dlerror()) + "; WEFT_RDMA_LIBRARY must name the file of a library like libibverbs";
     return false;
   }
 #define WEFT_IBV_FIND(name) \

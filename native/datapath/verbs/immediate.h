@@ -16,8 +16,8 @@ constexpr std::uint32_t immediate_of(std::uint32_t generation, std::uint32_t wri
   return generation << kWriteNumberBits | (write_number & kWriteNumberMask);
 }
 static_assert(immediate_of(0, 0) == 0);
-static_assert(immediate_of(0, 0x0123'4567) == 0x0023'4567, "the number wraps and stays out of the generation");
+static_assert(immediate_of(0, 0x0123'4567) == 0x0023'4567, "the write number wraps below the generation's bits");
 static_assert(immediate_of(0xAB, 0x123456) == 0xAB12'3456);
-static_assert(immediate_of(0x1AB, 0) == 0xAB00'0000, "eight bits of the generation count");
+static_assert(immediate_of(0x1AB, 0) == 0xAB00'0000, "only the low eight bits of the generation are used");
 
 }  // namespace weft::datapath

@@ -14,7 +14,7 @@ namespace weft::engine {
 class TraceRing {
  public:
   explicit TraceRing(std::size_t bytes)
-      : memory_(std::make_unique<std::byte[]>(bytes)), mask_(bytes - 1) {}  // a power of two
+      : memory_(std::make_unique<std::byte[]>(bytes)), mask_(bytes - 1) {}  // `bytes`: a power of two
 
   // Adds a record. False: the ring has no room, and the record is dropped.
   bool put(const void* record, std::size_t bytes) noexcept {

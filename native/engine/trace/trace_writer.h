@@ -115,7 +115,7 @@ class TraceWriter {
   std::size_t text_bytes_ = 0;
   std::map<std::uint32_t, std::vector<std::byte>> standing_;
   std::uint32_t standing_ids_;
-  std::vector<std::uint32_t> ended_;  // ids of ended standing records, repeated until all rings were read once more
+  std::vector<std::uint32_t> ended_;  // ids of ended standing records; files repeat these until rings are read again
   std::vector<std::byte> fresh_;      // texts and standing records that the current file does not have yet
   std::condition_variable wake_, drained_;
   std::uint64_t rounds_ = 0;  // number of completed drain() calls

@@ -44,7 +44,8 @@ EventPairs::Lifetime lifetime_of(const Descriptor& event) noexcept {
   return is_captured ? EventPairs::Lifetime::replays : EventPairs::Lifetime::past_end;
 }
 
-// The calls of one version of the interface. `ours` is weft's table.
+// The calls of one version of NCCL's profiler interface, passed on to weft's profiler (its table is `ours`) and to the
+// chained profiler.
 template <int version, typename Table, typename Descriptor, typename Arguments, const Table& ours>
 class Chain {
  public:

@@ -13,7 +13,7 @@
 namespace weft::nccl {
 
 struct EventPair {
-  void *own = nullptr, *chained = nullptr;  // null: that profiler has not recorded the event
+  void *own = nullptr, *chained = nullptr;  // the event's handles in weft's and the chained profiler; null: none
   void* context = nullptr;                  // NCCL's handle of the communicator
   // For a proxy operation: the number of the step that was started last, and the handle of its pair. If the network
   // could not accept the step's data, NCCL starts the step again, without stopping it first.
@@ -61,8 +61,9 @@ class EventPairs {
   // How many events were not recorded for lack of room, plus how many lookups named a forgotten event.
   std::uint64_t lost() const noexcept { return lost_.load(std::memory_order_relaxed); }
 
-  static constexpr std::uint32_t kEnded = 1 << 18, kCaptured = 1 << 17;  // limits of ended events that are kept
-  static constexpr std::uint32_t kKeptMax = 1 << 19;                     // limit of kept events, ended or not
+  // How many ended events are kept at most: of those that no CUDA graph captured, and of those that one captured.
+  static constexpr std::uint32_t kEnded = 1 << 18, kCaptured = 1 << 17;
+  static constexpr std::uint32_t kKeptMax = 1 << 19;  // limit of kept events, ended or not
 
  private:
   // Accessed atomically, because a thread may look up an old handle while another event reuses the entry.

@@ -170,8 +170,9 @@ void Profiler::start_operation(void* context, const OperationFacts& facts, void*
   *event = handle_of(record.head.id, wants_kernels());
 }
 
-// Whether the kernels of the next operation belong to the sample. The mask of events stays as it is: NCCL 2.28 hangs if
-// a profiler changes whether it wants kernels while operations are enqueued.
+// Whether the times of the next operation's kernels are recorded, as for one operation in kernels_every_. NCCL's mask
+// of events stays as it is: NCCL 2.28 hangs if a profiler changes whether it wants kernels while operations are
+// enqueued.
 bool Profiler::wants_kernels() noexcept {
   if (kernels_every_ == 0) return false;
   return operations_.fetch_add(1, std::memory_order_relaxed) % kernels_every_ == 0;

@@ -115,7 +115,7 @@ bool read_rules(const std::string& text, std::vector<Rule>* out, std::string* er
     }
     if (!problem.empty()) problem = std::string("line ").append(std::to_string(number)).append(": ").append(problem);
   }
-  if (problem.empty() && !has_head) problem = "it is empty: weft estimate tune writes it";
+  if (problem.empty() && !has_head) problem = "the file is empty: weft estimate tune writes one";
   if (problem.empty()) return true;
   out->clear();
   *error = problem;

@@ -18,7 +18,7 @@ class Fabric::Crew {
   explicit Crew(std::size_t size) : barrier(size), next(size), hops(size), through(size) {}
   Barrier barrier;
   std::atomic<int> begun{0};  // 1: all threads exist; -1: some could not be created
-  std::vector<i64> next;      // the next window of each shard
+  std::vector<i64> next;      // per shard: number of the next window of virtual time with an event
   std::vector<i64> hops;
   std::vector<i64> through;  // per thread: transfers received plus transfers sent by its hosts
 };
@@ -51,7 +51,7 @@ bool Fabric::run(i64 hops) {
   for (const auto& shard : shards_) {
     if (!shard->starved()) continue;
     over_ = true;
-    throw std::bad_alloc();  // the window was not handled completely, so its state must not be reported
+    throw std::bad_alloc();  // a window of virtual time was not handled completely: its state must not be reported
   }
   if (over_) settle_accounts();
   return !over_;
@@ -72,7 +72,7 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
   const i64 all = 2 * static_cast<i64>(plan_.transfers.size());
   i64 begun_at = 0;
   for (const auto& each : shards_) begun_at += each->packet_hops();
-  wait();  // all threads have added up begun_at; only now may one change packet_hops()
+  wait();  // no shard's packet_hops() may change before all threads have summed them in begun_at
   for (;;) {
     crew->next[index] = shard.next_window();
     crew->hops[index] = shard.packet_hops();

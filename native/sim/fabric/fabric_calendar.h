@@ -43,7 +43,7 @@ class FabricCalendar {
     far_.push_back(due);
     std::push_heap(far_.begin(), far_.end(), later);
   }
-  // The first window that has an event; kNever if none has.
+  // The number of the first window (window_ps_ of virtual time) that has an event; kNever if none has.
   i64 next_window() const noexcept {
     const i64 far = far_.empty() ? core::kNever : far_.front().at_ps / window_ps_;
     for (i64 window = begin_; window < begin_ + static_cast<i64>(kNear); ++window) {
@@ -51,8 +51,8 @@ class FabricCalendar {
     }
     return far;
   }
-  // Takes out all events of a window. They are in the order in which they were pushed, except those that were far in
-  // the future. There must be no events in earlier windows, and later pushes must be for later windows.
+  // Takes out all events of a window of virtual time. They are in the order in which they were pushed, except those
+  // that were far in the future. There must be no events in earlier windows, and later pushes must be for later ones.
   void take(i64 window, std::vector<FabricDue>* out) {
     begin_ = window;
     while (!far_.empty() && far_.front().at_ps / window_ps_ < begin_ + static_cast<i64>(kNear)) {
@@ -89,8 +89,8 @@ class FabricCalendar {
   std::size_t bytes_held() const noexcept { return all_.size() * sizeof(Chunk) + far_.capacity() * sizeof(FabricDue); }
 
  private:
-  // How many of the next windows have a list of their own. Most events are due within a few windows, because a link's
-  // delay is about one window; the others go to far_.
+  // How many of the next windows of virtual time have a list of events of their own. Most events are due within a few
+  // windows, because a link's delay is about one window; the others go to far_.
   static constexpr std::size_t kNear = 8;
   static constexpr std::size_t kChunk = 1024;
   struct Chunk {
@@ -122,7 +122,7 @@ class FabricCalendar {
   std::array<Bucket, kNear> near_;
   std::vector<std::unique_ptr<Chunk>> all_;
   std::vector<Chunk*> free_;
-  std::vector<FabricDue> far_;  // a heap of the events of later windows
+  std::vector<FabricDue> far_;  // a heap of the events after the next kNear windows of virtual time
 };
 
 }  // namespace weft::sim

@@ -29,8 +29,8 @@ class FabricChecks {
   void on_delivered(const FabricPacket& packet);
   void on_sent(u32 transfer);
   void on_placed(u32 transfer);
-  // Called if an event was handled in the wrong window, which is a defect of the simulator itself.
-  void on_late(u32 node) { violate("time", "node " + std::to_string(node) + " handled an event in the wrong window"); }
+  // Called if an event was handled outside its time window, which is a defect of the simulator itself.
+  void on_late(u32 node) { violate("time", "node " + std::to_string(node) + " got an event outside its time window"); }
   void on_path(u32 host, u32 peer, u8 path, bool usable, i64 now_ns);
   // Checks at the end, while no thread runs. on_rest() checks one host, on_transfers() all transfers. `finished`: all
   // transfers are done.

@@ -334,7 +334,7 @@ void FabricHost::post_receives(FabricShared* shared, u32 connection, i64 now_ps)
   u32& posted = work.posted_receives[connection];
   for (; posted < at.count && posted - work.placed[connection] < room; ++posted) {
     FabricReceive& receive = work.receives[connection][posted % room];
-    if (receive.waits) return;  // an earlier message still uses this entry of the ring
+    if (receive.waits) return;  // an earlier message still uses this entry of the ring of receives
     receive.waits = true;
     receive.transfer = work.order[at.first + posted];
     receive.ticket.agreed_bytes.store(-1, std::memory_order_relaxed);

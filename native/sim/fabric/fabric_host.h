@@ -51,7 +51,8 @@ class FabricHost {
   void add_flow(u32 at, u32 connection);
   void add_transfer(u32 transfer, i64 start_ns);  // adds a transfer without dependencies
   void begin() noexcept;                          // schedules the first wake-up, after setup
-  // Makes the host record what it does; `transfers` gets what it records of transfers.
+  // Starts recording a trace of this host: its events, its paths, and the transfers that it sends. The last go to
+  // `transfers`, which is indexed by transfer.
   void record(const FabricPlan& plan, const FabricWork& work, std::vector<TransferTrace>* transfers) {
     trace_ = std::make_unique<FabricTrace>(plan, index_, &stack_, work, peers_, connections_, transfers);
   }

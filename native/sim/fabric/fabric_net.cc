@@ -57,7 +57,8 @@ void FabricNet::open(const FabricPlan& plan, const FabricRules* rules) {
   }
 }
 
-// A choice of some paths at a time leaves the others as they were.
+// Builds choices_ and takes_ from a list in any order. A PathChoice changes one path of a pair of hosts from a time on;
+// the other paths of the pair keep the links that they took before.
 void FabricNet::choose(const std::vector<PathChoice>& given) {
   constexpr std::size_t paths = core::kMaxPaths;
   const auto ends_of = [](const PathChoice& one) { return u64{one.from} << 32 | one.to; };

@@ -23,8 +23,8 @@ class FabricNet {
   }
   // The value that switches hash to select a port, for packets that take the links of a path between two hosts.
   u32 hash_of(u32 from, u32 to, u8 path) const noexcept;
-  // Writes the ports that packets of a path pass at the beginning, in order, to `out`; returns their number. It is 0 if
-  // there is no route of at most kHopsMax ports.
+  // Writes to `out`, in order, the ports that packets of a path pass at the beginning of the run, and returns their
+  // number; 0 if there is no route of at most kHopsMax ports.
   static constexpr std::size_t kHopsMax = 8;
   std::size_t ports_of(u32 from, u32 to, u8 path, u32* out) const noexcept;
 
@@ -49,11 +49,11 @@ class FabricNet {
   std::vector<Attached> attached_;
   struct Choice {
     u64 ends;         // sending host << 32 | receiving host
-    i64 at_ps;        // from this time on
-    std::size_t row;  // where its element for path 0 is in takes_
+    i64 at_ps;        // time from which the choice applies
+    std::size_t row;  // index in takes_ of the choice's entry for path 0; those for paths 1, 2, ... follow
   };
-  std::vector<Choice> choices_;  // by hosts, then by time
-  std::vector<u8> takes_;        // for every choice and path: the path whose links are taken
+  std::vector<Choice> choices_;  // sorted by `ends`, then by time
+  std::vector<u8> takes_;        // for every choice, one entry per path: the path whose links its packets take
 };
 
 }  // namespace weft::sim

@@ -33,7 +33,7 @@ struct alignas(64) FabricPacket {
   bool data : 1 = false;
   bool marked : 1 = false;    // ECN mark: congestion experienced
   bool trimmed : 1 = false;   // a switch cut off its payload
-  bool last_hop : 1 = false;  // for trimmed: cut in the queue of the last link
+  bool last_hop : 1 = false;  // with `trimmed`: it was cut at the queue of the link to its host
   bool pause : 1 = false;     // a PFC frame, which tells the sending port of a link to pause
   bool resume : 1 = false;
   u8 inline_header[kInlineBytes];

@@ -25,14 +25,14 @@ std::string port_complaint(const FabricPlan& plan) {
   for (std::size_t i = 0; i < plan.ports.size(); ++i) {
     const PortPlan& port = plan.ports[i];
     if (port.from >= nodes || port.to >= nodes || port.from == port.to)
-      return at("port", i) + "two different nodes that exist";
+      return at("port", i) + "`from` and `to` that are two different existing nodes";
     if (i != 0 && port.from < plan.ports[i - 1].from) return at("port", i) + "ports sorted by `from`";
     if (port.bytes_per_s <= 0 || port.bytes_per_s > kRateMax) return at("port", i) + "a rate from 1 to 10^13 bytes/s";
     if (port.delay_ns < 1 || port.delay_ns > kFar) return at("port", i) + "delay_ns from 1 ns to 11 days";
     if (port.queue_bytes_max < plan.segment_bytes + plan.wire_overhead_bytes)
       return at("port", i) + "a queue_bytes_max that holds a segment as it is on the wire";
     if (port.burst_bytes < 0 || port.burst_bytes / port.bytes_per_s > 1'000)
-      return at("port", i) + "a burst of 0 to 1000 s at its rate";
+      return at("port", i) + "burst_bytes that take 0 to 1000 s at the port's rate";
     if (port.mark_from_bytes < 0 || port.mark_full_bytes < port.mark_from_bytes)
       return at("port", i) + "0 <= mark_from_bytes <= mark_full_bytes";
     if (!(port.loss >= 0 && port.loss <= 1) || !(port.bit_error_rate >= 0 && port.bit_error_rate <= 1))
@@ -41,7 +41,7 @@ std::string port_complaint(const FabricPlan& plan) {
       return at("port", i) + "a share of reordered packets from 0 to 1, delayed by 0 ns to 11 days";
     if (port.from < plan.hosts) {
       leaves[port.from] = 1;
-      if (port.to < plan.hosts) return at("port", i) + "a switch between two hosts";
+      if (port.to < plan.hosts) return at("port", i) + "a switch at one end, because hosts cannot be linked directly";
     }
   }
   for (u32 host = 0; host < plan.hosts; ++host) {
@@ -64,7 +64,7 @@ std::string route_complaint(const FabricPlan& plan) {
     if (plan.route[i] < 0) continue;
     const auto set = static_cast<std::size_t>(plan.route[i]);
     if (set + 1 >= plan.set_begin.size() || plan.set_begin[set] == plan.set_begin[set + 1])
-      return at("route", i) + "a set that exists and holds a port";
+      return at("route", i) + "the number of a set of ports that exists and is not empty";
     for (u32 k = plan.set_begin[set]; k < plan.set_begin[set + 1]; ++k) {
       const u32 port = plan.set_ports[k];
       if (port >= plan.ports.size() || plan.ports[port].from != plan.hosts + i / plan.groups)

@@ -12,7 +12,7 @@
 
 namespace weft::sim {
 
-// All nodes, which every shard reads.
+// All hosts and switches of the fabric, which every shard reads.
 struct FabricNodes {
   std::vector<std::unique_ptr<FabricHost>> hosts;
   std::vector<FabricSwitch> switches;
@@ -48,7 +48,7 @@ class FabricShard final : public FabricSink {
       starved_ = true;
     }
   }
-  // Copies the packets that `other` has for this shard. After that, `other` may drop them.
+  // Copies the packets that `other` has queued for this shard. After that, `other` may drop them (clear_outboxes()).
   void import_from(FabricShard& other);
   void clear_outboxes() noexcept;
 

@@ -30,7 +30,7 @@ class FabricSwitch {
   Ingress* ingress_of(u32 port) noexcept;
 
   u32 node_;
-  std::vector<u32> ways_;         // event of the window -> port through which its packet leaves
+  std::vector<u32> ways_;         // for each event of the time window: port through which its packet leaves
   std::vector<u32> touched_;      // ports to bring up to date at the end of the time window
   std::vector<Ingress> ingress_;  // one per incoming link; empty without PFC
   i64 now_ps_ = 0;

@@ -38,7 +38,7 @@ struct EventTrace {
   u32 path = 0, kind = 0, status = 0;
 };
 
-// The name of a recorded event as in traces of processes; null: such events are not recorded.
+// The event's name, the same as in traces of real processes; null: events of this kind are not recorded.
 const char* event_name(u32 kind) noexcept;
 
 class FabricTrace final : public core::TraceSink {

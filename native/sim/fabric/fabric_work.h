@@ -41,7 +41,9 @@ struct FabricWork {
   std::vector<u32> next_begin;
   std::vector<DependencyPlan> next;
 
-  // Indexed by connection. The sending host writes posted, through and oldest; the receiving host writes the others.
+  // Indexed by connection. Numbers of messages whose sends were posted (posted) and have completed (through), written
+  // by the sending host, as `oldest` is; and whose receives were posted (posted_receives) and have completed (placed),
+  // written by the receiving host.
   std::vector<u32> posted, through;
   std::vector<u32> oldest;  // the oldest unfinished message; a later message may finish before it
   std::vector<u32> posted_receives, placed;

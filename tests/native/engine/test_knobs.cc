@@ -164,18 +164,19 @@ TEST(knobs__a_setting_of_earlier_versions_is_refused_with_its_successor) {
   const struct {
     const char *name, *error;
   } gone[] = {
-      {"WEFT_FAULT_LOSS", "WEFT_FAULT_LOSS is not a setting of weft, but a key of one: WEFT_FAULT=loss=..."},
-      {"fault_loss", "fault_loss is not a setting of weft, but a key of one: fault={\"loss\": ...}"},
-      {"WEFT_RDMA_MTU_BYTES", "WEFT_RDMA_MTU_BYTES is not a setting of weft, but a key of one: WEFT_RDMA=mtu=..."},
-      {"WEFT_SPIN_NS", "WEFT_SPIN_NS is not a setting of weft, but a key of one: WEFT_POLL=engine=..."},
+      {"WEFT_FAULT_LOSS", "WEFT_FAULT_LOSS is not a setting of weft, but a key of a setting: WEFT_FAULT=loss=..."},
+      {"fault_loss", "fault_loss is not a setting of weft, but a key of a setting: fault={\"loss\": ...}"},
+      {"WEFT_RDMA_MTU_BYTES",
+       "WEFT_RDMA_MTU_BYTES is not a setting of weft, but a key of a setting: WEFT_RDMA=mtu=..."},
+      {"WEFT_SPIN_NS", "WEFT_SPIN_NS is not a setting of weft, but a key of a setting: WEFT_POLL=engine=..."},
       {"WEFT_OPEN_BYTES_PER_ADDRESS",
-       "WEFT_OPEN_BYTES_PER_ADDRESS is not a setting of weft, but a key of one: WEFT_OPEN_BYTES=address=..."},
+       "WEFT_OPEN_BYTES_PER_ADDRESS is not a setting of weft, but a key of a setting: WEFT_OPEN_BYTES=address=..."},
       {"WEFT_TRACE_KEEP_NS",
-       "WEFT_TRACE_KEEP_NS is not a setting of weft, but a key of one: WEFT_TRACE_LIMITS=age=..."},
+       "WEFT_TRACE_KEEP_NS is not a setting of weft, but a key of a setting: WEFT_TRACE_LIMITS=age=..."},
       {"record_bytes_max",
        "record_bytes_max is not a setting of weft, but an argument: Endpoint.record(path, bytes_max=...)"},
       {"WEFT_EAGER_SLOTS",
-       "WEFT_EAGER_SLOTS is not a setting of weft, but was one in earlier versions, for tests only: leave it out"},
+       "WEFT_EAGER_SLOTS is not a setting of weft, but was a setting for tests in earlier versions: leave it out"},
   };
   for (const auto& [name, expected] : gone) {
     Knobs knobs;

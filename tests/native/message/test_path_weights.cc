@@ -113,7 +113,7 @@ TEST(path_weights__wrong_files_are_refused_in_one_line) {
   CHECK_EQUAL(error, std::string("it is not a regular file"));
   file.write(R"({"weft_weights":9,"pages":{}})");
   CHECK(!read_weights(file.path, kPage, &found, &error));
-  CHECK_EQUAL(error, std::string("it has version 9, and this weft reads 2"));
+  CHECK_EQUAL(error, std::string("the file has version 9, and this weft reads 2"));
 }
 
 TEST(path_weights__connections_follow_the_file) {

@@ -47,8 +47,8 @@ TEST(tuning_table__a_mistake_is_said_with_its_line) {
     const char *text, *said;
   };
   const Case cases[] = {
-      {"", "it is empty"},
-      {"# nothing\n", "it is empty"},
+      {"", "the file is empty"},
+      {"# nothing\n", "the file is empty"},
       {"weft_tune 2\n", "line 1: expected 'weft_tune 1'"},
       {"all_reduce 2 2 0 1 ring ll 0\n", "line 1: expected 'weft_tune 1'"},
       {"weft_tune 1\nall_reduce 2 2 0 1 ring ll\n", "line 2: expected operation, ranks"},

@@ -13,7 +13,10 @@ PATIENCE_S = 2.0
 
 @dataclass
 class Apart:
-    """A source that may hang or fail. name: used in messages; patience_s: how long look() waits."""
+    """A source of evidence that may hang or fail.
+
+    name: used in messages. patience_s: how long look() waits for the source.
+    """
 
     name: str
     source: Source

@@ -211,7 +211,7 @@ class Collector:
         return self._told_of(findings)
 
     def _new(self, lines: Sequence[str]) -> list[str]:
-        """The lines that were not reported before; a change of numbers makes no new line."""
+        """The lines that were not reported before; those that differ in numbers count as one."""
         made = []
         for line in lines:
             key = NUMBER.sub("#", line)

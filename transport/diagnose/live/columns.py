@@ -85,8 +85,8 @@ def pack(meta: Mapping[str, Any], tables: Mapping[str, Table]) -> bytes:
 
 
 def too_large(size_bytes: int, bytes_max: int) -> str:
-    """Text about a file that has more than bytes_max."""
-    return f"it has {bytes_text(size_bytes)}, and at most {binary_text(bytes_max)} are read"
+    """The message for a file whose size_bytes exceed bytes_max."""
+    return f"the file has {bytes_text(size_bytes)}, and at most {binary_text(bytes_max)} are read"
 
 
 def unpack(
@@ -99,17 +99,17 @@ def unpack(
     if len(data) > bytes_max:
         raise ColumnsError(too_large(len(data), bytes_max))
     if len(data) < HEAD.size:
-        raise ColumnsError("damaged or incomplete")
+        raise ColumnsError("the file is damaged or incomplete")
     magic, text_bytes, body_bytes, check = HEAD.unpack_from(data)
     if magic != MAGIC:
-        raise ColumnsError("it is not a file of weft diagnose")
+        raise ColumnsError("the file was not written by weft diagnose")
     body = memoryview(data)[HEAD.size :]
     if len(body) != body_bytes or text_bytes > body_bytes or zlib.crc32(body) != check:
-        raise ColumnsError("damaged or incomplete")
+        raise ColumnsError("the file is damaged or incomplete")
     try:
         # Short JSON texts can become large objects in memory.
         if text_bytes > TEXT_BYTES_MAX:
-            raise ColumnsError(f"its head has more than {binary_text(TEXT_BYTES_MAX)}")
+            raise ColumnsError(f"the file's head has more than {binary_text(TEXT_BYTES_MAX)}")
         meta = json.loads(bytes(body[:text_bytes]))
         arrays, at = {}, HEAD.size + text_bytes
         for key, kind, count in meta["columns"]:
@@ -133,7 +133,7 @@ def unpack(
         TypeError,
         ValueError,
     ) as error:
-        raise ColumnsError(f"damaged or incomplete ({type(error).__name__})") from None
+        raise ColumnsError(f"the file is damaged or incomplete ({type(error).__name__})") from None
 
 
 def _tables(arrays: Mapping[str, Array], texts: Mapping[str, list[str]]) -> dict[str, Table]:

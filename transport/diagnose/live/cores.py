@@ -10,7 +10,9 @@ from pathlib import Path
 
 PROC = Path("/proc")
 THREADS_MAX = 512  # threads of a process that are read
-REMEMBERED = 3  # readings whose maximum counts: the slow iterations may be older than the last one
+# A process's share is the maximum of this many readings: the slow iterations that it is to explain
+# may be older than the last reading.
+REMEMBERED = 3
 
 
 @dataclass

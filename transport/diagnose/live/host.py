@@ -17,7 +17,7 @@ from transport.live import ProcessRates, rates, read as read_pages
 
 EVENTS_S = 900.0  # events of devices are reported for this long
 EVENTS_MAX = 32
-WAIT_NS = 1_000_000_000  # shorter waits are not reported
+WAIT_NS = 1_000_000_000  # shorter waits for peers or paths are not reported
 STARVED = 0.1  # threads that wait for a core for a smaller share of the time are not reported
 STATES = {
     "T": "the process is stopped (state T)",
@@ -29,8 +29,8 @@ STATES = {
 class Host:
     """Observes the traced processes of this host.
 
-    sources: optional ones, asked after /proc and telemetry pages. pages: the directory of
-    telemetry pages; None: the default one.
+    sources: optional sources of evidence, asked after /proc and telemetry pages. pages: the
+    directory of telemetry pages; None: the default one.
     """
 
     sources: list[Source] = field(default_factory=list)

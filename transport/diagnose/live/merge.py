@@ -233,7 +233,7 @@ def _offset_of(host: HostFile, processes: Sequence[dict[str, Any]], offsets: dic
 def _large(
     processes: Sequence[dict[str, Any]], tables: dict[str, Table]
 ) -> tuple[Table, Table] | None:
-    """The calls and edges of operations; None: the program does not use NCCL."""
+    """The tables `calls` and `edges`; None: the program does not use NCCL."""
     if not rows_of(tables["calls"]) and not rows_of(tables["comms"]):
         return None
     whole = np.array([bool(one.get("whole")) for one in processes])

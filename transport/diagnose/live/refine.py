@@ -60,7 +60,8 @@ def _of_states(job: Job) -> list[Finding]:
             if kind == "stopped":
                 made.append(_stopped(job, at, seen, sure))
             elif kind in ("gone", "zombie") and process.ended is not True and sure:
-                # One reading is not enough: the end of its trace may not have been read yet.
+                # One reading that shows a process gone is not enough: it may have ended normally,
+                # and the end of its trace may not have been read yet.
                 made.append(_gone(job, at, seen, bool(alive)))
     return made
 

@@ -32,7 +32,7 @@ VERSION = 4
 NAME = re.compile(r"weft-host-([A-Za-z0-9._-]{1,100})\.summary")
 FILE_BYTES_MAX = 32 << 20
 FILES_MAX = 4_096
-TEXT_MAX = 1_000  # maximum number of characters of a text
+TEXT_MAX = 1_000  # maximum number of characters of a text in a summary
 STACK_MAX = 10_000
 # Maximum size of all summaries, which the collector holds in memory; the largest are left out.
 TOTAL_BYTES_MAX = 1 << 30
@@ -102,24 +102,24 @@ def parse(data: bytes) -> HostFile:
     """The summary in a file's bytes. ColumnsError if they are damaged or of another version."""
     meta, tables = unpack(data, FILE_BYTES_MAX, TABLES)
     if not isinstance(meta, dict) or "weft_summary" not in meta:
-        raise ColumnsError("it is not a summary of weft diagnose")
+        raise ColumnsError("the file is not a summary of weft diagnose")
     if meta["weft_summary"] != VERSION:
         raise ColumnsError(
-            f"its version is {meta['weft_summary']!r}, and this weft reads {VERSION}: run the same "
-            "weft on all hosts"
+            f"the summary's version is {meta['weft_summary']!r}, and this weft reads {VERSION}: "
+            "run the same weft on all hosts"
         )
     for name, columns in TABLES.items():
         absent = [one for one in columns if one not in tables.get(name, {})]
         if absent:
-            raise ColumnsError(f"it has no column {name}.{absent[0]}")
+            raise ColumnsError(f"the summary has no column {name}.{absent[0]}")
         for one, kind in columns.items():
             if tables[name][one].dtype != np.dtype(kind):
-                raise ColumnsError(f"the column {name}.{one} has another type")
+                raise ColumnsError(f"the column {name}.{one} has a wrong type")
     if strange := beyond(tables):
         raise ColumnsError(f"the column {strange} has a number out of its range")
     try:
         if len(meta["processes"]) > PROCESSES_MAX:
-            raise ColumnsError(f"it lists more than {PROCESSES_MAX} processes")
+            raise ColumnsError(f"the summary lists more than {PROCESSES_MAX} processes")
         if len(meta["evidence"]) > EVIDENCE_MAX or len(meta["notes"]) > NOTES_MAX:
             raise ColumnsError(f"it has more than {EVIDENCE_MAX} observations or {NOTES_MAX} notes")
         processes = [_process(one) for one in meta["processes"]]
@@ -138,13 +138,13 @@ def parse(data: bytes) -> HostFile:
         )
         numbers = {one["number"] for one in processes}
         if len(numbers) < len(processes):
-            raise ColumnsError("it lists two processes with one number")
+            raise ColumnsError("the summary lists two processes with one number")
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
-        raise ColumnsError("its head is damaged") from None
+        raise ColumnsError("the summary's head is damaged") from None
     for name in TABLES:
         absent_ones = {int(one) for one in set(tables[name]["process"].tolist())} - numbers
         if absent_ones:
-            raise ColumnsError(f"{name} names process {min(absent_ones)}, which it does not list")
+            raise ColumnsError(f"the table {name} names the unlisted process {min(absent_ones)}")
     return made
 
 

@@ -45,7 +45,8 @@ KINDS = {
     "operations": ("operation_end",),
     "channels": ("channel_end",),
 }
-QUICK_EVERY = 16  # messages whose numbers are multiples of this are compared between clocks
+# The times of messages whose numbers are multiples of this serve to align the hosts' clocks.
+QUICK_EVERY = 16
 QUICK_MAX = 500
 
 _SHARES = ", ".join(f"segments::DOUBLE * coalesce(path_{at}, 0) / 255.0" for at in range(32))
@@ -351,7 +352,7 @@ def _settle(waiting: Pending, before_ns: int) -> Array:
         channels = rows["channel"]
         still = ~np.isin(channels["id"], done_channels)
         final = np.setdiff1d(ended, channels["operation"][still])
-        # Channels without an operation belong to other processes.
+        # Channels whose operation is 0 belong to operations of other processes.
         foreign = (channels["operation"] == 0) & ~still
         rows["channel"] = channels[~np.isin(channels["operation"], final) & ~foreign]
     for kind in ("operation", "operation_end"):

@@ -20,7 +20,10 @@ Stream = tuple[int, int, bool, int]
 
 @dataclass
 class Turns:
-    """Counts the calls of each stream: process, communicator, whether it sends, and peer."""
+    """Numbers the sends and receives of each stream.
+
+    A stream is all sends, or all receives, of a process with one peer in one communicator.
+    """
 
     _next: dict[Stream, int] = field(default_factory=dict)
     _open: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -54,7 +57,7 @@ class Turns:
 
 
 def aligned(calls: Table, whole: Array) -> Array:
-    """The turns of all hosts' calls, shifted so that both ends of a stream number them alike.
+    """The numbers of sends and receives, shifted so that a send and its receive have the same one.
 
     whole: [process] whether its calls were counted from its start. If those of an end were not,
     its receives are renumbered so that each ends when the send of the same number does.
@@ -82,7 +85,10 @@ def aligned(calls: Table, whole: Array) -> Array:
 
 
 def _shift(calls: Table, sends: Array, receives: Array) -> int:
-    """The number to add to the turns of receives. sends, receives: rows in order of number."""
+    """What to add to the numbers of receives, so that they match those of their sends.
+
+    sends, receives: rows of the calls between two ranks, in order of their numbers.
+    """
     turn, end_ns = calls["turn"], calls["end_ns"]
     sent, got = sends[end_ns[sends] >= 0], receives[end_ns[receives] >= 0]
     if not len(sent) or not len(got):
