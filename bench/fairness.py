@@ -35,7 +35,7 @@ STUDY = Study(
 
 
 def mixtures(flows: int) -> dict[str, list[str]]:
-    """Contender -> the transport of each of its flows."""
+    """Name of a mix of flows -> the transport of each flow in it: one for all, or half and half."""
     half = flows // 2
     made = {f"{flows} {name}": [name] * flows for name in ("weft", *RIVALS)}
     for name in RIVALS:

@@ -411,7 +411,9 @@ void bind_runtime(py::module_& module) {
           py::arg("owner"), py::arg("runs"), py::arg("device"))
       .def(
           "lend_stream", [](const BoundRuntime& self, int device) { return lend_stream(self.open(), device); },
-          "(status, error, lent_stream).", py::arg("device"))
+          "(status, error, lent_stream). Lends a CUDA stream of the GPU `device`, on which the caller waits for "
+          "messages.",
+          py::arg("device"))
       .def("listen", &BoundRuntime::listen, "(status, error, listener).", py::arg("device"), py::arg("port"),
            py::arg("policies") = "", py::arg("open") = false)
       .def("connect_handle", &BoundRuntime::connect_handle, "(status, error, dial).", py::arg("device"),

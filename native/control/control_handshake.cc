@@ -425,8 +425,8 @@ bool ControlPlane::on_verdict(ControlSocket* socket, const Frame& frame) {
   // The verdict was made by the peer, so its "peer_stalled" is about this process.
   if (status == Status::peer_stalled) {
     const std::string why =
-        "the peer ended the session because this process did not run for longer than the peer's "
-        "WEFT_PEER_TIMEOUT=stall";
+        "the peer ended the session because this process was stopped for longer than the peer's "
+        "WEFT_PEER_TIMEOUT=stall allows";
     end_session(session, Status::connection_closed, why, false);
     return true;
   }

@@ -70,7 +70,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "File of weft estimate tune, which chooses NCCL's algorithm, protocol and channels; the same at every rank; "     \
     "empty: NCCL chooses")                                                                                            \
   INTEGER(segment_bytes, measurer, "bytes", 0, 576, 65472, true, "576,1472,4096,65472",                               \
-    "Datagram payload, our header included, at most what the path MTU leaves; 0: that, and at most 65472")            \
+    "Datagram payload, our header included, at most what the path MTU leaves; 0: as much as that, up to 65472")       \
   INTEGER(eager_bytes, measurer, "bytes", core::defaults::kEagerBytes, 0, 65536, false, "0,1,65536",                  \
     "Messages up to this size are sent before the receiver advertises a buffer")                                      \
   TEXT(window_policy, researcher, "swift", "fixed",                                                                   \
@@ -132,8 +132,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   GROUP(peer_timeout, operator, "silence=50ms,dead=3s,stall=1s",                                                      \
     "When a connection ends with an error")                                                                           \
   GROUP(open_bytes, operator, "address=1MiB,all=1MiB",                                                                \
-    "Memory for the connections that peers open without being authenticated; beyond it those end of which no data "   \
-    "path has ever answered, and if all have, further ones are refused")                                              \
+    "Memory for connections that peers opened without authentication; when it is full, connections that never "       \
+    "answered on a data path are ended, and if there are none, new ones are refused")                                 \
   GROUP(poll, operator, "engine=0,caller=0,share=1",                                                                  \
     "CPU time spent to save waking threads")                                                                          \
   GROUP(trace_limits, operator, "bytes=1MiB,age=1s",                                                                  \

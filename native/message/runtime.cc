@@ -86,7 +86,8 @@ class StateEvent final : public Event {
   }
 
  private:
-  static constexpr std::int64_t kLongestNs = 3'600'000'000'000;  // a longer timeout would overflow the clock's time
+  // An hour: the clock's time plus a huge timeout would overflow.
+  static constexpr std::int64_t kLongestNs = 3'600'000'000'000;
   std::shared_ptr<State> state_;
 };
 

@@ -218,8 +218,8 @@ void Replay::compare(const RecordingEntry& head, const Named& named, std::span<c
   std::memcpy(&then, recorded.data() + word, sizeof then);
   std::memcpy(&now, answered + word, sizeof now);
   first_difference_ = std::string(policy::family_name(totals.family)) + " policy " + totals.name + ", decision " +
-                      std::to_string(totals.decisions) + " at byte " + std::to_string(at_) + ", " +
-                      policy::hook_name(totals.family, head.hook) + " of owner " + std::to_string(head.owner) +
+                      std::to_string(totals.decisions) + " at byte " + std::to_string(at_) + " of the recording, " +
+                      policy::hook_name(totals.family, head.hook) + " of flow or peer " + std::to_string(head.owner) +
                       ": word " + std::to_string(word / 8) + " of the answer was " + std::to_string(then) +
                       " when recorded, is now " + std::to_string(now) + (ok ? "" : ", and the hook failed");
 }

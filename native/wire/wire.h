@@ -170,7 +170,7 @@ struct Nack {
   // set if entry i lacked an eager block, and not set if the bounce buffer of its message was full. room: number of
   // messages. stage_room: end of the room, as an offset in the message.
   std::uint64_t detail = 0;
-  std::uint16_t count = 0;  // 0 for room and stage_room
+  std::uint16_t count = 0;  // number of entries (refused segments); 0 in the kinds room and stage_room
   Kind kind = Kind::trimmed;
   std::uint32_t message = 0;              // for stage_room: the message's number, low 32 bits
   const std::uint8_t* entries = nullptr;  // set by the decoder: points into the packet

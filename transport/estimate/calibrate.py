@@ -135,7 +135,8 @@ def _fitted(
 
 
 def _features(samples: Sequence[Sample]) -> tuple[Array, Array, Array]:
-    """[sample, algorithm]: steps, and bytes of the busiest link; infinite: no such algorithm."""
+    """By sample and algorithm: steps, and bytes of the busiest link, both infinite if the sample
+    cannot be of the algorithm; and the measured time of each sample, in ns."""
     most = max(len(ALGORITHMS[one.operation]) for one in samples)
     steps, moved = np.full((len(samples), most), np.inf), np.full((len(samples), most), np.inf)
     for row, one in enumerate(samples):

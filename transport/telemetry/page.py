@@ -271,7 +271,9 @@ def _read(where: Path, may_read: Callable[[int, int], bool]) -> Page:
         head = os.pread(file, HEADER.size, 0)
         size = _file_bytes(head, status.st_size)
         if not may_read(user, size):
-            raise _TooManyBytesError(f"{where}: its {size} bytes exceed what is read of one user")
+            raise _TooManyBytesError(
+                f"{where}: with its {size} bytes, its user's pages exceed their limit"
+            )
         # A row is valid if its generation is the same in all three reads.
         before, data, after = (os.pread(file, size, 0) for _ in range(3))
         return _decode(where, user, before, data, after)

@@ -23,7 +23,7 @@ namespace {
 // variable of a loaded library instead, because its first use allocates memory. An entry is never freed; when its
 // thread has ended, another thread uses it.
 struct Caller {
-  std::atomic<pid_t> thread{0};  // id of the thread; 0: none
+  std::atomic<pid_t> thread{0};  // the thread that uses this entry; 0: the entry is free
   std::atomic<bool> is_calling{false};
   Caller* next = nullptr;
 };
