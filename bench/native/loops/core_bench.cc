@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "bench/native/loops/core_bench_loop.h"
+#include "bench/native/loops/mem_link.h"
 #include "native/datapath/device.h"
-#include "native/datapath/mem/mem_link.h"
 
 namespace weft::bench {
 namespace {
@@ -16,7 +16,7 @@ constexpr std::size_t kRingCells = 4096;
 struct MemWire {
   void receive(int end, CoreBenchEnd* sink) { (end == 0 ? to_a : to_b).rx_burst(256, sink); }
   void send(int end, wire::TxBurst* burst) { (end == 0 ? to_b : to_a).tx_burst(*burst); }
-  datapath::MemRing to_b{kRingCells, {}}, to_a{kRingCells, {}};
+  MemRing to_b{kRingCells}, to_a{kRingCells};
 };
 using Loop = CoreBenchLoop<MemWire>;
 
