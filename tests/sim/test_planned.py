@@ -147,6 +147,11 @@ def turn_back(found: dict[str, Any]) -> None:
     found["jobs"]["job"][0]["links"][0].reverse()
 
 
+def lengthen(found: dict[str, Any]) -> None:
+    links = found["jobs"]["job"][0]["links"][0]
+    links += [links[-1]] * (9 - len(links))
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -155,7 +160,14 @@ def turn_back(found: dict[str, Any]) -> None:
             r"plans.0.file: plan.json is a plan for the fabric elsewhere, and this network is ",
         ),
         (drop_pair, r"plans.0.file: plan.json has no paths from host0 to host4, which a workload"),
-        (rename_link, r"plans.0.file: plan.json names leaf0>spine9 from host0 to host\d+, which t"),
+        (
+            rename_link,
+            r"plans.0.file: plan.json names the link leaf0>spine9 from host0 to host\d+, which t",
+        ),
+        (
+            lengthen,
+            r"plans.0.file: plan.json names 9 links from host0 to host\d+, and a path has 8 at",
+        ),
         (turn_back, r"plans.0.file: no hash takes the links of path 0 from host0 to host"),
         (lambda found: found.update(weft_plan=9), r"plans.0.file: .*plan.json is plan version 9"),
         (

@@ -276,6 +276,8 @@ def test_steps__a_run_that_computes_until_its_limit_took_that_long() -> None:
             "in 2: the receive of rank 3 from rank 0 has no send: give each receive a send with "
             "shift 3",
         ),
+        ('{name = "a", compute_ns = 1, ranks = "4"}', "", "a: ranks: 4: ranks are 0 to 3"),
+        ('{name = "a", compute_ns = 1, ranks = []}', "", "a: ranks: []: give a rank"),
         ('{collective = "send", shift = 4}', "", "shift 4: must be less than the number of ranks"),
         ("{compute_ns = 1}", "slow_ranks = [4]", "slow_ranks: 4: ranks are 0 to 3"),
         ("{compute_ns = 1}", "slow_ranks = 4", "expected a list of whole numbers"),

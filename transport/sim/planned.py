@@ -167,9 +167,14 @@ def _paths_of(
         )
     for path, (number, links) in enumerate(zip(pair.paths, pair.links, strict=True)):
         missing = [name for name in links if name not in known]
-        if missing or len(links) > HOPS_MAX:
-            what = missing[0] if missing else "more links than a path can have"
-            raise planfile.PlanError(f"names {what} {between}, which the network does not have")
+        if missing:
+            raise planfile.PlanError(
+                f"names the link {missing[0]} {between}, which the network does not have"
+            )
+        if len(links) > HOPS_MAX:
+            raise planfile.PlanError(
+                f"names {len(links)} links {between}, and a path has {HOPS_MAX} at most"
+            )
         crossed = [known[name] for name in links]
         ends = hosts[pair.source], hosts[pair.target], path
         yield ends, number, crossed + [-1] * (HOPS_MAX - len(crossed))

@@ -245,7 +245,10 @@ def _groups(ranks: int, keys: Mapping[str, Any], name: str) -> list[Array]:
     if keys["ranks"] is not None:
         if keys["compute_ns"] is None:
             raise BadWorkError("operations", f"{name}: ranks: only computations can have it")
-        return [ranks_of(keys["ranks"], ranks, least=1)]
+        try:
+            return [ranks_of(keys["ranks"], ranks, least=1, what="rank")]
+        except BadWorkError as error:
+            raise BadWorkError("operations", f"{name}: ranks: {error.text}") from None
     size = keys["group_ranks"]
     if size is None or keys["compute_ns"] is not None:
         return [everyone]

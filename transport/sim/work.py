@@ -123,8 +123,13 @@ def waits(before: Array, after: Array, delay_ns: int = 0) -> Array:
 NO_WAITS = np.zeros(0, DEPENDENCY)
 
 
-def ranks_of(given: str | Sequence[Any] | None, hosts: int, least: int = 2) -> Array:
-    """Parses "0-31", "0-62/2,70" or a list of numbers into distinct hosts, in order."""
+def ranks_of(
+    given: str | Sequence[Any] | None, hosts: int, least: int = 2, what: str = "host"
+) -> Array:
+    """Parses "0-31", "0-62/2,70" or a list of numbers into distinct hosts, in order.
+
+    what: hosts or ranks, in errors.
+    """
     if given is None:
         return np.arange(hosts)
     found: list[int] = []
@@ -136,13 +141,18 @@ def ranks_of(given: str | Sequence[Any] | None, hosts: int, least: int = 2) -> A
             raise BadWorkError("hosts", f'{part!r}: write "0-31", "0-62/2,70" or a list of numbers')
         first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if last < first or last >= hosts:
-            text = f"{text}: hosts are 0 to {hosts - 1}"
+            text = f"{text}: {what}s are 0 to {hosts - 1}"
             raise BadWorkError("hosts", text)
         found += range(first, last + 1, step)
     if len(set(found)) < len(found):
-        raise BadWorkError("hosts", f"{given!r} names a host twice")
+        raise BadWorkError("hosts", f"{given!r} names a {what} twice")
     if len(found) < least:
-        raise BadWorkError("hosts", f"{given!r}: a workload needs at least 2 hosts")
+        raise BadWorkError(
+            "hosts",
+            f"{given!r}: give at least {least} {what}s"
+            if least > 1
+            else f"{given!r}: give a {what}",
+        )
     return np.array(found)
 
 
