@@ -173,9 +173,9 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
   INTEGER(peer_timeout, stall, peer_stall_ns, "ns", 0, 1000000, 86400000000000, true,                                 \
     "When its peer process has not run for this long although its host answers; 0: never, it is waited for")          \
   INTEGER(open_bytes, address, open_bytes_per_address, "bytes", 67108864, 1048576, 1099511627776, false,              \
-    "For the peers of one address")                                                                                   \
+    "Memory for the connections that peers of one address opened without authentication")                             \
   INTEGER(open_bytes, all, open_bytes, "bytes", 268435456, 1048576, 1099511627776, false,                             \
-    "For the peers of all addresses together")                                                                        \
+    "Memory for the connections that peers of all addresses opened without authentication")                           \
   INTEGER(poll, engine, spin_ns, "ns", 100000, 0, 1000000000, false,                                                  \
     "How long an idle engine, or a thread that opens connections, spins before it sleeps, at most; less if other "    \
     "threads want its core")                                                                                          \

@@ -19,9 +19,9 @@ from transport.trace.store import Store
 
 Array = NDArray[Any]
 
-# A process is silent if it has recorded nothing for the longer one of these times:
-QUIET_PAUSES = 2.0  # silence lasts at least this many times the longest known pause
-QUIET_SHARE = 0.5  # silence lasts at least this share of the standstill
+# A process is silent if its trace has had no new record for the longer one of two times:
+QUIET_PAUSES = 2.0  # this many times the longest pause between records that is known of it
+QUIET_SHARE = 0.5  # this share of the time for which the whole job has stood still
 # From this many iterations on, Standstill.later_ns leaves out the pauses of the first iteration.
 STARTED = 3
 LAG_SHARE = 0.5  # a process with less than this share of the others' messages has another role

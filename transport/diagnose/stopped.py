@@ -71,9 +71,10 @@ def _timeouts(facts: Facts, process: int) -> Array:
 def _in_flight(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
     """Whether messages of the process waited for acknowledgments during this time.
 
-    A row of `edges` has the sum of an operation's messages, and some of them may have been sent
-    later, as they depend on messages of others. So the sum is compared with its usual value. Rows
-    in which the process also lost segments before or after the gap are left out: that took time.
+    A row of `edges` has the time that all messages of an operation waited, and some of them may
+    have been sent after to_ns, as they depend on messages of others. So that time is compared with
+    the usual one. Rows in which the process lost segments before or after this time are left out,
+    as resending took time, too.
     """
     edges = facts.edges
     mine = np.flatnonzero(edges["source"] == process)

@@ -28,7 +28,7 @@ class Counters:
     queue_drops: int  # packets dropped because the queue was full
     queued_bytes: int  # bytes in the queue now
     offered_packets: int  # packets that reached the link's eBPF program
-    losses: int  # packets dropped by `loss`, `loss_every`, a loss burst or a length limit
+    losses: int  # packets dropped by `loss`, `loss_every`, a loss burst, or for their length
     cut_drops: int  # packets dropped because the link is cut
     corrupted: int
     marked: int  # packets marked CE (ECN)
