@@ -134,7 +134,9 @@ def run(events: int, json_path: str | None) -> None:
     emit(document("fidelity events", rows, totals=totals), json_path, COLUMNS, notes, cut)
     first = next((one.first_difference for one in found if one.first_difference), "")
     if differ or skipped:
-        raise click.ClickException(first or f"{skipped} decisions could not be compared")
+        raise click.ClickException(
+            first or f"{skipped} decisions could not be replayed: their policy or start is unknown"
+        )
 
 
 def _files() -> dict[str, str]:

@@ -122,7 +122,8 @@ struct FlowConfig {
   u64 eager_bytes_max = ~u64{0};    // the other end's limits of eager messages; the smaller limit of both ends applies
   u64 eager_slots_max = ~u64{0};
   FlowCells* counters = nullptr;
-  std::shared_ptr<const Passed> passed;  // null: the flow advertises all receives and keeps all advertisements
+  // Which sends and receives of the connection are complete on all flows; null: unknown to this flow.
+  std::shared_ptr<const Passed> passed;
 };
 
 inline EagerLimits eager_limits(const StackConfig& stack, const FlowConfig& flow) noexcept {

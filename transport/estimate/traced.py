@@ -26,8 +26,8 @@ PERIOD_MAX = 10_000  # maximum number of operations of a step
 MULTIPLE_STEPS_MIN = 5  # fewer steps can begin at even times by chance
 MULTIPLES_MAX = 256  # maximum number of equal operations of a step
 EVEN = 0.2  # steps are even if the standard deviation of their times over the mean is at most this
-# Each operation of each rank: from its first channel's begin to its last channel's end, or else the
-# time of its kernels, whose end is when it was recorded.
+# Each operation of each rank: from its first channel's begin to its last channel's end; without
+# channels from the begin of its kernels to the time at which their end was recorded.
 _OPERATIONS = f"""
 WITH {OPERATION_TIMES}
 SELECT o.process, coalesce(p.rank, -1), o.function, coalesce(o.bytes, 0)::DOUBLE, o.comm,

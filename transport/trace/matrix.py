@@ -128,7 +128,7 @@ def _check(store: Store, filters: Filters) -> None:
 
 
 class _Asked:
-    """Runs the queries for the measured cells."""
+    """Runs the queries for what a trace measured between each sender and receiver."""
 
     def __init__(self, store: Store, filters: Filters, comms: list[int] | None) -> None:
         self._store = store
