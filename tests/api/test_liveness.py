@@ -92,7 +92,7 @@ def test_stall__ends_within_the_knob_where_one_is_set() -> None:
         with stopped(peer.pid), pytest.raises(PeerStalledError, match="WEFT_PEER_TIMEOUT=stall"):
             connection.send(bytes(1 << 20), timeout_s=PATIENCE_S)
         # The stopped process reports its own stop, not a stall of its peer.
-        Log(peer).take("this process did not run")
+        Log(peer).take("this process was stopped for longer than")
 
 
 def test_stall__connecting_to_a_stopped_process_waits_for_it() -> None:
