@@ -121,7 +121,7 @@ def test_device__a_tensor_of_the_host_is_a_buffer(ends: Ends) -> None:
     assert (received.host[:5_000] == sent.host).all()
     here.send(HostTensor(np.zeros(0)), timeout_s=PATIENCE_S)
     assert there.recv(10, timeout_s=PATIENCE_S) == b""
-    with pytest.raises(InvalidArgumentError, match="buf: this HostTensor: it is not contiguous"):
+    with pytest.raises(InvalidArgumentError, match=r"buf: .*the array is not contiguous"):
         here.send(HostTensor(np.zeros((4, 4)).T))
     with pytest.raises(InvalidArgumentError, match="stream: `buf` is host memory"):
         here.send(sent, stream=1)
