@@ -38,8 +38,8 @@ def rows(family: str, name: str) -> Iterator[str]:
                 plan.link_bytes_per_s = 1_250_000_000 * paths
             report = run(plan)
             assert not report.violation, report.violation
-            sent = sum(flow.sent["segments_sent"] for flow in report.flows)
-            resent = sum(flow.sent["segments_resent"] for flow in report.flows)
+            sent = sum(flow.counters["segments_sent"] for flow in report.flows)
+            resent = sum(flow.counters["segments_resent"] for flow in report.flows)
             yield (
                 f"{name},{loss},{paths},{share(report) / paths:.4f},"
                 f"{report.message_ns_p99 // 1_000},{report.jain:.4f},{sent},{resent}"

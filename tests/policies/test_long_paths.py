@@ -50,7 +50,7 @@ def test_long_path__is_filled_and_nothing_is_sent_twice(
     rate = np.diff(delivered[3:]) / (seconds / 10)
     share = rate.mean() / (BYTES_PER_S * PAYLOAD_SHARE)
     assert share >= 0.8, f"{share:.2f} of the path"
-    sent = report.flows[0].sent
+    sent = report.flows[0].counters
     assert sent["spurious_resends"] <= sent["segments_sent"] / 100
     assert not report.violation
 
@@ -58,7 +58,7 @@ def test_long_path__is_filled_and_nothing_is_sent_twice(
 def test_long_path__silence_is_not_taken_for_loss_before_the_first_answer() -> None:
     """No resends before the first answer, because the first timer is set from an estimated RTT."""
     report = run("fixed", 200_000_000, 1)
-    sent = report.flows[0].sent
+    sent = report.flows[0].counters
     assert sent["segments_sent"] > 1_000
     assert sent["spurious_resends"] == 0
 

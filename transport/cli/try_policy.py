@@ -61,8 +61,8 @@ def rows_of(outcome: Outcome) -> list[tuple[str, ...]]:
                 str(flow.messages),
                 f"{flow.message_ns_p50 / 1e6:.2f}",
                 f"{flow.message_ns_p99 / 1e6:.2f}",
-                str(flow.sent["segments_resent"]),
-                str(flow.sent["spurious_resends"]),
+                str(flow.counters["segments_resent"]),
+                str(flow.counters["spurious_resends"]),
                 sparkline(outcome.trace("window_bytes")[:, index], 40),
             )
         )
@@ -94,8 +94,8 @@ def document(outcome: Outcome, policies: dict[str, str], seed: int) -> dict[str,
                 "messages": flow.messages,
                 "message_ns_p50": flow.message_ns_p50,
                 "message_ns_p99": flow.message_ns_p99,
-                "retransmitted_segments": flow.sent["segments_resent"],
-                "needless_segments": flow.sent["spurious_resends"],
+                "retransmitted_segments": flow.counters["segments_resent"],
+                "needless_segments": flow.counters["spurious_resends"],
             }
             for index, flow in enumerate(report.flows)
         ],

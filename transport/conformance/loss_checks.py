@@ -131,7 +131,7 @@ def in_a_network(policy: Policy, cast: Cast, ledger: Ledger) -> Outcomes:
         whole = sum(flow.messages for flow in report.flows)
         in_time = report.ended_ns <= (MOVED_NS if "dead" in name else limit_ns)
         gone = sum(path.lost for path in report.paths)
-        resent = sum(flow.sent["segments_resent"] for flow in report.flows)
+        resent = sum(flow.counters["segments_resent"] for flow in report.flows)
         yield verdict(
             f"all arrives: {name}",
             whole == FLOWS * MESSAGES and in_time,
@@ -160,7 +160,7 @@ def copies(cast: Cast, ledger: Ledger) -> Outcome:
         ],
     )
     report = ledger.run(plan)
-    sent = report.flows[0].sent
+    sent = report.flows[0].counters
     lost = report.paths[0].lost
     return verdict(
         "a copy each",

@@ -46,7 +46,7 @@ class Ledger:
     def run(self, plan: Plan) -> Report:
         report = run(plan)
         self.runs += 1
-        self.segments += sum(flow.sent["segments_sent"] for flow in report.flows)
+        self.segments += sum(flow.counters["segments_sent"] for flow in report.flows)
         self.failed += report.policies_failed
         self.first = self.first or report.violation
         if report.policies_failed and not self.raised:

@@ -83,8 +83,7 @@ def _in_flight(facts: Facts, process: int, from_ns: int, to_ns: int) -> bool:
     lost_ns = np.concatenate([losses_ns, _timeouts(facts, process)])
     found_ns = to_ns + FOUND_SHARE * (to_ns - from_ns)
     lost_ns = lost_ns[(lost_ns <= from_ns) | (lost_ns > found_ns)]
-    # A message of a program without operations has a row of its own.
-    took_ns = edges.get("busy_ns", edges["latency_ns"])[mine].astype(np.float64)
+    took_ns = edges["busy_ns"][mine].astype(np.float64)
     alike = np.stack([edges[name][mine] for name in ("target", "messages", "bytes")], axis=1)
     for at in np.flatnonzero((first_ns <= from_ns) & (end_ns >= to_ns)).tolist():
         like = (alike == alike[at]).all(axis=1)

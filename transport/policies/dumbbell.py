@@ -118,7 +118,8 @@ class FlowReport:
     """goodput_bytes_per_s: payload delivered since measure_from_ns. finished_ns: -1: never.
 
     message times run from posting the send to the arrival of the last byte. copies_max: how often
-    the most resent segment was resent. sent: the counters of COUNTERS.md, of both ends.
+    the most resent segment was resent. counters: those of a flow in COUNTERS.md, by name; the sums
+    of both ends.
     """
 
     delivered_bytes: int
@@ -128,7 +129,7 @@ class FlowReport:
     message_ns_p50: int
     message_ns_p99: int
     copies_max: int
-    sent: dict[str, int]
+    counters: dict[str, int]
 
 
 @dataclass(frozen=True)

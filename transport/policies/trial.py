@@ -85,7 +85,7 @@ class Outcome:
 
     def resent(self) -> int:
         """The number of resent segments of all flows."""
-        return sum(flow.sent["segments_resent"] for flow in self.report.flows)
+        return sum(flow.counters["segments_resent"] for flow in self.report.flows)
 
     def lost(self) -> int:
         """The number of datagrams lost on all paths, for any reason."""
