@@ -75,7 +75,7 @@ def edge(number: int) -> int:
 
 
 def turns(held: Sequence[Channel]) -> Iterator[tuple[int, Channel]]:
-    """Yields (0, one opened first) and (1, one opened last) in the order 0 1, 1 0, 0 1, 1 0, ..."""
+    """Yields (0, channel opened first), (1, channel opened last) in the order 0 1, 1 0, 0 1, ..."""
     count = edge(len(held))
     for index, pair in enumerate(zip(held[:count], held[-count:], strict=True)):
         both = list(enumerate(pair))

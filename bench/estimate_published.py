@@ -82,7 +82,8 @@ def turing(gpus: int, tflops: float) -> Published:
 def llama(
     name: str, gpus: int, batch: int, tflops: float, *, sequence: int = 0, **plan: int
 ) -> Published:
-    # Interleaved as far as layers allow; batches of the paper's 16 million tokens.
+    # Pipeline stages are interleaved as far as the number of layers allows; a batch has the paper's
+    # 16 million tokens.
     return Published(
         f"llama3-405b, {name}",
         "llama3-405b",

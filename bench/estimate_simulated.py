@@ -71,7 +71,9 @@ def simulated_ns(operation: str, ranks: int, size_bytes: int, rate: str, segment
         pass
     (row,) = simulation.result().steps
     if not row["finished"]:
-        raise click.ClickException(f"{operation} of {ranks} ranks: not finished")
+        raise click.ClickException(
+            f"{operation} of {ranks} ranks did not finish within the simulation's time limit"
+        )
     return int(row["step_ns"])
 
 

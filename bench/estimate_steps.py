@@ -97,7 +97,9 @@ def comparison(predicted: Path, measured_file: Path) -> tuple[list[Config], Conf
     for key, usual in (("gpus", None), ("bucket_mb", 25)):
         one, other = before.get(key, usual), after.get(key, usual)
         if one != other:
-            raise click.UsageError(f"{key}: the estimates are for {one}, the steps of {other}")
+            raise click.UsageError(
+                f"{key}: the estimates are for {one}, the measured steps for {other}"
+            )
     guesses = {tuple(row[key] for key in KEY): row for row in before["rows"]}
     rows = []
     for one in after["rows"]:

@@ -28,8 +28,9 @@ from transport import native
 from transport.estimate.models import PRESETS, Model
 
 MODELS = ("gpt2-medium", "gpt2-xl", "megatron-3.6b")
-# Tokens x hidden size of a step, at most: a host needs some 1 ms to launch a layer's kernels, and a
-# GPU must have work for longer if it, and not the host, is to be measured.
+# Limit of tokens x hidden size of a step, which determines its number of sequences. It is this
+# high because a host needs some 1 ms to launch a layer's kernels, and the GPU must compute for
+# longer than that; else the host, and not the GPU, would be measured.
 WORK = 1 << 25
 PARALLEL = ("ddp", "fsdp")
 SIZES = ("layers", "hidden", "heads", "ffn", "vocabulary", "sequence")

@@ -90,7 +90,7 @@ def turn(file: Path, number: int, here: Connection, there: Connection) -> Config
         while traffic.messages < before + 5 and traffic.error is None:
             time.sleep(0.001)
         if here.policies["window"].name != "mine":
-            raise click.ClickException("the policy failed and was replaced by fixed")
+            raise click.ClickException("the policy failed and was replaced by the policy `fixed`")
     here.set_policy("window", "swift")
     return {
         "round": number,

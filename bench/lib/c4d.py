@@ -28,7 +28,7 @@ LEAST = 0.5  # an outlier exceeds the median by at least this share of the media
 
 @dataclass(frozen=True)
 class Said:
-    """A verdict: class, kind of place, and its rank; -1: none."""
+    """A verdict: class of fault, kind of place, and the rank of the place; -1: none."""
 
     verdict: str
     place: str
@@ -59,7 +59,7 @@ def _hang(facts: Facts) -> Said | None:
 
 
 def _outlier(values: Array, twice: bool) -> int | None:
-    """The index of the largest value if it is an outlier."""
+    """The index of the largest value if it is an outlier; `twice`: if above twice the median."""
     if values.size < 3:
         return None
     middle = float(np.median(values))
@@ -117,9 +117,9 @@ def _waits(facts: Facts, at: int, twice: bool) -> Said | None:
 
 
 def judge(facts: Facts, *, twice: bool = False) -> Said:
-    """The verdict of C4D's rule, or of "twice the median", over all complete windows.
+    """The verdict of C4D's rule, or of "twice the median", over all complete time windows.
 
-    A verdict must be the same in two windows that follow each other.
+    A verdict must be the same in two consecutive time windows.
     """
     found = _hang(facts)
     if found is not None:

@@ -22,7 +22,7 @@ COMPUTE_S = 0.010
 
 
 class Rank:
-    """Runs iterations until it is told to end."""
+    """Computes and all-reduces in turn, as a rank of a training job, until it is told to end."""
 
     def __init__(self, me: int, addresses: list[str], elements: int) -> None:
         self.me, self.addresses, self.elements = me, addresses, elements

@@ -135,7 +135,7 @@ def run(events: int, json_path: str | None) -> None:
     first = next((one.first_difference for one in found if one.first_difference), "")
     if differ or skipped:
         raise click.ClickException(
-            first or f"{skipped} decisions could not be replayed: their policy or start is unknown"
+            first or f"{skipped} decisions not replayed: unknown policy or no recorded on_start"
         )
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from bench.lib.common import cores_of_sides
 from transport import telemetry
 
-LIST_EVERY = 100  # number of reads between two searches for new pages
+LIST_EVERY = 100  # number of reads between two searches for new telemetry pages
 
 
 @dataclass
 class Reading:
-    """The pages' directory; after the reading process ends, also its read count and duration."""
+    """The directory of telemetry pages; when the reader has ended, also its reads and duration."""
 
     where: Path
     reads: int = 0
@@ -29,7 +29,7 @@ class Reading:
 
     @property
     def reads_per_s(self) -> float:
-        """Page reads per second, of all pages together."""
+        """Reads of telemetry pages per second, of all pages together."""
         return self.reads / self.seconds if self.seconds else 0.0
 
 
@@ -58,7 +58,7 @@ def _read(where: Path, hz: int, stop: Event, reads: Synchronized[int]) -> None:
 
 @contextmanager
 def pages_read(hz: int) -> Iterator[Reading]:
-    """Reads every page of a new temporary directory `hz` times a second."""
+    """Reads every telemetry page of a new temporary directory `hz` times a second."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory(dir=telemetry.directory(), prefix="weft-bench-") as folder:
         reading = Reading(Path(folder))

@@ -88,7 +88,7 @@ def placed(count: int, supplied: Sequence[Placement]) -> list[Placement]:
 def _place(entry: Any, index: int, path: Path) -> Placement:
     where = f"--place {path}: entry {index}"
     if not isinstance(entry, dict):
-        raise click.UsageError(f"{where} must be an object")
+        raise click.UsageError(f"{where} must be a JSON object")
     for key, value in entry.items():
         if key not in FIELDS:
             raise click.UsageError(f"{where}: no field {key!r}; the fields are {', '.join(FIELDS)}")
@@ -114,5 +114,5 @@ def read_places(path: Path) -> list[Placement]:
     except (OSError, ValueError) as error:
         raise click.UsageError(f"--place {path}: {error}") from None
     if not isinstance(entries, list):
-        raise click.UsageError(f"--place {path}: must be a list of objects")
+        raise click.UsageError(f"--place {path}: must be a list of JSON objects")
     return [_place(entry, index, path) for index, entry in enumerate(entries)]

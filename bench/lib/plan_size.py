@@ -10,12 +10,14 @@ from bench.lib.common import Config
 from transport.plan.assign import assign
 from transport.plan.routes import Routes
 
-PAIRS = 64  # pairs of ports that were probed for each pair of hosts
+PAIRS = 64  # pairs of UDP ports that were probed for each pair of hosts
 SENT_BYTES = 1_000_000_000
 
 
 def routes_of(leaves: int, per_leaf: int, spines: int) -> Routes:
-    """Each host sends to the host of the same index at the next leaf; ports take random spines."""
+    """Each host sends to the host of the same index at the next leaf, each pair of UDP ports
+    over a random spine.
+    """
     random = np.random.default_rng(1)
     number: dict[str, int] = {}
     of: dict[tuple[str, str, int], tuple[int, ...]] = {}

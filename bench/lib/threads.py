@@ -65,7 +65,7 @@ def metered() -> Iterator[dict[str, object]]:
 
 
 def _open_counters() -> dict[str, list[int]] | None:
-    """A counter of each event for each thread that exists; None if the machine counts none."""
+    """Event -> a perf counter of each thread that exists; None if the machine has no counters."""
     number = PERF_EVENT_OPEN.get(os.uname().machine)
     if number is None:
         return None

@@ -300,7 +300,7 @@ def _drive(mesh: Mesh, threads: _Threads, times: Times) -> Config:
     before_ns, busy_before_ns, since_ns = cpu_ns(), machine_ns(), time.perf_counter_ns()
     threads.until(times.end_ns)
     spent_ns, busy_ns = cpu_ns() - before_ns, machine_ns() - busy_before_ns
-    elapsed_ns = time.perf_counter_ns() - since_ns  # exceeds the window if cores are overloaded
+    elapsed_ns = time.perf_counter_ns() - since_ns  # longer than planned if cores are overloaded
     threads.join(WAIT_S)
     facts: dict[str, int] = {}
     for channel in mesh.outgoing.values():
@@ -375,7 +375,7 @@ def run(
     load: Load,
     during: Callable[[Times], None] = lambda _: None,
 ) -> Config:
-    """Runs all flows at once over one window; returns their rates, costs and errors.
+    """Runs all flows at once over one timed window; returns their rates, costs and errors.
 
     `during` is called at the start and may change the network while the flows run.
     """

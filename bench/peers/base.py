@@ -16,7 +16,7 @@ Config = dict[str, Any]
 
 
 class Peer(Protocol):
-    """The interface of a contender."""
+    """The interface of a contender: a transport that a benchmark measures."""
 
     @property
     def name(self) -> str: ...
@@ -26,7 +26,7 @@ class Peer(Protocol):
 
 @dataclass(frozen=True)
 class Socket(ABC):
-    """A contender of the flow benchmarks: its kind of channel, and streams per flow."""
+    """A transport that the flow benchmarks measure: how it opens channels, and streams per flow."""
 
     name: str
     kind: str

@@ -254,7 +254,7 @@ void bind_device(py::module_& module) {
       .def("await_stream", &B::await_stream,
            "(status, error). Sleeps until the stream work recorded by come_after() is done.");
   py::class_<LentStream>(module, "LentStream",
-                         "A CUDA stream of weft; the producer of an array makes it wait for its own work.")
+                         "A CUDA stream of weft; an array's producer makes it wait for the work that writes the array.")
       .def_property_readonly("handle", &LentStream::handle);
   using P = DevicePosted;
   py::class_<P, std::shared_ptr<P>>(module, "DeviceRequest", "One posted send or receive in the memory of a GPU.")

@@ -82,7 +82,7 @@ struct BoundFabric {
 
 using Ends = py::array_t<u32, py::array::c_style | py::array::forcecast>;
 
-// Returns the ports that each path passes: one row per path, and -1 after its last port.
+// Returns the numbers of the host and switch ports that each path passes: one row per path, and -1 after its last port.
 py::array routes_of(const sim::FabricNet& net, u32 hosts, const Ends& ends) {
   if (ends.ndim() != 2 || ends.shape(1) != 3) throw py::value_error("ends must have columns: from host, to host, path");
   const auto rows = ends.unchecked<2>();
@@ -99,7 +99,7 @@ py::array routes_of(const sim::FabricNet& net, u32 hosts, const Ends& ends) {
   return table_of(made, width);
 }
 
-// Returns the ports that each path passes before a run; the plan must be valid.
+// Like routes_of(), for a plan that no simulation runs yet. The plan must be valid.
 py::array planned_routes_of(const BoundFabricPlan& self, const Ends& ends) {
   const std::string complaint = sim::complaint(self);
   if (!complaint.empty()) throw py::value_error("the plan needs " + complaint);
@@ -119,14 +119,14 @@ void bind_plan_calls(PlanClass* plan) {
       .def(
           "set_changes",
           [](P& self, const py::array& changes) { self.changes = rows<sim::PortChange>("changes", changes); },
-          "Port changes sorted by time: down or up, rate, loss.", py::arg("changes"))
+          "Changes of network ports, sorted by time: down or up, rate, loss.", py::arg("changes"))
       .def(
           "set_choices",
           [](P& self, const py::array& choices) { self.choices = rows<sim::PathChoice>("choices", choices); },
           "Rows (at_ns, from, to, path, takes): from at_ns on, packets on `path` take the links of path `takes`.",
           py::arg("choices"))
       .def("set_work", &set_work, "Transfers, and their dependencies.", py::arg("transfers"), py::arg("dependencies"))
-      .def("routes", &planned_routes_of, "The ports that paths pass, as Fabric.routes returns them.", py::arg("ends"))
+      .def("routes", &planned_routes_of, "Each path's network ports, as Fabric.routes returns them.", py::arg("ends"))
       .def("choose", &choose<P>, "Sets one policy by its name or path; ValueError if there is none.", py::arg("family"),
            py::arg("name"), py::arg("directories") = std::vector<std::string>{}, py::arg("params") = py::bytes())
       .def("choose_text", &choose_text<P>, "Sets a policy by a text as in a knob (name:key=value); returns its name.",
@@ -210,7 +210,7 @@ py::dict samples_of(BoundFabric& self) {
   return made;
 }
 
-// Returns one record per flow of the simulation: its two hosts and all flow counters.
+// Returns one record per connection of the simulation: its two hosts, and the flow counters of both ends merged.
 py::array streams_of(BoundFabric& self) {
   py::list names, formats, offsets;
   const auto add = [&](const char* name, const py::dtype& format, std::size_t offset) {
@@ -245,10 +245,10 @@ void bind_run(py::module_& module) {
       .def("streams", &streams_of, "A row per connection: from, to, all flow counters; sorted by from, to, stream.")
       .def(
           "ports", [](BoundFabric& self) { return array_of(self.fabric->ports()); },
-          "Counters and queues of each port, in the plan's order.")
+          "Counters and queues of each host and switch port, in the plan's order.")
       .def(
           "copies_max", [](BoundFabric& self) { return array_of(self.fabric->copies_max()); },
-          "How often the most resent segment of each connection was resent, in the order of streams(); -1: no check.")
+          "How often each connection's most resent segment was resent, in the order of streams(); -1: not checked.")
       .def_property_readonly(
           "recording",
           [](BoundFabric& self) {
@@ -269,10 +269,10 @@ void bind_run(py::module_& module) {
       .def(
           "routes",
           [](BoundFabric& self, const Ends& ends) { return routes_of(self.fabric->net(), self.plan->hosts, ends); },
-          "The ports of each path at the start of the run: a row of eight, filled up with -1.", py::arg("ends"))
+          "The network ports of each path at the start of the run: a row of eight, filled up with -1.", py::arg("ends"))
       .def_static(
           "event_name", [](u32 kind) { return sim::event_name(kind); },
-          "The name of an event's `kind`; None: there is no such event.", py::arg("kind"));
+          "The name of a trace event's `kind`; None: there is no such event.", py::arg("kind"));
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ void bind_knobs(py::module_& module) {
         return rows;
       },
       "Every knob: (field, variable, set_by, type, unit, default, range, wild: values for randomised tests, sentence, "
-      "keys); a key is (name, type, unit, default, range, sentence).");
+      "keys); a key, such as `stall` in WEFT_PEER_TIMEOUT, is (name, type, unit, default, range, sentence).");
   module.def(
       "load_knobs",
       [] {

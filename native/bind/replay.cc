@@ -50,7 +50,7 @@ void bind_replay(py::module_& module) {
       .def_readonly("failed", &P::failed)
       .def_readonly("skipped", &P::skipped)
       .def_readonly("by_hook", &P::by_hook);
-  py::class_<BoundReplay>(module, "Replay", "Repeats recorded decisions with the calls that a stack makes.")
+  py::class_<BoundReplay>(module, "Replay", "Repeats recorded policy decisions: calls the hooks as a stack does.")
       .def(py::init<>())
       .def("add", &add,
            "Adds a policy that may have made recorded decisions, by its name or path; ValueError if there is none.",

@@ -258,7 +258,7 @@ void bind_connections(py::module_& module) {
           "post_receive",
           [](C& self, const std::shared_ptr<Buffer>& buffer, const Registered& memory,
              const std::vector<std::shared_ptr<Buffer>>& pieces) { return self.post(buffer, memory, true, pieces); },
-          "(status, request). `pieces`: where the bytes are copied to; empty: they stay in `buffer`.",
+          "(status, request). `pieces`: memory to which the received bytes are copied; empty: they stay in `buffer`.",
           py::arg("buffer"), py::arg("memory") = nullptr, py::arg("pieces") = py::tuple())
       .def(
           "post_send",

@@ -234,8 +234,8 @@ Status ControlPlane::accept_open(Session* session, const Open& open, std::int64_
                ", which does not exist (this process has " + std::to_string(engines_->size()) + " engines)";
       return Status::refused;
     }
-    // `apart` is made of the token of the dialler's peer, not of its index, because the index may be reused after a
-    // dial was abandoned.
+    // The third field is FlowPlan::apart: it tells peers of the same two engines apart. It is made of the token of the
+    // dialler's peer, not of its index, because the index may be reused after a dial was abandoned.
     plans.push_back({flow.remote_engine, flow.engine, std::uint64_t{1} << 63 | flow.peer_token});
     peers.push_back({session->id, flow.remote_engine, listener.device, open.device, flow.engine, plans.back().apart});
   }

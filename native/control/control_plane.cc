@@ -24,10 +24,11 @@ namespace {
 // Limit of queued notices of engines about quiet peers. Further ones are dropped; the engine repeats a dropped notice a
 // quarter of the silence limit later.
 constexpr std::size_t kNoticesMax = 4096;
-// The longest time for which a caller that waits for its connection runs the loop. A reachable peer answers sooner.
+// The longest time for which a caller that waits for its connection runs the control thread's event loop. A reachable
+// peer answers sooner.
 constexpr std::int64_t kHelpNs = 2'000'000;
-// The longest time for which one iteration handles frames of unauthenticated peers, so that they delay other peers by
-// at most this.
+// The longest time for which one iteration of the event loop handles frames of unauthenticated peers, so that they
+// delay other peers by at most this.
 constexpr std::int64_t kStrangersNs = 2'000'000;
 // Limit of events per epoll_wait(). Deferred sockets of unauthenticated peers stay readable; if there were more of them
 // than this, the events of other sockets could be left out.
@@ -36,7 +37,7 @@ constexpr int kPauseMs = 20;  // longest wait of the event loop while there are 
 // Deadlines are checked at most this often: it takes time for each session and each control socket, of which
 // unauthenticated peers may hold thousands while they cause many iterations.
 constexpr std::int64_t kCheckNs = 5'000'000;
-// A longer time between two iterations counts as a pause of this process.
+// A longer time between two iterations of the event loop counts as a pause of this process.
 constexpr std::int64_t kMissedNs = 100'000'000;
 constexpr int kIdlePauseMs = 1000;  // longest wait of the event loop while there are sessions, which may become idle
 constexpr std::int64_t kStallLogNs = 30'000'000'000;
@@ -336,9 +337,9 @@ void ControlPlane::check_deadlines(std::int64_t now_ns) {
   forget_confirmed(now_ns);
 }
 
-// Drops confirmations that need not be repeated any more. Only the oldest is checked: if say_again() has extended it,
-// those after it are kept longer too, which is harmless. Confirmations of a session without a control socket are kept
-// until it has one again.
+// Drops the stored confirm frames of dials that need not be sent again any more. Only the oldest is checked: if
+// say_again() has extended its time, those after it are kept longer too, which is harmless. Those of a session without
+// a control socket are kept until it has one again.
 void ControlPlane::forget_confirmed(std::int64_t now_ns) {
   while (!confirmed_.empty() && now_ns >= confirmed_.front().until_ns) {
     Confirmed oldest = confirmed_.front();

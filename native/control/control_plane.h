@@ -68,7 +68,7 @@ class ControlPlane final : private engine::PeerWatch {
     std::int64_t begun_ns = 0, deadline_ns = 0;
     std::string reply;  // the open_reply frame, sent again if the peer repeats its open frame
   };
-  // A confirmation may be lost with its control socket, so it is repeated on the next control socket for a while.
+  // A dial's confirm frame may be lost with its control socket, so until `until_ns` it is sent again on a new one.
   struct Confirmed {
     std::int64_t until_ns;
     std::uint64_t session, dial;
@@ -199,7 +199,9 @@ class ControlPlane final : private engine::PeerWatch {
   const engine::DatapathChoice* datapath_;
   const std::vector<datapath::DeviceState>* devices_;  // the devices of `datapath_`
   engine::Notifier* notifier_;
-  const bool helped_;  // whether callers may run the loop; false with a trace, which needs a ring for each thread
+  // Whether a thread that waits for its connection may run the control thread's loop. False if a trace is written: each
+  // thread that writes to it needs a ring buffer of its own.
+  const bool helped_;
   InputWait wait_;
   FlowSetup setup_;
   const std::uint64_t node_;  // random number that identifies this process

@@ -20,8 +20,8 @@ constexpr std::int64_t kEndedTickNs = 50'000'000;
 constexpr int kWellTicks = 4;  // consecutive ticks in condition `well` that end the examination of a peer
 constexpr std::int64_t kStallSayNs = 1'000'000'000, kStallSayAgainNs = 30'000'000'000;
 constexpr std::int64_t kIdleCheckNs = 10'000'000'000;
-// A session without connections ends after this idle time. The time is shorter at the end that opened the session, so
-// that this end acts first.
+// A session without connections ends after this idle time. The end that opened the session has the shorter time, so
+// that it acts first.
 constexpr std::int64_t kIdleNs = 60'000'000'000, kIdleTakenNs = 90'000'000'000;
 // Limits for sessions in which no connection was ever completed: the idle time after which they end, and their number.
 constexpr std::int64_t kUnconfirmedNs = 15'000'000'000;

@@ -48,15 +48,13 @@ class ControlSocket {
   State state() const noexcept { return state_; }
   void set_state(State state) noexcept { state_ = state; }
   std::int64_t since_ns() const noexcept { return since_ns_; }
-  void credit_pause(std::int64_t pause_ns) noexcept {
-    since_ns_ += pause_ns;
-  }  // extends this socket's deadlines by a time in which this process did not run
+  // Extends this socket's deadlines by a time in which this process did not run.
+  void credit_pause(std::int64_t pause_ns) noexcept { since_ns_ += pause_ns; }
   bool is_silent() const noexcept { return received_bytes_ == 0; }
-  bool was_reset() const noexcept {
-    return !timed_out_;
-  }  // valid once the connection has ended: whether the peer ended it, not a timeout of the kernel
+  // Once the TCP connection has ended: whether the peer ended it, not a timeout of the local kernel.
+  bool was_reset() const noexcept { return !timed_out_; }
 
-  // The key that the handshake is about; its guard is `none` without TLS.
+  // Names the pre-shared key of the TLS handshake; its guard is `none` without TLS.
   KeyName proof() const noexcept;
   // Whether the peer named a key that this end does not have.
   bool unknown_key() const noexcept { return tls_ != nullptr && tls_->unknown_key(); }

@@ -77,9 +77,9 @@ struct Open {
   // In an open frame: the largest datagram on its sender's route; in a reply: the size to use.
   std::uint32_t segment_bytes = 0;
   std::uint32_t train_bytes = 0;
-  std::uint64_t buffer_bytes = 0;  // bytes that the sender can buffer per path
+  std::uint64_t buffer_bytes = 0;  // received bytes that this frame's sender can buffer per path
   bool payload_crc = false;
-  std::uint64_t eager_bytes = 0;  // this end's limit; the smaller limit of both ends applies, also to eager_slots
+  std::uint64_t eager_bytes = 0;  // limit of an eager message; the smaller of both ends applies, also for eager_slots
   std::uint64_t eager_slots = 0;
   std::vector<datapath::SocketAddress> addresses;
   std::vector<FlowEnd> flows;

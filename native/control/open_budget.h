@@ -71,7 +71,7 @@ class OpenBudget {
   struct Entry {
     Host host{};
     std::int64_t bytes = 0, begun_ns = 0;
-    bool goes = false;  // whether it is in order_ and in its address's Account::order, as it may be ended
+    bool goes = false;  // the session may be ended: it is in order_ and in its address's Account::order
     bool answered = false;
     std::int64_t since_ns = 0;
   };

@@ -12,7 +12,8 @@ void PeerHealth::begin(std::int64_t now_ns) noexcept {
 
 Status PeerHealth::on_tick(std::int64_t now_ns, const HealthFacts& facts) noexcept {
   const std::int64_t passed_ns = std::clamp<std::int64_t>(now_ns - tick_ns_, 0, 2 * limits_.tick_ns);
-  // Data counts if it arrived since the last tick, whatever its age: after a pause of this process, all data is old.
+  // Data counts as recent if it arrived since the last tick, whatever its age: after a pause of this process, all data
+  // is old.
   const bool data = facts.data_ns >= 0 && facts.data_ns >= tick_ns_;
   tick_ns_ = now_ns;
   const auto recent = [&](std::int64_t at_ns, std::int64_t within_ns) {

@@ -17,7 +17,7 @@ class ProcessLog final : public core::TraceSink {
   void on_process(std::int64_t now_ns, const core::ProcessEvent& event) noexcept override;
 
  private:
-  static constexpr std::int64_t kLines = 64;  // lines of each kind per LogLimit::kIntervalNs
+  static constexpr std::int64_t kLines = 64;  // most log lines of one kind that are written in LogLimit::kIntervalNs
 
   void stalled(std::int64_t now_ns, const core::ProcessEvent& event);
 

@@ -9,7 +9,7 @@
 
 namespace weft::core {
 
-// What the flows of an engine with the same credit policy share: the policy's record of the receiving port.
+// What the flows of an engine with the same credit policy share: the policy's record of the NIC port that receives.
 struct CreditPort {
   const policy::Descriptor* descriptor = nullptr;
   std::vector<i64> record;  // the policy's own data, initially zero; int64 elements align it

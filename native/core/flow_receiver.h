@@ -19,7 +19,7 @@ namespace weft::core {
 
 // Trimmed or refused segments that still have to be reported to the sender.
 struct Refusals {
-  static constexpr u16 kMax = 16 * wire::kNackEntriesMax;  // 1,024 segments, about a megabyte in segments of 1 KB
+  static constexpr u16 kMax = 16 * wire::kNackEntriesMax;  // most segments that can wait to be reported: 1,024
   wire::NackEntry entries[kMax];
   // One bit per entry. Of a trimmed segment: it was trimmed on the last hop. Of a refused one: no eager block was free.
   std::bitset<kMax> bits;
@@ -140,7 +140,9 @@ class FlowReceiver {
   static constexpr u8 kCopiesMax = 7;
   // If only duplicates arrive for this many times rto_ns_min, the acknowledgments are probably lost.
   static constexpr i64 kStaleTimeouts = 50;
-  static constexpr u64 kControlBytesLeast = 440;  // holds 17 advertised receives, one more than kSaidAgainMax
+  // Control packets may always be this long, even if segments are shorter: it is enough for 17 advertised receives, one
+  // more than kSaidAgainMax.
+  static constexpr u64 kControlBytesLeast = 440;
 
   Shared* shared_;
   const PathSet* paths_;

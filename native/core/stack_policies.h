@@ -33,8 +33,8 @@ class StackPolicies {
   PolicyChoice in_force(policy::Family family, u32 flow) const noexcept;
   // Lists all policies that flows, peers or defaults refer to. All other policies may be unloaded.
   void list_in_use(std::vector<PolicyChoice>* out) const;
-  // Returns the port record that all flows with this credit policy share; null for no policy. Deletes records that no
-  // flow uses. May throw std::bad_alloc.
+  // Returns the credit policy's record of the receiving NIC port, which all flows with this policy share; null for no
+  // policy. Deletes records that no flow uses. May throw std::bad_alloc.
   CreditPort* credit_port(PolicyChoice choice);
 
  private:

@@ -52,7 +52,7 @@ struct StackConfig {
   u64 seed = 1;                             // seed of the stack's random number generator
   u64 eager_bytes = defaults::kEagerBytes;  // longest message that may be sent before its receive is advertised
   u64 eager_slots = defaults::kEagerSlots;  // eager messages that a receiver keeps without a posted receive
-  u64 eager_blocks = 2048;                  // limit for all flows together; 16 MB with the default eager_bytes
+  u64 eager_blocks = 2048;                  // limit of blocks for eager messages, all flows together; 16 MB by default
   i64 window_bytes_max = defaults::kWindowBytesMax;
   i64 rto_ns_min = defaults::kRtoNsMin;
   i64 rto_ns_max = defaults::kRtoNsMax;
@@ -105,7 +105,7 @@ struct EagerLimits {
 // keep advertisements, of messages that other flows carried. The threads that post sends and receives set it.
 struct Passed {
   std::atomic<u64> sends{0};     // all sends with smaller numbers are complete
-  std::atomic<u64> receives{0};  // the same for receives; the peer's `sends` is at least as large
+  std::atomic<u64> receives{0};  // all receives with smaller numbers are complete; the peer's `sends` is no smaller
 };
 
 struct FlowConfig {

@@ -90,7 +90,7 @@ class Datapath {
   // Payload in registered memory must stay unchanged until the message is acknowledged. Bursts to closed links are
   // dropped.
   virtual void tx_burst(wire::TxBurst* const* bursts, std::size_t count) = 0;
-  // Delivers received datagrams, at most a few bursts per path. Returns their number.
+  // Delivers received datagrams, at most a few bursts per path. Returns the number of datagrams.
   virtual std::size_t rx_burst(RxSink* sink) = 0;
   // Sleeps until a datagram or a watched descriptor is ready, or the timeout has passed (< 0: no timeout).
   virtual void wait(std::int64_t timeout_ns) = 0;

@@ -17,7 +17,7 @@ namespace weft::datapath {
 struct FaultRates {
   std::uint64_t seed = 1;
   double loss = 0, reorder = 0, duplicate = 0, corrupt = 0;  // probability of each fault, per datagram
-  std::bitset<256> ports;                                    // receiving ports, by index, that get faults; empty: all
+  std::bitset<256> ports;  // indices of the local sockets, or under verbs of the paths, that get faults; none set: all
   bool spares(std::uint32_t port) const noexcept { return ports.any() && !ports[port % ports.size()]; }
   bool any() const noexcept { return loss > 0 || reorder > 0 || duplicate > 0 || corrupt > 0; }
 };

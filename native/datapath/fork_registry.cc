@@ -44,14 +44,15 @@ void after_fork_in_child() {
   table.mutex.unlock();
 }
 
-// Returns the table, after making sure that the handlers which lock it across a fork are installed.
+// Returns the table of open sockets, after installing, once, the fork handlers that lock it and that close the sockets
+// in the child.
 Registry& watched() noexcept {
   static const bool handles = ::pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child) == 0;
   static_cast<void>(handles);
   return registry();
 }
 
-// Adds a socket to the table. The lock must be held.
+// Adds a socket to the table of those that a forked child closes. The table's lock must be held.
 int noted(Registry& table, int descriptor) noexcept {
   if (descriptor < 0) return -1;
   if (table.null < 0) table.null = ::open("/dev/null", O_RDWR | O_CLOEXEC);

@@ -349,8 +349,9 @@ void ConnectionCore::quiesce(const void* data, std::size_t bytes) noexcept {
 
 namespace {
 
-// Reads the counters of a flow and of its paths, from any thread. `usable` is kept only for the first engine of the
-// connection: the values of all engines are added up, and a path would otherwise count once for each engine.
+// Reads the counters of a flow and of its paths, from any thread. The paths' gauge `usable` (1 or 0) is kept only for
+// the first engine of the connection: the values of all engines are added up, and a path would otherwise count once for
+// each engine.
 ConnectionCounters counters_of(const core::Flow& flow, bool first_engine) {
   ConnectionCounters out{telemetry::values(*flow.config.counters), {}};
   const core::PathSet& paths = flow.peer->paths();

@@ -120,7 +120,7 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   };
   Tally* tally_of(const Engine* engine, std::uint32_t index) noexcept;
   mutable std::mutex tallies_mutex_;  // engines lock it when they open or release a flow
-  std::vector<Tally> tallies_;        // one for each flow
+  std::vector<Tally> tallies_;        // one for each flow: where its counters are
 };
 
 }  // namespace weft::engine

@@ -66,8 +66,8 @@ Engine::Engine(std::uint32_t id, const EngineConfig& config, std::unique_ptr<dat
       stack_(with_counters(config.stack, counters_)),
       event_log_(&stack_),
       datapath_(std::move(datapath)),
-      // A trace has one ring per thread, which keeps the order of that thread's records only. So while a trace is
-      // written, only the engine's thread may run the loop.
+      // A trace has one ring buffer per thread, which keeps the order of that thread's records only. So while a trace
+      // is written, only the engine's thread may run the loop.
       helps_(config.poll_ns != 0 && datapath_->sleeps_apart() && config.trace == nullptr),
       ring_(kRingCommands),
       bursts_(std::make_unique<wire::TxBurst[]>(kTxBatch)) {

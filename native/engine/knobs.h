@@ -244,7 +244,7 @@ struct KnobInfo {
   std::string range;          // "1..256", "0 or 576B..65472B", "auto|ipv4|ipv6"; empty for types text and keys
   std::string wild;           // values for randomised tests, separated by ','
   std::string sentence;
-  std::vector<KeyInfo> keys = {};  // of type "keys"
+  std::vector<KeyInfo> keys = {};  // the keys of a setting of type "keys"; else empty
 };
 const std::vector<KnobInfo>& knob_table();
 

@@ -49,7 +49,8 @@ bool MemoryTable::tell(const datapath::Memory& memory) {
     std::string error;
     engine->call([&] { taken = engine->datapath().add_memory(memory, &error); });
     if (taken) continue;
-    if (!std::exchange(complained_, true)) log(LogLevel::warn, error + "; further refusals are counted and not logged");
+    if (!std::exchange(complained_, true))
+      log(LogLevel::warn, error + "; further refusals to register memory are not logged");
     return false;
   }
   return true;

@@ -39,7 +39,7 @@ class MemoryTable {
   std::vector<std::unique_ptr<Engine>>* engines_;
   std::mutex mutex_;
   std::map<Range, Entry> shared_;
-  std::map<std::uint32_t, Range> ranges_;  // by id of an entry of shared_: its range
+  std::map<std::uint32_t, Range> ranges_;  // by the id of a registration in shared_: its range
   std::uint32_t next_id_ = 1;
   bool complained_ = false;
 };

@@ -18,7 +18,7 @@
 namespace weft::engine {
 namespace {
 
-constexpr std::size_t kRingBytes = 8u << 20;  // about 30,000 decisions, or 10 ms of a busy engine
+constexpr std::size_t kRingBytes = 8u << 20;  // room for about 30,000 policy decisions, or 10 ms of a busy engine
 constexpr auto kPause = std::chrono::milliseconds(1);
 
 // Names of files in use: two runtimes of a process with the same WEFT_RECORD_FILE must not overwrite each other's file.

@@ -9,7 +9,7 @@
 
 namespace weft::engine {
 
-// A request. It belongs to its connection; the caller returns it with Connection::release() when it is done.
+// A posted send or receive. It belongs to its connection; the caller returns it with Connection::release() when done.
 class Request {
  public:
   bool done() const noexcept { return state_.load(std::memory_order_acquire) != kPending; }

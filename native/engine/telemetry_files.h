@@ -6,7 +6,7 @@
 
 namespace weft::engine {
 
-// Identifies the process that owns a page. The file's name contains all fields, so that the page need not be read.
+// Identifies the process that owns a telemetry page. The file's name has all fields, so the page need not be read.
 struct PageOwner {
   std::uint32_t user = 0;
   std::uint64_t pid_namespace = 0;  // inode of /proc/self/ns/pid; 0: unknown
@@ -15,13 +15,13 @@ struct PageOwner {
 };
 PageOwner this_process();
 
-// Returns the file name of a page. `number`: the page's number within the process.
+// Returns the file name of a telemetry page. `number`: the page's number within the process.
 std::string page_name(const PageOwner& owner, std::uint32_t number);
 bool read_page_name(const std::string& name, PageOwner* out);
-// Returns what distinguishes a page from all others of the host: its file name without "weft-" and ".page".
+// Returns what distinguishes a telemetry page from all others of the host: its file name without "weft-" and ".page".
 std::string page_identity(const std::string& path);
 
-// How long a page is kept after its process was found dead. kDeadPagesMax: how many such pages are kept at most.
+// How long a telemetry page is kept after its process was found dead, and how many such pages are kept at most.
 inline constexpr std::int64_t kPageGraceS = 600;
 inline constexpr std::size_t kDeadPagesMax = 8;
 

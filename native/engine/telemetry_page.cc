@@ -29,7 +29,8 @@ using telemetry::PathCells;
 using telemetry::PeerPageRow;
 using telemetry::ProcessPageRow;
 
-// A page should have less than 1 MB: /dev/shm of a container has 64 MB by default, most of which other libraries use.
+// A telemetry page should have less than 1 MB: /dev/shm of a container has 64 MB by default, most of which other
+// libraries use.
 constexpr std::size_t kPeerBytesMax = 384 * 1024;  // maximum size of the peer rows and their path rows
 constexpr std::uint32_t kPeersMax = 256;
 constexpr std::uint32_t kFlowsMax = 1024;

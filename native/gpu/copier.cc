@@ -153,7 +153,7 @@ bool Transfer::collect(Lane* lane, core::Stage* stage) noexcept {
     } else {
       released(*stage, from).store(0, std::memory_order_relaxed);
       stage->limit.store(lane->arrived + stage->ring_bytes, std::memory_order_release);
-      lane->untold = true;  // the remote sender may wait for this room
+      lane->untold = true;  // the remote sender may wait for this room in the ring
     }
   }
   return any;

@@ -166,8 +166,8 @@ void DeviceWorker::take_table(Job* job) {
 // Takes a ring for each stripe, as large as the stripe or the limit; if the pool has too little memory, tries half of
 // the limit, a quarter, and so on. The caller must hold the mutex.
 bool DeviceWorker::lend(Job* job) {
-  // Stripes may differ by some pages. A message that is shorter than its receive may have fewer stripes, which are
-  // longer than those of the receive.
+  // The sizes of stripes may differ by some memory pages. A message that is shorter than its receive may have fewer
+  // stripes, which are longer than those of the receive.
   const std::size_t longest =
       job->direction == gpu::Direction::to_device && job->parts() > 1 ? 2 * core::kStripeBytesMin : 0;
   const std::size_t part = up(std::max<std::size_t>(job->bytes() / job->stripes() + 2 * 4096, longest), kGranuleBytes);

@@ -132,7 +132,7 @@ class Listener {
  public:
   virtual ~Listener() = default;
   virtual control::Handle handle() const noexcept = 0;
-  // TCP port to which peers connect. An open listener has a port of its own; 0: that port cannot be opened.
+  // TCP port to which peers connect. A listener made with `open` has a port of its own; 0: that port cannot be opened.
   virtual std::uint16_t port() const noexcept = 0;
   virtual Status accept(std::shared_ptr<Connection>* out) noexcept = 0;  // would_block: no connection waits
   // The event happens when a connection can be accepted or the listener is destroyed.

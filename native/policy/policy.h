@@ -29,7 +29,8 @@ inline constexpr std::size_t loss_ack = 1, loss_timer = 2;
 
 // A function of a policy that the core calls.
 // flow: the policy's record for one flow (path family: for one peer).
-// shared: path and loss families: `n_shared` path records; credit: one port record; window: null and 0.
+// shared: path and loss families: `n_shared` path records; credit: one record of the receiving NIC port; window: null
+// and 0.
 // Flow and shared records are zero at the start. The result record is preset with the values that apply if the hook
 // does not change them.
 // Returns 0, or another number if the policy failed (a failed bounds check, a raised exception). The caller then
@@ -43,7 +44,7 @@ struct Descriptor {
   std::uint32_t family;
   std::uint32_t hook_count;
   std::uint32_t flow_bytes;    // size of one flow record; 0: the policy has none
-  std::uint32_t shared_bytes;  // size of one path or port record
+  std::uint32_t shared_bytes;  // size of one path record or NIC port record
   std::uint32_t params_bytes;
   // Sizes of the event and result records for which the policy was compiled.
   std::uint32_t event_bytes;
@@ -54,7 +55,7 @@ struct Descriptor {
   char cpu_baseline[24];       // instruction set baseline: "x86-64-v3" or "aarch64"
   const void* params_default;  // the default parameters, params_bytes long
   Hook hooks[kMaxHooks];
-  const char* params_fields;  // one line per parameter: name, i (int64) or f (float64), offset in bytes, count
+  const char* params_fields;  // a line per parameter: name, i (int64) or f (float64), byte offset, array length
 };
 static_assert(sizeof(Descriptor) == 40 + 48 + 72 + 24 + 8 + 8 * kMaxHooks + 8);
 static_assert(offsetof(Descriptor, name) == 40);

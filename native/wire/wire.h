@@ -30,7 +30,8 @@ inline constexpr std::size_t kNackFixedBytes = 48;
 inline constexpr std::size_t kNackEntryBytes = 16;
 // Size limit of all control packets: IPv6's smallest path MTU minus the IPv6 and UDP headers.
 inline constexpr std::size_t kControlBytesMax = 1280 - 48;
-inline constexpr std::size_t kAckWordsMax = 120;  // for 7,680 segments; a wider window takes several acknowledgments
+// 64-bit words in the bitmap of one acknowledgment: 7,680 segments. A wider window takes several acknowledgments.
+inline constexpr std::size_t kAckWordsMax = 120;
 inline constexpr std::size_t kAckReportsMax = 8;  // paths reported in one acknowledgment; more paths take several
 inline constexpr std::size_t kAdvertEntriesMax = 48;
 inline constexpr std::size_t kNackEntriesMax = 64;

@@ -189,7 +189,7 @@ def test_placement__file_is_checked(tmp_path: Path) -> None:
     for text, said in (
         ("{", "places.json"),
         ("{}", "must be a list"),
-        ("[1]", "must be an object"),
+        ("[1]", "must be a JSON object"),
         ('[{"adress": "1"}]', "no field 'adress'"),
         ('[{"address": "host.example"}]', "must be an IP address"),
         ('[{"cores": [100000]}]', "cores must be among"),

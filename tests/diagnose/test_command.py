@@ -355,7 +355,7 @@ def test_sim__notes_faults_that_begin_after_its_end(tmp_path: Path) -> None:
         ("[[faults]]\nkind = 'straggler'\nrank = 99\n", "ranks are 0 to 7"),
         ("[[faults]]\nkind = 'lossy_link'\nlink = 'leaf9-spine9'\n", "no such link"),
         ("[[faults]]\nkind = 'second_job'\nhosts = '0-99'\n", "hosts are 0 to 7"),
-        ("[[faults]]\nkind = 'wrong_call'\nrank = 1\nsize_bytes = 100_000\n", "the call is right"),
+        ("[[faults]]\nkind = 'wrong_call'\nrank = 1\nsize_bytes = 100_000\n", "this very call"),
         (
             "[[faults]]\nkind = 'flapping'\nlink = 'leaf0-spine0'\nat_ns = 9\nuntil_ns = 9\n",
             "must be later",

@@ -208,7 +208,7 @@ def test_steps__estimates_are_compared_with_what_was_measured_later(tmp_path: Pa
     steps.write_text(json.dumps({"bench": "step", "gpus": 4, "rows": slower}))
     both = ["--predicted", str(predicted), "--measured", str(steps)]
     done = CliRunner().invoke(estimate_steps, both)
-    assert "gpus: the estimates are for 2, the steps of 4" in done.output
+    assert "gpus: the estimates are for 2, the measured steps for 4" in done.output
     done = CliRunner().invoke(estimate_steps, ["--predicted", str(steps), *both[2:]])
     assert "is a result of bench step, not of estimate_steps" in done.output
     done = CliRunner().invoke(estimate_steps, ["--predicted", str(predicted)])

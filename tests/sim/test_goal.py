@@ -78,7 +78,7 @@ def test_goal__messages_match_in_order_and_the_last_is_enough() -> None:
         ("num_ranks 1\n", "line 1: num_ranks 1"),
         ("rank 0 {\n}\n", "line 1: rank 0: num_ranks is 0"),
         ("num_ranks 2\nrank 0 {\n", "close it"),
-        ("num_ranks 2\nrank 0 {\nsend 1b from 1\n}\n", "line 3: send takes 'to', not 'from'"),
+        ("num_ranks 2\nrank 0 {\nsend 1b from 1\n}\n", "line 3: send needs 'to' before"),
         ("num_ranks 2\nrank 0 {\nsend 1 to 1\n}\n", "line 3: 'send 1 to 1': expected send"),
         ("num_ranks 2\nrank 0 {\nrecv 1b from -1\n}\n", "line 3: wildcards"),
         ("num_ranks 2\nrank 0 {\nsend 1b to 2\n}\n", "line 3: rank 2"),

@@ -23,7 +23,7 @@ STEPS_SHOWN_MAX = 16  # maximum number of printed ranks of a trace of weft
 
 
 class WithUnit(TimeType):
-    """A time that names its unit."""
+    """Parses a time such as "5 ms"; refuses a number without a unit."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if str(value).strip().isdigit():

@@ -315,7 +315,7 @@ def show_again(found: ReplayedRecordings) -> None:
         for one in found.policies
     ]
     print_table(headings, rows)
-    click.echo(f"{found.decisions} decisions, {found.differ} differ")
+    click.echo(f"{found.decisions} decisions, {found.differ} differ from the recording")
     if found.lost:
         click.echo(f"{found.lost} decisions were dropped: the recorder was full", err=True)
 

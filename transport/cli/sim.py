@@ -587,7 +587,7 @@ def do_sweep(
     rows, cut_by = run_sweep(scenario, cases, found)
     show_sweep(scenario, cases, rows, bool(cut_by), files)
     if cut_by:
-        click.echo(f"weft: {cut_by}: {len(rows)} of {len(cases)} runs", err=True)
+        click.echo(f"weft: {cut_by}: {len(rows)} of {len(cases)} runs are done", err=True)
         return INTERRUPTED if cut_by == "interrupted" else 1
     bad = [rows[index] for index in sorted(rows) if not rows[index]["good"]]
     if bad:

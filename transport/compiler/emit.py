@@ -68,7 +68,7 @@ define i32 @"{name}"({given}) {{
 
 
 def fields_text(params: Record) -> str:
-    """A line for each parameter, as in a descriptor: name, kind, offset in bytes and count."""
+    """A line for each parameter, as in a descriptor: name, kind, byte offset, array length."""
     lines = []
     for name, (kind, offset, *_) in (params.dtype.fields or {}).items():
         count = kind.shape[0] if kind.shape else 1

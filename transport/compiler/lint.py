@@ -162,7 +162,7 @@ class _Function(Expressions):
                 if role is not None:
                     if name in bound and name not in self.roles:
                         raise self.refusal(
-                            target, f"{name} is a number already", "use another name"
+                            target, f"{name} is a number already", "use another name for a record"
                         )
                     self.roles[name] = role
                 return bound | {name}

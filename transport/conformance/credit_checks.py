@@ -20,7 +20,7 @@ SEGMENT_BYTES = 4_096
 
 
 class CreditBench:
-    """Simulates one sender to a port of known speed; granted bytes arrive an RTT later."""
+    """Simulates one sender to a NIC port of known speed; granted bytes arrive an RTT later."""
 
     def __init__(self, policy: Policy, library: Library) -> None:
         self.side = NativeSide(policy, library)
@@ -106,7 +106,7 @@ def grants(policy: Policy, library: Library) -> Outcomes:
 
 
 def crowd(cast: Cast, limit_ns: int) -> Plan:
-    """Eight senders to one port, over a network that is faster than the port."""
+    """Eight senders to one host, over a network that is faster than that host's NIC port."""
     wide = Cast(cast.parts | {"window": "fixed"}, cast.params)
     plan = plan_of(
         wide,
@@ -124,7 +124,7 @@ def crowd(cast: Cast, limit_ns: int) -> Plan:
 
 
 def shares(policy: Policy, cast: Cast, ledger: Ledger, limit_ns: int) -> Outcomes:
-    """Checks that the port is fully used with a short queue, and that senders get equal shares."""
+    """Checks that the receiver's port is busy with a short queue, and senders get equal shares."""
     report = ledger.run(crowd(cast, limit_ns))
     promises = policy.promises
     least = promises.fairness_min

@@ -17,7 +17,9 @@ START, ACK, TIMER = 0, 1, 2
 RTT_NS = 100_000
 GAP_NS = RTT_NS // 32  # time between two segments, so that 32 are in flight
 RTO_NS = 1_000_000
-BACKSTOP = 4  # kBackstopTimeouts of native/core/loss_control.cc
+# A segment in flight for this many RTOs counts as lost, whatever the policy says
+# (kBackstopTimeouts of native/core/loss_control.cc).
+BACKSTOP = 4
 CHECK_NS_MIN = 10_000
 SEGMENT_BYTES = 4_096
 NEVER = 1 << 62

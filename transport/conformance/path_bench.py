@@ -16,7 +16,7 @@ from transport.compiler.library import Library
 from transport.conformance.native_side import Guarded, NativeSide
 
 START, CHOOSE, FEEDBACK = 0, 1, 2
-GAP_NS = 10_000  # time between two picks
+GAP_NS = 10_000  # time between two picks of a path
 RTT_NS = 100_000
 RTO_NS = 1_000_000
 SEGMENT_BYTES = 4_096
@@ -33,7 +33,7 @@ class Conduct:
 
 
 class PathBench:
-    """Asks for picks at a steady pace; a burst that is not lost is acknowledged after an RTT."""
+    """Asks a policy for paths at a steady pace; acknowledges a burst after an RTT, or loses it."""
 
     def __init__(
         self, policy: Policy, library: Library, paths: int, conduct: Conduct | None = None

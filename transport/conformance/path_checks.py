@@ -40,7 +40,10 @@ def spreads(policy: Policy, library: Library) -> Outcomes:
 
 
 def keeps_off(policy: Policy, library: Library) -> Outcomes:
-    """Checks picks among 1 to 256 paths: for retransmissions, if some are dead, if all are dead."""
+    """Checks that of 1 to 256 paths a usable one is picked, and not avoid_path for a resend.
+
+    If all paths are dead, any of them may be picked.
+    """
     onto, unusable, outside, failed = 0, 0, 0, 0
     for paths in range(1, 257):
         bench = PathBench(policy, library, paths)

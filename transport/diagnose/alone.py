@@ -17,9 +17,9 @@ Array = NDArray[Any]
 
 FEW_PEERS = 3  # with fewer ranks, one late rank moves the median that it is compared with
 DEVIATIONS = 6.0  # a rank is late if its time exceeds its usual time by this many deviations
-LASTING = 6  # a rank that is late in all but one of this many windows has a fault
-RECENT = 3  # this many latest windows do not count as usual, to notice a lasting fault
-HISTORY_MIN, HISTORY_MAX = 4, 50  # fewest and most windows whose median is the usual time
+LASTING = 6  # a rank that is late in all but one of this many time windows has a fault
+RECENT = 3  # this many latest time windows do not count as usual, to notice a lasting fault
+HISTORY_MIN, HISTORY_MAX = 4, 50  # least and most past time windows whose median is the usual time
 
 
 def grown(

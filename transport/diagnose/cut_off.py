@@ -54,7 +54,8 @@ def complaints(facts: Facts, from_ns: int) -> dict[Pair, int]:
     if not any(failed.values()) and not quiet:
         return {}
     known, heard_ns, stalls = _known_paths(facts), _heard_ns(facts), Stalls(facts)
-    most = max(known.values(), default=0)  # assumed for pairs without samples of their paths
+    # The number of paths that is assumed for pairs whose paths were never sampled.
+    most = max(known.values(), default=0)
     made = {
         pair: min(paths.values())
         for pair, paths in failed.items()

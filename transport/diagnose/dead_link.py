@@ -18,7 +18,7 @@ Array = NDArray[Any]
 MIN = 2  # a dead link has at least this many paths
 SHARE = 0.9  # share of the paths in use over a dead link that must be dead
 COVERED = 0.8  # share of all dead paths that must cross a dead link
-WINDOWS = 2.0  # a dead path has been unusable for longer than this many iterations or windows
+WINDOWS = 2.0  # a dead path has been unusable for longer than this many usual time windows
 WEIGHT = 1e9  # of the finding: paths that stay unusable are better evidence than lost segments
 
 

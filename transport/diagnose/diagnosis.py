@@ -205,7 +205,8 @@ def _judged(seen: slow.Seen, at: int, rule: slow.Rule, stopped: bool) -> Finding
     delay messages. A slow place and a straggler can look alike: the more confident
     finding is taken.
 
-    stopped: a process did not run in one of these windows, which slows others.
+    stopped: a process did not run in one of the last windows that the rule counts, which slows
+    others.
     """
     lossy = slow.lossy_place(seen, at, rule)
     failed = lossy is not None and lossy.more["downs"] >= slow.LOSSES_MIN

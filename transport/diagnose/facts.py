@@ -439,8 +439,8 @@ def _losses(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, A
 def _downs(store: Store, numbers: dict[int, int], peers: _Peers) -> dict[str, Array]:
     """Events that say that a path, flow or process failed, fell silent or recovered, by time.
 
-    A process_stalled is of the process itself, which has gone on; its value is how long it did not
-    run, in ns.
+    The event process_stalled tells that its own process did not run and has resumed; its value is
+    how long it did not run, in ns.
     """
     sql = (
         "SELECT process, coalesce(peer, '') AS peer, coalesce(path, 0) AS path, "

@@ -127,7 +127,7 @@ class _Tries:
         self._path = path
 
     def _span(self, target: int, from_ns: int, to_ns: int) -> tuple[int, int, int]:
-        """Rows of `target`: its first one, its first one after from_ns, and that from to_ns on."""
+        """Rows of the first event of `target`, the first after from_ns, the first from to_ns on."""
         low, high = np.searchsorted(self._downs["target"], (target, target + 1))
         times = self._downs["time_ns"][low:high]
         first, last = low + np.searchsorted(times, (from_ns + 1, to_ns))

@@ -24,7 +24,8 @@ QUIET_PAUSES = 2.0  # this many times the longest pause between records that is 
 QUIET_SHARE = 0.5  # this share of the time for which the whole job has stood still
 # From this many iterations on, Standstill.later_ns leaves out the pauses of the first iteration.
 STARTED = 3
-LAG_SHARE = 0.5  # a process with less than this share of the others' messages has another role
+# A process with less than this share of the others' messages is not behind: it has another role.
+LAG_SHARE = 0.5
 PAIRS_MIN = 3  # with fewer connections, it is not clear which end of the slowest one waits
 PEER_DEAD = 5  # status of a connection whose peer was found dead (native/core/status.h)
 DEAD_QUERY = "SELECT process, peer, end_ns FROM connections WHERE status = 5"

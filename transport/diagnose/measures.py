@@ -26,7 +26,7 @@ SLOW = float(np.log(1.5))
 # A pair is also slow if its messages take more than 2.5 times as long as those of other pairs.
 SLOW_ALONE = float(np.log(2.5))
 FEW_PAIRS = 8
-HISTORY_MIN, HISTORY_MAX = 2, 50  # fewest and most windows whose median is the usual time
+HISTORY_MIN, HISTORY_MAX = 2, 50  # least and most past time windows whose median is the usual time
 STAGES_MAX = 64  # a longer chain of sends is no pipeline
 
 

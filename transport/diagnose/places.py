@@ -21,7 +21,7 @@ from transport.plan.routes import undirected
 Array = NDArray[Any]
 
 TIE = 0.005  # shares of explained variance that differ by less count as equal
-PAIR_BONUS = 0.1  # a pair must explain this much more than a NIC or a link to be chosen
+PAIR_BONUS = 0.1  # to be chosen, a pair must explain this much more variance than NICs or links
 
 
 @dataclass(frozen=True, eq=False)

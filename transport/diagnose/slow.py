@@ -25,7 +25,7 @@ Array = NDArray[Any]
 LATE_SHARE = 0.06  # a rank that comes later than this share of an iteration is late
 LOST_SHARE = 0.03  # a slow place must cost the job at least this share of an iteration
 LOSSES_MIN = 8  # a place is lossy if it lost at least this many segments
-LOSSES_WINDOW_MIN = 4  # a window with fewer lost segments does not count as a lossy one
+LOSSES_WINDOW_MIN = 4  # a time window with fewer lost segments does not count as a lossy one
 LOSS_RATE_MIN = 1e-3
 HOST_LOSS_RATE = 0.01  # overflowing sockets lose a smaller share, except in short bursts
 LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times that of other paths
@@ -33,13 +33,13 @@ LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times th
 # certainly lossy at this loss rate, or at this many times the loss rate of all other paths.
 CLEAR_RATE, CLEAR_CONTRAST = 0.05, 100.0
 # Cables and optics lose packets singly and at all times, full queues several in a row. A place
-# loses at random if it lost in each of this many windows, and at least this share singly.
+# loses at random if it lost in each of this many time windows, and at least this share singly.
 RANDOM_WINDOWS, RANDOM_ALONE = 6, 0.9
 QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
 # Queues are full if a path's round-trip time is this many times its own earlier one.
 GROWN_RATIO = 3.0
 LOADED_RATIO = 1.5  # a link with this many times the load of those beside it has full queues
-QUEUED_LATER = 2  # a full queue may show only in the RTTs of this many windows after a loss
+QUEUED_LATER = 2  # a full queue may show only in the RTTs of this many time windows after a loss
 # A place is slow if it explains this share of the delays, and this share of its pairs is slow.
 SHARE_MIN, PURITY_MIN = 0.25, 0.5
 # A NIC or a pair that explains less of the delays is only suspected: links may be shared.
@@ -81,7 +81,7 @@ _QUEUES = {
 
 @dataclass(frozen=True)
 class Rule:
-    """A fault must be seen in at least `seen` of the last `of` windows."""
+    """A fault must be seen in at least `seen` of the last `of` time windows."""
 
     seen: int = 2
     of: int = 3

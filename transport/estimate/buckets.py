@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-SIZES = tuple(1 << power for power in range(20, 31))  # 1 MiB to 1 GiB
-SMALL = 1e-3  # AllReduces below this share of the largest are no buckets (of a loss, for example)
+SIZES = tuple(1 << power for power in range(20, 31))  # compared bucket sizes: 1 MiB to 1 GiB
+# AllReduces below this share of the largest one sum no gradients but, for example, a loss.
+SMALL = 1e-3
 BUCKETS_MIN, BUCKETS_MAX = 2, 1_000  # smallest and largest number of buckets of a step
 STEPS_MIN = 2
 

@@ -25,7 +25,7 @@ PROTOCOLS_MAX = 3
 SAMPLES_MIN = 4
 RESAMPLED = 40
 LEAST_NS = 1.0  # a smaller fitted latency counts as 0
-LOW, HIGH = -14.0, 30.0  # bounds of the fitted logarithms
+LOW, HIGH = -14.0, 30.0  # bounds of the logarithms of fitted times (ns, ns a byte)
 ONE_RANK_COUNT = (
     "all measurements have the same number of steps, so the latency of a call cannot be told from "
     "that of its steps: for more ranks, estimated latencies are too high"

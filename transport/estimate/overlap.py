@@ -126,7 +126,7 @@ class Kernel:
 
 
 def _kernels(file: Path, notes: list[str]) -> Iterator[Kernel]:
-    """Each kernel and copy."""
+    """Each kernel and copy on the GPU in a trace file."""
     seen, has_events = 0, False
     try:
         for key, event in read_object(file, "traceEvents"):

@@ -23,7 +23,7 @@ Array = NDArray[np.float64]
 
 STEPS_MIN = 3
 PERIOD_MAX = 10_000  # maximum number of operations of a step
-MULTIPLE_STEPS_MIN = 5  # fewer steps can begin at even times by chance
+MULTIPLE_STEPS_MIN = 5  # fewer steps can begin at evenly spaced times by chance
 MULTIPLES_MAX = 256  # maximum number of equal operations of a step
 EVEN = 0.2  # steps are even if the standard deviation of their times over the mean is at most this
 # Each operation of each rank: from its first channel's begin to its last channel's end; without

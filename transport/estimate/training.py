@@ -134,7 +134,7 @@ def launch_ns(step: Step) -> float:
 
 
 def length_ns(step: Step) -> float:
-    """The time of a step that is not built yet."""
+    """Builds the tasks of a step, and returns the time in ns that the step takes."""
     timed = run(step.build(), slowdown=step.network.slowdown)
     return max(timed.length_ns, launch_ns(step))
 

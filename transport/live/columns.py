@@ -125,7 +125,7 @@ CONNECTIONS: list[Column[Connection]] = [
     Column("UNSENT", lambda c: size(c[1].unsent_bytes), 4, lambda c: c[1].unsent_bytes),
     Column("WAITS", lambda c: c[1].wait.text, 0, lambda c: c[1].wait.ns, left=True),
 ]
-# The columns by which the keys `s` and `S` sort all tables that have them.
+# Headings of the columns to sort by, through which the keyboard keys `s` and `S` step.
 SORTABLE = tuple(column.heading for column in PROCESSES if column.sort is not None)
 
 

@@ -36,7 +36,7 @@ RELAXED = 0.8
 
 @dataclass(eq=False)
 class Exporter:
-    """Reads the pages at each scrape. An object of this class is a collector of Prometheus' client.
+    """Reads the telemetry pages at each scrape. It is a collector of Prometheus' client library.
 
     where: the directory of pages; None: telemetry.directory(). paths: whether paths have labels.
     once: True: there is one scrape, and counters have their full values; else, counters of peers,
@@ -71,8 +71,8 @@ class Exporter:
         except PageError as error:
             reading, failed = Reading(0, (), {}, ()), 1
             self._say("directory", str(error))
-        # The line does not say how many pages or which: whoever makes them could change that at
-        # each scrape, and fill the log.
+        # The log line does not say how many telemetry pages are ignored, or which: whoever makes
+        # them could change that at each scrape, and fill the log.
         self._say("ignored", IGNORED if reading.ignored else "")
         pages = [page for page in reading.pages if page.process_state != "gone"]
         self._count(pages)
@@ -94,7 +94,7 @@ class Exporter:
         return samples
 
     def _count(self, pages: list[Page]) -> None:
-        """Updates the totals of all pages, and forgets those of processes that have ended."""
+        """Updates the totals of all telemetry pages; forgets those of processes that have ended."""
         kept: dict[Path, tuple[int, Totals]] = {}
         for page in pages:
             created_ns, totals = self._totals.get(page.path, (page.created_ns, Totals()))

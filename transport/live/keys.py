@@ -18,20 +18,20 @@ NAMES = {
     b"\x1bOF": "end",
     b"\x1b[4~": "end",
 }
-# A whole escape sequence, and the beginning of one.
+# A whole escape sequence, by which a terminal sends a key such as Up, and the beginning of one.
 SEQUENCE = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~])")
 BEGINNING = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
 PENDING_BYTES_MAX = 32
 
 
 class KeyParser:
-    """Splits bytes into keys; a sequence may arrive in several parts."""
+    """Splits bytes from a terminal into keys; an escape sequence may arrive in several parts."""
 
     def __init__(self) -> None:
         self._pending = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """The keys that are complete, letters as they are and others by name."""
+        """The keys whose bytes have all arrived: letters as they are, other keys by name."""
         rest = self._pending + data
         keys = []
         while rest:

@@ -17,9 +17,10 @@ NS_PER_S = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One metric. kind: counter, gauge or histogram. per_unit: what a page's values are divided by.
+    """One metric. kind: counter, gauge or histogram.
 
-    merge: how values of several rows with the same labels become one: "sum" or "maximum".
+    per_unit: the values in telemetry pages are divided by it. merge: how values of several rows
+    with the same labels become one: "sum" or "maximum".
     """
 
     name: str

@@ -123,7 +123,7 @@ class ProcessRates:
 
 
 def rates(before: Reading | None, now: Reading) -> tuple[ProcessRates, ...]:
-    """The rates of every page of the second reading, in its order."""
+    """The rates of every telemetry page of the reading `now`, in its order."""
     old = {page.path: page for page in before.pages} if before is not None else {}
     pages_of: dict[str, list[Page]] = {}
     intervals = {}
@@ -135,8 +135,8 @@ def rates(before: Reading | None, now: Reading) -> tuple[ProcessRates, ...]:
         intervals[page.path] = _Interval.of(before, earlier, page)
     shares = {}
     for process, pages in pages_of.items():
-        # Each page of a process has the CPU time of the whole process: use the first page that was
-        # there at the earlier reading.
+        # The facts of each of its telemetry pages have the CPU time of the whole process: use the
+        # first page that was there at the earlier reading.
         of_pages = (_cpu_shares(before, now, page, intervals[page.path]) for page in pages)
         shares[process] = next(filter(None, of_pages), {})
     found = []
@@ -150,7 +150,7 @@ def rates(before: Reading | None, now: Reading) -> tuple[ProcessRates, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Interval:
-    """The time between two readings of a page, and the rows of the earlier one by scope, index."""
+    """Time between two readings of a telemetry page; its earlier rows by (scope, row index)."""
 
     seconds: float | None  # None: rates are not known
     rows: Mapping[tuple[str, int], Row]
@@ -194,7 +194,7 @@ def _rows_of(page: Page) -> dict[tuple[str, int], Row]:
 def _process(
     page: Page, interval: _Interval, facts: Facts, cpu: Mapping[str, float], alone: bool
 ) -> ProcessRates:
-    """The rates of a page. alone: the process has no other page."""
+    """The rates of a telemetry page. alone: the process has no other page."""
     peers = {peer.index: peer for peer in page.peers}
     engines = {engine.index: engine for engine in page.engines}
     waits = {}

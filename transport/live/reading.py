@@ -35,7 +35,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All pages at one moment, oldest process first.
+    """All telemetry pages at one moment, oldest process first.
 
     read_ns: CLOCK_MONOTONIC when reading began. facts: of each page's process, by the page's file.
     problems: why other pages were not read, a line each. ignored: number of pages that other users
@@ -50,7 +50,7 @@ class Reading:
 
 
 def read(where: Path | None = None, pids: Collection[int] = ()) -> Reading:
-    """Reads the pages in a directory: all, or those of some processes.
+    """Reads the telemetry pages in a directory: all, or those of some processes.
 
     PageError if the directory cannot be listed.
     """

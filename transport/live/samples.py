@@ -76,7 +76,7 @@ class Samples:
 
 
 class Exported:
-    """Makes the samples of one page."""
+    """Makes the Prometheus samples of one telemetry page."""
 
     def __init__(self, page: Page, facts: Facts, detail: Detail) -> None:
         self._page = page

@@ -13,7 +13,7 @@ ENDED = "\0"  # the address under which the counts of all removed peers are kept
 
 
 class Totals:
-    """The counts of the rows of one page, by engine, peer and path.
+    """The counter totals of one telemetry page, by engine, peer and path.
 
     Rows of peers with the same address on one engine are added. What a row counted between the
     last update and its removal is not known.

@@ -29,7 +29,7 @@ HELP = (
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The choices that the user made by keys. offset: number of lines scrolled past."""
+    """The choices that the user made by pressing keys. offset: number of lines scrolled past."""
 
     sort: str = "SENT/s"
     engines: bool = False

@@ -33,7 +33,7 @@ class AssignError(InvalidArgumentError):
 
 @dataclass(frozen=True)
 class PairPlan:
-    """The paths of one pair of NICs: numbers in the routes, ports, weights, links by name."""
+    """The paths of one pair of NICs: path numbers of the routes, UDP ports, weights, link names."""
 
     source: str
     target: str
@@ -134,12 +134,16 @@ def assign(
 
 
 def _search(problem: Problem, before: Array, drawn: list[Array], bound: float) -> Array:
-    """The best choice found from the greedy start, and from random ones if that may help."""
+    """[pair, slot]: the way of each path to plan; the best assignment that the search found.
+
+    The best one has the least loaded busiest link. The search improves the greedy assignment, and
+    random ones if they may lead to a better one.
+    """
     free = _free_links(problem)
     peaks = [_peak(problem, one, before, free) for one in drawn]
     chosen = _improve(problem, _greedy(problem, before), before)
-    # _improve() ends where no single move helps. From a random start it may end at a better
-    # choice.
+    # _improve() ends where moving any single path no longer helps. From a random assignment it may
+    # end at a better one.
     small = chosen.size <= SLOTS_SMALL
     for start in drawn if small else [drawn[int(np.argmin(peaks))]]:
         peak = _peak(problem, chosen, before, free)
@@ -223,7 +227,10 @@ def _engines_of(routes: Routes, engines: int) -> Callable[[str, str, int], tuple
 
 
 def _own_links(problem: Problem, pair: int) -> Array:
-    """The links of a pair's ways, with the spare link in place of links that all ways cross."""
+    """[way, hop]: the links of a pair's ways.
+
+    Links that all ways of the pair cross are replaced by the spare link, which has no load.
+    """
     links = problem.links[problem.ways[pair]]
     if len(links) == 1:
         return np.full_like(links, problem.spare)
@@ -234,7 +241,10 @@ def _own_links(problem: Problem, pair: int) -> Array:
 
 
 def _greedy(problem: Problem, before: Array) -> Array:
-    """[pair, slot] ways: each slot on the way whose busiest link is the least loaded."""
+    """A first assignment: [pair, slot] is the way of each path to plan (a slot, see Problem).
+
+    Puts each path on the way of its pair whose busiest link is the least loaded so far.
+    """
     load = before.copy()
     chosen = np.zeros((len(problem.pairs), problem.paths), int)
     for pair, ways in enumerate(problem.ways):
@@ -243,7 +253,7 @@ def _greedy(problem: Problem, before: Array) -> Array:
         each = problem.sent[pair] / problem.paths
         for slot in range(problem.paths):
             loads = load[own]
-            turns = used // room  # use a pair of ports again only when all are used
+            turns = used // room  # reuse a UDP port pair only when all are used
             at = int(np.lexsort((loads.sum(axis=1), used / room, loads.max(axis=1), turns))[0])
             chosen[pair, slot] = ways[at]
             used[at] += 1
@@ -288,7 +298,7 @@ def _draws(problem: Problem) -> list[Array]:
 
 
 def _improve(problem: Problem, chosen: Array, before: Array) -> Array:
-    """Moves slots from the busiest link to ways on which no link becomes as loaded as that one."""
+    """Moves paths off the busiest link, to ways on which no link becomes as loaded as that one."""
     chosen = chosen.copy()
     load = _load(problem, chosen, before)
     free = _free_links(problem)
@@ -309,7 +319,7 @@ def _improve(problem: Problem, chosen: Array, before: Array) -> Array:
 def _best_move(
     problem: Problem, chosen: Array, load: Array, busiest: int, each: Array
 ) -> tuple[int, int, int] | None:
-    """A slot on the busiest link, and the way that it should take instead."""
+    """A path over the busiest link, as (pair, slot, the way to take instead); None: none helps."""
     on = (problem.links[chosen] == busiest).any(axis=2)
     best, peak = None, load[busiest]
     for pair in np.flatnonzero(on.any(axis=1)).tolist():
@@ -319,7 +329,7 @@ def _best_move(
         old = problem.links[chosen[pair, slot]]
         links = problem.links[ways]
         added = load[links] + each[pair] * ~np.isin(links, old)
-        # A link that both ways cross carries the path before and after the move.
+        # A link that both the old and the new way cross keeps its load, so it does not count.
         added[np.isin(links, old)] = -1.0
         peaks = np.where(used < problem.room[ways], added.max(axis=1), np.inf)
         peaks[(links == busiest).any(axis=1)] = np.inf

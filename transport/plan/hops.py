@@ -22,7 +22,7 @@ DEVIATIONS = 4.0  # a sick link's excess loss is at least this many standard dev
 
 @dataclass(frozen=True)
 class Loss:
-    """A link's loss. share: of its probes, beyond the median of links as many hops away.
+    """A link's loss. share: of probes that it lost, minus the median over links as many hops away.
 
     deviation: standard deviation of `share`.
     """

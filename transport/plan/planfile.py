@@ -26,7 +26,7 @@ VERSION = 1
 BYTES_MAX = 1 << 28
 BYTES_SENT_MAX = 1 << 62  # maximum number of bytes that one pair sends
 STEP_S = 0.05
-PAIR_PATHS_MAX = PATHS_MAX * 64  # 64 pairs of engines: eight engines at each end
+PAIR_PATHS_MAX = PATHS_MAX * 64  # paths between two NICs, with eight engines at each end
 
 
 class PlanError(InvalidArgumentError):

@@ -288,7 +288,7 @@ class Prober:
                 except OSError:
                     break
                 flow = self._flow_of.get((source, port, to[0], to[1]))
-                # Some routers quote no payload; then the answer counts for this round.
+                # ICMP errors of some routers do not quote the payload: count them for this round.
                 mine = len(quoted) < MARK.size or quoted[: MARK.size] == payload
                 for level, kind, data in control:
                     if (level, kind) != (socket.IPPROTO_IP, IP_RECVERR) or flow is None or not mine:
@@ -330,7 +330,7 @@ class Prober:
         router = socket.inet_ntoa(struct.pack("=I", number))
         seen = self.heard.of[flow, ttl]
         if seen.sent == seen.answered:
-            return False  # an answer to an earlier round whose quote has no payload
+            return False  # an ICMP error for an earlier round, without the payload
         seen.answered += 1
         ends = self._ends_of(flow)
         if router == self._ends[ends[1]].address:

@@ -130,11 +130,11 @@ class Watch:
         self._pairs: dict[str, PairPlan] = {
             pair.target_address: pair for pair in pairs if local[pair.source_address]
         }
-        # Page.identity, row and generation -> judge of the peer's paths.
+        # (Page.identity, row and generation of a peer) -> judge of the peer's paths.
         self._judges: dict[tuple[str, int, int], Judge] = {}
         self._weights: dict[tuple[str, str, int], list[float]] = {}
         self._followed: frozenset[str] = frozenset()
-        self.ignored = ""  # a line about pages that other users made or can change; "": none
+        self.ignored = ""  # a line about telemetry pages that other users can change; "": none
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -153,7 +153,7 @@ class Watch:
         return made
 
     def step(self) -> list[Moved]:
-        """Reads all pages once; returns the paths whose state changed."""
+        """Reads all telemetry pages once; returns the paths whose state changed."""
         moved: list[Moved] = []
         now: dict[tuple[str, str, int], list[float]] = {}
         judges: dict[tuple[str, int, int], Judge] = {}

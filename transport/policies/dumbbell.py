@@ -26,7 +26,7 @@ STEP_HOPS = 1_000_000
 # The engine's defaults. Those of the fabric are shorter, and would hide what policies do with them.
 ACK_BYTES, ACK_DELAY_NS = 256 << 10, 30_000
 RTO_NS_MIN, RTO_NS_MAX = 1_000_000, 1_000_000_000
-SENDERS, RECEIVERS = 0, 1  # the switches
+SENDERS, RECEIVERS = 0, 1  # number of the switch at the senders, and of that at the receivers
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -277,7 +277,7 @@ def _calls(changed: _Changed, one: Keys, path: tuple[str | int, ...]) -> None:
     called = [(at, each) for at, each in mine if each.function]
     if not called:
         raise BadKeyError(
-            (*path, "at_step"), f"{first}: rank {rank} communicates in no step of the fault"
+            (*path, "at_step"), f"{first}: rank {rank} communicates in none of the fault's steps"
         )
     if one["kind"] == "late_calls":
         steps: set[int] = set()
@@ -293,6 +293,7 @@ def _calls(changed: _Changed, one: Keys, path: tuple[str | int, ...]) -> None:
     other = one["calls"] or operation.function
     if other == operation.function and one["size_bytes"] == operation.size_bytes:
         raise BadKeyError(
-            (*path, "size_bytes"), "the call is right, so no fault: give another size or `calls`"
+            (*path, "size_bytes"),
+            "the rank makes this very call without the fault: give another size or `calls`",
         )
     changed.wrong[at, rank] = (other, one["size_bytes"])

@@ -107,7 +107,7 @@ def _statement(
         label, kind, size, way, peer, tag = match.groups()
         if (kind == "send") != (way == "to"):
             wanted = "to" if way == "from" else "from"
-            raise GoalError(f"line {number}: {kind} takes '{wanted}', not '{way}'")
+            raise GoalError(f"line {number}: {kind} needs '{wanted}' before its rank, not '{way}'")
         if int(peer) < 0 or (tag or "").startswith("-"):
             raise GoalError(f"line {number}: wildcards are not supported: give the rank and tag")
         if int(peer) >= ranks:

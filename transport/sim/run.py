@@ -26,7 +26,7 @@ from transport.sim.traced import Traced
 from transport.sim.work import TRANSFER, Work
 
 STEP_HOPS = 200_000  # packet-hops of one step, which takes a fraction of a second
-# Keys of [hosts] that have another name in the plan.
+# Keys of a scenario's [hosts] -> fields of native.FabricPlan, where the names differ.
 PLAN_NAMES = {"delay_ns": "host_delay_ns", "jitter_ns": "host_jitter_ns"}
 
 

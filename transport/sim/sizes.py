@@ -33,7 +33,9 @@ def points_of(given: Any) -> Array:
     """Checks points (bytes, cumulative share) from share 0 to 1; ValueError if they are wrong."""
     if isinstance(given, str):
         if given not in NAMED:
-            raise ValueError(f"{given!r}: choose one of {', '.join(NAMED)}, or give points")
+            raise ValueError(
+                f"{given!r}: choose one of {', '.join(NAMED)}, or give a list of [bytes, share]"
+            )
         return np.array(NAMED[given], np.float64)
     rows = [one for one in given if isinstance(one, Sequence) and len(one) == 2]
     numbers = [x for row in rows for x in row if isinstance(x, int | float)]

@@ -300,7 +300,7 @@ def _network(
     names = run.network.node_names
     paths, events = run.traced.paths_of(host), run.traced.events_of(host)
     for from_ns, until_ns in run.pauses(host):
-        # Leave out what the simulated host recorded meanwhile: a stopped process records nothing.
+        # Leave out what the host recorded while its process was stopped: it would record nothing.
         paths, events = (
             rows[(rows["at_ns"] < from_ns) | (rows["at_ns"] >= until_ns)]
             for rows in (paths, events)

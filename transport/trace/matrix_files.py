@@ -16,7 +16,7 @@ from transport.ground.text import csv_table
 from transport.trace.matrix import UNKNOWN, Matrix, state_text
 
 PIXELS_MAX = 1024  # maximum number of rows and of columns of a picture; larger ones are scaled
-CELLS_EXACT = 1 << 20  # maximum number of cells of a page whose values are float64
+CELLS_EXACT = 1 << 20  # an HTML page with more matrix cells stores their values as float32
 
 
 def title(matrix: Matrix) -> str:

@@ -18,8 +18,8 @@ from transport.trace.imported import Import, Source, hashed, size_of
 from transport.trace.layout import TraceError
 
 LINE_MAX = 16_384  # maximum number of characters of a line that are read
-WAITING_MAX = 4096  # maximum number of a process's operations that wait for their algorithm's line
-HELD_MAX = 50_000  # maximum number of all operations that wait for their algorithm's line
+WAITING_MAX = 4096  # operations of a process that may wait for their algorithm's log line
+HELD_MAX = 50_000  # operations of all processes that may wait for their algorithm's log line
 MARK = " NCCL "
 ZIPPED = b"\x1f\x8b"
 DATATYPES = (

@@ -1,7 +1,8 @@
 """When operations ran, as SQL that queries share."""
 
-# By process and operation. network: from the start of the first channel to the end of the last one.
-# kernel: ends when the last kernel's end was recorded; its length is measured by the GPU's clock.
+# Two SQL tables with the begin and end of each operation at each process. network: from the start
+# of the first NCCL channel to the end of the last one. kernel: ends when the end of the last GPU
+# kernel was recorded; its length is measured by the GPU's clock.
 OPERATION_TIMES = """
 network AS (
   SELECT process, operation, min(begin_ns) AS begin_ns, max(end_ns) AS end_ns

@@ -10,8 +10,8 @@ from transport.trace.protobuf import MASK, data, double, fixed64, number, text, 
 Value = bool | int | float | str | None
 Args = Mapping[str, Value]
 
-WAITING_BYTES = 1 << 20  # packets are collected up to this size, then written
-NAMES_MAX = 10_000  # maximum number of event names with a number; others are always written in full
+WAITING_BYTES = 1 << 20  # trace packets are collected up to this size, then written
+NAMES_MAX = 10_000  # event names that get a number (interned); further names are written in full
 SEQUENCE = 1  # number of the only sequence of packets
 # sequence_flags of a packet. CLEARED: it forgets the interned names; CONTINUED: it uses them.
 CLEARED, CONTINUED = 1, 2
@@ -33,7 +33,7 @@ class PerfettoWriter:
         self._tracks = 0
         self._names: dict[str, int] = {}
         self._keys: dict[str, int] = {}
-        # Names and their numbers, encoded, which the next packet must define.
+        # Event names and their numbers, encoded, which the next trace packet must define.
         self._new = b""
         self.events = 0
         clocks = b"".join(

@@ -30,7 +30,7 @@ struct RdmaBenchPlan {
 struct RdmaBenchResult {
   double ns_per_segment = 0;          // CPU time of both ends together
   double send_ns_per_segment = 0;     // time in tx_burst(), including completions; 0 with protocol cores
-  double receive_ns_per_segment = 0;  // time in rx_burst(), including reposting of slots
+  double receive_ns_per_segment = 0;  // time in rx_burst(), including reposting of receive requests
   std::int64_t segments = 0, doorbells = 0, resent = 0;
   std::int64_t carried_segments = 0;  // number of segments transferred, including warm-up
 };

@@ -80,7 +80,7 @@ class VerbsDatapath final : public Datapath {
     std::uint64_t token = 0, remote_token = 0;
     std::vector<VerbsPort*> ports;  // one port per interface of the device
     std::vector<Path> paths;        // indexed by path number
-    std::vector<Control> controls;  // one per interface of the device; empty until connected
+    std::vector<Control> controls;  // the peer's control queue pairs, one per local interface; empty until connected
   };
   struct Region {
     ibv_mr* region = nullptr;

@@ -19,8 +19,9 @@ bool probe_rdma(const Settings& settings, std::string* error);
 // with one line in `error` that says what to do.
 bool find_rdma_devices(const Settings& settings, std::vector<DeviceState>* out, VerbsMode* mode, std::string* error);
 
-// Whether `engines` engines can register their slots at the same time. Checked at the start, because otherwise a limit
-// on locked memory would only show when the first peer connects, too late to choose another datapath.
+// Whether `engines` engines can register the memory of their send and receive slots at the same time. Checked at the
+// start, because otherwise a limit on locked memory would only show when the first peer connects, too late to choose
+// another datapath.
 bool memory_suffices(const std::vector<DeviceState>& devices, const VerbsOptions& options, std::int64_t engines,
                      std::string* error);
 

@@ -13,7 +13,7 @@
 namespace weft::datapath {
 namespace {
 
-// For messages below this size, copying costs less than opening and closing a window.
+// For messages below this size, copying costs less than opening and closing a memory window.
 constexpr std::uint64_t kWindowBytesMin = 16 * 1024;
 constexpr std::int64_t kDrainNsMax = 1'000'000'000;
 
@@ -132,8 +132,8 @@ std::uint32_t VerbsDatapath::open_memory_window(std::uint32_t peer, std::uint32_
                                                 std::uint64_t bytes) noexcept {
   const Link* from = link(peer);
   if (!options_.direct || from == nullptr || bytes < kWindowBytesMin) return 0;
-  // A window's key is valid in one protection domain only. If the paths use several ports, no window is opened, and the
-  // message is received into slots.
+  // A memory window's key is valid in one protection domain only. If the paths use several NIC ports, no window is
+  // opened, and the message is received into slots and copied from there.
   VerbsPort* port = from->ports.front();
   for (const VerbsPort* each : from->ports) {
     if (each != port) return 0;

@@ -181,7 +181,7 @@ bool VerbsPort::make_queues(std::string* error) {
   plan.receives = kControlSlots;
   plan.inline_bytes = kInlineBytes;
   if (!control.make(ibv, plan, error) || !control.join(traits, {}, 0, error)) return false;
-  // If the device has no memory windows, messages are received into slots instead.
+  // If the device has no memory windows, messages are received into slots and copied from there.
   std::string unused;
   if (options.direct && options.mode != VerbsMode::ud) {
     static_cast<void>(windows.start(ibv, pd, traits, gid, lid, &unused));

@@ -18,7 +18,7 @@ struct VerbsOptions {
   std::string library;  // name of the library, as in load_ibv()
   VerbsMode mode = VerbsMode::uc;
   std::uint32_t segment_bytes = 0;  // size of the largest datagram
-  std::uint32_t slots = 2048;       // number of slots per direction
+  std::uint32_t slots = 2048;       // number of slots in registered memory per direction; each holds one segment
   std::uint32_t mtu_bytes = 0;      // packet MTU; 0: the port's active MTU
   std::uint8_t traffic_class = 0;
   std::uint8_t service_level = 0;
@@ -28,7 +28,7 @@ struct VerbsOptions {
   FaultRates faults;
 };
 
-// An array of equal slots in one registered block of memory.
+// An array of slots of equal size, each for one datagram, in one registered block of memory.
 class SlotArray {
  public:
   SlotArray() = default;
@@ -111,7 +111,7 @@ class VerbsPort {
   SlotArray data_slots, control_slots, send_slots;
   std::vector<std::uint32_t> free_sends;             // free entries of send_slots
   MemoryWindowPool windows;                          // used if options.direct
-  std::unordered_map<std::uint32_t, Landed> landed;  // queue pair number -> latest write
+  std::unordered_map<std::uint32_t, Landed> landed;  // queue pair number -> latest RDMA write received on it
   std::uint32_t index = 0;
   QueuePair control;
   // Set if the device reported an error; paths over this port are not used until the port is active again.

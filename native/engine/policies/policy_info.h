@@ -9,7 +9,7 @@ namespace weft::engine {
 // A policy that a connection uses, or the process's default policy.
 struct PolicyInfo {
   std::string family, name, source_sha256;
-  std::string params_fields;  // per line: name, i (int64) or f (float64), offset in bytes, count
+  std::string params_fields;  // a line per parameter: name, i (int64) or f (float64), byte offset, array length
   std::string params;         // the bytes of the struct that holds the parameters' values
 };
 

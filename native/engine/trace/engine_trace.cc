@@ -88,7 +88,7 @@ void EngineTrace::on_event(std::int64_t now_ns, const core::Event& event) noexce
 
 void EngineTrace::on_posted(std::int64_t now_ns, const core::Event& event) noexcept {
   TracedStripe* const stripe = messages_.add(event.flow, event.message, event.receives);
-  if (stripe != nullptr) stripe->posted_ns = now_ns;  // null: the table is full, and on_end() counts a drop
+  if (stripe != nullptr) stripe->posted_ns = now_ns;  // null: table full, and on_end() counts the stripe as dropped
 }
 
 void EngineTrace::on_segments(std::int64_t now_ns, const core::Event& event) noexcept {

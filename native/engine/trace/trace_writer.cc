@@ -25,12 +25,12 @@ using telemetry::TraceHead;
 
 constexpr std::size_t kTraceRingBytes = 256 << 10;
 constexpr std::size_t kRingsMax = 256;                // maximum number of threads that trace at the same time
-constexpr std::size_t kTextsMax = 16'384;             // maximum number of texts of a process
+constexpr std::size_t kTextsMax = 16'384;             // maximum number of texts (names, addresses) in a trace
 constexpr std::size_t kTextBytesMax = 1 << 20;        // bytes of text records: half for texts, half for record heads
 constexpr std::size_t kStandingMax = 65'536;          // maximum number of communicators and connections at a time
 constexpr std::uint32_t kStandingRing = 0xFFFF'FFFF;  // field `ring` of blocks with standing records
 constexpr auto kDrainPause = std::chrono::milliseconds(20), kIdlePause = std::chrono::milliseconds(100);
-constexpr std::int64_t kStallNs = 100'000'000;         // a wake-up that is this late is recorded as an event
+constexpr std::int64_t kStallNs = 100'000'000;         // if the writing thread wakes up this late, it records an event
 constexpr std::int64_t kTraceRetryNs = 1'000'000'000;  // time from a failed write to the next attempt
 constexpr std::int64_t kTraceLookNs = 250'000'000;     // time between checks whether the file was removed
 constexpr std::uint32_t kIdsTaken = 256;               // ids that a thread takes at once
@@ -402,7 +402,7 @@ bool TraceWriter::drain(bool last) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     draining_ = rings_;
-    ending_.swap(ended_);  // kept until the rings are written: they may hold records that refer to these
+    ending_.swap(ended_);  // ended standing records are kept until the rings, which may refer to them, are written
   }
   taken_.resize(draining_.size());
   bool any = false;

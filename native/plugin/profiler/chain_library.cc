@@ -162,7 +162,7 @@ ChainLibrary& ChainLibrary::instance() noexcept {
 }
 
 // Opens the library as NCCL opens NCCL_PROFILER_PLUGIN: by its name, then as libnccl-profiler-NAME.so. Returns the
-// problem; empty: the library is open, or the knob names none.
+// problem; empty: the library is open, or WEFT_PROFILER_CHAIN names none.
 std::string ChainLibrary::open() {
   engine::Knobs knobs;
   std::string error;

@@ -17,8 +17,8 @@ class ChainLibrary {
 
   static ChainLibrary& instance() noexcept;
 
-  // Loads the library if the knob names one, and returns its table `ncclProfiler_v<version>`. Null: the knob is empty,
-  // or the library or the table is missing, which is logged once.
+  // Loads the library that WEFT_PROFILER_CHAIN names, and returns its table `ncclProfiler_v<version>`. Null: the knob
+  // is empty, or the library or the table is missing, which is logged once.
   void* load(int version, Logger log) noexcept;
   // Returns the table that load() has found; null: none.
   void* table(int version) const noexcept {

@@ -27,7 +27,7 @@ std::uint64_t read_digest() noexcept {
 }  // namespace
 
 std::uint64_t digest_of(const std::vector<Rule>& rules) noexcept {
-  if (rules.empty()) return 0;  // NCCL chooses, as without a file
+  if (rules.empty()) return 0;  // the same digest as without a file of rules: NCCL chooses in both cases
   std::uint64_t digest = kBasis;
   const auto take = [&digest](std::uint64_t number) {
     for (int byte = 0; byte < 8; ++byte) digest = (digest ^ (number >> (8 * byte) & 0xFF)) * kPrime;

@@ -9,7 +9,7 @@
 
 namespace weft::nccl {
 
-// A hash of the rules; 0: there are none.
+// A hash of the tuning rules; 0: there are none.
 std::uint64_t digest_of(const std::vector<Rule>& rules) noexcept;
 
 // The digest of WEFT_TUNE's file, which is read once; 0: there is no file. 1: it cannot be read. Only ranks that

@@ -14,7 +14,7 @@
 namespace weft::nccl {
 namespace {
 
-// The rules for one communicator.
+// The tuning rules for one communicator.
 using Rules = std::vector<Rule>;
 
 bool rules_of(const std::string& file, std::size_t ranks, std::size_t nodes, Rules* out, std::string* error) {

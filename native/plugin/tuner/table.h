@@ -16,10 +16,11 @@ struct Rule {
   int channels = 0;  // 0: NCCL chooses
 };
 
-// Reads the text of a file. False, with the line and the reason in `error`, if it has a mistake; `out` is then empty.
+// Reads the text of a file of tuning rules. False, with the line and the reason in `error`, if it has a mistake; `out`
+// is then empty.
 bool read_rules(const std::string& text, std::vector<Rule>* out, std::string* error);
 
-// Reads a file, if it is trusted (native/files/trusted_file.h).
+// Reads a file of tuning rules, if it is trusted (native/files/trusted_file.h).
 bool read_rules_file(const std::string& file, std::vector<Rule>* out, std::string* error);
 
 // The first rule for a collective; null: none.

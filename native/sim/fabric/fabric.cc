@@ -98,7 +98,7 @@ void Fabric::step_thread(u32 index, i64 hops, Crew* crew) {
       if (!over) now_ps_ = (next + 1) * window_ps_;
       if (!over) ++windows_;
     }
-    wait();  // by now the sample is taken, and all threads have read the numbers in `crew`
+    wait();  // by now thread 0 has sampled ports and flows, and all threads have read the numbers in `crew`
     if (over || done >= hops) return;
     shard.clear_outboxes();
     shard.guarded([&] { shard.step(next); });

@@ -112,9 +112,9 @@ void FabricChecks::check_ledger(core::Stack& stack, u32 connection) {
   const i64 beyond = at.unacked_bytes - tx.inflight_bytes();
   if (beyond >= 0 && beyond <= lost_bytes) return;
   violate("ledger",
-          "the core counts " + std::to_string(tx.inflight_bytes()) + " bytes in flight, but the packets make " +
-              std::to_string(at.unacked_bytes) + ", and at most " + std::to_string(lost_bytes) +
-              " of these are declared lost",
+          "the core counts " + std::to_string(tx.inflight_bytes()) +
+              " bytes in flight, but by the packets and ACKs seen " + std::to_string(at.unacked_bytes) +
+              " bytes are unacknowledged, of which at most " + std::to_string(lost_bytes) + " are declared lost",
           work_.order[work_.connections[connection].first]);
 }
 

@@ -91,8 +91,8 @@ void FabricHost::handle(FabricShared* shared, const FabricDue* dues, std::size_t
   FabricNet& net = *shared->net;
   for (u32 port = net.first_port[index_]; port < net.first_port[index_ + 1u]; ++port) {
     net.ports[port].advance(end_ps - 1, shared->sink);
-    // Packets still queued in a port must be sent in their own window, so the host is woken for them even if its stack
-    // has nothing more to send.
+    // Each packet still queued in a port must be sent in the time window in which the port becomes free for it, so the
+    // host is woken for them even if its stack has nothing more to send.
     if (net.ports[port].next_ps() != core::kNever) self_ps_ = std::min(self_ps_, net.ports[port].next_ps());
   }
 }
@@ -283,7 +283,7 @@ void FabricHost::on_happened(FabricShared* shared, u32 transfer, i64 now_ps) {
   }
 }
 
-// Finishes a local event, which starts and ends at the same time.
+// Finishes a local event (a transfer from this host to itself), which starts and ends at the same time.
 void FabricHost::on_local(FabricShared* shared, u32 transfer, i64 now_ps) {
   TransferReport& report = shared->work->transfers[transfer];
   report.posted_ns = report.sent_ns = report.received_ns = now_ps / 1000;

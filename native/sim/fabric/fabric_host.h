@@ -56,7 +56,7 @@ class FabricHost {
   void record(const FabricPlan& plan, const FabricWork& work, std::vector<TransferTrace>* transfers) {
     trace_ = std::make_unique<FabricTrace>(plan, index_, &stack_, work, peers_, connections_, transfers);
   }
-  const FabricTrace* trace() const noexcept { return trace_.get(); }  // null: it records nothing
+  const FabricTrace* trace() const noexcept { return trace_.get(); }  // null: this host records no trace
   // Posts the first receives of a connection that ends at this host.
   void post_receives(FabricShared* shared, u32 connection, i64 now_ps);
 

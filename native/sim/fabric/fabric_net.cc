@@ -122,7 +122,7 @@ u32 FabricNet::route(u32 node, FabricPacket* packet) const noexcept {
   const u32 begin = set_begin_[static_cast<u32>(set)];
   const u32 count = set_begin_[static_cast<u32>(set) + 1u] - begin;
   if (count == 1) return set_ports_[begin];
-  if (even_) {  // ECMP `even`: each switch uses the next digit of the path's number
+  if (even_) {  // ECMP `even`: `hash` is the path's number, and each switch uses its next digit
     const u32 way = packet->hash % count;
     packet->hash /= count;
     return set_ports_[begin + way];

@@ -45,7 +45,7 @@ class FabricNet {
   struct Attached {
     u32 node, port;  // a switch, and its port that leads to the host
   };
-  std::vector<u32> attached_begin_;  // per host: where its entries in attached_ begin
+  std::vector<u32> attached_begin_;  // per host: index of its first entry in attached_
   std::vector<Attached> attached_;
   struct Choice {
     u64 ends;         // sending host << 32 | receiving host

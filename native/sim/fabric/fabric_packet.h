@@ -85,7 +85,7 @@ class FabricPacketPool {
 
  private:
   static constexpr std::size_t kSlabPackets = 512;
-  static constexpr std::size_t kMediumBytes = 256;  // large enough for acknowledgments of a few paths
+  static constexpr std::size_t kMediumBytes = 256;  // smaller of two block sizes; fits acknowledgments of a few paths
 
   struct alignas(64) Slab {
     FabricPacket packets[kSlabPackets];

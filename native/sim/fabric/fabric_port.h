@@ -72,7 +72,7 @@ class alignas(64) FabricPort {
   u32 from() const noexcept { return from_; }
   u32 to() const noexcept { return to_; }
   // Two flags that the port's node stores in the port: a wake-up is scheduled for the next packet to send
-  // (wake_pending), and the port must be advanced in this window (touched).
+  // (wake_pending), and the port must be advanced at the end of the current time window (touched).
   bool& wake_pending() noexcept { return wake_pending_; }
   bool& touched() noexcept { return touched_; }
   void set_leads_to_host() noexcept { leads_to_host_ = true; }

@@ -101,7 +101,8 @@ void FabricShard::note(const FabricMoment& now) noexcept {
   stamp(&first_policy_failure_, shared_.policy_failure);
 }
 
-// Goes through the nodes in order, so that the first violation is the same for any distribution of nodes to shards.
+// Reports each node that got an event outside this time window. Goes through the nodes in order, so that the first
+// violation is the same for any distribution of nodes to shards.
 void FabricShard::check_late(i64 window) {
   active_.clear();
   for (const FabricDue& due : due_) {

@@ -42,7 +42,8 @@ void FabricSwitch::touch(FabricNet& net, u32 port) {
 void FabricSwitch::handle(FabricShared* shared, const FabricDue* dues, std::size_t count, i64 end_ps) {
   FabricNet& net = *shared->net;
   const bool pfc = !ingress_.empty();
-  // Ports with a due wake-up have queued packets, so these ports are marked at the start of the window, to be advanced.
+  // Ports with a due wake-up have queued packets, so these ports are marked at the start of the time window, to be
+  // advanced at its end.
   for (std::size_t i = 0; i < count; ++i) {
     if (dues[i].packet != nullptr || dues[i].port >= FabricDue::kPause) continue;
     net.ports[dues[i].port].wake_pending() = false;

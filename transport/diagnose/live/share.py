@@ -121,7 +121,9 @@ def parse(data: bytes) -> HostFile:
         if len(meta["processes"]) > PROCESSES_MAX:
             raise ColumnsError(f"the summary lists more than {PROCESSES_MAX} processes")
         if len(meta["evidence"]) > EVIDENCE_MAX or len(meta["notes"]) > NOTES_MAX:
-            raise ColumnsError(f"it has more than {EVIDENCE_MAX} observations or {NOTES_MAX} notes")
+            raise ColumnsError(
+                f"the summary has more than {EVIDENCE_MAX} observations or {NOTES_MAX} notes"
+            )
         processes = [_process(one) for one in meta["processes"]]
         evidence = [_evidence(one) for one in meta["evidence"]]
         if not isinstance(meta["notes"], list):

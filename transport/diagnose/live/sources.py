@@ -26,7 +26,7 @@ INTERFACES_MAX = 32
 TIMEOUT_S = 5.0
 STACK_BYTES_MAX = 8_000
 STACKS_MAX = 2  # at most this many dumps of Python stacks in one step
-DUMP_EVERY_S = 60.0  # seconds between two dumps of a process
+DUMP_EVERY_S = 60.0  # seconds between two dumps of the Python stacks of one process
 XID_SEEN_MAX = 16
 # Cause -> suffixes of NVML's constants nvmlClocksThrottleReason...
 THROTTLED = {

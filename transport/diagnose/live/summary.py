@@ -33,8 +33,8 @@ KEPT_NS = 8 * WINDOW_MIN_NS  # more iterations are kept if WINDOWS of them are s
 # case, and more if host and job have few processes, which share CALLS_HOST_MAX, CALLS_JOB_MAX.
 CALLS_MIN, CALLS_HOST_MAX, CALLS_JOB_MAX = 2_000, 64_000, 128_000
 PENDING_MAX = 400_000  # records of one kind and process that wait for the end of their operations
-ROWS_MAX = 6_000  # at most this many rows in each of events, samples and sent
-BUCKET_NS = 20_000_000  # resolution of times in `sent`; doubled while `sent` has too many rows
+ROWS_MAX = 6_000  # at most this many rows in each of the tables events, samples and sent
+BUCKET_NS = 20_000_000  # resolution of times in the table sent; doubled while it has too many rows
 BUCKET_NS_MAX = 2_000_000_000
 OPERATIONS = ("operation", "operation_end", "channel", "channel_end")
 WAITING = ("message", "stripe")

@@ -59,7 +59,7 @@ class Turns:
 def aligned(calls: Table, whole: Array) -> Array:
     """The numbers of sends and receives, shifted so that a send and its receive have the same one.
 
-    whole: [process] whether its calls were counted from its start. If those of an end were not,
+    whole: [process] whether its calls were counted from its start. If those of one end were not,
     its receives are renumbered so that each ends when the send of the same number does.
     """
     turn = calls["turn"].copy()
