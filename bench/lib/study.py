@@ -41,7 +41,8 @@ class Study:
 
     name: str
     keys: Sequence[str]  # columns that identify a row
-    # Column -> whether `higher` or `lower` is better; `worst`: worst value of the first measure.
+    # Column -> `higher` or `lower`, whichever is better; `worst`: the column is the worst repeat's
+    # value of the first measure.
     measures: Mapping[str, str]
     columns: Columns
     x: str = "size_bytes"  # column for the x axis of plots, if its values differ

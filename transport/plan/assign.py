@@ -68,7 +68,8 @@ class Problem:
     """A way is a sequence of links between a pair. A slot is a path to plan, to be put on a way.
 
     links: [way, hop] numbers of links, padded with `spare`, a link that has no load.
-    ways: pair -> its ways. room: way -> how many paths in the routes take it.
+    ways: pair -> its ways. room: way -> how many of the probed pairs of UDP ports take it: so many
+    slots can be put on it before a pair of ports is used twice.
     """
 
     # A pair of hosts occurs once for each pair of a sender's engine and a receiver's engine.

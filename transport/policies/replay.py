@@ -163,7 +163,11 @@ class Replay:
         return then.name == self.policy.name and not self.decided(then)
 
     def goes_on(self, owner: _Owner, step: Step) -> bool:
-        """Whether the replayed policy ignores a recorded start and keeps its last answer."""
+        """Whether the replayed policy ignores that another one was started in its place.
+
+        A recorded swap of policies starts the new one on a live flow or peer. The replayed policy
+        then stays with its records and its last answer.
+        """
         return owner.outlives(step) and not (self.follows and self.decided(step.policy))
 
     def follow(self, step: Step) -> None:
