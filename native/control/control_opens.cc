@@ -11,9 +11,9 @@ namespace {
 
 // Default number of flows of a connection. A single connection does not become faster with more flows.
 constexpr std::uint16_t kStripesAuto = 8;
-// Limit of open requests of a session that may wait for an answer at the same time. A listener accepts a few more
-// before it refuses further ones.
+// Dialler: open requests of a session that wait for an answer at the same time; later ones are queued.
 constexpr std::uint32_t kOpeningMax = 16;
+// Listener: connections that were opened and not yet confirmed, of one session and of all; further ones are refused.
 constexpr std::size_t kUnconfirmedMax = 32, kUnconfirmedOfAllMax = 2048;
 // Limits on the state that one remote process can make this process store.
 constexpr std::size_t kPeersMax = 1024, kUnclaimedMax = 4096;

@@ -16,7 +16,7 @@ from transport.cli import INTERRUPTED
 from transport.cli.options import FiniteRange
 from transport.cli.output import json_option, write_json
 from transport.live import ProcessRates, Reading, rates, read
-from transport.live.columns import SORTABLE
+from transport.live.columns import SORTABLE, SORTED_FIRST
 from transport.live.screen import watch
 from transport.live.view import View, content
 
@@ -44,7 +44,7 @@ PLAIN_WIDTH = 1000  # characters of a line where output is no terminal, so that 
     "--sort",
     metavar="COLUMN",
     type=click.Choice(SORTABLE, case_sensitive=False),
-    default="SENT/s",
+    default=SORTED_FIRST,
     show_default=True,
     help=f"Sort by this column: {', '.join(SORTABLE)}.",
 )

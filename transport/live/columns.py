@@ -127,6 +127,7 @@ CONNECTIONS: list[Column[Connection]] = [
 ]
 # Headings of the columns to sort by, through which the keyboard keys `s` and `S` step.
 SORTABLE = tuple(column.heading for column in PROCESSES if column.sort is not None)
+SORTED_FIRST = "SENT/s"  # the column by which `weft top` sorts until the user chooses another
 
 
 def _ago(age_ns: int | None) -> str:

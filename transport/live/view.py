@@ -31,7 +31,7 @@ HELP = (
 class View:
     """The choices that the user made by pressing keys. offset: number of lines scrolled past."""
 
-    sort: str = "SENT/s"
+    sort: str = columns.SORTED_FIRST
     engines: bool = False
     paths: bool = False
     connections: bool = False

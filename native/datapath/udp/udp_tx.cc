@@ -107,7 +107,8 @@ void UdpDatapath::send_run(const Item* items, std::size_t count) {
       continue;
     }
     if (burst.count > 1 && (errno == EINVAL || errno == EMSGSIZE || errno == EIO || errno == ENOPROTOOPT)) {
-      port.trains = errno == EMSGSIZE;  // EMSGSIZE: only this route cannot carry the train
+      // The kernel refused GSO. EMSGSIZE: only this route cannot carry the train.
+      port.trains = errno == EMSGSIZE;
       send_singly(items[done++]);
       continue;
     }
