@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 CONNECTION_S = 30.0  # a connection is closed after this time, whatever it does
 REQUEST_S = 10.0  # a request must be complete after this time
-CONNECTIONS_MAX = 512  # the oldest connection is closed if there are more
+# The oldest connection is closed if there are more, or more than half of the descriptor limit.
+CONNECTIONS_MAX = 512
 HEADER_BYTES_MAX = 16 << 10
 BODY_BYTES_MAX = 1 << 10
 FILE_BYTES_MAX = 1 << 20
