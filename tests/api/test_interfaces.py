@@ -208,6 +208,10 @@ def test_interfaces__bridges_and_link_local_ones_are_not_taken_by_default(
         ip("link", "set", ends[0], "master", name, namespace=here)
         for end in ends:
             ip("link", "set", end, "up", namespace=here)
+    until(
+        lambda: ip("link", "show", "br7", namespace=here).count("state UP") == 1,
+        "the bridge has no carrier",
+    )
     assert listed(here) == '["e0", "e1"]'
     assert listed(here, NCCL_SOCKET_IFNAME="e1") == '["e1"]'
     assert listed(here, NCCL_SOCKET_IFNAME="^e0,v,docker,br") == '["e1"]'

@@ -12,6 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from congestion.registry import find
 from tests.api.support import LOCAL, PATIENCE_S, content, pair
+from tests.waiting import until
 from transport import Endpoint
 from transport.errors import InvalidArgumentError
 from transport.policies.recording import (
@@ -151,9 +152,9 @@ def test_replay__through_a_swap_the_recorded_restarts_and_others_go_on(tmp_path:
     starts = [index for index, step in enumerate(steps) if step.hook == 0]
     assert len(starts) == 4
     swift = replay(find("window", "swift"), steps)
-    for from_, until in ((starts[0], starts[1]), (starts[3], len(steps))):
-        told = [tuple(step.result[0].item()) for step in steps[from_:until]]
-        assert swift.answers[from_:until] == told
+    for from_, end in ((starts[0], starts[1]), (starts[3], len(steps))):
+        told = [tuple(step.result[0].item()) for step in steps[from_:end]]
+        assert swift.answers[from_:end] == told
     calls = 0
     for index, answer in enumerate(replay(load(file), steps).answers):
         calls += index not in starts[1:]  # the replayed policy ignores a recorded restart
@@ -261,6 +262,14 @@ def test_record__a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> No
 def test_record__a_full_file_ends_and_traffic_goes_on(tmp_path: Path) -> None:
     with pair() as (here, there):
         live = here._owner.record(tmp_path / "small.weftrec", bytes_max=65_536)
+        empty_bytes = live.path.stat().st_size
+
+        def some_are_written() -> bool:
+            traffic(here, there, messages=1, size=1)
+            return bool(live.path.stat().st_size > empty_bytes)
+
+        # All decisions since the last write may be too many for the file, if its thread comes late.
+        until(some_are_written, "no decision was written")
         traffic(here, there, messages=12)
         with pytest.raises(RecordingEndedError, match="has reached its limit of 65536 bytes"):
             live.stop()

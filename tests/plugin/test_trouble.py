@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.lab.support import reason_to_skip
+from tests.waiting import until
 from transport import telemetry
 from transport.lab import namespace
 
@@ -101,6 +102,13 @@ def add_devices() -> None:
             kernel.addr("add", index=index, address=f"10.77.{number}.1", prefixlen=24)
             for end in (name, f"{name}-far"):
                 kernel.link("set", index=kernel.link_lookup(ifname=end)[0], state="up")
+
+        def all_run() -> bool:
+            """Whether each veth has a carrier, which takes it a moment."""
+            links = [kernel.get_links(kernel.link_lookup(ifname=name)[0])[0] for name in DEVICES]
+            return {link.get_attr("IFLA_OPERSTATE") for link in links} == {"UP"}
+
+        until(all_run, "the devices have no carrier")
 
 
 @pytest.fixture(scope="module")
