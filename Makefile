@@ -16,22 +16,27 @@ NATIVE_SOURCES = $(shell find native bench tests -name '*.cc' -o -name '*.h' -o 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
         test-computing test-network test-alone test-only test-long test-beside weft-tests bench-native \
-        test-sanitized test-native-asan test-native-tsan test-rdma test-rdma-smoke conformance golden swarm schedules fuzz scale docs tidy wheel clean
+        test-sanitized test-native-asan test-native-tsan test-rdma test-rdma-smoke test-roots conformance golden swarm schedules fuzz scale docs tidy wheel sdist clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
 
-# The stamps avoid running the set-up again unless its requirements change. What only developers need is
-# three times as large as the rest.
-READY = $(VENV)/.ready$(if $(filter-out build run wheel bench-native,$(MAKECMDGOALS)),-dev)
+# The stamps avoid running the set-up again unless its requirements change. `make run` leaves out the compiler for older
+# systems; what only developers need is as large as all the rest.
+BUILDS := build run wheel sdist bench-native
+READY = $(VENV)/.ready$(if $(filter-out run,$(MAKECMDGOALS)),$(if $(filter-out $(BUILDS),$(MAKECMDGOALS)),-dev,-build))
 
 $(VENV)/.ready: pyproject.toml .ci/setup
-	@.ci/setup $(VENV)
+	@.ci/setup $(VENV) here
 	@touch $@
+
+$(VENV)/.ready-build: pyproject.toml .ci/setup
+	@.ci/setup $(VENV)
+	@touch $(VENV)/.ready $@
 
 $(VENV)/.ready-dev: pyproject.toml .ci/setup
 	@.ci/setup $(VENV) dev
-	@touch $(VENV)/.ready $@
+	@touch $(VENV)/.ready $(VENV)/.ready-build $@
 
 setup: $(VENV)/.ready-dev ## Create .venv with everything that tests and lint need (1.5 GB)
 
@@ -114,7 +119,7 @@ test-computing: weft-tests ## Run the tests in virtual time and those of files
 	@$(PYTEST) --numprocesses $(JOBS) $(COMPUTING)
 
 test-network: weft-tests ## Run the tests of the network that can share the machine
-	@$(PYTEST) --numprocesses $(JOBS) --dist loadfile tests $(COMPUTING:%=--ignore=%) $(ALONE:%=--ignore=%)
+	@$(PYTEST) --numprocesses $(JOBS) --dist loadfile tests $(COMPUTING:%=--ignore=%) $(ALONE:%=--ignore=%) --ignore=tests/roots
 
 test-alone: weft-tests ## Run the tests that look at the whole machine
 	@$(PYTEST) $(ALONE)
@@ -154,6 +159,9 @@ test-rdma-smoke: build ## Run the two-minute part of test-rdma, or skip it with 
 	else \
 	  echo "RDMA tests skipped: see the line above for what this host lacks"; \
 	fi
+
+test-roots: wheel sdist ## Test the plugin and the wheels in root file systems of Debian 11, 12 and 13 (root, some minutes)
+	@$(PY) -m pytest -p no:cacheprovider tests/roots
 
 golden: build ## Rewrite the golden tables, traces and plots; commit a difference with its reason
 	@$(PY) -m tests.golden.rewrite
@@ -195,9 +203,22 @@ docs: build ## Regenerate the documentation and the stub made from tables
 	@$(VENV)/bin/weft counters --markdown > docs/COUNTERS.md
 	@$(VENV)/bin/weft counters --stub > transport/_native_counters.pyi
 
-wheel: $(READY) ## Build a wheel into dist/, and check what it holds
-	@CMAKE_BINARY_DIR= $(VENV)/bin/pip wheel --no-build-isolation --no-deps --wheel-dir dist .
-	@$(PY) -m tests.wheel "$$(ls -t dist/weft-*.whl | head -1)"
+# The interpreters that wheels are built for, as far as they are installed.
+PYTHONS := python3.11 python3.12 python3.13
+
+wheel: $(READY) ## Build a wheel into dist/ for each Python of 3.11 to 3.13 that is installed, and check them
+	@set -e; for python in $(PYTHONS); do \
+	  command -v $$python >/dev/null || { echo "no wheel for $$python: it is not installed"; continue; }; \
+	  place=$(abspath $(BUILD))/wheel-$$python; \
+	  [ -x $$place/venv/bin/python ] || $$python -m venv $$place/venv; \
+	  .ci/setup $$place/venv; \
+	  CMAKE_BINARY_DIR=$$place/tree $$place/venv/bin/pip --quiet wheel --no-build-isolation --no-deps --wheel-dir dist .; \
+	  $(PY) -m tests.wheel "$$(ls -t dist/weft-*.whl | head -1)"; \
+	done
+
+sdist: $(READY) ## Build the source distribution into dist/
+	@$(PY) setup.py --quiet sdist
+	@ls -t dist/weft-*.tar.gz | head -1
 
 clean: ## Remove all build outputs, but not .venv
 	@rm -rf $(BUILD) dist transport/lib transport/policies/*.so transport/_native*.so

@@ -1,6 +1,8 @@
 """Runs CMake from setuptools; pyproject.toml has the metadata, CMakeLists.txt sources and flags."""
 
+import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pybind11
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
@@ -83,7 +86,19 @@ class CMakeBuild(build_ext):
         return {}
 
 
+class Wheel(bdist_wheel):
+    """Names the oldest C library that the wheel runs with, if native/portable.cmake built it."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        python, abi, platform = super().get_tag()
+        build = (ROOT / "native" / "portable.cmake").read_text()
+        glibc = re.search(r"set\(WEFT_GLIBC (\d+)\.(\d+)\)", build)
+        if importlib.util.find_spec("ziglang") is None or glibc is None:
+            return python, abi, platform
+        return python, abi, platform.replace("linux", f"manylinux_{glibc[1]}_{glibc[2]}", 1)
+
+
 setup(
     ext_modules=[Extension("transport._native", sources=[])],
-    cmdclass={"build_ext": CMakeBuild},
+    cmdclass={"build_ext": CMakeBuild, "bdist_wheel": Wheel},
 )

@@ -20,7 +20,7 @@ NATIVE_FUNCTION_LINES_MAX = 60
 
 TOP_LEVEL = {
     *("README.md", "setup.py", "transport", "native", "congestion", "tests", "bench", "examples"),
-    *("pyproject.toml", "Makefile", "LICENSE", "docs", "CMakeLists.txt"),
+    *("pyproject.toml", "Makefile", "LICENSE", "docs", "CMakeLists.txt", "MANIFEST.in"),
 }
 # Names at the top level that tools create and git ignores.
 BY_TOOLS = {"build", "dist", "weft.egg-info", "__pycache__", "compile_commands.json"}

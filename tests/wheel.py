@@ -1,7 +1,7 @@
 """The contents that a wheel of weft may have: names of files, and exports of libraries.
 
 `python -m tests.wheel FILE.whl` checks a wheel (`make wheel`); test_wheel.py checks what would go
-into one.
+into one. A wheel whose name promises an old C library (manylinux) is held to it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from zipfile import ZipFile
 
+# The newest versions that a portable file may need: of the C library that of RHEL 8 and Debian 10,
+# and of the unwinder, which comes with every C library. It brings its own C++ runtime.
+GLIBC = (2, 28)
+OLDEST = {"GLIBC": GLIBC, "GCC": (3, 3)}
+NEEDED = re.compile(r"Name: (GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)")
 EXTENSION = r"transport/_native\.cpython-\w+(-\w+)*\.so"
 PLUGIN = r"transport/lib/libnccl-net-weft\.so"
 POLICY = r"transport/policies/(window|credit|path|loss)_\w+\.so"
@@ -39,8 +44,8 @@ FOREIGN = re.compile(
 )
 
 
-def problems(folder: Path) -> Iterator[str]:
-    """The faults of an unpacked wheel, a text each."""
+def problems(folder: Path, is_portable: bool) -> Iterator[str]:
+    """The faults of an unpacked wheel, a text each; `is_portable`: it must run on old systems."""
     names = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
     for pattern in FILES:
         if not any(re.fullmatch(pattern, name) for name in names):
@@ -53,6 +58,8 @@ def problems(folder: Path) -> Iterator[str]:
         for pattern, allowed in EXPORTS.items():
             if re.fullmatch(pattern, name):
                 yield from wrong_exports(folder / name, name, allowed)
+                if is_portable:
+                    yield from too_new(folder / name, name)
 
 
 def foreign(name: str, content: bytes) -> Iterator[str]:
@@ -72,10 +79,41 @@ def wrong_exports(library: Path, name: str, allowed: str) -> Iterator[str]:
             yield f"{name} exports {symbol}"
 
 
+def needed(library: Path) -> set[tuple[str, tuple[int, ...]]]:
+    """The symbol versions that a library needs, such as ("GLIBC", (2, 17))."""
+    command = ["readelf", "--version-info", "--wide", str(library)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {(name, tuple(map(int, text.split(".")))) for name, text in NEEDED.findall(said)}
+
+
+def too_new(library: Path, name: str) -> Iterator[str]:
+    for runtime, version in sorted(needed(library)):
+        if version > OLDEST.get(runtime, (0,)):
+            yield f"{name} needs {runtime}_{'.'.join(map(str, version))}"
+
+
+def audited(wheel: Path) -> Iterator[str]:
+    """What auditwheel says against the name of a wheel."""
+    promised = wheel.stem.rpartition("-")[2]
+    command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = " ".join((done.stdout + done.stderr).split())
+    allowed = re.search(r'(?:constrains the platform tag to|platform tag:) "(\w+)"', said)
+    version = re.match(r"manylinux_(\d+)_(\d+)_", allowed[1]) if allowed else None
+    if done.returncode != 0 or version is None or (int(version[1]), int(version[2])) > GLIBC:
+        yield f"auditwheel does not find it to be {promised}: {said}"
+
+
 def main() -> None:
+    wheel = Path(sys.argv[1])
+    is_portable = "manylinux" in wheel.name
     with tempfile.TemporaryDirectory() as folder:
-        ZipFile(sys.argv[1]).extractall(folder)
-        found = list(problems(Path(folder)))
+        ZipFile(wheel).extractall(folder)
+        found = list(problems(Path(folder), is_portable))
+    if is_portable:
+        found += audited(wheel)
+    else:
+        print(f"{wheel.name} was built without ziglang: it runs on this system and newer ones")
     print(*found, sep="\n", end="\n" if found else "")
     sys.exit(bool(found))
 

@@ -1,7 +1,6 @@
 // Releases the GIL while a binding works or waits; this is safe even if the interpreter exits meanwhile.
 #pragma once
 
-#include <cxxabi.h>
 #include <pybind11/pybind11.h>
 #include <unistd.h>
 
@@ -14,16 +13,22 @@ class Unlocked {
  public:
   Unlocked() : thread_(PyEval_SaveThread()) {}
   ~Unlocked() noexcept(false) {  // NOLINT(bugprone-unsafe-to-allow-exceptions)
-    try {
-      PyEval_RestoreThread(thread_);
-    } catch (const abi::__forced_unwind&) {
-      for (;;) ::pause();
-    }
+    Blocks unless_back;
+    PyEval_RestoreThread(thread_);
+    unless_back.ended = true;
   }
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;
 
  private:
+  // A thread that is unwound runs destructors in every C++ runtime, and handlers in some only.
+  struct Blocks {
+    bool ended = false;
+    ~Blocks() {
+      while (!ended) ::pause();
+    }
+  };
+
   PyThreadState* thread_;
 };
 

@@ -2,6 +2,7 @@
 # nvcc they are left out; nothing links against CUDA either way.
 set(WEFT_CUDA_KERNELS AUTO CACHE STRING "Compile the kernels for GPUs: AUTO (where nvcc works), ON (or fail), OFF")
 set_property(CACHE WEFT_CUDA_KERNELS PROPERTY STRINGS AUTO ON OFF)
+set(WEFT_NVCC_HOST_COMPILER ${CMAKE_CXX_COMPILER} CACHE FILEPATH "The C++ compiler that nvcc calls")
 find_program(WEFT_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin
              DOC "The CUDA compiler, for the kernels")
 
@@ -30,7 +31,7 @@ function(weft_find_nvcc command why_not)
   list(GET codes 0 oldest)
   string(REPLACE sm_ compute_ oldest ${oldest})
   list(JOIN codes , codes)
-  set(call ${WEFT_NVCC} -fatbin -std=c++17 -O3 -ccbin ${CMAKE_CXX_COMPILER} -I${CMAKE_SOURCE_DIR}
+  set(call ${WEFT_NVCC} -fatbin -std=c++17 -O3 -ccbin ${WEFT_NVCC_HOST_COMPILER} -I${CMAKE_SOURCE_DIR}
            "-gencode=arch=${oldest},code=[${codes},${oldest}]")
   # nvcc may refuse the host compiler or be incomplete, so it is tried once per set of flags.
   if(NOT WEFT_NVCC_TRIED STREQUAL "${call}")

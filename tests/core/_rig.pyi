@@ -1,8 +1,7 @@
 """The interface of the extension _rig (tests/native/bind/rig.cc), for type checkers."""
 
+from types import SimpleNamespace
 from typing import final
-
-from transport.native import EngineCounters, FlowCounters
 
 FAULT_KINDS: tuple[str, ...]
 
@@ -146,9 +145,9 @@ class RunReport:
     @property
     def link(self) -> LinkCounters: ...
     @property
-    def counters(self) -> tuple[FlowCounters, FlowCounters]: ...
+    def counters(self) -> tuple[SimpleNamespace, SimpleNamespace]: ...
     @property
-    def stack(self) -> tuple[EngineCounters, EngineCounters]: ...
+    def stack(self) -> tuple[SimpleNamespace, SimpleNamespace]: ...
 
 @final
 class Rig:

@@ -148,6 +148,27 @@ void bind_schedule(py::module_& module) {
           py::arg("directories"));
 }
 
+py::int_ plain(std::int64_t value) { return py::int_(value); }
+py::tuple plain(const telemetry::Histogram<std::int64_t>& histogram) {
+  py::tuple made(telemetry::kHistogramBuckets);
+  for (std::size_t i = 0; i < made.size(); ++i) made[i] = histogram.buckets[i];
+  return made;
+}
+
+// Counters as a types.SimpleNamespace: the classes of transport._native are of another compiler's runtime.
+#define WEFT_ADD_COUNTER(name, unit, kind, sentence) made.attr(#name) = plain(counters.name);
+py::object plain(const core::FlowCounters& counters) {
+  py::object made = py::module_::import("types").attr("SimpleNamespace")();
+  WEFT_FLOW_COUNTER_TABLE(WEFT_ADD_COUNTER)
+  return made;
+}
+py::object plain(const telemetry::EngineCounters& counters) {
+  py::object made = py::module_::import("types").attr("SimpleNamespace")();
+  WEFT_ENGINE_COUNTER_TABLE(WEFT_ADD_COUNTER)
+  return made;
+}
+#undef WEFT_ADD_COUNTER
+
 void bind_run(py::module_& module) {
   py::class_<sim::RunReport>(module, "RunReport", "Results of a run; `violation` is empty if every invariant held.")
       .def_readonly("violation", &sim::RunReport::violation)
@@ -170,9 +191,11 @@ void bind_run(py::module_& module) {
       .def_readonly("path_bytes", &sim::RunReport::path_bytes)
       .def_readonly("link", &sim::RunReport::link)
       .def_property_readonly(
-          "counters", [](const sim::RunReport& self) { return py::make_tuple(self.counters[0], self.counters[1]); })
-      .def_property_readonly("stack",
-                             [](const sim::RunReport& self) { return py::make_tuple(self.stack[0], self.stack[1]); });
+          "counters",
+          [](const sim::RunReport& self) { return py::make_tuple(plain(self.counters[0]), plain(self.counters[1])); })
+      .def_property_readonly("stack", [](const sim::RunReport& self) {
+        return py::make_tuple(plain(self.stack[0]), plain(self.stack[1]));
+      });
   py::class_<BoundRig>(module, "Rig", "Two stacks, one virtual clock, one lossy link; steppable.")
       .def(py::init<const BoundSchedule&>(), py::arg("schedule"))
       .def(
@@ -208,7 +231,6 @@ void bind_run(py::module_& module) {
 }  // namespace weft::bind
 
 PYBIND11_MODULE(_rig, module) {
-  py::module_::import("transport._native");  // that module binds the counters in reports
   weft::bind::bind_counters(module);
   weft::bind::bind_faults(module);
   weft::bind::bind_schedule(module);
