@@ -68,6 +68,7 @@ def command(policy: str, quick: bool, events: int | None, seed: int, json_path: 
     This runs FILE, as Python and compiled: check only what you would run. FILE must belong to you
     or to root, and nobody else may be able to write to it or to its folder.
     """
+    from transport.compiler.errors import ToolMissingError
     from transport.conformance import (
         FULL_EVENTS,
         QUICK_EVENTS,
@@ -80,8 +81,11 @@ def command(policy: str, quick: bool, events: int | None, seed: int, json_path: 
     count = events or (QUICK_EVENTS if quick else FULL_EVENTS)
     if not quick and not Console(stderr=True).is_terminal:
         click.echo(f"checking {declared.name} takes some minutes (--quick: seconds)", err=True)
-    with progress_on_a_terminal(declared.name) as progress:
-        report = check_policy(declared, Settings(count, seed, quick), progress)
+    try:
+        with progress_on_a_terminal(declared.name) as progress:
+            report = check_policy(declared, Settings(count, seed, quick), progress)
+    except ToolMissingError as error:
+        raise click.ClickException(f"{declared.name} was not checked: {error}") from None
     missing = unpromised(declared)
     if json_path is not None:
         content = {

@@ -14,7 +14,8 @@ import click
 from congestion.registry import RegistryError, survey
 from transport import Endpoint, native
 from transport.cli.output import json_option, print_table, write_json
-from transport.compiler.errors import INSTALL_NUMBA
+from transport.compiler import linker
+from transport.compiler.errors import INSTALL, ToolMissingError
 from transport.endpoint import knobs
 from transport.errors import OK as OK_STATUS, OutOfDescriptorsError, WeftError
 from transport.ground.units import binary_text, bit_rate_text
@@ -268,12 +269,13 @@ def check_gpu_memory() -> Finding:
 
 def check_policies() -> Finding:
     shipped = len(list(native.POLICY_DIRECTORY.glob("*.so")))
+    text, state, remedy = f"{shipped} compiled", OK, ""
     try:
-        text = f"{shipped} compiled, numba {metadata.version('numba')} for new ones"
-        state, remedy = OK, ""
+        text += f", numba {metadata.version('numba')} and {linker.find().name} for new ones"
     except metadata.PackageNotFoundError:
-        text = f"{shipped} compiled, no numba for new ones"
-        state, remedy = ABSENT, INSTALL_NUMBA
+        text, state, remedy = f"{text}, no numba for new ones", ABSENT, INSTALL
+    except ToolMissingError:
+        text, state, remedy = f"{text}, nothing to link new ones with", ABSENT, INSTALL
     try:
         problems = survey().problems
     except RegistryError as error:

@@ -6,17 +6,14 @@ llvmlite is imported when first needed.
 from __future__ import annotations
 
 import functools
-import os
 import platform
-import shutil
 import struct
-import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from congestion.api import Policy, Record
-from transport.compiler import lint, lower, source
+from transport.compiler import linker, lint, lower, source
 from transport.compiler.errors import PolicyError
 from transport.compiler.objectfile import symbols
 from transport.ground import created
@@ -226,15 +223,6 @@ def assembled(text: str, cpu: str) -> bytes:
     return image
 
 
-def linker(policy: Policy) -> str:
-    """The path of the C compiler that links the library."""
-    for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
-        found = shutil.which(name) if name else None
-        if found:
-            return found
-    raise PolicyError(policy.module, 0, "no C compiler to link with", "install gcc or clang")
-
-
 def write_object(policy: Policy, out: Path, symbol: str, cpu: str) -> Path:
     image = object_image(policy, cpu, symbol)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -246,29 +234,9 @@ def write_library(policy: Policy, out: Path, cpu: str, hooks: Lowered | None = N
     image = object_image(policy, cpu, hooks=hooks)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        part, linked = Path(folder, "policy.o"), Path(folder, "policy.so")
+        part, linked = Path(folder, "policy.o"), Path(folder, f"{policy.name}.so")
         part.write_bytes(image)
-        command = [
-            linker(policy),
-            "-shared",
-            "-nostdlib",
-            "-Wl,-z,defs",
-            "-Wl,-z,now",
-            "-Wl,-z,noexecstack",
-            "-Wl,--build-id=none",
-            "-Wl,-s",
-            "-o",
-            str(linked),
-            str(part),
-            "-Wl,--as-needed",
-            "-lm",
-            "-lc",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise PolicyError(
-                policy.module, 0, f"linking failed: {done.stderr.strip()}", "see the linker's error"
-            )
+        linker.find().link(part, linked)
         # Rename into place, so that a process that has mapped the old library keeps the old file.
         created.replace(out, linked.read_bytes())
     return out

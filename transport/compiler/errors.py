@@ -1,8 +1,8 @@
-"""The exception for a policy that cannot be compiled: file, line, reason and remedy."""
+"""The exceptions for a policy that cannot be compiled: file, line, reason and remedy."""
 
 from __future__ import annotations
 
-INSTALL_NUMBA = "pip install 'numba>=0.68.0,<0.69'"
+INSTALL = "pip install 'weft[policies]'"  # what compiling needs
 
 
 class PolicyError(Exception):
@@ -15,3 +15,10 @@ class PolicyError(Exception):
         self.line = line
         self.reason = reason
         self.remedy = remedy
+
+
+class ToolMissingError(PolicyError):
+    """No policy can be compiled on this host, as something is not installed."""
+
+    def __init__(self, what: str, reason: str, remedy: str) -> None:
+        super().__init__(what, 0, reason, remedy)

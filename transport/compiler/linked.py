@@ -5,14 +5,12 @@ It is linked into the plugin, so that the plugin file alone contains every shipp
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from congestion.api import Policy
-from transport.compiler import emit
-from transport.compiler.errors import PolicyError
+from transport.compiler import emit, linker
 
 TABLE = "weft_linked_policies"  # the symbol that native/policy/loader.cc reads
 
@@ -36,10 +34,5 @@ def write_linked(policies: Sequence[tuple[Policy, emit.Lowered]], out: Path, cpu
             files[-1].write_bytes(emit.object_image(policy, cpu, names[-1], hooks))
         files.append(Path(folder, "table.o"))
         files[-1].write_bytes(table_image(names, cpu))
-        command = [emit.linker(policies[0][0]), "-r", "-nostdlib", "-o", str(out), *map(str, files)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise PolicyError(
-                out.name, 0, f"linking failed: {done.stderr.strip()}", "see the linker's error"
-            )
+        linker.find().merge(files, out)
     return out

@@ -17,7 +17,7 @@ from typing import Any
 
 from congestion.api import Policy, Record
 from transport.compiler import source
-from transport.compiler.errors import INSTALL_NUMBA, PolicyError
+from transport.compiler.errors import INSTALL, PolicyError, ToolMissingError
 
 OPTIONS = {
     "boundscheck": True,
@@ -59,16 +59,11 @@ def _numba() -> Any:
     try:
         import numba
     except ImportError as error:
-        raise PolicyError(
-            "transport.compiler", 0, "numba is not installed", INSTALL_NUMBA
-        ) from error
+        reason = f"numba cannot be imported ({error})"
+        raise ToolMissingError("policy compiler", reason, INSTALL) from error
     if tuple(numba.version_info[:2]) not in NUMBA_VERSIONS:
-        raise PolicyError(
-            "transport.compiler",
-            0,
-            f"numba {numba.__version__} is not supported",
-            INSTALL_NUMBA,
-        )
+        reason = f"numba {numba.__version__} is not supported"
+        raise ToolMissingError("policy compiler", reason, INSTALL)
     return numba
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from congestion.api import Policy
 from transport.compiler import cache, emit, lint
 from transport.compiler.emit import DESCRIPTOR, NEEDS
-from transport.compiler.errors import PolicyError
+from transport.compiler.errors import PolicyError, ToolMissingError
 from transport.compiler.library import Library, jit, load
 from transport.compiler.objectfile import symbols
 from transport.conformance.result import Outcome, Outcomes, verdict
@@ -34,12 +34,17 @@ def written(policy: Policy, folder: Path, hooks: emit.Lowered) -> Path:
 
 
 def compiled(policy: Policy, folder: Path) -> tuple[Outcome, dict[str, Library], Path]:
-    """Compiles the policy into a file and into memory; no libraries if the compiler refuses it."""
+    """Compiles the policy into a file and into memory; no libraries if the compiler refuses it.
+
+    ToolMissingError if this host cannot compile: that says nothing about the policy.
+    """
     bound = "libm alone; no Python, no heap"
     try:
         hooks = emit.lowered(policy)
         path = written(policy, folder, hooks)
         libraries = {"from a file": load(path), "in the process": jit(policy, hooks=hooks)}
+    except ToolMissingError:
+        raise
     except PolicyError as error:
         return verdict("compiles", False, error.reason, bound, str(error)), {}, folder
     found = symbols(path.read_bytes(), dynamic=True)

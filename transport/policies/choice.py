@@ -137,7 +137,7 @@ def _registered(family: str, name: str) -> Policy:
 
 def _library(family: str, policy: Policy | str) -> str:
     from transport.compiler import PolicyError, cached_policy, source
-    from transport.compiler.errors import INSTALL_NUMBA
+    from transport.compiler.errors import INSTALL
 
     if isinstance(policy, str) and not Path(policy).is_file():
         raise InvalidArgumentError(f"{policy}: no such file")
@@ -152,9 +152,7 @@ def _library(family: str, policy: Policy | str) -> str:
     except PolicyError as error:
         raise PolicyRefusedError(str(error)) from None
     except ImportError as error:
-        raise PolicyRefusedError(
-            f"compiling a policy needs numba: {INSTALL_NUMBA} ({error})"
-        ) from None
+        raise PolicyRefusedError(f"compiling a policy needs numba: {INSTALL} ({error})") from None
 
 
 def policy_text(family: str, policy: PolicyName, params: Mapping[str, Parameter]) -> str:
