@@ -97,6 +97,8 @@ class ControlPlane final : private engine::PeerWatch {
 
   // Defined in control_sockets.cc:
   int open_listening(const datapath::SocketAddress& address, std::string* error) noexcept;
+  // Listens on the first free port of a range.
+  int open_listening(datapath::SocketAddress address, const engine::PortRange& ports, std::string* error);
   Status watch_listening(int descriptor, std::string* error) noexcept;
   std::shared_ptr<ListenerState> listener_for(const Session& session, std::uint64_t id);
   Status device_socket(std::uint32_t device, int* descriptor, std::string* error);

@@ -40,9 +40,10 @@ void set_keepalive(int descriptor, std::int64_t dead_ns) noexcept {
 }
 
 // Returns a socket that is connecting to `to`, bound to the address `from` if one is given; -1 on failure.
-int begin_connect(const datapath::SocketAddress& to, const datapath::SocketAddress* from) noexcept {
+int begin_connect(const datapath::SocketAddress& to, const datapath::SocketAddress* from, std::int64_t dscp) noexcept {
   const int descriptor = datapath::open_socket(to.any.sa_family, SOCK_STREAM);
   if (descriptor < 0) return -1;
+  set_dscp(descriptor, dscp, to.is_v6());
   const bool bound = from == nullptr || ::bind(descriptor, &from->any, from->bytes()) == 0;
   if (bound && (::connect(descriptor, &to.any, to.bytes()) == 0 || errno == EINPROGRESS)) return descriptor;
   datapath::close_socket(descriptor);
@@ -72,9 +73,12 @@ ControlSocket* ControlPlane::dial_socket(Session* session, const datapath::Socke
   datapath::SocketAddress from = own.address;
   from.set_port(0);
   if (from.is_v6() && IN6_IS_ADDR_LINKLOCAL(&from.v6.sin6_addr)) from.v6.sin6_scope_id = own.interface_index;
-  int descriptor = from.is_v6() == to.is_v6() ? begin_connect(to, &from) : -1;
-  if (descriptor < 0 && place == 0) descriptor = begin_connect(to, nullptr);
-  if (descriptor < 0 && errno == EMFILE && engine::raise_descriptor_limit()) descriptor = begin_connect(to, &from);
+  const std::int64_t dscp = knobs_->dscp;
+  int descriptor = from.is_v6() == to.is_v6() ? begin_connect(to, &from, dscp) : -1;
+  if (descriptor < 0 && place == 0) descriptor = begin_connect(to, nullptr, dscp);
+  if (descriptor < 0 && errno == EMFILE && engine::raise_descriptor_limit()) {
+    descriptor = begin_connect(to, &from, dscp);
+  }
   ControlSocket* socket = nullptr;
   if (descriptor >= 0) {
     std::unique_ptr<TlsStream> tls = keyring_.client_for(*session);

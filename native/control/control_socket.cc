@@ -188,4 +188,9 @@ ControlSocket::Kernel ControlSocket::kernel(std::int64_t now_ns) const noexcept 
 datapath::SocketAddress ControlSocket::local() const noexcept { return end_of(descriptor_, ask_local); }
 datapath::SocketAddress ControlSocket::remote() const noexcept { return end_of(descriptor_, ask_remote); }
 
+void set_dscp(int descriptor, std::int64_t dscp, bool v6) noexcept {
+  const int tos = static_cast<int>(dscp) << 2;
+  if (tos != 0) ::setsockopt(descriptor, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_TCLASS : IP_TOS, &tos, sizeof tos);
+}
+
 }  // namespace weft::control

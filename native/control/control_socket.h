@@ -98,4 +98,7 @@ class ControlSocket {
   std::string in_, out_;
 };
 
+// Sets the DSCP of a socket's packets (WEFT_DSCP). A kernel that refuses it sends without.
+void set_dscp(int descriptor, std::int64_t dscp, bool v6) noexcept;
+
 }  // namespace weft::control

@@ -45,13 +45,15 @@ int ControlPlane::open_listening(const datapath::SocketAddress& address, std::st
   const int descriptor = datapath::open_socket(address.any.sa_family, SOCK_STREAM);
   const int on = 1;
   if (descriptor >= 0) ::setsockopt(descriptor, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (descriptor >= 0) set_dscp(descriptor, knobs_->dscp, address.is_v6());
   if (descriptor >= 0 && ::bind(descriptor, &address.any, address.bytes()) == 0 &&
       ::listen(descriptor, kBacklog) == 0) {
     return descriptor;
   }
   const int problem = errno;
   *error = "cannot listen on " + target_of(address) + ": " + std::strerror(problem);
-  if (problem == EADDRINUSE) *error += "; choose another port, or 0 for any free one";
+  if (problem == EADDRINUSE)
+    *error += "; choose another port, a range such as 7000-7063 (WEFT_CONTROL_PORT), or 0 for any free one";
   if (engine::is_out_of_descriptors(problem)) *error += "; " + engine::raise_limit_advice();
   datapath::close_socket(descriptor);
   errno = problem;
@@ -69,6 +71,21 @@ Status ControlPlane::watch_listening(int descriptor, std::string* error) noexcep
 
 // Call with the mutex locked. Opens the socket that the device's handles name; it listens on each of the device's
 // addresses.
+int ControlPlane::open_listening(datapath::SocketAddress address, const engine::PortRange& ports, std::string* error) {
+  for (std::int64_t port = ports.first; port <= ports.last; ++port) {
+    address.set_port(static_cast<std::uint16_t>(port));
+    error->clear();
+    const int descriptor = open_listening(address, error);
+    if (descriptor >= 0 || errno != EADDRINUSE) return descriptor;
+  }
+  if (ports.is_range) {
+    *error = "cannot listen: all ports of WEFT_CONTROL_PORT=" + knobs_->control_port + " are in use on " +
+             address.text() + ", and each process of a host needs one for each device";
+    errno = EADDRINUSE;
+  }
+  return -1;
+}
+
 Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::string* error) {
   const auto place = device_sockets_.find(device);
   if (place != device_sockets_.end()) {
@@ -77,8 +94,7 @@ Status ControlPlane::device_socket(std::uint32_t device, int* descriptor, std::s
   }
   datapath::SocketAddress address = (*devices_)[device].places[0].address;
   if ((*devices_)[device].places.size() > 1) address = any_address(address.is_v6());
-  address.set_port(static_cast<std::uint16_t>(knobs_->control_port));
-  *descriptor = open_listening(address, error);
+  *descriptor = open_listening(address, engine::control_ports(*knobs_), error);
   if (*descriptor < 0) {
     return engine::is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
   }
@@ -127,7 +143,7 @@ Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, bool open,
     const bool taken = std::any_of(listeners_.begin(), listeners_.end(), [&](const auto& known) {
       return known.second->device == device && known.second->port == address.port();
     });
-    if (knobs_->control_port != 0 && !taken) made->port = address.port();
+    if (engine::control_ports(*knobs_).first != 0 && !taken) made->port = address.port();
   } else {
     status = open_port(made.get(), port, error);
     address.set_port(made->port);
@@ -146,8 +162,9 @@ Status ControlPlane::listen(std::uint32_t device, std::uint16_t port, bool open,
 // them.
 Status ControlPlane::open_port(ListenerState* listener, std::uint16_t port, std::string* error) {
   datapath::SocketAddress address = any_address((*devices_)[listener->device].places[0].address.is_v6());
-  address.set_port(port);
-  const int descriptor = open_listening(address, error);
+  const engine::PortRange range = engine::control_ports(*knobs_);
+  const bool any = port == 0 && range.is_range;
+  const int descriptor = open_listening(address, any ? range : engine::PortRange{port, port, false}, error);
   if (descriptor < 0) {
     return engine::is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
   }

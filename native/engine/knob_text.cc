@@ -2,6 +2,7 @@
 // which suffixes it takes.
 #include "native/engine/knob_text.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -47,6 +48,11 @@ std::int64_t factor_of(std::string_view unit, std::string_view name) noexcept {
   return factor != 0 ? factor : factor_in(kMoreSizes, name);
 }
 
+bool equal_but_for_case(std::string_view a, std::string_view b) noexcept {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [&](char x, char y) { return lower(x) == lower(y); });
+}
+
 template <std::size_t N>
 std::string with_unit(const std::array<Unit, N>& units, std::int64_t value) {
   std::size_t at = N - 1;
@@ -81,9 +87,29 @@ std::string_view read_value(const std::string& text, double low, double high, do
   return {};
 }
 
+std::string_view read_value(const std::string& text, std::int64_t low, PortRange* out) noexcept {
+  constexpr std::int64_t kPortMax = 65'535;
+  const char* end = text.data() + text.size();
+  PortRange range;
+  const auto [dash, code] = std::from_chars(text.data(), end, range.first);
+  if (code != std::errc()) return "neither a port nor a range such as 7000-7063";
+  range.last = range.first;
+  if (dash != end) {
+    if (*dash != '-') return "neither a port nor a range such as 7000-7063";
+    const auto [stop, wrong] = std::from_chars(dash + 1, end, range.last);
+    if (wrong != std::errc() || stop != end) return "neither a port nor a range such as 7000-7063";
+    range.is_range = true;
+    if (range.last < range.first) return "the last port is below the first";
+  }
+  const bool any = range.first == 0 && !range.is_range;
+  if (!any && (range.first < low || range.last > kPortMax)) return kOutOfRange;
+  *out = range;
+  return {};
+}
+
 std::string_view read_value(const std::string& text, std::string_view words, std::size_t* out) noexcept {
   for (std::size_t i = 0; !word_at(words, i).empty(); ++i) {
-    if (word_at(words, i) != text) continue;
+    if (!equal_but_for_case(word_at(words, i), text)) continue;
     *out = i;
     return {};
   }

@@ -15,12 +15,21 @@ struct IntegerRange {
   bool zero = false;
 };
 
+// Ports from `first` to `last`. {0, 0}: any port. is_range: two numbers were given, and not one alone.
+struct PortRange {
+  std::int64_t first = 0, last = 0;
+  bool is_range = false;
+  std::int64_t count() const noexcept { return last - first + 1; }
+};
+
 // Each function returns why it refuses the text, or an empty text if it has set `out`. Numbers of nanoseconds take the
 // units ns, us, ms, s, min and h, and numbers of bytes B, kB, MB, GB (powers of 1,000) and KiB, MiB, GiB (K, M, G);
 // without a unit, the number counts nanoseconds or bytes.
 std::string_view read_value(const std::string& text, const IntegerRange& range, std::int64_t* out) noexcept;
 std::string_view read_value(const std::string& text, double low, double high, double* out) noexcept;
-// `words` are separated by '|'; `out`: index of the word that equals the text.
+// "0", "7000" or "7000-7063"; ports below `low` are out of range.
+std::string_view read_value(const std::string& text, std::int64_t low, PortRange* out) noexcept;
+// `words` are separated by '|'; `out`: index of the word that equals the text, in upper or lower case.
 std::string_view read_value(const std::string& text, std::string_view words, std::size_t* out) noexcept;
 
 // Returns the word at `index`; empty if there are fewer.

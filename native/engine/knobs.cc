@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <stdexcept>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "native/datapath/faults.h"
@@ -27,6 +28,8 @@ std::string variable_of(std::string_view field) {
 }
 
 bool is_named(const std::string& name, std::string_view field) { return name == field || name == variable_of(field); }
+
+constexpr std::int64_t kPortMax = 65'535, kPortBaseMin = 1024;
 
 std::string range_text(double low, double high) { return written(low) + ".." + written(high); }
 
@@ -183,8 +186,10 @@ Status refuse_unknown(const std::string& name, std::string* error) {
   const KnobInfo* nearest = nullptr;
   std::size_t nearest_distance = 0;
   for (const KnobInfo& info : knob_table()) {
+    // A name that was cut off at a word is as likely as one with two wrong characters.
     const bool begins = variable.size() > kPrefix.size() && info.variable.rfind(variable + "_", 0) == 0;
-    const std::size_t distance = begins ? 0 : edit_distance(variable, info.variable);
+    const std::size_t apart = edit_distance(variable, info.variable);
+    const std::size_t distance = begins ? std::min<std::size_t>(apart, 2) : apart;
     if (nearest == nullptr || distance < nearest_distance) {
       nearest = &info;
       nearest_distance = distance;
@@ -343,11 +348,41 @@ Status check_knobs(const Knobs& knobs, std::string* error) {
     *error = "WEFT_RTO=" + values_of(knobs, "rto") + ": min is above max";
     return Status::invalid_argument;
   }
+  PortRange ports;
+  for (const auto& [field, text, low] : {std::tuple{"control_port", &knobs.control_port, std::int64_t{1}},
+                                         std::tuple{"port_base", &knobs.port_base, kPortBaseMin}}) {
+    const std::string_view why = read_value(*text, low, &ports);
+    if (!why.empty()) return judged(why, field, *text, "0 or " + std::to_string(low) + "..65535", error);
+  }
+  if (!ports_suffice(knobs, 1, knobs.paths == 0 ? kPathsDefault : knobs.paths, error)) return Status::invalid_argument;
   if (knobs.telemetry != "auto" && knobs.telemetry != "off" && knobs.telemetry.substr(0, 1) != "/") {
     *error = "WEFT_TELEMETRY=" + knobs.telemetry + ": must be auto, off, or the absolute path of a directory";
     return Status::invalid_argument;
   }
   return Status::ok;
+}
+
+PortRange control_ports(const Knobs& knobs) noexcept {
+  PortRange range;
+  static_cast<void>(read_value(knobs.control_port, 1, &range));
+  return range;
+}
+
+PortRange data_ports(const Knobs& knobs) noexcept {
+  PortRange range;
+  static_cast<void>(read_value(knobs.port_base, kPortBaseMin, &range));
+  return range;
+}
+
+bool ports_suffice(const Knobs& knobs, std::int64_t engines, std::int64_t paths, std::string* error) {
+  const PortRange range = data_ports(knobs);
+  const std::int64_t needed = engines * paths, last = range.is_range ? range.last : kPortMax;
+  if (range.first == 0 || range.first + needed - 1 <= last) return true;
+  *error = "WEFT_PORT_BASE=" + knobs.port_base + " has " + std::to_string(last - range.first + 1) + " ports, and " +
+           std::to_string(paths) + " paths (WEFT_PATHS) of " + std::to_string(engines) +
+           (engines == 1 ? " engine" : " engines") + " need " + std::to_string(needed);
+  if (range.is_range) *error += ", in each process of a host";
+  return false;
 }
 
 Status load_knobs(Knobs* knobs, std::string* error) {
@@ -359,6 +394,7 @@ Status load_knobs(Knobs* knobs, std::string* error) {
     if (equals == std::string_view::npos) continue;
     const std::string name(pair.substr(0, equals));
     const std::string text(pair.substr(equals + 1));
+    if (text.empty()) continue;  // as if it were not set
     if (const Status status = set_knob(&loaded, name, text, error); status != Status::ok) return status;
   }
   if (const Status status = check_knobs(loaded, error); status != Status::ok) return status;

@@ -9,6 +9,7 @@
 #include "native/core/status.h"
 #include "native/datapath/names.h"
 #include "native/datapath/settings.h"
+#include "native/engine/knob_text.h"
 
 namespace weft::engine {
 
@@ -33,9 +34,10 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
 // clang-format off
 #define WEFT_KNOB_TABLE(TEXT, INTEGER, REAL, CHOICE)                                                                  \
   TEXT(interfaces, operator, "", "lo",                                                                                \
-    "Network interfaces to use: ',' separates devices, '+' joins NICs into one device; empty: those that "            \
-    "NCCL_SOCKET_IFNAME names, else every interface that is up and has an address beyond its link, but bridges; "     \
-    "lo only when there is no other")                                                                                 \
+    "Network interfaces to use, by name (eth0), address (10.0.0.1) or prefix (10.0.0.0/8): ',' separates devices, "   \
+    "'+' joins NICs into one device; '^' before the list leaves those out of what is used if it is empty: what "      \
+    "NCCL_SOCKET_IFNAME says, else every interface with an address beyond its link that is no bridge, overlay or "    \
+    "container network; without one, a routable address of lo, else lo")                                                                                 \
   CHOICE(datapath, operator, DatapathKind, udp, WEFT_DATAPATHS(WEFT_WORD) "auto", "udp,auto",                         \
     "What moves the data: UDP sockets, RDMA queue pairs, or queue pairs where a device works and sockets otherwise")  \
   TEXT(rdma_devices, operator, "", "",                                                                                \
@@ -45,8 +47,9 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "A file to load in place of libibverbs, as tests do to emulate an RDMA device; empty: libibverbs itself")         \
   CHOICE(family, operator, AddressFamily, automatic, "auto|ipv4|ipv6", "ipv4,ipv6",                                   \
     "Address family of control and data sockets")                                                                     \
-  INTEGER(control_port, operator, "port", 0, 0, 65535, false, "0",                                                    \
-    "TCP port that listeners take when the caller names none; 0: any free port")                                      \
+  TEXT(control_port, operator, "0", "0",                                                                              \
+    "TCP port that listeners take when the caller names none: one, a range such as 7000-7063, of which each process " \
+    "of a host takes free ones, or 0 for any free port")                                                              \
   INTEGER(engines, operator, "count", 0, 0, 64, true, "1,2,4",                                                        \
     "Engine threads of the process; 0: a quarter of the cores that affinity and CPU quota allow, 1 to 8, but not "    \
     "more than the CPUs of a list in WEFT_ENGINE_CPUS")                                                               \
@@ -57,9 +60,9 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Paths to each peer, one UDP port pair or queue pair each; 0: 32")                                                \
   INTEGER(stripes, measurer, "count", 0, 0, 16, true, "1,2,5",                                                        \
     "Flows of a connection, over which large messages are striped; 0: chosen from the number of engines")             \
-  INTEGER(port_base, operator, "port", 0, 1024, 65535, true, "20000",                                                 \
-    "First UDP port of the data paths: engine e's path i takes port_base + e * paths + i of its address; 0: any "     \
-    "free ports")                                                                                                     \
+  TEXT(port_base, operator, "0", "20000,20000-24095",                                                                 \
+    "UDP ports of the data paths: the first one, so that engine e's path i takes port_base + e * paths + i of its "   \
+    "address, or a range such as 20000-24095, of which each process of a host takes free ones; 0: any free ports")    \
   TEXT(plan, operator, "", "",                                                                                        \
     "Plan of weft plan assign, which chooses the UDP ports at both ends of each path; empty: path i takes port i of " \
     "both ends")                                                                                                      \
@@ -98,6 +101,8 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Sends, and receives, of a connection that may wait for room in the engines; further ones are refused")           \
   INTEGER(socket_buffer_bytes, operator, "bytes", 8388608, 65536, 1073741824, false, "65536",                         \
     "Kernel buffer asked for each data socket; the kernel may grant less")                                            \
+  INTEGER(dscp, operator, "DSCP", 0, 0, 63, false, "0,26",                                                            \
+    "Differentiated services code point of data and control packets over IP, for switches that prioritize")           \
   INTEGER(ecn, operator, "switch", 1, 0, 1, false, "0",                                                               \
     "1: mark datagrams as ECN-capable and report marks to the policies")                                              \
   CHOICE(payload_crc, operator, CrcMode, automatic, "auto|on|off", "on,off",                                          \
@@ -255,8 +260,19 @@ std::string knob_value(const Knobs& knobs, const std::string& name);
 // value and the range.
 Status set_knob(Knobs* knobs, const std::string& name, const std::string& text, std::string* error);
 
-// Reads all WEFT_* variables of the environment. Fails for unknown names and invalid values.
+// Reads all WEFT_* variables of the environment but empty ones. Fails for unknown names and invalid values.
 Status load_knobs(Knobs* knobs, std::string* error);
+
+// The ports that the knobs control_port and port_base allow. check_knobs() has accepted the texts.
+PortRange control_ports(const Knobs& knobs) noexcept;
+PortRange data_ports(const Knobs& knobs) noexcept;
+
+// Whether the knob port_base has a port for each path of the engines; if not, `error` says how many are needed.
+bool ports_suffice(const Knobs& knobs, std::int64_t engines, std::int64_t paths, std::string* error);
+
+// Number of paths if the knob `paths` is 0. If ECMP has four routes, the probability that one of them gets no path is 2
+// in 5 with 8 paths, and 1 in 2,500 with 32.
+inline constexpr std::int64_t kPathsDefault = 32;
 
 // Gives datapaths access to the settings by name. `knobs` must outlive this object.
 class KnobSettings final : public datapath::Settings {

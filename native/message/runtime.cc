@@ -46,12 +46,8 @@ std::int64_t engine_count(const engine::Knobs& knobs) {
   return engine::engines_for(static_cast<std::int64_t>(engine::usable_cores()), listed);
 }
 
-// Default number of paths. If ECMP has four routes, the probability that one of them gets no path is 2 in 5 with 8
-// paths, and 1 in 2,500 with 32.
-constexpr std::int64_t kPaths = 32;
-
 engine::DescriptorNeed need_of(const engine::Knobs& knobs, const engine::DatapathChoice& choice) {
-  const std::int64_t paths = knobs.paths != 0 ? knobs.paths : kPaths;
+  const std::int64_t paths = knobs.paths != 0 ? knobs.paths : engine::kPathsDefault;
   return {engine_count(knobs), static_cast<std::int64_t>(choice.found.devices.size()),
           choice.entry->descriptor_per_path ? paths : 0};
 }
@@ -319,10 +315,11 @@ Status RuntimeImpl::start(std::string* error) {
     chosen = engine::choose_datapath(knobs_, count, &datapath_, error);
   }
   if (!chosen) return engine::is_out_of_descriptors(errno) ? Status::out_of_descriptors : Status::address_unavailable;
-  if (knobs_.paths == 0) knobs_.paths = kPaths;
+  if (knobs_.paths == 0) knobs_.paths = engine::kPathsDefault;
   engine::DescriptorNeed need = need_of(knobs_, datapath_);
   if (!descriptors_.take(&need, error)) return Status::out_of_descriptors;
   if (datapath_.entry->descriptor_per_path) knobs_.paths = need.paths;
+  if (!engine::ports_suffice(knobs_, count, knobs_.paths, error)) return Status::invalid_argument;
   if (payload_unchecked()) {
     engine::log(engine::LogLevel::warn,
                 "payload check off (WEFT_PAYLOAD_CRC=off): if a middlebox damages a payload and computes a new UDP "

@@ -251,7 +251,8 @@ class Endpoint(AsyncCloses):
         chosen = set_text(policies)
         status, text, listener = self._runtime.listen(self._device(device), number, chosen, open)
         if status != OK or listener is None:
-            raise error_for(status, f"cannot listen on port {port}", text)
+            what = f"cannot listen on port {port}" if number else "cannot listen"
+            raise error_for(status, what, text)
         return self._own(Listener(self, listener))
 
     def connect(

@@ -27,6 +27,7 @@ std::string complaint(const char* what) { return std::string(what) + ": " + std:
 }  // namespace
 
 UdpDatapath::UdpDatapath(const UdpOptions& options) : options_(options), faults_(options.faults) {
+  ports_tried_ = static_cast<std::uint32_t>(::getpid()) * 2'654'435'761u;
   std::string ignored;  // not needed: find_udp() has read the plan file at start-up and reported any error
   if (!options_.plan.empty() && !plan_.read(options_.plan, &ignored)) options_.plan.clear();
 }
@@ -67,11 +68,10 @@ bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
   ::setsockopt(descriptor, SOL_SOCKET, SO_RXQ_OVFL, &kOn, sizeof kOn);
   ::setsockopt(descriptor, SOL_SOCKET, SO_TIMESTAMPNS, &kOn, sizeof kOn);
   ::setsockopt(descriptor, IPPROTO_UDP, UDP_GRO, &kOn, sizeof kOn);
-  if (options_.ecn) {
-    const int level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
-    ::setsockopt(descriptor, level, v6 ? IPV6_TCLASS : IP_TOS, &kEctZero, sizeof kEctZero);
-    ::setsockopt(descriptor, level, v6 ? IPV6_RECVTCLASS : IP_RECVTOS, &kOn, sizeof kOn);
-  }
+  const int level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
+  const int tos = options_.dscp << 2 | (options_.ecn ? kEctZero : 0);
+  if (tos != 0) ::setsockopt(descriptor, level, v6 ? IPV6_TCLASS : IP_TOS, &tos, sizeof tos);
+  if (options_.ecn) ::setsockopt(descriptor, level, v6 ? IPV6_RECVTCLASS : IP_RECVTOS, &kOn, sizeof kOn);
   // Forbids fragmentation, and makes the kernel ignore ICMP messages about a path's MTU. The transport's own probes
   // find out how large a datagram each path carries (core/size_search.h), so a probe must not pass in fragments.
   // IPv4 and IPv6 have separate constants, whose values happen to be equal. NOLINTNEXTLINE(bugprone-branch-clone)
@@ -81,7 +81,19 @@ bool UdpDatapath::set_options(int descriptor, bool v6, std::string* error) {
   return true;
 }
 
+bool UdpDatapath::bind_in_range(int descriptor, SocketAddress* address) {
+  const auto [first, last] = options_.ports;
+  const std::uint32_t count = std::uint32_t{last} - first + 1;
+  for (std::uint32_t tried = 0; tried < count; ++tried) {
+    address->set_port(static_cast<std::uint16_t>(first + ports_tried_++ % count));
+    if (::bind(descriptor, &address->any, address->bytes()) == 0) return true;
+    if (errno != EADDRINUSE) return false;
+  }
+  return false;
+}
+
 bool UdpDatapath::bind_port(int descriptor, SocketAddress* address) {
+  if (options_.ports.last != 0) return bind_in_range(descriptor, address);
   if (::bind(descriptor, &address->any, address->bytes()) == 0) return true;
   if (address->port() == 0 || errno != EADDRINUSE) return false;
   notice_ = "UDP port " + std::to_string(address->port()) + " of " + address->text() +
@@ -110,6 +122,12 @@ bool UdpDatapath::open_port(const Place& place, std::uint16_t number, std::uint3
                      ::getsockname(made.descriptor, &bound.any, &length) == 0 &&
                      ::epoll_ctl(epoll_, EPOLL_CTL_ADD, made.descriptor, &event) == 0;
   if (!ready) {
+    if (options_.ports.last != 0 && errno == EADDRINUSE) {
+      *error = "all UDP ports from " + std::to_string(options_.ports.first) + " to " +
+               std::to_string(options_.ports.last) + " of " + place.address.text() +
+               " are in use, and each process of a host needs one for each path of each engine: give a larger range "
+               "(WEFT_PORT_BASE)";
+    }
     if (error->empty()) *error = complaint(("cannot bind a UDP socket for a path to " + place.address.text()).c_str());
     close_socket(made.descriptor);
     return false;

@@ -18,12 +18,19 @@ struct iovec;
 
 namespace weft::datapath {
 
+// Which UDP ports sockets take. With `last`, any free ones from `first` to `last`. Without it, the first socket of each
+// device takes `first`, and the others those that follow. {0, 0}: any free ports.
+struct PortChoice {
+  std::uint16_t first = 0, last = 0;
+};
+
 struct UdpOptions {
   std::int64_t socket_buffer_bytes = 8 << 20;
   bool ecn = true;
   FaultRates faults;
-  std::uint16_t port_base = 0;  // port number of each device's first socket, the next ones follow; 0: any numbers
-  std::string plan;             // file with the ports of the paths (weft plan assign); empty: none
+  int dscp = 0;
+  PortChoice ports;
+  std::string plan;                               // file with the ports of the paths (weft plan assign); empty: none
   std::atomic<std::int64_t>* promised = nullptr;  // reserved descriptors; each open socket subtracts one
 };
 
@@ -85,6 +92,8 @@ class UdpDatapath final : public Datapath {
   // index, with which received datagrams are tagged.
   bool open_port(const Place& place, std::uint16_t number, std::uint32_t* port, std::string* error);
   bool bind_port(int descriptor, SocketAddress* address);
+  // Binds to a free port of the range in options_.ports. Fails with EADDRINUSE if there is none.
+  bool bind_in_range(int descriptor, SocketAddress* address);
   // The route from this end's socket for path `near` to the peer's port for path `far`. Without a plan, path i uses i
   // for both.
   Route route(const Link& link, const RemoteEnds& theirs, const std::vector<std::uint16_t>& numbers, std::size_t near,
@@ -108,6 +117,7 @@ class UdpDatapath final : public Datapath {
   std::unique_ptr<Staging> staging_;
   PortPlan plan_;
   std::string notice_;
+  std::uint32_t ports_tried_ = 0;  // of the range; starts elsewhere in each process, so that they meet less often
   std::atomic<std::int64_t> buffer_bytes_{0};
   std::uint64_t rounds_sent_ = 0;
   int epoll_ = -1;

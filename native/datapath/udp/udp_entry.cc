@@ -18,7 +18,16 @@ bool find_udp(const Settings& settings, std::int64_t, Found* out, std::string* e
   } else if (!plan.empty()) {
     out->warning = "the plan " + plan + " is not used: " + problem + " (WEFT_PLAN)";
   }
-  return find_interfaces(settings, &out->devices, error);
+  return find_interfaces(settings, out, error);
+}
+
+// `text`: a port, or a range "20000-24095", which has been checked.
+PortChoice port_choice(const std::string& text, std::int64_t engine, std::int64_t paths) {
+  const std::int64_t first = std::stoll(text);
+  const std::size_t dash = text.find('-');
+  if (first == 0) return {};
+  if (dash == std::string::npos) return {static_cast<std::uint16_t>(first + engine * paths), 0};
+  return {static_cast<std::uint16_t>(first), static_cast<std::uint16_t>(std::stoll(text.substr(dash + 1)))};
 }
 
 std::unique_ptr<Datapath> make_udp(const MakeRequest& request) {
@@ -28,9 +37,8 @@ std::unique_ptr<Datapath> make_udp(const MakeRequest& request) {
   options.faults = fault_rates(*request.settings, request.engine);
   options.promised = request.descriptors;
   options.plan = request.settings->text("plan");
-  const std::int64_t base = request.settings->number("port_base");
-  const std::int64_t first = base + request.engine * request.settings->number("paths");
-  options.port_base = static_cast<std::uint16_t>(base == 0 || first > 65'535 ? 0 : first);
+  options.dscp = static_cast<int>(request.settings->number("dscp"));
+  options.ports = port_choice(request.settings->text("port_base"), request.engine, request.settings->number("paths"));
   return std::make_unique<UdpDatapath>(options);
 }
 

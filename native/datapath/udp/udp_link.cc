@@ -36,9 +36,12 @@ bool UdpDatapath::open_link(const LinkPlan& plan, std::string* params, std::stri
   std::vector<std::uint32_t>& ports = device_ports_[plan.device];
   for (std::size_t i = ports.size(); i < plan.path_count; ++i) {
     std::uint32_t port = 0;
-    const std::size_t wanted = options_.port_base == 0 ? 0 : options_.port_base + i;
+    const std::size_t wanted = options_.ports.first == 0 ? 0 : options_.ports.first + i;
     const auto number = static_cast<std::uint16_t>(wanted > 65'535 ? 0 : wanted);
-    if (!open_port((*plan.places)[i % plan.places->size()], number, &port, error)) break;
+    if (!open_port((*plan.places)[i % plan.places->size()], number, &port, error)) {
+      if (options_.ports.last != 0) return false;
+      break;
+    }
     ports.push_back(port);
   }
   if (ports.empty()) return false;

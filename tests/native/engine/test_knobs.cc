@@ -186,7 +186,44 @@ TEST(knobs__a_setting_of_earlier_versions_is_refused_with_its_successor) {
   }
 }
 
-TEST(knobs__the_table_has_at_most_45_rows) { CHECK(knob_table().size() <= 45); }
+TEST(knobs__the_table_has_at_most_46_rows) { CHECK(knob_table().size() <= 46); }
+
+TEST(knobs__ports_are_one_or_a_range) {
+  Knobs knobs;
+  std::string error;
+  const auto accepts = [&](const char* name, const char* text) {
+    knobs = Knobs();
+    CHECK_EQUAL(set_knob(&knobs, name, text, &error), Status::ok);
+    error.clear();
+    return check_knobs(knobs, &error) == Status::ok;
+  };
+  CHECK(accepts("control_port", "0") && control_ports(knobs).first == 0);
+  CHECK(accepts("control_port", "7000") && control_ports(knobs).last == 7000 && !control_ports(knobs).is_range);
+  CHECK(accepts("control_port", "7000-7063") && control_ports(knobs).count() == 64);
+  CHECK(accepts("port_base", "20000-24095") && data_ports(knobs).count() == 4096);
+  for (const char* wrong : {"", "x", "7000-", "-7", "7000-6999", "7000-70000", "65536", "7000-7001-7002", "0-7"}) {
+    CHECK(!accepts("control_port", wrong) && error.find("WEFT_CONTROL_PORT=") == 0);
+  }
+  CHECK(!accepts("port_base", "1023"));
+  CHECK(!accepts("port_base", "65535"));
+  CHECK_EQUAL(error, "WEFT_PORT_BASE=65535 has 1 ports, and 32 paths (WEFT_PATHS) of 1 engine need 32");
+  CHECK(!accepts("port_base", "20000-20030"));
+  CHECK(error.find("has 31 ports") != std::string::npos &&
+        error.find("in each process of a host") != std::string::npos);
+  CHECK(ports_suffice(knobs, 1, 31, &error) && !ports_suffice(knobs, 2, 16, &error));
+}
+
+TEST(knobs__values_are_read_as_people_write_them) {
+  Knobs knobs;
+  std::string error;
+  CHECK_EQUAL(set_knob(&knobs, "log_level", "INFO", &error), Status::ok);
+  CHECK(knobs.log_level == LogLevel::info);
+  setenv("WEFT_PATHS", "", 1);
+  setenv("WEFT_NO_SUCH_KNOB", "", 1);
+  CHECK_EQUAL(load_knobs(&knobs, &error), Status::ok);
+  unsetenv("WEFT_PATHS");
+  unsetenv("WEFT_NO_SUCH_KNOB");
+}
 
 TEST(knobs__choices_are_words) {
   Knobs knobs;
@@ -205,6 +242,8 @@ TEST(knobs__an_unknown_variable_is_refused_with_the_nearest_name) {
   setenv("WEFT_PTHS", "4", 1);
   CHECK_EQUAL(load_knobs(&knobs, &error), Status::invalid_argument);
   unsetenv("WEFT_PTHS");
+  CHECK(error.find("did you mean WEFT_PATHS?") != std::string::npos);
+  CHECK_EQUAL(set_knob(&knobs, "WEFT_PATH", "1", &error), Status::invalid_argument);
   CHECK(error.find("did you mean WEFT_PATHS?") != std::string::npos);
   CHECK_EQUAL(set_knob(&knobs, "WEFT_PEER", "1", &error), Status::invalid_argument);
   CHECK(error.find("did you mean WEFT_PEER_TIMEOUT?") != std::string::npos);

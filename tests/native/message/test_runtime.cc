@@ -428,11 +428,11 @@ TEST(runtime__the_knobs_port_serves_many_listeners) {
   Knobs knobs;
   {
     UnequalPair scout({}, {});
-    knobs.control_port = scout.listener->port();  // a port that was just free
+    knobs.control_port = std::to_string(scout.listener->port());  // a port that was just free
   }
   Knobs other;
   UnequalPair pair(knobs, other);
-  CHECK_EQUAL(pair.listener->port(), knobs.control_port);
+  CHECK_EQUAL(std::to_string(pair.listener->port()), knobs.control_port);
   std::vector<std::unique_ptr<Listener>> more(5);
   std::string error;
   for (auto& listener : more) {
@@ -447,7 +447,7 @@ TEST(runtime__the_knobs_port_serves_many_listeners) {
     }
     exchange(*here, *there, 10, 0);
   }
-  CHECK(more[0]->port() != knobs.control_port);
+  CHECK(std::to_string(more[0]->port()) != knobs.control_port);
 }
 
 namespace {
