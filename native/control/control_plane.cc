@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "native/datapath/udp/reverse_path.h"
 #include "native/engine/clock.h"
 #include "native/engine/exceptions.h"
 #include "native/engine/log.h"
@@ -51,6 +52,14 @@ constexpr std::int64_t kStalledDialNs = 2'000'000'000;
 // How long a peer that is refused for lack of descriptors may use the spare descriptor, which is needed to refuse the
 // next peer.
 constexpr std::int64_t kTurnAwayNs = 500'000'000;
+
+// Why a dial has failed to which nobody answered.
+std::string no_answer(const datapath::SocketAddress& to) {
+  std::string unused;
+  const std::string said = "no answer from " + to.text() + " within the handshake timeout (WEFT_HANDSHAKE_TIMEOUT_NS)";
+  const std::string likely = datapath::reverse_path_problem(datapath::list_interfaces(&unused), to);
+  return likely.empty() ? said : said + "; " + likely;
+}
 
 }  // namespace
 
@@ -416,8 +425,7 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
   for (const auto& dial : overdue) {
     const auto place = dials_.find(dial->id);
     const Session* session = place == dials_.end() ? nullptr : find_session(place->second.session);
-    const std::string late =
-        "no answer from " + dial->to.text() + " within the handshake timeout (WEFT_HANDSHAKE_TIMEOUT_NS)";
+    const std::string late = no_answer(dial->to);
     const std::string last = session == nullptr ? "" : session->last_error;
     const Status cause = session == nullptr ? Status::would_block : session->last_status;
     if (cause != Status::would_block && !last.empty()) {

@@ -68,7 +68,7 @@ def transfer(engines: int) -> None:
 
 def devices(engines: int) -> None:
     """Transfers a message over each of two devices."""
-    with Endpoint(interfaces=f"{LOCAL},{LOCAL}", engines=engines) as endpoint:
+    with Endpoint(interfaces="127.0.0.1,::1", engines=engines) as endpoint:
         moved = 0
         held = contextlib.ExitStack()
         with held:

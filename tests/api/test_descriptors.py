@@ -87,6 +87,8 @@ def test_limit__whatever_it_is_paths_get_what_the_program_does_not_need(limit: i
 
 
 def test_limit__is_shared_by_all_devices() -> None:
+    if "lo" not in Path("/proc/net/if_inet6").read_text():
+        pytest.skip("lo has no IPv6 address, and the second device is there")
     facts, log = told("devices", 200, 200, 2)
     assert facts["moved"] == 2
     assert facts["left"] >= 200 // 4

@@ -11,10 +11,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 
@@ -26,15 +28,29 @@ namespace {
 constexpr std::int64_t kGsoBytesDefault = 65536;  // the kernel's GSO_LEGACY_MAX_SIZE
 constexpr std::int64_t kEthernetBytes = 14;       // header bytes; count towards the GSO limit on interfaces of any type
 
-struct Limits {
+// What rtnetlink says of a link.
+struct Link {
   std::int64_t mtu_bytes = 0, gso_bytes = 0, gso_segments = 0;
+  std::string kind;
 };
 
-void read_link(const nlmsghdr* message, std::map<int, Limits>* limits) {
+// The text of IFLA_INFO_KIND in an IFLA_LINKINFO attribute.
+std::string kind_of(const rtattr* info) {
+  auto left = static_cast<int>(RTA_PAYLOAD(info));
+  for (auto* at = static_cast<const rtattr*>(RTA_DATA(info)); RTA_OK(at, left); at = RTA_NEXT(at, left)) {
+    if (at->rta_type != IFLA_INFO_KIND) continue;
+    const auto* text = static_cast<const char*>(RTA_DATA(at));
+    return {text, ::strnlen(text, RTA_PAYLOAD(at))};
+  }
+  return {};
+}
+
+void read_link(const nlmsghdr* message, std::map<int, Link>* links) {
   const auto* link = static_cast<const ifinfomsg*>(NLMSG_DATA(message));
   auto left = static_cast<int>(message->nlmsg_len - NLMSG_LENGTH(sizeof *link));
-  Limits found;
+  Link found;
   for (auto* at = IFLA_RTA(link); RTA_OK(at, left); at = RTA_NEXT(at, left)) {
+    if (at->rta_type == IFLA_LINKINFO) found.kind = kind_of(at);
     if (RTA_PAYLOAD(at) < 4) continue;
     std::uint32_t value;
     std::memcpy(&value, RTA_DATA(at), 4);
@@ -42,13 +58,13 @@ void read_link(const nlmsghdr* message, std::map<int, Limits>* limits) {
     if (at->rta_type == IFLA_GSO_MAX_SIZE) found.gso_bytes = value;
     if (at->rta_type == IFLA_GSO_MAX_SEGS) found.gso_segments = value;
   }
-  (*limits)[link->ifi_index] = found;
+  (*links)[link->ifi_index] = found;
 }
 
-std::map<int, Limits> query_limits() {
-  std::map<int, Limits> limits;
+std::map<int, Link> query_links() {
+  std::map<int, Link> links;
   const int descriptor = ::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-  if (descriptor < 0) return limits;
+  if (descriptor < 0) return links;
   const timeval patience{1, 0};
   ::setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   struct {
@@ -68,12 +84,12 @@ std::map<int, Limits> query_limits() {
       for (auto* message = reinterpret_cast<nlmsghdr*>(buffer); NLMSG_OK(message, left);
            message = NLMSG_NEXT(message, left)) {
         if (message->nlmsg_type == NLMSG_DONE || message->nlmsg_type == NLMSG_ERROR) more = false;
-        if (message->nlmsg_type == RTM_NEWLINK) read_link(message, &limits);
+        if (message->nlmsg_type == RTM_NEWLINK) read_link(message, &links);
       }
     }
   }
   ::close(descriptor);
-  return limits;
+  return links;
 }
 
 std::int64_t read_speed_mbps(const std::string& name) {
@@ -87,7 +103,30 @@ std::string read_pci_path(const std::string& name) {
   return ::realpath(("/sys/class/net/" + name + "/device").c_str(), real) != nullptr ? real : "";
 }
 
-bool is_bridge(const std::string& name) { return ::access(("/sys/class/net/" + name + "/bridge").c_str(), F_OK) == 0; }
+bool has_entry(const std::string& name, const char* entry) {
+  return ::access(("/sys/class/net/" + name + "/" + entry).c_str(), F_OK) == 0;
+}
+
+// Whether a bridge leads beyond this host: a port of it is a NIC, or several joined by a bond.
+bool has_nic_port(const std::string& bridge) {
+  std::error_code missing;
+  for (const auto& port : std::filesystem::directory_iterator("/sys/class/net/" + bridge + "/brif", missing)) {
+    const std::string name = port.path().filename();
+    if (has_entry(name, "device") || has_entry(name, "bonding")) return true;
+  }
+  return false;
+}
+
+int prefix_bits(const sockaddr* mask) {
+  if (mask == nullptr) return 0;
+  int bits = 0;
+  const auto count = [&](const void* bytes, std::size_t size) {
+    for (std::size_t i = 0; i < size; ++i) bits += std::popcount(static_cast<const std::uint8_t*>(bytes)[i]);
+  };
+  if (mask->sa_family == AF_INET) count(&reinterpret_cast<const sockaddr_in*>(mask)->sin_addr, 4);
+  if (mask->sa_family == AF_INET6) count(&reinterpret_cast<const sockaddr_in6*>(mask)->sin6_addr, 16);
+  return bits;
+}
 
 int rank(const SocketAddress& address) {
   if (!address.is_v6()) return 0;
@@ -103,7 +142,7 @@ std::vector<Interface> list_interfaces(std::string* error) {
     *error = std::string("cannot list network interfaces: ") + std::strerror(errno);
     return found;
   }
-  const std::map<int, Limits> limits = query_limits();
+  const std::map<int, Link> links = query_links();
   for (const ifaddrs* at = first; at != nullptr; at = at->ifa_next) {
     auto place =
         std::find_if(found.begin(), found.end(), [&](const Interface& each) { return each.name == at->ifa_name; });
@@ -113,14 +152,16 @@ std::vector<Interface> list_interfaces(std::string* error) {
       made.index = ::if_nametoindex(at->ifa_name);
       made.up = (at->ifa_flags & IFF_UP) != 0 && (at->ifa_flags & IFF_RUNNING) != 0;
       made.loopback = (at->ifa_flags & IFF_LOOPBACK) != 0;
-      made.bridge = is_bridge(made.name);
+      made.bridge = has_entry(made.name, "bridge");
+      made.bridges_nic = made.bridge && has_nic_port(made.name);
       made.speed_mbps = read_speed_mbps(made.name);
       made.pci_path = read_pci_path(made.name);
-      const auto limit = limits.find(static_cast<int>(made.index));
-      if (limit != limits.end()) {
-        made.mtu_bytes = limit->second.mtu_bytes;
-        made.gso_bytes_max = limit->second.gso_bytes;
-        made.gso_segments_max = limit->second.gso_segments;
+      const auto link = links.find(static_cast<int>(made.index));
+      if (link != links.end()) {
+        made.kind = link->second.kind;
+        made.mtu_bytes = link->second.mtu_bytes;
+        made.gso_bytes_max = link->second.gso_bytes;
+        made.gso_segments_max = link->second.gso_segments;
       }
       if (made.mtu_bytes == 0) made.mtu_bytes = 1500;
       if (made.gso_bytes_max == 0) made.gso_bytes_max = kGsoBytesDefault;
@@ -130,12 +171,12 @@ std::vector<Interface> list_interfaces(std::string* error) {
     SocketAddress address;
     if (at->ifa_addr->sa_family == AF_INET) std::memcpy(&address.v4, at->ifa_addr, sizeof address.v4);
     if (at->ifa_addr->sa_family == AF_INET6) std::memcpy(&address.v6, at->ifa_addr, sizeof address.v6);
-    if (address.any.sa_family != AF_UNSPEC) place->addresses.push_back(address);
+    if (address.any.sa_family != AF_UNSPEC) place->addresses.push_back({address, prefix_bits(at->ifa_netmask)});
   }
   ::freeifaddrs(first);
   for (Interface& each : found) {
     std::stable_sort(each.addresses.begin(), each.addresses.end(),
-                     [](const SocketAddress& a, const SocketAddress& b) { return rank(a) < rank(b); });
+                     [](const auto& a, const auto& b) { return rank(a.address) < rank(b.address); });
   }
   if (found.empty()) *error = "this host has no network interface";
   return found;

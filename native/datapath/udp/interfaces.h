@@ -9,13 +9,20 @@
 
 namespace weft::datapath {
 
+struct InterfaceAddress {
+  SocketAddress address;
+  int prefix_bits = 0;  // 24 for 10.0.0.1/24
+};
+
 struct Interface {
   std::string name;
+  std::string kind;  // of a virtual interface, as `ip -d link` calls it: veth, vxlan, bond, dummy, ...; empty: a NIC
   unsigned index = 0;
   bool up = false;
   bool loopback = false;
-  bool bridge = false;                   // a software bridge of this host, such as docker0
-  std::vector<SocketAddress> addresses;  // IPv4 first, then global IPv6, then link-local
+  bool bridge = false;                      // a software bridge of this host, such as docker0
+  bool bridges_nic = false;                 // one of the bridge's ports is a NIC or a bond
+  std::vector<InterfaceAddress> addresses;  // IPv4 first, then global IPv6, then link-local
   std::int64_t mtu_bytes = 0;
   std::int64_t speed_mbps = 0;     // 0: unknown
   std::int64_t gso_bytes_max = 0;  // largest GSO packet, headers included

@@ -8,6 +8,7 @@
 
 #include "native/datapath/device.h"
 #include "native/datapath/settings.h"
+#include "native/datapath/table.h"
 
 namespace weft::datapath {
 
@@ -15,7 +16,7 @@ namespace weft::datapath {
 bool is_of_family(const SocketAddress& address, const Settings& settings);
 
 // On failure returns false; `error` names the missing interface and those that exist. Opens no socket.
-bool find_interfaces(const Settings& settings, std::vector<DeviceState>* out, std::string* error);
+bool find_interfaces(const Settings& settings, Found* out, std::string* error);
 
 // Largest datagram (weft's header and payload) that fits `mtu_bytes`, at most WEFT_SEGMENT_BYTES.
 std::uint32_t datagram_bytes(const Settings& settings, std::int64_t mtu_bytes, bool v6);

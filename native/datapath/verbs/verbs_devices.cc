@@ -36,7 +36,7 @@ bool find_address(const Settings& settings, const std::string& interface, Place*
   for (const bool loopback : {false, true}) {
     for (const Interface& each : list_interfaces(&unused)) {
       if (!each.up || each.loopback != loopback || (!interface.empty() && each.name != interface)) continue;
-      for (const SocketAddress& address : each.addresses) {
+      for (const auto& [address, prefix_bits] : each.addresses) {
         if (!is_of_family(address, settings)) continue;
         place->address = address;
         place->interface_index = each.index;
