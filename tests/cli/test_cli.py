@@ -44,17 +44,19 @@ def weft(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "arguments", [["nope"], ["--nope"], ["knobs", "--nope"], ["run"], ["run", "--", "no-such-cmd"]]
-)
+@pytest.mark.parametrize("arguments", [["nope"], ["--nope"], ["knobs", "--nope"], ["run"]])
 def test_cli__wrong_usage_is_status_2_and_one_line(arguments: list[str]) -> None:
-    if arguments[-1] == "no-such-cmd" and not (native.PLUGIN_PATH.exists() and built()):
-        pytest.skip("the plugin is not built")
     done = weft(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("weft: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_cli__a_misspelt_command_is_told_its_name() -> None:
+    for words, meant in ((["polici", "list"], "policy"), (["trace", "matix"], "matrix")):
+        done = weft(*words)
+        assert (done.returncode, meant in done.stderr) == (2, True), done.stderr
 
 
 def test_cli__help_lists_every_command() -> None:
@@ -116,6 +118,59 @@ def test_run__names_the_plugin_and_keeps_the_rest() -> None:
 def test_run__becomes_the_command() -> None:
     done = weft("run", "--", "sh", "-c", "echo $NCCL_NET $WEFT_PATHS; exit 7", WEFT_PATHS="4")
     assert (done.returncode, done.stdout, done.stderr) == (7, "weft 4\n", "")
+
+
+@needs_native
+@needs_plugin
+def test_run__ends_as_a_shell_does_if_the_command_cannot_run(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no program")
+    for command, status in (("no-such-cmd", 127), (str(tmp_path / "text"), 126)):
+        done = weft("run", "--", command)
+        assert (done.returncode, done.stdout) == (status, "")
+        assert done.stderr.startswith(f"weft: {command}: ")
+        assert done.stderr.count("\n") == 1
+
+
+@needs_native
+@needs_plugin
+def test_run__says_which_of_the_users_variables_it_replaces() -> None:
+    done = weft("run", "--", "true", NCCL_NET="Socket", NCCL_NET_PLUGIN="ofi", NCCL_DEBUG="TRACE")
+    assert done.returncode == 0
+    assert "NCCL_NET=Socket is set; NCCL_NET=weft for this command" in done.stderr
+    assert "NCCL_NET_PLUGIN=ofi is set" in done.stderr
+    assert done.stderr.count("\n") == 2
+    show = ["run", "--net-debug", "--", "sh", "-c", "echo $NCCL_DEBUG"]
+    assert weft(*show, NCCL_DEBUG="TRACE").stdout == "TRACE\n"
+    raised = weft(*show, NCCL_DEBUG="WARN")
+    assert (raised.stdout, "NCCL_DEBUG=WARN is set" in raised.stderr) == ("INFO\n", True)
+
+
+@needs_native
+@needs_plugin
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("WEFT_TRACE", "/none/traces", "there is no folder /none"),
+        ("WEFT_POLICY_DIRECTORY", "/none", "there is no such folder"),
+        ("WEFT_WEIGHTS", "/tmp/weights", "needs WEFT_PATH_POLICY=weighted"),
+        ("WEFT_PORT_BASE", "65535", "32 paths (WEFT_PATHS) of 1 engine need 32"),
+        ("WEFT_RDMA_DEVICES", "mlx5_0", "needs WEFT_DATAPATH=verbs or auto"),
+        ("WEFT_INTERFACES", "lo,lo", "names lo twice"),
+        ("WEFT_INTERFACES", ",", "names no interface"),
+        ("WEFT_PATH", "8", "did you mean WEFT_PATHS?"),
+    ],
+)
+def test_run__refuses_what_no_rank_could_use(variable: str, value: str, says: str) -> None:
+    done = weft("run", "--", "true", **{variable: value})
+    assert (done.returncode, says in done.stderr, done.stderr.count("\n")) == (2, True, 1), done
+
+
+@needs_native
+@needs_plugin
+def test_run__reads_values_as_people_write_them() -> None:
+    given = {"WEFT_LOG_LEVEL": "INFO", "WEFT_DATAPATH": "UDP", "WEFT_PATHS": "", "WEFT_FAMILY": ""}
+    done = weft("run", "--", "true", **given)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @needs_native

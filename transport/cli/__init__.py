@@ -11,7 +11,15 @@ from importlib.util import find_spec
 
 import click
 
+from transport.ground.text import nearest
+
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
+
+# What a path of a user can have wrong, wherever a command meets it.
+WRONG_PATH = (
+    *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EROFS),
+    *(errno.ELOOP, errno.ENAMETOOLONG, errno.EEXIST, errno.EINVAL),
+)
 
 # Subcommand -> one line of help. Module transport.cli.NAME defines `command` or `NAME`.
 COMMANDS = {
@@ -44,6 +52,14 @@ class LazyGroup(click.Group):
         found = getattr(module, "command", None) or getattr(module, cmd_name)
         assert isinstance(found, click.Command)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        known = self.list_commands(ctx)
+        if args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"no such command: {args[0]}{nearest(args[0], known)}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -90,6 +106,8 @@ def invoke(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
+        if error.errno in WRONG_PATH and error.filename is not None:
+            return fail(f"{os.fsdecode(error.filename)}: {error.strerror}", 2)
         if error.errno != errno.ENOSPC:
             raise
         # The disk is full: Python must not fail again when it flushes stdout at exit.

@@ -6,6 +6,7 @@ failure (exit status 1).
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def registered() -> Registry:
 
 def is_file(text: str) -> bool:
     """Whether the text names a file rather than a registered policy."""
-    return text.endswith(".py") or Path(text).is_file()
+    return text.endswith(".py") or os.path.isfile(text)
 
 
 def loaded(file: str) -> Policy:
@@ -35,8 +36,11 @@ def loaded(file: str) -> Policy:
     from transport.compiler import PolicyError
     from transport.compiler.source import load
 
-    if not Path(file).is_file():
-        raise click.UsageError(f"{file}: no such file")
+    try:
+        if not Path(file).is_file():
+            raise click.UsageError(f"{file}: no such file")
+    except OSError as error:
+        raise click.UsageError(f"{file}: {error.strerror}") from None
     if file.endswith(".so"):
         raise click.UsageError(f"{file}: a compiled library has no source; give the .py file")
     try:
@@ -52,6 +56,8 @@ def named(text: str, family: str = "", first: bool = False) -> Policy:
     """
     if is_file(text):
         return loaded(text)
+    if os.path.isdir(text) and "/" in text:
+        raise click.UsageError(f"{text} is a folder: give the .py file of a policy")
     head, _, name = text.rpartition("/")
     known = registered()
     entries = known.entries

@@ -61,15 +61,21 @@ class OutputFile(click.Path):
             if self.allow_dash:
                 return out
             self.fail("- (stdout) is not supported here: give a file name", param, ctx)
+        if not file.name:
+            self.fail("the name is empty: give the name of a file", param, ctx)
         if self._suffixes and file.suffix and file.suffix.lower() not in self._suffixes:
             known = " or ".join(self._suffixes)
             self.fail(f"{file}: wrong suffix for this format: end the name in {known}", param, ctx)
         if self._suffixes == HTML and not pages.installed():
             self.fail(f"{file}: pages need jinja2: {pages.INSTALL}", param, ctx)
-        if not file.parent.is_dir():
-            self.fail(f"cannot write {file}: there is no folder {file.parent}", param, ctx)
-        if not file.exists() and not os.access(file.parent, os.W_OK):
-            self.fail(f"cannot write {file}: no permission to write in {file.parent}", param, ctx)
+        try:
+            if not file.parent.is_dir():
+                self.fail(f"cannot write {file}: there is no folder {file.parent}", param, ctx)
+            if not file.exists() and not os.access(file.parent, os.W_OK):
+                said = f"cannot write {file}: no permission to write in {file.parent}"
+                self.fail(said, param, ctx)
+        except OSError as error:
+            self.fail(f"cannot write {file}: {error.strerror}", param, ctx)
         return out
 
 

@@ -3,9 +3,12 @@
 The command replaces this process, so the exit status is the command's.
 """
 
+import errno
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 
@@ -35,9 +38,66 @@ def environment(current: dict[str, str], *, net_debug: bool) -> dict[str, str]:
     if chosen.get("WEFT_TRACE"):
         load_profiler(chosen)
     if net_debug:
-        chosen["NCCL_DEBUG"] = "INFO"
-        chosen["NCCL_DEBUG_SUBSYS"] = "INIT,NET"
+        if chosen.get("NCCL_DEBUG", "").upper() not in TELLS_NETWORK:
+            chosen["NCCL_DEBUG"] = "INFO"
+        if not chosen.get("NCCL_DEBUG_SUBSYS"):
+            chosen["NCCL_DEBUG_SUBSYS"] = "INIT,NET"
     return chosen
+
+
+# Values of NCCL_DEBUG with which NCCL logs at least what --net-debug asks for.
+TELLS_NETWORK = ("INFO", "TRACE")
+
+
+def replaced(current: Mapping[str, str], chosen: Mapping[str, str]) -> list[str]:
+    """A line for each variable of the user that has another value for the command."""
+    return [
+        f"{name}={current[name]} is set; {name}={chosen[name]} for this command"
+        for name in ("NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")
+        if current.get(name) and chosen.get(name, "") != current[name]
+    ]
+
+
+def check_settings(values: Mapping[str, Any]) -> None:
+    """Refuses settings that no rank could use, or that no part of weft would read.
+
+    `values`: those in force, as `knobs.in_force` returns them.
+    """
+    folder = values["policy_directory"]
+    if folder and not os.path.isdir(folder):
+        raise click.UsageError(f"WEFT_POLICY_DIRECTORY={folder}: there is no such folder")
+    trace = values["trace"]
+    if trace and not os.path.isdir(trace) and not os.path.isdir(Path(trace).absolute().parent):
+        above = Path(trace).absolute().parent
+        raise click.UsageError(f"WEFT_TRACE={trace}: there is no folder {above}: make it first")
+    if values["rdma_devices"] and values["datapath"] == "udp":
+        named = values["rdma_devices"]
+        raise click.UsageError(f"WEFT_RDMA_DEVICES={named} needs WEFT_DATAPATH=verbs or auto")
+    weights = values["weights"]
+    if weights and not any("weighted" in values[one] for one in ("path_policy", "traffic_classes")):
+        raise click.UsageError(
+            f"WEFT_WEIGHTS={weights} needs WEFT_PATH_POLICY=weighted: no other policy reads it"
+        )
+
+
+def replace_process(cmd: tuple[str, ...], variables: dict[str, str]) -> NoReturn:
+    """Runs the command in place of this process; ends as a shell does if that fails."""
+    program = shutil.which(cmd[0])
+    error: OSError | None = None
+    if program is not None:
+        try:
+            os.execve(program, list(cmd), variables)
+        except OSError as one:
+            error = one
+    elif os.path.exists(cmd[0]):
+        error = PermissionError(errno.EACCES, "Permission denied")
+    reason = "no such command" if error is None else str(error.strerror)
+    click.echo(f"weft: {cmd[0]}: {reason}", err=True)
+    raise click.exceptions.Exit(NOT_FOUND if error is None else NOT_EXECUTABLE)
+
+
+# Exit statuses of a shell for a command that cannot be run.
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
 
 
 def check_rules(file: str) -> None:
@@ -70,7 +130,7 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
         raise click.ClickException(
             f"the plugin is not built ({native.PLUGIN_PATH}): run make build"
         )
-    knobs.in_force()
+    check_settings(knobs.in_force())
     if os.environ.get("WEFT_TUNE"):
         check_rules(os.environ["WEFT_TUNE"])
     try:
@@ -88,10 +148,6 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
         named = (variables.get(f"WEFT_{family.upper()}_POLICY", "") for family in FAMILIES)
         kind = click.ClickException if any(map(is_broken, named)) else click.UsageError
         raise kind(str(error)) from None
-    program = shutil.which(cmd[0])
-    if program is None:
-        raise click.UsageError(f"{cmd[0]}: no such command")
-    try:
-        os.execve(program, list(cmd), variables)
-    except OSError as error:
-        raise click.UsageError(f"{cmd[0]}: {error.strerror}") from None
+    for line in replaced(os.environ, variables):
+        click.echo(f"weft: {line}", err=True)
+    replace_process(cmd, variables)

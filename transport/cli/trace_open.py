@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from transport.cli import WRONG_PATH
 from transport.cli.check import progress_on_a_terminal
 from transport.cli.output import unwritten, write_file
 from transport.ground.text import printable
@@ -59,6 +60,8 @@ def reporting_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise  # the reader closed the pipe: click ends without a message
     except OSError as error:
+        if error.errno in WRONG_PATH and error.filename is not None:
+            raise  # of the trace itself
         raise unwritten(error.filename or "the output", error) from None
 
 
@@ -101,6 +104,8 @@ def filters_of(
 ) -> Filters:
     from transport.trace.matrix import Filters
 
+    if from_s is not None and to_s is not None and not from_s < to_s:
+        raise click.UsageError(f"--from {from_s:g} --to {to_s:g}: --to must be later than --from")
     return Filters(comm, op, kind, _ns(from_s), _ns(to_s))
 
 
