@@ -99,9 +99,10 @@ class HandleTable {
     return add(std::move(object), [](Object*, OpaqueHandle) {});
   }
 
+  // The handle must be the one that add() returned, in all bits.
   Object* find(const void* value) const noexcept {
     const OpaqueHandle handle = OpaqueHandle::of(value);
-    return handle.kind == kind_ ? find(handle) : nullptr;
+    return handle.kind == kind_ && handle.part == 0 ? find(handle) : nullptr;
   }
   // Does not check the kind, because the handle of a request also finds the request's comm.
   Object* find(OpaqueHandle handle) const noexcept {
