@@ -25,8 +25,13 @@ std::size_t entries(const char* directory) {
 Usage usage() {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
+#if __GLIBC_PREREQ(2, 33)
   const struct mallinfo2 heap = mallinfo2();
-  return {entries("/proc/self/fd"), entries("/proc/self/task"), heap.uordblks + heap.hblkhd};
+#else
+  const struct mallinfo heap = mallinfo();
+#endif
+  const auto heap_bytes = static_cast<std::size_t>(heap.uordblks) + static_cast<std::size_t>(heap.hblkhd);
+  return {entries("/proc/self/fd"), entries("/proc/self/task"), heap_bytes};
 }
 
 // The open objects of one communicator when it ends.
