@@ -44,7 +44,7 @@ $(VENV)/bin/weft: $(READY) setup.py
 	@$(VENV)/bin/pip install --quiet --no-build-isolation --no-deps --editable .
 	@touch $@
 
-build: $(VENV)/bin/weft ## Build the extension, the plugin and the shipped policies in place (2 minutes)
+build: $(VENV)/bin/weft ## Build the extension, the plugin and the shipped policies in place (3 minutes)
 	@$(PY) setup.py --quiet build_ext --inplace
 	@cd / && $(abspath $(PY)) -c 'import transport; raise SystemExit(transport.__file__ != "$(CURDIR)/transport/__init__.py")' || \
 	  { echo "$(VENV) has a weft that is not this checkout: installing this one again"; \

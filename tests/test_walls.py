@@ -14,6 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 STDLIB = set(sys.stdlib_module_names)
 NATIVE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
+FOREIGN_SUFFIXES = {".hpp", ".hh", ".hxx", ".cpp", ".cxx", ".c", ".inl", ".ipp"}
 LINES_MAX = 600
 FUNCTION_LINES_MAX = 50
 NATIVE_FUNCTION_LINES_MAX = 60
@@ -157,9 +158,12 @@ BANNED_INCLUDES = {
     "tests/native/bind": r"nccl.*",
     "tests/softverbs/native": r"pybind11/.*|nccl.*|Python\.h|cuda.*",
 }
-SIMULATED = r"\b(clock_gettime|gettimeofday|getenv|std::chrono|std::random_device|std::mt19937)\b"
+_CLOCKS = r"clock_gettime|gettimeofday|getenv|s?rand(?=\()|std::chrono|std::mt19937"
+SIMULATED = rf"\b({_CLOCKS}|std::random_device)\b"
+TIMELESS = rf"\b({_CLOCKS}|std::thread)\b"
 BANNED_WORDS = {
-    "core": r"\b(clock_gettime|gettimeofday|getenv|std::chrono|std::thread|std::mt19937)\b",
+    "wire": TIMELESS,
+    "core": TIMELESS,
     "sim": SIMULATED,
     "tests/native/rig": SIMULATED,
 }
@@ -309,6 +313,8 @@ def native_breaches() -> Iterator[str]:
         allowed = {f"native/{one}" for one in NATIVE_ROOMS[room]}
         words = BANNED_WORDS.get(room, r"(?!)")
         yield from include_breaches(where, path, allowed, BANNED_INCLUDES[room], words)
+    for where, _ in sources(FOREIGN_SUFFIXES, "native", *MACHINERY):
+        yield f"{where}: native files end in .h, .cc, .cu or .cuh"
     for folder, allowed in MACHINERY.items():
         for where, path in sources(NATIVE_SUFFIXES, folder):
             words = BANNED_WORDS.get(folder, r"(?!)")
@@ -332,6 +338,8 @@ def include_breaches(
         elif quote == '"' and name not in EVERYWHERE:
             if not any(name.startswith(f"{folder}/") for folder in allowed):
                 yield f"{where}:{number}: may not include {name}"
+        elif quote == "<" and name.split("/")[0] in {"native", "bench", "tests"}:
+            yield f"{where}:{number}: includes {name} in angle brackets: write quotes"
         elif quote == "<" and re.fullmatch(banned, name):
             yield f"{where}:{number}: may not include <{name}>"
 
