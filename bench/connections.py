@@ -83,11 +83,11 @@ def turns(held: Sequence[Channel]) -> Iterator[tuple[int, Channel]]:
 
 
 def _send(channel: Channel, messages: int) -> None:
-    handles = [channel.isend(PATTERN) for _ in range(min(messages, IN_FLIGHT))]
+    requests = [channel.isend(PATTERN) for _ in range(min(messages, IN_FLIGHT))]
     for index in range(messages):
-        handles[index % IN_FLIGHT].wait(PATIENCE_S)
+        requests[index % IN_FLIGHT].wait(PATIENCE_S)
         if index + IN_FLIGHT < messages:
-            handles[index % IN_FLIGHT] = channel.isend(PATTERN)
+            requests[index % IN_FLIGHT] = channel.isend(PATTERN)
     answer = bytearray(1)
     channel.irecv_into(answer).wait(PATIENCE_S)
 
@@ -95,15 +95,15 @@ def _send(channel: Channel, messages: int) -> None:
 def _receive(channel: Channel, memory: Array, messages: int) -> int:
     count = min(messages, IN_FLIGHT)
     memory.fill(0)
-    handles = [channel.irecv_into(memory[index]) for index in range(count)]
+    requests = [channel.irecv_into(memory[index]) for index in range(count)]
     wrong = 0
     for index in range(messages):
         row = memory[index % IN_FLIGHT]
-        handles[index % IN_FLIGHT].wait(PATIENCE_S)
+        requests[index % IN_FLIGHT].wait(PATIENCE_S)
         wrong += not np.array_equal(row, PATTERN)
         if index + IN_FLIGHT < messages:
             row.fill(0)  # so that an old message does not pass as a new one
-            handles[index % IN_FLIGHT] = channel.irecv_into(row)
+            requests[index % IN_FLIGHT] = channel.irecv_into(row)
     channel.isend(b"\1").wait(PATIENCE_S)
     return wrong
 

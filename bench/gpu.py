@@ -104,11 +104,11 @@ def receiver(pipe: Pipe, config: Config) -> list[Config]:
                 warm = connection.irecv_into(places[0])
                 connection.send(b"ready", timeout_s=PATIENCE_S)
                 warm.wait(PATIENCE_S)
-                handles = [connection.irecv_into(place) for place in places]
+                requests = [connection.irecv_into(place) for place in places]
                 connection.send(b"go", timeout_s=PATIENCE_S)
                 begin = time.perf_counter()
-                for handle in handles:
-                    handle.wait(PATIENCE_S)
+                for request in requests:
+                    request.wait(PATIENCE_S)
                 seconds = time.perf_counter() - begin
                 wrong = sum(
                     memory.wrong(place, config["seed"] + i) for i, place in enumerate(places)
@@ -135,9 +135,9 @@ def sender(_: Pipe, config: Config) -> str:
             assert connection.recv(8, timeout_s=PATIENCE_S) == b"ready"
             connection.send(contents[0], timeout_s=PATIENCE_S)
             assert connection.recv(8, timeout_s=PATIENCE_S) == b"go"
-            handles = [connection.isend(content) for content in contents]
-            for handle in handles:
-                handle.wait(PATIENCE_S)
+            requests = [connection.isend(content) for content in contents]
+            for request in requests:
+                request.wait(PATIENCE_S)
         assert connection.recv(8, timeout_s=PATIENCE_S) == b"over"
         return endpoint.summary()
 

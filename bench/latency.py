@@ -84,9 +84,9 @@ def weft_trips(_: Pipe, config: Config) -> list[Config]:
             view = memoryview(memory)[:size]
 
             def go(data: bytes, view: memoryview = view) -> memoryview:
-                handle = connection.irecv_into(view)
+                request = connection.irecv_into(view)
                 connection.isend(data)
-                handle.wait(30)
+                request.wait(30)
                 return view
 
             rows.append(trips(config, size, go))

@@ -48,12 +48,12 @@ def receive(listener):
     global count
     with listener.accept(timeout_s=60) as taken:
         rows = [bytearray({MESSAGE_BYTES}) for _ in range({IN_FLIGHT})]
-        handles = [taken.irecv_into(row) for row in rows]
+        requests = [taken.irecv_into(row) for row in rows]
         at = 0
         try:
             while True:
-                handles[at].wait(timeout_s=60)
-                handles[at] = taken.irecv_into(rows[at])
+                requests[at].wait(timeout_s=60)
+                requests[at] = taken.irecv_into(rows[at])
                 at = (at + 1) % {IN_FLIGHT}
                 count += 1
         except WeftError:
@@ -66,11 +66,11 @@ with Endpoint() as endpoint, endpoint.listen(port={PORT}, open=True) as listener
     begin_s, end_s = map(float, input().split())
     with endpoint.connect(far, {PORT}, timeout_s=60) as out:
         row = bytes({MESSAGE_BYTES})
-        handles = [out.isend(row) for _ in range({IN_FLIGHT})]
+        requests = [out.isend(row) for _ in range({IN_FLIGHT})]
         at, first = 0, None
         while (now_s := time.monotonic()) < end_s + 0.5:
-            handles[at].wait(timeout_s=60)
-            handles[at] = out.isend(row)
+            requests[at].wait(timeout_s=60)
+            requests[at] = out.isend(row)
             at = (at + 1) % {IN_FLIGHT}
             if first is None and now_s >= begin_s:
                 first, begin_s = count, now_s

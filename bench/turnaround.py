@@ -42,9 +42,9 @@ class Traffic:
         try:
             while not self.stopping.is_set():
                 into[:] = 0
-                handle = self.there.irecv_into(into)
+                request = self.there.irecv_into(into)
                 self.here.send(want, timeout_s=PATIENCE_S)
-                handle.wait(PATIENCE_S)
+                request.wait(PATIENCE_S)
                 self.messages += 1
                 self.corrupt += not np.array_equal(want, into)
         except BaseException as error:

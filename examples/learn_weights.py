@@ -54,9 +54,9 @@ def transfer(here: Connection, there: Connection, stop: threading.Event) -> int:
     out, into = bytearray(MESSAGE_BYTES), bytearray(MESSAGE_BYTES)
     moved = 0
     while not stop.is_set():
-        handle = there.irecv_into(into)
+        request = there.irecv_into(into)
         here.send(out, timeout_s=30)
-        moved += handle.wait(timeout_s=30)
+        moved += request.wait(timeout_s=30)
     return moved
 
 

@@ -60,8 +60,8 @@ class WeftLine:
         self._sent.append(self._connection.isend(data))
 
     def take(self) -> int:
-        handle, room = self._posted.popleft()
-        got = int(handle.wait(timeout_s=WAIT_S))
+        request, room = self._posted.popleft()
+        got = int(request.wait(timeout_s=WAIT_S))
         if got:  # after the last message the peer may have closed the connection
             self._post(room)
         return got

@@ -133,7 +133,7 @@ def _send(channel: Channel, stream: _Stream, gate: _Gate) -> int:
     """Keeps `in_flight` messages in flight until the end; returns the number sent."""
     expected = content(stream.number, stream.size_bytes)
     memory = np.tile(expected, (stream.in_flight, 1))
-    handles: list[Any] = [None] * stream.in_flight
+    requests: list[Any] = [None] * stream.in_flight
     batch = stream.batch  # waking a caller once per batch costs the engine less
     times = gate.times()
     _until(times.begin_ns)
@@ -141,15 +141,15 @@ def _send(channel: Channel, stream: _Stream, gate: _Gate) -> int:
     while index == 0 or time.perf_counter_ns() < times.end_ns:
         if index >= stream.in_flight:
             for slot in reversed(range(batch)):
-                handles[(index + slot) % stream.in_flight].wait(WAIT_S)
+                requests[(index + slot) % stream.in_flight].wait(WAIT_S)
         for _ in range(batch):
             row = memory[index % stream.in_flight]
             stamp(row, index)
-            handles[index % stream.in_flight] = channel.isend(row)
+            requests[index % stream.in_flight] = channel.isend(row)
             index += 1
-    for handle in handles:
-        if handle is not None:
-            handle.wait(WAIT_S)
+    for request in requests:
+        if request is not None:
+            request.wait(WAIT_S)
     channel.finish(stream.in_flight)
     return index
 
@@ -159,7 +159,7 @@ def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
     expected = content(stream.number, stream.size_bytes)
     slots = 2 * stream.in_flight
     memory = np.zeros((slots, stream.size_bytes), dtype=np.uint8)
-    handles = [channel.irecv_into(row) for row in memory]
+    requests = [channel.irecv_into(row) for row in memory]
     batch = stream.batch
     counts = [0] * stream.intervals
     times = gate.times()
@@ -167,11 +167,11 @@ def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
     index = broken = 0
     ended = False
     while not ended:
-        handles[(index + batch - 1) % slots].wait(WAIT_S)
+        requests[(index + batch - 1) % slots].wait(WAIT_S)
         arrived = 0
         for _ in range(batch):
             slot = index % slots
-            if handles[slot].wait(WAIT_S) == 0:
+            if requests[slot].wait(WAIT_S) == 0:
                 ended = True
                 break
             broken += wrong(memory[slot], index, expected)
@@ -184,7 +184,7 @@ def _receive(channel: Channel, stream: _Stream, gate: _Gate) -> Config:
             # Post receives only after a whole batch, so that the last messages stay in memory for
             # the check.
             for done in range(index - batch, index):
-                handles[done % slots] = channel.irecv_into(memory[done % slots])
+                requests[done % slots] = channel.irecv_into(memory[done % slots])
     broken += wholly_wrong(memory, index, expected)
     return {"stream": stream.number, "messages": index, "wrong": broken, "counts": counts}
 
