@@ -65,11 +65,11 @@ class Assigned:
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A way is a sequence of links between a pair. A slot is a path to plan, to be put on a way.
+    """A way is a sequence of links between a pair, on which paths to plan are put.
 
     links: [way, hop] numbers of links, padded with `spare`, a link that has no load.
     ways: pair -> its ways. room: way -> how many of the probed pairs of UDP ports take it: so many
-    slots can be put on it before a pair of ports is used twice.
+    paths can be put on it before a pair of ports is used twice.
     """
 
     # A pair of hosts occurs once for each pair of a sender's engine and a receiver's engine.
@@ -135,7 +135,7 @@ def assign(
 
 
 def _search(problem: Problem, before: Array, drawn: list[Array], bound: float) -> Array:
-    """[pair, slot]: the way of each path to plan; the best assignment that the search found.
+    """[pair, path]: the way of each path to plan; the best assignment that the search found.
 
     The best one has the least loaded busiest link. The search improves the greedy assignment, and
     random ones if they may lead to a better one.
@@ -242,7 +242,7 @@ def _own_links(problem: Problem, pair: int) -> Array:
 
 
 def _greedy(problem: Problem, before: Array) -> Array:
-    """A first assignment: [pair, slot] is the way of each path to plan (a slot, see Problem).
+    """A first assignment: [pair, path] is the way of each path to plan (see Problem).
 
     Puts each path on the way of its pair whose busiest link is the least loaded so far.
     """
@@ -252,11 +252,11 @@ def _greedy(problem: Problem, before: Array) -> Array:
         own, room = _own_links(problem, pair), problem.room[ways]
         used = np.zeros(len(ways))
         each = problem.sent[pair] / problem.paths
-        for slot in range(problem.paths):
+        for path in range(problem.paths):
             loads = load[own]
             turns = used // room  # reuse a UDP port pair only when all are used
             at = int(np.lexsort((loads.sum(axis=1), used / room, loads.max(axis=1), turns))[0])
-            chosen[pair, slot] = ways[at]
+            chosen[pair, path] = ways[at]
             used[at] += 1
             load[problem.links[ways[at]]] += each
             load[problem.spare] = 0.0
@@ -309,25 +309,25 @@ def _improve(problem: Problem, chosen: Array, before: Array) -> Array:
         move = _best_move(problem, chosen, load, busiest, each)
         if move is None:
             break
-        pair, slot, way = move
-        np.add.at(load, problem.links[chosen[pair, slot]], -each[pair])
+        pair, path, way = move
+        np.add.at(load, problem.links[chosen[pair, path]], -each[pair])
         np.add.at(load, problem.links[way], each[pair])
         load[problem.spare] = 0.0
-        chosen[pair, slot] = way
+        chosen[pair, path] = way
     return chosen
 
 
 def _best_move(
     problem: Problem, chosen: Array, load: Array, busiest: int, each: Array
 ) -> tuple[int, int, int] | None:
-    """A path over the busiest link, as (pair, slot, the way to take instead); None: none helps."""
+    """A path over the busiest link, as (pair, path, the way to take instead); None: none helps."""
     on = (problem.links[chosen] == busiest).any(axis=2)
     best, peak = None, load[busiest]
     for pair in np.flatnonzero(on.any(axis=1)).tolist():
-        slot = int(np.flatnonzero(on[pair])[0])
+        path = int(np.flatnonzero(on[pair])[0])
         ways = problem.ways[pair]
         used = np.array([np.sum(chosen[pair] == way) for way in ways.tolist()])
-        old = problem.links[chosen[pair, slot]]
+        old = problem.links[chosen[pair, path]]
         links = problem.links[ways]
         added = load[links] + each[pair] * ~np.isin(links, old)
         # A link that both the old and the new way cross keeps its load, so it does not count.
@@ -336,7 +336,7 @@ def _best_move(
         peaks[(links == busiest).any(axis=1)] = np.inf
         at = int(peaks.argmin())
         if peaks[at] < peak * (1 - 1e-9):
-            best, peak = (pair, slot, int(ways[at])), peaks[at]
+            best, peak = (pair, path, int(ways[at])), peaks[at]
     return best
 
 
