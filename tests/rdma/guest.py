@@ -25,6 +25,7 @@ SHARE = image.OUT / "share"
 TIMED_OUT = 124  # exit status, as of timeout(1)
 NO_STATUS = 125
 CONSOLE_LINES = 30
+SILENCE_S = 240  # a guest that boots prints within some 15 s, or a minute beside other work
 
 # Environment variables of the host's shell that the command in the guest must not get.
 NOT_PASSED = {"_", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "TERM", "TMPDIR"}
@@ -80,10 +81,14 @@ def machine(control: Path, processors: int, memory_mib: int) -> list[str]:
     ]
 
 
-def pump(source: IO[bytes]) -> None:
-    """Forwards the guest's output to stdout; continues to read if stdout is closed."""
+def pump(source: IO[bytes], begun: threading.Event) -> None:
+    """Forwards the guest's output to stdout; continues to read if stdout is closed.
+
+    begun: set by the first output.
+    """
     heard = True
     while piece := os.read(source.fileno(), 1 << 16):
+        begun.set()
         if not heard:
             continue
         try:
@@ -93,15 +98,28 @@ def pump(source: IO[bytes]) -> None:
             heard = False
 
 
-def boot(words: Sequence[str], timeout_s: float) -> bool:
-    """Runs QEMU until the guest powers off; False if it timed out."""
+class SilentGuestError(LabError):
+    """The emulated machine has printed nothing: its kernel did not come up."""
+
+
+def boot(words: Sequence[str], timeout_s: float, silence_s: float) -> bool:
+    """Runs QEMU until the guest powers off; False if it timed out.
+
+    SilentGuestError if the command's output has not begun after `silence_s`.
+    """
+    begun = threading.Event()
     # stdin is a pipe that stays open: at EOF QEMU would close the port that also carries output.
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        pumping = threading.Thread(target=pump, args=(process.stdout,))
+        pumping = threading.Thread(target=pump, args=(process.stdout, begun))
         pumping.start()
         try:
-            process.wait(timeout_s)
+            try:
+                process.wait(min(silence_s, timeout_s))
+            except subprocess.TimeoutExpired:
+                if not begun.is_set():
+                    raise SilentGuestError(f"nothing was printed in {silence_s:g} s") from None
+                process.wait(max(timeout_s - silence_s, 0))
         except subprocess.TimeoutExpired:
             return False
         finally:
@@ -130,7 +148,14 @@ def run(
     with tempfile.TemporaryDirectory(dir=image.OUT, prefix="run-") as name:
         control = Path(name)
         prepare(control, command)
-        if not boot(machine(control, processors, memory_mib), timeout_s):
+        words = machine(control, processors, memory_mib)
+        try:
+            ended = boot(words, timeout_s, SILENCE_S)
+        except SilentGuestError as error:
+            # Seen once in hundreds of boots.
+            print(f"guest: {error}; booting again", file=sys.stderr)
+            ended = boot(words, timeout_s, timeout_s)
+        if not ended:
             print(f"guest: ended after {timeout_s:g} s", file=sys.stderr)
             return TIMED_OUT
         status = control / "status"
