@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from zipfile import ZipFile
 
-# The newest versions that a portable file may need: of the C library that of RHEL 8 and Debian 10,
-# and of the unwinder, which comes with every C library. It brings its own C++ runtime.
+# The newest version of the C library that a portable file may need: that of RHEL 8 and Debian 10.
+# The extension may also need the system's unwinder. Each file brings its own C++ runtime.
 GLIBC = (2, 28)
-OLDEST = {"GLIBC": GLIBC, "GCC": (3, 3)}
+UNWINDER = ("GCC", (3, 3))
 NEEDED = re.compile(r"Name: (GLIBC|GLIBCXX|CXXABI|GCC)_([0-9.]+)")
 EXTENSION = r"transport/_native\.cpython-\w+(-\w+)*\.so"
 PLUGIN = r"transport/lib/libnccl-net-weft\.so"
@@ -88,7 +88,8 @@ def needed(library: Path) -> set[tuple[str, tuple[int, ...]]]:
 
 def too_new(library: Path, name: str) -> Iterator[str]:
     for runtime, version in sorted(needed(library)):
-        if version > OLDEST.get(runtime, (0,)):
+        unwinds = re.fullmatch(EXTENSION, name) and (runtime, version) <= UNWINDER
+        if not (unwinds and runtime == "GCC") and (runtime != "GLIBC" or version > GLIBC):
             yield f"{name} needs {runtime}_{'.'.join(map(str, version))}"
 
 

@@ -54,10 +54,9 @@ constexpr std::int64_t kStalledDialNs = 2'000'000'000;
 constexpr std::int64_t kTurnAwayNs = 500'000'000;
 
 // Why a dial has failed to which nobody answered.
-std::string no_answer(const datapath::SocketAddress& to) {
-  std::string unused;
+std::string no_answer(const datapath::SocketAddress& to, const std::vector<datapath::Interface>& interfaces) {
   const std::string said = "no answer from " + to.text() + " within the handshake timeout (WEFT_HANDSHAKE_TIMEOUT_NS)";
-  const std::string likely = datapath::reverse_path_problem(datapath::list_interfaces(&unused), to);
+  const std::string likely = datapath::reverse_path_problem(interfaces, to);
   return likely.empty() ? said : said + "; " + likely;
 }
 
@@ -422,10 +421,13 @@ void ControlPlane::check_dials(std::int64_t now_ns) {
     dial.deadline_ns = now_ns + knobs_->handshake_timeout_ns;
   }
   for (const auto& dial : abandoned) finish_dial(dial, Status::cancelled, "abandoned");
+  std::string unused;
+  std::vector<datapath::Interface> interfaces;  // listed once, however many dials are overdue
+  if (!overdue.empty()) interfaces = datapath::list_interfaces(&unused);
   for (const auto& dial : overdue) {
     const auto place = dials_.find(dial->id);
     const Session* session = place == dials_.end() ? nullptr : find_session(place->second.session);
-    const std::string late = no_answer(dial->to);
+    const std::string late = no_answer(dial->to, interfaces);
     const std::string last = session == nullptr ? "" : session->last_error;
     const Status cause = session == nullptr ? Status::would_block : session->last_status;
     if (cause != Status::would_block && !last.empty()) {

@@ -68,7 +68,9 @@ class Hosts:
         call("ip", "-n", self.names[host], *words.split())
 
     def sysctl(self, host: int, setting: str) -> None:
-        call("ip", "netns", "exec", self.names[host], "sysctl", "-qw", setting)
+        name, _, value = setting.partition("=")
+        write = f"echo {value} > /proc/sys/{name.replace('.', '/')}"
+        call("ip", "netns", "exec", self.names[host], "sh", "-c", write)
 
     def join(self, host: int, interface: str) -> None:
         """Connects an interface of a host to the switch."""

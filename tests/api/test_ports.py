@@ -12,9 +12,10 @@ from tests.waiting import PATIENCE_S, until
 from transport import Connection, Endpoint
 from transport.errors import AddressError, WeftError
 
-# Below the ports that Linux gives to sockets without one (32768 and up).
-DATA = "23000-23023"  # for three endpoints of eight paths
-CONTROL = "23100-23101"
+# Below the ports that Linux gives to sockets without one (32768 and up); other ones in each process.
+BASE = 20_000 + os.getpid() % 40 * 300
+DATA = f"{BASE}-{BASE + 23}"  # for three endpoints of eight paths
+CONTROL = f"{BASE + 100}-{BASE + 101}"
 
 
 def connected(stack: ExitStack, **settings: Any) -> tuple[Connection, Connection]:
@@ -32,7 +33,7 @@ def test_ports__processes_share_a_range_and_learn_when_it_is_used_up() -> None:
         sent = here.isend(b"x" * 100_000)
         assert there.recv(100_000, timeout_s=PATIENCE_S) == b"x" * 100_000
         sent.wait(timeout_s=PATIENCE_S)
-        with pytest.raises(WeftError, match=r"all UDP ports from 23000 to 23023 .* are in use"):
+        with pytest.raises(WeftError, match=r"all UDP ports from \d+ to \d+ .* are in use"):
             connected(stack, port_base=DATA)
         here.send(b"y", timeout_s=PATIENCE_S)
         assert there.recv(1, timeout_s=PATIENCE_S) == b"y"
@@ -51,8 +52,8 @@ def test_ports__listeners_of_several_processes_share_a_range() -> None:
             stack.enter_context(Endpoint(interfaces="lo", control_port=CONTROL)) for _ in range(3)
         ]
         listeners = [stack.enter_context(one.listen()) for one in endpoints[:2]]
-        assert sorted(one.port for one in listeners) == [23100, 23101]
-        with pytest.raises(AddressError, match="all ports of WEFT_CONTROL_PORT=23100-23101"):
+        assert sorted(one.port for one in listeners) == [BASE + 100, BASE + 101]
+        with pytest.raises(AddressError, match=f"all ports of WEFT_CONTROL_PORT={CONTROL}"):
             endpoints[2].listen()
         for one in listeners:
             with (
@@ -66,10 +67,11 @@ def test_ports__listeners_of_several_processes_share_a_range() -> None:
 def test_ports__one_port_for_two_processes_names_the_remedy() -> None:
     with ExitStack() as stack:
         one, two = (
-            stack.enter_context(Endpoint(interfaces="lo", control_port=23102)) for _ in range(2)
+            stack.enter_context(Endpoint(interfaces="lo", control_port=BASE + 102))
+            for _ in range(2)
         )
         stack.enter_context(one.listen())
-        with pytest.raises(AddressError, match=r"port 23102: .*a range such as 7000-7063"):
+        with pytest.raises(AddressError, match=rf"port {BASE + 102}: .*a range such as 7000-7063"):
             two.listen()
 
 
@@ -86,7 +88,7 @@ def test_dscp__data_and_control_packets_carry_it() -> None:
             except TimeoutError:
                 continue
             ports = {int.from_bytes(packet[at : at + 2], "big") for at in (34, 36)}
-            if any(23200 <= port <= 23299 for port in ports):
+            if any(BASE + 200 <= port < BASE + 300 for port in ports):
                 seen.add((packet[23], packet[15] >> 2, packet[15] & 3))
 
     with ExitStack() as stack:
@@ -98,8 +100,8 @@ def test_dscp__data_and_control_packets_carry_it() -> None:
         thread.start()
         try:
             settings: dict[str, Any] = {
-                "port_base": "23200-23249",
-                "control_port": "23250-23299",
+                "port_base": f"{BASE + 200}-{BASE + 249}",
+                "control_port": f"{BASE + 250}-{BASE + 299}",
                 "dscp": 26,
             }
             here, there = connected(stack, **settings)

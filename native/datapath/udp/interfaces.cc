@@ -109,9 +109,10 @@ bool has_entry(const std::string& name, const char* entry) {
 
 // Whether a bridge leads beyond this host: a port of it is a NIC, or several joined by a bond.
 bool has_nic_port(const std::string& bridge) {
-  std::error_code missing;
-  for (const auto& port : std::filesystem::directory_iterator("/sys/class/net/" + bridge + "/brif", missing)) {
-    const std::string name = port.path().filename();
+  std::error_code failed;  // the bridge may go meanwhile
+  std::filesystem::directory_iterator port("/sys/class/net/" + bridge + "/brif", failed), end;
+  for (; !failed && port != end; port.increment(failed)) {
+    const std::string name = port->path().filename();
     if (has_entry(name, "device") || has_entry(name, "bonding")) return true;
   }
   return false;
