@@ -12,7 +12,7 @@ from tests.waiting import PATIENCE_S, until
 from transport import Connection, Endpoint
 from transport.errors import AddressError, WeftError
 
-# Below the ports that Linux gives to sockets without one (32768 and up); other ones in each process.
+# Below the ports that Linux gives to sockets without one (32768 and up); each process has others.
 BASE = 20_000 + os.getpid() % 40 * 300
 DATA = f"{BASE}-{BASE + 23}"  # for three endpoints of eight paths
 CONTROL = f"{BASE + 100}-{BASE + 101}"
