@@ -13,6 +13,7 @@ import click
 
 from congestion.registry import RegistryError, survey
 from transport import Endpoint, native
+from transport.cli import doctor_peer
 from transport.cli.output import json_option, print_table, write_json
 from transport.compiler import linker
 from transport.compiler.errors import INSTALL, ToolMissingError
@@ -297,12 +298,28 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
 
 
 @click.command("doctor")
+@click.option("--serve", is_flag=True, help="Wait for other hosts that run weft doctor --peer.")
+@click.option("--port", type=click.IntRange(1, 65_535), help="TCP port of --serve.")
+@click.option(
+    "--peer", type=doctor_peer.PeerType(), help="Test the network to a host with --serve."
+)
 @json_option
-def command(json_path: str | None) -> int:
+def command(
+    serve: bool, port: int | None, peer: tuple[str, int] | None, json_path: str | None
+) -> int:
     """Check what this host supports, and say how to fix what it lacks.
 
-    The exit status is 1 if something is broken.
+    With --serve on one host and --peer on another, check the network between the two. The exit
+    status is 1 if something is broken.
     """
+    if serve and (peer is not None or json_path is not None):
+        raise click.UsageError("--serve goes neither with --peer nor with --json")
+    if port is not None and not serve:
+        raise click.UsageError("--port goes with --serve; --peer takes HOST:PORT")
+    if serve:
+        return doctor_peer.serve(port or 0)
+    if peer is not None:
+        return doctor_peer.test(peer, json_path)
     findings = [check() for check in CHECKS]
     if json_path is not None:
         write_json([asdict(finding) for finding in findings], json_path)

@@ -1,0 +1,242 @@
+"""Tests `weft doctor --serve` and `--peer` between two hosts of a lab."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.support import ROOT, reason_to_skip, unique
+from tests.waiting import PATIENCE_S, until
+from transport.lab import Lab, LabModel, Link
+
+pytestmark = pytest.mark.namespaces
+
+PORT = 7117
+SCRIPT = "import sys; from transport.cli import main; sys.argv[0] = 'weft'; main()"
+FINE = {"ok", "limited", "absent"}
+# Dials by host and port, as the command does, and sends what no command sends.
+STRANGER = """
+import sys
+from transport import Endpoint
+with Endpoint() as endpoint, endpoint.connect(sys.argv[1], 7117, timeout_s=240) as connection:
+    connection.send(sys.argv[2].encode(), timeout_s=240)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    if reason := reason_to_skip():
+        pytest.skip(reason)
+    rate = Link(rate_bytes_per_s=62_500_000, mtu_bytes=1_500)
+    with Lab(LabModel(spines=1, uplinks=rate, host_links=rate), name=unique("doctor")) as one:
+        yield one
+
+
+def start(lab: Lab, host: str, *words: str, **variables: str) -> subprocess.Popen[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    usual = {"WEFT_INTERFACES": "eth0", "WEFT_PATHS": "4", "WEFT_ENGINES": "1"}
+    found: subprocess.Popen[str] = lab.popen(
+        host,
+        [sys.executable, "-c", *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=clean | usual | variables,
+    )
+    return found
+
+
+@contextmanager
+def serving(lab: Lab, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """`weft doctor --serve` on host1, once it listens."""
+    server = start(lab, "host1", SCRIPT, "doctor", "--serve", **variables)
+    try:
+        assert server.stdout is not None
+        address = lab.address("host1")
+        assert f"port {PORT} of {address} (eth0)" in server.stdout.readline()
+        assert f"weft doctor --peer {address}:{PORT}" in server.stdout.readline()
+        yield server
+    finally:
+        server.kill()
+        server.communicate(timeout=PATIENCE_S)
+
+
+def ended(server: subprocess.Popen[str], number: int = signal.SIGINT) -> tuple[int, str]:
+    """The exit status of the server after a signal, and what it still printed."""
+    server.send_signal(number)
+    said, _ = server.communicate(timeout=PATIENCE_S)
+    return server.returncode, said
+
+
+def report(lab: Lab, **variables: str) -> tuple[int, dict[str, dict[str, Any]]]:
+    """The exit status of `weft doctor --peer` on host0, and its findings by subject."""
+    words = ("doctor", "--peer", lab.address("host1"), "--json", "-")
+    client = start(lab, "host0", SCRIPT, *words, **variables)
+    said, errors = client.communicate(timeout=PATIENCE_S)
+    assert said, errors
+    found = {one["subject"]: one for one in json.loads(said)}
+    broken = any(one["state"] == "BROKEN" for one in found.values())
+    assert client.returncode == int(broken)
+    assert all(one["remedy"] for one in found.values() if one["state"] in ("BROKEN", "limited"))
+    return client.returncode, found
+
+
+def states(found: dict[str, dict[str, Any]], *subjects: str) -> set[str]:
+    return {found[one]["state"] for one in subjects}
+
+
+@contextmanager
+def dropped(lab: Lab, *selector: str) -> Iterator[None]:
+    """The router drops the packets that a rule selects, without a word."""
+
+    def call(verb: str) -> int:
+        words = ["ip", "rule", verb, *selector, "blackhole"]
+        done = lab.run("spine0", words, capture_output=True, timeout=PATIENCE_S)
+        return done.returncode
+
+    if call("add"):
+        pytest.skip("ip rule cannot select packets by protocol here")
+    try:
+        yield
+    finally:
+        call("del")
+
+
+def test_two_hosts__all_is_well_and_strangers_do_no_harm(lab: Lab) -> None:
+    def garbage() -> None:
+        with socket.create_connection((lab.address("host1"), PORT), timeout=PATIENCE_S) as sent:
+            sent.sendall(bytes(range(256)) * 16)
+            with suppress(ConnectionResetError):
+                assert sent.recv(1) == b""  # the server ends the connection
+
+    with serving(lab) as server:
+        assert server.stdout is not None
+        lab.call("host0", garbage)
+        for text, answer in (("[" * 9_999, "not JSON"), ('{"Hello": 1}', "expected the fields")):
+            stranger = start(lab, "host0", STRANGER, lab.address("host1"), text)
+            assert answer in server.stdout.readline()
+            stranger.communicate(timeout=PATIENCE_S)
+        status, found = report(lab)
+        assert status == 0, found
+        # Load may make loss and a low rate of what the hosts do, and no more than that.
+        sure = ("control port", "versions", "data paths", "MTU", "reordering", "round trip")
+        assert states(found, *sure) <= FINE, found
+        assert "4 of 4 answer; there 4 of 4 answer" in found["data paths"]["found"]
+        assert "to it 1500 bytes" in found["MTU"]["found"]
+        assert found["secret"]["state"] == "absent"
+        assert states(found, "loss", "clock") <= FINE
+        assert "over one connection" in found["rate"]["found"]
+        status, said = ended(server)
+    assert status == 130
+    assert "tested" in said
+    assert "4 of 4 answer" in said
+
+
+def test_two_hosts__no_udp_is_a_broken_data_path(lab: Lab) -> None:
+    with serving(lab) as server, dropped(lab, "ipproto", "udp"):
+        status, found = report(lab)
+        assert server.stdout is not None
+        assert "no datagram of it arrived: let UDP pass" in server.stdout.readline()
+        assert ended(server, signal.SIGTERM)[0] == 0
+    assert (status, found["control port"]["state"]) == (1, "ok")
+    assert found["data paths"]["state"] == "BROKEN"
+    assert "0 of 4 answer: UDP does not get there and back" in found["data paths"]["found"]
+    assert states(found, "MTU", "loss", "reordering", "rate", "clock") == {"not judged"}
+
+
+@pytest.mark.long
+def test_two_hosts__a_silent_path_is_named(lab: Lab) -> None:
+    ports = {"WEFT_PORT_BASE": "20000"}
+    with serving(lab, **ports), dropped(lab, "ipproto", "udp", "dport", "20002-20002"):
+        status, found = report(lab, **ports)
+    assert status == 1
+    assert found["data paths"]["state"] == "BROKEN"
+    assert "3 of 4 answer; silent: paths 2" in found["data paths"]["found"]
+    assert states(found, "MTU", "round trip") <= FINE
+
+
+def test_two_hosts__a_closed_way_back_is_seen(lab: Lab) -> None:
+    ports = {"WEFT_CONTROL_PORT": f"{PORT}-{PORT + 20}"}
+    closed = ("ipproto", "tcp", "dport", f"{PORT + 20}-{PORT + 20}")
+    with serving(lab, **ports), dropped(lab, *closed):
+        status, found = report(lab, **ports)
+    assert (status, found["control port"]["state"]) == (1, "BROKEN")
+    assert f"back, to TCP port {PORT + 20} of this host: " in found["control port"]["found"]
+    assert states(found, "data paths", "MTU") <= FINE
+
+
+@pytest.mark.long
+def test_two_hosts__loss_is_measured(lab: Lab) -> None:
+    lab.set("leaf0-spine0", loss=0.15)
+    try:
+        with serving(lab):
+            status, found = report(lab)
+    finally:
+        lab.set("leaf0-spine0", loss=0.0)
+    assert (status, found["loss"]["state"]) == (1, "BROKEN"), found
+    assert "% of" in found["loss"]["found"]
+
+
+def test_two_hosts__an_mtu_black_hole_is_measured(lab: Lab) -> None:
+    lab.set("leaf0-spine0", up_bytes_max=1_400)
+    try:
+        with serving(lab):
+            status, found = report(lab)
+    finally:
+        lab.set("leaf0-spine0", up_bytes_max=0)
+    assert (status, found["MTU"]["state"]) == (1, "BROKEN"), found
+    assert "to it 1400 of the interface's 1500 bytes" in found["MTU"]["found"]
+    assert "nothing tells" in found["MTU"]["found"]
+
+
+def test_two_hosts__another_secret_is_said(lab: Lab, tmp_path: Path) -> None:
+    files = [str(tmp_path / name) for name in ("a", "b")]
+    for name, secret in zip(files, ("s" * 32, "t" * 32), strict=True):
+        Path(name).write_text(secret)
+        Path(name).chmod(0o600)
+    here, there = ({"WEFT_SECRET_FILE": name} for name in files)
+    with serving(lab, **there):
+        for settings, text in ((here, "the secrets"), ({}, "only one of the two ends has")):
+            status, found = report(lab, **settings)
+            assert (status, found["secret"]["state"]) == (1, "BROKEN"), found
+            assert text in found["secret"]["found"]
+            assert states(found, "data paths", "MTU", "rate") == {"not judged"}
+
+
+def test_two_hosts__nothing_listens(lab: Lab) -> None:
+    status, found = report(lab)
+    assert (status, found["control port"]["state"]) == (1, "BROKEN")
+    assert "weft doctor --serve" in found["control port"]["remedy"]
+    assert states(found, "versions", "secret", "data paths") == {"not judged"}
+
+
+def test_two_hosts__ctrl_c_ends_the_testing_end(lab: Lab) -> None:
+    with dropped(lab, "ipproto", "udp"), serving(lab) as server:  # the test waits for data paths
+        client = start(lab, "host0", SCRIPT, "doctor", "--peer", lab.address("host1"))
+        assert server.stdout is not None
+        table = Path("/proc/thread-self/net/tcp")
+        want = f":{PORT:04X} "
+        until(
+            lambda: any(
+                want in line and line.split()[3] == "01"  # established
+                for line in lab.call("host1", table.read_text).splitlines()[1:]
+            ),
+            "the client has not connected",
+        )
+        client.send_signal(signal.SIGINT)
+        _, errors = client.communicate(timeout=PATIENCE_S)
+        assert (client.returncode, errors.strip()) == (130, "weft: interrupted")
+        assert "10." in server.stdout.readline()
+        assert ended(server)[0] == 130

@@ -1,0 +1,193 @@
+"""Tests the parts of the test of two hosts: messages, probes, what is judged, the option --peer."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from typing import Any
+
+import click
+import pytest
+
+from transport.cli.doctor_peer import PeerType
+from transport.host.two_hosts import BROKEN, Finding, judge, verdict
+from transport.host.two_hosts.datagrams import ASK, ASK_BYTES_MIN, HEAD, MAGIC, TRAIN, ProbePort
+from transport.host.two_hosts.facts import (
+    DeviceFact,
+    FactError,
+    Hello,
+    PairStep,
+    PathFact,
+    ProbeFacts,
+    SideFacts,
+    Verdict,
+    check_hello,
+    decode,
+    encode,
+)
+
+DEVICE = DeviceFact("eth0", "10.0.0.1", 1_500, 10_000, "00" * 80, 9_000)
+HELLO = Hello("0.2.0", "a", False, "udp", "00" * 16, 0, "", (DEVICE,))
+PROBES = ProbeFacts(1_000, 1_000, 1_000, 0, 100_000, 5_000, 1_500, 1_500, 1_500)
+PATHS = tuple(PathFact(0, number, 50_000, True) for number in range(8))
+SIDE = SideFacts("", 1, PATHS, 1_000_000_000, 5_000, 0, 0, PROBES)
+
+
+def test_facts__what_is_encoded_is_decoded() -> None:
+    for fact in (HELLO, PairStep(1, 0), SIDE, Verdict((Finding("a", BROKEN, "b", "c"),))):
+        assert decode(encode(fact), type(fact)) == fact
+    assert decode(encode(replace(SIDE, probes=None)), SideFacts).probes is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(
+            b"",
+            b"\xff\xfe",
+            b"[" * 100_000,
+            b"1" * 5_000,
+            b"null",
+            b"[]",
+            b"{}",
+            b'{"Verdict": {}}',
+        ),
+        *(b'{"PairStep": {"near": 1}}', b'{"PairStep": {"near": 1, "far": 2, "x": 3}}'),
+        *(b'{"PairStep": {"near": true, "far": 0}}', b'{"PairStep": {"near": 1.0, "far": 0}}'),
+        *(b'{"PairStep": {"near": null, "far": 0}}', b'{"PairStep": {"near": NaN, "far": 0}}'),
+        b'{"PairStep": {"near": 99999999999999999999, "far": 0}}',
+    ],
+)
+def test_facts__anything_else_is_refused(data: bytes) -> None:
+    with pytest.raises(FactError):
+        decode(data, PairStep)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"token": "zz"}, {"devices": ()}, {"devices": (DEVICE,) * 9}, {"back_port": 70_000}),
+        *(
+            {"devices": (replace(DEVICE, handle="00"),)},
+            {"devices": (replace(DEVICE, udp_port=-1),)},
+        ),
+    ],
+)
+def test_facts__a_hello_out_of_range_is_refused(fields: dict[str, Any]) -> None:
+    assert check_hello(HELLO) == HELLO
+    with pytest.raises(FactError):
+        check_hello(replace(HELLO, **fields))
+
+
+def test_facts__texts_and_lists_are_bounded() -> None:
+    for fields in ({"host": "x" * 1_001}, {"devices": (DEVICE,) * 5_000}):
+        with pytest.raises(FactError):
+            decode(encode(replace(HELLO, **fields)), Hello)
+
+
+def test_probe_port__measures_the_other_one() -> None:
+    with ProbePort("127.0.0.1", range(0)) as near, ProbePort("127.0.0.1", range(0)) as far:
+        found = near.probe("127.0.0.1", far.port, far.token, 9_000)
+        assert (found.sent, found.mtu_bytes) == (1_024, 9_000)
+        assert found.carried_bytes == 9_000
+        assert found.answered > 0
+        again = near.probe("127.0.0.1", far.port, far.token, 9_000)
+        assert again.arrived <= again.sent
+        wrong = near.probe("127.0.0.1", far.port, bytes(16), 9_000)
+        assert (wrong.answered, wrong.carried_bytes) == (0, 0)
+
+
+def test_probe_port__answers_nothing_without_the_token_and_no_more_than_it_gets() -> None:
+    with (
+        ProbePort("127.0.0.1", range(0)) as port,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker,
+    ):
+        asker.settimeout(30)
+        asker.connect(("127.0.0.1", port.port))
+        head = (MAGIC, ASK, TRAIN, 1)
+        rest = (7, 0, 0, 0, 0)
+        right = HEAD.pack(*head, port.token, *rest)
+        asker.send(b"")
+        asker.send(bytes(2_000))
+        asker.send(HEAD.pack(*head, bytes(16), *rest).ljust(1_000, b"\0"))
+        asker.send(right)  # shorter than an answer may be
+        asker.send(HEAD.pack(MAGIC, ASK, 99, 1, port.token, *rest).ljust(1_000, b"\0"))
+        asker.send(right.ljust(ASK_BYTES_MIN, b"\0"))
+        answer = asker.recv(9_000)  # the only one: packets of one socket come in order here
+        assert len(answer) <= ASK_BYTES_MIN
+        assert HEAD.unpack(answer)[7:9] == (1, ASK_BYTES_MIN)  # the first that counted
+
+
+def judged(here: SideFacts = SIDE, there: SideFacts = SIDE) -> dict[str, Finding]:
+    facts = judge.PairFacts(PairStep(0, 0), HELLO, HELLO, here, there)
+    return {one.subject: one for one in judge.pair(facts, alone=True)}
+
+
+def test_judge__all_is_well() -> None:
+    found = judged()
+    assert {one.state for one in found.values()} == {"ok"}, found
+    assert verdict(list(found.values())) == "verdict: the two hosts can run weft"
+
+
+def test_judge__without_evidence_nothing_is_ok() -> None:
+    found = judged(SideFacts(failed="why"), SideFacts())
+    assert found.pop("data paths").state == BROKEN
+    assert {one.state for one in found.values()} == {"not judged"}
+
+
+@pytest.mark.parametrize(
+    ("subject", "state", "probes"),
+    [
+        ("MTU", BROKEN, {"carried_bytes": 1_400}),
+        ("MTU", "limited", {"carried_bytes": 1_400, "told_bytes": 1_400}),
+        ("MTU", "not judged", {"carried_bytes": 0}),
+        ("loss", BROKEN, {"arrived": 900}),
+        ("loss", "limited", {"arrived": 990}),
+        ("reordering", "limited", {"late": 100}),
+        ("clock", "limited", {"clock_ahead_ns": -5_000_000_000}),
+    ],
+)
+def test_judge__probes(subject: str, state: str, probes: dict[str, int]) -> None:
+    side = replace(SIDE, probes=replace(PROBES, **probes))
+    found = judged(side)
+    if state == "not judged":
+        found = judged(side, side)
+    assert (found[subject].state, bool(found[subject].remedy)) == (state, True)
+
+
+def test_judge__silent_paths_are_named_as_ranges() -> None:
+    dead = {1, 4, 5, 6}
+    paths = tuple(replace(one, usable=one.path not in dead) for one in PATHS)
+    found = judged(replace(SIDE, paths=paths))["data paths"]
+    assert found.state == BROKEN
+    assert "here 4 of 8 answer; silent: paths 1, 4-6; there 8 of 8 answer" in found.found
+
+
+def test_judge__a_low_rate_is_limited_and_an_unknown_link_not_judged() -> None:
+    slow = replace(SIDE, rate_bytes_per_s=100_000_000)
+    assert judged(slow)["rate"].state == "limited"
+    facts = judge.PairFacts(
+        PairStep(0, 0), HELLO, replace(HELLO, devices=(replace(DEVICE, speed_mbps=0),)), SIDE, SIDE
+    )
+    assert judge.pair(facts, alone=True)[4].state == "not judged"
+    assert judge.pair(facts, alone=False)[4].subject == "rate eth0>eth0"
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("host-b", "host-b", 0),
+        ("10.0.0.1:7117", "10.0.0.1", 7117),
+        ("fe80::1%eth0", "fe80::1%eth0", 0),
+        ("[fd00::1]", "fd00::1", 0),
+        ("[fd00::1]:70", "fd00::1", 70),
+    ],
+)
+def test_peer__host_and_port(text: str, host: str, port: int) -> None:
+    assert PeerType().convert(text, None, None) == (host, port)
+
+
+@pytest.mark.parametrize("text", ["", ":7", "a:0", "a:x", "a:70000", "[]:7"])
+def test_peer__what_is_none_is_refused(text: str) -> None:
+    with pytest.raises(click.UsageError):
+        PeerType().convert(text, None, None)

@@ -1,0 +1,100 @@
+"""`weft doctor --serve` and `--peer`: test the network between two hosts."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from transport.cli.check import progress_on_a_terminal
+from transport.cli.output import print_table, write_json
+from transport.errors import WeftError
+
+if TYPE_CHECKING:
+    from transport.host.two_hosts import Finding, Server
+
+ACCEPT_S = 1.0
+
+
+class PeerType(click.ParamType[tuple[str, int]]):
+    """Parses HOST, HOST:PORT, [ADDRESS] and [ADDRESS]:PORT; port 0: the usual one."""
+
+    name = "host[:port]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        text = str(value)
+        host, colon, port = text.rpartition(":")
+        if text.startswith("[") and text.endswith("]"):
+            host, colon, port = text, "", ""
+        elif not colon or (":" in host and not host.startswith("[")):
+            host, colon, port = text, "", ""  # a name, or an IPv6 address without a port
+        if colon and not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
+            self.fail(f"{text}: the port must be a number from 1 to 65535", param, ctx)
+        host = host.removeprefix("[").removesuffix("]")
+        if not host:
+            self.fail(f"{text}: expected HOST or HOST:PORT", param, ctx)
+        return host, int(port) if colon else 0
+
+
+def serve(port: int) -> int:
+    """Serves hosts that test the way to this one, until Ctrl-C or SIGTERM."""
+    from transport.host.two_hosts import Server
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    try:
+        server = Server(port)
+    except WeftError as error:
+        raise click.ClickException(str(error)) from None
+    with server:
+        _announce(server)
+        while True:
+            outcome = server.serve_one(ACCEPT_S)
+            if outcome is None:
+                continue
+            name = f"{outcome.peer} ({outcome.host})" if outcome.host else outcome.peer
+            click.echo(
+                f"{time.strftime('%H:%M:%S')} {name}: {outcome.failed or 'tested; its report:'}"
+            )
+            if outcome.findings:
+                show(outcome.findings)
+
+
+def _announce(server: Server) -> None:
+    devices = server.endpoint.devices
+    addresses = ", ".join(f"{one.address} ({one.name})" for one in devices)
+    address = devices[0].address
+    shown = f"[{address}]" if ":" in address else address
+    click.echo(f"weft: listening on port {server.port} of {addresses}; Ctrl-C ends it")
+    click.echo(f"weft: on the other host run: weft doctor --peer {shown}:{server.port}")
+
+
+def test(peer: tuple[str, int], json_path: str | None) -> int:
+    """Tests the network to the peer; returns the exit status."""
+    from transport.host.two_hosts import BROKEN, examine, verdict
+    from transport.host.two_hosts.ends import usual_port
+
+    host, port = peer
+    try:
+        with progress_on_a_terminal(host) as progress:
+            findings = examine(host, port or usual_port(), progress)
+    except WeftError as error:
+        raise click.ClickException(f"{error}; weft doctor checks this host alone") from None
+    if json_path is not None:
+        write_json([asdict(one) for one in findings], json_path)
+    else:
+        show(findings)
+        click.echo(verdict(findings))
+    return int(any(one.state == BROKEN for one in findings))
+
+
+def show(findings: Sequence[Finding]) -> None:
+    """Prints the table of findings."""
+    rows = [(one.subject, one.state, one.found, one.remedy) for one in findings]
+    print_table(["", "state", "found", "remedy"], rows)

@@ -1,0 +1,103 @@
+"""One end of a test: its endpoint, its listeners, and what it tells the other end of itself."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+import transport
+from transport import Endpoint, Listener
+from transport.endpoint import knobs
+from transport.host.two_hosts.datagrams import ProbePort
+from transport.host.two_hosts.facts import DEVICES_MAX, DeviceFact, Hello
+
+DOCTOR_PORT = 7_117
+BACK_S = 4.0  # some tries of TCP
+
+
+def usual_port() -> int:
+    """The control port of a test: the first of WEFT_CONTROL_PORT, else DOCTOR_PORT."""
+    text = knobs.in_force()["control_port"].partition("-")[0]
+    return int(text) or DOCTOR_PORT
+
+
+def port_range(knob: str) -> range:
+    """The range that a knob of ports gives; empty if it gives none."""
+    first, dash, last = knobs.in_force()[knob].partition("-")
+    return range(int(first), int(last) + 1) if dash else range(0)
+
+
+def back_socket(stack: ExitStack, address: str) -> int:
+    """Opens a TCP port that the other end should reach as a listener of a job; 0 if none is free.
+
+    The kernel completes the connection, which carries nothing.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for port in reversed(port_range("control_port") or range(1)):
+        with suppress(OSError):
+            opened = socket.create_server((address, port), family=family)
+            return int(stack.enter_context(opened).getsockname()[1])
+    return 0
+
+
+def why_unreached(address: str, port: int) -> str:
+    """Why this end cannot reach a TCP port of the other end; empty if it can."""
+    try:
+        socket.create_connection((address, port), timeout=BACK_S).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The ports of this end that answer probes, by device (None: it has none), and its hello."""
+
+    ports: tuple[ProbePort | None, ...]
+    hello: Hello
+
+
+def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]) -> End:
+    """Opens a probe port for each device; `stack` closes them. listeners: none if it dials."""
+    ports: list[ProbePort | None] = []
+    devices = endpoint.devices[:DEVICES_MAX]
+    for device in devices:
+        ports.append(None)
+        with suppress(OSError):
+            ports[-1] = stack.enter_context(ProbePort(device.address, port_range("port_base")))
+    token = next((one.token for one in ports if one is not None), b"\0" * 16)
+    for one in ports:
+        if one is not None:
+            one.token = token
+    facts = tuple(
+        DeviceFact(
+            name=device.name,
+            address=device.address,
+            mtu_bytes=device.mtu_bytes,
+            speed_mbps=device.speed_mbps,
+            handle=listeners[number].handle.hex() if listeners else "",
+            udp_port=port.port if port is not None else 0,
+        )
+        for number, (device, port) in enumerate(zip(devices, ports, strict=True))
+    )
+    return End(
+        ports=tuple(ports),
+        hello=Hello(
+            version=transport.__version__,
+            host=socket.gethostname()[:64],
+            has_secret=bool(knobs.in_force()["secret_file"]),
+            datapath=endpoint.summary().partition(",")[0],
+            token=token.hex(),
+            back_port=0,
+            back="",
+            devices=facts,
+        ),
+    )
+
+
+def open_listeners(stack: ExitStack, endpoint: Endpoint) -> list[Listener]:
+    """A listener for each device, for dials by handle as a job makes them."""
+    devices = range(len(endpoint.devices[:DEVICES_MAX]))
+    return [stack.enter_context(endpoint.listen(device=one)) for one in devices]

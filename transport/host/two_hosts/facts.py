@@ -1,0 +1,192 @@
+"""What the two ends of a test tell each other, as JSON; everything from the peer is checked."""
+
+from __future__ import annotations
+
+import json
+import typing
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from typing import Any, TypeVar
+
+from transport.host.two_hosts.finding import Finding
+
+TEXT_BYTES_MAX = 1 << 20  # of one message; 4,096 paths take a third of it
+CHARACTERS_MAX = 1_000
+ITEMS_MAX = 4_096
+INTEGER_MAX = 1 << 62
+HANDLE_BYTES, TOKEN_BYTES = 80, 16
+DEVICES_MAX = 8
+
+Fact = TypeVar("Fact")
+
+
+class FactError(Exception):
+    """A message of the peer is not what this version expects; the text is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFact:
+    """A device of a host. handle: of its listener, in hexadecimal; empty
+    at the end that dials. udp_port: answers probes; 0: none."""
+
+    name: str
+    address: str
+    mtu_bytes: int
+    speed_mbps: int
+    handle: str
+    udp_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of each end. token: proves probes to the UDP ports, in hexadecimal.
+
+    back_port: TCP port of the end that tests, which the other end should reach; 0: it has none.
+    back: why the other end could not reach it; empty if it could.
+    """
+
+    version: str
+    host: str
+    has_secret: bool
+    datapath: str
+    token: str
+    back_port: int
+    back: str
+    devices: tuple[DeviceFact, ...]
+
+
+class Step:
+    """What the end that tests asks for next."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PairStep(Step):
+    """Asks the other end to test one pair of devices: the asking end's and its own."""
+
+    near: int
+    far: int
+
+
+@dataclass(frozen=True, slots=True)
+class PathFact:
+    """A path as one end sees it. rtt_ns: 0 if it never answered."""
+
+    engine: int
+    path: int
+    rtt_ns: int
+    usable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeFacts:
+    """What one end's datagrams found on the way to the other end, outside of weft's data paths.
+
+    arrived, late: datagrams that the other end got, and those that others overtook. carried_bytes:
+    the longest IP packet that got there and told_bytes the path MTU that routers told the kernel.
+    clock_ahead_ns: how far the other end's clock is ahead.
+    """
+
+    sent: int
+    arrived: int
+    answered: int
+    late: int
+    rtt_ns_min: int
+    clock_ahead_ns: int
+    mtu_bytes: int
+    carried_bytes: int
+    told_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SideFacts:
+    """What one end measured on a pair of devices. failed: why it could not measure all of it.
+
+    lost: segments that were lost, without those that were sent again needlessly. host_drops:
+    datagrams that this end's own socket buffers dropped.
+    """
+
+    failed: str = ""
+    engines: int = 0
+    paths: tuple[PathFact, ...] = ()
+    rate_bytes_per_s: int = 0
+    segments: int = 0
+    lost: int = 0
+    host_drops: int = 0
+    probes: ProbeFacts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(Step):
+    """The last message: what the testing end found."""
+
+    findings: tuple[Finding, ...] = field(default=())
+
+
+def encode(fact: Any) -> bytes:
+    """The message that carries the fact."""
+    return json.dumps({type(fact).__name__: asdict(fact)}).encode()
+
+
+def decode(data: bytes, *kinds: type[Fact]) -> Fact:
+    """The fact in a message, of one of these kinds. FactError if it is anything else."""
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise FactError("the message is not JSON") from None
+    for kind in kinds:
+        name = kind.__name__
+        if isinstance(value, dict) and list(value) == [name]:
+            found: Fact = _checked(kind, value[name], name)
+            return found
+    raise FactError(f"expected a message {' or '.join(kind.__name__ for kind in kinds)}")
+
+
+def _checked(kind: Any, value: Any, where: str) -> Any:
+    """The value as the kind, which is a dataclass, tuple, union with None, str, bool or int."""
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = typing.get_type_hints(kind)
+        names = [one.name for one in fields(kind)]
+        if not isinstance(value, dict) or sorted(value) != sorted(names):
+            raise FactError(f"{where}: expected the fields {', '.join(names)}")
+        return kind(**{name: _checked(hints[name], value[name], name) for name in names})
+    inner = typing.get_args(kind)
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, list) or len(value) > ITEMS_MAX:
+            raise FactError(f"{where}: expected a list of at most {ITEMS_MAX}")
+        return tuple(_checked(inner[0], one, where) for one in value)
+    if type(None) in inner:
+        return None if value is None else _checked(inner[0], value, where)
+    if type(value) is not kind:
+        raise FactError(f"{where}: expected {kind.__name__}")
+    if isinstance(value, str) and len(value) > CHARACTERS_MAX:
+        raise FactError(f"{where}: more than {CHARACTERS_MAX} characters")
+    if isinstance(value, int) and abs(value) > INTEGER_MAX:
+        raise FactError(f"{where}: {value} is out of range")
+    return value
+
+
+def bytes_of(text: str, size: int, where: str) -> bytes:
+    """The bytes written in hexadecimal; FactError unless there are `size` of them."""
+    try:
+        found = bytes.fromhex(text)
+    except ValueError:
+        found = b""
+    if len(found) != size:
+        raise FactError(f"{where}: expected {size} bytes in hexadecimal")
+    return found
+
+
+def check_hello(hello: Hello) -> Hello:
+    """Raises FactError if what the peer says of itself cannot be used."""
+    bytes_of(hello.token, TOKEN_BYTES, "token")
+    if not 1 <= len(hello.devices) <= DEVICES_MAX:
+        raise FactError(f"devices: expected 1 to {DEVICES_MAX}")
+    if not 0 <= hello.back_port <= 65_535:
+        raise FactError("back_port: expected 0 to 65535")
+    for one in hello.devices:
+        if one.handle:
+            bytes_of(one.handle, HANDLE_BYTES, "handle")
+        if not 0 <= one.udp_port <= 65_535:
+            raise FactError("udp_port: expected 0 to 65535")
+    return hello

@@ -1,0 +1,314 @@
+"""Judges what two hosts measured; a subject that nothing was measured of is not judged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from transport.errors import AuthenticationError, RefusedError, TimedOutError, VersionMismatchError
+from transport.ground.text import printable
+from transport.ground.units import bit_rate_text, percent, rate_text, time_text
+from transport.host.two_hosts.facts import Hello, PairStep, PathFact, ProbeFacts, SideFacts
+from transport.host.two_hosts.finding import ABSENT, BROKEN, LIMITED, NOT_JUDGED, OK, Finding
+from transport.host.two_hosts.traffic import answered
+
+# weft repairs loss. An idle network that loses a thirtieth is defective; full queues, which lose
+# packets under load, are not, but cost throughput.
+IDLE_LIMITED, IDLE_BROKEN, LOAD_LIMITED = 0.002, 0.03, 0.001
+SEGMENTS_MIN = 1_000  # fewer say nothing about a loss of a thousandth
+LATE_LIMITED = 0.01
+RATE_LIMITED = 0.5  # of the slower link
+RTT_LIMITED_NS = 100_000_000
+CLOCK_LIMITED_NS = 1_000_000_000
+REST = ("data paths", "MTU", "loss", "reordering", "rate", "round trip", "clock")
+FIREWALL = "let these ports pass in both directions: docs/OPERATING.md, Ports and firewalls"
+
+
+@dataclass(frozen=True, slots=True)
+class PairFacts:
+    """Everything that both ends measured on one pair of devices."""
+
+    step: PairStep
+    near: Hello
+    far: Hello
+    here: SideFacts
+    there: SideFacts
+
+    @property
+    def probes(self) -> list[tuple[str, ProbeFacts]]:
+        """The probes of both directions that found anything."""
+        found = (("to it", self.here.probes), ("from it", self.there.probes))
+        return [(way, one) for way, one in found if one is not None and one.answered > 0]
+
+
+def unreachable(host: str, port: int, error: Exception) -> list[Finding]:
+    """The report if the control port cannot be used at all."""
+    subject, remedy, text = "control port", str(FIREWALL), str(error)
+    if isinstance(error, VersionMismatchError):
+        subject, remedy = "versions", "install the same version of weft on both hosts"
+    elif isinstance(error, AuthenticationError):
+        subject = "secret"
+        remedy = "copy the same WEFT_SECRET_FILE to both hosts: docs/OPERATING.md, A secret"
+    elif isinstance(error, RefusedError):
+        remedy = f"run weft doctor --serve on {host}; if it runs: does it print port {port}?"
+    elif isinstance(error, TimedOutError):
+        remedy = f"is {host} the right address? If so, let TCP port {port} pass"
+    subjects = dict.fromkeys(("control port", "versions", "secret", *REST))
+    reached = subject != "control port"
+    found = [_not_judged(one, "no connection") for one in subjects]
+    if reached:
+        found[0] = Finding("control port", OK, f"{host} port {port} answers")
+    at = list(subjects).index(subject)
+    found[at] = Finding(subject, BROKEN, printable(text), remedy)
+    return found
+
+
+def silent(
+    why: str, engines: int, paths: Sequence[PathFact], received: int, near: Hello
+) -> list[Finding]:
+    """The report if the control port works, and no message came over the data paths."""
+    found = [
+        Finding("control port", OK, "connected"),
+        Finding("versions", OK, "the same control protocol; the versions of weft are unknown"),
+        _secret(near.has_secret),
+    ]
+    if any(map(answered, paths)):
+        text = f"{_answered(engines, paths)}; {printable(why)}"
+        remedy = "is that weft doctor --serve, of the same version? It serves one host at a time"
+        found.append(Finding("data paths", BROKEN, text, remedy))
+    else:
+        kind = "UDP" if near.datapath == "udp" else "RDMA"
+        way = "there and back"
+        if received:
+            way = f"there: {received} datagrams came from it, and no answer"
+        text = f"{_answered(engines, paths)}: {kind} does not get {way}"
+        found.append(Finding("data paths", BROKEN, text, FIREWALL))
+    return found + [_not_judged(one, "no data path") for one in REST[1:]]
+
+
+def greeted(near: Hello, far: Hello) -> list[Finding]:
+    """What the hellos say."""
+    text = f"weft {near.version} here, {printable(far.version)} there; the same control protocol"
+    state, remedy = OK, ""
+    if near.version != far.version:
+        state, remedy = LIMITED, "install the same version of weft on both hosts"
+    control = Finding("control port", OK, f"connected to {printable(far.host)}, and back")
+    back = f"connected to {printable(far.host)}; back, to TCP port {near.back_port} of this host"
+    if near.back_port == 0:
+        control = Finding("control port", NOT_JUDGED, f"{back}: no port was free", FIREWALL)
+    elif far.back:
+        control = Finding("control port", BROKEN, f"{back}: {printable(far.back)}", FIREWALL)
+    return [
+        control,
+        Finding("versions", state, text, remedy),
+        _secret(near.has_secret),
+    ]
+
+
+def title(step: PairStep, near: Hello, far: Hello) -> str:
+    """The names of the two devices of a pair."""
+    return f"{near.devices[step.near].name}>{printable(far.devices[step.far].name)}"
+
+
+def pair(facts: PairFacts, *, alone: bool) -> list[Finding]:
+    """The report on one pair of devices; its subjects name the pair unless it is alone."""
+    found = [
+        _paths(facts),
+        _mtu(facts),
+        _loss(facts),
+        _reordering(facts),
+        _rate(facts),
+        _round_trip(facts),
+        _clock(facts),
+    ]
+    if alone:
+        return found
+    name = title(facts.step, facts.near, facts.far)
+    return [replace(one, subject=f"{one.subject} {name}") for one in found]
+
+
+def _not_judged(subject: str, why: str) -> Finding:
+    return Finding(subject, NOT_JUDGED, why, "mend what is broken first")
+
+
+def _secret(has: bool) -> Finding:
+    if has:
+        return Finding("secret", OK, "both hosts have the same")
+    return Finding(
+        "secret",
+        ABSENT,
+        "neither host has one",
+        "optional; it keeps strangers out: docs/OPERATING.md, A secret",
+    )
+
+
+def _answered(engines: int, paths: Sequence[PathFact]) -> str:
+    """How many paths answer, and which do not."""
+    silent_paths: dict[int, list[int]] = defaultdict(list)
+    for one in paths:
+        if not answered(one):
+            silent_paths[one.engine].append(one.path)
+    count = len(paths) - sum(map(len, silent_paths.values()))
+    text = f"{count} of {len(paths)} answer"
+    if not count or not silent_paths:
+        return text
+    each = (
+        (f"engine {engine} " if engines > 1 else "") + f"paths {_ranges(numbers)}"
+        for engine, numbers in sorted(silent_paths.items())
+    )
+    return f"{text}; silent: {', '.join(each)}"
+
+
+def _ranges(numbers: list[int]) -> str:
+    """Sorted numbers as text: 1, 4-7."""
+    found: list[list[int]] = []
+    for one in sorted(numbers):
+        if found and found[-1][1] == one - 1:
+            found[-1][1] = one
+        else:
+            found.append([one, one])
+    return ", ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in found)
+
+
+def _paths(facts: PairFacts) -> Finding:
+    here, there = facts.here, facts.there
+    if not here.paths:
+        return Finding("data paths", BROKEN, printable(here.failed), FIREWALL)
+    text = f"here {_answered(here.engines, here.paths)}"
+    if there.paths:
+        text += f"; there {_answered(there.engines, there.paths)}"
+    elif there.failed:
+        text += f"; there: {printable(there.failed)}"
+    whole = all(map(answered, here.paths)) and all(map(answered, there.paths))
+    for where, side in (("here", here), ("there", there)):
+        if side.failed and side.paths:
+            text += f"; {where}: {printable(side.failed)}"
+    if not whole or here.failed or there.failed:
+        return Finding("data paths", BROKEN, text, FIREWALL)
+    return Finding("data paths", OK if there.paths else NOT_JUDGED, text)
+
+
+def _no_probes(subject: str) -> Finding:
+    """No datagram outside of the data paths came back."""
+    return Finding(
+        subject,
+        NOT_JUDGED,
+        "no probe was answered",
+        "probes need one UDP port more than weft on each host: give WEFT_PORT_BASE a larger range",
+    )
+
+
+def _mtu(facts: PairFacts) -> Finding:
+    found, holes, short = [], False, False
+    for way, one in facts.probes:
+        if one.carried_bytes == 0:
+            continue
+        if one.carried_bytes >= one.mtu_bytes:
+            found.append(f"{way} {one.carried_bytes} bytes, as the interface")
+            continue
+        told = 0 < one.told_bytes <= one.carried_bytes
+        holes, short = holes or not told, True
+        found.append(
+            f"{way} {one.carried_bytes} of the interface's {one.mtu_bytes} bytes"
+            + (", which a router tells" if told else "; longer packets vanish, and nothing tells")
+        )
+    if not found:
+        return _no_probes("MTU")
+    text = "; ".join(found)
+    if holes:
+        return Finding(
+            "MTU",
+            BROKEN,
+            text,
+            "set the MTU of switches and interfaces alike, or let ICMP pass: TCP and NCCL's "
+            "bootstrap hang on such a path",
+        )
+    if short:
+        remedy = "raise the MTU between the hosts, or lower it on the interfaces"
+        return Finding("MTU", LIMITED, text, remedy)
+    return Finding("MTU", OK if len(found) == 2 else NOT_JUDGED, text)
+
+
+def _loss(facts: PairFacts) -> Finding:
+    """Loss of the idle network, from probes, and under load, from weft's counters."""
+    if not facts.probes:
+        return _no_probes("loss")
+    shares = [1 - min(one.arrived / one.sent, 1.0) for _, one in facts.probes]
+    each = [f"{way} {percent(x, 2)}" for (way, _), x in zip(facts.probes, shares, strict=True)]
+    text = f"idle: {', '.join(each)}"
+    loaded: list[float] = []
+    for way, side in (("to it", facts.here), ("from it", facts.there)):
+        if side.segments >= SEGMENTS_MIN:
+            text += ", " if loaded else "; under load: "
+            loaded.append(side.lost / side.segments)
+            text += f"{way} {percent(loaded[-1], 2)} of {side.segments} segments"
+    drops = facts.here.host_drops + facts.there.host_drops
+    if drops:
+        text += f"; socket buffers of the hosts dropped {drops}"
+    if max(shares) > IDLE_LIMITED:
+        state = BROKEN if max(shares) > IDLE_BROKEN else LIMITED
+        remedy = "look at the error counters of NICs and switches, at cables and transceivers"
+        return Finding("loss", state, text, remedy)
+    if max(loaded, default=0.0) > LOAD_LIMITED:
+        remedy = "queues are full: let switches mark ECN, or give them larger queues"
+        if drops:
+            remedy = "raise net.core.rmem_max and WEFT_SOCKET_BUFFER_BYTES"
+        return Finding("loss", LIMITED, text, remedy)
+    if len(shares) + len(loaded) < 4:
+        return Finding("loss", NOT_JUDGED, text, "the rest was not measured: see the other lines")
+    return Finding("loss", OK, text)
+
+
+def _reordering(facts: PairFacts) -> Finding:
+    if not facts.probes:
+        return _no_probes("reordering")
+    worst = max(one.late / one.arrived for _, one in facts.probes if one.arrived)
+    each = (f"{way} {one.late} of {one.arrived} packets" for way, one in facts.probes)
+    text = f"{', '.join(each)} of one pair of ports were overtaken"
+    if worst > LATE_LIMITED:
+        remedy = "let switches hash flows and not spread packets, or see docs/POLICIES.md on loss"
+        return Finding("reordering", LIMITED, text, remedy)
+    return Finding("reordering", OK, text)
+
+
+def _rate(facts: PairFacts) -> Finding:
+    rates = facts.here.rate_bytes_per_s, facts.there.rate_bytes_per_s
+    if not all(rates):
+        return _not_judged("rate", "not measured in both directions")
+    devices = facts.near.devices[facts.step.near], facts.far.devices[facts.step.far]
+    text = f"{rate_text(rates[0])} to it, {rate_text(rates[1])} from it, over one connection"
+    if not all(one.speed_mbps for one in devices):
+        remedy = "compare it with the speed of the NICs, which the kernel does not say"
+        return Finding("rate", NOT_JUDGED, text, remedy)
+    link = min(one.speed_mbps for one in devices) * 1e6 / 8
+    text += f"; the link has {bit_rate_text(link)}"
+    if min(rates) < RATE_LIMITED * link:
+        remedy = "see loss and MTU; else engines are short of CPU: docs/OPERATING.md, Processors"
+        return Finding("rate", LIMITED, text, remedy)
+    return Finding("rate", OK, text)
+
+
+def _round_trip(facts: PairFacts) -> Finding:
+    times = [one.rtt_ns for one in facts.here.paths if answered(one)]
+    if not times:
+        return _not_judged("round trip", "no path answers")
+    text = f"{time_text(min(times))} to {time_text(max(times))} over {len(times)} idle paths"
+    if min(times) > RTT_LIMITED_NS:
+        remedy = "weft is made for short paths: docs/OPERATING.md, Limits"
+        return Finding("round trip", LIMITED, text, remedy)
+    return Finding("round trip", OK, text)
+
+
+def _clock(facts: PairFacts) -> Finding:
+    one = facts.here.probes
+    if one is None or not one.answered:
+        return _no_probes("clock")
+    error = one.rtt_ns_min // 2
+    ahead = one.clock_ahead_ns
+    which = "ahead" if ahead >= 0 else "behind"
+    text = f"its clock is {time_text(abs(ahead))} {which}, give or take {time_text(error)}"
+    if abs(ahead) - error > CLOCK_LIMITED_NS:
+        remedy = "synchronize the clocks (chrony, ntpd): weft needs none, but times in logs differ"
+        return Finding("clock", LIMITED, text, remedy)
+    return Finding("clock", OK, text)

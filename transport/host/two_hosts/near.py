@@ -1,0 +1,114 @@
+"""The end that tests: connects to the waiting end, measures, and judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+
+from transport import Connection, Endpoint
+from transport.errors import WeftError
+from transport.host.two_hosts import judge
+from transport.host.two_hosts.ends import End, back_socket, open_end
+from transport.host.two_hosts.facts import (
+    HANDLE_BYTES,
+    FactError,
+    Hello,
+    PairStep,
+    SideFacts,
+    Verdict,
+    bytes_of,
+    check_hello,
+    encode,
+)
+from transport.host.two_hosts.finding import Finding
+from transport.host.two_hosts.talk import Budget, hear, say
+from transport.host.two_hosts.traffic import answered, measure, paths_to, probe
+
+CONNECT_S = 12.0  # longer than the handshake timeout, whose error says more
+SILENCE_S = 10.0  # without an answer on any data path
+BUSY_S = 240.0  # the other end may serve another host first
+SESSION_S = 180.0
+REPORT_S = 90.0
+SAY_S = 10.0
+
+OnProgress = Callable[[str, float], None]
+
+
+def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
+    """Tests the network to a host on which `weft doctor --serve` runs; bounded in time."""
+    with Endpoint() as endpoint, ExitStack() as stack:
+        progress("connecting", 0.0)
+        try:
+            front = stack.enter_context(endpoint.connect(host, port, timeout_s=CONNECT_S))
+        except WeftError as error:
+            return judge.unreachable(host, port, error)
+        end = open_end(stack, endpoint, [])
+        back_port = back_socket(stack, end.hello.devices[0].address)
+        hello = replace(end.hello, back_port=back_port)
+        try:
+            far = _greet(endpoint, front, hello, progress)
+        except (WeftError, FactError) as error:
+            received = endpoint.counters().datagrams_received
+            return judge.silent(str(error), *paths_to(endpoint, front), received, end.hello)
+        budget = Budget(SESSION_S)
+        findings = judge.greeted(hello, far)
+        pairs = _pairs(len(end.hello.devices), len(far.devices))
+        for number, pair in enumerate(pairs):
+            title = judge.title(pair, end.hello, far)
+            progress(f"testing {title}", (number + 0.5) / (len(pairs) + 1))
+            try:
+                near_facts, far_facts = _pair(endpoint, front, end, far, pair, budget)
+            except (WeftError, FactError) as error:
+                near_facts, far_facts = SideFacts(failed=str(error)), SideFacts()
+            facts = judge.PairFacts(pair, end.hello, far, near_facts, far_facts)
+            findings += judge.pair(facts, alone=len(pairs) == 1)
+        with suppress(WeftError):  # the other host prints that the test ended early
+            say(front, Verdict(tuple(findings)), SAY_S)
+        return findings
+
+
+def _greet(endpoint: Endpoint, front: Connection, hello: Hello, progress: OnProgress) -> Hello:
+    """Exchanges hellos; waits while data paths answer, as the other end may be busy."""
+    say_end = Budget(SILENCE_S)
+
+    def goes_on() -> bool:
+        if any(map(answered, paths_to(endpoint, front)[1])):
+            progress("waiting for the other host", 0.0)
+            return True
+        try:
+            return say_end.left_s(1.0) > 0
+        except WeftError:
+            return False
+
+    greeting = front.isend(encode(hello))
+    far = hear(front, Hello, timeout_s=BUSY_S, goes_on=goes_on)
+    greeting.wait(SAY_S)
+    return check_hello(far)
+
+
+def _pairs(near: int, far: int) -> list[PairStep]:
+    """Each device of both ends in at least one pair, as the ranks of two like hosts use them."""
+    return [PairStep(one % near, one % far) for one in range(max(near, far))]
+
+
+def _pair(
+    endpoint: Endpoint, front: Connection, end: End, far: Hello, pair: PairStep, budget: Budget
+) -> tuple[SideFacts, SideFacts]:
+    """Tests one pair of devices; what this end and the other end measured."""
+    say(front, pair, SAY_S)
+    device = far.devices[pair.far]
+    handle = bytes_of(device.handle, HANDLE_BYTES, "handle")
+    try:
+        connection = endpoint.connect(handle, device=pair.near, timeout_s=budget.left_s(CONNECT_S))
+    except WeftError as error:
+        near_facts = SideFacts(failed=f"a dial by handle failed: {error}")
+    else:
+        with connection:
+            mtu_bytes = endpoint.devices[pair.near].mtu_bytes
+            port = end.ports[pair.near]
+            probes = probe(port, connection, device.udp_port, far.token, mtu_bytes)
+            near_facts = measure(endpoint, connection, probes, budget, sends_first=True)
+            far_facts = hear(front, SideFacts, timeout_s=budget.left_s(REPORT_S))
+            return near_facts, far_facts
+    return near_facts, hear(front, SideFacts, timeout_s=budget.left_s(REPORT_S))

@@ -1,0 +1,144 @@
+"""The end that waits: serves one testing host after another."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from transport import Connection, Endpoint
+from transport.errors import TimedOutError, WeftError
+from transport.ground.text import printable
+from transport.host.two_hosts.ends import (
+    End,
+    open_end,
+    open_listeners,
+    usual_port,
+    why_unreached,
+)
+from transport.host.two_hosts.facts import (
+    DEVICES_MAX,
+    FactError,
+    Hello,
+    PairStep,
+    SideFacts,
+    Verdict,
+    check_hello,
+)
+from transport.host.two_hosts.finding import STATES, Finding
+from transport.host.two_hosts.talk import Budget, hear, host_of, say
+from transport.host.two_hosts.traffic import measure, probe
+
+HELLO_S = 10.0
+SESSION_S = 180.0  # longest test of one host, with its eight pairs of devices at most
+STEP_S = 60.0
+SAY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The test of one host. failed: why it ended early; findings: what the testing end found."""
+
+    peer: str
+    host: str = ""
+    failed: str = ""
+    findings: tuple[Finding, ...] = ()
+
+
+class Server:
+    """Accepts hosts that run `weft doctor --peer`; use it in a `with`.
+
+    port: 0 takes the first free one of WEFT_CONTROL_PORT, or DOCTOR_PORT. A host without the
+    secret, if WEFT_SECRET_FILE is set, is refused by weft itself; any other process that reaches
+    the port is bounded in time and bytes, and one is served at a time.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self._stack = ExitStack()
+        with ExitStack() as stack:
+            self.endpoint = stack.enter_context(Endpoint())
+            self._open = stack.enter_context(
+                self.endpoint.listen(port=port or usual_port(), open=True)
+            )
+            self._listeners = open_listeners(stack, self.endpoint)
+            self._stack = stack.pop_all()
+        self.port = self._open.port
+
+    def close(self) -> None:
+        """Stops listening; a test that is under way ends."""
+        self._stack.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    def serve_one(self, timeout_s: float) -> Outcome | None:
+        """Waits for a host and is its other end; None if none came in time."""
+        try:
+            front = self._open.accept(timeout_s=timeout_s)
+        except TimedOutError:
+            return None
+        except WeftError as error:
+            return Outcome("a host", failed=str(error))
+        received = self.endpoint.counters().datagrams_received
+        with front, ExitStack() as stack:
+            peer = host_of(front)
+            try:
+                hello = check_hello(hear(front, Hello, timeout_s=HELLO_S))
+            except TimedOutError:
+                count = self.endpoint.counters().datagrams_received - received
+                return Outcome(peer, failed=_silent(count))
+            except (WeftError, FactError) as error:
+                return Outcome(peer, failed=printable(str(error)))
+            try:
+                findings = self._test(front, open_end(stack, self.endpoint, self._listeners), hello)
+            except (WeftError, FactError) as error:
+                return Outcome(peer, printable(hello.host), printable(str(error)))
+            return Outcome(peer, printable(hello.host), "", findings)
+
+    def _test(self, front: Connection, end: End, hello: Hello) -> tuple[Finding, ...]:
+        budget = Budget(SESSION_S)
+        back = why_unreached(host_of(front), hello.back_port) if hello.back_port else ""
+        say(front, replace(end.hello, back=back), SAY_S)
+        for _ in range(DEVICES_MAX + 1):
+            step = hear(front, PairStep, Verdict, timeout_s=budget.left_s(STEP_S))
+            if isinstance(step, Verdict):
+                return tuple(map(_shown, step.findings))
+            if isinstance(step, PairStep):
+                say(front, self._pair(step, end, hello, budget), SAY_S)
+        raise FactError("the other host asked for too many tests")
+
+    def _pair(self, step: PairStep, end: End, hello: Hello, budget: Budget) -> SideFacts:
+        if step.near not in range(len(hello.devices)) or step.far not in range(len(end.ports)):
+            raise FactError("the other host named a device that does not exist")
+        try:
+            connection = self._listeners[step.far].accept(timeout_s=budget.left_s(HELLO_S))
+        except WeftError as error:
+            return SideFacts(failed=str(error)[:500])
+        device = self.endpoint.devices[step.far]
+        with connection:
+            far_port = hello.devices[step.near].udp_port
+            probes = probe(end.ports[step.far], connection, far_port, hello.token, device.mtu_bytes)
+            return measure(self.endpoint, connection, probes, budget, sends_first=False)
+
+
+def _silent(datagrams: int) -> str:
+    """Why a host that connected sent no message."""
+    if datagrams == 0:
+        return (
+            "it connected to the control port, and no datagram of it arrived: let UDP pass from "
+            "it to this host"
+        )
+    return (
+        f"it connected to the control port and {datagrams} datagrams arrived, but no message: let "
+        "UDP pass from this host to it; or it is not weft doctor"
+    )
+
+
+def _shown(finding: Finding) -> Finding:
+    """The finding as it may be printed; FactError if its state is unknown."""
+    if finding.state not in STATES:
+        raise FactError("state: unknown")
+    subject, found, remedy = map(printable, (finding.subject, finding.found, finding.remedy))
+    return Finding(subject, finding.state, found, remedy)

@@ -1,0 +1,164 @@
+"""Traffic of one pair of devices over weft's data paths, and what weft's counters say of it."""
+
+from __future__ import annotations
+
+import time
+
+from transport import Connection, Endpoint
+from transport.errors import TimedOutError, WeftError
+from transport.host.two_hosts.datagrams import ProbePort
+from transport.host.two_hosts.facts import TOKEN_BYTES, PathFact, ProbeFacts, SideFacts, bytes_of
+from transport.host.two_hosts.talk import Budget, host_of
+from transport.telemetry.page import Page, PageError, PeerRow, read_page
+
+MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
+SEND_S = 1.0
+PATHS_S = 6.0  # in which each path has been probed several times
+WAIT_S = 15.0  # longest wait for one message
+POLL_S = 0.05
+
+
+def paths_to(endpoint: Endpoint, connection: Connection) -> tuple[int, tuple[PathFact, ...]]:
+    """The number of engines, and the paths of each engine to the other end's address.
+
+    Without a telemetry page the paths of all engines are counted as those of one.
+    """
+    where, address = endpoint.telemetry_page, host_of(connection)
+    try:
+        page = read_page(where) if where is not None else None
+    except PageError:
+        page = None
+    if page is not None:
+        found = [
+            PathFact(
+                engine=int(peer.state["engine"]),
+                path=number,
+                rtt_ns=path.counters["rtt_ns"],
+                usable=path.counters["usable"] == 1,
+            )
+            for peer in _newest(page, address)
+            for number, path in enumerate(peer.paths)
+        ]
+        if found:
+            return len(page.engines), tuple(found)
+    merged = connection.counters().paths
+    return 1, tuple(
+        PathFact(engine=0, path=number, rtt_ns=path.rtt_ns, usable=path.usable > 0)
+        for number, path in enumerate(merged)
+    )
+
+
+def _newest(page: Page, address: str) -> list[PeerRow]:
+    """The peers at this address that carry the connection to it that was opened last.
+
+    A dial by handle has other peers, with paths of their own, than a dial by host and port.
+    """
+    peers = {one.index: one for one in page.peers if one.state["address"] == address}
+    flows = [one.state for one in page.flows if one.state["peer"] in peers]
+    newest = max((int(one["connection"]) for one in flows), default=0)
+    return [
+        peer
+        for index, peer in peers.items()
+        if any(one["peer"] == index and one["connection"] == newest for one in flows)
+    ]
+
+
+def answered(one: PathFact) -> bool:
+    """Whether a path carried packets there and back, and still does."""
+    return one.rtt_ns > 0 and one.usable
+
+
+def await_paths(
+    endpoint: Endpoint, connection: Connection, budget: Budget
+) -> tuple[int, tuple[PathFact, ...]]:
+    """Waits until every path has answered, or for PATHS_S; returns paths_to() then."""
+    end_s = time.monotonic() + budget.left_s(PATHS_S)
+    while True:
+        engines, paths = paths_to(endpoint, connection)
+        if (paths and all(map(answered, paths))) or time.monotonic() > end_s:
+            return engines, paths
+        time.sleep(POLL_S)
+
+
+def send_for(connection: Connection, budget: Budget) -> int:
+    """Keeps messages in flight for SEND_S; returns the rate in bytes per second."""
+    message, sent = bytes(MESSAGE_BYTES), 0
+    requests = [connection.isend(message) for _ in range(IN_FLIGHT)]
+    began_s = time.monotonic()
+    while time.monotonic() < began_s + SEND_S:
+        requests[sent % IN_FLIGHT].wait(budget.left_s(WAIT_S))
+        requests[sent % IN_FLIGHT] = connection.isend(message)
+        sent += 1
+    for request in requests:
+        request.wait(budget.left_s(WAIT_S))
+    took_s = time.monotonic() - began_s
+    connection.send(b"end", timeout_s=budget.left_s(WAIT_S))
+    return int((sent + IN_FLIGHT) * MESSAGE_BYTES / took_s)
+
+
+def receive_all(connection: Connection, budget: Budget) -> None:
+    """Takes messages until a short one says that it was the last."""
+    buffers = [bytearray(MESSAGE_BYTES) for _ in range(IN_FLIGHT)]
+    requests = [connection.irecv_into(buffer) for buffer in buffers]
+    while True:
+        for at, buffer in enumerate(buffers):
+            # The first message may come as late as the other end's probes of its paths end.
+            if requests[at].wait(budget.left_s(WAIT_S + PATHS_S)) < MESSAGE_BYTES:
+                return
+            requests[at] = connection.irecv_into(buffer)
+
+
+def probe(
+    port: ProbePort | None, connection: Connection, far_port: int, token: str, mtu_bytes: int
+) -> ProbeFacts | None:
+    """What probes of the other end's UDP port found; None if it has none, or this end has none."""
+    if port is None or far_port == 0:
+        return None
+    try:
+        proof = bytes_of(token, TOKEN_BYTES, "token")
+        return port.probe(host_of(connection), far_port, proof, mtu_bytes)
+    except OSError:
+        return None
+
+
+def measure(
+    endpoint: Endpoint,
+    connection: Connection,
+    probes: ProbeFacts | None,
+    budget: Budget,
+    *,
+    sends_first: bool,
+) -> SideFacts:
+    """Sends and receives on the pair's connection; both ends call it, one of them sends first."""
+    engines, paths = await_paths(endpoint, connection, budget)
+    drops, failed, rate = endpoint.counters().host_drops, "", 0
+    try:
+        if not sends_first:
+            receive_all(connection, budget)
+        rate = send_for(connection, budget)
+        if sends_first:
+            receive_all(connection, budget)
+    except TimedOutError:
+        failed = "messages did not get through in time"
+    except WeftError as error:
+        failed = str(error)[:500]
+    # A path that died under load is down now; round trips are those of the idle network.
+    down = {
+        (one.engine, one.path)
+        for one in paths_to(endpoint, connection)[1]
+        if not one.usable and one.rtt_ns > 0
+    }
+    found = connection.counters()
+    return SideFacts(
+        failed=failed,
+        engines=engines,
+        paths=tuple(
+            PathFact(one.engine, one.path, one.rtt_ns, (one.engine, one.path) not in down)
+            for one in paths
+        ),
+        rate_bytes_per_s=rate,
+        segments=found.segments_sent,
+        lost=max(0, found.segments_lost - found.spurious_resends),
+        host_drops=endpoint.counters().host_drops - drops,
+        probes=probes,
+    )
