@@ -50,6 +50,7 @@ PYTHON_ROOMS = {
     "transport/trace": {"transport", "numpy", "duckdb"},
     "bench": {"bench", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
     "examples": {"examples", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
+    "examples/deploy": {"examples", "transport", "ray", "torch"},
 }
 # Large or optional packages: imported only inside functions, so that importing weft stays fast.
 LAZY = {
@@ -59,6 +60,7 @@ LAZY = {
     "tornado",
     "pynvml",
     "jinja2",
+    "ray",
 }
 # Packages that any module may import lazily; an optional extra of weft installs them.
 OPTIONAL = {"matplotlib"}
