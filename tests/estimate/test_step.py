@@ -1,5 +1,6 @@
 """Tests steps of training: schedules by hand, pipelines' bubbles, models' published sizes."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from transport.estimate.networks import Link, Network, Protocol, Slowdown, of_li
 from transport.estimate.plan import Plan, PlanError
 from transport.estimate.schedule import COMPUTE, ScheduleError, Task, exposed_ns, run
 from transport.estimate.step import Step, order
+from transport.estimate.times import difference_ns
 from transport.estimate.training import train
 
 SMALL = Model("small", 8, 1_024, 16, 4_096, 1_000, 512)
@@ -21,6 +23,21 @@ GPU = Gpu("test", 1e12, 80e9, 1e15, 1.0)
 
 def network(rate: float = 1e9, step_ns: float = 0.0) -> Network:
     return Network("test", "test", Link(rate, (Protocol("only", 0.0, step_ns, 1.0),)))
+
+
+def test_difference_ns__is_zero_if_times_differ_by_rounding() -> None:
+    assert 0.1 + 0.2 != 0.3
+    assert difference_ns(1e9 * (0.1 + 0.2), 1e9 * 0.3) == 0.0
+    assert difference_ns(3.0, 1.0) == 2.0
+    assert difference_ns(1e9 + 10, 1e9) == 10.0
+
+
+def test_train__one_stage_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where sum() has no rounding error, as in Python 3.12, and the schedule's clock has."""
+    monkeypatch.setattr("transport.estimate.training.sum", math.fsum, raising=False)
+    found = train(PRESETS["gpt2-xl"], Plan(data=64, global_batch=64), GPU, network())
+    assert found.bubble_ns == 0.0
+    assert found.host_ns == 0.0
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,11 @@ def test_time_text__from_ns() -> None:
     assert (time_text(math.inf), time_text(math.nan)) == ("inf ns", "nan ns")
 
 
+def test_time_text__a_rounding_error_is_zero() -> None:
+    values = (3.576e-07, -3.576e-07, 1.2e-4, -0.0, 0.25, -0.25)
+    assert [time_text(value) for value in values] == [*["0 ns"] * 4, "0.25 ns", "-0.25 ns"]
+
+
 def test_percent__has_a_place_or_two_digits() -> None:
     values = (0, 0.000_2, 0.004_56, 0.015, 0.5, 0.123_4, 0.999_99, -0.0321, 1e-12)
     assert [percent(value) for value in values] == [

@@ -10,6 +10,7 @@ from transport.estimate.networks import Network
 from transport.estimate.plan import Plan
 from transport.estimate.schedule import COMPUTE, run
 from transport.estimate.step import Step
+from transport.estimate.times import difference_ns
 from transport.estimate.training import faster, launch_ns, quicker
 
 FACTORS = tuple(2.0**power for power in range(-3, 4))
@@ -68,5 +69,5 @@ def _point(x: float, model: Model, plan: Plan, computation: Computation, network
     tasks = step.build()
     whole_ns = run(tasks, slowdown=network.slowdown).length_ns
     kinds = frozenset(task.kind for task in tasks) - {COMPUTE}
-    exposed_ns = whole_ns - run(tasks, kinds).length_ns
+    exposed_ns = difference_ns(whole_ns, run(tasks, kinds).length_ns)
     return Point(x, max(whole_ns, launch_ns(step)), exposed_ns)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.estimate.buckets import Buckets, Sum, buckets_of
+from transport.estimate.times import difference_ns
 from transport.ground.collectives import ELEMENT_BYTES
 from transport.trace.json_stream import JsonError, read_object
 from transport.trace.layout import TraceError
@@ -63,12 +64,12 @@ class Overlap:
 
     @property
     def exposed_ns(self) -> float:
-        return self.communication_ns - self.both_ns
+        return difference_ns(self.communication_ns, self.both_ns)
 
     @property
     def idle_ns(self) -> float:
         busy = self.compute_ns + self.communication_ns - self.both_ns + self.memory_ns
-        return self.span_ns - busy
+        return difference_ns(self.span_ns, busy)
 
     @property
     def overlap(self) -> float:
@@ -92,12 +93,7 @@ def overlap_of(file: Path) -> Overlap:
     if not len(compute) and not len(communication):
         raise TraceError(f"{file} has no GPU kernels: record with ProfilerActivity.CUDA")
     every = np.concatenate([compute, communication, memory])
-    parts = [
-        Part(
-            name, len(each), length(union(each)), length(union(each)) - shared(union(each), compute)
-        )
-        for name, each in named.items()
-    ]
+    parts = [_part(name, each, compute) for name, each in named.items()]
     busy = union([tuple(one) for one in np.concatenate([compute, communication]).tolist()])
     return Overlap(
         str(file),
@@ -105,11 +101,18 @@ def overlap_of(file: Path) -> Overlap:
         length(compute),
         length(communication),
         shared(communication, compute),
-        length(memory) - shared(memory, busy),
+        difference_ns(length(memory), shared(memory, busy)),
         tuple(sorted(parts, key=lambda one: -one.exposed_ns)),
         buckets_of(sums, compute),
         tuple(notes),
     )
+
+
+def _part(name: str, spans: list[tuple[float, float]], compute: Array) -> Part:
+    """One kind of communication, of kernels with these spans."""
+    own = union(spans)
+    exposed_ns = difference_ns(length(own), shared(own, compute))
+    return Part(name, len(spans), length(own), exposed_ns)
 
 
 @dataclass(frozen=True)
@@ -195,4 +198,4 @@ def length(intervals: Array) -> float:
 def shared(one: Array, other: Array) -> float:
     """The length of the intersection of two unions."""
     both = union([tuple(each) for each in np.concatenate([one, other]).tolist()])
-    return length(one) + length(other) - length(both)
+    return difference_ns(length(one) + length(other), length(both))

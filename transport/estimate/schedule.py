@@ -8,6 +8,7 @@ from heapq import heappop, heappush
 
 from transport.estimate.collectives import Estimate
 from transport.estimate.networks import NONE, Slowdown
+from transport.estimate.times import difference_ns
 
 COMPUTE = "compute"
 
@@ -166,4 +167,7 @@ def exposed_ns(tasks: Sequence[Task], slowdown: Slowdown = NONE) -> dict[str, fl
     """Kind of communication -> by how much the step would be shorter if it took no time."""
     whole = run(tasks, slowdown=slowdown).length_ns
     kinds = sorted({task.kind for task in tasks} - {COMPUTE})
-    return {kind: whole - run(tasks, frozenset({kind}), slowdown).length_ns for kind in kinds}
+    return {
+        kind: difference_ns(whole, run(tasks, frozenset({kind}), slowdown).length_ns)
+        for kind in kinds
+    }

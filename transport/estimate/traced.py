@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.estimate.overlap import length, union
+from transport.estimate.times import difference_ns
 from transport.ground.units import time_text
 from transport.trace.layout import TraceError
 from transport.trace.operation_times import OPERATION_TIMES
@@ -191,7 +192,7 @@ def _length(operations: list[_Operation]) -> float:
 
 
 def _split(known: Step, alone_ns: float) -> Step:
-    beyond_ns = known.step_ns - alone_ns
+    beyond_ns = difference_ns(known.step_ns, alone_ns)
     if beyond_ns < 0:
         raise TraceError(
             f"rank {known.rank}: a step takes {time_text(known.step_ns)}, less than the "

@@ -14,6 +14,7 @@ from transport.estimate.networks import Link, Network
 from transport.estimate.plan import Plan, PlanError
 from transport.estimate.schedule import COMPUTE, Task, Timed, exposed_ns, run
 from transport.estimate.step import Step
+from transport.estimate.times import difference_ns
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ def train(
     kinds = frozenset(task.kind for task in tasks) - {COMPUTE}
     alone_ns = run(tasks, kinds).length_ns
     busy_ns = max(_busy_ns(tasks, stage) for stage in range(plan.pipeline))
+    bubble_ns = difference_ns(alone_ns, busy_ns)
+    host_ns = difference_ns(step_ns, timed.length_ns)
     rows = tuple(_rows(step, tasks))
     memory = memory_of(model, plan)
     tokens = plan.global_batch * model.sequence
@@ -91,16 +94,16 @@ def train(
         model=model.name,
         step_ns=step_ns,
         compute_ns=busy_ns,
-        bubble_ns=alone_ns - busy_ns,
-        exposed_ns=timed.length_ns - alone_ns,
-        host_ns=step_ns - timed.length_ns,
+        bubble_ns=bubble_ns,
+        exposed_ns=difference_ns(timed.length_ns, alone_ns),
+        host_ns=host_ns,
         communication_ns=sum(row.total_ns for row in rows) / plan.pipeline,
         flops_per_gpu=model.step_flops(tokens, plan.recompute) / step_ns * 1e9 / plan.gpus,
         tokens_per_s=tokens / step_ns * 1e9,
         rows=rows,
         memory=memory,
         fits=memory.total <= gpu.memory_bytes,
-        bottleneck=_bottleneck(step_ns, alone_ns - busy_ns, step_ns - timed.length_ns, rows),
+        bottleneck=_bottleneck(step_ns, bubble_ns, host_ns, rows),
         gains=_gains(model, plan, computation, network, step_ns),
         unchecked=tuple(plan.unchecked()),
         tasks=tuple(tasks),

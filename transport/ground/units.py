@@ -37,6 +37,7 @@ _DURATIONS = (
     *((60 * 10**9, "min", 120), (3600 * 10**9, "h", math.inf)),
 )
 _PLACES_MAX = 6  # digits after the decimal point
+_NS_SHOWN_MIN = 0.001  # a shorter time is a rounding error of floating point, and written as 0 ns
 
 
 def _amount(value: Any, units: dict[str, int], expected: str) -> int:
@@ -128,6 +129,8 @@ def count_text(count: float, digits: int = 3) -> str:
 
 def time_text(ns: float, digits: int = DIGITS) -> str:
     """A time as text, such as 1.234 ms, 83 us or 4 min."""
+    if abs(ns) < _NS_SHOWN_MIN:
+        return "0 ns"
     for scale, unit, until in _DURATIONS:
         number = _number(ns / scale, digits)
         if not abs(float(number)) >= until:
