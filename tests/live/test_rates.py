@@ -175,7 +175,7 @@ def test_rates__of_two_processes_that_exchange(tmp_path: Path) -> None:
 
         def gone() -> bool:
             there = by_pid(tmp_path, echo.pid)
-            return there is not None and there.wait.text == "process is gone"
+            return there is not None and there.wait.reason == "gone"
 
         until(gone)
 

@@ -26,8 +26,13 @@ def test_table__aligns_and_marks_its_order() -> None:
 
 
 def test_table__leaves_out_and_cuts_what_does_not_fit() -> None:
-    assert lay_out(COLUMNS, ITEMS, 30)[3] == "    12     144  a long text a~"
-    assert lay_out(COLUMNS, ITEMS, 24)[3] == "    12  a long text abo~"
+    long = [(12, "a long text about twelve, which is longer than forty characters")]
+    assert lay_out(COLUMNS, long, 56)[1] == (
+        "    12     144  a long text about twelve, which is long~"
+    )
+    assert lay_out(COLUMNS, long, 55)[1] == (
+        "    12  a long text about twelve, which is longer than~"
+    )
     for width in range(1, 40):
         assert all(len(line) <= width for line in lay_out(COLUMNS, ITEMS, width))
 

@@ -21,6 +21,7 @@ import pytest
 
 from tests.api.support import PATIENCE_S, ROOT
 from tests.live.support import exchanging, weft
+from tests.stopping import stopped
 from tests.waiting import until
 
 # Makes the terminal at stdin the controlling one, so that its keys send signals.
@@ -140,7 +141,7 @@ def test_top__a_signal_leaves_the_terminal_as_it_was(
     tmp_path: Path, number: int, status: int
 ) -> None:
     with top(tmp_path) as screen:
-        screen.shows("no process has a telemetry page")
+        screen.shows("no running process has a telemetry page")
         screen.process.send_signal(number)
         assert screen.ended() == status
 
@@ -158,7 +159,7 @@ def test_top__a_directory_that_is_removed_is_said(tmp_path: Path) -> None:
     where = tmp_path / "pages"
     where.mkdir()
     with top(where, "--interval", "0.1") as screen:
-        screen.shows("no process has a telemetry page")
+        screen.shows("no running process has a telemetry page")
         where.rmdir()
         screen.shows("cannot list")
         screen.press(b"q")
@@ -180,12 +181,30 @@ def test_top__without_a_terminal_prints_snapshots(tmp_path: Path) -> None:
         assert snapshot["interval_s"] > 0
         echo.kill()
         echo.wait()
-        assert "process is gone" in weft("top", "--interval", "0.1", where=tmp_path).stdout
+        done = weft("top", "--interval", "0.1", where=tmp_path)
+        assert done.returncode == 0
+        assert str(echo.pid) not in done.stdout
+        done = weft("top", str(echo.pid), where=tmp_path)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert f"process {echo.pid} has ended: weft counters --live {echo.pid}" in done.stderr
+
+
+def test_top__a_process_that_ends_leaves_the_table(tmp_path: Path) -> None:
+    with exchanging(tmp_path) as (echo, partner), top(tmp_path, "--interval", "0.1") as screen:
+        screen.shows("2 processes", str(echo.pid), str(partner.pid))
+        with stopped(partner.pid):  # it would end, too
+            echo.kill()
+            echo.wait()
+            screen.shows("1 processes", "ended: 1")
+            screen.press(b"p")  # draws the whole screen again
+            assert str(echo.pid).encode() not in screen.shows("PATH")
+        screen.press(b"q")
+        assert screen.ended() == 0
 
 
 def test_top__says_what_it_cannot_do(tmp_path: Path) -> None:
     done = weft("top", "--interval", "0.1", where=tmp_path)
-    assert (done.returncode, done.stdout) == (0, "no process has a telemetry page\n")
+    assert (done.returncode, done.stdout) == (0, "no running process has a telemetry page\n")
     done = weft("top", "1", where=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"weft: no telemetry page of process 1 in {tmp_path} can be read\n"

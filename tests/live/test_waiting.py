@@ -33,35 +33,39 @@ UNSENT = {"sends": 1, "unsent_bytes": 2_000_000}
         (
             flow(**OLD, sends=1, inflight_bytes=3_000_000),
             peer(),
-            "for 10.0.0.2 to acknowledge 3 MB, 1.2 s",
+            "acknowledgment of 3 MB by 10.0.0.2, 1.2 s",
         ),
         (
             flow(**OLD, sends=2, inflight_bytes=3_000_000),
             peer(heard_ns=NOW - 5 * SECOND),
-            "for 10.0.0.2 to acknowledge 3 MB, 1.2 s, not heard for 5 s",
+            "acknowledgment of 3 MB by 10.0.0.2, 1.2 s, not heard for 5 s",
         ),
-        (flow(**OLD, sends=2), peer(), "for 10.0.0.2 to acknowledge 2 messages, 1.2 s"),
+        (flow(**OLD, sends=2), peer(), "acknowledgment of 2 messages by 10.0.0.2, 1.2 s"),
         (
             flow(**OLD, **UNSENT),
             peer(),
-            "for 10.0.0.2 to post a receive or grant credit, 2 MB unsent, 1.2 s",
+            "room: 10.0.0.2 posts no receive or grants no credit, 2 MB unsent, 1.2 s",
         ),
-        (flow(**OLD, **UNSENT), down(peer()), "for any of 2 paths to 10.0.0.2 to answer, 1.2 s"),
-        (flow(**OLD, **UNSENT), down(peer(paths=1)), "for the path to 10.0.0.2 to answer, 1.2 s"),
+        (flow(**OLD, **UNSENT), down(peer()), "paths: none of 2 to 10.0.0.2 answers, 1.2 s"),
+        (
+            flow(**OLD, **UNSENT),
+            down(peer(paths=1)),
+            "paths: the path to 10.0.0.2 does not answer, 1.2 s",
+        ),
         (
             flow(progress_ns=NOW - 5 * SECOND, receives=1),
             peer(),
-            "for a receive: 10.0.0.2 sent nothing for 5 s",
+            "receive: 10.0.0.2 sent nothing for 5 s",
         ),
         (
             flow(progress_ns=0, active_ns=NOW - 7 * SECOND, receives=1, peer=-1),
             peer(),
-            "for a receive: the peer sent nothing for 7 s",
+            "receive: the peer sent nothing for 7 s",
         ),
         (
             flow(receives=1),
             peer(dead=1, heard_ns=NOW - 300 * SECOND),
-            "10.0.0.2 is dead, not heard for 5 min",
+            "dead: 10.0.0.2, not heard for 5 min",
         ),
         (flow(phase=1), peer(), "failed"),
         (flow(phase=2), peer(), "closing"),
@@ -75,7 +79,7 @@ def test_wait__of_a_flow_in_words(made: Row, peers: PeerRow, text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"process_state": "gone"}, "process is gone"),
+        ({"process_state": "gone"}, "gone: the process has ended"),
         ({"process_state": "stopped"}, "stopped by a signal"),
         (
             {"engines": (engine(), engine(1, sleeping=0, turn_ns=NOW - 2 * SECOND))},
@@ -83,7 +87,7 @@ def test_wait__of_a_flow_in_words(made: Row, peers: PeerRow, text: str) -> None:
         ),
         ({"engines": (engine(sleeping=1, turn_ns=NOW - 2 * SECOND),)}, "transferring"),
         ({"engines": (engine(sleeping=0, turn_ns=0),)}, "transferring"),
-        ({"flows": ()}, "no connections"),
+        ({"flows": ()}, "idle: no connections"),
     ],
 )
 def test_wait__of_a_process_that_does_not_run(changes: dict[str, Any], text: str) -> None:
@@ -94,7 +98,7 @@ def test_wait__of_a_process_that_does_not_run(changes: dict[str, Any], text: str
 def test_wait__a_stripe_that_lags_decides_and_one_that_has_all_does_not() -> None:
     waits = flow(**OLD, sends=1, inflight_bytes=1000)
     moves = flow(1, stripe=1, sends=1, inflight_bytes=1000)
-    assert words(page(flows=(moves, waits))) == "for 10.0.0.2 to acknowledge 1 kB, 1.2 s"
+    assert words(page(flows=(moves, waits))) == "acknowledgment of 1 kB by 10.0.0.2, 1.2 s"
     has_all = flow(**OLD, receives=1)
     assert words(page(flows=(moves, has_all))) == "transferring"
 
@@ -102,7 +106,7 @@ def test_wait__a_stripe_that_lags_decides_and_one_that_has_all_does_not() -> Non
 def test_wait__a_long_receive_shows_beside_connections_that_transfer() -> None:
     moves = flow(1, connection=8, receives=1)
     for age_ns, text in (
-        (5 * SECOND, "for a receive: 10.0.0.2 sent nothing for 5 s (1 of 2 connections)"),
+        (5 * SECOND, "receive: 10.0.0.2 sent nothing for 5 s (1 of 2 connections)"),
         (SECOND // 2, "transferring (1 of 2 connections)"),
     ):
         waits = flow(progress_ns=NOW - age_ns, receives=1)

@@ -20,6 +20,7 @@ from transport.live.columns import SORTABLE, SORTED_FIRST
 from transport.live.screen import watch
 from transport.live.view import View, content
 
+NOTHING = "no running process has a telemetry page"
 PLAIN_WIDTH = 1000  # characters of a line where output is no terminal, so that nothing is cut
 
 
@@ -66,21 +67,30 @@ def command(
     """
     said: set[str] = set()
     first = _read(pids, said)
-    missing = [pid for pid in pids if pid not in {page.pid for page in first.pages}]
-    if missing:
-        where = telemetry.directory()
-        raise click.ClickException(
-            f"no telemetry page of process {missing[0]} in {where} can be read"
-        )
+    _check_pids(pids, first)
+    first = first.of_running()
     view = View(**shown)
     console = Console(highlight=False)
     plain = count is not None or json_path is not None or not sys.stdin.isatty()
     if not plain and console.is_terminal and not console.is_dumb_terminal:
-        ended = watch(lambda: read(pids=pids), interval_s, view, console)
+        ended = watch(lambda: read(pids=pids).of_running(), interval_s, view, console)
         return INTERRUPTED if ended == signal.SIGINT else 0
     width = console.width if console.is_terminal else PLAIN_WIDTH
     _snapshots(first, pids, said, interval_s, count or 1, view, width, json_path)
     return 0
+
+
+def _check_pids(pids: tuple[int, ...], found: Reading) -> None:
+    """Refuses a process without a telemetry page, and one that has ended."""
+    for pid in pids:
+        states = {page.process_state for page in found.pages if page.pid == pid}
+        if not states:
+            where = telemetry.directory()
+            raise click.ClickException(f"no telemetry page of process {pid} in {where} can be read")
+        if states == {"gone"}:
+            raise click.ClickException(
+                f"process {pid} has ended: weft counters --live {pid} shows its last counters"
+            )
 
 
 def _read(pids: tuple[int, ...], said: set[str]) -> Reading:
@@ -114,13 +124,13 @@ def _snapshots(
     document = []
     for index in range(count):
         time.sleep(interval_s)
-        now = _read(pids, said)
+        now = _read(pids, said).of_running()
         found = rates(before, now)
         if json_path is not None:
             seconds = (now.read_ns - before.read_ns) / 1e9
             document.append(_plain(found, seconds))
         else:
-            lines = content(found, view, width, marked=False) or ["no process has a telemetry page"]
+            lines = content(found, view, width, marked=False) or [NOTHING]
             click.echo("\n".join([*([""] if index else []), *lines]))
         before = now
     if json_path is not None:

@@ -37,7 +37,8 @@ class Source:
             return
         self.processes = rates(self.before, now)
         self.before = now
-        self.note = now.problems[0] if now.problems else ""
+        ended = f"ended: {now.ended}" if now.ended else ""
+        self.note = now.problems[0] if now.problems else ended
 
 
 def watch(
@@ -81,7 +82,8 @@ def _session(terminal: Terminal, live: Live, source: Source, interval_s: float, 
 
 def _screen(source: Source, view: View, lines: Sequence[str], width: int, height: int) -> Group:
     shown = views.window(lines, view, height)
-    note = source.note or ("" if source.processes else "no process has a telemetry page here")
+    nothing = "" if source.processes else "no running process has a telemetry page here"
+    note = source.note or nothing
     head = views.status(source.processes, view, width, note).ljust(width)
     texts = [Text(head, "reverse", no_wrap=True, overflow="crop")]
     for line in shown:

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 GAP = 2  # spaces between columns
-TEXT_WIDTH_MIN = 12  # the last column is cut to this width before another column is left out
+TEXT_WIDTH_MIN = 40  # the last column is cut to this width before another column is left out
 
 
 @dataclass(frozen=True, slots=True)

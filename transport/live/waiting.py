@@ -38,7 +38,10 @@ PHASES = ("open", "failed", "closing", "closed")
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A wait: its reason, a key of REASONS; its time so far in ns; and a sentence about it."""
+    """A wait: its reason, a key of REASONS; its time so far in ns; and a text about it.
+
+    The text begins with what is waited for, because its end may be cut on a terminal.
+    """
 
     reason: str
     ns: int
@@ -48,7 +51,7 @@ class Wait:
 def of_process_state(page: Page) -> Wait | None:
     """The wait of a process that cannot run, else None."""
     if page.process_state == "gone":
-        return Wait("gone", 0, "process is gone")
+        return Wait("gone", 0, "gone: the process has ended")
     if page.process_state == "stopped":
         return Wait("stopped", 0, "stopped by a signal")
     return None
@@ -75,7 +78,7 @@ def of_flow(page: Page, flow: Row, peer: PeerRow | None, engine: Row | None) -> 
     if peer is not None and peer.state.get("dead"):
         silent_ns = age_ns(page, peer, "heard_ns")
         silent = "" if silent_ns is None else f", not heard for {time_text(silent_ns, 2)}"
-        return Wait("dead", silent_ns or 0, f"{name} is dead{silent}")
+        return Wait("dead", silent_ns or 0, f"dead: {name}{silent}")
     if phase == 1:
         return Wait("failed", 0, "failed")
     still_ns = _still_ns(page, flow)
@@ -84,7 +87,7 @@ def of_flow(page: Page, flow: Row, peer: PeerRow | None, engine: Row | None) -> 
     if flow.state.get("receives"):
         if still_ns < MOVING_NS:
             return Wait("transferring", 0, "transferring")
-        text = f"for a receive: {name} sent nothing for {time_text(still_ns, 2)}"
+        text = f"receive: {name} sent nothing for {time_text(still_ns, 2)}"
         return Wait("receive", still_ns, text)
     return Wait("idle", 0, "idle")
 
@@ -95,20 +98,21 @@ def _of_sends(page: Page, flow: Row, peer: PeerRow | None, name: str, still_ns: 
     age = time_text(still_ns, 2)
     usable = [path.counters.get("usable", 1) for path in peer.paths] if peer is not None else []
     if usable and not any(usable):
-        which = "the path" if len(usable) == 1 else f"any of {len(usable)} paths"
-        return Wait("paths", still_ns, f"for {which} to {name} to answer, {age}")
+        which = "the path" if len(usable) == 1 else f"none of {len(usable)}"
+        no = "does not answer" if len(usable) == 1 else "answers"
+        return Wait("paths", still_ns, f"paths: {which} to {name} {no}, {age}")
     inflight, unsent = flow.counters.get("inflight_bytes", 0), number(flow, "unsent_bytes")
     silent = _silence(page, peer)
     if inflight > 0:
-        text = f"for {name} to acknowledge {bytes_text(inflight, 3)}, {age}{silent}"
+        text = f"acknowledgment of {bytes_text(inflight, 3)} by {name}, {age}{silent}"
         return Wait("acknowledgment", still_ns, text)
     if unsent > 0:
         left = bytes_text(unsent, 3)
-        text = f"for {name} to post a receive or grant credit, {left} unsent, {age}{silent}"
+        text = f"room: {name} posts no receive or grants no credit, {left} unsent, {age}{silent}"
         return Wait("room", still_ns, text)
     sends = number(flow, "sends")
     what = "a message" if sends == 1 else f"{sends} messages"
-    return Wait("acknowledgment", still_ns, f"for {name} to acknowledge {what}, {age}{silent}")
+    return Wait("acknowledgment", still_ns, f"acknowledgment of {what} by {name}, {age}{silent}")
 
 
 def worst(waits: Iterable[Wait]) -> Wait:
@@ -124,7 +128,7 @@ def of_process(page: Page, engines: Iterable[Wait | None], connections: Iterable
         return held or worst(stuck)
     waits = list(connections)
     if not waits:
-        return Wait("idle", 0, "no connections" if not page.flows else "idle")
+        return Wait("idle", 0, "idle: no connections" if not page.flows else "idle")
     # A long wait for a receive says more about a process than that other connections transfer.
     long = [one for one in waits if one.reason == "receive" and one.ns >= LONG_NS]
     first = worst(waits)

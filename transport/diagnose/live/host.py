@@ -163,7 +163,7 @@ def said_of(one: ProcessRates, longest_ns: int) -> list[dict[str, Any]]:
         return [
             {
                 "kind": "waits",
-                "text": f"its telemetry page says that it waits {wait.text}",
+                "text": f"its telemetry page says what it waits for: {wait.text}",
                 "ns": wait.ns,
                 "reason": wait.reason,
             }
