@@ -309,7 +309,7 @@ def show(key: str, value: Any, units: str = "GB/s") -> str:
         return " ".join(show(key, one, units) for one in value)
     if key.endswith("messages_per_s"):
         return f"{value / 1e6:.6f}"
-    if key.endswith("bytes_per_s"):
+    if key.endswith("bytes_per_s") and not key.endswith("gbytes_per_s"):
         return f"{value / UNITS[units]:.3f}" if units != "MiB/s" else f"{value / UNITS[units]:.1f}"
     if key.endswith("_ns"):
         return f"{value / 1e3:.2f}"
@@ -325,16 +325,34 @@ def table(columns: Columns, rows: Iterable[Sequence[str]]) -> None:
     print_table([escape(title) for _, title in columns], rows)
 
 
+# Ends of keys, and of those of old results -> unit of the values that show() writes.
+_UNIT_OF = (
+    *(("messages_per_s", "Mpps"), ("gbytes_per_s", "GB/s"), ("_s_per_gbyte", "s/GB")),
+    *(("_ns", "usec"), ("_us", "usec"), ("_ms", "ms"), ("_bytes", "bytes")),
+    *(("algbw", "GB/s"), ("busbw", "GB/s")),
+)
+
+
+def unit_of(key: str, units: str) -> str:
+    """The unit of a key's values as show() writes them; "" if they have none, or have it."""
+    key = re.sub(r"_(min|max)$", "", key)
+    ends = next(((end, unit) for end, unit in _UNIT_OF if key.endswith(end)), None)
+    if ends is not None:
+        return ends[1]
+    return units if key.endswith("bytes_per_s") else ""
+
+
 def heading(key: str, title: str, units: str) -> str:
     """The title of a column, with the unit that show() uses, if it has no unit."""
-    key = re.sub(r"_(min|max)$", "", key)
-    if "[" in title:
+    unit = unit_of(key, units)
+    if not unit or "[" in title or "(" in title or title.startswith("#"):
         return title
-    if key.endswith("messages_per_s"):
-        return f"{title}[Mpps]"
-    if key.endswith("bytes_per_s"):
-        return f"{title}[{units}]"
-    return f"{title.removesuffix('_ns')}[usec]" if key.endswith("_ns") else title
+    least = re.search(r"_(min|max)$", title)
+    stem = title.removesuffix(least[0]) if least else title
+    for end in (*(f"_{end.lstrip('_')}" for end, _ in _UNIT_OF), "_bytes_per_s"):
+        stem = stem.removesuffix(end)
+    stem = "rate" if stem.endswith("bytes_per_s") else stem
+    return f"{stem}{least[0] if least else ''}[{unit}]"
 
 
 __all__ = [
@@ -356,4 +374,5 @@ __all__ = [
     "study_options",
     "sweep",
     "table",
+    "unit_of",
 ]

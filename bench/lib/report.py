@@ -5,7 +5,6 @@ The JSON contains every number of the other formats.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from transport import pages
 from transport.cli.output import write_file, write_json
 from transport.cli.plots import prepared, save
 from transport.ground.text import csv_of_rows
+from transport.ground.units import binary_text
 
 Config = dict[str, Any]
 
@@ -82,60 +82,97 @@ def show_everywhere(
         click.echo(note)
 
 
-def draw(found: Config, out: Path | io.BytesIO, units: str) -> None:
-    """Plots the first measure with its range, over the column `x` if it varies, else as bars."""
-    name = out if isinstance(out, Path) else Path("report.svg")
-    pyplot = prepared(name)
-    figure, axes = pyplot.subplots(figsize=(8, 4.5))
-    rows, lead, x = found["rows"], next(iter(found["measures"])), found["x"]
+def draw(found: Config, out: Path, units: str) -> None:
+    """Plots the first measure into a file."""
+    prepared(out)
+    save(figure_of(found, next(iter(found["measures"])), units), found["bench"], out)
+
+
+def figure_of(found: Config, measure: str, units: str) -> Any:
+    """A measure with its range, over the column `x` if it varies, else as bars.
+
+    If the result has rates over time, they are plotted instead. Axes of times are logarithmic.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.5, 4))
+    axes = figure.subplots()
     timed = [run for run in found["rounds"] if "timeline_bytes_per_s" in run]
     if timed:
         # Runs with different kinds of cut (of paths) cannot share a plot: plot the first kind
         # only.
         same = [run for run in timed if run.get("cut") == timed[0].get("cut")]
         timeline.draw(axes, same, 1 / UNITS[units], units)
-        _keep(figure, pyplot, found["bench"], out)
-        return
-    rows = [row for row in rows if row.get(lead) is not None]
-    scale = float(show(lead, 1e12, units)) / 1e12 if lead.endswith("_per_s") else 1.0
-    if lead.endswith("_ns"):
-        scale = 1e-3
-
-    def errors(mine: Sequence[Config]) -> list[list[float]]:
-        low = [(row[lead] - row[f"{lead}_min"]) * scale for row in mine]
-        return [low, [(row[f"{lead}_max"] - row[lead]) * scale for row in mine]]
-
+        return figure
+    rows = [row for row in found["rows"] if row.get(measure) is not None]
+    x = found["x"]
     if len({row.get(x) for row in rows}) > 1:
-        for label in dict.fromkeys(_label(row, found, x) for row in rows):
-            mine = sorted((r for r in rows if _label(r, found, x) == label), key=lambda r: r[x])
-            values = [row[lead] * scale for row in mine]
-            axes.errorbar([r[x] for r in mine], values, errors(mine), label=label, marker=".")
-        axes.set_xscale("log", base=2)
-        axes.set_xlabel(x)
-        axes.legend()
-        axes.set_ylabel(_axis(lead, units))
+        _draw_lines(axes, rows, found, measure, units)
     else:
-        labels = [_label(row, found, x) for row in rows]
-        axes.barh(labels, [row[lead] * scale for row in rows], xerr=errors(rows) if rows else None)
-        axes.invert_yaxis()
-        axes.set_xlabel(_axis(lead, units))
-    _keep(figure, pyplot, found["bench"], out)
+        _draw_bars(axes, rows, found, measure, units)
+    return figure
 
 
-def _keep(figure: Any, pyplot: Any, title: str, out: Path | io.BytesIO) -> None:
-    if isinstance(out, Path):
-        save(figure, title, out)
-        return
-    figure.suptitle(title)
-    figure.tight_layout()
-    figure.savefig(out, format="svg")
-    pyplot.close(figure)
+def _draw_lines(axes: Any, rows: list[Config], found: Config, measure: str, units: str) -> None:
+    x = found["x"]
+    for label in dict.fromkeys(_label(row, found, x) for row in rows):
+        mine = sorted((r for r in rows if _label(r, found, x) == label), key=lambda r: r[x])
+        values, errors = _values(mine, measure, units)
+        axes.errorbar([r[x] for r in mine], values, errors, label=_plain(label), marker=".")
+    axes.set_xscale("log", base=2)
+    if x.endswith("_bytes"):
+        axes.xaxis.set_major_formatter(lambda value, _: binary_text(round(value)))
+        axes.tick_params(axis="x", labelsize="small")
+        axes.set_xlabel(x.removesuffix("_bytes"))
+    else:
+        axes.set_xlabel(heading(x, x, units))
+    axes.legend(fontsize="small")
+    axes.set_ylabel(heading(measure, measure, units))
+    if _is_time(measure):
+        axes.set_yscale("log")
+        _write_plainly(axes.yaxis)
+    else:
+        axes.set_ylim(bottom=0)
 
 
-def _axis(lead: str, units: str) -> str:
-    if lead.endswith("bytes_per_s"):
-        return lead.removesuffix("_bytes_per_s") + f" [{units}]"
-    return lead.removesuffix("_ns") + " [us]" if lead.endswith("_ns") else lead
+def _draw_bars(axes: Any, rows: list[Config], found: Config, measure: str, units: str) -> None:
+    labels = [_plain(_label(row, found, found["x"])) for row in rows]
+    values, errors = _values(rows, measure, units)
+    axes.barh(range(len(rows)), values, xerr=errors if rows else None)
+    axes.set_yticks(range(len(rows)), labels)
+    axes.invert_yaxis()
+    axes.set_xlabel(heading(measure, measure, units))
+    if _is_time(measure) and any(value > 0 for value in values):
+        axes.set_xscale("log")
+        _write_plainly(axes.xaxis)
+
+
+def _write_plainly(axis: Any) -> None:
+    """Writes the numbers of a logarithmic axis as 60 and not as 6 x 10^1."""
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(lambda value, _: f"{value:g}")
+    axis.axes.tick_params(which="both", labelsize="small")
+
+
+def _values(rows: Sequence[Config], measure: str, units: str) -> tuple[list[float], Any]:
+    """The values of a measure in the unit of its heading, and their distances to least and most."""
+    scale = 1e-3 if measure.endswith("_ns") else 1.0
+    if measure.endswith("messages_per_s"):
+        scale = 1e-6
+    elif measure.endswith("bytes_per_s") and not measure.endswith("gbytes_per_s"):
+        scale = 1 / UNITS[units]
+    least = [(row[measure] - row.get(f"{measure}_min", row[measure])) * scale for row in rows]
+    most = [(row.get(f"{measure}_max", row[measure]) - row[measure]) * scale for row in rows]
+    return [row[measure] * scale for row in rows], [least, most]
+
+
+def _is_time(measure: str) -> bool:
+    return measure.endswith(("_ns", "_us", "_ms"))
+
+
+def _plain(text: str) -> str:
+    """The text as a label in which matplotlib finds no formula."""
+    return text.replace("$", r"\$")
 
 
 def _label(row: Config, found: Config, x: str) -> str:
@@ -151,14 +188,15 @@ def page(found: Config, columns: Columns, units: str, notes: Sequence[str]) -> s
     names = list(dict.fromkeys(name for row in runs for name in row))
     environment = found["environment"]
     facts = {**environment, "settings": found["settings"], "peers": found["peers"]}
-    picture, missing = "", ""
+    drawn, missing = [], ""
     if rows:
-        out = io.BytesIO()
         try:
-            draw(found, out, units)
-            picture = pages.picture(out.getvalue().decode())
-        except click.UsageError as error:
-            missing = error.message.removeprefix("--plot ")
+            measured = [one for one in found["measures"] if any(row.get(one) for row in rows)]
+            timed = any("timeline_bytes_per_s" in run for run in runs)
+            shown = measured[:1] if timed else measured
+            drawn = [pages.plot(figure_of(found, one, units)) for one in shown]
+        except ImportError:
+            missing = "it needs matplotlib: pip install matplotlib"
     return pages.rendered(
         PAGE,
         title=f"bench {found['bench']}",
@@ -169,12 +207,9 @@ def page(found: Config, columns: Columns, units: str, notes: Sequence[str]) -> s
             [cells(row, columns, units) for row in rows],
         ),
         remarks=notes,
-        picture=picture,
+        drawn=drawn,
         missing=missing,
-        environment=(
-            ["what", "value"],
-            [[k, v if isinstance(v, str) else json.dumps(v)] for k, v in facts.items()],
-        ),
+        environment=[[k, v if isinstance(v, str) else json.dumps(v)] for k, v in facts.items()],
         runs=(
             [heading(name, name, units) for name in names],
             [[show(name, row.get(name), units) for name in names] for row in runs],

@@ -188,7 +188,7 @@ def test_study__writes_every_kind_of_file(tmp_path: Path) -> None:
     assert "<svg" in files["plot"].read_text()
     page = files["html"].read_text()
     assert found["sha256"] in page
-    assert "data:image/svg+xml;base64," in page
+    assert "<svg" in page
     assert os.uname().release not in page + files["json"].read_text()
 
 

@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 import jinja2
@@ -12,9 +13,10 @@ from transport import pages
 from transport.cli.options import HTML, output_file
 
 TEMPLATE = """{% extends "base.html" %}
-{% from "macros.html" import notes, plot, table %}
+{% from "macros.html" import facts, notes, plots, table %}
 {% block body %}
-{{ table(rows) }}{{ notes(remarks) }}{{ plot(picture, missing) }}{{ data }}
+{{ table(rows) }}{{ notes(remarks) }}{{ plots(drawn, missing) }}
+{{ facts([["<s>", "<em>"]]) }}{{ data }}
 {% endblock %}
 """
 
@@ -24,7 +26,7 @@ def made(folder: Path, **more: object) -> str:
     values = {
         "rows": (["<b>"], [["a & b"], ["<script>"]]),
         "remarks": ["<i>"],
-        "picture": "",
+        "drawn": [],
         "missing": "<u>",
         "data": pages.as_it_is("<hr>"),
     }
@@ -35,18 +37,44 @@ def test_rendered__escapes_texts(tmp_path: Path) -> None:
     html = made(tmp_path, command="weft sim <x>")
     for text in ("a &lt;title&gt;", "weft sim &lt;x&gt;", "<th>&lt;b&gt;</th>", "&lt;script&gt;"):
         assert text in html
-    for text in ("<td>a &amp; b</td>", "<li>&lt;i&gt;</li>", "No plot: &lt;u&gt;", "<hr>"):
+    for text in (
+        "<td>a &amp; b</td>",
+        "<li>&lt;i&gt;</li>",
+        "No plot: &lt;u&gt;",
+        "<hr>",
+        "&lt;em&gt;",
+    ):
         assert text in html
     assert "<script" not in html
 
 
+def drawing(title: str = "") -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    figure.subplots().set_title(title)
+    return figure
+
+
+def test_plot__has_the_colours_of_the_page_and_no_text() -> None:
+    pytest.importorskip("matplotlib")
+    svg = pages.plot(drawing("</svg><script>"))
+    assert svg.startswith("<svg ")
+    assert "currentColor" in svg
+    assert "var(--paper)" in svg
+    for text in ("#000000", "#ffffff", "script", "<!--", "<metadata", "xmlns"):
+        assert text not in svg
+    assert svg == pages.plot(drawing("</svg><script>"))
+
+
 def test_rendered__is_one_file_with_both_schemes(tmp_path: Path) -> None:
-    html = made(tmp_path, picture=pages.picture("<svg></svg>"))
+    pytest.importorskip("matplotlib")
+    html = made(tmp_path, drawn=[pages.plot(drawing())])
     assert html.startswith("<!doctype html>")
     assert html.endswith("</html>\n")
     assert "prefers-color-scheme: dark" in html
-    assert 'src="data:image/svg+xml;base64,PHN2Zz48L3N2Zz4="' in html
-    assert not re.search(r"https?://|<link|@import|url\(", html)
+    assert "<svg " in html
+    assert not re.search(r"https?://|<link|@import|url\((?!#)", html)
     assert "partial" not in html
     assert "these results are partial" in made(tmp_path, partial=True)
 

@@ -104,7 +104,7 @@ def test_result__what_is_not_done_is_counted_and_not_judged() -> None:
     assert any("2 of 4 transfers did not finish" in one for one in tables.remarks(found))
     nothing = result(own, ready_ns=-1, received_ns=-1, totals={"finished": False})
     assert nothing.summary()["done"] == 0
-    assert tables.jobs(nothing)[1] == [["permutation", "4", "0/4"]]
+    assert tables.jobs({"": nothing})[1] == [["permutation", "4", "0/4"]]
 
 
 def test_result__ports_by_tier() -> None:

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,23 @@ def test_page__holds_the_cells_and_needs_nothing_else() -> None:
     assert [unpacked(one, "<u4") for one in data["unknown"]] == [[0, 2]]
     assert "<li>first</li><li>a note &lt;/script&gt;</li>" in html
     assert data["log"] is True
+    assert (data["by"], data["measure"], data["unit"]) == ("process", "bytes", "bytes")
     assert html.count("</script>") == 2
     assert not re.search(r"https?://|src=|<link|@import|url\(", html)
+
+
+def test_page__says_what_it_shows_with_escaped_names() -> None:
+    html = page(small(), [], False, [("job", "<i>17")], "weft trace matrix <dir>")
+    for text in (
+        *("<td>job</td><td>&lt;i&gt;17</td>", "<td>total</td><td>9.5 B</td>"),
+        *("<td>cells with a value</td><td>2 of 9</td>", "weft trace matrix &lt;dir&gt;"),
+        "<td>&lt;b&gt;&amp;0</td><td>&lt;b&gt;&amp;1</td><td>7 B</td><td>measured</td>",
+        "<td>&lt;b&gt;&amp;1</td><td>2.5 B</td><td>7 B</td>",
+    ):
+        assert text in html
+    assert "<b>" not in re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
+    late = replace(small(), measure="latency_mean", unit="ns")
+    assert "<td>total</td>" not in page(late, [], False)
 
 
 def test_page__has_all_cells_in_order_when_many_are_used() -> None:

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 def gantt(found: Training) -> Any:
     """A Gantt chart of a step, with a row for each stream of each pipeline stage."""
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     streams = list(dict.fromkeys((task.stage, task.stream) for task in found.tasks))
     colors = {
         kind: f"C{at}" for at, kind in enumerate(dict.fromkeys(task.kind for task in found.tasks))
     }
-    figure, axes = pyplot.subplots(figsize=(10.0, 1.5 + 0.3 * len(streams)))
+    figure = Figure(figsize=(10.0, 1.5 + 0.3 * len(streams)))
+    axes = figure.subplots()
     times = list(zip(found.tasks, found.timed.begins_ns, found.timed.ends_ns, strict=True))
     for kind, color in colors.items():
         for row, stream in enumerate(streams):
@@ -52,23 +53,38 @@ def curves_figure(found: Sequence[Curve]) -> Any:
 
     figure, panels = pyplot.subplots(1, len(found), figsize=(4.0 * len(found), 3.2))
     for axes, one in zip(panels, found, strict=True):
-        xs = [point.x for point in one.points]
-        axes.plot(xs, [point.step_ns / 1e6 for point in one.points], "o-", label="step")
-        axes.plot(
-            xs,
-            [point.exposed_ns / 1e6 for point in one.points],
-            "s--",
-            label="exposed communication",
-        )
-        axes.axvline(one.given, color="0.7", linewidth=1)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(xs, [_x_text(one, x) for x in xs], rotation=45, fontsize=8)
-        axes.minorticks_off()
-        axes.set_ylim(bottom=0)
-        axes.set_xlabel(one.name)
-        axes.set_ylabel("ms")
+        draw_curve(axes, one)
     panels[0].legend(fontsize=8)
     return figure
+
+
+def curve_panels(found: Sequence[Curve]) -> list[Any]:
+    """The same plots, each in a figure of its own."""
+    from matplotlib.figure import Figure
+
+    made = []
+    for one in found:
+        figure = Figure(figsize=(5.5, 3.4))
+        axes = figure.subplots()
+        draw_curve(axes, one)
+        axes.legend(fontsize=8)
+        made.append(figure)
+    return made
+
+
+def draw_curve(axes: Any, one: Curve) -> None:
+    """Plots one curve; a grey line marks the value that was given."""
+    xs = [point.x for point in one.points]
+    axes.plot(xs, [point.step_ns / 1e6 for point in one.points], "o-", label="step")
+    exposed_ms = [point.exposed_ns / 1e6 for point in one.points]
+    axes.plot(xs, exposed_ms, "s--", label="exposed communication")
+    axes.axvline(one.given, color="0.7", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(xs, [_x_text(one, x) for x in xs], rotation=45, fontsize=8)
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(one.name)
+    axes.set_ylabel("ms")
 
 
 def _x_text(one: Curve, x: float) -> str:
@@ -90,19 +106,9 @@ def write_page(
         command=shlex.join(["weft", *sys.argv[1:]]),
         tables=said.tables,
         lines=said.lines,
-        step=_inline(gantt(found)),
-        curves=_inline(curves_figure(curves)),
+        step=pages.plot(gantt(found)),
+        curves=[pages.plot(one) for one in curve_panels(curves)],
         points=(["against", "", "step", "exposed communication"], rows),
     )
     write_file(out, page)
     click.echo(f"wrote {out}", err=True)
-
-
-def _inline(figure: Any) -> str:
-    from matplotlib import pyplot
-
-    from transport.sim.plots import svg
-
-    found = pages.picture(svg(figure))
-    pyplot.close(figure)
-    return found

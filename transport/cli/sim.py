@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -20,13 +17,12 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
 from transport.cli.options import CSV, HTML, SEED, OutputFolder, TimeType, output_file
-from transport.cli.output import json_option, print_table, unwritten, write_file, write_json
+from transport.cli.output import json_option, print_table, unwritten, write_json
 from transport.cli.sim_routes import write_routes
+from transport.cli.sim_show import Files, show, show_sweep
 from transport.cli.try_policy import chosen_policies
 from transport.errors import InvalidArgumentError
 from transport.ground import toml
-from transport.ground.build_info import build_info, build_text
-from transport.ground.text import csv_of_rows
 from transport.ground.units import bytes_text, count_text, time_text
 from transport.policies.choice import PolicyRefusedError
 from transport.sim import (
@@ -34,12 +30,9 @@ from transport.sim import (
     Scenario,
     Simulation,
     faults,
-    html,
     load,
-    plots,
     shipped,
     sweep,
-    tables,
 )
 from transport.sim.errors import ScenarioError, WorkerLostError
 from transport.sim.settings import applied, is_of_policies
@@ -51,16 +44,6 @@ from transport.trace.store import new_folder
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 SEEDS_MAX = 10_000
 FAMILY_OPTIONS = ("window", "path", "loss", "credit")
-
-
-@dataclass(frozen=True)
-class Files:
-    """The files to write besides the table on stdout."""
-
-    json: str | None
-    csv: Path | None
-    plot: Path | None
-    html: Path | None
 
 
 class SeedsType(click.ParamType[list[int]]):
@@ -177,15 +160,6 @@ class Watch:
         self._bar.update(self._task, completed=done)
 
 
-def command_line() -> str:
-    return shlex.join(["weft", *sys.argv[1:]])
-
-
-def made_by() -> str:
-    """The command line, with weft's version and build as a shell comment."""
-    return f"{command_line()}  # {build_text()}"
-
-
 def run_once(simulation: Simulation) -> tuple[Result, float]:
     """Runs the simulation; returns its result, partial after Ctrl-C, and the seconds it took."""
     began = monotonic()
@@ -199,33 +173,6 @@ def run_once(simulation: Simulation) -> tuple[Result, float]:
         except KeyboardInterrupt:
             partial = True
     return simulation.result(partial=partial), monotonic() - began
-
-
-def show(result: Result, seconds: float, files: Files) -> None:
-    """Prints the table and writes the files that the options name."""
-    hops = int(result.totals["packet_hops"])
-    speed = f"{seconds:.1f} s, {count_text(hops / max(seconds, 1e-9))} packet-hops/s"
-    if files.json is not None:
-        found = result.as_dict() | build_info()
-        found |= {"command": command_line(), "seconds": round(seconds, 3)}
-        write_json(found, files.json)
-    if files.csv is not None:
-        write_file(files.csv, csv_of_rows(marked(result.rows(), result.partial)))
-    if files.plot is not None:
-        cli_plots.save(plots.figure(result), title_of(result), files.plot)
-    if files.html is not None:
-        write_file(files.html, html.page(result, made_by()))
-    if files.json == "-":
-        return
-    click.echo(title_of(result))
-    print_table(*tables.jobs(result))
-    print_table(*tables.tiers(result))
-    if result.steps:
-        print_table(*tables.steps(result))
-    own = result.scenario
-    for line in [*tables.remarks(result), *own.network.notes]:
-        click.echo(line)
-    click.echo(f"{speed}; fingerprint {result.fingerprint}; {build_text()}")
 
 
 def say_notes(scenario: Scenario) -> None:
@@ -244,16 +191,6 @@ def say_late_faults(result: Result) -> None:
                 f"the run ended at {time_text(end_ns)}: it had no effect",
                 err=True,
             )
-
-
-def title_of(result: Result) -> str:
-    chosen = " ".join(f"{family}={text}" for family, text in result.policies.items())
-    return f"{result.scenario.name}, seed {result.seed}: {chosen}"
-
-
-def marked(rows: Sequence[Mapping[str, Any]], partial: bool) -> list[dict[str, Any]]:
-    """Adds a column `partial` to every row if the run or sweep was interrupted."""
-    return [{**row, "partial": True} if partial else dict(row) for row in rows]
 
 
 def judge(result: Result) -> None:
@@ -291,32 +228,6 @@ def run_sweep(
         except WorkerLostError as error:
             return rows, str(error)
     return rows, ""
-
-
-def show_sweep(
-    scenario: Scenario,
-    cases: list[sweep.Case],
-    rows: dict[int, dict[str, Any]],
-    partial: bool,
-    files: Files,
-) -> None:
-    ordered = [rows[index] for index in sorted(rows)]
-    summed = sweep.summarised(cases, rows)
-    if files.json is not None:
-        found = {"scenario": scenario.name, **build_info(), "command": command_line()} | {
-            "summary": summed
-        }
-        write_json(found | {"rows": ordered} | ({"partial": True} if partial else {}), files.json)
-    if files.csv is not None:
-        write_file(files.csv, csv_of_rows(marked([row | build_info() for row in ordered], partial)))
-    if files.plot is not None and rows:
-        title = f"{scenario.name}, {len(rows)} runs" + (", partial" if partial else "")
-        cli_plots.save(plots.sweep_figure(cases, rows), title, files.plot)
-    if files.html is not None:
-        write_file(files.html, html.sweep_page(scenario.name, summed, ordered, made_by(), partial))
-    if files.json != "-":
-        print_table(*tables.sweep(summed))
-        click.echo(build_text())
 
 
 @click.command("sim")
@@ -450,7 +361,7 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
     check_memory(simulation.estimated_bytes)
     folder = trace_folder(given["trace_folder"])
     result, seconds = run_once(simulation)
-    show(result, seconds, files)
+    show({"": result}, seconds, files)
     say_notes(simulation.scenario)
     if not result.partial:
         say_late_faults(result)

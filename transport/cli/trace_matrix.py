@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,16 +14,18 @@ import numpy as np
 from transport.cli import trace_open as shared
 from transport.cli.options import CSV, HTML, output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
-from transport.ground.units import quantity_text
+from transport.ground.units import quantity_text, time_text
 
 if TYPE_CHECKING:
     from transport.trace.matrix import Matrix
+    from transport.trace.store import Store
 
 MEASURES = ("bytes", "messages", "resent_bytes", "latency_mean", "latency_p99")
 TABLE_MAX = 16  # a matrix with more ranks is printed as shades, not cell by cell
 SHADES = " .:-=+*#%@"
 SHADED = 64  # maximum number of lines and of columns that are printed as shades
 TOP = 10
+VIRTUAL_NS = 365 * 86_400 * 10**9  # a trace from before 1971 is one of a virtual clock
 
 
 @click.command("matrix")
@@ -79,7 +84,9 @@ def command(
         if csv_file is not None:
             shared.write_text(files.table(found), csv_file)
         if html is not None:
-            shared.write_text(files.page(found, notes, logarithmic), html)
+            about = [*facts(store), *chosen(comm, op, kind, from_s, to_s)]
+            text = files.page(found, notes, logarithmic, about, shlex.join(["weft", *sys.argv[1:]]))
+            shared.write_text(text, html)
         if png is not None:
             draw(found, png, logarithmic)
         if json_path is not None:
@@ -87,6 +94,29 @@ def command(
         elif csv_file is None and html is None and png is None:
             show(found, logarithmic)
             shared.show_notes([*notes, *found.notes])
+
+
+def facts(store: Store) -> list[tuple[str, str]]:
+    """The job, and when it was recorded."""
+    jobs = ", ".join(job or "unnamed" for job, _ in store.jobs())
+    sql = "SELECT min(first_ns), max(last_ns), count(*), count(DISTINCT host) FROM processes"
+    ((first_ns, last_ns, processes, hosts),) = store.rows(sql)
+    found = [("job", jobs), ("processes", f"{processes} on {hosts} hosts")]
+    if first_ns is not None:
+        began = datetime.fromtimestamp(first_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        if first_ns < VIRTUAL_NS:
+            began = "on the virtual clock of a simulation"
+        found.append(("recorded", f"{began}, for {time_text(last_ns - first_ns)}"))
+    return found
+
+
+def chosen(*values: object) -> list[tuple[str, str]]:
+    """The filters that are in force, in one row; values in the order of the options."""
+    options = ("--comm", "--op", "--kind", "--from", "--to")
+    given = [
+        f"{name} {value}" for name, value in zip(options, values, strict=True) if value is not None
+    ]
+    return [("only", ", ".join(given))] if given else []
 
 
 def draw(found: Matrix, png: Path, logarithmic: bool) -> None:

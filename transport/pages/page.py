@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
+import io
+import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from importlib.util import find_spec
@@ -13,6 +14,8 @@ from transport.ground.build_info import build_text
 
 INSTALL = "pip install jinja2"
 OWN = Path(__file__).parent
+# Parts of matplotlib's SVG that a page needs not: texts as comments, metadata, namespaces.
+NOT_SHOWN = re.compile(r'<!--.*?-->|<metadata>.*?</metadata>| xmlns(:\w+)?="[^"]*"', re.DOTALL)
 
 Table = tuple[Sequence[str], Iterable[Sequence[str]]]
 
@@ -50,6 +53,18 @@ def as_it_is(text: str) -> Any:
     return Markup(text)
 
 
-def picture(svg: str) -> str:
-    """A data: URL of a picture, so that the page contains the picture."""
-    return f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
+def plot(figure: Any) -> Any:
+    """A matplotlib figure as an element of the page, in the colours of the page's scheme.
+
+    Equal figures give equal elements. What was black is drawn in the colour of text, and what was
+    white in that of the background. Texts are paths.
+    """
+    import matplotlib as mpl
+
+    figure.tight_layout()
+    out = io.StringIO()
+    with mpl.rc_context({"svg.hashsalt": "weft", "svg.fonttype": "path"}):
+        figure.savefig(out, format="svg", metadata={"Date": None}, facecolor="white")
+    text = out.getvalue()
+    svg = NOT_SHOWN.sub("", text[text.index("<svg") :]).replace("#000000", "currentColor")
+    return as_it_is(svg.replace("#ffffff", "var(--paper)"))

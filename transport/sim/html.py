@@ -2,57 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from transport import pages
 from transport.sim import plots, tables
 from transport.sim.result import IDEAL, Result
+from transport.sim.sweep import Case
 
 
-def page(result: Result, command: str) -> str:
-    """The report of one run."""
+def _drawn(panels: Callable[[], list[Any]]) -> dict[str, Any]:
+    """The plots as values of a template, or why there are none."""
+    try:
+        return {"drawn": [pages.plot(one) for one in panels()], "missing": ""}
+    except ImportError:
+        return {"drawn": [], "missing": f"it needs matplotlib: {plots.INSTALL_MATPLOTLIB}"}
+
+
+def page(results: Mapping[str, Result], command: str) -> str:
+    """The report of a run, the first of `results`; others are beside it in tables and plots."""
+    result = next(iter(results.values()))
     own = result.scenario
     chosen = [
         [family, result.policies[family], result.sources[family][:16]] for family in result.policies
     ]
-    picture, missing = "", ""
-    try:
-        picture = pages.picture(plots.svg(plots.figure(result)))
-    except ImportError:
-        missing = f"it needs matplotlib: {plots.INSTALL_MATPLOTLIB}"
     return pages.rendered(
         "sim_run.html",
         title=f"weft sim {own.name}",
         command=command,
         partial=result.partial,
-        jobs=tables.jobs(result),
+        jobs=tables.jobs(results),
         remarks=[*tables.remarks(result), *own.network.notes],
-        picture=picture,
-        missing=missing,
-        tiers=tables.tiers(result),
+        tiers=tables.tiers(results),
         policies=(["family", "policy", "source"], chosen),
         scenario=own.text,
         ideal=IDEAL,
         fingerprint=result.fingerprint,
+        **_drawn(partial(plots.panels, results)),
     )
 
 
 def sweep_page(
     name: str,
-    rows: Sequence[Mapping[str, Any]],
-    every: Sequence[Mapping[str, Any]],
+    cases: Sequence[Case],
+    rows: Mapping[int, Mapping[str, Any]],
+    summary: Sequence[Mapping[str, Any]],
     command: str,
-    partial: bool,
+    partial_run: bool,
 ) -> str:
-    """The report of a sweep: its summary, and every run."""
-    heads = list(dict.fromkeys(key for row in every for key in row))
-    runs = [[tables.cell(key, row.get(key)) for key in heads] for row in every]
+    """The report of a sweep: its summary, plots, and every run."""
+    ordered = [rows[index] for index in sorted(rows)]
     return pages.rendered(
         "sim_sweep.html",
         title=f"weft sim {name}: a sweep",
         command=command,
-        partial=partial,
-        summary=tables.sweep(rows),
-        runs=(heads, runs),
+        partial=partial_run,
+        summary=tables.sweep(summary),
+        runs=tables.sweep_runs(ordered),
+        **_drawn(partial(plots.sweep_panels, cases, rows)),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from transport.ground.units import bytes_text, percent, rate_text, time_text
@@ -90,10 +91,14 @@ def _table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Row
     ]
 
 
-def jobs(result: Result) -> Rows:
-    """One row per job."""
-    rows = [{**row, "done": f"{row['done']:,}/{row['transfers']:,}"} for row in result.jobs]
-    return _table(JOBS, rows)
+def jobs(results: Mapping[str, Result]) -> Rows:
+    """One row per job of each run. The label of a run is empty if there is just one."""
+    rows = [
+        {**row, "run": run, "done": f"{row['done']:,}/{row['transfers']:,}"}
+        for run, result in results.items()
+        for row in result.jobs
+    ]
+    return _table({"run": "policy", **JOBS}, rows)
 
 
 def steps(result: Result) -> Rows:
@@ -102,15 +107,16 @@ def steps(result: Result) -> Rows:
     return _table(STEPS, rows)
 
 
-def tiers(result: Result) -> Rows:
-    """One row per tier of links. Columns that are zero everywhere are left out."""
-    rows = result.tiers
+def tiers(results: Mapping[str, Result]) -> Rows:
+    """One row per tier of links of each run. Columns that are zero everywhere are left out."""
+    rows = [{"run": run, **row} for run, result in results.items() for row in result.tiers]
     quiet = [
         k
         for k in ("marked", "trimmed", "dropped", "lost", "pauses")
         if not any(row[k] for row in rows)
     ]
-    return _table({k: v for k, v in TIERS.items() if k not in quiet}, rows)
+    shown = {"run": "policy", **TIERS}
+    return _table({k: v for k, v in shown.items() if k not in quiet}, rows)
 
 
 def remarks(result: Result) -> list[str]:
@@ -132,12 +138,28 @@ def remarks(result: Result) -> list[str]:
 
 def sweep(rows: Sequence[Mapping[str, Any]]) -> Rows:
     """One row per setting, with median and worst over the seeds."""
-    settings = [
-        key for row in rows[:1] for key in row if key not in MEASURES and not key.endswith("_worst")
-    ]
-    # Use the last part of each key as heading unless two keys end in the same part.
-    last = [key.rpartition(".")[2] for key in settings]
-    columns = dict(zip(settings, last if len(set(last)) == len(last) else settings, strict=True))
+    columns = _settings(rows)
     for name, title in SWEEP.items():
         columns |= {name: title, f"{name}_worst": "worst"}
     return _table(columns, rows)
+
+
+def sweep_runs(rows: Sequence[Mapping[str, Any]]) -> Rows:
+    """One row per run of a sweep: its settings, seed and main measures."""
+    given = [{key: row[key] for key in _until_seed(row)} for row in rows[:1]]
+    columns = {**_settings(given), "seed": "seed", **SWEEP}
+    return _table({**columns, "good": "good", "problem": "problem"}, rows)
+
+
+def _until_seed(row: Mapping[str, Any]) -> Iterator[str]:
+    """The keys of a run's row that are settings: those before its seed."""
+    return itertools.takewhile(lambda key: key != "seed", row)
+
+
+def _settings(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Key of a setting -> its heading: the last part of the key unless two end in the same part."""
+    settings = [
+        key for row in rows[:1] for key in row if key not in MEASURES and not key.endswith("_worst")
+    ]
+    last = [key.rpartition(".")[2] for key in settings]
+    return dict(zip(settings, last if len(set(last)) == len(last) else settings, strict=True))

@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 
 from transport import pages
 from transport.ground.text import csv_table
+from transport.ground.units import quantity_text
 from transport.trace.matrix import UNKNOWN, Matrix, state_text
 
 PIXELS_MAX = 1024  # maximum number of rows and of columns of a picture; larger ones are scaled
+LARGEST = 32  # rows of a page's table of the largest cells
+SUMS_MAX = 256  # a page of a larger matrix has no table of the sums of rows and columns
 CELLS_EXACT = 1 << 20  # an HTML page with more matrix cells stores their values as float32
 
 
@@ -24,10 +27,21 @@ def title(matrix: Matrix) -> str:
     return f"{matrix.measure} by {matrix.what}, {matrix.size} x {matrix.size}"
 
 
-def page(matrix: Matrix, notes: Sequence[str], logarithmic: bool) -> str:
-    """An HTML page that needs no other file. Its cells are typed arrays, encoded as base64."""
+def page(
+    matrix: Matrix,
+    notes: Sequence[str],
+    logarithmic: bool,
+    about: Sequence[tuple[str, str]] = (),
+    command: str = "",
+) -> str:
+    """An HTML page that needs no other file. Its cells are typed arrays, encoded as base64.
+
+    about: facts about the trace, as (name, value). command: the command line that made it.
+    """
     content = {
         "unit": matrix.unit,
+        "measure": matrix.measure,
+        "by": matrix.what,
         "labels": matrix.labels,
         "log": logarithmic,
         **_cells_of_page(matrix),
@@ -38,9 +52,52 @@ def page(matrix: Matrix, notes: Sequence[str], logarithmic: bool) -> str:
     return pages.rendered(
         "matrix.html",
         title=title(matrix),
+        command=command,
+        about=[*about, *_totals(matrix)],
         remarks=[*notes, *matrix.notes],
+        largest=_largest(matrix),
+        sums=_sums(matrix) if _adds_up(matrix) and matrix.size <= SUMS_MAX else None,
         data=pages.as_it_is(data),
     )
+
+
+def _adds_up(matrix: Matrix) -> bool:
+    """Whether a sum of cells has a meaning, unlike that of latencies."""
+    return not matrix.measure.startswith("latency")
+
+
+def _totals(matrix: Matrix) -> list[tuple[str, str]]:
+    facts = [("cells with a value", f"{matrix.values.size:,} of {matrix.size**2:,}")]
+    if matrix.values.size:
+        if _adds_up(matrix):
+            facts.insert(0, ("total", quantity_text(float(matrix.values.sum()), matrix.unit)))
+        facts.append(("largest cell", quantity_text(float(matrix.values.max()), matrix.unit)))
+    return facts
+
+
+def _largest(matrix: Matrix) -> pages.Table:
+    """The largest cells, the largest first."""
+    rows = [
+        (
+            matrix.labels[matrix.sources[at]],
+            matrix.labels[matrix.targets[at]],
+            quantity_text(float(matrix.values[at]), matrix.unit),
+            state_text(int(matrix.states[at])),
+        )
+        for at in np.argsort(-matrix.values, kind="stable")[:LARGEST].tolist()
+    ]
+    return ("from", "to", matrix.measure, "is"), rows
+
+
+def _sums(matrix: Matrix) -> pages.Table:
+    """What each row sent in all, and what each column received."""
+    sent = np.bincount(matrix.sources, matrix.values, matrix.size)
+    received = np.bincount(matrix.targets, matrix.values, matrix.size)
+    rows = [
+        (label, quantity_text(float(out), matrix.unit), quantity_text(float(into), matrix.unit))
+        for label, out, into in zip(matrix.labels, sent, received, strict=True)
+    ]
+    return (matrix.what, "sent", "received"), rows
 
 
 def _cells_of_page(matrix: Matrix) -> dict[str, Any]:
