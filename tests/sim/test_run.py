@@ -255,6 +255,77 @@ def weft(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+CONSTANT = """
+from congestion.api import record, window_policy
+
+Flow = record(unused=float)
+Params = record(window_bytes=4160.0)
+
+
+def answer(flow, params, event, result):
+    result.window_bytes = params.window_bytes
+
+
+POLICY = window_policy(
+    "constant",
+    flow=Flow,
+    params=Params,
+    on_start=answer,
+    on_ack=answer,
+    on_loss=answer,
+    on_timeout=answer,
+)
+"""
+
+
+def test_first__a_bad_policy_loses_against_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "constant.py"
+    file.write_text(CONSTANT)
+    bulk, small = run("first").jobs
+    slow, _ = run("first", {"window": str(file)}).jobs
+    assert slow["completion_ns"] > 10 * bulk["completion_ns"]
+    _, late = run("first", {"window": f"{file}:window_bytes=16777216"}).jobs
+    assert late["fct_ns_p99"] > 10 * small["fct_ns_p99"]
+    uneven, _ = run("first", {"path": "single"}).jobs
+    assert uneven["completion_ns"] > 2 * bulk["completion_ns"]
+
+
+def test_cli__the_default_is_shown_beside_the_policy(tmp_path: Path) -> None:
+    files = {f"--{kind}": tmp_path / f"a.{kind}" for kind in ("html", "json", "csv")}
+    words = [str(one) for option in files.items() for one in option]
+    done = weft("first", "--window", "fixed", *words)
+    assert done.returncode == 0, done.stderr
+    # Two jobs and four tiers of links.
+    assert [done.stdout.count(f"\n{one} ") for one in ("fixed", "default (nscc)")] == [6, 6]
+    found = json.loads(files["--json"].read_text())
+    assert found["policies"]["window"] == "fixed"
+    assert found["default"]["policies"]["window"] == "nscc:rtt_ns_min=0,hold_ns=0"
+    assert found["default"]["fingerprint"] == run("first").fingerprint
+    assert len(files["--csv"].read_text().splitlines()) == 1 + found["summary"]["transfers"]
+    assert "<td>default (nscc)</td>" in files["--html"].read_text()
+    alone = weft("first", "--window", "fixed", "--no-compare", "--json", "-")
+    assert "default" not in json.loads(alone.stdout)
+    assert "default" not in weft("first").stdout
+
+
+def test_cli__the_page_shows_what_the_first_run_prints() -> None:
+    command = "weft sim first --policy examples/my_policy.py"
+    page = (ROOT / "docs" / "SIMULATOR.md").read_text()
+    shown = page.partition(f"$ {command}\n")[2].partition("```")[0].splitlines()
+    printed = weft(*command.split()[2:]).stdout.splitlines()
+    assert len(shown) == 6
+    for line, whole in zip(shown, printed, strict=False):
+        assert whole.startswith(line)
+
+
+def test_cli__any_scenario_can_be_compared(small: str) -> None:
+    done = weft(small, "--path", "single", "--compare")
+    assert "\ndefault (power_of_two) " in done.stdout
+    same = weft(small, "--path", "power_of_two", "--compare")
+    assert "\ngiven " in same.stdout
+    assert "\ndefault " in same.stdout
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> str:
     file = tmp_path / "small.toml"

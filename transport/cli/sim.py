@@ -18,6 +18,7 @@ from transport.cli import plots as cli_plots
 from transport.cli.memory import available_bytes
 from transport.cli.options import CSV, HTML, SEED, OutputFolder, TimeType, output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
+from transport.cli.sim_compare import beside, own_simulation
 from transport.cli.sim_routes import write_routes
 from transport.cli.sim_show import Files, show, show_sweep
 from transport.cli.try_policy import chosen_policies
@@ -262,6 +263,11 @@ def run_sweep(
 @click.option("-j", "--jobs", type=click.IntRange(1, 1024), help="Parallel runs in a sweep.")
 @click.option("--dask", metavar="ADDRESS", help="Sweep on a Dask cluster: tcp://HOST:PORT.")
 @click.option("--limit", type=TimeType(), help='Virtual time at which a run ends, as "5 ms".')
+@click.option(
+    "--compare/--no-compare",
+    default=None,
+    help="Also run the scenario's own policies, and show both; default: as the scenario says.",
+)
 @click.option("--check", is_flag=True, help="Check the protocol's invariants; runs slower.")
 @click.option("--estimate", is_flag=True, help="Print how much memory the run needs, and stop.")
 @click.option(
@@ -359,15 +365,17 @@ def asked(given: Mapping[str, Any], files: Files) -> int:
         write_routes(simulation, given["routes"])
         return 0
     check_memory(simulation.estimated_bytes)
+    own = own_simulation(scenario, policies, given["compare"])
     folder = trace_folder(given["trace_folder"])
     result, seconds = run_once(simulation)
-    show({"": result}, seconds, files)
+    results = beside(result, own, lambda one: run_once(one)[0])
+    show(results, seconds, files)
     say_notes(simulation.scenario)
     if not result.partial:
         say_late_faults(result)
     if folder is not None:
         save_trace(result, folder)
-    if result.partial:
+    if result.partial or (own is not None and len(results) == 1):
         click.echo("weft: interrupted: the results are partial", err=True)
         return INTERRUPTED
     judge(result)

@@ -184,7 +184,7 @@ class Scenario:
 
     def content(self) -> str:
         """The scenario as canonical text, for the fingerprint: its keys and its files' digests."""
-        kept = {k: v for k, v in self.keys.items() if k not in ("about", "name")}
+        kept = {k: v for k, v in self.keys.items() if k not in ("about", "name", "compare")}
         for name in ("faults", "plans"):  # leave out if empty, so that older fingerprints hold
             if not kept[name]:
                 del kept[name]

@@ -136,6 +136,11 @@ TOP: Table = {
     "about": Key("text", "", "one sentence, for `weft sim --list`"),
     "seed": _int(1, "seed of all random choices", 0, (1 << 63) - 1),
     "limit_ns": _ns(1_000_000_000, "virtual time after which a run ends, done or not", 1),
+    "compare": Key(
+        "bool",
+        False,
+        "a run with policies from options is shown beside one with the scenario's own",
+    ),
     "network": Key("table", {}, "the hosts, the switches and the links"),
     "hosts": Key("table", {}, "protocol settings of every host"),
     "policies": Key("table", {}, 'policies by family, as window = "swift:decrease_max=0.3"'),
