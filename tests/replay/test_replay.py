@@ -21,11 +21,13 @@ import itertools
 from click.testing import CliRunner
 
 from congestion.registry import find
+from transport.cli import replay_plot
 from transport.cli.lookup import parameters
 from transport.cli.policy import policy_group
 from transport.cli.replay import sparkline
 from transport.compiler.interpret import Interpreted
 from transport.policies.recording import MAGIC
+from transport.policies.replay import Track
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_policy.py"
 SEGMENT = 9_000
@@ -124,6 +126,51 @@ def test_replay__a_plot_is_written_or_says_what_it_needs(recording: Path, tmp_pa
     else:
         assert status == 0, text
         assert b"<svg" in out.read_bytes()
+
+
+def test_binned__many_decisions_keep_their_range_and_gaps() -> None:
+    at_ms = np.arange(6_000.0)
+    values = np.where(at_ms < 3_000, at_ms % 10, np.nan)
+    begins, least, mean, most = replay_plot.binned(at_ms, values)
+    assert begins.size == least.size == mean.size == most.size == replay_plot.BINS
+    known = begins < 2_990
+    assert (least[known] < mean[known]).all()
+    assert (mean[known] < most[known]).all()
+    assert np.isnan(mean[begins > 3_010]).all()
+
+
+def test_plot__draws_steps_of_each_flow_and_marks_its_losses() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    track = Track("a$b", "window")
+    for step in range(40):
+        track.now_ns.append(step * 10**6)
+        track.owners.append(step % 2)
+        track.hooks.append("on_loss" if step == 20 else "on_ack")
+        track.answers.append((1000.0 + step, 0.0))
+    windows, rates = replay_plot.values_figure(pyplot, [track]).axes
+    lines = [one for one in windows.lines if one.get_drawstyle() == "steps-post"]
+    assert [one.get_label() for one in lines] == [r"a\$b, flow 0", r"a\$b, flow 1"]
+    assert lines[0].get_ydata().tolist() == [1000.0 + step for step in range(0, 40, 2)]
+    (mark,) = (one for one in windows.lines if one.get_marker() == "v")
+    assert (mark.get_xdata().tolist(), mark.get_ydata().tolist()) == ([20.0], [1020.0])
+    assert not rates.lines  # the flows are not paced
+    assert rates.texts[0].get_text() == "no policy answered a pacing rate"
+    pyplot.close("all")
+
+
+@pytest.mark.parametrize("count", [40, 4_000])
+def test_plot__shows_which_paths_were_chosen(count: int) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    track = Track("reps", "path")
+    for step in range(count):
+        track.now_ns.append(step * 10**6)
+        track.owners.append(0)
+        track.hooks.append("pick")
+        track.answers.append((float(step % 4),))
+    chosen, shares, *_ = replay_plot.paths_figure(pyplot, [track]).axes
+    assert bool(chosen.lines) == (count == 40)
+    assert [bar.get_height() for bar in shares.patches] == [25.0] * 4
+    pyplot.close("all")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from transport.cli import plots
 from transport.cli.lookup import named, parameters
 from transport.cli.options import output_file, owner as owner_of, owner_text
 from transport.cli.output import json_option, print_table, write_json
+from transport.cli.replay_plot import DRAWN, draw, series
 from transport.errors import InvalidArgumentError
 from transport.ground.units import bytes_text, percent, rate_text
 from transport.policies.choice import split
@@ -26,14 +27,6 @@ from transport.policies.replay_native import ReplayedRecordings, replay_files
 
 BARS = "▁▂▃▄▅▆▇█"
 CELLS = 60
-
-# Family -> its plotted answers: (index in the answer record, label, unit).
-DRAWN = {
-    "window": ((0, "window", "bytes"), (1, "pacing rate", "bytes/s")),
-    "path": ((0, "path", ""),),
-    "loss": ((2, "next check after the event", "ns"),),
-    "credit": ((0, "granted", "bytes"),),
-}
 
 
 def sparkline(values: np.ndarray[Any, Any], cells: int = CELLS) -> str:
@@ -73,40 +66,6 @@ def summary_of(track: Track) -> Summary:
     if not kept.answers:
         return Summary(track.name, finite.size, track.differs, track.failures, {})
     return replace(summarize(kept), decisions=finite.size)
-
-
-def series(track: Track, index: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Times in ms since the first decision, and the values of one field of the answers."""
-    now_ns = np.array(track.now_ns, np.float64)
-    values = track.column(index)
-    if track.family == "path":
-        chosen = np.array([hook == "pick" for hook in track.hooks])
-        now_ns, values = now_ns[chosen], values[chosen]
-    if track.family == "loss":
-        values = np.where(values < 0, np.nan, values - now_ns)
-    start = now_ns[0] if now_ns.size else 0.0
-    return (now_ns - start) / 1e6, values
-
-
-def draw(pyplot: Any, tracks: Sequence[Track], title: str, out: Path) -> None:
-    """Plots one panel for each result field of the policy family, with one colour per policy."""
-    panels = DRAWN[tracks[0].family]
-    figure, axes = pyplot.subplots(
-        len(panels), 1, figsize=(9, 3 * len(panels)), sharex=True, squeeze=False
-    )
-    for row, (index, what, unit) in enumerate(panels):
-        axis = axes[row][0]
-        for track in tracks:
-            at_ms, values = series(track, index)
-            style = {"marker": ".", "linestyle": "none", "markersize": 2}
-            if track.family in ("window", "credit"):
-                style = {"linewidth": 1.0, "drawstyle": "steps-post"}
-            values = np.where(np.isfinite(values), values, np.nan)
-            axis.plot(at_ms, values, label=track.name, **style)
-        axis.set_ylabel(f"{what} ({unit})" if unit else what)
-        axis.legend(loc="best", fontsize="small")
-    axes[-1][0].set_xlabel("ms since the first decision")
-    plots.save(figure, title, out)
 
 
 def figure_text(name: str, value: float) -> str:
@@ -268,8 +227,6 @@ def command(
     else:
         show(tracks)
         say_what_is_missing(recording)
-        if plot is not None:
-            click.echo(f"wrote {plot}")
     if recording.damage:
         raise click.ClickException(
             f"{recording.path}: {recording.damage}; only the decisions before the damage are "
