@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -276,3 +278,41 @@ def test_native__a_missing_extension_says_what_to_do(monkeypatch: pytest.MonkeyP
             native.load()
     finally:
         native.load.cache_clear()
+
+
+def completed(line: str, *words: str, folder: Path) -> list[str]:
+    """What bash completes the words to, after it has run a line of its start file."""
+    program = folder / "weft"
+    main = "from transport.cli import main; main()"
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -c '{main}' \"$@\"\n")
+    program.chmod(0o755)
+    script = f'''{line}
+        COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+        $(complete -p weft | sed 's/.*-F \\([^ ]*\\).*/\\1/') weft
+        printf '%s\\n' "${{COMPREPLY[@]}}"'''
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", "weft", *words],
+        cwd=ROOT,
+        env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_completion__bash_completes_with_the_line_of_the_page(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "OPERATING.md").read_text()
+    (line,) = re.findall(r"`(eval .*bash_source weft\)\")`", page)
+    assert completed(line, "tr", folder=tmp_path) == ["trace"]
+    measures = completed(line, "trace", "matrix", "--measure", "la", folder=tmp_path)
+    assert measures == ["latency_mean", "latency_p99"]
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_completion__there_is_a_script_for_other_shells(shell: str) -> None:
+    page = (ROOT / "docs" / "OPERATING.md").read_text()
+    assert f"_WEFT_COMPLETE={shell}_source weft" in page
+    assert f"_WEFT_COMPLETE={shell}_complete" in weft(_WEFT_COMPLETE=f"{shell}_source").stdout
