@@ -78,8 +78,11 @@ set(image_source ${CMAKE_SOURCE_DIR}/native/gpu/kernel_image.cc)
 if(nvcc_command)
   set(image ${CMAKE_BINARY_DIR}/kernels/kernels.fatbin)
   file(GLOB kernel_inputs CONFIGURE_DEPENDS native/gpu/*.cu native/gpu/*_device.cuh native/gpu/jobs.h)
+  # nvcc's programs look for shared libraries in the working directory, too, and the one of the build has a libgcc_s
+  # that is only for linking.
   add_custom_command(OUTPUT ${image} COMMAND ${nvcc_command} -o ${image} ${CMAKE_SOURCE_DIR}/native/gpu/kernels.cu
-                     DEPENDS ${kernel_inputs} COMMENT "Compiling kernels for GPUs" VERBATIM)
+                     WORKING_DIRECTORY ${CMAKE_BINARY_DIR}/kernels DEPENDS ${kernel_inputs}
+                     COMMENT "Compiling kernels for GPUs" VERBATIM)
   set_source_files_properties(${image_source} PROPERTIES COMPILE_DEFINITIONS "WEFT_KERNEL_IMAGE=\"${image}\""
                                                          OBJECT_DEPENDS ${image})
 else()
