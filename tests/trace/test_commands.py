@@ -5,6 +5,8 @@ import errno
 import json
 import os
 import pty
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +17,12 @@ import pytest
 from tests.waiting import PATIENCE_S, until
 from transport import native
 from transport.cli import invoke
+from transport.trace.folder import scan
+from transport.trace.losses import losses
 from transport.trace.query import QueryError, select
 from transport.trace.store import Store, open_store
 
-from .writer import channel, communicator, operation, rank_of
+from .writer import Process, channel, communicator, operation, rank_of
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-c", "from transport.cli import main; main()", "trace"]
@@ -270,6 +274,65 @@ def test_record__traces_a_program(build_tree: Path, tmp_path: Path) -> None:
     again = trace("record", "-o", out, "--", "true")
     assert (again.returncode, "holds a trace already" in again.stderr) == (2, True)
     assert trace("record", "--join", "-o", out, "--", "true").returncode == 0
+
+
+def on_a_small_disk(size_bytes: int, mount: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs words with a tmpfs at `mount`, in a mount namespace of its own."""
+    script = f"mount -t tmpfs -o size={size_bytes} weft '{mount}' && exec \"$@\""
+    return subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, "sh", *words],
+        env=CLEAN,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+needs_mounts = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("unshare") is None,
+    reason="a small disk is a tmpfs, which root mounts with unshare and mount",
+)
+
+
+@needs_plugin
+@needs_mounts
+@pytest.mark.parametrize(("pages", "status"), [(2, 1), (4, 1), (256, 0)])
+def test_record__ranks_lost_to_a_full_disk_are_counted(
+    build_tree: Path, tmp_path: Path, pages: int, status: int
+) -> None:
+    """A file with all records needs two pages, and one that has only a header needs one."""
+    if on_a_small_disk(1 << 20, tmp_path, "true").returncode != 0:
+        pytest.skip("a tmpfs cannot be mounted here, as in a container without the right to")
+    host = build_tree / "weft_profiler_host"
+    ranks = f"for r in 0 1 2 3; do RANK=$r WORLD_SIZE=4 '{host}' $NCCL_PROFILER_PLUGIN 5 & done"
+    words = ("record", "-o", str(tmp_path / "out"), "--", "sh", "-c", f"{ranks}; wait")
+    done = on_a_small_disk(pages * 4096, tmp_path, *COMMAND, *words)
+    assert done.returncode == status, done.stderr
+    counted = {
+        what: int(number)
+        for what, number in re.findall(r"weft: ranks (\w+ [\w ]+): (\d+)", done.stderr)
+    }
+    assert ("is full" in done.stderr) == bool(counted) == bool(status)
+    assert sum(counted.values()) <= 4
+    if pages == 2:
+        assert counted["without any record"] >= 2
+
+
+def test_losses__of_each_kind_are_told_apart(tmp_path: Path) -> None:
+    variables = {"RANK": "0", "WORLD_SIZE": "4"}
+    whole = Process(tmp_path, os.uname().nodename, 100, f"{1:016x}", variables)
+    communicator(whole, 5, 0, 4)
+    whole.write()
+    (tmp_path / "weft-00000000000000aa-000000.trace").touch()
+    processes, problems = scan(tmp_path)
+    assert len(problems) == 1
+    found = losses(tmp_path, processes)
+    assert (found.lost, found.cut, found.is_full) == (1, 0, False)
+    (path, header), *_ = processes[0].paths.values()
+    path.write_bytes(path.read_bytes()[: header.bytes])
+    found = losses(tmp_path, scan(tmp_path)[0])
+    assert (found.lost, found.ranks) == (2, (0,))
 
 
 @needs_plugin

@@ -7,8 +7,10 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +18,10 @@ from transport import native
 from transport.cli.options import OutputFolder
 from transport.cli.profiler import load_profiler
 from transport.ground.units import bytes_text
+
+if TYPE_CHECKING:
+    from transport.trace.folder import ProcessFiles
+    from transport.trace.losses import Losses
 
 # Signals that would end this process; they are sent on to the command instead.
 PASSED = (
@@ -51,7 +57,8 @@ def command(
 ) -> int:
     """Run CMD with NCCL profiled by weft, under any network of NCCL, and show what was recorded.
 
-    The exit status is that of CMD. To use weft as the network as well, run weft run in CMD.
+    The exit status is that of CMD, or 1 if CMD succeeded and ranks are lost, as on a full disk. To
+    use weft as the network as well, run weft run in CMD.
 
     Example: weft trace record -o traces -- torchrun --nproc-per-node 8 train.py
     """
@@ -64,8 +71,7 @@ def command(
         raise click.UsageError(f"{cmd[0]}: no such command")
     folder = _folder(out, join)
     status = _run([program, *cmd[1:]], environment(dict(os.environ), folder, kernels, job))
-    _show(folder, status)
-    return status
+    return _show(folder, status, join) or status
 
 
 def environment(
@@ -142,14 +148,18 @@ def _in_foreground() -> bool:
         os.close(terminal)
 
 
-def _show(folder: Path, status: int) -> None:
-    """Prints on stderr what was recorded; the exit status is that of the command in any case."""
+def _show(folder: Path, status: int, join: bool) -> int:
+    """Prints on stderr what was recorded and what is lost; 1: CMD succeeded, but ranks are lost."""
     from transport.trace.folder import scan
+    from transport.trace.losses import losses
 
     processes, problems = scan(folder)
     for one in problems:
         click.echo(f"weft: {one}", err=True)
-    if not processes:
+    found = losses(folder, processes, whole=not join)
+    if processes:
+        _show_recorded(folder, processes)
+    elif not found.lost:
         why = (
             "CMD made no NCCL communicator and no weft connection, or its NCCL has no profiler "
             "(before 2.23)"
@@ -157,7 +167,12 @@ def _show(folder: Path, status: int) -> None:
         if status != 0:
             why = f"CMD ended with status {status}, see its output above"
         click.echo(f"weft: nothing was recorded in {folder}: {why}", err=True)
-        return
+    _show_losses(folder, found)
+    failed = found.lost or (found.cut and found.is_full)
+    return 1 if failed and status == 0 else 0
+
+
+def _show_recorded(folder: Path, processes: Sequence[ProcessFiles]) -> None:
     hosts = len({one.host for one in processes})
     paths = [path for one in processes for path, _ in one.paths.values()]
     size = sum(path.stat().st_size for path in paths if path.exists())
@@ -166,3 +181,17 @@ def _show(folder: Path, status: int) -> None:
         f"{len(paths)} files, {bytes_text(size)}; next: weft trace info {folder}",
         err=True,
     )
+
+
+def _show_losses(folder: Path, found: Losses) -> None:
+    """Prints how many processes are lost or cut short, and whether the disk is full."""
+    from transport.trace.notes import ranges
+
+    full = f"the disk of {folder} is full"
+    if found.lost:
+        named = f" (ranks {ranges(found.ranks)})" if found.ranks else ""
+        why = full if found.is_full else "they were killed, or the disk was full"
+        click.echo(f"weft: ranks without any record: {found.lost}{named}: {why}", err=True)
+    if found.cut:
+        why = full if found.is_full else "they were killed, still run, or the disk was full"
+        click.echo(f"weft: ranks whose trace has no end: {found.cut}: {why}", err=True)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cinttypes>
 #include <cstdio>
@@ -54,6 +55,14 @@ std::uint64_t random_id() noexcept {
     id = static_cast<std::uint64_t>(now_ns()) ^ static_cast<std::uint64_t>(::getpid()) << 40;
   }
   return id;
+}
+
+// Keeps the file, without content, of a process that cannot write its first one, so that readers can count processes
+// that have no trace; only once a process. A full disk still has room for an empty file. False: remove it.
+bool leaves_empty(int file) noexcept {
+  static std::atomic<pid_t> left_by{0};
+  const pid_t self = ::getpid();
+  return left_by.exchange(self) != self && ::ftruncate(file, 0) == 0;
 }
 
 }  // namespace
@@ -111,8 +120,8 @@ bool TraceFiles::begin(std::int64_t now_ns, std::string* error) {
   if (file_ < 0 || !write_all(file_, head.data(), head.size())) {
     *error = path + ": " + std::strerror(errno);
     if (file_ >= 0) {
+      if (number_ != 0 || !leaves_empty(file_)) ::unlink(path.c_str());
       ::close(file_);
-      ::unlink(path.c_str());
     }
     file_ = -1;
     return false;

@@ -25,7 +25,8 @@ class TraceFiles {
   TraceFiles(const TraceFiles&) = delete;
   TraceFiles& operator=(const TraceFiles&) = delete;
 
-  // Begins the next file, after the current one has ended. False with `error` set if the file cannot be created.
+  // Begins the next file, after the current one has ended. False with `error` set if the file cannot be created. If
+  // it is the first file and only its content cannot be written, it is left empty.
   bool begin(std::int64_t now_ns, std::string* error);
   bool open() const noexcept { return file_ >= 0; }
   // Whether the current file has reached its maximum size or age.

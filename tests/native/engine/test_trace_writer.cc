@@ -518,6 +518,25 @@ TEST(trace__a_full_disk_leaves_one_file_without_end) {
   CHECK(segments.at(0).blocks.empty());
 }
 
+TEST(trace__a_full_disk_leaves_one_empty_file_of_a_process) {
+  Folder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{40, 40};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    std::string error;
+    int refused = 0;
+    for (int i = 0; i < 3; ++i) refused += TraceWriter::open(folder.path, {}, &error) == nullptr ? 1 : 0;
+    std::_Exit(refused == 3 ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK_EQUAL(status, 0);
+  CHECK_EQUAL(folder.files().size(), 1u);
+  CHECK_EQUAL(fs::file_size(folder.files().at(0)), 0u);
+}
+
 TEST(trace__a_file_that_is_removed_is_noticed) {
   Folder folder;
   const auto wait = [&](const auto& seen) {
