@@ -23,6 +23,8 @@ from transport.ground.units import binary_text
 
 Config = dict[str, Any]
 
+MINOR_LABELS_RATIO = 100  # an axis that spans more has labels at powers of ten only
+LIST_MAX = 16  # longer lists of a run, such as rates over time, are not written into a page
 PAGE = Path(__file__).with_name("report.html")
 
 
@@ -149,8 +151,15 @@ def _draw_bars(axes: Any, rows: list[Config], found: Config, measure: str, units
 
 def _write_plainly(axis: Any) -> None:
     """Writes the numbers of a logarithmic axis as 60 and not as 6 x 10^1."""
+
+    def between(value: float, _: int | None) -> str:
+        """The label of a tick between powers of ten, of which a long axis has none."""
+        low, high = axis.get_view_interval()
+        is_marked = f"{value:e}"[0] in "235"
+        return f"{value:g}" if is_marked and high < MINOR_LABELS_RATIO * low else ""
+
     axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.set_minor_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(between)
     axis.axes.tick_params(which="both", labelsize="small")
 
 
@@ -179,6 +188,12 @@ def _label(row: Config, found: Config, x: str) -> str:
     rows: list[Config] = found["rows"]
     varied = [key for key in found["keys"] if len({one.get(key) for one in rows}) > 1 and key != x]
     return ", ".join(str(row.get(key, "")) for key in varied or found["keys"][:1])
+
+
+def _of_run(name: str, value: Any, units: str) -> str:
+    if isinstance(value, list) and len(value) > LIST_MAX:
+        return f"{len(value)} values, in JSON"
+    return show(name, value, units)
 
 
 def page(found: Config, columns: Columns, units: str, notes: Sequence[str]) -> str:
@@ -212,7 +227,7 @@ def page(found: Config, columns: Columns, units: str, notes: Sequence[str]) -> s
         environment=[[k, v if isinstance(v, str) else json.dumps(v)] for k, v in facts.items()],
         runs=(
             [heading(name, name, units) for name in names],
-            [[show(name, row.get(name), units) for name in names] for row in runs],
+            [[_of_run(name, row.get(name), units) for name in names] for row in runs],
         ),
         hash_name=HASH,
         hash=found.get(HASH, "none"),

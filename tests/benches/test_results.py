@@ -14,9 +14,10 @@ from bench.__main__ import BENCHES, TOOLS, bench
 from bench.lib import stats
 from bench.lib.common import document, rounds
 from bench.lib.launch import program
-from bench.lib.options import Size, show, sweep
+from bench.lib.options import Size, heading, show, sweep
 from bench.lib.placement import EnterNamespace, Placement, loopback, placed, read_places
 from bench.lib.record import result_hash, seal_state, sealed
+from bench.lib.report import figure_of
 from bench.lib.study import present
 from bench.peers import ALL, PROGRAMS, SOCKETS, iperf3, libfabric, missing, mptcp, tcp, ucx
 from tests.waiting import PATIENCE_S
@@ -126,6 +127,31 @@ def test_render__old_and_new_results(tmp_path: Path) -> None:
     new = write(tmp_path / "x.json", result("x", [1e9, 3e9]))
     assert call("render", new, "--plot", plot).exit_code == 0
     assert plot.read_bytes().startswith(b"\x89PNG")
+
+
+def test_heading__has_the_unit_that_values_are_written_in() -> None:
+    keys = ("size_bytes", "gbytes_per_s", "rate_bytes_per_s", "t_avg_ns_max", "p99_us", "busbw")
+    assert [heading(key, key, "Gb/s") for key in keys] == [
+        *("size[bytes]", "rate[GB/s]", "rate[Gb/s]", "t_avg_max[usec]", "p99[usec]", "busbw[GB/s]"),
+    ]
+    assert heading("t_99_ns", "99%[usec]", "GB/s") == "99%[usec]"
+    assert heading("size_bytes", "#bytes", "GB/s") == "#bytes"
+    assert show("gbytes_per_s", 5.89) == "5.89"  # of old results, which are in GB/s
+
+
+def test_figure__times_have_a_logarithmic_axis() -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        {"contender": "weft", "size_bytes": 8 << at, "t_ns": 10.0**at, "rate_bytes_per_s": 1e9 * at}
+        for at in range(4, 8)
+    ]
+    found = {"rows": rows, "rounds": [], "x": "size_bytes", "keys": ["contender", "size_bytes"]}
+    (times,) = figure_of(found, "t_ns", "GB/s").axes
+    assert (times.get_yscale(), times.get_ylabel()) == ("log", "t[usec]")
+    (rates,) = figure_of(found, "rate_bytes_per_s", "GB/s").axes
+    assert (rates.get_yscale(), rates.get_ylabel()) == ("linear", "rate[GB/s]")
+    (bars,) = figure_of({**found, "rows": rows[:1]}, "t_ns", "GB/s").axes
+    assert (bars.get_xscale(), bars.get_xlabel()) == ("log", "t[usec]")
 
 
 def test_render__refuses_a_changed_result(tmp_path: Path) -> None:
