@@ -24,6 +24,7 @@ DRAWN = {
     "loss": ((2, "next check after the event", "ns"),),
     "credit": ((0, "granted", "bytes"),),
 }
+PACING_RATE = ("window", 1)
 TEXT_OF: dict[str, Callable[[float], str]] = {
     "bytes": bytes_text,
     "bytes/s": rate_text,
@@ -116,7 +117,7 @@ def draw_owner(
     """
     mine = np.array(track.owners) == owner
     at_ms, values = times_ms(track)[mine], values_of(track, index)[mine]
-    if DRAWN[track.family][index if track.family == "window" else 0][1] == "pacing rate":
+    if (track.family, index) == PACING_RATE:
         values = np.where(values > 0, values, np.nan)
     if not np.isfinite(values).any():
         return
