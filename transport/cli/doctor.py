@@ -5,7 +5,7 @@ The checks use transport.host.probes. They change nothing on the host.
 
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
@@ -21,24 +21,9 @@ from transport.endpoint import knobs
 from transport.errors import OK as OK_STATUS, OutOfDescriptorsError, WeftError
 from transport.ground.units import binary_text, bit_rate_text
 from transport.host import probes, rdma
-
-OK, LIMITED, ABSENT, BROKEN = "ok", "limited", "absent", "BROKEN"
-
+from transport.host.finding import ABSENT, BROKEN, LIMITED, OK, Finding
 
 LOOPBACK_REMEDY = "if lo is down: ip link set lo up; otherwise see the error"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report.
-
-    `absent` means that something optional is missing. Only `BROKEN` makes the command fail.
-    """
-
-    subject: str
-    state: str
-    found: str
-    remedy: str = ""
 
 
 def check_extension() -> Finding:

@@ -1,6 +1,6 @@
 """Tests the network between two hosts with weft itself, for `weft doctor --serve` and `--peer`."""
 
-from transport.host.two_hosts.finding import BROKEN, Finding, verdict
+from transport.host.finding import BROKEN, Finding, verdict
 from transport.host.two_hosts.near import examine
 from transport.host.two_hosts.serve import Server
 

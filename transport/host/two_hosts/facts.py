@@ -7,7 +7,7 @@ import typing
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
-from transport.host.two_hosts.finding import Finding
+from transport.host.finding import Finding
 
 TEXT_BYTES_MAX = 1 << 20  # of one message; 4,096 paths take a third of it
 CHARACTERS_MAX = 1_000

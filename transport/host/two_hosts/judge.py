@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from transport.errors import AuthenticationError, RefusedError, TimedOutError, VersionMismatchError
 from transport.ground.text import printable
 from transport.ground.units import bit_rate_text, percent, rate_text, time_text
+from transport.host.finding import ABSENT, BROKEN, LIMITED, NOT_JUDGED, OK, Finding
 from transport.host.two_hosts.facts import Hello, PairStep, PathFact, ProbeFacts, SideFacts
-from transport.host.two_hosts.finding import ABSENT, BROKEN, LIMITED, NOT_JUDGED, OK, Finding
 from transport.host.two_hosts.traffic import answered
 
 # weft repairs loss. An idle network that loses a thirtieth is defective; full queues, which lose

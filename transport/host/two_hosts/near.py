@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from transport import Connection, Endpoint
 from transport.errors import WeftError
+from transport.host.finding import Finding
 from transport.host.two_hosts import judge
 from transport.host.two_hosts.ends import End, back_socket, open_end
 from transport.host.two_hosts.facts import (
@@ -21,7 +22,6 @@ from transport.host.two_hosts.facts import (
     check_hello,
     encode,
 )
-from transport.host.two_hosts.finding import Finding
 from transport.host.two_hosts.talk import Budget, hear, say
 from transport.host.two_hosts.traffic import answered, measure, paths_to, probe
 

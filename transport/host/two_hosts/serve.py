@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from transport import Connection, Endpoint
 from transport.errors import TimedOutError, WeftError
 from transport.ground.text import printable
+from transport.host.finding import STATES, Finding
 from transport.host.two_hosts.ends import (
     End,
     open_end,
@@ -24,7 +25,6 @@ from transport.host.two_hosts.facts import (
     Verdict,
     check_hello,
 )
-from transport.host.two_hosts.finding import STATES, Finding
 from transport.host.two_hosts.talk import Budget, hear, host_of, say
 from transport.host.two_hosts.traffic import measure, probe
 

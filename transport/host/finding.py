@@ -1,4 +1,4 @@
-"""One line of the report on two hosts, and the verdict on all lines."""
+"""One line of a report of `weft doctor`, and the verdict on all lines."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ def verdict(findings: Sequence[Finding]) -> str:
     }
     if by_state[BROKEN]:
         return f"verdict: broken: {by_state[BROKEN]}"
+    limited = f"; limited: {by_state[LIMITED]}" if by_state[LIMITED] else ""
     if by_state[NOT_JUDGED]:
-        return f"verdict: nothing is broken; not judged: {by_state[NOT_JUDGED]}"
-    if by_state[LIMITED]:
-        return f"verdict: the two hosts can run weft; limited: {by_state[LIMITED]}"
-    return "verdict: the two hosts can run weft"
+        return f"verdict: nothing is broken; not judged: {by_state[NOT_JUDGED]}{limited}"
+    return f"verdict: the two hosts can run weft{limited}"
