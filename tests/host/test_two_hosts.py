@@ -128,15 +128,15 @@ def test_two_hosts__all_is_well_and_strangers_do_no_harm(lab: Lab) -> None:
             stranger = start(lab, "host0", STRANGER, lab.address("host1"), text)
             assert answer in server.stdout.readline()
             stranger.communicate(timeout=PATIENCE_S)
-        status, found = report(lab)
-        assert status == 0, found
-        # Load may make loss and a low rate of what the hosts do, and no more than that.
+        _, found = report(lab)
+        # What depends on how busy this machine is, is only measured: loss, rate and times.
         sure = ("control port", "versions", "data paths", "MTU", "reordering", "round trip")
         assert states(found, *sure) <= FINE, found
         assert "4 of 4 answer; there 4 of 4 answer" in found["data paths"]["found"]
-        assert "to it 1500 bytes" in found["MTU"]["found"]
+        assert "to the peer 1500 bytes" in found["MTU"]["found"]
         assert found["secret"]["state"] == "absent"
-        assert states(found, "loss", "clock") <= FINE
+        assert "idle: to the peer" in found["loss"]["found"]
+        assert "its clock is" in found["clock"]["found"]
         assert "over one connection" in found["rate"]["found"]
         status, said = ended(server)
     assert status == 130
@@ -152,7 +152,7 @@ def test_two_hosts__no_udp_is_a_broken_data_path(lab: Lab) -> None:
         assert ended(server, signal.SIGTERM)[0] == 0
     assert (status, found["control port"]["state"]) == (1, "ok")
     assert found["data paths"]["state"] == "BROKEN"
-    assert "0 of 4 answer: UDP does not get there and back" in found["data paths"]["found"]
+    assert "0 of 4 answer: UDP packets of one direction" in found["data paths"]["found"]
     assert states(found, "MTU", "loss", "reordering", "rate", "clock") == {"not judged"}
 
 
@@ -167,7 +167,7 @@ def test_two_hosts__a_silent_path_is_named(lab: Lab) -> None:
     assert states(found, "MTU", "round trip") <= FINE
 
 
-def test_two_hosts__a_closed_way_back_is_seen(lab: Lab) -> None:
+def test_two_hosts__a_blocked_port_of_the_testing_host_is_named(lab: Lab) -> None:
     ports = {"WEFT_CONTROL_PORT": f"{PORT}-{PORT + 20}"}
     closed = ("ipproto", "tcp", "dport", f"{PORT + 20}-{PORT + 20}")
     with serving(lab, **ports), dropped(lab, *closed):
@@ -177,28 +177,30 @@ def test_two_hosts__a_closed_way_back_is_seen(lab: Lab) -> None:
     assert states(found, "data paths", "MTU") <= FINE
 
 
+@contextmanager
+def uplink(lab: Lab, **defect: Any) -> Iterator[None]:
+    """The link between the first leaf and the spine has a defect."""
+    lab.set("leaf0-spine0", **defect)
+    try:
+        yield
+    finally:
+        lab.set("leaf0-spine0", **dict.fromkeys(defect, 0))
+
+
 @pytest.mark.long
 def test_two_hosts__loss_is_measured(lab: Lab) -> None:
-    lab.set("leaf0-spine0", loss=0.15)
-    try:
-        with serving(lab):
-            status, found = report(lab)
-    finally:
-        lab.set("leaf0-spine0", loss=0.0)
+    with uplink(lab, loss=0.15), serving(lab):
+        status, found = report(lab)
     assert (status, found["loss"]["state"]) == (1, "BROKEN"), found
     assert "% of" in found["loss"]["found"]
 
 
 def test_two_hosts__an_mtu_black_hole_is_measured(lab: Lab) -> None:
-    lab.set("leaf0-spine0", up_bytes_max=1_400)
-    try:
-        with serving(lab):
-            status, found = report(lab)
-    finally:
-        lab.set("leaf0-spine0", up_bytes_max=0)
+    with uplink(lab, up_bytes_max=1_400), serving(lab):
+        status, found = report(lab)
     assert (status, found["MTU"]["state"]) == (1, "BROKEN"), found
-    assert "to it 1400 of the interface's 1500 bytes" in found["MTU"]["found"]
-    assert "nothing tells" in found["MTU"]["found"]
+    assert "to the peer 1400 of the interface's 1500 bytes" in found["MTU"]["found"]
+    assert "no router reports it" in found["MTU"]["found"]
 
 
 def test_two_hosts__another_secret_is_said(lab: Lab, tmp_path: Path) -> None:

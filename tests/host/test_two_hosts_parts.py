@@ -22,10 +22,12 @@ from transport.host.two_hosts.facts import (
     SideFacts,
     Verdict,
     check_hello,
+    check_side,
     decode,
     encode,
 )
 
+TOKEN = bytes(range(16))
 DEVICE = DeviceFact("eth0", "10.0.0.1", 1_500, 10_000, "00" * 80, 9_000)
 HELLO = Hello("0.2.0", "a", False, "udp", "00" * 16, 0, "", (DEVICE,))
 PROBES = ProbeFacts(1_000, 1_000, 1_000, 0, 100_000, 5_000, 1_500, 1_500, 1_500)
@@ -70,6 +72,7 @@ def test_facts__anything_else_is_refused(data: bytes) -> None:
         *(
             {"devices": (replace(DEVICE, handle="00"),)},
             {"devices": (replace(DEVICE, udp_port=-1),)},
+            {"devices": (replace(DEVICE, speed_mbps=-1),)},
         ),
     ],
 )
@@ -79,6 +82,29 @@ def test_facts__a_hello_out_of_range_is_refused(fields: dict[str, Any]) -> None:
         check_hello(replace(HELLO, **fields))
 
 
+@pytest.mark.parametrize(
+    "side",
+    [
+        *(replace(SIDE, segments=-1), replace(SIDE, paths=(PathFact(0, -1, 1, True),))),
+        *(
+            replace(SIDE, probes=replace(PROBES, **fields))
+            for fields in ({"sent": 0}, {"arrived": 0}, {"late": 1_001}, {"mtu_bytes": -1})
+        ),
+    ],
+)
+def test_facts__measurements_that_contradict_themselves_are_refused(side: SideFacts) -> None:
+    """The judge divides by these numbers of the peer."""
+    assert check_side(SIDE) == SIDE
+    assert check_side(SideFacts(failed="no dial arrived")).probes is None
+    with pytest.raises(FactError):
+        check_side(side)
+
+
+def test_verdict__names_what_is_limited_beside_what_is_not_judged() -> None:
+    findings = [Finding("clock", "not judged", ""), Finding("rate", "limited", "")]
+    assert verdict(findings).endswith("not judged: clock; limited: rate")
+
+
 def test_facts__texts_and_lists_are_bounded() -> None:
     for fields in ({"host": "x" * 1_001}, {"devices": (DEVICE,) * 5_000}):
         with pytest.raises(FactError):
@@ -86,12 +112,15 @@ def test_facts__texts_and_lists_are_bounded() -> None:
 
 
 def test_probe_port__measures_the_other_one() -> None:
-    with ProbePort("127.0.0.1", range(0)) as near, ProbePort("127.0.0.1", range(0)) as far:
-        found = near.probe("127.0.0.1", far.port, far.token, 9_000)
-        assert (found.sent, found.mtu_bytes) == (1_024, 9_000)
+    with (
+        ProbePort("127.0.0.1", range(0), TOKEN) as near,
+        ProbePort("127.0.0.1", range(0), TOKEN) as far,
+    ):
+        found = near.probe("127.0.0.1", far.port, TOKEN, 9_000)
+        assert found.mtu_bytes == 9_000
         assert found.carried_bytes == 9_000
         assert found.answered > 0
-        again = near.probe("127.0.0.1", far.port, far.token, 9_000)
+        again = near.probe("127.0.0.1", far.port, TOKEN, 9_000)
         assert again.arrived <= again.sent
         wrong = near.probe("127.0.0.1", far.port, bytes(16), 9_000)
         assert (wrong.answered, wrong.carried_bytes) == (0, 0)
@@ -99,19 +128,19 @@ def test_probe_port__measures_the_other_one() -> None:
 
 def test_probe_port__answers_nothing_without_the_token_and_no_more_than_it_gets() -> None:
     with (
-        ProbePort("127.0.0.1", range(0)) as port,
+        ProbePort("127.0.0.1", range(0), TOKEN) as port,
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker,
     ):
         asker.settimeout(30)
         asker.connect(("127.0.0.1", port.port))
         head = (MAGIC, ASK, TRAIN, 1)
         rest = (7, 0, 0, 0, 0)
-        right = HEAD.pack(*head, port.token, *rest)
+        right = HEAD.pack(*head, TOKEN, *rest)
         asker.send(b"")
         asker.send(bytes(2_000))
         asker.send(HEAD.pack(*head, bytes(16), *rest).ljust(1_000, b"\0"))
         asker.send(right)  # shorter than an answer may be
-        asker.send(HEAD.pack(MAGIC, ASK, 99, 1, port.token, *rest).ljust(1_000, b"\0"))
+        asker.send(HEAD.pack(MAGIC, ASK, 99, 1, TOKEN, *rest).ljust(1_000, b"\0"))
         asker.send(right.ljust(ASK_BYTES_MIN, b"\0"))
         answer = asker.recv(9_000)  # the only one: packets of one socket come in order here
         assert len(answer) <= ASK_BYTES_MIN
@@ -188,6 +217,6 @@ def test_peer__host_and_port(text: str, host: str, port: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":7", "a:0", "a:x", "a:70000", "[]:7"])
-def test_peer__what_is_none_is_refused(text: str) -> None:
+def test_peer__malformed_values_are_refused(text: str) -> None:
     with pytest.raises(click.UsageError):
         PeerType().convert(text, None, None)

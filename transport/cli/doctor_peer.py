@@ -44,7 +44,7 @@ class PeerType(click.ParamType[tuple[str, int]]):
 
 
 def serve(port: int) -> int:
-    """Serves hosts that test the way to this one, until Ctrl-C or SIGTERM."""
+    """Serves hosts that test the network to this one, until Ctrl-C or SIGTERM."""
     from transport.host.two_hosts import Server
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

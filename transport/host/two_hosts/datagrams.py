@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from transport.host.two_hosts.facts import TOKEN_BYTES, ProbeFacts
+from transport.host.two_hosts.facts import ProbeFacts
 
 ASK, ANSWER = 1, 2
 TRAIN, SIZES = 1, 2
@@ -27,9 +27,11 @@ assert HEAD.size <= ASK_BYTES_MIN  # an answer is never longer than what asked f
 PACKET_BYTES_MAX = 65_535
 TRAIN_PACKETS, TRAIN_BYTES, BURST, BURST_S = 1_024, 1_200, 8, 0.005
 # A size counts as too long after this many packets; a pause of a host may cost some of them.
-TRIES, TRY_S = 6, 0.25
+TRIES, TRY_S = 10, 0.25
 UNANSWERED_MAX = 64
-LATE_S, STALLS_MAX = 2.0, 4  # an answer that takes longer is lost; how often that is waited for
+# How long a stalled train waits before it goes on, how often it does, and how long it waits in the
+# end. An answer that is still missing then counts as lost: hosts may pause for seconds.
+STALL_S, STALLS_MAX, LAST_S = 2.0, 4, 10.0
 USUAL_MTUS = (
     *(9_000, 8_942, 8_192, 4_200, 4_096, 2_048, 1_500, 1_492, 1_480, 1_476, 1_462, 1_450, 1_442),
     *(1_430, 1_420, 1_400, 1_380, 1_350, 1_300, 1_280, 1_024, 576),
@@ -65,10 +67,14 @@ def resolved(address: str, port: int) -> tuple[int, Any]:
 
 
 class ProbePort:
-    """A UDP socket on one device that answers probes and sends them; use it in a `with`."""
+    """A UDP socket on one device that answers probes and sends them; use it in a `with`.
 
-    def __init__(self, address: str, ports: range) -> None:
-        self.token = secrets.token_bytes(TOKEN_BYTES)
+    ports: it takes a free one of these, or any if none is. token: of this test, TOKEN_BYTES long;
+    only probes that carry it are answered.
+    """
+
+    def __init__(self, address: str, ports: range, token: bytes) -> None:
+        self._token = token
         family, _ = resolved(address, 0)
         self._family = family
         self._socket = socket.socket(family, socket.SOCK_DGRAM)
@@ -171,14 +177,15 @@ class ProbePort:
         for number in numbers:
             if number % BURST == 0:
                 time.sleep(BURST_S)
-                if not self._await_count(number - given_up - UNANSWERED_MAX):
+                if not self._await_count(number - given_up - UNANSWERED_MAX, STALL_S):
                     given_up = number - self._count()
                     stalls += 1
                     if stalls == STALLS_MAX:  # enough is lost to judge
                         numbers = range(number)
                         break
             self._send(target, TRAIN, number, TRAIN_BYTES - headers_bytes(self._family))
-        self._await_count(len(numbers) - given_up)
+        if self._count():
+            self._await_count(len(numbers), LAST_S)
         with self._changed:
             found = [one for (kind, _), one in self._answers.items() if kind == TRAIN]
         return len(numbers), found
@@ -186,10 +193,10 @@ class ProbePort:
     def _count(self) -> int:
         return sum(kind == TRAIN for kind, _ in self._answers)
 
-    def _await_count(self, count: int) -> bool:
+    def _await_count(self, count: int, seconds: float) -> bool:
         """Waits until this many packets of the train are answered; False if they are not."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._count() >= count, LATE_S)
+            return self._changed.wait_for(lambda: self._count() >= count, seconds)
 
     def _carried(self, target: Any, mtu_bytes: int) -> int:
         """The longest packet up to this one that is answered; 0 if none is."""
@@ -239,7 +246,7 @@ class ProbePort:
             if magic != MAGIC or train not in (TRAIN, SIZES):
                 continue
             about = (train, test, number, sent)
-            if kind == ASK and secrets.compare_digest(token, self.token):
+            if kind == ASK and secrets.compare_digest(token, self._token):
                 self._answer(source, about, len(data))
             elif kind == ANSWER and secrets.compare_digest(token, self._peer_token):
                 self._on_answer(about, *rest)
@@ -249,7 +256,7 @@ class ProbePort:
         if length < ASK_BYTES_MIN or len(self._arrived) > TESTS_MAX:
             return
         self._arrived[train, test] = arrival = self._arrived.get((train, test), 0) + 1
-        answer = (MAGIC, ANSWER, train, test, self.token, number, sent)
+        answer = (MAGIC, ANSWER, train, test, self._token, number, sent)
         with contextlib.suppress(OSError):
             self._socket.sendto(HEAD.pack(*answer, arrival, length, time.time_ns()), source)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -11,7 +12,7 @@ import transport
 from transport import Endpoint, Listener
 from transport.endpoint import knobs
 from transport.host.two_hosts.datagrams import ProbePort
-from transport.host.two_hosts.facts import DEVICES_MAX, DeviceFact, Hello
+from transport.host.two_hosts.facts import DEVICES_MAX, TOKEN_BYTES, DeviceFact, Hello
 
 DOCTOR_PORT = 7_117
 BACK_S = 4.0  # some tries of TCP
@@ -61,16 +62,14 @@ class End:
 
 def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]) -> End:
     """Opens a probe port for each device; `stack` closes them. listeners: none if it dials."""
+    token = secrets.token_bytes(TOKEN_BYTES)
     ports: list[ProbePort | None] = []
     devices = endpoint.devices[:DEVICES_MAX]
     for device in devices:
         ports.append(None)
         with suppress(OSError):
-            ports[-1] = stack.enter_context(ProbePort(device.address, port_range("port_base")))
-    token = next((one.token for one in ports if one is not None), b"\0" * 16)
-    for one in ports:
-        if one is not None:
-            one.token = token
+            port = ProbePort(device.address, port_range("port_base"), token)
+            ports[-1] = stack.enter_context(port)
     facts = tuple(
         DeviceFact(
             name=device.name,

@@ -54,14 +54,8 @@ class Hello:
     devices: tuple[DeviceFact, ...]
 
 
-class Step:
-    """What the end that tests asks for next."""
-
-    __slots__ = ()
-
-
 @dataclass(frozen=True, slots=True)
-class PairStep(Step):
+class PairStep:
     """Asks the other end to test one pair of devices: the asking end's and its own."""
 
     near: int
@@ -117,7 +111,7 @@ class SideFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(Step):
+class Verdict:
     """The last message: what the testing end found."""
 
     findings: tuple[Finding, ...] = field(default=())
@@ -189,4 +183,19 @@ def check_hello(hello: Hello) -> Hello:
             bytes_of(one.handle, HANDLE_BYTES, "handle")
         if not 0 <= one.udp_port <= 65_535:
             raise FactError("udp_port: expected 0 to 65535")
+        if min(one.mtu_bytes, one.speed_mbps) < 0:
+            raise FactError("a device has a negative MTU or speed")
     return hello
+
+
+def check_side(side: SideFacts) -> SideFacts:
+    """Raises FactError if what the peer measured contradicts itself."""
+    counts = [side.engines, side.rate_bytes_per_s, side.segments, side.lost, side.host_drops]
+    counts += [number for one in side.paths for number in (one.engine, one.path, one.rtt_ns)]
+    if (probes := side.probes) is not None:
+        counts += [value for name, value in asdict(probes).items() if name != "clock_ahead_ns"]
+        if not probes.late <= probes.answered <= min(probes.sent, probes.arrived):
+            raise FactError("probes: more were answered than sent, or overtaken than answered")
+    if min(counts) < 0:
+        raise FactError("a measured count is negative")
+    return side

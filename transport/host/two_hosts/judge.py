@@ -38,12 +38,12 @@ class PairFacts:
     @property
     def probes(self) -> list[tuple[str, ProbeFacts]]:
         """The probes of both directions that found anything."""
-        found = (("to it", self.here.probes), ("from it", self.there.probes))
+        found = (("to the peer", self.here.probes), ("from the peer", self.there.probes))
         return [(way, one) for way, one in found if one is not None and one.answered > 0]
 
 
 def unreachable(host: str, port: int, error: Exception) -> list[Finding]:
-    """The report if the control port cannot be used at all."""
+    """The findings if the control connection failed."""
     subject, remedy, text = "control port", str(FIREWALL), str(error)
     if isinstance(error, VersionMismatchError):
         subject, remedy = "versions", "install the same version of weft on both hosts"
@@ -67,7 +67,7 @@ def unreachable(host: str, port: int, error: Exception) -> list[Finding]:
 def silent(
     why: str, engines: int, paths: Sequence[PathFact], received: int, near: Hello
 ) -> list[Finding]:
-    """The report if the control port works, and no message came over the data paths."""
+    """The findings if the control connection was made, and no message came over data paths."""
     found = [
         Finding("control port", OK, "connected"),
         Finding("versions", OK, "the same control protocol; the versions of weft are unknown"),
@@ -79,16 +79,16 @@ def silent(
         found.append(Finding("data paths", BROKEN, text, remedy))
     else:
         kind = "UDP" if near.datapath == "udp" else "RDMA"
-        way = "there and back"
+        lost = f"{kind} packets of one direction or of both are dropped"
         if received:
-            way = f"there: {received} datagrams came from it, and no answer"
-        text = f"{_answered(engines, paths)}: {kind} does not get {way}"
+            lost = f"{kind} packets to the peer are dropped: {received} arrived from it, no answer"
+        text = f"{_answered(engines, paths)}: {lost}"
         found.append(Finding("data paths", BROKEN, text, FIREWALL))
     return found + [_not_judged(one, "no data path") for one in REST[1:]]
 
 
 def greeted(near: Hello, far: Hello) -> list[Finding]:
-    """What the hellos say."""
+    """The findings on control port, versions and secret, from the hellos of both ends."""
     text = f"weft {near.version} here, {printable(far.version)} there; the same control protocol"
     state, remedy = OK, ""
     if near.version != far.version:
@@ -211,7 +211,11 @@ def _mtu(facts: PairFacts) -> Finding:
         holes, short = holes or not told, True
         found.append(
             f"{way} {one.carried_bytes} of the interface's {one.mtu_bytes} bytes"
-            + (", which a router tells" if told else "; longer packets vanish, and nothing tells")
+            + (
+                ", as a router reports"
+                if told
+                else "; longer packets are dropped, and no router reports it"
+            )
         )
     if not found:
         return _no_probes("MTU")
@@ -238,7 +242,7 @@ def _loss(facts: PairFacts) -> Finding:
     each = [f"{way} {percent(x, 2)}" for (way, _), x in zip(facts.probes, shares, strict=True)]
     text = f"idle: {', '.join(each)}"
     loaded: list[float] = []
-    for way, side in (("to it", facts.here), ("from it", facts.there)):
+    for way, side in (("to the peer", facts.here), ("from the peer", facts.there)):
         if side.segments >= SEGMENTS_MIN:
             text += ", " if loaded else "; under load: "
             loaded.append(side.lost / side.segments)
@@ -277,7 +281,8 @@ def _rate(facts: PairFacts) -> Finding:
     if not all(rates):
         return _not_judged("rate", "not measured in both directions")
     devices = facts.near.devices[facts.step.near], facts.far.devices[facts.step.far]
-    text = f"{rate_text(rates[0])} to it, {rate_text(rates[1])} from it, over one connection"
+    to, back = map(rate_text, rates)
+    text = f"{to} to the peer, {back} from the peer, over one connection"
     if not all(one.speed_mbps for one in devices):
         remedy = "compare it with the speed of the NICs, which the kernel does not say"
         return Finding("rate", NOT_JUDGED, text, remedy)

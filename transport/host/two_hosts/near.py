@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -20,6 +21,7 @@ from transport.host.two_hosts.facts import (
     Verdict,
     bytes_of,
     check_hello,
+    check_side,
     encode,
 )
 from transport.host.two_hosts.talk import Budget, hear, say
@@ -70,16 +72,13 @@ def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
 
 def _greet(endpoint: Endpoint, front: Connection, hello: Hello, progress: OnProgress) -> Hello:
     """Exchanges hellos; waits while data paths answer, as the other end may be busy."""
-    say_end = Budget(SILENCE_S)
+    silent_until_s = time.monotonic() + SILENCE_S
 
     def goes_on() -> bool:
         if any(map(answered, paths_to(endpoint, front)[1])):
             progress("waiting for the other host", 0.0)
             return True
-        try:
-            return say_end.left_s(1.0) > 0
-        except WeftError:
-            return False
+        return time.monotonic() < silent_until_s
 
     greeting = front.isend(encode(hello))
     far = hear(front, Hello, timeout_s=BUSY_S, goes_on=goes_on)
@@ -99,16 +98,17 @@ def _pair(
     say(front, pair, SAY_S)
     device = far.devices[pair.far]
     handle = bytes_of(device.handle, HANDLE_BYTES, "handle")
-    try:
-        connection = endpoint.connect(handle, device=pair.near, timeout_s=budget.left_s(CONNECT_S))
-    except WeftError as error:
-        near_facts = SideFacts(failed=f"a dial by handle failed: {error}")
-    else:
-        with connection:
+    with ExitStack() as stack:  # the connection stays open until the other end has measured, too
+        timeout_s = budget.left_s(CONNECT_S)
+        try:
+            dialled = endpoint.connect(handle, device=pair.near, timeout_s=timeout_s)
+        except WeftError as error:
+            near_facts = SideFacts(failed=f"a dial by handle failed: {error}")
+        else:
+            connection = stack.enter_context(dialled)
             mtu_bytes = endpoint.devices[pair.near].mtu_bytes
             port = end.ports[pair.near]
             probes = probe(port, connection, device.udp_port, far.token, mtu_bytes)
             near_facts = measure(endpoint, connection, probes, budget, sends_first=True)
-            far_facts = hear(front, SideFacts, timeout_s=budget.left_s(REPORT_S))
-            return near_facts, far_facts
-    return near_facts, hear(front, SideFacts, timeout_s=budget.left_s(REPORT_S))
+        far_facts = hear(front, SideFacts, timeout_s=budget.left_s(REPORT_S))
+    return near_facts, check_side(far_facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,7 @@ HELLO_S = 10.0
 SESSION_S = 180.0  # longest test of one host, with its eight pairs of devices at most
 STEP_S = 60.0
 SAY_S = 10.0
+PAUSE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Server:
         except TimedOutError:
             return None
         except WeftError as error:
+            time.sleep(PAUSE_S)  # the error may stay, as that of too few descriptors
             return Outcome("a host", failed=str(error))
         received = self.endpoint.counters().datagrams_received
         with front, ExitStack() as stack:

@@ -13,7 +13,7 @@ from transport.telemetry.page import Page, PageError, PeerRow, read_page
 
 MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
 SEND_S = 1.0
-PATHS_S = 6.0  # in which each path has been probed several times
+PATHS_S = 15.0  # in which each path has been probed several times
 WAIT_S = 15.0  # longest wait for one message
 POLL_S = 0.05
 
