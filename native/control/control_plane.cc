@@ -4,7 +4,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -18,6 +17,7 @@
 #include "native/engine/exceptions.h"
 #include "native/engine/log.h"
 #include "native/engine/setup/descriptor_budget.h"
+#include "native/engine/signals_blocked.h"
 
 namespace weft::control {
 namespace {
@@ -102,16 +102,13 @@ Status ControlPlane::start(std::string* error) {
   accept_gate_.open_spare();
   notices_.reserve(kNoticesMax);
   for (const auto& engine : *engines_) engine->call([&] { engine->watch_peers(this); });
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const engine::SignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { run(); });
     ::pthread_setname_np(thread_.native_handle(), "weft-control");
   } catch (const std::exception& problem) {
     *error = std::string("cannot start the control thread: ") + problem.what();
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread_.joinable() ? Status::ok : Status::system_error;
 }
 

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include "native/engine/futex.h"
 #include "native/engine/log.h"
 #include "native/engine/page_states.h"
+#include "native/engine/signals_blocked.h"
 #include "native/policy/loader.h"
 
 namespace weft::engine {
@@ -108,10 +108,7 @@ bool Engine::start(std::string* error) {
     *error = std::string("cannot watch an engine's eventfd: ") + std::strerror(errno);
     return false;
   }
-  // Blocks all signals in the engine's thread: the application's threads handle them.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { run(); });
     const std::string name = "weft-engine-" + std::to_string(id_);
@@ -120,7 +117,6 @@ bool Engine::start(std::string* error) {
   } catch (const std::exception& problem) {
     *error = std::string("cannot start an engine's thread: ") + problem.what();
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread_.joinable();
 }
 

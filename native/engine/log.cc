@@ -4,7 +4,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "native/engine/clock.h"
+#include "native/engine/signals_blocked.h"
 
 namespace weft::engine {
 namespace {
@@ -132,19 +132,15 @@ class LogWriter {
     return true;
   }
 
-  // Starts the writing thread; the caller must hold the lock. Signals are blocked in the thread, because the
-  // application's threads handle them.
+  // Starts the writing thread; the caller must hold the lock.
   void start() noexcept {
-    sigset_t all, before;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before);
+    const SignalsBlocked blocked;
     pthread_t thread;
     running_ = ::pthread_create(&thread, nullptr, &run, this) == 0;
     if (running_) {
       ::pthread_setname_np(thread, "weft-log");
       ::pthread_detach(thread);
     }
-    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   static void* run(void* writer) noexcept {
     static_cast<LogWriter*>(writer)->write_all();

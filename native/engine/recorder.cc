@@ -1,7 +1,6 @@
 // Writes recordings of policy decisions. If an error occurs, the recording ends and the traffic continues.
 #include "native/engine/recorder.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <set>
 
 #include "native/engine/log.h"
+#include "native/engine/signals_blocked.h"
 #include "native/engine/write_all.h"
 #include "native/files/created_file.h"
 
@@ -98,15 +98,12 @@ bool Recorder::start(const std::string& path, std::size_t engines, std::int64_t 
   for (std::size_t i = 0; i < engines; ++i) {
     taps_.push_back(std::make_unique<RecorderTap>(static_cast<std::uint32_t>(i) << 24, kRingBytes));
   }
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::exception& problem) {
     *error = std::string("cannot start the recording thread: ") + problem.what();
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread_.joinable();
 }
 

@@ -6,11 +6,11 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <csignal>
 #include <new>
 #include <system_error>
 
 #include "native/engine/exceptions.h"
+#include "native/engine/signals_blocked.h"
 
 namespace weft::message {
 namespace {
@@ -23,10 +23,7 @@ constexpr std::int64_t kIdleNs = 3'600'000'000'000;
 Status BacklogThread::start() noexcept {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (thread_.joinable()) return Status::ok;
-  // Blocks all signals in the thread: the application's threads handle them.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const engine::SignalsBlocked blocked;
   Status status = Status::ok;
   try {
     thread_ = std::thread([this] { run(); });
@@ -34,7 +31,6 @@ Status BacklogThread::start() noexcept {
   } catch (const std::system_error&) {
     status = Status::system_error;
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return status;
 }
 

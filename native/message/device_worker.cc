@@ -5,13 +5,13 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstring>
 #include <utility>
 
 #include "native/core/stripes.h"
 #include "native/engine/clock.h"
 #include "native/engine/futex.h"
+#include "native/engine/signals_blocked.h"
 #include "native/gpu/inspect.h"
 
 namespace weft::message {
@@ -85,17 +85,13 @@ bool DeviceWorker::start(int device, std::string* error) {
   lent_streams_ = std::make_unique<LentStreams>(driver_, *copier_);
   waits_ = StreamWaits::open(driver_, &copier_->shared(), error);
   if (waits_ == nullptr) return false;
-  // Blocks all signals in the thread: the application's threads handle them.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const engine::SignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { run(); });
     ::pthread_setname_np(thread_.native_handle(), ("weft-gpu-" + std::to_string(device)).substr(0, 15).c_str());
   } catch (const std::system_error& problem) {
     *error = std::string("cannot start a GPU's thread: ") + problem.what();
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread_.joinable();
 }
 

@@ -8,7 +8,6 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <new>
 #include <system_error>
@@ -16,6 +15,7 @@
 
 #include "native/datapath/json_cursor.h"
 #include "native/engine/log.h"
+#include "native/engine/signals_blocked.h"
 #include "native/files/trusted_file.h"
 
 namespace weft::message {
@@ -86,10 +86,7 @@ bool parse_weights(const std::string& text, const std::string& page, PeerWeights
 }
 
 Status PathWeights::start() noexcept {
-  // Blocks all signals in the thread: the application's threads handle them.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const engine::SignalsBlocked blocked;
   Status status = Status::ok;
   try {
     thread_ = std::thread([this] { run(); });
@@ -97,7 +94,6 @@ Status PathWeights::start() noexcept {
   } catch (const std::system_error&) {
     status = Status::system_error;
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return status;
 }
 

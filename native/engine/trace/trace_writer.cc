@@ -3,7 +3,6 @@
 #include "native/engine/trace/trace_writer.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,6 +15,7 @@
 
 #include "native/engine/clock.h"
 #include "native/engine/log.h"
+#include "native/engine/signals_blocked.h"
 
 namespace weft::engine {
 namespace {
@@ -141,15 +141,12 @@ bool TraceWriter::start(std::string* error) {
     *error = "cannot trace into " + *error;
     return false;
   }
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   try {
     thread_ = std::thread([this] { run(); });
   } catch (const std::exception& problem) {
     *error = std::string("cannot start the thread that writes the trace: ") + problem.what();
   }
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return thread_.joinable();
 }
 
