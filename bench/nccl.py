@@ -92,6 +92,7 @@ def contenders() -> dict[str, dict[str, str]]:
     return {
         "weft": weft(),
         "weft grant": weft() | {"WEFT_CREDIT_POLICY": "grant"},
+        "weft grouped": weft() | {"WEFT_NCCL_RECEIVES_MAX": "8"},
         "Socket": SOCKET,
         "Socket 2x1": threads(2, 1),
         "Socket 2x2": threads(2, 2),

@@ -109,6 +109,9 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "Checksum over payloads, used where either end wants it; auto: over sockets, and where corruption is injected")   \
   INTEGER(nccl_speed_mbps, operator, "Mbit/s", 0, 0, 10000000, true, "1000,400000",                                   \
     "Speed reported to NCCL for each device; 0: the device's own, 10000 where the kernel does not say, as NCCL's Socket") \
+  INTEGER(nccl_receives_max, operator, "count", 1, 1, 8, false, "8",                                                  \
+    "Buffers of one grouped receive of NCCL, whose InfiniBand transport takes 8; with more than 1 each receive costs " \
+    "a message more")                                                                                                 \
   TEXT(telemetry, operator, "auto", "off",                                                                            \
     "Where the process keeps its counters for weft counters --live: auto (a file in /dev/shm, or private memory and " \
     "a warning where it has no room), off, or the absolute path of a directory, which must have room")                \

@@ -16,22 +16,21 @@ namespace {
 
 Comm* find_comm(const void* handle) { return Session::instance().comms().find(handle); }
 
-// Calls `post` and gives the new request a slot; *request stays null if there is no room. On a failed connection it
-// returns a request that fails in test(), as NCCL's own transports do: NCCL treats an error of isend or irecv as a
-// misuse of the plugin, and an error of test() as a failed peer.
+// Calls `post` with the comm and a slot for the new request; *request stays null if there is no room. On a failed
+// connection it returns a request that fails in test(), as NCCL's own transports do: NCCL treats an error of isend or
+// irecv as a misuse of the plugin, and an error of test() as a failed peer.
 template <typename Post>
 Status post_request(void* comm, const void* mhandle, void** request, Post&& post) {
   Comm* const self = find_comm(comm);
   if (self == nullptr) return Status::invalid_argument;
   const unsigned slot = self->take_slot(mhandle);
-  engine::Request* posted = nullptr;
-  const Status status = slot == Comm::kNoSlot ? self->connection().health() : post(self->connection(), &posted);
+  const Status status = slot == Comm::kNoSlot ? self->connection().health() : post(self, slot);
   if (slot != Comm::kNoSlot && status == Status::ok) {
-    self->request(slot) = posted;
     *request = self->request_handle(slot);
     return Status::ok;
   }
   if (slot != Comm::kNoSlot) self->give_slot(slot);
+  if (status == Status::invalid_argument) return status;
   // There is no room now: *request stays null, so NCCL tries again.
   if (status == Status::ok || status == Status::would_block) return Status::ok;
   if (status != Status::connection_closed && self->connection().health() == Status::ok) return self->note(status);
@@ -56,8 +55,11 @@ std::uint32_t channel_of(void* parent) noexcept {
 }  // namespace
 
 Comm::Comm(const void* context, std::shared_ptr<message::Runtime> runtime,
-           std::shared_ptr<message::Connection> connection)
-    : context_(context), runtime_(std::move(runtime)), connection_(std::move(connection)) {}
+           std::shared_ptr<message::Connection> connection, Matching matching)
+    : context_(context), matching_(matching), runtime_(std::move(runtime)), connection_(std::move(connection)) {
+  if (matching == Matching::grouped_sends) send_groups_ = std::make_unique<SendGroups>(connection_.get());
+  if (matching == Matching::grouped_receives) receive_groups_ = std::make_unique<ReceiveGroups>(connection_.get());
+}
 
 Comm::~Comm() {
   connection_->close();
@@ -111,6 +113,8 @@ bool Comm::remove_registration(void* mhandle) {
   // NCCL frees the buffer as soon as this returns, even if requests still use it, so these requests are ended first.
   // quiesce() ends the connection, so it is not called if all outstanding requests name other registrations, perhaps of
   // the same memory.
+  if (send_groups_ != nullptr) send_groups_->forget(mhandle);
+  if (receive_groups_ != nullptr) receive_groups_->forget(mhandle);
   if (may_be_used(mhandle)) connection_->quiesce(registration.data, registration.bytes);
   runtime_->deregister_memory(registration.memory);
   return true;
@@ -134,9 +138,10 @@ Status Comm::note(Status status) {
 }
 
 void* make_comm(const void* context, std::shared_ptr<message::Runtime> runtime,
-                std::shared_ptr<message::Connection> connection) {
-  return Session::instance().comms().add(std::make_unique<Comm>(context, std::move(runtime), std::move(connection)),
-                                         [](Comm* made, OpaqueHandle handle) { made->set_handle(handle); });
+                std::shared_ptr<message::Connection> connection, Matching matching) {
+  return Session::instance().comms().add(
+      std::make_unique<Comm>(context, std::move(runtime), std::move(connection), matching),
+      [](Comm* made, OpaqueHandle handle) { made->set_handle(handle); });
 }
 
 Status close_comm(void* comm) {
@@ -161,24 +166,78 @@ Status dereg_mr(void* comm, void* mhandle) {
   return Status::ok;
 }
 
-Status isend(void* send_comm, const void* data, std::size_t bytes, void* mhandle, void* parent, void** request) {
+Status isend(void* send_comm, const void* data, std::size_t bytes, int tag, void* mhandle, void* parent,
+             void** request) {
   *request = nullptr;
   if (data == nullptr && bytes > 0) return Status::invalid_argument;
-  return post_request(send_comm, mhandle, request, [&](message::Connection& connection, engine::Request** out) {
-    return connection.post_send(data, bytes, Comm::memory_of(mhandle), out, channel_of(parent));
+  return post_request(send_comm, mhandle, request, [&](Comm* comm, unsigned slot) {
+    const std::uint32_t memory = Comm::memory_of(mhandle);
+    switch (comm->matching()) {
+      case Matching::plain:
+        return comm->connection().post_send(data, bytes, memory, &comm->request(slot), channel_of(parent));
+      case Matching::grouped_sends:
+        return comm->send_groups()->add(slot, tag, {data, bytes, mhandle, memory, channel_of(parent)});
+      case Matching::grouped_receives:
+        break;
+    }
+    return Status::invalid_argument;
   });
 }
 
-Status irecv(void* receive_comm, int count, void* const* data, std::size_t capacity_bytes, void* const* mhandles,
-             void* parent, void** request) {
+Status irecv(void* receive_comm, const Receive* receives, int count, void** request) {
   // On entry *request may hold kOptionalCompletion instead of a pointer; it is always overwritten.
   *request = nullptr;
-  if (count != 1 || (data[0] == nullptr && capacity_bytes > 0)) return Status::invalid_argument;
-  const void* const mhandle = mhandles == nullptr ? nullptr : mhandles[0];
-  return post_request(receive_comm, mhandle, request, [&](message::Connection& connection, engine::Request** out) {
-    return connection.post_receive(data[0], capacity_bytes, Comm::memory_of(mhandle), out, channel_of(parent));
+  if (count < 1 || count > kReceivesMax) return Status::invalid_argument;
+  for (int i = 0; i < count; ++i) {
+    if (receives[i].data == nullptr && receives[i].capacity_bytes > 0) return Status::invalid_argument;
+  }
+  const Receive& first = receives[0];
+  // A slot stands for one registration; the memory of groups counts as any.
+  void* const mhandle = count == 1 ? first.mhandle : nullptr;
+  return post_request(receive_comm, mhandle, request, [&](Comm* comm, unsigned slot) {
+    if (comm->matching() == Matching::plain && count == 1) {
+      return comm->connection().post_receive(first.data, first.capacity_bytes, Comm::memory_of(first.mhandle),
+                                             &comm->request(slot), channel_of(first.parent));
+    }
+    if (comm->matching() != Matching::grouped_receives) return Status::invalid_argument;
+    std::array<ReceiveGroups::Buffer, kReceivesMax> buffers;
+    std::transform(receives, receives + count, buffers.begin(), [](const Receive& each) {
+      return ReceiveGroups::Buffer{
+          each.data, each.capacity_bytes, each.mhandle, Comm::memory_of(each.mhandle), channel_of(each.parent),
+          each.tag};
+    });
+    return comm->receive_groups()->add(slot, buffers.data(), count);
   });
 }
+
+namespace {
+
+// Tests the plain request of a slot. A failed request keeps its slot, so that each further test() returns the same
+// result.
+Status test_plain(Comm* comm, unsigned slot, bool* done, int* sizes) {
+  engine::Request* const posted = comm->request(slot);
+  if (posted == nullptr) return Status::invalid_argument;
+  if (!posted->done()) comm->connection().progress(*posted);
+  if (!posted->done() || posted->status() != Status::ok) return posted->done() ? posted->status() : Status::ok;
+  if (sizes != nullptr) sizes[0] = static_cast<int>(std::min<std::size_t>(posted->bytes(), INT_MAX));
+  comm->connection().release(posted);
+  *done = true;
+  return Status::ok;
+}
+
+Status test_slot(Comm* comm, unsigned slot, bool* done, int* sizes) {
+  switch (comm->matching()) {
+    case Matching::plain:
+      break;
+    case Matching::grouped_sends:
+      return comm->send_groups()->test(slot, done, sizes);
+    case Matching::grouped_receives:
+      return comm->receive_groups()->test(slot, done, sizes);
+  }
+  return test_plain(comm, slot, done, sizes);
+}
+
+}  // namespace
 
 Status test(void* request, int* done, int* sizes) {
   *done = 0;
@@ -189,15 +248,12 @@ Status test(void* request, int* done, int* sizes) {
   if (handle.part == Comm::kFailedSlot) {
     return self->failure() == Status::ok ? Status::invalid_argument : self->note(self->failure());
   }
-  engine::Request* const posted = self->request(handle.part);
-  if (posted == nullptr) return Status::invalid_argument;
-  if (!posted->done()) self->connection().progress(*posted);
-  if (!posted->done()) return Status::ok;
-  // A failed request keeps its slot, so that each further test() returns the same result.
-  if (const Status status = posted->status(); status != Status::ok) return self->note(status);
-  if (sizes != nullptr) sizes[0] = static_cast<int>(std::min<std::size_t>(posted->bytes(), INT_MAX));
+  bool ended = false;
+  const Status status = test_slot(self, handle.part, &ended, sizes);
+  // NCCL's mistakes are not failures of the connection.
+  if (status != Status::ok) return status == Status::invalid_argument ? status : self->note(status);
+  if (!ended) return Status::ok;
   *done = 1;
-  self->connection().release(posted);
   self->give_slot(handle.part);
   return Status::ok;
 }

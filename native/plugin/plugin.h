@@ -21,6 +21,7 @@ struct DeviceFacts {
   char* name = nullptr;
   std::uint64_t guid = 0;
   int speed_mbps = 0;
+  int receives_max = 1;
 };
 
 Status init(Logger log);
@@ -40,10 +41,20 @@ Status close_listen(void* listen_comm);
 Status reg_mr(void* comm, void* data, std::size_t bytes, int type, void** mhandle);
 Status dereg_mr(void* comm, void* mhandle);
 
+// One buffer of an irecv. Where receives are grouped, the send with its tag fills it.
+struct Receive {
+  void* data = nullptr;
+  std::size_t capacity_bytes = 0;
+  int tag = 0;
+  void* mhandle = nullptr;
+  void* parent = nullptr;
+};
+
 // `parent`: NCCL's profiler event that the message belongs to; null: none.
-Status isend(void* send_comm, const void* data, std::size_t bytes, void* mhandle, void* parent, void** request);
-Status irecv(void* receive_comm, int count, void* const* data, std::size_t capacity_bytes, void* const* mhandles,
-             void* parent, void** request);
+Status isend(void* send_comm, const void* data, std::size_t bytes, int tag, void* mhandle, void* parent,
+             void** request);
+Status irecv(void* receive_comm, const Receive* receives, int count, void** request);
+// `sizes`: one number for a send, one for each buffer of a receive; null: not wanted.
 Status test(void* request, int* done, int* sizes);
 
 // Runs the body of an entry point. Exceptions become result codes, and calls in a forked child are refused.

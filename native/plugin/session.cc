@@ -3,9 +3,14 @@
 #include "native/plugin/session.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <iterator>
+#include <system_error>
+#include <thread>
 #include <utility>
+
+#include "native/engine/signals_blocked.h"
 
 namespace weft::nccl {
 
@@ -92,11 +97,10 @@ void Session::finalize(const void* context) {
     if (contexts_.remove(context) == nullptr) return;
     last = contexts_.empty();
     // Collects what NCCL has not closed in this context; with the last context, also what belongs to no context.
-    const auto leaves = [&](const auto& each) { return last || each.context == context; };
     comms = comms_.remove_if([&](const Comm& comm) { return last || comm.context() == context; });
-    listeners = listeners_.remove_if(leaves);
+    listeners = listeners_.remove_if([&](const ListenComm& each) { return last || each.context == context; });
     for (auto entry = attempts_.begin(); entry != attempts_.end();) {
-      const bool gone = leaves(*entry->second);
+      const bool gone = last || entry->second->context() == context;
       if (gone) attempts.push_back(std::move(entry->second));
       entry = gone ? attempts_.erase(entry) : std::next(entry);
     }
@@ -140,6 +144,11 @@ std::int64_t Session::nccl_speed_mbps() {
   return knobs_.nccl_speed_mbps;
 }
 
+int Session::nccl_receives_max() {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(knobs_.nccl_receives_max);
+}
+
 Status Session::runtime(std::shared_ptr<message::Runtime>* out) {
   const std::lock_guard lock(mutex_);
   if (device_lists_.empty()) return Status::invalid_argument;  // init() was not called, or it failed
@@ -148,12 +157,50 @@ Status Session::runtime(std::shared_ptr<message::Runtime>* out) {
   return Status::ok;
 }
 
+std::vector<std::shared_ptr<Attempt>> Session::attempts() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Attempt>> all;
+  all.reserve(attempts_.size());
+  for (const auto& [id, attempt] : attempts_) all.push_back(attempt);
+  return all;
+}
+
 void Session::settle() {
+  for (const std::shared_ptr<Attempt>& attempt : attempts()) attempt->release_if_failed();
+  if (release_runtime()) watch_attempts();
+}
+
+bool Session::release_runtime() {
   std::shared_ptr<message::Runtime> stopping;
   const std::lock_guard lock(mutex_);
+  if (!contexts_.empty() || runtime_ == nullptr) return false;
   // Comms, listeners and attempts share ownership of the runtime, and so does a call that is about to add one of them.
-  if (!contexts_.empty() || runtime_.use_count() > 1) return;
+  if (runtime_.use_count() > 1) return comms_.empty() && listeners_.empty();
   stopping = std::move(runtime_);
+  return false;
+}
+
+// A session is never destroyed, so the thread needs no owner.
+void Session::watch_attempts() {
+  constexpr auto kPeriod = std::chrono::milliseconds(100);
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(watching_attempts_, true)) return;
+  }
+  const engine::SignalsBlocked blocked;  // the application's threads handle signals
+  try {
+    std::thread([this, kPeriod] {
+      do {
+        std::this_thread::sleep_for(kPeriod);
+        for (const std::shared_ptr<Attempt>& attempt : attempts()) attempt->release_if_ended();
+      } while (release_runtime());
+      const std::lock_guard lock(mutex_);
+      watching_attempts_ = false;
+    }).detach();
+  } catch (const std::system_error&) {
+    const std::lock_guard lock(mutex_);
+    watching_attempts_ = false;  // the next call that settles tries again
+  }
 }
 
 std::uint64_t Session::add_attempt(std::shared_ptr<Attempt> attempt) {
@@ -167,7 +214,7 @@ std::shared_ptr<Attempt> Session::find_attempt(std::uint64_t id, const control::
   const std::lock_guard lock(mutex_);
   const auto found = attempts_.find(id);
   if (found == attempts_.end()) return nullptr;
-  if (std::memcmp(found->second->handle.bytes, handle.bytes, control::kHandleBytes) != 0) return nullptr;
+  if (std::memcmp(found->second->handle().bytes, handle.bytes, control::kHandleBytes) != 0) return nullptr;
   return found->second;
 }
 

@@ -14,6 +14,7 @@
 #include "native/engine/log.h"
 #include "native/message/runtime.h"
 #include "native/plugin/abi_common.h"
+#include "native/plugin/attempt.h"
 #include "native/plugin/comm.h"
 #include "native/plugin/handle_table.h"
 
@@ -30,14 +31,7 @@ struct ListenComm {
   const void* context = nullptr;
   std::shared_ptr<message::Runtime> runtime;  // declared before the listener, so that the listener is destroyed first
   std::unique_ptr<message::Listener> listener;
-};
-
-// A connection attempt. NCCL calls connect again and again until the attempt succeeds, or abandons it.
-struct Attempt {
-  const void* context = nullptr;
-  control::Handle handle;
-  std::shared_ptr<message::Runtime> runtime;
-  std::unique_ptr<message::Dial> dial;
+  bool grouped = false;  // whether its connections have grouped receives
 };
 
 // The only instance is never destroyed: a destructor at exit would race with NCCL's threads that still call the plugin.
@@ -65,13 +59,16 @@ class Session {
   const std::vector<datapath::Device>& devices();
   // The device speed to report to NCCL, if the knob nccl_speed_mbps sets one; otherwise 0.
   std::int64_t nccl_speed_mbps();
+  // How many buffers one irecv may have: the knob nccl_receives_max.
+  int nccl_receives_max();
   // Returns the runtime, which is started again if it had stopped.
   Status runtime(std::shared_ptr<message::Runtime>* out);
 
   // After a caller has removed and destroyed a comm, a listener or an attempt, it must call settle().
   HandleTable<Comm>& comms() noexcept { return comms_; }
   HandleTable<ListenComm>& listeners() noexcept { return listeners_; }
-  // Stops the runtime if no context, listener, attempt, comm or call needs it any more.
+  // Stops the runtime if no context, listener, attempt, comm or call needs it any more. If only attempts need it, which
+  // NCCL may have abandoned, stops it when they have ended.
   void settle();
 
   std::uint64_t add_attempt(std::shared_ptr<Attempt> attempt);
@@ -90,6 +87,11 @@ class Session {
   // thread.
   static void to_nccl(engine::LogLevel level, const char* text) noexcept;
   void forget_logger();
+  std::vector<std::shared_ptr<Attempt>> attempts();
+  // Stops the runtime if nothing needs it. Returns whether only attempts do. The lock must not be held.
+  bool release_runtime();
+  // Starts a thread that ends attempts and calls release_runtime() until something else needs the runtime.
+  void watch_attempts();
 
   std::mutex mutex_;
   std::mutex log_mutex_;  // locked after any other mutex; held while NCCL's logger runs, so that forget_logger() waits
@@ -103,6 +105,7 @@ class Session {
   HandleTable<ListenComm> listeners_{HandleKind::listener};
   std::unordered_map<std::uint64_t, std::shared_ptr<Attempt>> attempts_;
   std::uint64_t next_attempt_ = 1;
+  bool watching_attempts_ = false;
 };
 
 }  // namespace weft::nccl

@@ -22,13 +22,17 @@ struct HandleTail {
   std::uint64_t attempt;
 };
 constexpr std::uint64_t kTailMagic = 0x7765'6674'7472'7931;
-// In the handle, the digest of the listener's tuning rules follows the HandleTail.
+// In the handle, the digest of the listener's tuning rules follows the HandleTail, and then one byte: 1 if the listener
+// accepts connections with grouped receives.
 constexpr std::size_t kDigestAt = control::kHandleBytes + sizeof(HandleTail);
-static_assert(kDigestAt + sizeof(std::uint64_t) <= kHandleBytesMax);
+constexpr std::size_t kGroupedAt = kDigestAt + sizeof(std::uint64_t);
+static_assert(kGroupedAt < kHandleBytesMax);
 
 std::uint8_t* tail_of(void* handle) { return static_cast<std::uint8_t*>(handle) + control::kHandleBytes; }
 
 std::uint8_t* digest_in(void* handle) { return static_cast<std::uint8_t*>(handle) + kDigestAt; }
+
+std::uint8_t* grouped_in(void* handle) { return static_cast<std::uint8_t*>(handle) + kGroupedAt; }
 
 // Whether the peer has the same tuning rules. With different ones, ranks would choose different algorithms and NCCL
 // would hang.
@@ -47,20 +51,19 @@ std::string policies_of(int traffic_class) { return traffic_class < 0 ? "" : "cl
 
 Status begin_attempt(const void* context, int device, int traffic_class, const control::Handle& handle,
                      std::shared_ptr<Attempt>* out) {
-  auto attempt = std::make_shared<Attempt>();
-  attempt->context = context;
-  attempt->handle = handle;
   if (!Session::instance().knows(context, &traffic_class)) return Status::invalid_argument;
-  if (const Status status = Session::instance().runtime(&attempt->runtime); status != Status::ok) return status;
+  std::shared_ptr<message::Runtime> runtime;
+  if (const Status status = Session::instance().runtime(&runtime); status != Status::ok) return status;
+  std::unique_ptr<message::Dial> dial;
   std::string error;
-  const Status status = attempt->runtime->connect(device, handle, policies_of(traffic_class), &attempt->dial, &error);
+  const Status status = runtime->connect(device, handle, policies_of(traffic_class), &dial, &error);
   if (status != Status::ok) {
     Session::instance().log(
         engine::LogLevel::warn,
         "cannot connect: " + error + ". Give every rank the same NCCL_NET, NCCL_P2P_DISABLE and NCCL_SHM_DISABLE");
     return status;
   }
-  *out = std::move(attempt);
+  *out = std::make_shared<Attempt>(context, handle, std::move(runtime), std::move(dial));
   return Status::ok;
 }
 
@@ -98,6 +101,7 @@ Status device_facts(int device, DeviceFacts* facts) {
   const std::int64_t speed_mbps = knob_mbps != 0 ? knob_mbps : found.speed_mbps;
   facts->name = const_cast<char*>(found.name.c_str());  // NOLINT: the interface's type; NCCL only reads it
   facts->guid = found.guid;
+  facts->receives_max = Session::instance().nccl_receives_max();
   facts->speed_mbps =
       speed_mbps > 0 ? static_cast<int>(std::min<std::int64_t>(speed_mbps, INT_MAX)) : kSpeedMbpsUnknown;
   return Status::ok;
@@ -123,6 +127,8 @@ Status listen(void* context, int device, void* handle, void** listen_comm) {
   const std::uint64_t digest = rules_digest();
   std::memcpy(handle, own.bytes, control::kHandleBytes);
   std::memcpy(digest_in(handle), &digest, sizeof digest);
+  made->grouped = Session::instance().nccl_receives_max() > 1;
+  *grouped_in(handle) = made->grouped ? 1 : 0;
   *listen_comm = Session::instance().listeners().add(std::move(made));
   if (*listen_comm != nullptr) return Status::ok;
   Session::instance().settle();
@@ -150,13 +156,16 @@ Status connect(void* context, int device, int traffic_class, void* handle, void*
     tail = {kTailMagic, session.add_attempt(attempt)};
     std::memcpy(tail_of(handle), &tail, sizeof tail);
   }
+  std::shared_ptr<message::Runtime> runtime;
   std::shared_ptr<message::Connection> connection;
-  const Status status = attempt->dial->poll(&connection);
+  std::string error;
+  const Status status = attempt->poll(&runtime, &connection, &error);
   if (status == Status::would_block) return Status::ok;
   if (status == Status::ok) {
-    *send_comm = make_comm(attempt->context, attempt->runtime, std::move(connection));
+    *send_comm = make_comm(attempt->context(), std::move(runtime), std::move(connection),
+                           *grouped_in(handle) == 1 ? Matching::grouped_sends : Matching::plain);
   } else {
-    session.log(engine::LogLevel::warn, "cannot connect: " + attempt->dial->error());
+    session.log(engine::LogLevel::warn, "cannot connect: " + error);
   }
   session.remove_attempt(tail.attempt);
   std::memset(tail_of(handle), 0, sizeof tail);
@@ -178,7 +187,8 @@ Status accept(void* listen_comm, void** receive_comm, DeviceHandle** device_comm
                             std::string("cannot accept: ") + status_text(status) + " (" + status_name(status) + ")");
     return status;
   }
-  *receive_comm = make_comm(found->context, found->runtime, std::move(connection));
+  *receive_comm = make_comm(found->context, found->runtime, std::move(connection),
+                            found->grouped ? Matching::grouped_receives : Matching::plain);
   return *receive_comm == nullptr ? Status::out_of_memory : Status::ok;
 }
 

@@ -408,21 +408,23 @@ void properties(Side& side) {
   REQUIRE(side.net.devices(&count) == Result::success && count > 0);
   std::set<std::string> names;
   std::set<std::uint64_t> guids;
+  const char* const grouped = std::getenv("WEFT_NCCL_RECEIVES_MAX");
   for (int device = 0; device < count; ++device) {
     Facts facts;
     REQUIRE(side.net.properties(device, &facts) == Result::success);
     names.insert(facts.name);
     guids.insert(facts.guid);
     REQUIRE(facts.pointer_support == weft::nccl::kPointerHost);
-    REQUIRE(facts.speed_mbps > 0 && facts.receives_max == 1);
+    REQUIRE(facts.speed_mbps > 0 && facts.receives_max == (grouped == nullptr ? 1 : std::atoi(grouped)));
     REQUIRE(facts.registration_is_global == 0 && facts.net_device_type == 0);
   }
   REQUIRE(names.size() == static_cast<std::size_t>(count) && guids.size() == names.size());
   // Open a listener, check its handle, and close it without using it.
   std::uint8_t handle[weft::nccl::kHandleBytesMax];
   void* const listener = side.listen(handle);
-  REQUIRE(std::all_of(handle + weft::control::kHandleBytes, handle + sizeof handle,
-                      [](std::uint8_t byte) { return byte == 0; }));
+  // One byte of the rest says whether receives are grouped.
+  REQUIRE(std::count_if(handle + weft::control::kHandleBytes, handle + sizeof handle,
+                        [](std::uint8_t byte) { return byte != 0; }) == (grouped == nullptr ? 0 : 1));
   REQUIRE(side.net.close_listen(listener) == Result::success);
   side.stop();
 }
@@ -457,8 +459,8 @@ const Scenarios kScenarios = {
 };
 
 const Scenario* find(const std::string& name) {
-  for (const Scenarios* each :
-       {&kScenarios, &message_scenarios(), &setup_scenarios(), &process_scenarios(), &trouble_scenarios()}) {
+  for (const Scenarios* each : {&kScenarios, &message_scenarios(), &group_scenarios(), &setup_scenarios(),
+                                &process_scenarios(), &trouble_scenarios()}) {
     const auto found = each->find(name);
     if (found != each->end()) return &found->second;
   }

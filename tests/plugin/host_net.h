@@ -13,11 +13,14 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "native/plugin/abi_v10.h"
 #include "native/plugin/abi_v11.h"
 #include "native/plugin/abi_v12.h"
+#include "native/plugin/abi_v6.h"
+#include "native/plugin/abi_v7.h"
 #include "native/plugin/abi_v8.h"
 #include "native/plugin/abi_v9.h"
 #include "native/plugin/profiler/net_message.h"
@@ -98,8 +101,19 @@ struct Facts {
   int pointer_support = 0;
   int speed_mbps = 0;
   int receives_max = 0;
-  int registration_is_global = -1;
-  int net_device_type = -1;
+  int registration_is_global = -1;  // 0 where the version has no such field
+  int net_device_type = -1;         // 0 (host) where the version has no such field
+};
+
+// The tag of sends and receives whose tags do not matter.
+inline constexpr int kTag = 7;
+
+// One buffer of a grouped receive.
+struct Place {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+  int tag = 0;
+  void* mhandle = nullptr;
 };
 
 class Net {
@@ -119,9 +133,14 @@ class Net {
   virtual Result reg(void* comm, void* data, std::size_t bytes, void** mhandle) = 0;
   virtual Result reg_cuda(void* comm, void* data, std::size_t bytes, void** mhandle) = 0;
   virtual Result dereg(void* comm, void* mhandle) = 0;
-  virtual Result isend(void* comm, void* data, std::size_t bytes, void* mhandle, void** request) = 0;
+  virtual Result isend(void* comm, void* data, std::size_t bytes, void* mhandle, void** request, int tag) = 0;
+  Result isend(void* comm, void* data, std::size_t bytes, void* mhandle, void** request) {
+    return isend(comm, data, bytes, mhandle, request, kTag);
+  }
   virtual Result irecv(void* comm, void* data, std::size_t bytes, void* mhandle, void** request) = 0;
   virtual Result irecv_count(void* comm, int count, void** request) = 0;
+  // A receive of several buffers, each for the send with its tag.
+  virtual Result irecv_group(void* comm, std::vector<Place>* places, void** request) = 0;
   virtual Result iflush(void* comm, void** request) = 0;
   virtual Result test(void* request, int* done, int* sizes) = 0;
   virtual Result close_send(void* comm) = 0;
@@ -136,7 +155,8 @@ class NetOf final : public Net {
  public:
   explicit NetOf(Abi* abi) : abi_(abi) {
     // A plugin for host memory leaves these functions null, and NCCL checks for null.
-    REQUIRE(abi->reg_mr_dma_buf == nullptr && abi->get_device_mr == nullptr && abi->irecv_consumed == nullptr);
+    REQUIRE(abi->reg_mr_dma_buf == nullptr);
+    if constexpr (version >= 7) REQUIRE(abi->get_device_mr == nullptr && abi->irecv_consumed == nullptr);
     if constexpr (version >= 9) REQUIRE(abi->make_virtual_device == nullptr);
     if constexpr (version >= 11) REQUIRE(abi->set_attributes == nullptr);
   }
@@ -172,11 +192,14 @@ class NetOf final : public Net {
     std::memset(static_cast<void*>(&raw), 0xAA, sizeof raw);  // NCCL does not initialise it
     const Result result = called("getProperties", kPollBound, [&] { return abi_->get_properties(device, &raw); });
     if (result != Result::success) return result;
-    *facts = {raw.name,           raw.guid,         raw.pointer_support,
-              raw.speed_mbps,     raw.receives_max, raw.registration_is_global,
-              raw.net_device_type};
+    *facts = {raw.name, raw.guid, raw.pointer_support, raw.speed_mbps, raw.receives_max, 0, 0};
     REQUIRE(raw.pci_path == nullptr || raw.pci_path[0] == '/');
-    REQUIRE(raw.port == 0 && raw.comms_max > 0 && raw.net_device_version == 0);
+    REQUIRE(raw.port == 0 && raw.comms_max > 0);
+    if constexpr (version >= 7) {
+      facts->net_device_type = raw.net_device_type;
+      REQUIRE(raw.net_device_version == 0);
+    }
+    if constexpr (version >= 8) facts->registration_is_global = raw.registration_is_global;
     REQUIRE(raw.latency_us >= 0.0F && raw.latency_us < 1e6F);
     if constexpr (version >= 9) {
       REQUIRE(raw.force_flush == 0);
@@ -211,32 +234,40 @@ class NetOf final : public Net {
       } else if constexpr (version == 10) {
         weft::nccl::CommConfig config{traffic_class()};
         return abi_->connect(device, &config, handle, comm, &device_comm);
-      } else {
+      } else if constexpr (version >= 7) {
         return abi_->connect(device, handle, comm, &device_comm);
+      } else {
+        return abi_->connect(device, handle, comm);
       }
     });
-    if (result == Result::success) REQUIRE(device_comm == nullptr);
+    if (version >= 7 && result == Result::success) REQUIRE(device_comm == nullptr);
     return result;
   }
   Result accept(void* listen_comm, void** comm) override {
     auto* device_comm = reinterpret_cast<DeviceHandle*>(0x10);
-    const Result result = called("accept", kPollBound, [&] { return abi_->accept(listen_comm, comm, &device_comm); });
-    if (result == Result::success) REQUIRE(device_comm == nullptr);
+    const Result result = called("accept", kPollBound, [&] {
+      if constexpr (version >= 7)
+        return abi_->accept(listen_comm, comm, &device_comm);
+      else
+        return abi_->accept(listen_comm, comm);
+    });
+    if (version >= 7 && result == Result::success) REQUIRE(device_comm == nullptr);
     return result;
   }
   Result reg(void* comm, void* data, std::size_t bytes, void** mhandle) override {
-    return called("regMr", kSetupBound,
-                  [&] { return abi_->reg_mr(comm, data, bytes, weft::nccl::kPointerHost, mhandle); });
+    return called("regMr", kSetupBound, [&] {
+      return abi_->reg_mr(comm, data, static_cast<RegisteredBytes>(bytes), weft::nccl::kPointerHost, mhandle);
+    });
   }
   Result reg_cuda(void* comm, void* data, std::size_t bytes, void** mhandle) override {
-    return abi_->reg_mr(comm, data, bytes, weft::nccl::kPointerCuda, mhandle);
+    return abi_->reg_mr(comm, data, static_cast<RegisteredBytes>(bytes), weft::nccl::kPointerCuda, mhandle);
   }
   Result dereg(void* comm, void* mhandle) override {
     return called("deregMr", kSetupBound, [&] { return abi_->dereg_mr(comm, mhandle); });
   }
 
-  Result isend(void* comm, void* data, std::size_t bytes, void* mhandle, void** request) override {
-    constexpr int tag = 7;
+  using Net::isend;
+  Result isend(void* comm, void* data, std::size_t bytes, void* mhandle, void** request, int tag) override {
     return called("isend", kPollBound, [&] {
       if constexpr (version >= 10)
         return abi_->isend(comm, data, bytes, tag, mhandle, parent, request);
@@ -247,7 +278,7 @@ class NetOf final : public Net {
     });
   }
   Result irecv(void* comm, void* data, std::size_t bytes, void* mhandle, void** request) override {
-    int tag = 7;
+    int tag = kTag;
     return called("irecv", kPollBound, [&] {
       if constexpr (version >= 10) {
         return abi_->irecv(comm, 1, &data, &bytes, &tag, &mhandle, parent == nullptr ? nullptr : &parent, request);
@@ -271,6 +302,28 @@ class NetOf final : public Net {
     else
       return abi_->irecv(comm, count, data, tags, tags, mhandles, request);
   }
+  Result irecv_group(void* comm, std::vector<Place>* places, void** request) override {
+    using Size = std::conditional_t<(version >= 9), std::size_t, int>;
+    std::vector<void*> data, mhandles;
+    std::vector<Size> sizes;
+    std::vector<int> tags;
+    for (const Place& place : *places) {
+      data.push_back(place.data);
+      mhandles.push_back(place.mhandle);
+      sizes.push_back(static_cast<Size>(place.bytes));
+      tags.push_back(place.tag);
+    }
+    const auto count = static_cast<int>(places->size());
+    return called("irecv", kPollBound, [&] {
+      if constexpr (version >= 10) {
+        std::vector<void*> parents(places->size(), parent);
+        return abi_->irecv(comm, count, data.data(), sizes.data(), tags.data(), mhandles.data(),
+                           parent == nullptr ? nullptr : parents.data(), request);
+      } else {
+        return abi_->irecv(comm, count, data.data(), sizes.data(), tags.data(), mhandles.data(), request);
+      }
+    });
+  }
   Result iflush(void* comm, void** request) override {
     void* data = nullptr;
     int size = 8;
@@ -291,6 +344,7 @@ class NetOf final : public Net {
   }
 
  private:
+  using RegisteredBytes = std::conditional_t<(version >= 8), std::size_t, int>;
   Abi* abi_;
 };
 
@@ -307,6 +361,10 @@ inline std::unique_ptr<Net> load(const char* path, int version) {
   REQUIRE(table != nullptr);
   using namespace weft::nccl;
   switch (version) {
+    case 6:
+      return std::make_unique<NetOf<v6::Net, v6::Properties, 6>>(static_cast<v6::Net*>(table));
+    case 7:
+      return std::make_unique<NetOf<v7::Net, v7::Properties, 7>>(static_cast<v7::Net*>(table));
     case 8:
       return std::make_unique<NetOf<v8::Net, v8::Properties, 8>>(static_cast<v8::Net*>(table));
     case 9:

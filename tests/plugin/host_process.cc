@@ -83,14 +83,6 @@ void unloading_while_threads_run(Side& side) {
   side.unlink(link);
 }
 
-std::set<int> open_descriptors() {
-  std::set<int> found;
-  for (int each = 0; each < 4096; ++each) {
-    if (fcntl(each, F_GETFD) >= 0) found.insert(each);
-  }
-  return found;
-}
-
 // Closed connections leave neither a descriptor nor a thread.
 void closed_connections_leave_nothing(Side& side) {
   side.start();

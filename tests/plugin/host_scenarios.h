@@ -2,6 +2,8 @@
 // it returns if all checks pass, and otherwise ends the process.
 #pragma once
 
+#include <fcntl.h>
+
 #include <filesystem>
 #include <map>
 #include <set>
@@ -15,6 +17,7 @@ using Scenario = void (*)(Side&);
 using Scenarios = std::map<std::string, Scenario>;
 
 const Scenarios& message_scenarios();
+const Scenarios& group_scenarios();
 const Scenarios& setup_scenarios();
 const Scenarios& process_scenarios();
 const Scenarios& trouble_scenarios();
@@ -35,6 +38,15 @@ inline std::set<int> threads() {
   std::set<int> found;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
     found.insert(std::stoi(entry.path().filename().string()));
+  }
+  return found;
+}
+
+// The open descriptors of this process.
+inline std::set<int> open_descriptors() {
+  std::set<int> found;
+  for (int each = 0; each < 4096; ++each) {
+    if (fcntl(each, F_GETFD) >= 0) found.insert(each);
   }
   return found;
 }

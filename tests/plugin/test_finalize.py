@@ -6,7 +6,7 @@ import pytest
 
 from .conftest import Play
 
-VERSIONS = (8, 9, 10, 11, 12)
+VERSIONS = (6, 7, 8, 9, 10, 11, 12)
 WITH_FINALIZE = (11, 12)
 
 

@@ -9,9 +9,9 @@ from transport.policies.recording import read
 
 from .conftest import Play
 
-VERSIONS = (8, 9, 10, 11, 12)
+VERSIONS = (6, 7, 8, 9, 10, 11, 12)
 # Behaviour that is the same in all interface versions is tested with the oldest and the newest.
-ENDS = (8, 12)
+ENDS = (6, 12)
 
 
 @pytest.mark.parametrize("version", VERSIONS)

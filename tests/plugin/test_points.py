@@ -6,8 +6,8 @@ import pytest
 
 from .conftest import Play
 
-VERSIONS = (8, 9, 10, 11, 12)
-ENDS = (8, 12)
+VERSIONS = (6, 7, 8, 9, 10, 11, 12)
+ENDS = (6, 12)
 MESSAGES = [
     "requests_are_always_written",
     "the_hint_of_a_receive_is_overwritten",
@@ -56,7 +56,9 @@ def test_point__holds_within_a_process(
 
 
 @pytest.mark.parametrize("version", ENDS)
-@pytest.mark.parametrize("scenario", ["closed_connections_leave_nothing"])
+@pytest.mark.parametrize(
+    "scenario", ["closed_connections_leave_nothing", "abandoned_connects_end_with_the_listener"]
+)
 def test_point__holds_over_many_rounds(
     play: Play, plugin: Path, version: int, scenario: str
 ) -> None:
@@ -99,5 +101,5 @@ def test_point__holds_when_unloaded(play: Play, plugin: Path, version: int, scen
 def test_point__holds_for_the_profiler(
     play: Play, plugin: Path, version: int, scenario: str
 ) -> None:
-    """Tests points about the profiler, which versions 8 and 9 do not have."""
+    """Tests points about the profiler, which versions 6 to 9 do not have."""
     play(plugin, version, 2, scenario)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from . import test_plugin, test_points, test_trouble
+from . import test_groups, test_plugin, test_points, test_trouble
 
 ROW = re.compile(r"^\| (\d+) \| .+ \| (.+) \| ([\d, -]+|any) \|$", re.MULTILINE)
-POINTS = 30
+POINTS = 31
 
 
 def parameters(function: object) -> dict[str, list[object]]:
@@ -21,7 +21,7 @@ def parameters(function: object) -> dict[str, list[object]]:
 def played() -> dict[str, set[int]]:
     """The interface versions with which each scenario and each test function runs."""
     found: dict[str, set[int]] = defaultdict(set)
-    for module in (test_plugin, test_points, test_trouble):
+    for module in (test_groups, test_plugin, test_points, test_trouble):
         for name, function in vars(module).items():
             if not name.startswith("test_"):
                 continue

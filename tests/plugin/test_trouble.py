@@ -14,9 +14,9 @@ from transport.lab import namespace
 
 from .conftest import Play
 
-VERSIONS = (8, 9, 10, 11, 12)
+VERSIONS = (6, 7, 8, 9, 10, 11, 12)
 # Behaviour that is the same in all interface versions is tested with the oldest and the newest.
-ENDS = (8, 12)
+ENDS = (6, 12)
 DEVICES = ("w0", "w1", "w2")
 # With these knobs, only a proof of death ends a connection within the patience of the host program.
 ONLY_PROVEN = {
