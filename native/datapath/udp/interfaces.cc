@@ -13,14 +13,11 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <climits>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "native/datapath/fork_registry.h"
+#include "native/datapath/udp/interface_sysfs.h"
 
 namespace weft::datapath {
 namespace {
@@ -92,32 +89,6 @@ std::map<int, Link> query_links() {
   return links;
 }
 
-std::int64_t read_speed_mbps(const std::string& name) {
-  std::ifstream file("/sys/class/net/" + name + "/speed");
-  std::int64_t speed = 0;
-  return file >> speed && speed > 0 ? speed : 0;
-}
-
-std::string read_pci_path(const std::string& name) {
-  char real[PATH_MAX];
-  return ::realpath(("/sys/class/net/" + name + "/device").c_str(), real) != nullptr ? real : "";
-}
-
-bool has_entry(const std::string& name, const char* entry) {
-  return ::access(("/sys/class/net/" + name + "/" + entry).c_str(), F_OK) == 0;
-}
-
-// Whether a bridge leads beyond this host: a port of it is a NIC, or several joined by a bond.
-bool has_nic_port(const std::string& bridge) {
-  std::error_code failed;  // the bridge may go meanwhile
-  std::filesystem::directory_iterator port("/sys/class/net/" + bridge + "/brif", failed), end;
-  for (; !failed && port != end; port.increment(failed)) {
-    const std::string name = port->path().filename();
-    if (has_entry(name, "device") || has_entry(name, "bonding")) return true;
-  }
-  return false;
-}
-
 int prefix_bits(const sockaddr* mask) {
   if (mask == nullptr) return 0;
   int bits = 0;
@@ -153,10 +124,6 @@ std::vector<Interface> list_interfaces(std::string* error) {
       made.index = ::if_nametoindex(at->ifa_name);
       made.up = (at->ifa_flags & IFF_UP) != 0 && (at->ifa_flags & IFF_RUNNING) != 0;
       made.loopback = (at->ifa_flags & IFF_LOOPBACK) != 0;
-      made.bridge = has_entry(made.name, "bridge");
-      made.bridges_nic = made.bridge && has_nic_port(made.name);
-      made.speed_mbps = read_speed_mbps(made.name);
-      made.pci_path = read_pci_path(made.name);
       const auto link = links.find(static_cast<int>(made.index));
       if (link != links.end()) {
         made.kind = link->second.kind;
@@ -164,6 +131,7 @@ std::vector<Interface> list_interfaces(std::string* error) {
         made.gso_bytes_max = link->second.gso_bytes;
         made.gso_segments_max = link->second.gso_segments;
       }
+      read_sysfs("/sys", &made);
       if (made.mtu_bytes == 0) made.mtu_bytes = 1500;
       if (made.gso_bytes_max == 0) made.gso_bytes_max = kGsoBytesDefault;
       place = found.insert(found.end(), made);

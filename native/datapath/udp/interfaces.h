@@ -27,7 +27,9 @@ struct Interface {
   std::int64_t speed_mbps = 0;     // 0: unknown
   std::int64_t gso_bytes_max = 0;  // largest GSO packet, headers included
   std::int64_t gso_segments_max = 0;
-  std::string pci_path;  // canonical sysfs path of its PCI device, or empty
+  std::string pci_path;            // canonical sysfs path of its PCI device, or empty
+  std::vector<std::string> below;  // interfaces that a bond joins, or on which a VLAN, bridge or tunnel lies
+  bool virtual_function = false;   // of a NIC with SR-IOV
 };
 
 // All interfaces, in the kernel's order. Empty with `error` set if they cannot be listed.

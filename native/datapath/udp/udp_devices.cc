@@ -2,9 +2,9 @@
 #include "native/datapath/udp/udp_devices.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 
+#include "native/datapath/nccl_variables.h"
 #include "native/datapath/udp/interface_choice.h"
 
 namespace weft::datapath {
@@ -36,11 +36,6 @@ void add_interface(const Settings& settings, const ChosenInterface& chosen, Devi
   info.guid = std::hash<std::string>{}(info.name + info.address);
 }
 
-std::string variable(const char* name) {
-  const char* const text = std::getenv(name);
-  return text == nullptr ? "" : text;
-}
-
 }  // namespace
 
 std::uint32_t datagram_bytes(const Settings& settings, std::int64_t mtu_bytes, bool v6) {
@@ -54,8 +49,8 @@ bool find_interfaces(const Settings& settings, Found* out, std::string* error) {
   const std::vector<Interface> interfaces = list_interfaces(error);
   if (interfaces.empty()) return false;
   InterfaceChoice choice;
-  const InterfaceWish wish{settings.text("interfaces"), settings.text("family"), variable("NCCL_SOCKET_IFNAME"),
-                           variable("NCCL_SOCKET_FAMILY")};
+  const InterfaceWish wish{settings.text("interfaces"), settings.text("family"), nccl_variable("NCCL_SOCKET_IFNAME"),
+                           nccl_variable("NCCL_SOCKET_FAMILY")};
   if (!choose_interfaces(interfaces, wish, &choice, error)) return false;
   if (!choice.warning.empty()) out->warning += (out->warning.empty() ? "" : "; ") + choice.warning;
   for (const std::vector<ChosenInterface>& joined : choice.devices) {

@@ -57,7 +57,9 @@ RdmaPort port_of(const fs::path& device, const fs::path& path) {
   // The kernel names the folder after the port number. NOLINTNEXTLINE(bugprone-unchecked-string-to-number-conversion)
   port.number = static_cast<std::uint8_t>(std::atoi(path.filename().c_str()));
   port.active = line_of(path / "state").find("ACTIVE") != std::string::npos;
-  port.ethernet = line_of(path / "link_layer") == "Ethernet";
+  const std::string link_layer = line_of(path / "link_layer");
+  port.ethernet = link_layer == "Ethernet";
+  port.infiniband = link_layer == "InfiniBand";
   port.rate_mbps = static_cast<std::int64_t>(std::strtod(line_of(path / "rate").c_str(), nullptr) * 1000);
   port.firmware = line_of(device / "fw_ver");
   std::error_code problem;
@@ -104,11 +106,12 @@ bool Gid::is_v4() const noexcept {
 
 bool Gid::is_link_local() const noexcept { return bytes[0] == 0xFE && (bytes[1] & 0xC0) == 0x80; }
 
-std::vector<RdmaPort> list_rdma_ports() {
+std::vector<RdmaPort> list_rdma_ports(const std::string& sysfs) {
   std::vector<RdmaPort> ports;
   std::error_code problem;
   std::vector<fs::path> devices;
-  for (const auto& entry : fs::directory_iterator("/sys/class/infiniband", problem)) devices.push_back(entry.path());
+  for (const auto& entry : fs::directory_iterator(fs::path(sysfs) / "class/infiniband", problem))
+    devices.push_back(entry.path());
   std::sort(devices.begin(), devices.end());
   for (const fs::path& device : devices) {
     std::vector<fs::path> numbers;
@@ -133,6 +136,7 @@ std::vector<RdmaPort> software_ports(const Ibv& library) {
     port.device = library.get_device_name(devices[i]);
     port.active = library.query_port(context, port.number, &attributes) == 0 && attributes.state == IBV_PORT_ACTIVE;
     port.ethernet = attributes.link_layer == IBV_LINK_LAYER_ETHERNET;
+    port.infiniband = attributes.link_layer == IBV_LINK_LAYER_INFINIBAND;
     if (library.query_gid(context, port.number, gid.index, &raw) == 0) {
       std::copy_n(raw.raw, gid.bytes.size(), gid.bytes.begin());
       gid.roce_v2 = true;

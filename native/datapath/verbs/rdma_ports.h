@@ -36,14 +36,16 @@ struct RdmaPort {
   std::uint8_t number = 1;
   bool active = false;
   bool ethernet = false;
+  bool infiniband = false;     // neither: a fabric of its own, such as EFA
   std::int64_t rate_mbps = 0;  // the port's rate as the kernel reports it; 0: unknown
   std::string firmware;
   std::string pci_path;  // canonical sysfs path, or empty
   std::vector<Gid> gids;
 };
 
-// All RDMA ports of the host, in order of device name and port number; empty on a host without RDMA.
-std::vector<RdmaPort> list_rdma_ports();
+// All RDMA ports of the host, in order of device name and port number; empty on a host without RDMA. `sysfs`: "/sys",
+// or a copy of it.
+std::vector<RdmaPort> list_rdma_ports(const std::string& sysfs = "/sys");
 // Ports of a software provider, which the kernel does not list. They only reach processes of this host, so their
 // control sockets use loopback addresses.
 std::vector<RdmaPort> software_ports(const Ibv& library);

@@ -1,5 +1,5 @@
-// Turns a port name such as "mlx5_0:1@3" into a port, a GID and the address of the GID's interface. If the name has no
-// GID index, the port's GIDs are tried in order of preference.
+// Finds the GID with which a chosen port works, and the address of the GID's interface. If no setting gives the GID's
+// index, the port's GIDs are tried in order of preference.
 #include "native/datapath/verbs/verbs_devices.h"
 
 #include <sys/resource.h>
@@ -8,8 +8,10 @@
 #include <functional>
 #include <memory>
 
+#include "native/datapath/nccl_variables.h"
 #include "native/datapath/udp/interfaces.h"
 #include "native/datapath/udp/udp_devices.h"
+#include "native/datapath/verbs/rdma_choice.h"
 #include "native/datapath/verbs/rdma_ports.h"
 
 namespace weft::datapath {
@@ -18,17 +20,6 @@ namespace {
 // The largest burst that is sent with one doorbell: kTrainBytes of short segments, or kTrainSegments long ones.
 constexpr std::uint32_t kTrainBytes = 65'472, kTrainSegments = 16;
 constexpr std::uint32_t kUdBytesMin = 512;  // no acknowledgment or advertisement is longer than this
-
-std::string describe(const std::vector<RdmaPort>& ports) {
-  std::string text;
-  for (const RdmaPort& port : ports) {
-    if (!text.empty()) text += ", ";
-    text += port.device + ":" + std::to_string(port.number) + (port.active ? "" : " (not active)");
-  }
-  const bool all_active = std::all_of(ports.begin(), ports.end(), [](const RdmaPort& port) { return port.active; });
-  if (!all_active) text += "; to make a port active: ip link set dev INTERFACE up (RoCE), or see rdma link";
-  return text;
-}
 
 // Finds an address for control sockets: one of the GID's interface, or on InfiniBand of any interface.
 bool find_address(const Settings& settings, const std::string& interface, Place* place, std::int64_t* mtu_bytes) {
@@ -162,34 +153,19 @@ bool find_rdma_devices(const Settings& settings, std::vector<DeviceState>* out, 
   const std::vector<RdmaPort> ports = ports_of(library);
   std::vector<VerbsMode> common{VerbsMode::uc, VerbsMode::rc, VerbsMode::ud};
   out->clear();
-  for (const std::string& name : split_names(settings.text("rdma_devices"), ',')) {
+  RdmaWish wish{settings.text("rdma_devices"), nccl_variable("NCCL_IB_HCA")};
+  RdmaChoice choice;
+  if (!nccl_number("NCCL_IB_GID_INDEX", 255, &wish.nccl_gid, error)) return false;
+  if (!choose_rdma_ports(ports, wish, &choice, error)) return false;
+  for (const std::vector<ChosenPort>& joined : choice.devices) {
     DeviceState device;
-    for (const std::string& part : split_names(name, '+')) {
-      PortName wanted;
-      const bool read = wanted.parse(part);
-      const auto found = !read ? ports.end() : std::find_if(ports.begin(), ports.end(), [&](const RdmaPort& port) {
-        return port.device == wanted.device && (wanted.number == 0 ? port.active : port.number == wanted.number);
-      });
-      if (found == ports.end()) {
-        *error = "RDMA port '" + part + "' (WEFT_RDMA_DEVICES) " +
-                 (read ? "does not exist or is not active" : "is not of the form device:port@gid") + "; there is " +
-                 describe(ports);
-        return false;
-      }
-      if (!add_port(settings, library, *found, wanted.gid, &device, &common, error)) return false;
-    }
-    if (!device.places.empty()) out->push_back(device);
+    const bool usable = std::all_of(joined.begin(), joined.end(), [&](const ChosenPort& each) {
+      return add_port(settings, library, *each.port, each.gid, &device, &common, error);
+    });
+    if (usable) out->push_back(device);
+    if (!usable && choice.named) return false;
   }
-  if (out->empty()) {
-    for (const RdmaPort& port : ports) {
-      DeviceState device;
-      if (port.active && add_port(settings, library, port, -1, &device, &common, error)) out->push_back(device);
-    }
-  }
-  if (out->empty()) {
-    if (error->empty()) *error = "no RDMA port is active; there is " + describe(ports);
-    return false;
-  }
+  if (out->empty()) return false;
   if (!choose_mode(settings, common, mode, error)) return false;
   for (DeviceState& device : *out) {
     device.segment_bytes = segment_bytes(settings, library, device, *mode);

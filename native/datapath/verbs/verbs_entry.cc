@@ -1,12 +1,22 @@
 // Defines the entry of RDMA queue pairs in the table of datapaths.
 #include <algorithm>
 
+#include "native/datapath/nccl_variables.h"
 #include "native/datapath/table.h"
 #include "native/datapath/verbs/verbs_datapath.h"
 #include "native/datapath/verbs/verbs_devices.h"
 
 namespace weft::datapath {
 namespace {
+
+// The traffic class of RoCE packets: WEFT_RDMA=traffic_class, else that of WEFT_DSCP, else NCCL_IB_TC.
+bool find_traffic_class(const Settings& settings, std::uint8_t* out, std::string* error) {
+  auto value = static_cast<int>(settings.number("rdma_traffic_class"));
+  if (value == 0) value = static_cast<int>(settings.number("dscp")) << 2;
+  if (value == 0 && !nccl_number("NCCL_IB_TC", 255, &value, error)) return false;
+  *out = static_cast<std::uint8_t>(value);
+  return true;
+}
 
 VerbsOptions verbs_options(const Settings& settings, const Found& found) {
   VerbsOptions options;
@@ -16,7 +26,8 @@ VerbsOptions verbs_options(const Settings& settings, const Found& found) {
     options.segment_bytes = std::max(options.segment_bytes, device.segment_bytes);
   options.slots = static_cast<std::uint32_t>(settings.number("rdma_slots"));
   options.mtu_bytes = static_cast<std::uint32_t>(settings.number("rdma_mtu_bytes"));
-  options.traffic_class = static_cast<std::uint8_t>(settings.number("rdma_traffic_class"));
+  std::string checked_before;
+  static_cast<void>(find_traffic_class(settings, &options.traffic_class, &checked_before));
   options.service_level = static_cast<std::uint8_t>(settings.number("rdma_service_level"));
   options.spread_source_ports = settings.number("rdma_spread_ports") != 0;
   options.direct = settings.text("rdma_placement") == "direct";
@@ -26,6 +37,8 @@ VerbsOptions verbs_options(const Settings& settings, const Found& found) {
 
 bool find_verbs(const Settings& settings, std::int64_t engines, Found* out, std::string* error) {
   VerbsMode mode{};
+  std::uint8_t traffic_class = 0;
+  if (!find_traffic_class(settings, &traffic_class, error)) return false;
   if (!find_rdma_devices(settings, &out->devices, &mode, error)) return false;
   out->mode = static_cast<std::int32_t>(mode);
   out->summary = std::string("verbs ") + mode_name(mode);
