@@ -7,6 +7,7 @@ void bind_crc32c(pybind11::module_& module);
 void bind_device(pybind11::module_& module);
 void bind_devices(pybind11::module_& module);
 void bind_fabric(pybind11::module_& module);
+void bind_interfaces(pybind11::module_& module);
 void bind_knobs(pybind11::module_& module);
 void bind_policies(pybind11::module_& module);
 void bind_rdma(pybind11::module_& module);
@@ -26,5 +27,6 @@ PYBIND11_MODULE(_native, module) {
   weft::bind::bind_replay(module);
   weft::bind::bind_device(module);
   weft::bind::bind_devices(module);
+  weft::bind::bind_interfaces(module);
   weft::bind::bind_runtime(module);
 }

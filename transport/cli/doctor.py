@@ -3,6 +3,7 @@
 The checks use transport.host.probes. They change nothing on the host.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
@@ -19,11 +20,29 @@ from transport.compiler import linker
 from transport.compiler.errors import INSTALL, ToolMissingError
 from transport.endpoint import knobs
 from transport.errors import OK as OK_STATUS, OutOfDescriptorsError, WeftError
-from transport.ground.units import binary_text, bit_rate_text
+from transport.ground.units import binary_text
 from transport.host import probes, rdma
 from transport.host.finding import ABSENT, BROKEN, LIMITED, OK, Finding
+from transport.host.uses import Use, findings
 
 LOOPBACK_REMEDY = "if lo is down: ip link set lo up; otherwise see the error"
+
+
+def uses() -> list[Finding]:
+    """What a process with this environment will use; [] if it cannot start: a check says why."""
+    try:
+        values = knobs.in_force()
+        with Endpoint() as endpoint:
+            use = Use(
+                datapath=endpoint.summary().partition(", devices ")[0],
+                devices={device.name: device.address for device in endpoint.devices},
+                policies={family: state.name for family, state in endpoint.policies.items()},
+                control_port=str(values["control_port"]),
+                port_base=str(values["port_base"]),
+            )
+        return findings(use, native.interfaces(), os.environ, rdma.gpu_paths())
+    except (native.NativeMissingError, knobs.KnobError, WeftError):
+        return []
 
 
 def check_extension() -> Finding:
@@ -74,23 +93,6 @@ def check_knobs() -> Finding:
         remedy = "set WEFT_DATAPATH=verbs or auto: direct placement has no effect over UDP sockets"
         return Finding("knobs", LIMITED, said, remedy)
     return Finding("knobs", OK, said)
-
-
-def check_interfaces() -> Finding:
-    up = [i for i in probes.interfaces() if i.up and i.addresses]
-    if not up:
-        return Finding("interfaces", BROKEN, "none is up and has an address", "ip link set lo up")
-    text = "; ".join(
-        f"{i.name} mtu {i.mtu_bytes}"
-        + (f" {bit_rate_text(i.speed_mbps * 1e6 / 8)}" if i.speed_mbps else "")
-        + f" {i.addresses[0]}"
-        for i in up
-    )
-    small = [i.name for i in up if i.name != "lo" and i.mtu_bytes < 9000]
-    if small:
-        remedy = f"if the network carries 9,000-byte frames: ip link set {small[0]} mtu 9000"
-        return Finding("interfaces", LIMITED, text, remedy)
-    return Finding("interfaces", OK, text)
 
 
 def check_offload() -> Finding:
@@ -200,15 +202,17 @@ def check_kernels() -> Finding:
 
 def check_verbs() -> Finding:
     try:
-        named = knobs.in_force()["rdma_library"]
+        values = knobs.in_force()
+        named, wanted = values["rdma_library"], values["datapath"] != "udp"
     except (native.NativeMissingError, knobs.KnobError):
-        named = ""
+        named, wanted = "", False
     if named:
         text = f"WEFT_RDMA_LIBRARY={named} replaces libibverbs"
         return Finding("verbs", LIMITED, text, "unset it to use this host's RDMA devices")
     found = rdma.ports()
     if not found:
-        remedy = "UDP is used; for Soft-RoCE: rdma link add rxe0 type rxe netdev eth0"
+        remedy = "for Soft-RoCE: rdma link add rxe0 type rxe netdev eth0"
+        remedy = remedy if wanted else "none needed: UDP is used"
         return Finding("verbs", ABSENT, "no RDMA device", remedy)
     try:
         built = native.HAS_VERBS
@@ -216,13 +220,16 @@ def check_verbs() -> Finding:
         return Finding("verbs", LIMITED, "unknown without the extension", "make build")
     if not built:
         remedy = "apt-get install libibverbs-dev, then make build"
-        return Finding("verbs", LIMITED, "built without RDMA", remedy)
+        return Finding("verbs", LIMITED if wanted else ABSENT, "built without RDMA", remedy)
     told = [describe_port(port) for port in found]
+    text = "; ".join(text for text, _ in told)
+    if not wanted:
+        return Finding(
+            "verbs", ABSENT, text, "none needed: UDP is used; WEFT_DATAPATH=verbs uses them"
+        )
     remedy = next((complaint for _, complaint in told if complaint), "")
-    if all(complaint for _, complaint in told):
-        return Finding("verbs", LIMITED, "; ".join(text for text, _ in told), remedy)
-    hint = remedy or "WEFT_DATAPATH=verbs uses them"
-    return Finding("verbs", OK, "; ".join(text for text, _ in told), hint)
+    state = LIMITED if all(complaint for _, complaint in told) else OK
+    return Finding("verbs", state, text, remedy)
 
 
 def describe_port(port: rdma.Port) -> tuple[str, str]:
@@ -277,7 +284,7 @@ def check_policies() -> Finding:
 CHECKS: tuple[Callable[[], Finding], ...] = (
     # check_knobs opens an endpoint, so the causes of its errors are checked first.
     *(check_extension, check_plugin, check_policies, check_descriptors, check_knobs),
-    *(check_interfaces, check_offload, check_buffers, check_ecn, check_cores),
+    *(check_offload, check_buffers, check_ecn, check_cores),
     *(check_nccl, check_cuda, check_nvcc, check_kernels, check_verbs, check_gpu_memory),
 )
 
@@ -292,7 +299,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
 def command(
     serve: bool, port: int | None, peer: tuple[str, int] | None, json_path: str | None
 ) -> int:
-    """Check what this host supports, and say how to fix what it lacks.
+    """Show what weft will use on this host, and say how to fix what the host lacks.
 
     With --serve on one host and --peer on another, check the network between the two. The exit
     status is 1 if something is broken.
@@ -305,10 +312,10 @@ def command(
         return doctor_peer.serve(port or 0)
     if peer is not None:
         return doctor_peer.test(peer, json_path)
-    findings = [check() for check in CHECKS]
+    report = uses() + [check() for check in CHECKS]
     if json_path is not None:
-        write_json([asdict(finding) for finding in findings], json_path)
+        write_json([asdict(finding) for finding in report], json_path)
     else:
-        rows = [(f.subject, f.state, f.found, f.remedy) for f in findings]
+        rows = [(f.subject, f.state, f.found, f.remedy) for f in report]
         print_table(["", "state", "found", "remedy"], rows)
-    return int(any(finding.state == BROKEN for finding in findings))
+    return int(any(finding.state == BROKEN for finding in report))

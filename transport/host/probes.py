@@ -1,35 +1,21 @@
-"""Probes what this host supports, for `weft doctor`: interfaces, sockets, libraries, GPUs."""
+"""Probes what this host supports, for `weft doctor`: sockets, libraries, GPUs."""
 
 import ctypes
 import ctypes.util
 import os
 import socket
-import struct
 from contextlib import closing
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 UDP_SEGMENT = 103
 UDP_GRO = 104
 IP_TOS_ECT0 = 0x02
-IFF_UP = 0x1
 
 
 # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED of cuda.h.
 CUDA_DMA_BUF_SUPPORTED = 124
 NO_GPU = "the NVIDIA driver finds no GPU"
-
-
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """A network interface, as read from sysfs."""
-
-    name: str
-    mtu_bytes: int
-    up: bool
-    speed_mbps: int
-    addresses: tuple[str, ...]
 
 
 def read_text(path: Path | str) -> str:
@@ -45,42 +31,6 @@ def number(text: str) -> int:
         return int(text)
     except ValueError:
         return 0
-
-
-def interface_addresses(name: str) -> tuple[str, ...]:
-    found = []
-    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as asker:
-        request = struct.pack("256s", name.encode()[:15])
-        try:
-            import fcntl
-
-            siocgifaddr = 0x8915
-            answer = fcntl.ioctl(asker.fileno(), siocgifaddr, request)
-            found.append(socket.inet_ntoa(answer[20:24]))
-        except OSError:
-            pass  # the interface has no IPv4 address
-    for line in read_text("/proc/net/if_inet6").splitlines():
-        fields = line.split()
-        if fields[-1] == name:
-            found.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(fields[0])))
-    return tuple(found)
-
-
-def interfaces() -> list[Interface]:
-    found = []
-    for _, name in socket.if_nameindex():
-        directory = Path("/sys/class/net") / name
-        flags = int(read_text(directory / "flags") or "0x0", 16)
-        found.append(
-            Interface(
-                name=name,
-                mtu_bytes=number(read_text(directory / "mtu")),
-                up=bool(flags & IFF_UP),
-                speed_mbps=max(0, number(read_text(directory / "speed"))),
-                addresses=interface_addresses(name),
-            )
-        )
-    return found
 
 
 NO_LOOPBACK = "cannot open a pair of UDP sockets on loopback"
