@@ -16,7 +16,7 @@ NATIVE_SOURCES = $(shell find native bench tests -name '*.cc' -o -name '*.h' -o 
 .DEFAULT_GOAL := help
 .PHONY: help setup build run test lint format test-walls test-native test-python \
         test-computing test-network test-alone test-only test-long test-beside weft-tests bench-native \
-        test-sanitized test-native-asan test-native-tsan test-rdma test-rdma-smoke test-roots conformance golden swarm schedules fuzz scale docs tidy wheel sdist clean
+        test-sanitized test-native-asan test-native-tsan test-rdma test-rdma-smoke test-roots test-aarch64 conformance golden swarm schedules fuzz scale docs tidy wheel sdist clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -162,6 +162,9 @@ test-rdma-smoke: build ## Run the two-minute part of test-rdma, or skip it with 
 
 test-roots: wheel sdist ## Test the plugin and the wheels in root file systems of Debian 11, 12 and 13 (root, some minutes)
 	@$(PY) -m pytest -p no:cacheprovider tests/roots
+
+test-aarch64: $(READY) ## Cross-compile for aarch64 and run the native tests under qemu-user (half an hour)
+	@$(PY) -m tests.aarch64
 
 golden: build ## Rewrite the golden tables, traces and plots; commit a difference with its reason
 	@$(PY) -m tests.golden.rewrite

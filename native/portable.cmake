@@ -3,9 +3,10 @@
 # is used, and everything needs a C library at least as new as this system's.
 set(WEFT_GLIBC 2.28)
 
-# Path of the zig compiler; empty without ziglang, in sanitizer builds and in the nested portable build.
+# Path of the zig compiler; empty without ziglang, in sanitizer builds, in the nested portable build and where zig
+# itself compiles for another architecture (tests/aarch64.py).
 set(WEFT_ZIG "")
-if(NOT WEFT_SANITIZE AND NOT WEFT_PORTABLE)
+if(NOT WEFT_SANITIZE AND NOT WEFT_PORTABLE AND NOT CMAKE_CROSSCOMPILING)
   execute_process(
     COMMAND ${Python_EXECUTABLE} -c "import ziglang, pathlib; print(pathlib.Path(ziglang.__file__).parent / 'zig')"
     OUTPUT_VARIABLE WEFT_ZIG OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)

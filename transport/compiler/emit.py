@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
 import struct
 import tempfile
 from pathlib import Path
@@ -26,8 +27,9 @@ HOOKS_MAX = 4
 # External symbols that a policy may use: libm, and the memory functions that LLVM inserts.
 NEEDS = frozenset({"exp", "log", "pow", "sqrt", "cbrt", "memset", "memcpy", "memmove", "fmod"})
 
-# The CPU each baseline is compiled for.
+# The CPU and the system that each baseline is compiled for.
 BASELINES = {"x86-64-v3": "x86-64-v3", "aarch64": "generic"}
+TRIPLES = {"x86-64-v3": "x86_64-unknown-linux-gnu", "aarch64": "aarch64-unknown-linux-gnu"}
 
 
 def baseline() -> str:
@@ -123,6 +125,15 @@ def _machine(cpu: str, triple: str, jit: bool = False) -> Any:
     )
 
 
+def _retargeted(module: Any, cpu: str) -> Any:
+    """The module for another machine. Hooks use numbers and records, laid out alike on all."""
+    llvm = _llvm()
+    moved = llvm.parse_assembly(re.sub(r'"target-(cpu|features)"="[^"]*"', "", str(module)))
+    moved.triple = TRIPLES[cpu]
+    moved.data_layout = str(_machine(cpu, moved.triple).target_data)
+    return moved
+
+
 def _internalize(module: Any, keep: set[str]) -> None:
     for item in [*module.functions, *module.global_variables]:
         if not item.is_declaration and item.name not in keep:
@@ -149,7 +160,7 @@ def build(
             f"unknown CPU baseline {cpu!r}",
             "choose one of: " + ", ".join(sorted(BASELINES)),
         )
-    if cpu != baseline():
+    if jit and cpu != baseline():
         raise PolicyError(
             policy.module,
             0,
@@ -179,6 +190,8 @@ def build(
     head = f'target datalayout = "{whole.data_layout}"\ntarget triple = "{whole.triple}"\n'
     whole.link_in(llvm.parse_assembly(head + declares + _descriptor_ir(policy, names, symbol, cpu)))
     _internalize(whole, {symbol})
+    if cpu != baseline():
+        whole = _retargeted(whole, cpu)
     machine = _machine(cpu, whole.triple, jit)
     tuning = llvm.create_pipeline_tuning_options(speed_level=3)
     tuning.inlining_threshold = 2000  # high enough to inline all helpers into a hook
@@ -219,7 +232,7 @@ def object_image(
 def assembled(text: str, cpu: str) -> bytes:
     """The object file of a module given as LLVM IR."""
     module = _llvm().parse_assembly(text)
-    image: bytes = _machine(cpu, _llvm().get_default_triple()).emit_object(module)
+    image: bytes = _machine(cpu, TRIPLES[cpu]).emit_object(module)
     return image
 
 
@@ -236,7 +249,7 @@ def write_library(policy: Policy, out: Path, cpu: str, hooks: Lowered | None = N
     with tempfile.TemporaryDirectory() as folder:
         part, linked = Path(folder, "policy.o"), Path(folder, f"{policy.name}.so")
         part.write_bytes(image)
-        linker.find().link(part, linked)
+        linker.find(cpu if cpu != baseline() else "").link(part, linked)
         # Rename into place, so that a process that has mapped the old library keeps the old file.
         created.replace(out, linked.read_bytes())
     return out

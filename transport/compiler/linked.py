@@ -34,5 +34,5 @@ def write_linked(policies: Sequence[tuple[Policy, emit.Lowered]], out: Path, cpu
             files[-1].write_bytes(emit.object_image(policy, cpu, names[-1], hooks))
         files.append(Path(folder, "table.o"))
         files[-1].write_bytes(table_image(names, cpu))
-        linker.find().merge(files, out)
+        linker.find(cpu if cpu != emit.baseline() else "").merge(files, out)
     return out

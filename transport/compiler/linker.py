@@ -61,14 +61,26 @@ def _path_of(library: str) -> str:
     raise ToolMissingError("policy compiler", f"{library} was not found", "install the C library")
 
 
-def find() -> Linker:
-    """The linker of this host. ToolMissingError if there is none."""
+def _zig() -> str | None:
+    found = importlib.util.find_spec("ziglang")
+    return str(Path(found.origin).parent / "zig") if found and found.origin else None
+
+
+def find(foreign: str = "") -> Linker:
+    """The linker of this host; `foreign`: for another architecture, as in "aarch64".
+
+    ToolMissingError if there is none.
+    """
+    if foreign:
+        if (zig := _zig()) is None:
+            raise ToolMissingError("policy compiler", f"no linker for {foreign}", INSTALL)
+        architecture = "aarch64" if foreign == "aarch64" else "x86_64"
+        return Linker((zig, "cc", "-target", f"{architecture}-linux-gnu.2.28"), True)
     for name in (os.environ.get("CC", ""), "cc", "gcc", "clang"):
         found = shutil.which(name) if name else None
         if found:
             return Linker((found,), True)
-    zig = importlib.util.find_spec("ziglang")
-    if zig is not None and zig.origin is not None:
-        return Linker((str(Path(zig.origin).parent / "zig"), "ld.lld"), False)
+    if (zig := _zig()) is not None:
+        return Linker((zig, "ld.lld"), False)
     reason = "there is neither a C compiler (cc, gcc, clang) nor ziglang, to link a policy"
     raise ToolMissingError("policy compiler", reason, INSTALL)
