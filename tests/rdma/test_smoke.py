@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,8 @@ if os.environ.get("RDMA_GUEST") != "1":
 
 from tests.rdma.conftest import Netem
 from tests.rdma.pair import PATIENCE_S, paired
+from transport import Endpoint
+from transport.errors import WeftError
 from transport.host import rdma
 
 ROCE_PORT = 4791
@@ -137,9 +140,60 @@ def test_smoke__old_packets_change_no_buffer(mode: str, placement: str) -> None:
         assert (written > 0) == pair.direct
 
 
-def test_smoke__a_peer_that_is_gone_is_an_error() -> None:
-    from transport.errors import WeftError
+@pytest.mark.parametrize(
+    ("listed", "names"),
+    [
+        ("", ["rxea", "rxeb"]),
+        ("rxe", ["rxea", "rxeb"]),
+        ("=rxeb", ["rxeb"]),
+        ("^rxea", ["rxeb"]),
+        ("rxea:1,rxeb:2", ["rxea"]),
+    ],
+)
+def test_smoke__nccls_list_of_devices_counts(
+    monkeypatch: pytest.MonkeyPatch, listed: str, names: list[str]
+) -> None:
+    monkeypatch.setenv("NCCL_IB_HCA", listed)
+    with Endpoint(datapath="verbs") as endpoint:
+        assert [device.name for device in endpoint.devices] == names
+    with Endpoint(datapath="verbs", rdma_devices="rxea") as endpoint:
+        assert [device.name for device in endpoint.devices] == ["rxea"]
 
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("NCCL_IB_HCA", "mlx5", "NCCL_IB_HCA=mlx5 names no active RDMA port"),
+        ("NCCL_IB_GID_INDEX", "99", "has no GID 99"),
+        ("NCCL_IB_GID_INDEX", "one", "NCCL_IB_GID_INDEX=one is not a number from 0 to 255"),
+        ("NCCL_IB_TC", "256", "NCCL_IB_TC=256 is not a number from 0 to 255"),
+    ],
+)
+def test_smoke__a_wrong_variable_of_nccl_is_named(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(WeftError, match=said):
+        Endpoint(datapath="verbs")
+
+
+@pytest.mark.parametrize(
+    ("knobs", "nccl", "traffic_class"),
+    [({}, "104", 104), ({"dscp": 10}, "104", 40), ({"rdma": {"traffic_class": 8}}, "104", 8)],
+)
+def test_smoke__packets_have_the_traffic_class(
+    monkeypatch: pytest.MonkeyPatch, knobs: dict[str, Any], nccl: str, traffic_class: int
+) -> None:
+    monkeypatch.setenv("NCCL_IB_TC", nccl)
+    with ExitStack() as resources, paired("uc", **knobs) as pair:
+        replayer = Replayer()
+        resources.callback(replayer.tap.close)
+        assert pair.carry() == 0
+        classes = {frame[ETHERNET_BYTES + 1] for frame in replayer.captured()}
+    assert classes == {traffic_class}
+
+
+def test_smoke__a_peer_that_is_gone_is_an_error() -> None:
     with paired("uc", peer_timeout={"silence": "2s"}) as pair:
         handle = pair.receiving.irecv_into(bytearray(100))
         pair.there.close()
