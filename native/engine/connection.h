@@ -58,6 +58,8 @@ class ConnectionCore : public std::enable_shared_from_this<ConnectionCore> {
   void close() noexcept;
   void quiesce(const void* data, std::size_t bytes) noexcept;
   Status health() const noexcept { return static_cast<Status>(failure_.load(std::memory_order_acquire)); }
+  // Whether the peer has closed the connection; messages that arrived before may still be received.
+  bool closed_by_peer() const noexcept { return flows_peer_closed_.load(std::memory_order_acquire) == stripes(); }
   const std::string& peer_address() const noexcept { return peer_address_; }
   bool reads_payload() const noexcept { return reads_payload_; }
   // Reads the counters that the engines update, without interrupting the engines.

@@ -70,6 +70,7 @@ class ConnectionHandle final : public Connection {
   void quiesce(HostMessage* message) noexcept override;
   bool reads_payload() const noexcept override { return core_->reads_payload(); }
   Status health() const noexcept override { return core_->health(); }
+  bool closed_by_peer() const noexcept override { return core_->closed_by_peer(); }
   std::string peer_address() const override { return core_->peer_address(); }
   ConnectionCounters counters() const override { return core_->counters(); }
   Status change_policy(const std::string& family, const std::string& text, engine::PolicyChange what,

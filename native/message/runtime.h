@@ -90,6 +90,8 @@ class Connection {
   virtual bool reads_payload() const noexcept = 0;
   // ok while the connection is usable, otherwise the reason why it ended.
   virtual Status health() const noexcept = 0;
+  // Whether the peer has closed the connection. It stays usable while messages that came before can be received.
+  virtual bool closed_by_peer() const noexcept { return health() != Status::ok; }
   virtual std::string peer_address() const = 0;
   // Counters of this connection: bytes and segments by path, losses, retransmissions, round-trip times.
   virtual ConnectionCounters counters() const = 0;

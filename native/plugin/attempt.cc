@@ -47,9 +47,11 @@ bool Attempt::release_if_ended() {
   {
     const std::lock_guard lock(mutex_);
     const bool abandoned = !std::exchange(polled_, false);
-    if (look() == Status::ok && abandoned && held_.connection->health() != Status::ok) {
-      failure_ = held_.connection->health();
-      error_ = "the peer has closed the connection";
+    if (look() == Status::ok && abandoned) {
+      Status ended = held_.connection->health();
+      if (ended == Status::ok && held_.connection->closed_by_peer()) ended = Status::connection_closed;
+      if (ended != Status::ok) error_ = "the peer has closed the connection";
+      if (ended != Status::ok) failure_ = ended;
     }
   }
   return release_if_failed();

@@ -113,14 +113,16 @@ bool Comm::remove_registration(void* mhandle) {
   // NCCL frees the buffer as soon as this returns, even if requests still use it, so these requests are ended first.
   // quiesce() ends the connection, so it is not called if all outstanding requests name other registrations, perhaps of
   // the same memory.
-  if (send_groups_ != nullptr) send_groups_->forget(mhandle);
-  if (receive_groups_ != nullptr) receive_groups_->forget(mhandle);
+  const bool partly_posted = (send_groups_ != nullptr && send_groups_->forget(mhandle)) ||
+                             (receive_groups_ != nullptr && receive_groups_->forget(mhandle));
+  if (partly_posted) connection_->close();
   if (may_be_used(mhandle)) connection_->quiesce(registration.data, registration.bytes);
   runtime_->deregister_memory(registration.memory);
   return true;
 }
 
 bool Comm::may_be_used(const void* mhandle) {
+  if (receive_groups_ != nullptr) return receive_groups_->may_use(mhandle);
   const std::lock_guard lock(slots_mutex_);
   for (std::uint64_t taken = ~free_slots_; taken != 0; taken &= taken - 1) {
     const void* const used = mhandles_[static_cast<unsigned>(std::countr_zero(taken))];
@@ -192,9 +194,7 @@ Status irecv(void* receive_comm, const Receive* receives, int count, void** requ
     if (receives[i].data == nullptr && receives[i].capacity_bytes > 0) return Status::invalid_argument;
   }
   const Receive& first = receives[0];
-  // A slot stands for one registration; the memory of groups counts as any.
-  void* const mhandle = count == 1 ? first.mhandle : nullptr;
-  return post_request(receive_comm, mhandle, request, [&](Comm* comm, unsigned slot) {
+  return post_request(receive_comm, first.mhandle, request, [&](Comm* comm, unsigned slot) {
     if (comm->matching() == Matching::plain && count == 1) {
       return comm->connection().post_receive(first.data, first.capacity_bytes, Comm::memory_of(first.mhandle),
                                              &comm->request(slot), channel_of(first.parent));

@@ -22,7 +22,7 @@ Status ReceiveGroups::add(unsigned slot, const Buffer* buffers, int count) {
     pending_.posted = 0;
     std::copy(buffers, buffers + count, pending_.buffers.begin());
   } else if (!pending_.is_of(buffers, count)) {
-    return Status::invalid_argument;
+    return Status::would_block;  // NCCL offers all groups of a connection in turn
   }
   Status status = post(&pending_);
   if (status == Status::ok) status = announce(pending_);
@@ -81,12 +81,21 @@ Status ReceiveGroups::test(unsigned slot, bool* done, int* sizes) {
   return Status::ok;
 }
 
-void ReceiveGroups::forget(const void* mhandle) {
+bool ReceiveGroups::Group::may_use(const void* mhandle) const {
+  return std::any_of(buffers.begin(), buffers.begin() + count,
+                     [&](const Buffer& each) { return each.mhandle == mhandle || each.mhandle == nullptr; });
+}
+
+bool ReceiveGroups::forget(const void* mhandle) {
   const std::lock_guard lock(mutex_);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(pending_.count); ++i) {
-    const void* const used = pending_.buffers[i].mhandle;
-    if (used == mhandle || used == nullptr) failure_ = Status::cancelled;
-  }
+  if (!pending_.may_use(mhandle)) return false;
+  failure_ = Status::cancelled;
+  return true;
+}
+
+bool ReceiveGroups::may_use(const void* mhandle) {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(groups_.begin(), groups_.end(), [&](const Group& each) { return each.may_use(mhandle); });
 }
 
 }  // namespace weft::nccl

@@ -27,15 +27,17 @@ class ReceiveGroups {
 
   explicit ReceiveGroups(message::Connection* connection) noexcept : connection_(connection) {}
 
-  // Posts a group under the number `slot`, which must be free. would_block: the engines have no room for all of it; the
-  // caller must repeat the call with the same buffers, because some may be posted already.
+  // Posts a group under the number `slot`, which must be free. would_block: the engines have no room for all of it, or
+  // a group that was refused so is not posted yet; the caller must offer it again, as it was, for a part may be posted.
   Status add(unsigned slot, const Buffer* buffers, int count);
   // Once all receives of the group have ended, sets *done, writes the size of each message to `sizes` (may be null),
   // and frees the slot. An error is that of a receive, and stays.
   Status test(unsigned slot, bool* done, int* sizes);
-  // To be called before memory is deregistered: if a group of which only a part is posted may use it, the rest will not
-  // be posted.
-  void forget(const void* mhandle);
+  // To be called before memory is deregistered. Returns true if a group of which only a part is posted may use it: the
+  // rest will not be posted, and the caller must close the connection.
+  bool forget(const void* mhandle);
+  // Whether a posted group may use the registration.
+  bool may_use(const void* mhandle);
 
  private:
   struct Group {
@@ -44,6 +46,7 @@ class ReceiveGroups {
     int count = 0, posted = 0;
 
     bool is_of(const Buffer* given, int given_count) const;
+    bool may_use(const void* mhandle) const;
   };
   // A message with tags, until the peer has acknowledged it.
   struct Announcement {

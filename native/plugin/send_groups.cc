@@ -96,13 +96,13 @@ Status SendGroups::test(unsigned slot, bool* done, int* size) {
   return Status::ok;
 }
 
-void SendGroups::forget(const void* mhandle) {
+bool SendGroups::forget(const void* mhandle) {
   const std::lock_guard lock(mutex_);
-  for (const Posted& posted : sends_) {
-    if (!posted.used || posted.request != nullptr) continue;
-    const void* const used = posted.send.mhandle;
-    if (used == mhandle || used == nullptr) failure_ = Status::cancelled;
-  }
+  const bool held = std::any_of(sends_.begin(), sends_.end(), [&](const Posted& each) {
+    return each.used && each.request == nullptr && (each.send.mhandle == mhandle || each.send.mhandle == nullptr);
+  });
+  if (held) failure_ = Status::cancelled;
+  return held;
 }
 
 }  // namespace weft::nccl

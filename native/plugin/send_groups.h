@@ -31,8 +31,9 @@ class SendGroups {
   Status add(unsigned slot, int tag, const Send& send);
   // Once the send has ended, sets *done and frees the slot. An error stays.
   Status test(unsigned slot, bool* done, int* size);
-  // To be called before memory is deregistered: if it is that of a send that was not posted yet, ends all such ones.
-  void forget(const void* mhandle);
+  // To be called before memory is deregistered. Returns true if a send that was not posted yet may use it: such ones
+  // will not be posted, and the caller must close the connection.
+  bool forget(const void* mhandle);
 
  private:
   static constexpr unsigned kNoSlot = kSlots;

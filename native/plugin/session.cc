@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <iterator>
-#include <system_error>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -22,6 +23,7 @@ Session& Session::instance() noexcept {
 // Starts the runtime if it does not run. The lock must be held.
 Status Session::start() {
   if (runtime_ != nullptr) return Status::ok;
+  const std::lock_guard stopped(stop_mutex_);
   std::string error;
   const Status status = message::Runtime::open(knobs_, &runtime_, &error);
   if (status != Status::ok) {
@@ -87,6 +89,7 @@ Status Session::init(Logger logger, std::uint64_t comm_id, int traffic_class, vo
 }
 
 void Session::finalize(const void* context) {
+  std::unique_lock stop(stop_mutex_, std::defer_lock);
   std::shared_ptr<message::Runtime> stopping;
   std::vector<std::unique_ptr<Comm>> comms;
   std::vector<std::unique_ptr<ListenComm>> listeners;
@@ -104,7 +107,10 @@ void Session::finalize(const void* context) {
       if (gone) attempts.push_back(std::move(entry->second));
       entry = gone ? attempts_.erase(entry) : std::next(entry);
     }
-    if (last) stopping = std::move(runtime_);
+    if (last) {
+      stop.lock();
+      stopping = std::move(runtime_);
+    }
   }
   // The collected objects are destroyed outside the lock: first the users of the runtime, then the runtime, which joins
   // its threads.
@@ -112,6 +118,7 @@ void Session::finalize(const void* context) {
   attempts.clear();
   listeners.clear();
   stopping.reset();
+  if (last) stop.unlock();
   if (last) forget_logger();
 }
 
@@ -167,37 +174,49 @@ std::vector<std::shared_ptr<Attempt>> Session::attempts() {
 
 void Session::settle() {
   for (const std::shared_ptr<Attempt>& attempt : attempts()) attempt->release_if_failed();
-  if (release_runtime()) watch_attempts();
+  if (release_runtime(false)) watch_attempts();
 }
 
-bool Session::release_runtime() {
-  std::shared_ptr<message::Runtime> stopping;
+bool Session::release_runtime(bool by_watcher) {
+  std::unique_lock stop(stop_mutex_, std::defer_lock);  // released after the runtime has stopped
+  std::shared_ptr<message::Runtime> stopping;           // destroyed without mutex_
   const std::lock_guard lock(mutex_);
-  if (!contexts_.empty() || runtime_ == nullptr) return false;
-  // Comms, listeners and attempts share ownership of the runtime, and so does a call that is about to add one of them.
-  if (runtime_.use_count() > 1) return comms_.empty() && listeners_.empty();
-  stopping = std::move(runtime_);
+  if (contexts_.empty() && runtime_ != nullptr) {
+    // Comms, listeners and attempts share ownership of the runtime, and so does a call that is about to add one of
+    // them.
+    if (runtime_.use_count() > 1 && comms_.empty() && listeners_.empty()) return true;
+    if (runtime_.use_count() == 1) {
+      stop.lock();
+      stopping = std::move(runtime_);
+    }
+  }
+  if (by_watcher) watching_attempts_ = false;
   return false;
+}
+
+void Session::watch() noexcept {
+  constexpr auto kPeriod = std::chrono::milliseconds(100);
+  for (bool needed = true; needed;) {
+    std::this_thread::sleep_for(kPeriod);
+    try {
+      for (const std::shared_ptr<Attempt>& attempt : attempts()) attempt->release_if_ended();
+      needed = release_runtime(true);
+    } catch (const std::bad_alloc&) {
+      // There may be memory in the next round.
+    }
+  }
 }
 
 // A session is never destroyed, so the thread needs no owner.
 void Session::watch_attempts() {
-  constexpr auto kPeriod = std::chrono::milliseconds(100);
   {
     const std::lock_guard lock(mutex_);
     if (std::exchange(watching_attempts_, true)) return;
   }
   const engine::SignalsBlocked blocked;  // the application's threads handle signals
   try {
-    std::thread([this, kPeriod] {
-      do {
-        std::this_thread::sleep_for(kPeriod);
-        for (const std::shared_ptr<Attempt>& attempt : attempts()) attempt->release_if_ended();
-      } while (release_runtime());
-      const std::lock_guard lock(mutex_);
-      watching_attempts_ = false;
-    }).detach();
-  } catch (const std::system_error&) {
+    std::thread([this] { watch(); }).detach();
+  } catch (const std::exception&) {
     const std::lock_guard lock(mutex_);
     watching_attempts_ = false;  // the next call that settles tries again
   }

@@ -88,12 +88,16 @@ class Session {
   static void to_nccl(engine::LogLevel level, const char* text) noexcept;
   void forget_logger();
   std::vector<std::shared_ptr<Attempt>> attempts();
-  // Stops the runtime if nothing needs it. Returns whether only attempts do. The lock must not be held.
-  bool release_runtime();
+  // Stops the runtime if nothing needs it. Returns whether only attempts do; if not, a watcher that called must end.
+  // The lock must not be held.
+  bool release_runtime(bool by_watcher);
+  void watch() noexcept;
   // Starts a thread that ends attempts and calls release_runtime() until something else needs the runtime.
   void watch_attempts();
 
   std::mutex mutex_;
+  // Held while a runtime stops, because the next one may need its ports. Locked after mutex_, and for longer.
+  std::mutex stop_mutex_;
   std::mutex log_mutex_;  // locked after any other mutex; held while NCCL's logger runs, so that forget_logger() waits
   Logger log_ = nullptr;
   std::atomic<ProfilerCallback> profiler_{nullptr};

@@ -46,6 +46,17 @@ bool has_our_rules(void* handle) {
   return false;
 }
 
+// Whether the peer groups receives as this process does. NCCL decides at each end, by the number of receives that its
+// own device takes, which connections ranks share; with different answers, one end would wait for ever.
+bool groups_as_we_do(void* handle) {
+  const bool ours = Session::instance().nccl_receives_max() > 1;
+  if ((*grouped_in(handle) == 1) == ours) return true;
+  Session::instance().log(engine::LogLevel::warn,
+                          "cannot connect: the peer has another WEFT_NCCL_RECEIVES_MAX. Give "
+                          "every rank the same");
+  return false;
+}
+
 // The name under which both ends look up the policies of a traffic class in the knob traffic_classes.
 std::string policies_of(int traffic_class) { return traffic_class < 0 ? "" : "class " + std::to_string(traffic_class); }
 
@@ -148,7 +159,7 @@ Status connect(void* context, int device, int traffic_class, void* handle, void*
   std::shared_ptr<Attempt> attempt;
   if (tail.magic == kTailMagic) attempt = session.find_attempt(tail.attempt, peer);
   if (attempt == nullptr) {
-    if (!has_our_rules(handle)) return Status::invalid_argument;
+    if (!has_our_rules(handle) || !groups_as_we_do(handle)) return Status::invalid_argument;
     if (const Status status = begin_attempt(context, device, traffic_class, peer, &attempt); status != Status::ok) {
       session.settle();
       return status;

@@ -1,6 +1,7 @@
 // Scenarios with grouped receives: one irecv has several buffers, and each takes the send with its tag. They need
 // WEFT_NCCL_RECEIVES_MAX=8, and run on the fake runtime too.
 #include <algorithm>
+#include <cstdlib>
 #include <random>
 #include <vector>
 
@@ -156,6 +157,53 @@ void groups_of_any_size_and_order(Side& side) {
   });
 }
 
+// NCCL offers all groups of a connection in turn, whether or not one before was accepted.
+void groups_take_turns(Side& side) {
+  on_a_link(side, [&](const Link& link) {
+    constexpr std::size_t capacity = 1000;
+    for (int round = 0; round < 20; ++round) {
+      Buffer in(capacity * 2 * kGroupMost);
+      Buffer out(capacity * 2 * kGroupMost);
+      std::vector<std::vector<Place>> groups(2);
+      std::vector<Wanted> sends;
+      for (std::size_t i = 0; i < 2 * kGroupMost; ++i) {
+        groups[i / kGroupMost].push_back({in.data() + capacity * i, capacity, static_cast<int>(i)});
+        fill(out.data() + capacity * i, capacity - i, i);
+        sends.push_back({out.data() + capacity * i, capacity - i, static_cast<int>(i)});
+      }
+      std::vector<Awaited> receives(2);
+      const Deadline deadline;
+      while (receives[0].request == nullptr || receives[1].request == nullptr) {
+        REQUIRE(!deadline.over());
+        for (std::size_t group = 0; group < 2; ++group) {
+          if (receives[group].request != nullptr) continue;
+          REQUIRE(side.net.irecv_group(link.receive, &groups[group], &receives[group].request) == Result::success);
+        }
+      }
+      send_and_finish(side, link.send, &sends, &receives);
+      for (Awaited& each : receives) {
+        if (!each.done) REQUIRE(side.outcome(each.request, each.sizes) == Result::success);
+      }
+      for (std::size_t i = 0; i < 2 * kGroupMost; ++i) REQUIRE(holds(in.data() + capacity * i, capacity - i, i));
+    }
+  });
+}
+
+// Ends that group differently would share connections differently in NCCL, and one would wait for ever.
+void groups_must_be_agreed(Side& side) {
+  if (side.rank == 1) ::unsetenv("WEFT_NCCL_RECEIVES_MAX");
+  side.start();
+  Handle own;
+  void* const listener = side.listen(own.bytes);
+  side.tell(own);
+  Handle peer = side.hear<Handle>();
+  void* comm = nullptr;
+  REQUIRE(side.net.connect(side.context, 0, peer.bytes, &comm) == Result::invalid_argument && comm == nullptr);
+  side.barrier();
+  REQUIRE(side.net.close_listen(listener) == Result::success);
+  side.stop();
+}
+
 // A send whose tag no buffer of the oldest group has is not accepted, and takes no buffer.
 void a_send_waits_for_its_tag(Side& side) {
   on_a_link(side, [&](const Link& link) {
@@ -281,6 +329,8 @@ const Scenarios& group_scenarios() {
   static const Scenarios all = {
       {"groups_match_tags", groups_match_tags},
       {"groups_of_any_size_and_order", groups_of_any_size_and_order},
+      {"groups_take_turns", groups_take_turns},
+      {"groups_must_be_agreed", groups_must_be_agreed},
       {"a_send_waits_for_its_tag", a_send_waits_for_its_tag},
       {"groups_close_outstanding", groups_close_outstanding},
       {"groups_fail_with_the_peer", groups_fail_with_the_peer},

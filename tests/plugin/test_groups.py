@@ -10,6 +10,7 @@ VERSIONS = (6, 7, 8, 9, 10, 11, 12)
 ENDS = (6, 12)
 GROUPED = {"WEFT_NCCL_RECEIVES_MAX": "8"}
 SCENARIOS = [
+    "groups_take_turns",
     "groups_match_tags",
     "groups_of_any_size_and_order",
     "a_send_waits_for_its_tag",
@@ -29,6 +30,7 @@ PLAIN = [
     "a_registration_goes_alone",
     "threads_connect_to_themselves",
     "closed_connections_leave_nothing",
+    "abandoned_connects_end_with_the_listener",
 ]
 
 
@@ -51,6 +53,13 @@ def test_groups__where_every_step_may_say_not_now(
 def test_groups__over_a_bad_network(play: Play, plugin: Path, version: int, scenario: str) -> None:
     faults = {"WEFT_FAULT": "loss=0.02,reorder=0.05,duplicate=0.02,corrupt=0.01"}
     play(plugin, version, 2, scenario, **GROUPED, **faults)
+
+
+@pytest.mark.parametrize("version", ENDS)
+@pytest.mark.parametrize("scenario", ["groups_must_be_agreed"])
+def test_groups__must_be_agreed(play: Play, plugin: Path, version: int, scenario: str) -> None:
+    done = play(plugin, version, 2, scenario, **GROUPED)
+    assert "the peer has another WEFT_NCCL_RECEIVES_MAX" in done.stderr
 
 
 @pytest.mark.parametrize("version", ENDS)
