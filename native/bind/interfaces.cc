@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "native/datapath/nccl_variables.h"
 #include "native/datapath/udp/interface_choice.h"
 #include "native/datapath/udp/interface_sysfs.h"
 
@@ -12,33 +13,49 @@ namespace py = pybind11;
 
 namespace weft::bind {
 
+namespace {
+
+struct BoundInterface {
+  datapath::Interface of;
+  std::string why_left_out;
+};
+
+std::vector<BoundInterface> interfaces(const std::string& family) {
+  const datapath::InterfaceWish wish{.family = family, .nccl_family = datapath::nccl_variable("NCCL_SOCKET_FAMILY")};
+  std::string error;
+  std::vector<BoundInterface> all;
+  for (const datapath::Interface& each : datapath::list_interfaces(&error)) {
+    all.push_back({each, datapath::why_left_out(each, datapath::family_of(wish))});
+  }
+  return all;
+}
+
+}  // namespace
+
 void bind_interfaces(py::module_& module) {
-  using I = datapath::Interface;
+  using I = BoundInterface;
   py::class_<I>(module, "Interface", "A network interface of this host.")
-      .def_readonly("name", &I::name)
-      .def_readonly("up", &I::up)
-      .def_readonly("pci_path", &I::pci_path)
-      .def_readonly("speed_mbps", &I::speed_mbps)
-      .def_readonly("mtu_bytes", &I::mtu_bytes)
+      .def_property_readonly("name", [](const I& self) { return self.of.name; })
+      .def_property_readonly("up", [](const I& self) { return self.of.up; })
+      .def_property_readonly("pci_path", [](const I& self) { return self.of.pci_path; })
+      .def_property_readonly("speed_mbps", [](const I& self) { return self.of.speed_mbps; })
+      .def_property_readonly("mtu_bytes", [](const I& self) { return self.of.mtu_bytes; })
+      .def_property_readonly(
+          "below", [](const I& self) { return self.of.below; }, "Interfaces on which a bond, VLAN or bridge lies.")
       .def_property_readonly("addresses",
                              [](const I& self) {
                                std::vector<std::string> texts;
-                               for (const auto& each : self.addresses) texts.push_back(each.address.text());
+                               for (const auto& each : self.of.addresses) texts.push_back(each.address.text());
                                return texts;
                              })
       .def_property_readonly(
-          "what", [](const I& self) { return datapath::what_it_is(self); }, "What it is, as in 'bond of eth0, eth1'.")
-      .def_property_readonly(
-          "why_left_out", [](const I& self) { return datapath::why_left_out(self, "auto"); },
-          "Why it is not used unless a setting names it; empty: it is used.")
-      .def("__repr__", [](const I& self) { return "<Interface " + self.name + ">"; });
-  module.def(
-      "interfaces",
-      [] {
-        std::string error;
-        return datapath::list_interfaces(&error);
-      },
-      "All network interfaces, in the kernel's order; empty if they cannot be listed.");
+          "what", [](const I& self) { return datapath::what_it_is(self.of); },
+          "What it is, as in 'bond of eth0, eth1'.")
+      .def_readonly("why_left_out", &I::why_left_out,
+                    "Why it is not used unless a setting names it; empty: it is used.")
+      .def("__repr__", [](const I& self) { return "<Interface " + self.of.name + ">"; });
+  module.def("interfaces", &interfaces, py::arg("family"),
+             "All network interfaces, in the kernel's order; empty if they cannot be listed. family: the knob.");
 }
 
 }  // namespace weft::bind

@@ -42,7 +42,7 @@ enum class LogLevel : std::int32_t { error, warn, info, debug };
     "What moves the data: UDP sockets, RDMA queue pairs, or queue pairs where a device works and sockets otherwise")  \
   TEXT(rdma_devices, operator, "", "",                                                                                \
     "RDMA ports to use, as in rxe0 or mlx5_0:1@3 (port 1, GID 3): ',' separates devices, '+' joins ports into one "   \
-    "device; empty: what NCCL_IB_HCA says, else every active port")                                                   \
+    "device; empty: what NCCL_IB_HCA says, else every active RoCE or InfiniBand port")                                \
   TEXT(rdma_library, tests, "", "",                                                                                   \
     "A file to load in place of libibverbs, as tests do to emulate an RDMA device; empty: libibverbs itself")         \
   CHOICE(family, operator, AddressFamily, automatic, "auto|ipv4|ipv6", "ipv4,ipv6",                                   \

@@ -4,6 +4,7 @@ The checks use transport.host.probes. They change nothing on the host.
 """
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict
@@ -33,14 +34,18 @@ def uses() -> list[Finding]:
     try:
         values = knobs.in_force()
         with Endpoint() as endpoint:
+            datapath = endpoint.summary().partition(", devices ")[0]
+            engines, paths = re.findall(r"(\d+) (?:engines?|paths?)", datapath)
             use = Use(
-                datapath=endpoint.summary().partition(", devices ")[0],
-                devices={device.name: device.address for device in endpoint.devices},
+                datapath=datapath,
+                devices=[(device.name, device.address) for device in endpoint.devices],
+                sockets=int(engines) * int(paths),
                 policies={family: state.name for family, state in endpoint.policies.items()},
                 control_port=str(values["control_port"]),
                 port_base=str(values["port_base"]),
             )
-        return findings(use, native.interfaces(), os.environ, rdma.gpu_paths())
+        nics = native.interfaces(values["family"])
+        return findings(use, nics, os.environ, rdma.gpu_paths(), rdma.ports())
     except (native.NativeMissingError, knobs.KnobError, WeftError):
         return []
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from transport.ground.units import bit_rate_text
 from transport.host.finding import LIMITED, OK, Finding
-from transport.host.rdma import pci_distance
+from transport.host.rdma import Port, pci_distance
 
 FAR = 1_000  # pci_distance between devices of different root complexes
 
@@ -29,6 +29,8 @@ class Nic(Protocol):
     @property
     def speed_mbps(self) -> int: ...
     @property
+    def below(self) -> list[str]: ...
+    @property
     def addresses(self) -> list[str]: ...
 
 
@@ -37,10 +39,11 @@ class Use:
     """What an endpoint of this process has opened."""
 
     datapath: str  # as in "udp, 2 engines, 32 paths"
-    devices: Mapping[str, str]  # name -> address; joined NICs as in "eth0+eth1"
+    devices: Sequence[tuple[str, str]]  # name and address; joined NICs as in "eth0+eth1"
     policies: Mapping[str, str]  # family -> name
     control_port: str
     port_base: str
+    sockets: int  # data sockets at each address: one for each path of each engine
 
     @property
     def over_udp(self) -> bool:
@@ -49,20 +52,44 @@ class Use:
     @property
     def nics(self) -> list[str]:
         """Names of the interfaces (or, over RDMA, of the ports) of all devices."""
-        return [part for name in self.devices for part in name.split("+")]
+        return [part for name, _ in self.devices for part in name.split("+")]
 
 
-def why_used(nic: Nic, environment: Mapping[str, str]) -> str:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The list of interfaces that is in force."""
+
+    variable: str = ""  # "": none
+    text: str = ""
+
+    @property
+    def excludes(self) -> bool:
+        return self.text.lstrip("=").startswith("^")
+
+    def __str__(self) -> str:
+        return f"{self.variable}={self.text}"
+
+
+def setting_of(environment: Mapping[str, str]) -> Setting:
+    for variable in ("WEFT_INTERFACES", "NCCL_SOCKET_IFNAME"):
+        if text := environment.get(variable, ""):
+            return Setting(variable, text)
+    return Setting()
+
+
+def why_used(nic: Nic, setting: Setting) -> str:
     """Which rule or setting chose an interface."""
-    ours = environment.get("WEFT_INTERFACES", "")
-    nccl = environment.get("NCCL_SOCKET_IFNAME", "")
-    if ours and not ours.lstrip("=").startswith("^"):
-        return f"named by WEFT_INTERFACES={ours}"
-    if not ours and nccl and not nccl.lstrip("=").startswith("^"):
-        return f"named by NCCL_SOCKET_IFNAME={nccl}"
+    if setting.variable and not setting.excludes:
+        return f"named by {setting}"
     if nic.why_left_out:
-        return f"{nic.why_left_out}, but no better one is there"
+        return f"{nic.why_left_out}, but no better one is {'left' if setting.variable else 'there'}"
     return "its address is routable"
+
+
+def why_not_used(nic: Nic, setting: Setting) -> str:
+    if nic.why_left_out:
+        return nic.why_left_out
+    return f"left out by {setting}" if setting.excludes else f"not named by {setting}"
 
 
 def nic_text(nic: Nic) -> str:
@@ -70,73 +97,122 @@ def nic_text(nic: Nic) -> str:
     return f"{nic.what}, mtu {nic.mtu_bytes}{speed}"
 
 
-def devices_finding(use: Use, nics: Sequence[Nic], environment: Mapping[str, str]) -> Finding:
+def mtu_remedy(small: Sequence[Nic]) -> str:
+    """How to raise the MTU of interfaces; a VLAN cannot have more than the interface below it."""
+    above = [(nic.below if nic.what.startswith("VLAN") else [], nic.name) for nic in small]
+    names = [name for below, own in above for name in (*below, own)]
+    commands = [f"ip link set {name} mtu 9000" for name in dict.fromkeys(names)]
+    return f"if the network carries 9,000-byte frames: {'; '.join(commands)}"
+
+
+def takes_long_frames(nic: Nic) -> bool:
+    """Whether frames of 9,000 bytes are worth a try: not where they stay on this host, or IPoIB."""
+    kinds = ("NIC", "virtual function", "bond", "team", "VLAN")
+    return nic.what.startswith(kinds) and not nic.name.startswith("ib")
+
+
+def devices_finding(use: Use, nics: Sequence[Nic], setting: Setting) -> Finding:
     by_name = {nic.name: nic for nic in nics}
-    lines, small = [], []
-    for name, address in use.devices.items():
+    lines: list[str] = []
+    small: list[Nic] = []
+    for name, address in use.devices:
         parts = [by_name[part] for part in name.split("+") if part in by_name]
         about = "; ".join(nic_text(nic) for nic in parts)
-        why = f" ({why_used(parts[0], environment)})" if parts and use.over_udp else ""
-        lines.append(f"{name} {address}" + (f": {about}{why}" if about else ""))
-        small += [nic.name for nic in parts if nic.mtu_bytes < 9_000 and nic.what != "loopback"]
+        why = f" ({why_used(parts[0], setting)})" if parts else ""
+        lines.append(f"{name} {address}" + (f": {about}{why}" if about and use.over_udp else ""))
+        small += [nic for nic in parts if nic.mtu_bytes < 9_000 and takes_long_frames(nic)]
     if small and use.over_udp:
-        remedy = f"if the network carries 9,000-byte frames: ip link set {small[0]} mtu 9000"
-        return Finding("devices", LIMITED, "; ".join(lines), remedy)
+        return Finding("devices", LIMITED, "; ".join(lines), mtu_remedy(small))
     return Finding("devices", OK, "; ".join(lines))
 
 
-def left_out_finding(use: Use, nics: Sequence[Nic], environment: Mapping[str, str]) -> Finding:
-    """The interfaces that are not used, with the reason for each."""
+def port_left_out(port: Port) -> str:
+    """Why an RDMA port is not used."""
+    if not port.active:
+        return "not active"
+    if port.link_layer not in ("Ethernet", "InfiniBand"):
+        return "neither RoCE nor InfiniBand"
+    return "not named, or not usable"
+
+
+def left_out_finding(
+    use: Use, nics: Sequence[Nic], ports: Sequence[Port], setting: Setting
+) -> Finding:
+    """The interfaces, or over RDMA the ports, that are not used, with the reason for each."""
     used = set(use.nics)
-    setting = next((n for n in ("WEFT_INTERFACES", "NCCL_SOCKET_IFNAME") if environment.get(n)), "")
-    otherwise = f"not named by {setting}" if setting else "not needed"
-    reasons = [
-        f"{nic.name} ({nic.why_left_out or otherwise})" for nic in nics if nic.name not in used
-    ]
-    return Finding("left out", OK, ", ".join(reasons) or "no interface")
+    if use.over_udp:
+        reasons = [(nic.name, why_not_used(nic, setting)) for nic in nics if nic.name not in used]
+    else:
+        reasons = [(p.name, port_left_out(p)) for p in ports if not {p.device, p.name} & used]
+    return Finding("left out", OK, ", ".join(f"{n} ({why})" for n, why in reasons) or "nothing")
+
+
+def ports_finding(use: Use) -> Finding:
+    control = use.control_port if use.control_port != "0" else "any free port"
+    data = use.port_base if use.port_base != "0" else "any free ports"
+    if data.isdigit():
+        data = f"{data}-{int(data) + use.sockets - 1}"
+    if use.over_udp:
+        return Finding("ports", OK, f"control (TCP): {control}; data (UDP): {data}")
+    return Finding("ports", OK, f"control (TCP): {control}; data: UDP port 4791 if it is RoCE v2")
+
+
+def places(nic: Nic, nics: Sequence[Nic], depth: int = 4) -> list[str]:
+    """PCI paths of the NICs that an interface is, joins or lies on."""
+    if nic.pci_path:
+        return [nic.pci_path]
+    below = [other for other in nics if other.name in nic.below] if depth else []
+    return [path for other in below for path in places(other, nics, depth - 1)]
 
 
 def near(gpus: Mapping[str, str], nics: Sequence[Nic]) -> dict[str, list[str]]:
-    """PCI address of each GPU -> the interfaces nearest to it; [] if none shares its root complex.
+    """PCI address of each GPU -> the usable interfaces nearest to it; [] if none shares its root.
 
     `gpus`: PCI address -> real sysfs path.
     """
-    found: dict[str, list[str]] = {}
-    usable = [nic for nic in nics if nic.pci_path and nic.addresses]
+    usable = {
+        nic.name: found for nic in nics if not nic.why_left_out and (found := places(nic, nics))
+    }
+    result: dict[str, list[str]] = {}
     for gpu, path in gpus.items():
-        hops = {nic.name: pci_distance(path, nic.pci_path) for nic in usable}
+        hops = {n: min(pci_distance(path, place) for place in found) for n, found in usable.items()}
         least = min(hops.values(), default=FAR)
-        found[gpu] = [name for name, each in hops.items() if each == least < FAR]
-    return found
+        result[gpu] = [name for name, each in hops.items() if each == least < FAR]
+    return result
 
 
 def near_finding(use: Use, nics: Sequence[Nic], gpus: Mapping[str, str]) -> Finding | None:
-    """Which NIC is near which GPU; None if the host has no GPU, or one NIC at most."""
-    places = near(gpus, nics)
-    if not any(places.values()) or len({nic.pci_path for nic in nics if nic.pci_path}) < 2:
+    """Which NIC is near which GPU; None over RDMA, without a GPU, or without a choice of NICs."""
+    found = near(gpus, nics)
+    usable = [nic for nic in nics if not nic.why_left_out and places(nic, nics)]
+    if not use.over_udp or not any(found.values()) or len(usable) < 2:
         return None
-    text = "; ".join(f"{gpu}: {', '.join(names) or 'none'}" for gpu, names in places.items())
-    wanted = sorted({name for names in places.values() for name in names})
-    missing = [name for name in wanted if name not in use.nics]
-    if missing and use.over_udp:
-        remedy = f"to use the NICs near the GPUs: WEFT_INTERFACES={','.join(wanted)}"
-        return Finding("NICs near GPUs", LIMITED, text, remedy)
-    return Finding("NICs near GPUs", OK, text)
+    text = "; ".join(f"{gpu}: {', '.join(names) or 'none'}" for gpu, names in found.items())
+    wanted = sorted({name for names in found.values() for name in names})
+    if all(name in use.nics for name in wanted):
+        return Finding("NICs near GPUs", OK, text)
+    remedy = f"to use the NICs near the GPUs: WEFT_INTERFACES={','.join(wanted)}"
+    return Finding("NICs near GPUs", LIMITED, text, remedy)
 
 
 def findings(
-    use: Use, nics: Sequence[Nic], environment: Mapping[str, str], gpus: Mapping[str, str]
+    use: Use,
+    nics: Sequence[Nic],
+    environment: Mapping[str, str],
+    gpus: Mapping[str, str],
+    ports: Sequence[Port] = (),
 ) -> list[Finding]:
-    """The first lines of the report: what a process with this environment will use."""
-    policies = ", ".join(f"{family} {name}" for family, name in use.policies.items())
-    control = use.control_port if use.control_port != "0" else "any free port"
-    data = use.port_base if use.port_base != "0" else "any free ports"
+    """The first lines of the report: what a process with this environment will use.
+
+    `ports`: the RDMA ports of this host.
+    """
+    setting = setting_of(environment)
     found = [
         Finding("uses", OK, use.datapath),
-        devices_finding(use, nics, environment),
-        left_out_finding(use, nics, environment),
-        Finding("ports", OK, f"control (TCP): {control}; data (UDP): {data}"),
-        Finding("uses policies", OK, policies),
+        devices_finding(use, nics, setting),
+        left_out_finding(use, nics, ports, setting),
+        ports_finding(use),
+        Finding("uses policies", OK, ", ".join(f"{f} {name}" for f, name in use.policies.items())),
     ]
     nearness = near_finding(use, nics, gpus)
     return found if nearness is None else [*found, nearness]

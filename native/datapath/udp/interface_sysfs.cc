@@ -28,12 +28,19 @@ std::vector<std::string> names_in(const fs::path& folder, const std::string& beg
   return names;
 }
 
-// Whether a bridge leads beyond this host: a port of it is a NIC, or several joined by a bond.
+// Whether an interface is a NIC or lies on one, as VLANs and bonds do. `depth` bounds links that form a circle.
+bool leads_to_nic(const fs::path& all, const std::string& interface, int depth = 8) {
+  if (is_there(all / interface / "device")) return true;
+  const std::vector<std::string> below = names_in(all / interface, "lower_");
+  return depth > 0 &&
+         std::any_of(below.begin(), below.end(), [&](const auto& each) { return leads_to_nic(all, each, depth - 1); });
+}
+
+// Whether a bridge leads beyond this host: a port of it is a NIC, or lies on one.
 bool has_nic_port(const fs::path& all, const std::string& bridge) {
   const std::vector<std::string> ports = names_in(all / bridge / "brif", "");
-  return std::any_of(ports.begin(), ports.end(), [&](const auto& port) {
-    return is_there(all / port / "device") || is_there(all / port / "bonding");
-  });
+  return std::any_of(ports.begin(), ports.end(),
+                     [&](const auto& port) { return leads_to_nic(all, port) || is_there(all / port / "bonding"); });
 }
 
 // The text after "DEVTYPE=" in an interface's uevent file, such as "vlan", "bond" or "vxlan"; NICs have none.

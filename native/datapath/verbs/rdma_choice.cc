@@ -21,6 +21,9 @@ std::string describe(const std::vector<RdmaPort>& ports) {
   return text;
 }
 
+// NCCL_IB_GID_INDEX is about RoCE: an InfiniBand port has one GID that matters.
+int gid_by_nccl(const RdmaPort& port, const RdmaWish& wish) { return port.ethernet ? wish.nccl_gid : -1; }
+
 bool choose_named(const std::vector<RdmaPort>& all, const RdmaWish& wish, RdmaChoice* out, std::string* error) {
   out->named = true;
   for (const std::string& name : split_names(wish.devices, ',')) {
@@ -37,7 +40,7 @@ bool choose_named(const std::vector<RdmaPort>& all, const RdmaWish& wish, RdmaCh
                  describe(all);
         return false;
       }
-      joined.push_back({&*found, wanted.gid >= 0 ? wanted.gid : wish.nccl_gid});
+      joined.push_back({&*found, wanted.gid >= 0 ? wanted.gid : gid_by_nccl(*found, wish)});
     }
     if (!joined.empty()) out->devices.push_back(joined);
   }
@@ -94,7 +97,7 @@ bool choose_rdma_ports(const std::vector<RdmaPort>& all, const RdmaWish& wish, R
   out->named = false;
   const NcclList list(wish.nccl_devices);
   for (const RdmaPort& port : all) {
-    if (why_left_out(port).empty() && list.takes(port)) out->devices.push_back({{&port, wish.nccl_gid}});
+    if (why_left_out(port).empty() && list.takes(port)) out->devices.push_back({{&port, gid_by_nccl(port, wish)}});
   }
   if (!out->devices.empty()) return true;
   *error = wish.nccl_devices.empty() ? "no RDMA port is active"

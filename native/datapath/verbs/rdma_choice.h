@@ -10,7 +10,7 @@
 namespace weft::datapath {
 
 // What the user wants. `devices`: the knob rdma_devices. `nccl_devices` (NCCL_IB_HCA) counts if it is empty, and
-// `nccl_gid` (NCCL_IB_GID_INDEX; -1: not set) for ports that the knob names without a GID.
+// `nccl_gid` (NCCL_IB_GID_INDEX; -1: not set) for RoCE ports without a GID in the knob.
 struct RdmaWish {
   std::string devices = {}, nccl_devices = {};
   int nccl_gid = -1;

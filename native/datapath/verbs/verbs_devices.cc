@@ -57,7 +57,9 @@ bool settle(const Settings& settings, const Ibv* library, const RdmaPort& port, 
   if (gids.empty()) {
     *error = name + " has no GID";
     if (gid_index >= 0) error->append(" ").append(std::to_string(gid_index));
-    *error += ": give its interface an address, or run weft doctor to see the GIDs that it has";
+    *error += gid_index >= 0
+                  ? ", which WEFT_RDMA_DEVICES or NCCL_IB_GID_INDEX names: weft doctor shows those that it has"
+                  : ": give its interface an address, or run weft doctor to see the GIDs that it has";
     return false;
   }
   for (const Gid& gid : gids) {

@@ -150,9 +150,11 @@ TEST(host_trees__a_dgx) {
   CHECK_EQUAL(ports_of(tree, {"", "^mlx5_bond_0,mlx5_1"}), "mlx5_0 mlx5_2 mlx5_3 mlx5_4 mlx5_5 mlx5_6 mlx5_7");
   CHECK_EQUAL(ports_of(tree, {"", "=mlx5_0:1,mlx5_2:2"}), "mlx5_0");
   CHECK_EQUAL(ports_of(tree, {"", "^=mlx5"}), ports_of(tree));
-  CHECK_EQUAL(ports_of(tree, {"", "mlx5_0,mlx5_7", 3}), "mlx5_0@3 mlx5_7@3");
+  // NCCL_IB_GID_INDEX is about RoCE alone.
+  CHECK_EQUAL(ports_of(tree, {"", "mlx5_0,mlx5_bond_0", 3}), "mlx5_0 mlx5_bond_0@3");
   // Our own setting comes first, and an index in it before that of NCCL.
-  CHECK_EQUAL(ports_of(tree, {"mlx5_2@1+mlx5_3", "mlx5_0", 3}), "mlx5_2@1+mlx5_3@3");
+  CHECK_EQUAL(ports_of(tree, {"mlx5_bond_0@1,mlx5_3", "mlx5_0", 3}), "mlx5_bond_0@1 mlx5_3");
+  CHECK_EQUAL(ports_of(tree, {"mlx5_2@1+mlx5_bond_0", "mlx5_0", 3}), "mlx5_2@1+mlx5_bond_0@3");
   CHECK(ports_of(tree, {"", "mlx4"}).find("error: NCCL_IB_HCA=mlx4 names no active RDMA port") == 0);
   CHECK(ports_of(tree, {"mlx4_0"}).find("error: RDMA port 'mlx4_0' (WEFT_RDMA_DEVICES) does not exist") == 0);
 #endif
@@ -203,6 +205,18 @@ TEST(host_trees__a_virtual_machine_with_one_nic) {
   const std::vector<Interface> all = tree.host({"eth0 nic 192.168.5.20/24 fe80::5054:ff:fe12:3456/64"});
   CHECK_EQUAL(chosen(all), "eth0=192.168.5.20");
   CHECK_EQUAL(what_it_is(named(all, "lo")), "loopback");
+}
+
+// The host's only address is on a bridge above a VLAN of its NIC.
+TEST(host_trees__a_host_of_virtual_machines) {
+  const Tree tree;
+  tree.nic("eth0", "pci0000:00/0000:00:03.0", 25'000);
+  tree.above("eth0.100", {"eth0"});
+  tree.bridge("br0", {"eth0.100", "tap7"});
+  tree.bridge("virbr0", {"tap8"});
+  const std::vector<Interface> all =
+      tree.host({"eth0 nic", "eth0.100 vlan", "br0 bridge 10.0.0.5/24", "virbr0 bridge 192.168.122.1/24"});
+  CHECK_EQUAL(chosen(all), "br0=10.0.0.5");
 }
 
 // A node with Cilium: a VLAN on a NIC for storage, a virtual function handed to a pod, overlays and bridges.
