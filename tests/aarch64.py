@@ -1,7 +1,8 @@
 """Compiles weft for aarch64 and runs the native tests under qemu-user: `make test-aarch64`.
 
 The compiler is the clang in ziglang, as for what is installed. Debian's packages qemu-user-static
-and libc6-arm64-cross bring the emulator and a C library.
+and libc6-arm64-cross bring the emulator and a C library; libssl3, which weft loads for TLS, comes
+from Debian's archive for arm64.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ def missing() -> str:
     return ""
 
 
-def run(*words: str | Path) -> None:
+def run(*words: str | Path, folder: Path = ROOT) -> None:
     print("+", *words, flush=True)
-    subprocess.run([str(word) for word in words], check=True, cwd=ROOT)
+    subprocess.run([str(word) for word in words], check=True, cwd=folder)
 
 
 def write_compilers(tree: Path) -> None:
@@ -51,7 +52,28 @@ def write_compilers(tree: Path) -> None:
         (tree / "include" / "infiniband").symlink_to(header)
 
 
-def build(tree: Path, jobs: str) -> None:
+def make_root(tree: Path) -> Path:
+    """The folder of libraries for the emulator: the C library, and libssl3 from the archive."""
+    root = tree / "root"
+    if list(root.glob("lib/libssl.so*")):
+        return root
+    shutil.copytree(SYSROOT, root, symlinks=True, dirs_exist_ok=True)
+    lists = tree / "apt"
+    (lists / "partial").mkdir(parents=True, exist_ok=True)
+    options = ("-oAPT::Architecture=arm64", "-oAPT::Architectures=arm64")
+    apt = ("apt-get", "-q", *options, f"-oDir::State::Lists={lists}")
+    run(*apt, "update")
+    packages = tree / "packages"
+    packages.mkdir(exist_ok=True)
+    run(*apt, "download", "libssl3", folder=packages)
+    for package in packages.glob("*.deb"):
+        run("dpkg", "-x", package, tree / "unpacked")
+    for library in (tree / "unpacked/usr/lib/aarch64-linux-gnu").glob("*.so*"):
+        shutil.copy(library, root / "lib")
+    return root
+
+
+def build(tree: Path, root: Path, jobs: str) -> None:
     (tree / "policies").mkdir(parents=True, exist_ok=True)
     write_compilers(tree)
     words = ("-m", "transport.compiler", "--all", "--cpu", "aarch64", "--out", tree / "policies")
@@ -63,7 +85,7 @@ def build(tree: Path, jobs: str) -> None:
         *(f"-DCMAKE_AR={tree}/ar", f"-DCMAKE_RANLIB={tree}/ranlib"),
         *(f"-DCMAKE_CXX_FLAGS=-isystem {tree}/include", f"-DWEFT_IBVERBS_HEADER={tree}/include"),
         *(f"-DWEFT_BUILT_POLICIES={tree}/policies", f"-DPython_EXECUTABLE={sys.executable}"),
-        f"-DCMAKE_CROSSCOMPILING_EMULATOR={shutil.which(EMULATOR)};-L;{SYSROOT}",
+        f"-DCMAKE_CROSSCOMPILING_EMULATOR={shutil.which(EMULATOR)};-L;{root}",
     )
     run("cmake", "--build", tree / "build", "--target", "weft_tests", "--parallel", jobs)
 
@@ -75,7 +97,7 @@ def main() -> int:
     tree = ROOT / "build" / "aarch64"
     tree.mkdir(parents=True, exist_ok=True)
     jobs = str(os.cpu_count() or 1)
-    build(tree, jobs)
+    build(tree, make_root(tree), jobs)
     ctest = ("ctest", "--test-dir", tree / "build", "--output-on-failure", "--parallel", jobs)
     return subprocess.run([str(word) for word in ctest], cwd=ROOT, check=False).returncode
 

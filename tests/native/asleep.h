@@ -1,6 +1,7 @@
 // Tells whether a thread of this process sleeps, so that a test can see that a wait costs no CPU time.
 #pragma once
 
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -11,7 +12,7 @@
 
 namespace weft::test {
 
-inline std::int32_t this_thread() { return static_cast<std::int32_t>(::gettid()); }
+inline std::int32_t this_thread() { return static_cast<std::int32_t>(::syscall(SYS_gettid)); }
 
 // Waits until the thread sleeps. False: it has only run, or waited for a core, for half a minute.
 inline bool falls_asleep(std::int32_t thread) {

@@ -1,5 +1,6 @@
 // Tests that sockets on loopback deliver bursts unchanged (order, sizes, marks), and that faults are injected by seed.
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <memory>
 #include <vector>
