@@ -110,9 +110,9 @@ bool Comm::remove_registration(void* mhandle) {
     registration = found->second;
     registrations_.erase(found);
   }
-  // NCCL frees the buffer as soon as this returns, even if requests still use it, so these requests are ended first.
-  // quiesce() ends the connection, so it is not called if all outstanding requests name other registrations, perhaps of
-  // the same memory.
+  // NCCL frees the buffer as soon as this returns, even if requests still use it, so these requests are ended first,
+  // and with them the connection. It stays if all outstanding requests name other registrations, perhaps of the same
+  // memory.
   const bool partly_posted = (send_groups_ != nullptr && send_groups_->forget(mhandle)) ||
                              (receive_groups_ != nullptr && receive_groups_->forget(mhandle));
   if (partly_posted) connection_->close();

@@ -52,8 +52,7 @@ bool groups_as_we_do(void* handle) {
   const bool ours = Session::instance().nccl_receives_max() > 1;
   if ((*grouped_in(handle) == 1) == ours) return true;
   Session::instance().log(engine::LogLevel::warn,
-                          "cannot connect: the peer has another WEFT_NCCL_RECEIVES_MAX. Give "
-                          "every rank the same");
+                          "cannot connect: the peer has another WEFT_NCCL_RECEIVES_MAX. Give every rank the same");
   return false;
 }
 

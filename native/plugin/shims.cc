@@ -61,11 +61,8 @@ Result get_properties_v6(int device, v6::Properties* properties) noexcept {
   return get_properties(device, properties, [&](const DeviceFacts& facts) { fill_v6(properties, facts); });
 }
 
-Result get_properties_v7(int device, v7::Properties* properties) noexcept {
-  return get_properties(device, properties, [&](const DeviceFacts& facts) { fill_v7(properties, facts); });
-}
-
-Result get_properties_v8(int device, v8::Properties* properties) noexcept {
+template <typename Properties>
+Result get_properties_v7(int device, Properties* properties) noexcept {
   return get_properties(device, properties, [&](const DeviceFacts& facts) { fill_v7(properties, facts); });
 }
 
@@ -255,53 +252,54 @@ constexpr Net common(Net net) {
   return net;
 }
 
-constexpr v6::Net net_v6() {
-  v6::Net net = common(v6::Net{});
+// Versions 6 to 8 give sizes of messages as ints.
+template <typename Net>
+constexpr Net net_before_v9() {
+  Net net = common(Net{});
   net.init = init_v6;
-  net.get_properties = get_properties_v6;
   net.listen = listen_v6;
+  net.isend = isend_v6;
+  net.irecv = irecv_v6;
+  return net;
+}
+
+constexpr v6::Net net_v6() {
+  v6::Net net = net_before_v9<v6::Net>();
+  net.get_properties = get_properties_v6;
   net.connect = connect_v6;
   net.accept = accept_v6;
   net.reg_mr = reg_mr_v6;
-  net.isend = isend_v6;
-  net.irecv = irecv_v6;
   return net;
 }
 
 constexpr v7::Net net_v7() {
-  v7::Net net = common(v7::Net{});
-  net.init = init_v6;
-  net.get_properties = get_properties_v7;
-  net.listen = listen_v6;
+  v7::Net net = net_before_v9<v7::Net>();
+  net.get_properties = get_properties_v7<v7::Properties>;
   net.connect = connect_v7;
   net.accept = accept_v7;
   net.reg_mr = reg_mr_v6;
-  net.isend = isend_v6;
-  net.irecv = irecv_v6;
+  return net;
+}
+
+constexpr v8::Net net_v8() {
+  v8::Net net = net_before_v9<v8::Net>();
+  net.get_properties = get_properties_v7<v8::Properties>;
+  net.connect = connect_v7;
+  net.accept = accept_v7;
+  net.reg_mr = reg_mr_v8;
   return net;
 }
 
 template <typename Net>
-constexpr Net net_from_v8() {
+constexpr Net net_from_v9() {
   Net net = common(Net{});
   net.accept = accept_v7;
   net.reg_mr = reg_mr_v8;
   return net;
 }
 
-constexpr v8::Net net_v8() {
-  v8::Net net = net_from_v8<v8::Net>();
-  net.init = init_v6;
-  net.get_properties = get_properties_v8;
-  net.listen = listen_v6;
-  net.connect = connect_v7;
-  net.isend = isend_v6;
-  net.irecv = irecv_v6;
-  return net;
-}
-
 constexpr v9::Net net_v9() {
-  v9::Net net = net_from_v8<v9::Net>();
+  v9::Net net = net_from_v9<v9::Net>();
   net.init = init_v6;
   net.get_properties = get_properties_v9;
   net.listen = listen_v6;
@@ -312,7 +310,7 @@ constexpr v9::Net net_v9() {
 }
 
 constexpr v10::Net net_v10() {
-  v10::Net net = net_from_v8<v10::Net>();
+  v10::Net net = net_from_v9<v10::Net>();
   net.init = init_v10;
   net.get_properties = get_properties_v9;
   net.listen = listen_v6;
@@ -324,7 +322,7 @@ constexpr v10::Net net_v10() {
 
 template <typename Net>
 constexpr Net net_from_v11() {
-  Net net = net_from_v8<Net>();
+  Net net = net_from_v9<Net>();
   net.init = init_v11;
   net.listen = listen_v11;
   net.connect = connect_v11;

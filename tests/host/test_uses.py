@@ -114,11 +114,10 @@ def test_uses__tells_which_nics_are_near_the_gpus() -> None:
 
 
 def test_uses__a_bond_is_where_its_nics_are() -> None:
-    joined = "only what it joins has the address"
     nics = [
         FakeNic("bond0", what="bond of eth0, eth1", below=["eth0", "eth1"]),
-        FakeNic("eth0", why_left_out=joined, pci_path=f"{ROOT_A}/0000:01:00.0/0000:02:00.0"),
-        FakeNic("eth1", why_left_out=joined, pci_path=f"{ROOT_B}/0000:81:00.0/0000:82:00.0"),
+        FakeNic("eth0", why_left_out="no address", pci_path=f"{ROOT_A}/0000:01:00.0/0000:02:00.0"),
+        FakeNic("eth1", why_left_out="no address", pci_path=f"{ROOT_B}/0000:81:00.0/0000:82:00.0"),
         FakeNic("down0", why_left_out="down", pci_path=f"{ROOT_A}/0000:01:00.0/0000:03:00.1"),
         FakeNic("mgmt", pci_path=f"{ROOT_A}/0000:05:00.0"),
     ]
