@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "native/control/handle.h"
 #include "tests/plugin/host_scenarios.h"
 
 namespace host {
@@ -204,6 +205,53 @@ void groups_must_be_agreed(Side& side) {
   side.stop();
 }
 
+// A peer that is told to group but sends other bytes than tags: the send fails, and the process goes on.
+void groups_refuse_wrong_tags(Side& side) {
+  constexpr std::size_t grouped_at = weft::control::kHandleBytes + 3 * sizeof(std::uint64_t);  // as in plugin/setup.cc
+  if (side.rank == 1) ::unsetenv("WEFT_NCCL_RECEIVES_MAX");
+  side.start();
+  std::vector<std::uint8_t> wrong[] = {std::vector<std::uint8_t>(36, 0),
+                                       std::vector<std::uint8_t>(36, 0xFF),
+                                       std::vector<std::uint8_t>(36, 9),
+                                       std::vector<std::uint8_t>(4, 1),
+                                       {}};
+  for (std::vector<std::uint8_t>& bytes : wrong) {
+    Handle own;
+    void* const listener = side.listen(own.bytes);
+    side.tell(own);
+    Handle peer = side.hear<Handle>();
+    std::uint8_t byte = 0;
+    void* comm = nullptr;
+    const Deadline deadline;
+    if (side.rank == 0) {
+      peer.bytes[grouped_at] = 1;
+      while (comm == nullptr) {
+        REQUIRE(!deadline.over());
+        REQUIRE(side.net.connect(side.context, 0, peer.bytes, &comm) == Result::success);
+      }
+      Result result = Result::success;
+      while (result == Result::success) {
+        REQUIRE(!deadline.over());
+        void* request = nullptr;
+        result = side.net.isend(comm, &byte, 1, nullptr, &request);
+        REQUIRE(request == nullptr);
+      }
+      REQUIRE(result == Result::internal_error);
+    } else {
+      while (comm == nullptr) {
+        REQUIRE(!deadline.over());
+        REQUIRE(side.net.accept(listener, &comm) == Result::success);
+      }
+      side.send(comm, bytes.data(), bytes.size(), nullptr);
+    }
+    side.barrier();
+    REQUIRE(side.net.close_send(comm) == Result::success);
+    REQUIRE(side.net.close_listen(listener) == Result::success);
+  }
+  side.barrier();
+  side.stop();
+}
+
 // A send whose tag no buffer of the oldest group has is not accepted, and takes no buffer.
 void a_send_waits_for_its_tag(Side& side) {
   on_a_link(side, [&](const Link& link) {
@@ -331,6 +379,7 @@ const Scenarios& group_scenarios() {
       {"groups_of_any_size_and_order", groups_of_any_size_and_order},
       {"groups_take_turns", groups_take_turns},
       {"groups_must_be_agreed", groups_must_be_agreed},
+      {"groups_refuse_wrong_tags", groups_refuse_wrong_tags},
       {"a_send_waits_for_its_tag", a_send_waits_for_its_tag},
       {"groups_close_outstanding", groups_close_outstanding},
       {"groups_fail_with_the_peer", groups_fail_with_the_peer},

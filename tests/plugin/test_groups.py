@@ -63,6 +63,14 @@ def test_groups__must_be_agreed(play: Play, plugin: Path, version: int, scenario
 
 
 @pytest.mark.parametrize("version", ENDS)
+@pytest.mark.parametrize("scenario", ["groups_refuse_wrong_tags"])
+def test_groups__wrong_tags_fail_the_send_alone(
+    play: Play, plugin: Path, version: int, scenario: str
+) -> None:
+    play(plugin, version, 2, scenario, **GROUPED)
+
+
+@pytest.mark.parametrize("version", ENDS)
 @pytest.mark.parametrize("scenario", PLAIN)
 def test_groups__of_one_buffer_are_as_plain_receives(
     play: Play, plugin: Path, version: int, scenario: str
