@@ -47,9 +47,6 @@ endfunction()
 # come with the compiler. Debian's pyconfig.h includes another one by a path below /usr/include.
 function(weft_portable_headers tree)
   file(MAKE_DIRECTORY ${tree}/include)
-  if(WEFT_IBVERBS_HEADER)
-    file(CREATE_LINK ${WEFT_IBVERBS_HEADER}/infiniband ${tree}/include/infiniband SYMBOLIC)
-  endif()
   foreach(folder ${Python_INCLUDE_DIRS})
     get_filename_component(name ${folder} NAME)
     set(triplet ${CMAKE_LIBRARY_ARCHITECTURE}/${name})
@@ -76,9 +73,6 @@ function(weft_build_portable)
     file(CHMOD ${tree}/${language} PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
   endforeach()
   weft_portable_headers(${tree})
-  if(WEFT_IBVERBS_HEADER)
-    set(verbs -DWEFT_IBVERBS_HEADER=${tree}/include)
-  endif()
   set(plugin ${tree}/libnccl-net-weft.so)
   set(extension ${tree}/_native${PYTHON_MODULE_EXTENSION})
   include(ExternalProject)
@@ -92,7 +86,7 @@ function(weft_build_portable)
                -DWEFT_CUDA_KERNELS=${WEFT_CUDA_KERNELS} -DWEFT_NVCC_HOST_COMPILER=${CMAKE_CXX_COMPILER}
                -DCMAKE_MAKE_PROGRAM=${CMAKE_MAKE_PROGRAM} -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON
                -DPython_EXECUTABLE=${Python_EXECUTABLE} -Dpybind11_DIR=${pybind11_DIR}
-               -DCMAKE_MODULE_LINKER_FLAGS=-s ${verbs}
+               -DCMAKE_MODULE_LINKER_FLAGS=-s
     BUILD_ALWAYS ON
     BUILD_COMMAND ${CMAKE_COMMAND} --build ${tree} --target nccl-net-weft --target weft_native
     BUILD_BYPRODUCTS ${plugin} ${extension}

@@ -39,17 +39,13 @@ def run(*words: str | Path, folder: Path = ROOT) -> None:
 
 
 def write_compilers(tree: Path) -> None:
-    """Writes the compilers as files, which CMake wants, and links the header of libibverbs."""
+    """Writes the compilers as files, which CMake wants."""
     zig = linker.find("aarch64").program[0]
     for language in ("cc", "c++", "ar", "ranlib"):
         target = f" -target aarch64-linux-gnu.{GLIBC}" if language in ("cc", "c++") else ""
         file = tree / language
         file.write_text(f"#!/bin/sh\nexec '{zig}' {language}{target} \"$@\"\n")
         file.chmod(0o755)
-    header = Path("/usr/include/infiniband")
-    (tree / "include").mkdir(exist_ok=True)
-    if header.exists() and not (tree / "include" / "infiniband").exists():
-        (tree / "include" / "infiniband").symlink_to(header)
 
 
 def make_root(tree: Path) -> Path:
@@ -83,7 +79,6 @@ def build(tree: Path, root: Path, jobs: str) -> None:
         *("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"),
         *(f"-DCMAKE_C_COMPILER={tree}/cc", f"-DCMAKE_CXX_COMPILER={tree}/c++"),
         *(f"-DCMAKE_AR={tree}/ar", f"-DCMAKE_RANLIB={tree}/ranlib"),
-        *(f"-DCMAKE_CXX_FLAGS=-isystem {tree}/include", f"-DWEFT_IBVERBS_HEADER={tree}/include"),
         *(f"-DWEFT_BUILT_POLICIES={tree}/policies", f"-DPython_EXECUTABLE={sys.executable}"),
         f"-DCMAKE_CROSSCOMPILING_EMULATOR={shutil.which(EMULATOR)};-L;{root}",
     )

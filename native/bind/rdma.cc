@@ -3,9 +3,7 @@
 
 #include <string>
 
-#ifdef WEFT_HAS_VERBS
 #include "native/datapath/verbs/verbs_port.h"
-#endif
 
 namespace py = pybind11;
 
@@ -15,7 +13,6 @@ namespace {
 py::tuple rdma_modes(const std::string& device, int port, int gid_index) {
   py::list names;
   std::string error;
-#ifdef WEFT_HAS_VERBS
   datapath::Place place;
   place.port = datapath::PortName{device, static_cast<std::uint8_t>(port), gid_index}.text();
   const datapath::Ibv* const library = datapath::load_ibv("", &error);
@@ -23,23 +20,12 @@ py::tuple rdma_modes(const std::string& device, int port, int gid_index) {
   for (const datapath::VerbsMode mode : datapath::probe_modes(library, place, &error)) {
     names.append(datapath::mode_name(mode));
   }
-#else
-  static_cast<void>(device);
-  static_cast<void>(port);
-  static_cast<void>(gid_index);
-  error = "built without libibverbs: apt-get install libibverbs-dev, then build again";
-#endif
   return py::make_tuple(names, error);
 }
 
 }  // namespace
 
 void bind_rdma(py::module_& module) {
-#ifdef WEFT_HAS_VERBS
-  module.attr("HAS_VERBS") = true;
-#else
-  module.attr("HAS_VERBS") = false;
-#endif
   module.def("rdma_modes", &rdma_modes, py::arg("device"), py::arg("port"), py::arg("gid_index"),
              "(modes of queue pairs that the port supports with this GID, best first; why there is none, or empty).");
 }

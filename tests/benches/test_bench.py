@@ -18,7 +18,6 @@ from bench.__main__ import BENCHES
 from bench.lib import callgrind, nccl_hosts
 from bench.lib.common import document, rounds
 from tests.waiting import PATIENCE_S
-from transport import native
 
 TIMES = ("t_min[usec]", "t_max[usec]", "t_typical[usec]", "t_avg[usec]", "99%[usec]")
 ROOT = Path(__file__).resolve().parents[2]
@@ -212,8 +211,6 @@ def test_bench__says_how_to_build_its_loops(
 
 
 def test_bench__verbs() -> None:
-    if not native.HAS_VERBS:
-        pytest.skip("built without libibverbs")
     found = bench("verbs", "--segments", "2000", "--repeats", "1", "--peers", "3", "--mode", "UD")
     assert "fake" in found["provider"]
     rows = [row for row in found["rows"] if row["what"] == "datapath"]
@@ -234,8 +231,6 @@ def test_verbs__callgrind_missing_says_what_to_install(monkeypatch: pytest.Monke
 
 @pytest.mark.skipif(shutil.which("valgrind") is None, reason=callgrind.INSTALL)
 def test_verbs__instructions_are_counted_and_repeat() -> None:
-    if not native.HAS_VERBS:
-        pytest.skip("built without libibverbs")
     run_ = "loops.bench_rdma('stub', 'UC', 'none', {}, 4096, 1, 1)"
     program = "from bench.lib import loops; " + "; ".join(run_.format(n) for n in (320, 640, 640))
     short, long, again = callgrind.count(program, "weft::bench::bench_rdma")

@@ -13,12 +13,9 @@ from pathlib import Path
 import pytest
 
 from tests.softverbs.transfer import LIBRARY, PATIENCE_S, ROOT, contents, exchange, start, under
-from transport import Connection, Endpoint, WeftError, native
+from transport import Connection, Endpoint, WeftError
 from transport.endpoint.connection import Request
 from transport.errors import ConnectionLostError, TimedOutError
-
-if not native.HAS_VERBS:
-    pytest.skip("built without libibverbs' header", allow_module_level=True)
 
 MESSAGES, MOST_BYTES = 120, 200_001
 ODD = {"REORDER": "0.02", "LATE": "0.02", "LATE_NS_MAX": "10000000", "STALL": "0.02"}

@@ -15,8 +15,6 @@ namespace py = pybind11;
 namespace weft::bind {
 namespace {
 
-#ifdef WEFT_HAS_VERBS
-
 template <class Plan, class Result, class Bench>
 Result call(const Plan& plan, const Bench& bench) {
   engine::Knobs knobs;
@@ -88,18 +86,6 @@ py::dict bench_rdma_setup(const std::string& mode, std::int64_t peers, std::int6
   out["provider_calls"] = found.provider_calls;
   return out;
 }
-
-#else
-
-py::dict bench_rdma(const std::string&, const std::string&, const std::string&, std::int64_t, std::int64_t,
-                    std::int64_t, std::int64_t) {
-  throw std::invalid_argument("built without libibverbs: apt-get install libibverbs-dev, then build again");
-}
-py::dict bench_rdma_setup(const std::string& mode, std::int64_t, std::int64_t, std::int64_t) {
-  return bench_rdma(mode, {}, {}, 0, 0, 0, 0);
-}
-
-#endif
 
 }  // namespace
 

@@ -14,6 +14,7 @@ namespace {
 // without slots is not dead.
 constexpr std::uint8_t kRcTimeout = 14, kRcRetries = 7, kRnrForever = 7, kRnrTimer = 12;
 constexpr std::uint8_t kHopLimit = 64;
+constexpr std::uint32_t kFlowLabelMask = 0xF'FFFF;
 
 bool said(int code, const char* what, std::string* error) {
   if (code == 0) return true;
@@ -34,7 +35,7 @@ ibv_ah_attr address_of(const QpTraits& traits, const RemoteQp& remote) noexcept 
     address.grh.sgid_index = traits.gid_index;
     address.grh.hop_limit = kHopLimit;
     address.grh.traffic_class = traits.traffic_class;
-    address.grh.flow_label = remote.flow_label & IB_GRH_FLOWLABEL_MASK;
+    address.grh.flow_label = remote.flow_label & kFlowLabelMask;
   }
   return address;
 }

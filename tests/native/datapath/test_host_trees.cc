@@ -5,12 +5,9 @@
 #include <fstream>
 
 #include "native/datapath/udp/interface_sysfs.h"
+#include "native/datapath/verbs/rdma_choice.h"
 #include "tests/native/check.h"
 #include "tests/native/datapath/made_interfaces.h"
-
-#ifdef WEFT_HAS_VERBS
-#include "native/datapath/verbs/rdma_choice.h"
-#endif
 
 namespace {
 
@@ -85,7 +82,6 @@ const Interface& named(const std::vector<Interface>& all, const std::string& nam
   return *found;
 }
 
-#ifdef WEFT_HAS_VERBS
 // The devices of the chosen ports, as in "mlx5_0 mlx5_3"; with a GID that a setting gives as in "mlx5_0@3".
 std::string ports_of(const Tree& tree, const RdmaWish& wish = {}) {
   const std::vector<RdmaPort> all = list_rdma_ports(tree.root());
@@ -101,7 +97,6 @@ std::string ports_of(const Tree& tree, const RdmaWish& wish = {}) {
   }
   return text;
 }
-#endif
 
 std::string gid_of_infiniband(int number) {
   return "fe80:0000:0000:0000:a088:c203:000" + std::to_string(number) + ":1111";
@@ -142,7 +137,6 @@ TEST(host_trees__a_dgx) {
   CHECK_EQUAL(what_it_is(named(all, "eno3")), "NIC");
   CHECK_EQUAL(named(all, "eno3").speed_mbps, 10'000);
   CHECK(named(all, "ibp10s0").pci_path.find("pci0000:10/0000:10:01.0") != std::string::npos);
-#ifdef WEFT_HAS_VERBS
   CHECK_EQUAL(ports_of(tree), "mlx5_0 mlx5_1 mlx5_2 mlx5_3 mlx5_4 mlx5_5 mlx5_6 mlx5_7 mlx5_bond_0");
   // As NCCL reads NCCL_IB_HCA: beginnings of names, or with '=' whole names; '^' leaves them out; a port after ':'.
   CHECK_EQUAL(ports_of(tree, {"", "mlx5_0,mlx5_1"}), "mlx5_0 mlx5_1");
@@ -157,7 +151,6 @@ TEST(host_trees__a_dgx) {
   CHECK_EQUAL(ports_of(tree, {"mlx5_2@1+mlx5_bond_0", "mlx5_0", 3}), "mlx5_2@1+mlx5_bond_0@3");
   CHECK(ports_of(tree, {"", "mlx4"}).find("error: NCCL_IB_HCA=mlx4 names no active RDMA port") == 0);
   CHECK(ports_of(tree, {"mlx4_0"}).find("error: RDMA port 'mlx4_0' (WEFT_RDMA_DEVICES) does not exist") == 0);
-#endif
 }
 
 // One Ethernet NIC with an address; 32 EFA devices, which speak a protocol of their own.
@@ -171,11 +164,9 @@ TEST(host_trees__a_p5_48xlarge) {
   const std::vector<Interface> all = tree.host({"ens32 nic 172.31.4.9/20", "docker0 bridge 172.17.0.1/16"});
   CHECK_EQUAL(chosen(all), "ens32=172.31.4.9");
   CHECK_EQUAL(named(all, "ens32").speed_mbps, 0);
-#ifdef WEFT_HAS_VERBS
   const std::string said = ports_of(tree);
   CHECK(said.find("error: no RDMA port is active") == 0);
   CHECK(said.find("rdmap10s0:1 (neither RoCE nor InfiniBand)") != std::string::npos);
-#endif
 }
 
 // Nine virtual NICs, each in a network of its own: one for the host, eight for the GPUs. No RDMA.
@@ -194,9 +185,7 @@ TEST(host_trees__an_a3_mega) {
   CHECK_EQUAL(chosen(all), wanted);
   CHECK_EQUAL(chosen(all, {"enp6s0,enp7s0"}), "enp6s0=10.0.6.5 enp7s0=10.0.7.5");
   CHECK_EQUAL(chosen(all, {"", "auto", "enp6s0,enp7s0"}), "enp6s0=10.0.6.5 enp7s0=10.0.7.5");
-#ifdef WEFT_HAS_VERBS
   CHECK(list_rdma_ports(tree.root()).empty());
-#endif
 }
 
 TEST(host_trees__a_virtual_machine_with_one_nic) {

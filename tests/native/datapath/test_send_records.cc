@@ -1,5 +1,4 @@
 // Tests records of posted bursts, over a port of the null provider: the resources of a burst are released exactly once.
-#ifdef WEFT_HAS_VERBS
 
 #include "native/datapath/verbs/send_records.h"
 #include "tests/native/check.h"
@@ -94,5 +93,3 @@ TEST(records__know_whether_their_payload_is_of_one_registration) {
   record.reads_from(8);
   CHECK_EQUAL(record.memory, SendRecord::kSeveral);
 }
-
-#endif

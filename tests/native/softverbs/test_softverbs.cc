@@ -1,6 +1,5 @@
 // Tests the software RDMA provider by itself: each operation, refusal and fault, over loopback in one process.
 // tests/softverbs tests the datapath over it, between processes.
-#ifdef WEFT_HAS_VERBS
 
 #include <dlfcn.h>
 
@@ -449,10 +448,3 @@ TEST(softverbs__device_memory_is_reached_by_copies_alone) {
   release(from);
   release(to);
 }
-
-#else
-
-#include "tests/native/check.h"
-TEST(softverbs__is_not_built) {}
-
-#endif

@@ -2,8 +2,6 @@
 // adapter's lock.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -11,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "native/datapath/verbs/verbs_abi.h"
 #include "tests/softverbs/native/device_memory.h"
 #include "tests/softverbs/native/packet.h"
 

@@ -2,9 +2,9 @@
 // same build, so the header is a plain struct. Packets are never damaged.
 #pragma once
 
-#include <infiniband/verbs.h>
-
 #include <cstdint>
+
+#include "native/datapath/verbs/verbs_abi.h"
 
 namespace weft::softverbs {
 

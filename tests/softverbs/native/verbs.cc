@@ -1,5 +1,4 @@
-// Implements the libibverbs functions that weft uses, and the function table that verbs.h calls through a context.
-#include <infiniband/verbs.h>
+// Implements the libibverbs functions that weft uses, and the function table that callers reach through a context.
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -10,13 +9,9 @@
 #include <new>
 #include <string_view>
 
+#include "native/datapath/verbs/verbs_abi.h"
 #include "tests/softverbs/native/adapter.h"
 #include "tests/softverbs/native/softverbs.h"
-
-// verbs.h defines macros with these names, which would change the definitions below.
-#undef ibv_get_device_list
-#undef ibv_reg_mr
-#undef ibv_query_port
 
 #define SOFTVERBS_EXPORT extern "C" __attribute__((visibility("default")))
 
