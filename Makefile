@@ -206,13 +206,13 @@ docs: build ## Regenerate the documentation and the stub made from tables
 	@$(VENV)/bin/weft counters --markdown > docs/COUNTERS.md
 	@$(VENV)/bin/weft counters --stub > transport/_native_counters.pyi
 
-# The interpreters that wheels are built for, as far as they are installed.
-PYTHONS := python3.11 python3.12 python3.13
+# The interpreters that wheels are built for, as far as they run; PYTHONS='/opt/py/bin/python3.12' names others.
+PYTHONS ?= python3.11 python3.12 python3.13
 
 wheel: $(READY) ## Build a wheel into dist/ for each Python of 3.11 to 3.13 that is installed, and check them
 	@set -e; for python in $(PYTHONS); do \
-	  command -v $$python >/dev/null || { echo "no wheel for $$python: it is not installed"; continue; }; \
-	  place=$(abspath $(BUILD))/wheel-$$python; \
+	  $$python -c "" 2>/dev/null || { echo "no wheel for $$python: it is not installed"; continue; }; \
+	  place=$(abspath $(BUILD))/wheel-$$(basename $$python); \
 	  [ -x $$place/venv/bin/python ] || $$python -m venv $$place/venv; \
 	  .ci/setup $$place/venv; \
 	  CMAKE_BINARY_DIR=$$place/tree $$place/venv/bin/pip --quiet wheel --no-build-isolation --no-deps --wheel-dir dist .; \

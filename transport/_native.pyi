@@ -54,7 +54,6 @@ def policy_params(name: str, fields: str, defaults: bytes, text: str) -> bytes: 
 
 # native/bind/rdma.cc
 
-
 def rdma_modes(device: str, port: int, gid_index: int) -> tuple[list[str], str]: ...
 
 # native/bind/counters.cc

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.diagnose.support import traced
+from tests.diagnose.support import tables, traced
 from tests.stopping import stopped
 from tests.trace.writer import message, rank_of
 from tests.waiting import PATIENCE_S, until
@@ -20,6 +20,9 @@ from transport.diagnose import report
 from transport.diagnose.diagnosis import Settings, judged
 from transport.diagnose.facts import facts_of
 from transport.plan import routes
+from transport.sim.run import run as simulated
+from transport.sim.scenario import from_tables
+from transport.sim.trace import write_trace
 from transport.trace import open_store
 
 STRAGGLER = {"kind": "straggler", "rank": 21, "at_step": 3, "compute_factor": 2}
@@ -68,20 +71,32 @@ def test_diagnose__healthy_is_0(tmp_path: Path) -> None:
     assert (done.exit_code, done.output.splitlines()[0][:18]) == (0, "healthy: 32 ranks,")
 
 
-def test_diagnose__of_a_part_of_the_job_says_so(tmp_path: Path) -> None:
-    traced(tmp_path, STRAGGLER)
-    with open_store(tmp_path) as store:
-        ((trace,),) = store.rows("SELECT trace FROM processes WHERE rank = 21")
-    for one in tmp_path.glob(f"weft-{trace}-*.trace"):
+def without(folder: Path, rank: int) -> None:
+    """Removes the trace of a rank."""
+    with open_store(folder) as store:
+        ((trace,),) = store.rows("SELECT trace FROM processes WHERE rank = ?", rank)
+    for one in folder.glob(f"weft-{trace}-*.trace"):
         one.unlink()
+
+
+def test_diagnose__of_a_part_of_the_job_says_so(tmp_path: Path) -> None:
+    without(traced(tmp_path), 21)
     done = run("diagnose", tmp_path)
-    assert done.exit_code == 0
-    assert done.output.startswith(
-        "no fault found, but traces are missing or incomplete: 31 of 32 ranks,"
-    )
-    assert "note: no trace of rank 21 (of 32)" in done.output
+    assert done.exit_code == 4
+    assert done.output.startswith("not judged: 31 of 32 ranks,")
+    assert "lacks:    no trace of rank 21: collect the traces of all hosts" in done.output
     found = json.loads(run("diagnose", tmp_path, "--json", "-").output)
-    assert (found["healthy"], found["ranks"], found["missing"]) == (True, 31, 1)
+    assert (found["answer"], found["ranks"], found["missing"]) == ("not judged", 31, 1)
+    assert found["judged"]["lacks"][0]["what"] == "no trace of rank 21"
+
+
+def test_diagnose__a_straggler_is_named_without_its_trace(tmp_path: Path) -> None:
+    traced(tmp_path, STRAGGLER)
+    without(tmp_path, 21)
+    done = run("diagnose", tmp_path)
+    assert done.exit_code == 1
+    assert done.output.startswith("non_communication_slow: rank 21, ")
+    assert "Rank 21 has no trace" in done.output
 
 
 def test_diagnose__names_no_side_if_the_trace_of_the_slow_nic_is_cut(tmp_path: Path) -> None:
@@ -103,9 +118,8 @@ def test_diagnose__cut_traces_do_not_pass_for_healthy(tmp_path: Path) -> None:
     for file in traced(tmp_path).glob("*.trace"):
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
     done = run("diagnose", tmp_path)
-    assert done.output.startswith(
-        "no fault found, but traces are missing or incomplete: 32 ranks, 32 with an "
-    )
+    assert done.exit_code == 4
+    assert done.output.startswith("not judged: 32 ranks, 32 with an ")
     found = json.loads(run("diagnose", tmp_path, "--json", "-").output)
     assert (found["missing"], found["incomplete"]) == (0, 32)
 
@@ -225,13 +239,19 @@ def test_cli__a_closed_standard_error_is_no_place_for_other_files() -> None:
     assert done.stdout.splitlines()[-1] == "/dev/null"
 
 
-def test_diagnose__iterations_that_became_longer_are_noted(tmp_path: Path) -> None:
-    """All ranks compute twice as long from step 3 on, so no rank is slower than others."""
+def test_diagnose__iterations_that_became_longer_are_slower(tmp_path: Path) -> None:
+    """All ranks compute three times as long from step 4 on, so no rank is slower than others."""
     slow = [
         {"kind": "straggler", "rank": rank, "at_step": 4, "compute_factor": 3} for rank in range(32)
     ]
-    done = run("diagnose", traced(tmp_path, *slow))
-    assert "times as long as the first ones, and no rank, NIC or link explains it" in done.output
+    job = tables(*slow)
+    job["workload"][0]["repeats"] = 11
+    write_trace(simulated(from_tables(job, file="job"), trace_ns=200_000), tmp_path)
+    done = run("diagnose", tmp_path)
+    assert done.exit_code == 3
+    assert done.output.startswith("slower but unexplained: 32 ranks, 11 iterations")
+    assert "all ranks take" in done.output
+    assert "longer between operations. No rank, NIC or link explains it." in done.output
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.diagnose.support import traced
-from transport.diagnose import Diagnosis, Settings, diagnose
+from transport.diagnose import Answer, Diagnosis, Settings, diagnose
 from transport.diagnose.dead_link import dead_link
 from transport.diagnose.facts import facts_of
 from transport.diagnose.measures import delays_of, lateness_of
@@ -110,14 +110,15 @@ def test_fault__that_hangs_is_named_with_its_place(tmp_path: Path, name: str) ->
 def test_fault__none_is_healthy(tmp_path: Path) -> None:
     found = judged(traced(tmp_path))
     assert found.findings == ()
-    assert found.healthy
+    assert found.answer is Answer.HEALTHY
     assert (found.ranks, found.iterations) == (32, 7)
 
 
 def test_fault__a_pause_that_may_be_a_checkpoint_is_a_suspicion(tmp_path: Path) -> None:
     absent = {"kind": "absent_rank", "rank": 21, "at_step": 3, "operation": 1}
     found = judged(traced(tmp_path, absent, limit_ns=5_900_000))
-    assert found.healthy
+    assert found.answer is Answer.NOT_JUDGED
+    assert "a longer trace tells a pause from a hang" in found.evidence.lacks[-1].text
     assert [one.certain for one in found.findings] == [False]
     assert found.findings[0].place.name == "rank 21"
 

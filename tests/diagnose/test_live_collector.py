@@ -480,7 +480,7 @@ def test_ranks__that_have_left_are_no_fault() -> None:
         one["ended"], one["state"], one["closed_ns"] = True, "", one["last_ns"] + 1_000
     assert made.step(said) == []
     assert made.latest is not None
-    assert made.latest.healthy
+    assert made.latest.findings == ()
 
 
 @pytest.mark.parametrize(("followed", "event"), [(4, "finding"), (3, "suspicion")])

@@ -10,6 +10,7 @@ import pytest
 from bench.lib.diagnosis_jobs import Job
 from tests.diagnose.support import traced
 from tests.diagnose.test_faults import judged
+from transport.diagnose import Answer
 from transport.sim.run import run
 from transport.sim.scenario import from_tables
 from transport.sim.trace import write_trace
@@ -29,7 +30,7 @@ def small_pipeline(folder: Path, seed: int, *faults: dict[str, Any]) -> Path:
 def test_slow__flows_of_the_job_that_meet_are_no_slow_nic(tmp_path: Path, seed: int) -> None:
     """With seeds 1 and 8 one pair of ranks is slow for some windows, with seed 3 all that send to
     a rank, whose NIC carries more than usual then."""
-    assert judged(small_pipeline(tmp_path, seed)).healthy
+    assert judged(small_pipeline(tmp_path, seed)).answer is Answer.HEALTHY
 
 
 @pytest.mark.parametrize("rank", [5, 14])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 # Parameters that mean something without --live.
-ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live")
+ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live", "lost")
 
 
 @click.command("diagnose")
@@ -43,6 +43,12 @@ ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live")
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="The plan that the job's paths follow (WEFT_PLAN), with --routes of weft plan probe.",
+)
+@click.option(
+    "--lost-time",
+    "lost",
+    is_flag=True,
+    help="Print instead how long other ranks waited for each rank at collectives.",
 )
 @click.option(
     "--live",
@@ -121,13 +127,15 @@ def command(
     routes_file: Path | None,
     plan_file: Path | None,
     json_path: str | None,
+    lost: bool,
     live: bool,
     **given: Any,
 ) -> None:
     """Say which rank, NIC or path of a job is slow or hung, and why.
 
-    DIR is a folder of traces (WEFT_TRACE), also of a job that still runs. Exit status: 0 if nothing
-    is wrong, 1 if something is found, 2 for an error. A suspicion is printed and does not count.
+    DIR is a folder of traces (WEFT_TRACE), also of a job that still runs. Exit status: 0 healthy,
+    1 something is found, 2 an error, 3 slower but unexplained, 4 not judged: the trace has too
+    little evidence. A suspicion is printed and does not count.
 
     With --live, DIR is where the processes of this host write their traces; the default is
     WEFT_TRACE. With --json, each verdict is a line of JSON.
@@ -135,10 +143,13 @@ def command(
     \b
     Examples:
       weft diagnose /scratch/job-17
+      weft diagnose /scratch/job-17 --lost-time
       weft diagnose --live /scratch/job-17
       weft diagnose --live /scratch/job-17 --share /shared/job-17 --collect
     """
     with failing_with_2():
+        if live and lost:
+            raise click.UsageError("--lost-time is of a whole job: leave out --live")
         if live:
             from transport.cli import diagnose_live
 
@@ -147,6 +158,10 @@ def command(
         refuse_live_options()
         if folder is None:
             raise click.UsageError("Missing argument 'DIR': give the folder of a trace")
+        if lost:
+            from transport.cli import diagnose_lost
+
+            sys.exit(diagnose_lost.run(folder, job, json_path))
         from transport.cli.known_routes import known_routes
 
         sys.exit(once(folder, job, known_routes(folder, routes_file, plan_file), json_path))
@@ -195,22 +210,19 @@ def once(folder: Path, job: str | None, routes: Routes | None, json_path: str | 
         write_json(report.as_json(found), json_path)
     else:
         show(found, folder, routes is not None)
-    return 0 if found.healthy else 1
+    return found.answer.status
 
 
 def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
-    from transport.diagnose import report
+    from transport.diagnose import Answer, report
 
-    looked = report.looked_at(found)
-    certain = [one for one in found.findings if one.certain]
-    if not found.findings:
-        is_part = found.missing or found.incomplete
-        text = "no fault found, but traces are missing or incomplete" if is_part else "healthy"
-        click.echo(f"{text}: {looked}")
+    if found.answer is not Answer.FOUND:
+        click.echo(f"{found.answer.value}: {report.looked_at(found)}")
+        click.echo("\n".join(report.reasons_of(found)))
     for one in found.findings:
         click.echo("\n".join(report.lines_of(one, str(folder))))
-    if found.findings:
-        click.echo(f"looked at: {looked}{'' if certain else '; no finding is certain'}")
+    if found.answer is Answer.FOUND:
+        click.echo(f"looked at: {report.looked_at(found)}")
     if not with_links:
         click.echo("note: without --routes no link can be named, only NICs and pairs of ranks")
     shared.show_notes(found.notes)

@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 from transport.diagnose.alive import settled_ns
-from transport.diagnose.diagnosis import Diagnosis, Settings, diagnose
+from transport.diagnose.diagnosis import Diagnosis, Settings, diagnose, lost_time
+from transport.diagnose.evidence import Answer
 from transport.diagnose.finding import CLASSES, Finding, Place
 
-__all__ = ["CLASSES", "Diagnosis", "Finding", "Place", "Settings", "diagnose", "settled_ns"]
+__all__ = [
+    "CLASSES",
+    "Answer",
+    "Diagnosis",
+    "Finding",
+    "Place",
+    "Settings",
+    "diagnose",
+    "lost_time",
+    "settled_ns",
+]

@@ -6,29 +6,22 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from transport.diagnose import calls, gaps, hang, slow
+from transport.diagnose import calls, gaps, hang, recurring, slow, slower
+from transport.diagnose.absent import Absent, said_of, with_absent
 from transport.diagnose.dead_link import dead_link
+from transport.diagnose.evidence import Answer, Evidence, evidence_of
 from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.finding import Finding, graded
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
-from transport.diagnose.windows import (
-    WINDOW_MIN_NS,
-    Windows,
-    judged_windows_of,
-    windows_of,
-)
-from transport.ground.units import time_text
+from transport.diagnose.waits import Waits, waits_of
+from transport.diagnose.windows import Windows, judged_windows_of, windows_of
 from transport.plan.routes import Routes
 from transport.trace.notes import missing_ranks
 from transport.trace.store import Store
 
 # A pause that is shorter than this many iterations proves no hang.
 PATIENCE_ITERATIONS = 2.0
-# Iterations have become longer if the last GROWN_WINDOWS take GROWN times as long as the first.
-GROWN, GROWN_WINDOWS = 1.5, 3
 PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlier one proves no hang
 # Query of a finding -> the one to use for programs without NCCL, which have no operations.
 OF_MESSAGES = {
@@ -49,7 +42,8 @@ class Settings:
     routes: the links that each path crosses. from_window: no window before it is judged for
     slowness. now_ns: the time of day; a job that still runs on this host is judged up to then, any
     other one up to the end of its trace. patience_ns: a shorter pause never proves a hang, whatever
-    pauses the trace shows.
+    pauses the trace shows. whole: the trace is one of a whole job, not the last part of one that
+    runs: what repeats over the job, and lasting slowness without a place, are judged too.
     """
 
     rule: slow.Rule = field(default_factory=slow.Rule)
@@ -58,14 +52,16 @@ class Settings:
     from_window: int = 0
     now_ns: int | None = None
     patience_ns: int = 0
+    whole: bool = True
 
 
 @dataclass(frozen=True)
 class Diagnosis:
     """findings: hangs and crashes, then what slows the job. iterations: windows of the trace.
 
-    missing: number of ranks of the job without a trace, as far as it is known. incomplete: number
-    of processes whose trace is damaged or lacks records.
+    unexplained: what became slower without a finding; empty: nothing. evidence: what was judged,
+    and what lacks for the answer "healthy". missing: number of ranks of the job without a trace, as
+    far as it is known. incomplete: number of processes whose trace is damaged or lacks records.
     """
 
     findings: tuple[Finding, ...]
@@ -75,23 +71,42 @@ class Diagnosis:
     notes: tuple[str, ...]
     missing: int = 0
     incomplete: int = 0
+    unexplained: str = ""
+    evidence: Evidence = field(default_factory=Evidence)
 
     @property
-    def healthy(self) -> bool:
-        return not any(one.certain for one in self.findings)
+    def answer(self) -> Answer:
+        if any(one.certain for one in self.findings):
+            return Answer.FOUND
+        if self.unexplained:
+            return Answer.UNEXPLAINED
+        return Answer.NOT_JUDGED if self.evidence.lacks else Answer.HEALTHY
 
 
 def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
     """Diagnoses the job in the store. TraceError if its tables cannot be read."""
     settings = settings or Settings()
     facts = facts_of(store, settings.now_ns)
-    numbers = {
-        row[0]: at
-        for at, row in enumerate(store.rows("SELECT process FROM processes ORDER BY rank, process"))
-    }
-    found = judged(facts, hang.dead(store, numbers), settings, store.notes())
-    missing = len(missing_ranks(store.rows)[0])
-    return replace(found, findings=tuple(doubted(found.findings, missing)), missing=missing)
+    numbers = _numbers(store)
+    missing = missing_ranks(store.rows)[0]
+    absent = with_absent(store, facts, numbers, missing)
+    found = judged(facts, hang.dead(store, numbers), settings, store.notes(), missing, absent)
+    findings = doubted([said_of(one, absent.ranks) for one in found.findings], len(missing))
+    return replace(found, findings=tuple(findings), missing=len(missing))
+
+
+def lost_time(store: Store) -> Waits:
+    """What ranks waited for each other at collectives, over the whole job (weft diagnose
+    --lost-time). TraceError if the tables of the store cannot be read."""
+    facts = facts_of(store)
+    absent = with_absent(store, facts, _numbers(store), missing_ranks(store.rows)[0])
+    return waits_of(absent.facts, windows_of(facts))
+
+
+def _numbers(store: Store) -> dict[int, int]:
+    """The number of a process in the trace -> its index in the facts."""
+    rows = store.rows("SELECT process FROM processes ORDER BY rank, process")
+    return {row[0]: at for at, row in enumerate(rows)}
 
 
 def doubted(findings: Sequence[Finding], missing: int) -> list[Finding]:
@@ -106,28 +121,44 @@ def doubted(findings: Sequence[Finding], missing: int) -> list[Finding]:
 
 
 def judged(
-    facts: Facts, dead: Sequence[tuple[int, int, int]], settings: Settings, notes: Sequence[str]
+    facts: Facts,
+    dead: Sequence[tuple[int, int, int]],
+    settings: Settings,
+    notes: Sequence[str],
+    missing: Sequence[int] = (),
+    absent: Absent | None = None,
 ) -> Diagnosis:
-    """Diagnoses a job. dead: number of each dead process, when it died, how many peers saw it."""
+    """Diagnoses a job. dead: number of each dead process, when it died, how many peers saw it.
+
+    missing: ranks of the job without a trace. absent: what is known of these from their peers.
+    """
+    wider = facts if absent is None else absent.facts
     windows = windows_of(facts)
     found = hang.crashes(facts, dead) + calls.mismatches(facts)
     stand = hang.standstill_of(facts, windows)
-    brief = False  # whether the job stands still, but for too short a time to prove a hang
+    brief_ns = 0  # how long the job has stood still, if that is too short to prove a hang
     if stand is not None and not found:
         patience_ns = int(
             max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.later_ns)
         )
         patience_ns = max(patience_ns, settings.patience_ns)
         found += hang.hangs(facts, stand, patience_ns)
-        brief = facts.end_ns - stand.since_ns < patience_ns
-    if not found or (brief and not any(one.certain for one in found)):
-        found += _slow(facts, windows, settings)
+        still_ns = facts.end_ns - stand.since_ns
+        brief_ns = still_ns if still_ns < patience_ns else 0
+    if not found or (brief_ns and not any(one.certain for one in found)):
+        found += _slow(wider, windows, settings)
     if not facts.has_operations:
         found = [replace(one, query=OF_MESSAGES.get(one.query, one.query)) for one in found]
-    notes = [*notes, *note_of_short(facts, settings.rule)]
+    unexplained = ""
     if not any(one.certain for one in found):
-        notes += note_of_longer(windows)
+        more, unexplained = _as_a_whole(wider, windows)
+        if settings.whole:
+            found = [*more, *found]
+        elif unexplained:
+            notes = [*notes, "iterations take longer than before, and nothing explains it"]
+            unexplained = ""
     found = [graded(one, one.certain) for one in found]
+    evidence = evidence_of(facts, windows, judged_windows_of(facts), missing, brief_ns)
     incomplete = sum(not one.whole for one in facts.processes)
     return Diagnosis(
         tuple(found),
@@ -136,33 +167,24 @@ def judged(
         len(facts.processes),
         tuple(notes),
         incomplete=incomplete,
+        unexplained=unexplained,
+        evidence=evidence,
     )
 
 
-def note_of_short(facts: Facts, rule: slow.Rule) -> list[str]:
-    """A note if a real job's trace is too short to judge slowness."""
-    judged = judged_windows_of(facts)
-    if not judged.count or facts.simulated or judged.count >= rule.seen:
-        return []
-    return [
-        f"slowness was not judged: that takes {rule.seen} windows of {time_text(WINDOW_MIN_NS)}"
-    ]
-
-
-def note_of_longer(windows: Windows) -> list[str]:
-    """A note if the iterations became longer and stayed so, which no finding explains."""
-    lengths_ns = np.diff(windows.starts_ns)
-    if len(lengths_ns) < 2 * GROWN_WINDOWS:
-        return []
-    before_ns, after_ns = (
-        float(np.median(part)) for part in (lengths_ns[:GROWN_WINDOWS], lengths_ns[-GROWN_WINDOWS:])
-    )
-    if float(lengths_ns[-GROWN_WINDOWS:].min()) < GROWN * before_ns:
-        return []
-    return [
-        f"the last iterations took {after_ns / before_ns:.1f} times as long as the first ones, and "
-        "no rank, NIC or link explains it"
-    ]
+def _as_a_whole(facts: Facts, iterations: Windows) -> tuple[list[Finding], str]:
+    """What the whole trace shows and no three windows of it: findings, or what is unexplained."""
+    found = recurring.recurring(facts, iterations, lateness_of(facts, iterations))
+    if found:
+        return found, ""
+    windows = judged_windows_of(facts)
+    slowdown = slower.slowdown_of(facts, windows)
+    if slowdown is None:
+        return [], ""
+    group = slower.slower_group(facts, windows, slowdown)
+    if group is not None:
+        return [group], ""
+    return [], slower.text_of(facts, windows, slowdown)
 
 
 def _slow(facts: Facts, iterations: Windows, settings: Settings) -> list[Finding]:

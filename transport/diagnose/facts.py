@@ -29,16 +29,21 @@ part AS (
     count(*) FILTER (WHERE c.end_ns IS NULL) AS open,
     max(c.gpu_wait_ns // greatest(c.steps, 1)) FILTER (WHERE NOT c.sends) AS gpu_wait_ns
   FROM channels c LEFT JOIN sent s ON s.process = c.process AND s.channel_id = c.id
-  WHERE c.operation IS NOT NULL GROUP BY ALL)
+  WHERE c.operation IS NOT NULL GROUP BY ALL),
+kernel AS (
+  SELECT process, operation, min(gpu_start_ns) AS start_ns, max(gpu_stop_ns) AS stop_ns
+  FROM kernels WHERE operation IS NOT NULL GROUP BY ALL)
 SELECT o.process, o.id, m.comm_id, m.rank, m.ranks, coalesce(o.function, '') AS function, o.kind,
   o.sequence, coalesce(o.count, 0) AS count, coalesce(o.datatype, '') AS datatype,
   coalesce(o.root, -1) AS root, coalesce(o.begin_ns, -1) AS begin_ns,
   coalesce(p.arrival_ns, -1) AS arrival_ns,
   CASE WHEN p.open > 0 THEN -1 ELSE coalesce(p.end_ns, o.end_ns, -1) END AS end_ns,
   coalesce(o.algorithm, '') ILIKE '%tree%' OR o.function IN ('Broadcast', 'Reduce') AS relays,
-  coalesce(TRY_CAST(p.gpu_wait_ns AS BIGINT), 0) AS gpu_wait_ns
+  coalesce(TRY_CAST(p.gpu_wait_ns AS BIGINT), 0) AS gpu_wait_ns,
+  coalesce(k.start_ns, -1) AS start_ns, coalesce(k.stop_ns, -1) AS stop_ns
 FROM operations o JOIN comms m ON m.process = o.process AND m.id = o.comm
 LEFT JOIN part p ON p.process = o.process AND p.operation = o.id
+LEFT JOIN kernel k ON k.process = o.process AND k.operation = o.id
 ORDER BY o.process, o.begin_ns, o.id
 """
 _EDGES = """
@@ -263,7 +268,7 @@ def _calls_and_edges(
         found["process"] = _numbered(found["process"], numbers)
     if not has_operations:
         calls["turn"] = calls["sequence"].astype(np.int64)
-    calls = with_instances(calls)
+    calls = with_kernels(with_instances(calls))
     calls.pop("turn", None)
     return calls, _with_ends(edges, _members(store, numbers, queries.comms), calls)
 
@@ -291,6 +296,16 @@ def with_instances(found: dict[str, Array]) -> dict[str, Array]:
         np.where(alone, receiver, -1),
     )
     return found
+
+
+def with_kernels(calls: dict[str, Array]) -> dict[str, Array]:
+    """The calls; if none of them has a message, as in traces of PyTorch's profiler, the work of
+    each begins and ends with its kernel."""
+    start_ns, stop_ns = calls.pop("start_ns"), calls.pop("stop_ns")
+    if (calls["arrival_ns"] >= 0).any():
+        return calls
+    ends = np.where(stop_ns >= 0, stop_ns, calls["end_ns"])
+    return calls | {"arrival_ns": start_ns, "end_ns": ends}
 
 
 def ordinals(*keys: Array) -> Array:

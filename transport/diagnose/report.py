@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from transport.diagnose.diagnosis import Diagnosis
+from transport.diagnose.evidence import Answer
 from transport.diagnose.facts import SIMULATED_NS_MAX
 from transport.diagnose.finding import Finding
 from transport.ground.text import printable
@@ -28,6 +29,15 @@ def looked_at(found: Diagnosis, live: bool = False) -> str:
         f"{text}{last}{found.iterations} iteration{'s' * (found.iterations != 1)} of "
         f"{time_text(found.iteration_ns)}"
     )
+
+
+def reasons_of(found: Diagnosis) -> list[str]:
+    """The lines below an answer: what was judged, what is slower, what lacks."""
+    lines = [f"  {found.evidence.text}"]
+    if found.unexplained:
+        lines.append(f"  slower:   {found.unexplained}")
+    lines += [f"  lacks:    {one.text}" for one in found.evidence.lacks]
+    return [printable(line) for line in lines]
 
 
 def when(from_ns: int, to_ns: int) -> str:
@@ -69,7 +79,10 @@ def lines_of(one: Finding, folder: str) -> list[str]:
 def as_json(found: Diagnosis) -> dict[str, Any]:
     """A diagnosis as JSON."""
     return {
-        "healthy": found.healthy,
+        "answer": found.answer.value,
+        "healthy": found.answer is Answer.HEALTHY,
+        "unexplained": found.unexplained or None,
+        "judged": asdict(found.evidence),
         "findings": [json_of(one) for one in found.findings],
         "ranks": found.ranks,
         "missing": found.missing,

@@ -67,7 +67,7 @@ def usable(
         try:
             made = merged([*good, *more], job)
             if made is not None:
-                found = judged(made.facts, made.dead, Settings(), made.notes)
+                found = judged(made.facts, made.dead, Settings(whole=False), made.notes)
                 refined(made, found.findings)
                 Pauses(UNTAUGHT_NS).learn(made.facts, found.iteration_ns)
         except TraceExtraError:
@@ -231,7 +231,12 @@ class Collector:
                 after = int(windows.of(np.array([self.pauses.fault_ns]))[0]) + 1
                 first = max(first, after + self.settings.rule.of - 1)
             self._judged_ns = int(windows.starts_ns[-1])
-        settings = replace(self.settings, from_window=first, patience_ns=self.pauses.patience_ns())
+        settings = replace(
+            self.settings,
+            from_window=first,
+            patience_ns=self.pauses.patience_ns(),
+            whole=False,
+        )
         found = judged(job.facts, job.dead, settings, job.notes)
         return replace(found, missing=job.missing)
 

@@ -1,0 +1,160 @@
+"""Finds ranks that come late now and then, over the whole job, and with which period.
+
+A pause for a garbage collection, a checkpoint or a data loader is in one iteration of many, so no
+three consecutive windows show it. Other load of a host makes all ranks late now and then; so a rank
+counts only if it is late far more often than chance would have it (binomial test, one for each
+rank).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, lgamma, log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.diagnose.facts import Facts
+from transport.diagnose.finding import Finding, Place
+from transport.diagnose.measures import Lateness
+from transport.diagnose.slow import LATE_QUERY, LATE_SHARE
+from transport.diagnose.slower import named
+from transport.diagnose.windows import Windows
+from transport.ground.units import percent, time_text
+
+Array = NDArray[Any]
+
+TIMES_MIN = 3  # a rank is late again and again if it is late in at least this many iterations
+CHANCE_MAX = 1e-3  # the probability that one of the ranks is late so often by chance
+COST_MIN = 0.01  # share of the job's time that it must cost
+STEADY = 0.1  # times between pauses that differ by less than this share are a period
+ALONE_MAX = 4  # more ranks than this are one finding
+
+
+@dataclass(frozen=True)
+class Period:
+    """What repeats: every `steps` iterations, or every `ns`; both 0: neither."""
+
+    steps: int = 0
+    ns: int = 0
+
+    @property
+    def text(self) -> str:
+        if self.steps == 1:
+            return "in each iteration"
+        if self.steps:
+            return f"in every {_nth(self.steps)} iteration"
+        return f"every {time_text(self.ns, 2)}" if self.ns else "without a period"
+
+
+def _nth(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }".replace(" ", "")
+
+
+def period_of(iterations: Array, times_ns: Array) -> Period:
+    """The period of events, given the iteration and the time of each; a few may be missing."""
+    if len(iterations) < TIMES_MIN:
+        return Period()
+    steps = np.diff(iterations)
+    least = int(steps.min())
+    if least >= 1 and (steps % least == 0).all() and float((steps == least).mean()) >= 0.5:
+        return Period(steps=least)
+    apart = np.diff(times_ns).astype(np.float64)
+    usual = float(np.median(apart))
+    whole = np.maximum(np.round(apart / max(usual, 1.0)), 1.0)
+    if (np.abs(apart / whole - usual) <= STEADY * usual).all() and float((whole == 1).mean()) > 0.5:
+        return Period(ns=int(usual))
+    return Period()
+
+
+def chance_of(times: int, events: int, ranks: int) -> float:
+    """The probability that a given rank has at least `times` of the events, if all are alike."""
+    share = log(1 / ranks), log(1 - 1 / ranks)
+
+    def part(k: int) -> float:
+        ways = lgamma(events + 1) - lgamma(k + 1) - lgamma(events - k + 1)
+        return exp(ways + k * share[0] + (events - k) * share[1])
+
+    return min(1.0, sum(part(k) for k in range(times, events + 1)))
+
+
+def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Finding]:
+    """A finding for each rank that is late again and again, the costliest first.
+
+    windows, lateness: of single iterations. The first and the last one do not count.
+    """
+    if windows.count < TIMES_MIN + 2 or len(facts.processes) < 2:
+        return []
+    inner = slice(1, windows.count - 1)
+    own = lateness.own[inner]
+    late = own > LATE_SHARE * windows.usual_ns
+    times, events = late.sum(axis=0), int(late.sum())
+    judged_ns = int(windows.starts_ns[-1] - windows.starts_ns[1])
+    cost_ns = np.where(late, own, 0.0).sum(axis=0)
+    found = []
+    for one in np.argsort(-cost_ns, kind="stable").tolist():
+        if times[one] < TIMES_MIN or cost_ns[one] < COST_MIN * judged_ns:
+            continue
+        ranks = len(facts.processes)
+        chance = ranks * chance_of(int(times[one]), events, ranks)
+        at = np.flatnonzero(late[:, one])
+        if period_of(at, windows.starts_ns[1:-1][at]).steps > 1:
+            chance *= 2 / len(
+                late
+            )  # about the probability that three moments are equally far apart
+        if chance <= CHANCE_MAX:
+            found.append(one)
+    if len(found) > ALONE_MAX:
+        return [_finding(facts, windows, lateness, np.array(sorted(found)), late)]
+    return [_finding(facts, windows, lateness, np.array([one]), late) for one in found]
+
+
+def _finding(
+    facts: Facts, windows: Windows, lateness: Lateness, ones: Array, late: Array
+) -> Finding:
+    own = lateness.own[1 : windows.count - 1][:, ones]
+    mine = late[:, ones]
+    at = np.flatnonzero(mine.any(axis=1)) + 1
+    period = period_of(at, windows.starts_ns[at])
+    each_ns = float(np.median(own[mine]))
+    cost_ns = int(np.where(mine, own, 0.0).max(axis=1).sum())
+    judged_ns = int(windows.starts_ns[-1] - windows.starts_ns[1])
+    gpu = lateness.gpu[1 : windows.count - 1][:, ones]
+    in_gpu = float(gpu[mine].sum()) > 0.5 * float(own[mine].sum())
+    names = named(facts, ones)
+    return Finding(
+        "non_communication_slow",
+        Place(
+            "rank" if len(ones) == 1 else "ranks",
+            names,
+            tuple(facts.processes[one].rank for one in ones.tolist()),
+        ),
+        int(windows.starts_ns[at[0]]),
+        windows.span(int(at[-1]), int(at[-1]))[1],
+        0.97,
+        True,
+        f"{names} came late in {len(at)} of {windows.count - 2} iterations, {period.text}, by "
+        f"{time_text(each_ns)} (median); the others waited {percent(cost_ns / judged_ns)} of the "
+        "job's time.",
+        LATE_QUERY,
+        _advice(period, in_gpu),
+        lost_ns=cost_ns,
+        weight=each_ns,
+        more={"gpu": in_gpu, "period_iterations": period.steps, "period_ns": period.ns},
+    )
+
+
+def _advice(period: Period, in_gpu: bool) -> str:
+    if period.steps > 1 or period.ns:
+        return (
+            "See what this rank alone does with this period: garbage collection, logging, a "
+            "checkpoint, a data loader that waits."
+        )
+    if in_gpu:
+        return (
+            "Check clocks, power and errors of its GPU (nvidia-smi -q), and its share of the work."
+        )
+    return "Look at its host: py-spy dump, the data loader, and other load on its cores."

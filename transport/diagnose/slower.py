@@ -1,0 +1,227 @@
+"""Finds that a job's iterations became longer and stayed so, and what in them became longer.
+
+This needs no idea of the fault: a slowdown that no rule explains is still one. Groups of ranks that
+became slower together are told by their own earlier iterations, as no median of all ranks shows
+them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.diagnose.facts import Facts
+from transport.diagnose.finding import Finding, Place
+from transport.diagnose.measures import own_ns, windows_of_edges
+from transport.diagnose.windows import Windows, moments
+from transport.ground.units import percent, time_text
+from transport.trace.notes import ranges
+
+Array = NDArray[Any]
+
+SIDE_MIN = 3  # iterations before a change, and after it
+GROWN_MIN = 0.05  # a change by less than this share of an iteration is none
+DEVIATIONS = 4.0  # it is also more than this many usual deviations within the two parts
+ABOVE_MIN = 0.95  # share of pairs of iterations, one of each part, of which the later is longer
+OWN_SHARE = 0.06  # a rank is slower if its own time grew by this share of an iteration
+CALM_SHARE = 0.03  # ranks whose own time grew by less are not
+PAIR_TIMES = 1.15  # a pair is slower if its messages take this many times as long
+NAMED_MAX = 4
+
+QUERY = (
+    "SELECT o.process, o.sequence, min(o.begin_ns) AS begin_ns, max(o.end_ns) AS end_ns "
+    "FROM operations o GROUP BY ALL ORDER BY begin_ns"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Slowdown:
+    """A change of the iterations' length.
+
+    first: the first longer iteration. before_ns, after_ns: median lengths. own_ns: [process] by how
+    much the rank's own time in an iteration grew, between operations; nan: not known.
+    pair_times: [pair] how many times as long messages take as before; pairs: their processes.
+    """
+
+    first: int
+    from_ns: int
+    to_ns: int
+    before_ns: float
+    after_ns: float
+    own_ns: Array
+    pairs: Array
+    pair_times: Array
+
+    @property
+    def times(self) -> float:
+        return self.after_ns / self.before_ns
+
+    @property
+    def slower_ranks(self) -> Array:
+        return np.flatnonzero(self.own_ns > OWN_SHARE * self.before_ns)
+
+    @property
+    def calm_ranks(self) -> Array:
+        return np.flatnonzero(self.own_ns <= CALM_SHARE * self.before_ns)
+
+    @property
+    def slower_pairs(self) -> Array:
+        return np.flatnonzero(self.pair_times > PAIR_TIMES)
+
+
+def change_of(lengths: Array) -> tuple[int, float, float] | None:
+    """Where a series steps up for good: the first longer value, and the medians of both parts.
+
+    None: nowhere. lengths: at least 2 * SIDE_MIN values.
+    """
+    best: tuple[int, float, float] | None = None
+    least = np.inf
+    for at in range(SIDE_MIN, len(lengths) - SIDE_MIN + 1):
+        before, after = lengths[:at], lengths[at:]
+        low, high = float(np.median(before)), float(np.median(after))
+        within = np.concatenate([np.abs(before - low), np.abs(after - high)])
+        noise = max(1.4826 * float(np.median(within)), 1e-3 * low)
+        if high - low < max(GROWN_MIN * low, DEVIATIONS * noise):
+            continue
+        above = float((after[:, None] > before[None, :]).mean())
+        if above >= ABOVE_MIN and (rest := float(within.sum())) < least:
+            best, least = (at, low, high), rest
+    return best
+
+
+def slowdown_of(facts: Facts, windows: Windows) -> Slowdown | None:
+    """The lasting slowdown of a job, if there is one.
+
+    The first window, which opens connections, and the last one, which the trace cuts off, do not
+    count.
+    """
+    lengths = np.diff(windows.starts_ns)[1:].astype(np.float64)
+    found = change_of(lengths)
+    if found is None:
+        return None
+    at, before_ns, after_ns = found
+    first = at + 1
+    pairs, times = _pair_times(facts, windows, first)
+    return Slowdown(
+        first,
+        int(windows.starts_ns[first]),
+        facts.end_ns,
+        before_ns,
+        after_ns,
+        _own_growth_ns(facts, windows, first),
+        pairs,
+        times,
+    )
+
+
+def _parts(count: int, first: int) -> tuple[slice, slice]:
+    return slice(1, first), slice(first, count - 1)
+
+
+def _own_growth_ns(facts: Facts, windows: Windows, first: int) -> Array:
+    """[process]: by how much its own time in an iteration grew."""
+    calls = facts.calls
+    own = own_ns(calls)
+    known = own >= 0
+    total = np.zeros((windows.count, len(facts.processes)))
+    window = windows.of(moments(calls))
+    np.add.at(total, (window[known], calls["process"][known]), own[known])
+    seen = np.zeros(len(facts.processes), bool)
+    seen[calls["process"][known]] = True
+    before, after = (np.median(total[part], axis=0) for part in _parts(windows.count, first))
+    return np.where(seen, after - before, np.nan)
+
+
+def _pair_times(facts: Facts, windows: Windows, first: int) -> tuple[Array, Array]:
+    """The pairs of processes that send, and how many times as long their messages take."""
+    edges = facts.edges
+    if not len(edges["source"]):
+        return np.zeros((0, 2), np.int64), np.zeros(0)
+    ends = np.stack([edges["source"], edges["target"]], axis=1)
+    pairs, pair = np.unique(ends, axis=0, return_inverse=True)
+    pair = pair.ravel()
+    shape = (windows.count, len(pairs))
+    total, count = np.zeros(shape), np.zeros(shape)
+    window = windows_of_edges(facts, windows)
+    np.add.at(total, (window, pair), edges["busy_ns"].astype(np.float64))
+    np.add.at(count, (window, pair), edges["messages"].astype(np.float64))
+    before, after = (
+        total[part].sum(axis=0) / np.maximum(count[part].sum(axis=0), 1)
+        for part in _parts(windows.count, first)
+    )
+    return pairs, np.where((before > 0) & (after > 0), after / np.maximum(before, 1), 1.0)
+
+
+def slower_group(facts: Facts, windows: Windows, found: Slowdown) -> Finding | None:
+    """The ranks that became slower together, if the others clearly did not."""
+    slow, calm = found.slower_ranks, found.calm_ranks
+    if not len(slow) or len(slow) + len(calm) < len(facts.processes) or len(calm) < 1:
+        return None
+    ranks = tuple(facts.processes[one].rank for one in slow.tolist())
+    names = named(facts, slow)
+    kind = "rank" if len(slow) == 1 else "ranks"
+    growth = float(np.median(found.own_ns[slow]))
+    lost_ns = int((found.after_ns - found.before_ns) * (windows.count - found.first))
+    return Finding(
+        "non_communication_slow",
+        Place(kind, names, ranks),
+        found.from_ns,
+        found.to_ns,
+        0.9,
+        True,
+        f"{names} took {time_text(growth)} an iteration longer between operations than before "
+        f"({percent(growth / found.before_ns, 0)} of it), the other {len(calm)} ranks did not; "
+        f"{since(windows, found)}.",
+        QUERY,
+        "See what these ranks have in common: hosts, clocks and power of their GPUs (nvidia-smi "
+        "-q), their share of the work.",
+        lost_ns=lost_ns,
+        weight=growth,
+    )
+
+
+def named(facts: Facts, ones: Array) -> str:
+    """Processes as text: "rank 3", or "ranks 0-7, 12"."""
+    ranks = [facts.processes[one].rank for one in ones.tolist()]
+    if len(ones) == 1 or min(ranks, default=-1) < 0:
+        return ", ".join(facts.name(one) for one in ones.tolist()[:NAMED_MAX])
+    return f"ranks {ranges(ranks)}"
+
+
+def since(windows: Windows, found: Slowdown) -> str:
+    unit = "iteration" if windows.iterations == 1 else f"{windows.iterations} iterations"
+    return (
+        f"since then one {unit} takes {time_text(found.after_ns)} instead of "
+        f"{time_text(found.before_ns)}"
+    )
+
+
+def text_of(facts: Facts, windows: Windows, found: Slowdown) -> str:
+    """What became longer, for a slowdown that no finding explains."""
+    parts = [
+        f"from window {found.first + 1} of {windows.count} on, iterations take {found.times:.2f} "
+        f"times as long ({time_text(found.before_ns / windows.iterations)} before)"
+    ]
+    slow, known = found.slower_ranks, int((~np.isnan(found.own_ns)).sum())
+    if known and len(slow) == known:
+        growth = float(np.median(found.own_ns[slow]))
+        parts.append(f"all ranks take {time_text(growth)} longer between operations")
+    elif len(slow):
+        parts.append(f"{named(facts, slow)} take longer between operations")
+    worst = found.slower_pairs
+    if len(worst):
+        worst = worst[np.argsort(-found.pair_times[worst])]
+        shown = "; ".join(
+            f"{facts.name(int(found.pairs[at, 0]))} to {facts.name(int(found.pairs[at, 1]))} "
+            f"{found.pair_times[at]:.1f} times"
+            for at in worst[:NAMED_MAX].tolist()
+        )
+        parts.append(
+            f"messages of {len(worst)} of {len(found.pairs)} pairs of ranks take longer ({shown})"
+        )
+    elif len(found.pairs) and not len(slow):
+        parts.append("neither a rank's own time nor messages became clearly longer")
+    return "; ".join(parts) + ". No rank, NIC or link explains it."
