@@ -16,7 +16,11 @@ MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
 
 def receive(listener: Listener) -> None:
     """Takes messages of one connection until the sender closes it."""
-    with listener.accept(timeout_s=60) as before:
+    try:
+        before = listener.accept(timeout_s=60)
+    except WeftError:  # the program has ended
+        return
+    with before:
         buffers = [bytearray(MESSAGE_BYTES) for _ in range(IN_FLIGHT)]
         handles = [before.irecv_into(buffer) for buffer in buffers]
         try:
@@ -46,9 +50,10 @@ def connect(endpoint: Endpoint, to: str, port: int) -> Connection:
     while True:
         try:
             return endpoint.connect(to, port, timeout_s=60)
-        except RefusedError:
-            if time.monotonic() > until_s:
-                raise
+        except RefusedError as error:
+            # Nothing listens yet. Whatever else refuses, such as another secret, will not change.
+            if type(error) is not RefusedError or time.monotonic() > until_s:
+                raise click.ClickException(str(error)) from None
             time.sleep(0.1)
 
 
@@ -64,7 +69,7 @@ def main(to: str, port: int, seconds: float, is_open: bool) -> None:
             "the port may connect: say --open, and set WEFT_SECRET_FILE to keep others out"
         )
     with Endpoint() as endpoint, endpoint.listen(port=port, open=True) as listener:
-        thread = threading.Thread(target=receive, args=(listener,))
+        thread = threading.Thread(target=receive, args=(listener,), daemon=True)
         thread.start()
         with connect(endpoint, to, port) as after:
             rate = send(after, seconds)

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "native/bind/held.h"
+#include "native/bind/readable.h"
 #include "native/engine/setup/usable_cores.h"
 #include "native/message/runtime.h"
 
@@ -21,7 +22,7 @@ py::tuple descriptors() {
   const engine::DescriptorState state = engine::descriptor_state();
   engine::DescriptorNeed least = need;
   least.paths = std::min<std::int64_t>(need.paths, 1);
-  return py::make_tuple(code(status), error, least.total(), need.total(),
+  return py::make_tuple(code(status), readable(error), least.total(), need.total(),
                         py::make_tuple(state.soft, state.hard, state.open, engine::kProgramDescriptorsMax));
 }
 

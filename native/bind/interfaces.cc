@@ -8,6 +8,7 @@
 #include "native/datapath/nccl_variables.h"
 #include "native/datapath/udp/interface_choice.h"
 #include "native/datapath/udp/interface_sysfs.h"
+#include "native/datapath/udp/reverse_path.h"
 
 namespace py = pybind11;
 
@@ -28,6 +29,14 @@ std::vector<BoundInterface> interfaces(const std::string& family) {
     all.push_back({each, datapath::why_left_out(each, datapath::family_of(wish))});
   }
   return all;
+}
+
+std::string reverse_path_problem(const std::string& address) {
+  datapath::SocketAddress parsed;
+  std::string error;
+  const std::string host = address.substr(0, address.find('%'));
+  if (!datapath::resolve(host, 0, AF_UNSPEC, &parsed, &error)) return {};
+  return datapath::reverse_path_problem(datapath::list_interfaces(&error), parsed);
 }
 
 }  // namespace
@@ -56,6 +65,8 @@ void bind_interfaces(py::module_& module) {
       .def("__repr__", [](const I& self) { return "<Interface " + self.of.name + ">"; });
   module.def("interfaces", &interfaces, py::arg("family"),
              "All network interfaces, in the kernel's order; empty if they cannot be listed. family: the knob.");
+  module.def("reverse_path_problem", &reverse_path_problem, py::arg("address"),
+             "Why the kernel may drop packets to this address of this host, with the remedy; empty: it does not.");
 }
 
 }  // namespace weft::bind

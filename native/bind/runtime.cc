@@ -17,6 +17,7 @@
 #include "native/bind/bound_connection.h"
 #include "native/bind/device.h"
 #include "native/bind/held.h"
+#include "native/bind/readable.h"
 #include "native/bind/unlocked.h"
 
 namespace weft::bind {
@@ -207,7 +208,7 @@ py::tuple open_runtime(const std::vector<std::pair<std::string, std::string>>& s
     const Unlocked others_run;
     status = message::Runtime::open(knobs, &runtime, &error);
   }
-  if (status != Status::ok) return py::make_tuple(code(status), error, knobs_fit, nullptr);
+  if (status != Status::ok) return py::make_tuple(code(status), readable(error), knobs_fit, nullptr);
   auto home = std::make_shared<Home>(std::move(runtime));
   return py::make_tuple(code(status), error, knobs_fit,
                         std::unique_ptr<BoundRuntime>(new BoundRuntime{std::move(home)}));

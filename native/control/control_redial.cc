@@ -95,7 +95,7 @@ ControlSocket* ControlPlane::dial_socket(Session* session, const datapath::Socke
     if (place != 0) return nullptr;  // no error: the peer sends no data to this interface's address
     const bool exhausted = engine::is_out_of_descriptors(problem);
     session->last_status = exhausted ? Status::out_of_descriptors : Status::address_unavailable;
-    session->last_error = "cannot connect to " + target_of(to) + ": " + std::strerror(problem);
+    session->last_error = target_of(to) + ": " + std::strerror(problem);
     if (exhausted) session->last_error += "; " + engine::raise_limit_advice();
     return nullptr;
   }

@@ -385,6 +385,22 @@ bool ports_suffice(const Knobs& knobs, std::int64_t engines, std::int64_t paths,
   return false;
 }
 
+// Whether bytes are text: each byte that begins a character says how many continue it.
+static bool is_utf8(std::string_view text) {
+  std::size_t left = 0;
+  for (const char each : text) {
+    const auto byte = static_cast<unsigned char>(each);
+    if (left > 0) {
+      if (byte >> 6 != 0b10) return false;
+      --left;
+    } else if (byte >= 0x80) {
+      if (byte < 0xC2 || byte > 0xF4) return false;
+      left = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
+    }
+  }
+  return left == 0;
+}
+
 Status load_knobs(Knobs* knobs, std::string* error) {
   Knobs loaded = *knobs;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -395,6 +411,10 @@ Status load_knobs(Knobs* knobs, std::string* error) {
     const std::string name(pair.substr(0, equals));
     const std::string text(pair.substr(equals + 1));
     if (text.empty()) continue;  // as if it were not set
+    if (!is_utf8(text)) {
+      *error = name + ": its value is no UTF-8 text";
+      return Status::invalid_argument;
+    }
     if (const Status status = set_knob(&loaded, name, text, error); status != Status::ok) return status;
   }
   if (const Status status = check_knobs(loaded, error); status != Status::ok) return status;

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import click
 import pytest
 
 from transport.cli.doctor_peer import PeerType
-from transport.host.two_hosts import BROKEN, Finding, judge, verdict
+from transport.errors import AddressError, InvalidArgumentError, TimedOutError
+from transport.host.two_hosts import BROKEN, Finding, judge, serve, verdict
 from transport.host.two_hosts.datagrams import ASK, ASK_BYTES_MIN, HEAD, MAGIC, TRAIN, ProbePort
 from transport.host.two_hosts.facts import (
     DeviceFact,
@@ -29,7 +31,7 @@ from transport.host.two_hosts.facts import (
 
 TOKEN = bytes(range(16))
 DEVICE = DeviceFact("eth0", "10.0.0.1", 1_500, 10_000, "00" * 80, 9_000)
-HELLO = Hello("0.2.0", "a", False, "udp", "00" * 16, 0, "", (DEVICE,))
+HELLO = Hello("0.2.0", "a", False, "udp", "00" * 16, 0, "", "all UDP ports", (DEVICE,))
 PROBES = ProbeFacts(1_000, 1_000, 1_000, 0, 100_000, 5_000, 1_500, 1_500, 1_500)
 PATHS = tuple(PathFact(0, number, 50_000, True) for number in range(8))
 SIDE = SideFacts("", 1, PATHS, 1_000_000_000, 5_000, 0, 0, PROBES)
@@ -220,3 +222,74 @@ def test_peer__host_and_port(text: str, host: str, port: int) -> None:
 def test_peer__malformed_values_are_refused(text: str) -> None:
     with pytest.raises(click.UsageError):
         PeerType().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    "text", ["a:" + "7" * 5_000, "caf\udce9", "x" * 300, "[::1", "[::1:7117", "a" * 70 + ".org"]
+)
+def test_peer__what_no_host_is_called_is_refused(text: str) -> None:
+    with pytest.raises(click.UsageError):
+        PeerType().convert(text, None, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "subject", "remedy"),
+    [
+        (
+            AddressError("cannot resolve 'h': Name or service not known"),
+            "control port",
+            "DNS, or h",
+        ),
+        (AddressError("h port 7: No route to host"), "control port", "ip route get h"),
+        (AddressError("Address family for hostname not supported"), "control port", "WEFT_FAMILY"),
+        (TimedOutError("no answer: the handshake failed"), "control port", "is not weft"),
+        (TimedOutError("timed out"), "control port", "let TCP port 7 pass"),
+        (AddressError("all UDP ports from 1 to 2 are in use"), "data paths", "larger range"),
+    ],
+)
+def test_judge__an_unreachable_host_gets_the_remedy_of_its_reason(
+    error: Exception, subject: str, remedy: str
+) -> None:
+    (found,) = (one for one in judge.unreachable("h", 7, error) if one.state == BROKEN)
+    assert found.subject == subject
+    assert remedy in found.remedy
+
+
+def test_judge__names_the_ports_that_a_firewall_must_let_pass() -> None:
+    hello = replace(HELLO, data_ports="UDP ports 20000-24095 (WEFT_PORT_BASE)")
+    dead = replace(SIDE, paths=tuple(replace(one, usable=False) for one in PATHS))
+    facts = judge.PairFacts(PairStep(0, 0), hello, HELLO, dead, SIDE)
+    (paths,) = (one for one in judge.pair(facts, alone=True) if one.subject == "data paths")
+    assert paths.remedy.startswith(
+        "let UDP ports 20000-24095 (WEFT_PORT_BASE) and all UDP ports pass in both directions"
+    )
+    facts = judge.PairFacts(PairStep(0, 0), hello, hello, SIDE, SIDE)
+    assert "and these are a part" in judge.pair(facts, alone=True)[0].found
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("7010", "one port, and a test takes one for itself"),
+        ("7010-7011", ""),
+    ],
+)
+def test_serve__says_how_many_ports_it_needs(
+    monkeypatch: pytest.MonkeyPatch, setting: str, said: str
+) -> None:
+    asked: list[int] = []
+
+    def listen(port: int, **_: bool) -> str:
+        asked.append(port)
+        if port == 7010:
+            raise AddressError("in use")
+        return "listener"
+
+    endpoint: Any = SimpleNamespace(listen=listen)
+    monkeypatch.setenv("WEFT_CONTROL_PORT", setting)
+    if said:
+        with pytest.raises(InvalidArgumentError, match=said):
+            serve.open_listener(endpoint, 0)
+    else:
+        assert str(serve.open_listener(endpoint, 0)) == "listener"
+        assert asked == [7010, 7011]

@@ -24,6 +24,7 @@ from transport.errors import OK as OK_STATUS, OutOfDescriptorsError, WeftError
 from transport.ground.units import binary_text
 from transport.host import probes, rdma
 from transport.host.finding import ABSENT, BROKEN, LIMITED, OK, Finding
+from transport.host.two_hosts.ends import BESIDE_A_JOB
 from transport.host.uses import Use, findings
 
 LOOPBACK_REMEDY = "if lo is down: ip link set lo up; otherwise see the error"
@@ -33,9 +34,10 @@ def uses() -> list[Finding]:
     """What a process with this environment will use; [] if it cannot start: a check says why."""
     try:
         values = knobs.in_force()
-        with Endpoint() as endpoint:
+        with Endpoint(**BESIDE_A_JOB) as endpoint:
             datapath = endpoint.summary().partition(", devices ")[0]
             engines, paths = re.findall(r"(\d+) (?:engines?|paths?)", datapath)
+            addresses = [device.address for device in endpoint.devices]
             use = Use(
                 datapath=datapath,
                 devices=[(device.name, device.address) for device in endpoint.devices],
@@ -43,6 +45,7 @@ def uses() -> list[Finding]:
                 policies={family: state.name for family, state in endpoint.policies.items()},
                 control_port=str(values["control_port"]),
                 port_base=str(values["port_base"]),
+                reverse_path=next(filter(None, map(native.reverse_path_problem, addresses)), ""),
             )
         nics = native.interfaces(values["family"])
         return findings(use, nics, os.environ, rdma.gpu_paths(), rdma.ports())
@@ -74,7 +77,7 @@ def check_knobs() -> Finding:
     except knobs.KnobError as error:
         return Finding("knobs", BROKEN, str(error), "weft knobs lists the valid knobs and ranges")
     try:
-        Endpoint().close()
+        Endpoint(**BESIDE_A_JOB).close()
     except OutOfDescriptorsError as error:
         # Opening descriptors can fail below the process's limit, if the system's file table is
         # full.
@@ -83,7 +86,10 @@ def check_knobs() -> Finding:
         said = "not tried: an endpoint needs more descriptors than the limit allows"
         return Finding("knobs", LIMITED, said, "see descriptors, above")
     except WeftError as error:
-        return Finding("knobs", BROKEN, str(error), "change or unset that WEFT_* variable")
+        return Finding("knobs", BROKEN, str(error), remedy_of(str(error)))
+    complaint = probes.unknown_socket_interface(os.environ.get("NCCL_SOCKET_IFNAME", ""))
+    if complaint:
+        return Finding("knobs", LIMITED, complaint, "name the NIC as in WEFT_INTERFACES")
     folder = values["policy_directory"]
     if folder and not Path(folder).is_dir():
         said = f"WEFT_POLICY_DIRECTORY={folder}: no such folder"
@@ -98,6 +104,16 @@ def check_knobs() -> Finding:
         remedy = "set WEFT_DATAPATH=verbs or auto: direct placement has no effect over UDP sockets"
         return Finding("knobs", LIMITED, said, remedy)
     return Finding("knobs", OK, said)
+
+
+def remedy_of(complaint: str) -> str:
+    """What to do about a setting that an endpoint refuses. Its message may say so itself."""
+    if "WEFT_SECRET_FILE" in complaint and "No such file" in complaint:
+        return "make one with openssl rand -hex 32, and copy it to all hosts: docs/DEPLOY.md"
+    if "no usable" in complaint or "no network interface" in complaint:
+        return "bring an interface up and give it an address: ip link set NIC up; ip address"
+    named = re.search(r"\b((?:WEFT|NCCL)_[A-Z_]+)", complaint)
+    return f"change or unset {named[1] if named else 'that variable'}; the rest is then shown"
 
 
 def check_offload() -> Finding:

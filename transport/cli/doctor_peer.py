@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from transport.host.two_hosts import Finding, Server
 
 ACCEPT_S = 1.0
+HOST_MAX = 255
 
 
 class PeerType(click.ParamType[tuple[str, int]]):
@@ -35,7 +36,17 @@ class PeerType(click.ParamType[tuple[str, int]]):
             host, colon, port = text, "", ""
         elif not colon or (":" in host and not host.startswith("[")):
             host, colon, port = text, "", ""  # a name, or an IPv6 address without a port
-        if colon and not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65_535):
+        try:
+            host.encode("idna" if host.isascii() else "utf-8")
+        except UnicodeError:
+            self.fail(f"{host[:80]!a}: no name or address of a host", param, ctx)
+        if len(host) > HOST_MAX:
+            self.fail(f"{host[:40]}...: no name of a host is so long", param, ctx)
+        if text.startswith("[") and "]" not in text:
+            self.fail(f"{text}: the ] after the address is missing", param, ctx)
+        if colon and not (
+            port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65_535
+        ):
             self.fail(f"{text}: the port must be a number from 1 to 65535", param, ctx)
         host = host.removeprefix("[").removesuffix("]")
         if not host:
@@ -70,9 +81,12 @@ def _announce(server: Server) -> None:
     devices = server.endpoint.devices
     addresses = ", ".join(f"{one.address} ({one.name})" for one in devices)
     address = devices[0].address
+    address, zone, _ = address.partition("%")
+    address += "%NIC" if zone else ""
     shown = f"[{address}]" if ":" in address else address
     click.echo(f"weft: listening on port {server.port} of {addresses}; Ctrl-C ends it")
-    click.echo(f"weft: on the other host run: weft doctor --peer {shown}:{server.port}")
+    where = ", with the name of its interface for NIC" if zone else ""
+    click.echo(f"weft: on the other host run: weft doctor --peer {shown}:{server.port}{where}")
 
 
 def test(peer: tuple[str, int], json_path: str | None) -> int:

@@ -17,6 +17,8 @@ from transport import Endpoint, native
 from transport.cli.profiler import load_profiler
 from transport.endpoint import knobs
 from transport.errors import WeftError
+from transport.host import probes
+from transport.host.two_hosts.ends import BESIDE_A_JOB
 from transport.policies.choice import PolicyRefusedError, is_broken, resolve_settings
 
 
@@ -66,10 +68,12 @@ def check_settings(values: Mapping[str, Any]) -> None:
     folder = values["policy_directory"]
     if folder and not os.path.isdir(folder):
         raise click.UsageError(f"WEFT_POLICY_DIRECTORY={folder}: there is no such folder")
-    trace = values["trace"]
-    if trace and not os.path.isdir(trace) and not os.path.isdir(Path(trace).absolute().parent):
-        above = Path(trace).absolute().parent
-        raise click.UsageError(f"WEFT_TRACE={trace}: there is no folder {above}: make it first")
+    if values["trace"]:
+        check_trace_folder(values["trace"])
+    record = values["record_file"]
+    if record and not os.access(Path(record).absolute().parent, os.W_OK | os.X_OK):
+        above = Path(record).absolute().parent
+        raise click.UsageError(f"WEFT_RECORD_FILE={record}: this user may not write in {above}")
     if values["rdma_devices"] and values["datapath"] == "udp":
         named = values["rdma_devices"]
         raise click.UsageError(f"WEFT_RDMA_DEVICES={named} needs WEFT_DATAPATH=verbs or auto")
@@ -78,6 +82,23 @@ def check_settings(values: Mapping[str, Any]) -> None:
         raise click.UsageError(
             f"WEFT_WEIGHTS={weights} needs WEFT_PATH_POLICY=weighted: no other policy reads it"
         )
+
+
+def check_trace_folder(trace: str) -> None:
+    """Refuses a folder that is not there and cannot be made, or that may not be written."""
+    folder = Path(trace).absolute()
+    while not os.path.lexists(folder) and folder.parent != folder:
+        folder = folder.parent
+    if os.path.isdir(folder) and not os.access(folder, os.X_OK):
+        raise click.UsageError(f"WEFT_TRACE={trace}: this user may not enter {folder}")
+    missing = Path(trace).absolute().relative_to(folder).parts
+    if len(missing) > 1:
+        above = Path(trace).absolute().parent
+        raise click.UsageError(f"WEFT_TRACE={trace}: there is no folder {above}: make it first")
+    if not os.path.isdir(folder):
+        raise click.UsageError(f"WEFT_TRACE={trace}: {folder} is not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise click.UsageError(f"WEFT_TRACE={trace}: this user may not write in {folder}")
 
 
 def replace_process(cmd: tuple[str, ...], variables: dict[str, str]) -> NoReturn:
@@ -140,14 +161,15 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
     except WeftError as error:
         raise click.UsageError(str(error)) from None
     try:
-        # Fails if a knob names an interface, policy or file that does not exist. Tracing is off,
-        # because this process is not part of the job and should leave no trace in its folder.
-        Endpoint(trace="").close()
+        # Fails if a knob names an interface, policy or file that does not exist.
+        Endpoint(**BESIDE_A_JOB).close()
     except WeftError as error:
         # A library that exists and cannot be loaded is a failure (1), not wrong usage (2).
         named = (variables.get(f"WEFT_{family.upper()}_POLICY", "") for family in FAMILIES)
         kind = click.ClickException if any(map(is_broken, named)) else click.UsageError
         raise kind(str(error)) from None
+    if complaint := probes.unknown_socket_interface(os.environ.get("NCCL_SOCKET_IFNAME", "")):
+        click.echo(f"weft: {complaint}", err=True)
     for line in replaced(os.environ, variables):
         click.echo(f"weft: {line}", err=True)
     replace_process(cmd, variables)

@@ -86,7 +86,7 @@ def lines(found: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield "processes", str(found["processes"])
     missing = found["missing_ranks"]
     without = f"; without trace: {ranges(missing)}" if missing else ""
-    yield "ranks", (str(found["ranks"]) if found["ranks"] else "unknown") + without
+    yield "ranks", (str(found["ranks"]) if found["ranks"] else "not known how many") + without
     if found["first_ns"] is not None:
         began = datetime.fromtimestamp(found["first_ns"] / 1e9, UTC)
         span = time_text(found["last_ns"] - found["first_ns"])

@@ -17,7 +17,7 @@ import click
 from transport import native
 from transport.cli.options import OutputFolder
 from transport.cli.profiler import load_profiler
-from transport.ground.units import bytes_text
+from transport.ground.units import bytes_text, counted
 
 if TYPE_CHECKING:
     from transport.trace.folder import ProcessFiles
@@ -177,8 +177,9 @@ def _show_recorded(folder: Path, processes: Sequence[ProcessFiles]) -> None:
     paths = [path for one in processes for path, _ in one.paths.values()]
     size = sum(path.stat().st_size for path in paths if path.exists())
     click.echo(
-        f"weft: recorded {len(processes)} processes on {hosts} hosts in {folder}: "
-        f"{len(paths)} files, {bytes_text(size)}; next: weft trace info {folder}",
+        f"weft: recorded {counted(len(processes), 'process', 'processes')} on "
+        f"{counted(hosts, 'host')} in {folder}: {counted(len(paths), 'file')}, "
+        f"{bytes_text(size)}; next: weft trace info {folder}",
         err=True,
     )
 

@@ -151,6 +151,11 @@ def percent(share: float, places: int = 1, *, signed: bool = False) -> str:
     return f"{sign}{number} %"
 
 
+def counted(count: int, noun: str, many: str = "") -> str:
+    """A number of things: "1 host", "2 hosts", "2 processes" of ("process", "processes")."""
+    return f"{count} {noun if count == 1 else many or noun + 's'}"
+
+
 def quantity_text(value: float, unit: str) -> str:
     """A value in "bytes" or "ns" as text; of another unit, a whole number."""
     if unit == "bytes":

@@ -2,9 +2,10 @@
 
 import ctypes
 import ctypes.util
+import errno
 import os
 import socket
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -99,6 +100,46 @@ def socket_buffer_bytes(wanted_bytes: int) -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted_bytes)
         # The kernel reports twice the size that it grants, to include its own overhead.
         return probe.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+
+
+def free_ports(address: str, kind: socket.SocketKind, ports: range, wanted: int) -> int:
+    """How many of the ports are free for this user now, at most `wanted`."""
+    found = 0
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    for port in ports:
+        if found == wanted:
+            break
+        with closing(socket.socket(family, kind)) as probe:
+            if kind == socket.SOCK_STREAM:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((address.partition("%")[0], port))
+            except OSError as error:  # another reason than the port says nothing about it
+                if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                    continue
+            found += 1
+    return found
+
+
+def unknown_socket_interface(names: str) -> str:
+    """Why NCCL's own bootstrap will find no interface with this NCCL_SOCKET_IFNAME; "": it will.
+
+    weft may have another list, WEFT_INTERFACES, and then does not read this one.
+    """
+    wanted = [one for one in names.removeprefix("=").split(",") if one]
+    if not wanted or names.startswith("^"):
+        return ""
+    with suppress(OSError):
+        there = [name for _, name in socket.if_nameindex()]
+        named = wanted if names.startswith("=") else []
+        if not any(
+            name in named or (not named and name.startswith(tuple(wanted))) for name in there
+        ):
+            return (
+                f"NCCL_SOCKET_IFNAME={names} names no interface of this host, and NCCL's own "
+                f"bootstrap needs one; there is {', '.join(there)}"
+            )
+    return ""
 
 
 def nccl_library() -> tuple[str, str]:

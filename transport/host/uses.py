@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from transport.ground.units import bit_rate_text
+from transport.host import probes
 from transport.host.finding import LIMITED, OK, Finding
 from transport.host.rdma import Port, pci_distance
 
@@ -44,6 +47,7 @@ class Use:
     control_port: str
     port_base: str
     sockets: int  # data sockets at each address: one for each path of each engine
+    reverse_path: str = ""  # why the kernel may drop what arrives, with the remedy
 
     @property
     def over_udp(self) -> bool:
@@ -121,9 +125,27 @@ def devices_finding(use: Use, nics: Sequence[Nic], setting: Setting) -> Finding:
         why = f" ({why_used(parts[0], setting)})" if parts else ""
         lines.append(f"{name} {address}" + (f": {about}{why}" if about and use.over_udp else ""))
         small += [nic for nic in parts if nic.mtu_bytes < 9_000 and takes_long_frames(nic)]
+    if use.devices and not any(map(is_reachable, (address for _, address in use.devices))):
+        return Finding(
+            "devices",
+            LIMITED,
+            "; ".join(lines),
+            "other hosts cannot reach these addresses: give a NIC an address that is routed",
+        )
+    if use.over_udp and use.reverse_path:
+        return Finding("devices", LIMITED, "; ".join(lines), use.reverse_path)
     if small and use.over_udp:
         return Finding("devices", LIMITED, "; ".join(lines), mtu_remedy(small))
     return Finding("devices", OK, "; ".join(lines))
+
+
+def is_reachable(address: str) -> bool:
+    """Whether other hosts may reach an address: it is no loopback, and more than link-local."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return True  # of an RDMA device
+    return not (found.is_loopback or found.is_link_local)
 
 
 def port_left_out(port: Port) -> str:
@@ -153,8 +175,34 @@ def ports_finding(use: Use) -> Finding:
     if data.isdigit():
         data = f"{data}-{int(data) + use.sockets - 1}"
     if use.over_udp:
-        return Finding("ports", OK, f"control (TCP): {control}; data (UDP): {data}")
+        text = f"control (TCP): {control}; data (UDP): {data}"
+        taken = ports_taken(use, data)
+        if taken:
+            remedy = "end the program that has them (ss -tulpn), or give a larger range"
+            return Finding("ports", LIMITED, f"{text}; {taken}", remedy)
+        return Finding("ports", OK, text)
     return Finding("ports", OK, f"control (TCP): {control}; data: UDP port 4791 if it is RoCE v2")
+
+
+def ports_taken(use: Use, data: str) -> str:
+    """Which of the ports that are set cannot be bound now, in words; "": none that is needed.
+
+    data: the range of the data ports.
+    """
+    address = use.devices[0][1] if use.devices else ""
+    needs = (
+        ("control", use.control_port, socket.SOCK_STREAM, 1),
+        ("data", data, socket.SOCK_DGRAM, use.sockets),
+    )
+    said = []
+    for what, text, kind, wanted in needs:
+        first, _, last = text.partition("-")
+        if not address or not first.isdigit() or first == "0":
+            continue
+        free = probes.free_ports(address, kind, range(int(first), int(last or first) + 1), wanted)
+        if free < wanted:
+            said.append(f"of the {what} ports {free} of {wanted} that a process needs can be bound")
+    return "; ".join(said)
 
 
 def places(nic: Nic, nics: Sequence[Nic], depth: int = 4) -> list[str]:

@@ -84,9 +84,15 @@ struct Element {
   std::string name;
   std::optional<Prefix> prefix;
 
-  explicit Element(const std::string& text) : name(text), prefix(parse_prefix(text)) {}
+  std::string zone;  // of a link-local address: the interface that alone is meant
+
+  explicit Element(const std::string& text) : name(text), prefix(parse_prefix(text)) {
+    const std::size_t at = text.find('%');
+    if (prefix && at != std::string::npos) zone = text.substr(at + 1, text.find('/', at) - at - 1);
+  }
   // The address by which an interface is meant; null: it is not.
   const SocketAddress* of(const Interface& interface, const std::string& family, bool whole) const {
+    if (!zone.empty() && zone != interface.name) return nullptr;
     if (prefix) return address_of(interface, family, [&](const auto& address) { return prefix->holds(address); });
     if (whole ? interface.name != name : !begins_with(interface.name, name)) return nullptr;
     return address_of(interface, family, [](const auto&) { return true; });

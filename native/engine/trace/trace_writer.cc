@@ -136,7 +136,10 @@ TraceWriter::TraceWriter(std::string directory, const TraceLimits& limits)
 }
 
 bool TraceWriter::start(std::string* error) {
-  static_cast<void>(::mkdir(directory_.c_str(), 0777));  // if the directory is still missing, begin() reports why
+  if (::mkdir(directory_.c_str(), 0777) != 0 && errno != EEXIST) {
+    *error = "cannot trace into " + directory_ + ": it cannot be made: " + std::strerror(errno);
+    return false;
+  }
   if (!files_.begin(now_ns(), error)) {
     *error = "cannot trace into " + *error;
     return false;

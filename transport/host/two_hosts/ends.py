@@ -18,10 +18,19 @@ DOCTOR_PORT = 7_117
 BACK_S = 4.0  # some tries of TCP
 
 
+# A test is not part of a job, whose files it must not touch.
+BESIDE_A_JOB = {"trace": "", "record_file": ""}
+
+
+def usual_ports() -> list[int]:
+    """The control ports that a test may take: those of WEFT_CONTROL_PORT, else DOCTOR_PORT."""
+    first, _, last = knobs.in_force()["control_port"].partition("-")
+    return list(range(int(first), int(last or first) + 1)) if int(first) else [DOCTOR_PORT]
+
+
 def usual_port() -> int:
     """The control port of a test: the first of WEFT_CONTROL_PORT, else DOCTOR_PORT."""
-    text = knobs.in_force()["control_port"].partition("-")[0]
-    return int(text) or DOCTOR_PORT
+    return usual_ports()[0]
 
 
 def port_range(knob: str) -> range:
@@ -30,15 +39,28 @@ def port_range(knob: str) -> range:
     return range(int(first), int(last) + 1) if dash else range(0)
 
 
+def data_ports(summary: str) -> str:
+    """The ports of this end's data paths, in words. summary: Endpoint.summary()."""
+    if not summary.startswith("udp"):
+        return "UDP port 4791 (RoCE)"
+    base = knobs.in_force()["port_base"]
+    if "-" in base:
+        return f"UDP ports {base} (WEFT_PORT_BASE)"
+    if base != "0":
+        return f"UDP ports from {base} on (WEFT_PORT_BASE)"
+    return "all UDP ports, or those of a range that WEFT_PORT_BASE gives,"
+
+
 def back_socket(stack: ExitStack, address: str) -> int:
     """Opens a TCP port that the other end should reach as a listener of a job; 0 if none is free.
 
     The kernel completes the connection, which carries nothing.
     """
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
     for port in reversed(port_range("control_port") or range(1)):
         with suppress(OSError):
-            opened = socket.create_server((address, port), family=family)
+            # Of a link-local address, this has the number of the interface.
+            family, *_, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+            opened = socket.create_server(place, family=family)
             return int(stack.enter_context(opened).getsockname()[1])
     return 0
 
@@ -91,6 +113,7 @@ def open_end(stack: ExitStack, endpoint: Endpoint, listeners: Sequence[Listener]
             token=token.hex(),
             back_port=0,
             back="",
+            data_ports=data_ports(endpoint.summary()),
             devices=facts,
         ),
     )

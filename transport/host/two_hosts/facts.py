@@ -41,7 +41,8 @@ class Hello:
     """The first message of each end. token: proves probes to the UDP ports, in hexadecimal.
 
     back_port: TCP port of the end that tests, which the other end should reach; 0: it has none.
-    back: why the other end could not reach it; empty if it could.
+    back: why the other end could not reach it; empty if it could. data_ports: the ports of this
+    end's data paths, in words.
     """
 
     version: str
@@ -51,6 +52,7 @@ class Hello:
     token: str
     back_port: int
     back: str
+    data_ports: str
     devices: tuple[DeviceFact, ...]
 
 

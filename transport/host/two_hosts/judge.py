@@ -22,7 +22,8 @@ RATE_LIMITED = 0.5  # of the slower link
 RTT_LIMITED_NS = 100_000_000
 CLOCK_LIMITED_NS = 1_000_000_000
 REST = ("data paths", "MTU", "loss", "reordering", "rate", "round trip", "clock")
-FIREWALL = "let these ports pass in both directions: docs/OPERATING.md, Ports and firewalls"
+FIREWALL = "pass in both directions: docs/OPERATING.md, Ports and firewalls"
+NO_ROUTE = ("No route to host", "Network is unreachable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,19 @@ class PairFacts:
 
 def unreachable(host: str, port: int, error: Exception) -> list[Finding]:
     """The findings if the control connection failed."""
-    subject, remedy, text = "control port", str(FIREWALL), str(error)
-    if isinstance(error, VersionMismatchError):
+    subject, text = "control port", str(error)
+    remedy = f"let TCP port {port} {FIREWALL}"
+    if "Address family" in text:
+        remedy = f"{host} is of another family than this host's device: WEFT_FAMILY, or name a NIC"
+    elif "ports from" in text or "ports of WEFT_PORT_BASE" in text:
+        subject, remedy = "data paths", "give WEFT_PORT_BASE a larger range"
+    elif "handshake" in text or "does not answer" in text:
+        remedy = f"what listens on port {port} is not weft, or is stopped: weft doctor --serve"
+    elif "cannot resolve" in text:
+        remedy = f"give the address, or make the name known: DNS, or {host} in /etc/hosts"
+    elif any(one in text for one in NO_ROUTE):
+        remedy = f"is {host} the right address? If so, give this host a route: ip route get {host}"
+    elif isinstance(error, VersionMismatchError):
         subject, remedy = "versions", "install the same version of weft on both hosts"
     elif isinstance(error, AuthenticationError):
         subject = "secret"
@@ -83,7 +95,7 @@ def silent(
         if received:
             lost = f"{kind} packets to the peer are dropped: {received} arrived from it, no answer"
         text = f"{_answered(engines, paths)}: {lost}"
-        found.append(Finding("data paths", BROKEN, text, FIREWALL))
+        found.append(Finding("data paths", BROKEN, text, f"let {near.data_ports} {FIREWALL}"))
     return found + [_not_judged(one, "no data path") for one in REST[1:]]
 
 
@@ -94,11 +106,13 @@ def greeted(near: Hello, far: Hello) -> list[Finding]:
     if near.version != far.version:
         state, remedy = LIMITED, "install the same version of weft on both hosts"
     control = Finding("control port", OK, f"connected to {printable(far.host)}, and back")
+    firewall = "give WEFT_CONTROL_PORT a larger range"
     back = f"connected to {printable(far.host)}; back, to TCP port {near.back_port} of this host"
     if near.back_port == 0:
-        control = Finding("control port", NOT_JUDGED, f"{back}: no port was free", FIREWALL)
+        control = Finding("control port", NOT_JUDGED, f"{back}: no port was free", firewall)
     elif far.back:
-        control = Finding("control port", BROKEN, f"{back}: {printable(far.back)}", FIREWALL)
+        firewall = f"let TCP port {near.back_port} of this host {FIREWALL}"
+        control = Finding("control port", BROKEN, f"{back}: {printable(far.back)}", firewall)
     return [
         control,
         Finding("versions", state, text, remedy),
@@ -173,8 +187,10 @@ def _ranges(numbers: list[int]) -> str:
 
 def _paths(facts: PairFacts) -> Finding:
     here, there = facts.here, facts.there
+    ports = dict.fromkeys((facts.near.data_ports, printable(facts.far.data_ports)))
+    firewall = f"let {' and '.join(ports)} {FIREWALL}"
     if not here.paths:
-        return Finding("data paths", BROKEN, printable(here.failed), FIREWALL)
+        return Finding("data paths", BROKEN, printable(here.failed), firewall)
     text = f"here {_answered(here.engines, here.paths)}"
     if there.paths:
         text += f"; there {_answered(there.engines, there.paths)}"
@@ -185,7 +201,9 @@ def _paths(facts: PairFacts) -> Finding:
         if side.failed and side.paths:
             text += f"; {where}: {printable(side.failed)}"
     if not whole or here.failed or there.failed:
-        return Finding("data paths", BROKEN, text, FIREWALL)
+        return Finding("data paths", BROKEN, text, firewall)
+    if any("-" in one for one in ports):
+        text += f"; a firewall has to let all {' and '.join(ports)} pass, and these are a part"
     return Finding("data paths", OK if there.paths else NOT_JUDGED, text)
 
 

@@ -11,7 +11,7 @@ from transport import Connection, Endpoint
 from transport.errors import WeftError
 from transport.host.finding import Finding
 from transport.host.two_hosts import judge
-from transport.host.two_hosts.ends import End, back_socket, open_end
+from transport.host.two_hosts.ends import BESIDE_A_JOB, End, back_socket, open_end
 from transport.host.two_hosts.facts import (
     HANDLE_BYTES,
     FactError,
@@ -39,7 +39,7 @@ OnProgress = Callable[[str, float], None]
 
 def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
     """Tests the network to a host on which `weft doctor --serve` runs; bounded in time."""
-    with Endpoint() as endpoint, ExitStack() as stack:
+    with Endpoint(**BESIDE_A_JOB) as endpoint, ExitStack() as stack:
         progress("connecting", 0.0)
         try:
             front = stack.enter_context(endpoint.connect(host, port, timeout_s=CONNECT_S))

@@ -6,15 +6,17 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from transport import Connection, Endpoint
-from transport.errors import TimedOutError, WeftError
+from transport import Connection, Endpoint, Listener
+from transport.errors import AddressError, InvalidArgumentError, TimedOutError, WeftError
 from transport.ground.text import printable
 from transport.host.finding import STATES, Finding
 from transport.host.two_hosts.ends import (
+    BESIDE_A_JOB,
+    DOCTOR_PORT,
     End,
     open_end,
     open_listeners,
-    usual_port,
+    usual_ports,
     why_unreached,
 )
 from transport.host.two_hosts.facts import (
@@ -34,6 +36,23 @@ SESSION_S = 180.0  # longest test of one host, with its eight pairs of devices a
 STEP_S = 60.0
 SAY_S = 10.0
 PAUSE_S = 1.0
+
+
+def open_listener(endpoint: Endpoint, port: int) -> Listener:
+    """The listener that other hosts dial by port: the given one, or the first free usual one."""
+    ports = [port] if port else usual_ports()
+    if len(ports) == 1 and not port and ports[0] != DOCTOR_PORT:
+        raise InvalidArgumentError(
+            f"WEFT_CONTROL_PORT={ports[0]} is one port, and a test takes one for itself and one "
+            f"for each device: give a range such as {ports[0]}-{ports[0] + 7}, or --port"
+        )
+    for at, one in enumerate(ports):
+        try:
+            return endpoint.listen(port=one, open=True)
+        except AddressError as error:
+            if at + 1 == len(ports):
+                raise AddressError(f"{error}; --port N takes another one") from None
+    raise AssertionError("there is a port at least")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +76,8 @@ class Server:
     def __init__(self, port: int = 0) -> None:
         self._stack = ExitStack()
         with ExitStack() as stack:
-            self.endpoint = stack.enter_context(Endpoint())
-            self._open = stack.enter_context(
-                self.endpoint.listen(port=port or usual_port(), open=True)
-            )
+            self.endpoint = stack.enter_context(Endpoint(**BESIDE_A_JOB))
+            self._open = stack.enter_context(open_listener(self.endpoint, port))
             self._listeners = open_listeners(stack, self.endpoint)
             self._stack = stack.pop_all()
         self.port = self._open.port

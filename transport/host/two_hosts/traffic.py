@@ -12,6 +12,7 @@ from transport.host.two_hosts.talk import Budget, host_of
 from transport.telemetry.page import Page, PageError, PeerRow, read_page
 
 MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
+READY = b"ready"
 SEND_S = 1.0
 PATHS_S = 15.0  # in which each path has been probed several times
 WAIT_S = 15.0  # longest wait for one message
@@ -80,6 +81,12 @@ def await_paths(
         time.sleep(POLL_S)
 
 
+def await_receiver(connection: Connection, budget: Budget) -> None:
+    """Waits until the other end receives: its probes of a network that drops long packets take
+    seconds longer than this end's, which would count as time of the messages."""
+    connection.recv(len(READY), timeout_s=budget.left_s(WAIT_S + PATHS_S))
+
+
 def send_for(connection: Connection, budget: Budget) -> int:
     """Keeps messages in flight for SEND_S; returns the rate in bytes per second."""
     message, sent = bytes(MESSAGE_BYTES), 0
@@ -133,7 +140,10 @@ def measure(
     engines, paths = await_paths(endpoint, connection, budget)
     drops, failed, rate = endpoint.counters().host_drops, "", 0
     try:
-        if not sends_first:
+        if sends_first:
+            await_receiver(connection, budget)
+        else:
+            connection.send(READY, timeout_s=budget.left_s(WAIT_S + PATHS_S))
             receive_all(connection, budget)
         rate = send_for(connection, budget)
         if sends_first:
