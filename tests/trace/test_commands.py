@@ -269,7 +269,7 @@ def test_record__traces_a_program(build_tree: Path, tmp_path: Path) -> None:
     words = ["sh", "-c", f'"{host}" "$NCCL_PROFILER_PLUGIN" 5']
     done = trace("record", "-o", out, "--", *words)
     assert done.returncode == 0, done.stderr
-    assert "recorded 1 processes on 1 hosts" in done.stderr
+    assert "recorded 1 process on 1 host" in done.stderr
     assert "123456789abcdef0" in output("profile", out)
     again = trace("record", "-o", out, "--", "true")
     assert (again.returncode, "holds a trace already" in again.stderr) == (2, True)
