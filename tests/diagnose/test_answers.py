@@ -98,6 +98,14 @@ def test_recurring__ranks_that_take_turns_are_no_straggler(tmp_path: Path) -> No
     assert not any(one.certain for one in found.findings)
 
 
+@pytest.mark.parametrize("ranks", [(3, 11), (2, 5, 13)])
+def test_stragglers__all_of_several_are_named(tmp_path: Path, ranks: tuple[int, ...]) -> None:
+    found = judged(written(tmp_path, job(*(slow(rank, 1.5 + rank / 20) for rank in ranks))))
+    (one,) = found.findings
+    assert (one.place.kind, one.place.ranks, one.certain) == ("ranks", ranks, True)
+    assert "Late as well: rank" in one.evidence
+
+
 def test_absent__the_straggler_is_the_rank_without_a_trace(tmp_path: Path) -> None:
     without(written(tmp_path, job(slow(12, 2.0))), 12)
     found = judged(tmp_path)

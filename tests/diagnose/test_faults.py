@@ -11,7 +11,7 @@ from transport.diagnose.dead_link import dead_link
 from transport.diagnose.facts import facts_of
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
-from transport.diagnose.slow import Seen
+from transport.diagnose.seen import Seen
 from transport.diagnose.windows import windows_of
 from transport.plan import routes
 from transport.trace import open_store

@@ -11,9 +11,9 @@ import pytest
 from transport.diagnose.alone import grown
 from transport.diagnose.facts import Facts, Process
 from transport.diagnose.hang import Standstill, hangs, standstill_of
+from transport.diagnose.losses import _at_random, _queued
 from transport.diagnose.measures import Lateness, _excess_of_kind, apart, lateness_of
 from transport.diagnose.paths import Paths, hosts_of
-from transport.diagnose.slow import _at_random, _queued
 from transport.diagnose.windows import windows_of
 from transport.plan.routes import Routes
 

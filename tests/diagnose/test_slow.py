@@ -9,6 +9,7 @@ import pytest
 
 from bench.lib.diagnosis_jobs import Job
 from tests.diagnose.support import traced
+from tests.diagnose.test_answers import job, written
 from tests.diagnose.test_faults import judged
 from transport.diagnose import Answer
 from transport.sim.run import run
@@ -31,6 +32,19 @@ def test_slow__flows_of_the_job_that_meet_are_no_slow_nic(tmp_path: Path, seed: 
     """With seeds 1 and 8 one pair of ranks is slow for some windows, with seed 3 all that send to
     a rank, whose NIC carries more than usual then."""
     assert judged(small_pipeline(tmp_path, seed)).answer is Answer.HEALTHY
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.25])
+@pytest.mark.parametrize("side", ["send", "receive", "both"])
+def test_slow__the_side_of_a_nic_in_a_ring_is_told(
+    tmp_path: Path, side: str, factor: float
+) -> None:
+    """In a ring, each pair of ranks is all that two NICs send or receive."""
+    fault = {"kind": "slow_nic", "rank": 3, "at_ns": 6_500_000, "rate_factor": factor, "side": side}
+    (one,) = judged(written(tmp_path, job(fault))).findings
+    assert (one.place.name, one.place.side) == ("NIC of rank 3", "" if side == "both" else side)
+    assert one.place.candidates == ()
+    assert one.certain
 
 
 @pytest.mark.parametrize("rank", [5, 14])

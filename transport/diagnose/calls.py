@@ -53,10 +53,19 @@ def _first_mismatch(facts: Facts, rows: np.ndarray) -> Finding | None:
         counts = Counter(said[at] for at in at_turn.values())
         if len(counts) < 2:
             continue
+        if _uneven(counts):
+            continue
         usual, agreeing = counts.most_common(1)[0]
         wrong = sorted(one for one, at in at_turn.items() if said[at] != usual)
         return _finding(facts, rows, at_turn, wrong, usual, agreeing)
     return None
+
+
+def _uneven(counts: Counter[tuple[str, int, str, int]]) -> bool:
+    """Whether the sizes of an operation differ by design: an exchange of tokens between experts has
+    another size at each rank, and one wrong rank makes two sizes."""
+    alike = {(function, datatype, root) for function, _, datatype, root in counts}
+    return len(alike) == 1 and len(counts) > 2
 
 
 def _finding(

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.diagnose import slow
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
+from transport.diagnose.losses import LOSS_ADVICE, LOSS_QUERY
 from transport.diagnose.paths import Paths
+from transport.diagnose.seen import Seen
 from transport.plan.routes import undirected
 
 Array = NDArray[Any]
@@ -22,7 +23,7 @@ WINDOWS = 2.0  # a dead path has been unusable for longer than this many usual t
 WEIGHT = 1e9  # of the finding: paths that stay unusable are better evidence than lost segments
 
 
-def dead_link(seen: slow.Seen) -> Finding | None:
+def dead_link(seen: Seen) -> Finding | None:
     """A link all of whose paths have become unusable, while other paths still carry data."""
     paths = seen.paths
     if paths is None or not paths.names:
@@ -64,8 +65,8 @@ def dead_link(seen: slow.Seen) -> Finding | None:
         True,
         f"All {int(count[best])} paths in use that cross {place.name} became unusable and stayed "
         f"so; {int(alive.sum())} other paths carry on.",
-        slow.LOSS_QUERY,
-        slow.LOSS_ADVICE["link"],
+        LOSS_QUERY,
+        LOSS_ADVICE["link"],
         weight=WEIGHT,
     )
 

@@ -6,16 +6,18 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from transport.diagnose import calls, gaps, hang, recurring, slow, slower
+from transport.diagnose import calls, gaps, hang, losses, recurring, slow, slower, stragglers
 from transport.diagnose.absent import Absent, said_of, with_absent
 from transport.diagnose.dead_link import dead_link
 from transport.diagnose.evidence import Answer, Evidence, evidence_of
 from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.finding import Finding, graded
+from transport.diagnose.flapping import flapping
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
+from transport.diagnose.seen import Rule, Seen
 from transport.diagnose.waits import Waits, waits_of
-from transport.diagnose.windows import Windows, judged_windows_of, windows_of
+from transport.diagnose.windows import Windows, is_pause, judged_windows_of, windows_of
 from transport.plan.routes import Routes
 from transport.trace.notes import missing_ranks
 from transport.trace.store import Store
@@ -27,8 +29,9 @@ PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlie
 OF_MESSAGES = {
     hang.OPEN_QUERY: "SELECT process, sends, count(*) AS open, min(posted_ns) AS posted_ns FROM "
     "messages WHERE end_ns IS NULL GROUP BY ALL ORDER BY posted_ns",
-    slow.LATE_QUERY: "SELECT s.process, median(s.posted_ns - r.end_ns) AS pause_ns, count(*) FROM "
-    "messages s ASOF JOIN (SELECT * FROM messages WHERE NOT sends AND end_ns IS NOT NULL) r "
+    stragglers.LATE_QUERY: "SELECT s.process, median(s.posted_ns - r.end_ns) AS pause_ns, "
+    "count(*) FROM messages s ASOF JOIN (SELECT * FROM messages WHERE NOT sends AND end_ns IS "
+    "NOT NULL) r "
     "ON s.process = r.process AND s.posted_ns >= r.end_ns WHERE s.sends GROUP BY ALL "
     "ORDER BY pause_ns DESC",
 }
@@ -46,7 +49,7 @@ class Settings:
     runs: what repeats over the job, and lasting slowness without a place, are judged too.
     """
 
-    rule: slow.Rule = field(default_factory=slow.Rule)
+    rule: Rule = field(default_factory=Rule)
     use_paths: bool = True
     routes: Routes | None = None
     from_window: int = 0
@@ -135,16 +138,9 @@ def judged(
     wider = facts if absent is None else absent.facts
     windows = windows_of(facts)
     found = hang.crashes(facts, dead) + calls.mismatches(facts)
-    stand = hang.standstill_of(facts, windows)
-    brief_ns = 0  # how long the job has stood still, if that is too short to prove a hang
-    if stand is not None and not found:
-        patience_ns = int(
-            max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.later_ns)
-        )
-        patience_ns = max(patience_ns, settings.patience_ns)
-        found += hang.hangs(facts, stand, patience_ns)
-        still_ns = facts.end_ns - stand.since_ns
-        brief_ns = still_ns if still_ns < patience_ns else 0
+    brief_ns = 0
+    if not found:
+        found, brief_ns = _standing(facts, windows, settings)
     if not found or (brief_ns and not any(one.certain for one in found)):
         found += _slow(wider, windows, settings)
     if not facts.has_operations:
@@ -172,6 +168,21 @@ def judged(
     )
 
 
+def _standing(facts: Facts, windows: Windows, settings: Settings) -> tuple[list[Finding], int]:
+    """Why the job stands still, and for how long if that is too short to prove a hang; 0: it is
+    not, or the job goes on."""
+    stand = hang.standstill_of(facts, windows)
+    if stand is None:
+        return [], 0
+    still_ns = facts.end_ns - stand.since_ns
+    if not facts.states and not is_pause(facts, still_ns):
+        return [], 0
+    patience_ns = int(max(PATIENCE_ITERATIONS * windows.usual_ns, PATIENCE_PAUSES * stand.later_ns))
+    patience_ns = max(patience_ns, settings.patience_ns)
+    found = hang.hangs(facts, stand, patience_ns)
+    return found, still_ns if still_ns < patience_ns else 0
+
+
 def _as_a_whole(facts: Facts, iterations: Windows) -> tuple[list[Finding], str]:
     """What the whole trace shows and no three windows of it: findings, or what is unexplained."""
     found = recurring.recurring(facts, iterations, lateness_of(facts, iterations))
@@ -194,11 +205,15 @@ def _slow(facts: Facts, iterations: Windows, settings: Settings) -> list[Finding
         return []
     every = gaps.gaps_of(facts, iterations)
     # A shorter gap explains losses, but it is no pause of the job.
-    long = [one for one in every if one.lasted_ns > iterations.usual_ns]
+    long = [
+        one
+        for one in every
+        if one.lasted_ns > iterations.usual_ns and is_pause(facts, one.lasted_ns)
+    ]
     paused = gaps.pauses(facts, iterations, long, _begin_ns(facts, windows, settings.from_window))
     facts, unfit = gaps.without_losses(facts, every), gaps.in_gaps(long, windows)
     paths = paths_of(facts, windows, settings.routes) if settings.use_paths else None
-    seen = slow.Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows), paths)
+    seen = Seen(facts, windows, lateness_of(facts, windows), delays_of(facts, windows), paths)
     merged: list[Finding] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # medians of windows without samples
@@ -210,7 +225,11 @@ def _slow(facts: Facts, iterations: Windows, settings: Settings) -> list[Finding
         dead = dead_link(seen)
         if dead is not None:
             _merge(merged, dead)
-    merged = [slow.with_lost(seen, one) for one in merged]
+        for rule in (flapping, losses.rarely_lossy):
+            over_all = None if any(one.certain for one in merged) else rule(seen)
+            if over_all is not None:
+                _merge(merged, over_all)
+    merged = [stragglers.with_all(seen, one) for one in merged]
     merged.sort(key=lambda one: (not one.certain, -one.confidence, one.from_ns))
     return sorted([*paused, *merged], key=lambda one: not one.certain)
 
@@ -222,7 +241,7 @@ def _begin_ns(facts: Facts, windows: Windows, first: int) -> int:
     return int(windows.starts_ns[first]) if first < windows.count else facts.end_ns
 
 
-def _judged(seen: slow.Seen, at: int, rule: slow.Rule, stopped: bool) -> Finding | None:
+def _judged(seen: Seen, at: int, rule: Rule, stopped: bool) -> Finding | None:
     """The likeliest fault in window `at`. Certain losses and failed paths come first, as they also
     delay messages. A slow place and a straggler can look alike: the more confident
     finding is taken.
@@ -230,11 +249,11 @@ def _judged(seen: slow.Seen, at: int, rule: slow.Rule, stopped: bool) -> Finding
     stopped: a process did not run in one of the last windows that the rule counts, which slows
     others.
     """
-    lossy = slow.lossy_place(seen, at, rule)
-    failed = lossy is not None and lossy.more["downs"] >= slow.LOSSES_MIN
+    lossy = losses.lossy_place(seen, at, rule)
+    failed = lossy is not None and lossy.more["downs"] >= losses.LOSSES_MIN
     if stopped or failed or (lossy is not None and lossy.certain):
         return lossy
-    others = (slow.slow_place(seen, at, rule), slow.straggler(seen, at, rule))
+    others = (slow.slow_place(seen, at, rule), stragglers.straggler(seen, at, rule))
     found = [one for one in others if one is not None]
     return max(found, key=lambda one: one.confidence) if found else lossy
 

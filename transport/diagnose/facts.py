@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose import alive
+from transport.trace.notes import ranges
 from transport.trace.store import Store
 
 Array = NDArray[Any]
@@ -151,6 +152,14 @@ class Facts:
     @cached_property
     def instances(self) -> int:
         return int(self.calls["instance"].max(initial=-1)) + 1
+
+    def named(self, processes: Array) -> str:
+        """Several processes as text: "ranks 0-7, 12"."""
+        ones = [int(one) for one in processes]
+        known = [self.processes[one].rank for one in ones]
+        if len(ones) == 1 or min(known, default=-1) < 0:
+            return ", ".join(self.name(one) for one in ones)
+        return f"ranks {ranges(sorted(known))}"
 
     def name(self, process: int) -> str:
         one = self.processes[process]

@@ -17,6 +17,8 @@ from transport.plan.routes import Routes
 Array = NDArray[Any]
 
 PATHS_MAX = 256
+# Queues are full if a path's round-trip time is this many times its own earlier one.
+GROWN_RATIO = 3.0
 
 
 @dataclass(frozen=True, eq=False)

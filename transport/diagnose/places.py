@@ -21,6 +21,9 @@ from transport.plan.routes import undirected
 Array = NDArray[Any]
 
 TIE = 0.005  # shares of explained variance that differ by less count as equal
+# A NIC is slow in both directions if the messages of each take at least this many times as long as
+# usual, on average, and half of the pairs of one direction are slow.
+BOTH_MIN = float(np.log(1.15))
 PAIR_BONUS = 0.1  # to be chosen, a pair must explain this much more variance than NICs or links
 
 
@@ -33,6 +36,8 @@ class Candidate:
     weight: Array
     # Of places that explain equally much, the one with the lowest rank is taken.
     rank: int
+    # Of a NIC in both directions: the observations that it sends, which are the first ones of `at`.
+    sends: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,8 +103,9 @@ def nics(facts: Facts, source: Array, target: Array) -> list[Candidate]:
         name, ranks = f"NIC of {facts.name(one)}", (facts.processes[one].rank,)
         out, into = sending.get(one, nothing), receiving.get(one, nothing)
         if len(out) and len(into):
-            both = np.union1d(out, into)
-            made.append(Candidate(Place("nic", name, ranks), both, np.ones(len(both)), 1))
+            both = np.concatenate([out, into])
+            place = Place("nic", name, ranks)
+            made.append(Candidate(place, both, np.ones(len(both)), 1, len(out)))
         for side, mine in (("send", out), ("receive", into)):
             if len(mine):
                 made.append(Candidate(Place("nic", name, ranks, side), mine, np.ones(len(mine)), 2))
@@ -186,23 +192,49 @@ def _largest(parts: list[tuple[Array, Array]]) -> tuple[Array, Array]:
     return at, weight
 
 
-def explain(candidates: Candidates, excess: Array, bad: Array) -> Explanation | None:
+def _share_of_both(one: Candidate, excess: Array, bad: Array) -> float:
+    """The sum of squares that a NIC explains with an excess of its own for each direction; 0 if one
+    direction is not slow."""
+    parts = one.at[: one.sends], one.at[one.sends :]
+    means = [float(excess[part].mean()) for part in parts]
+    slow = max(float(bad[part].mean()) for part in parts)
+    if min(means) < BOTH_MIN or slow < 0.5:
+        return 0.0
+    return sum(len(part) * mean**2 for part, mean in zip(parts, means, strict=True))
+
+
+def explain(
+    candidates: Candidates, excess: Array, bad: Array, side: str = ""
+) -> Explanation | None:
     """The place that explains the excess best; None if there is no excess.
 
-    excess: of each observation, 0 for what is usual. bad: those that are in excess.
+    excess: of each observation, 0 for what is usual. bad: those that are in excess. side: send or
+    receive, if it is known where messages wait: of NICs that explain the same, those of this side.
     """
     every = candidates.every
+
+    def unlikely(at: int) -> bool:
+        place = every[at].place
+        if place.kind == "link":  # packets that wait before they are sent wait for no link
+            return side == "send"
+        return bool(side) and place.side not in ("", side)
+
     total = float((excess**2).sum())
     if total <= 0 or not every:
         return None
     shares = np.minimum(candidates.weighted(excess) ** 2 / candidates.squares / total, 1.0)
+    for at, one in enumerate(every):
+        if one.sends:
+            shares[at] = max(shares[at], _share_of_both(one, excess, bad) / total)
     shares -= np.array([PAIR_BONUS if one.place.kind == "pair" else 0.0 for one in every])
     best = float(shares.max())
     tied = np.flatnonzero(shares >= best - TIE).tolist()
-    at = min(tied, key=lambda each: (every[each].rank, -shares[each]))
+    at = min(tied, key=lambda each: (every[each].rank, unlikely(each), -shares[each]))
     chosen = every[at].place
     others = dict.fromkeys(
-        every[each].place.name for each in tied if every[each].place.name != chosen.name
+        every[each].place.name
+        for each in tied
+        if every[each].place.name != chosen.name and not unlikely(each)
     )
     mine = every[at].at
     place = Place(chosen.kind, chosen.name, chosen.ranks, chosen.side, tuple(others))

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.measures import Lateness
-from transport.diagnose.slow import LATE_QUERY, LATE_SHARE
-from transport.diagnose.slower import named
+from transport.diagnose.stragglers import LATE_QUERY, LATE_SHARE
 from transport.diagnose.windows import Windows
 from transport.ground.units import percent, time_text
 
@@ -124,7 +123,7 @@ def _finding(
     judged_ns = int(windows.starts_ns[-1] - windows.starts_ns[1])
     gpu = lateness.gpu[1 : windows.count - 1][:, ones]
     in_gpu = float(gpu[mine].sum()) > 0.5 * float(own[mine].sum())
-    names = named(facts, ones)
+    names = facts.named(ones)
     return Finding(
         "non_communication_slow",
         Place(

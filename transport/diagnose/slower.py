@@ -18,7 +18,6 @@ from transport.diagnose.finding import Finding, Place
 from transport.diagnose.measures import own_ns, windows_of_edges
 from transport.diagnose.windows import Windows, moments
 from transport.ground.units import percent, time_text
-from transport.trace.notes import ranges
 
 Array = NDArray[Any]
 
@@ -28,6 +27,7 @@ DEVIATIONS = 4.0  # it is also more than this many usual deviations within the t
 ABOVE_MIN = 0.95  # share of pairs of iterations, one of each part, of which the later is longer
 OWN_SHARE = 0.06  # a rank is slower if its own time grew by this share of an iteration
 CALM_SHARE = 0.03  # ranks whose own time grew by less are not
+CLEAR_SHARE = 0.9  # of the ranks, as many are clearly slower or clearly not
 PAIR_TIMES = 1.15  # a pair is slower if its messages take this many times as long
 NAMED_MAX = 4
 
@@ -158,10 +158,10 @@ def _pair_times(facts: Facts, windows: Windows, first: int) -> tuple[Array, Arra
 def slower_group(facts: Facts, windows: Windows, found: Slowdown) -> Finding | None:
     """The ranks that became slower together, if the others clearly did not."""
     slow, calm = found.slower_ranks, found.calm_ranks
-    if not len(slow) or len(slow) + len(calm) < len(facts.processes) or len(calm) < 1:
+    if not len(slow) or len(slow) + len(calm) < CLEAR_SHARE * len(facts.processes) or not len(calm):
         return None
     ranks = tuple(facts.processes[one].rank for one in slow.tolist())
-    names = named(facts, slow)
+    names = facts.named(slow)
     kind = "rank" if len(slow) == 1 else "ranks"
     growth = float(np.median(found.own_ns[slow]))
     lost_ns = int((found.after_ns - found.before_ns) * (windows.count - found.first))
@@ -183,14 +183,6 @@ def slower_group(facts: Facts, windows: Windows, found: Slowdown) -> Finding | N
     )
 
 
-def named(facts: Facts, ones: Array) -> str:
-    """Processes as text: "rank 3", or "ranks 0-7, 12"."""
-    ranks = [facts.processes[one].rank for one in ones.tolist()]
-    if len(ones) == 1 or min(ranks, default=-1) < 0:
-        return ", ".join(facts.name(one) for one in ones.tolist()[:NAMED_MAX])
-    return f"ranks {ranges(ranks)}"
-
-
 def since(windows: Windows, found: Slowdown) -> str:
     unit = "iteration" if windows.iterations == 1 else f"{windows.iterations} iterations"
     return (
@@ -210,7 +202,7 @@ def text_of(facts: Facts, windows: Windows, found: Slowdown) -> str:
         growth = float(np.median(found.own_ns[slow]))
         parts.append(f"all ranks take {time_text(growth)} longer between operations")
     elif len(slow):
-        parts.append(f"{named(facts, slow)} take longer between operations")
+        parts.append(f"{facts.named(slow)} take longer between operations")
     worst = found.slower_pairs
     if len(worst):
         worst = worst[np.argsort(-found.pair_times[worst])]

@@ -61,6 +61,12 @@ class Windows:
         return max(int(np.median(np.diff(self.starts_ns))), 1)
 
 
+def is_pause(facts: Facts, lasted_ns: int) -> bool:
+    """Whether a time without progress is long enough to say anything: in real jobs, schedulers stop
+    a process for tens of ms, however short its iterations are."""
+    return facts.simulated or lasted_ns >= WINDOW_MIN_NS
+
+
 def judged_windows_of(facts: Facts) -> Windows:
     """The windows in which slowness is judged; those of a real job have WINDOW_MIN_NS or more."""
     each = windows_of(facts)

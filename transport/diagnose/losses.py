@@ -1,0 +1,360 @@
+"""Finds places that lose packets, and tells damage from full queues and sockets."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.diagnose.finding import Finding, Place
+from transport.diagnose.paths import GROWN_RATIO, Paths
+from transport.diagnose.seen import Rule, Seen, confidence_of
+from transport.ground.units import percent
+from transport.plan.routes import undirected
+
+Array = NDArray[Any]
+
+LOSSES_MIN = 8  # a place is lossy if it lost at least this many segments
+LOSSES_WINDOW_MIN = 4  # a time window with fewer lost segments does not count as a lossy one
+LOSS_RATE_MIN = 1e-3
+HOST_LOSS_RATE = 0.01  # overflowing sockets lose a smaller share, except in short bursts
+LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times that of other paths
+# Full queues of switches with small buffers also lose many packets in one place. A place is
+# certainly lossy at this loss rate, or at this many times the loss rate of all other paths.
+CLEAR_RATE, CLEAR_CONTRAST = 0.05, 100.0
+# Cables and optics lose packets singly and at all times, full queues several in a row. A place
+# loses at random if it lost in each of this many time windows, and at least this share singly.
+RANDOM_WINDOWS, RANDOM_ALONE = 6, 0.9
+QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
+# Losses are those of a full queue if less than this part of what would be lost singly by chance is.
+BURST_SHARE = 0.4
+SINGLE_MIN = 0.5  # that part is not known better, as packets on their way are not counted as sent
+LOADED_RATIO = 1.5  # a link with this many times the load of those beside it has full queues
+QUEUED_LATER = 2  # a full queue may show only in the RTTs of this many time windows after a loss
+
+LOSS_QUERY = (
+    "SELECT process, peer, path, sum(value) AS lost FROM events WHERE what = 'loss' GROUP BY ALL "
+    "ORDER BY lost DESC"
+)
+LOSS_ADVICE = {
+    "link": "Check the cable, the optics and the error counters at both ends of this link.",
+    "nic": "Check the error counters of this NIC (ethtool -S) and of its switch port, and the "
+    "cable.",
+    "pair": "Check the error counters of both NICs (ethtool -S); --routes tells which link it is.",
+    "network": "Give --routes, so that the link can be named, and check the error counters of "
+    "hosts and switches.",
+}
+
+# What a finding of losses says if queues were not full, and if that is not known.
+_QUEUES = {
+    False: "while round-trip times stayed usual: the queues were not full.",
+    None: "and there is no round-trip time that would tell whether queues were full.",
+}
+
+
+def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
+    """A place whose paths lose packets although their queues are short."""
+    paths = seen.paths
+    if paths is None or not len(paths.ends):
+        return None
+    span = seen.recent(at, rule)
+    downs = paths.downs[span].sum(axis=0)
+    lost = (paths.lost[span] + paths.timeouts[span]).sum(axis=0)
+    sent = np.maximum(paths.sent[span].sum(axis=0), lost)
+    if lost.sum() < LOSSES_MIN:
+        return None
+    found = _most_lossy(seen, paths, lost, sent) or _lossy_somewhere(lost, sent)
+    if found is None:
+        return None
+    place, rate, other_rate, mine = found
+    failed = place.kind != "network" and downs[mine].sum() >= LOSSES_MIN
+    if not failed and _overflows(paths, span, mine, rate):
+        return _overflow(seen, paths, span, at, rule, found)
+    queued = _queued(paths, span, mine, lost > 0)
+    # Busy hosts acknowledge late, so that other paths seem to lose packets, too. Simulated hosts
+    # are never busy, so a lossy place must differ clearly from other paths.
+    at_random = queued is False and not seen.facts.simulated and _at_random(paths, at, mine)
+    if queued or (place.kind == "link" and not at_random and _loaded(paths, span, place.name)):
+        return None
+    often = _lossy_windows(paths, span, mine)
+    down = float(downs[mine].sum())
+    in_every_window = rate >= HOST_LOSS_RATE and often == span.stop - span.start
+    clear = rate >= min(CLEAR_RATE, CLEAR_CONTRAST * other_rate)
+    clear = clear or down >= LOSSES_MIN or at_random
+    # If routes are known, losses of a single pair point to no link or NIC.
+    has_place = place.kind in ("link", "nic") or (place.kind == "pair" and not paths.names)
+    certain = has_place and clear and (queued is False or down >= LOSSES_MIN)
+    # Full queues also lose packets for a moment, above all when a job starts, so losses must
+    # repeat; after the start, paths that became unusable are evidence enough.
+    if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
+        return None
+    text = _evidence_of_losses(place, lost[mine], sent[mine], (rate, other_rate), queued)
+    text += _more_of_losses(at_random, int(down))
+    return Finding(
+        "network_loss",
+        place,
+        *seen.windows.span(span.start, at),
+        confidence_of(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)),
+        certain and (in_every_window or not _may_be_a_socket(seen, place)),
+        text,
+        LOSS_QUERY,
+        LOSS_ADVICE.get(place.kind, LOSS_ADVICE["link"]),
+        weight=float(lost[mine].sum()),
+        more={"downs": int(down)},
+    )
+
+
+def rarely_lossy(seen: Seen) -> Finding | None:
+    """A link or NIC that loses single packets over the whole trace, too few in any three windows.
+
+    Only few ranks may send over a link, so it is told from others by its rate.
+    """
+    paths = seen.paths
+    if paths is None or not len(paths.ends) or seen.windows.count < RANDOM_WINDOWS:
+        return None
+    lost = paths.lost.sum(axis=0)
+    sent = np.maximum(paths.sent.sum(axis=0), lost)
+    found = _most_lossy(seen, paths, lost, sent) if lost.sum() >= LOSSES_MIN else None
+    if found is None or found[0].kind not in ("link", "nic"):
+        return None
+    place, rate, other_rate, mine = found
+    often = int((paths.lost[:, mine].sum(axis=1) > 0).sum())
+    alone = float(paths.alone[:, mine].sum())
+    least = LOSS_RATE_MIN if seen.facts.simulated else HOST_LOSS_RATE
+    if rate < least or alone < RANDOM_ALONE * lost[mine].sum() or often < RANDOM_WINDOWS:
+        return None
+    if rate < CLEAR_CONTRAST * other_rate or _queued(
+        paths, slice(0, len(paths.lost)), mine, lost > 0
+    ):
+        return None
+    text = _evidence_of_losses(place, lost[mine], sent[mine], (rate, other_rate), False)
+    windows = seen.windows
+    return Finding(
+        "network_loss",
+        place,
+        *windows.span(0, windows.count - 1),
+        confidence_of(rate / LOSS_RATE_MIN),
+        True,
+        f"{text} It lost packets in {often} of {windows.text_of(windows.count)}, "
+        f"{percent(alone / float(lost[mine].sum()), 0)} of them singly.",
+        LOSS_QUERY,
+        LOSS_ADVICE[place.kind],
+        weight=float(lost[mine].sum()),
+        more={"downs": 0},
+    )
+
+
+def _may_be_a_socket(seen: Seen, place: Place) -> bool:
+    """Whether a host's full socket may have lost the packets, rather than the place.
+
+    A host whose socket overflows also loses many packets at once, but seldom. Only losses in every
+    window tell a lossy NIC from it. Simulated hosts have no sockets.
+    """
+    return not seen.facts.simulated and place.kind != "link"
+
+
+def _evidence_of_losses(
+    place: Place, lost: Array, sent: Array, rates: tuple[float, float], queued: bool | None
+) -> str:
+    """Text about the losses of `place`. rates: loss rates of its paths and of all others."""
+    rate, other_rate = rates
+    others = "" if place.kind == "network" else f" all other paths {percent(other_rate, 2)},"
+    return (
+        f"{place.name} lost {lost.sum():.0f} of about {sent.sum():.0f} segments "
+        f"({percent(rate, 2)}),{others} {_QUEUES[queued]}"
+    )
+
+
+def _more_of_losses(at_random: bool, downs: int) -> str:
+    text = ""
+    if at_random:
+        text += f" It has lost packets singly in each of the last {RANDOM_WINDOWS} windows."
+    if downs:
+        times = "Once" if downs == 1 else f"{downs} times"
+        text += f" {times} a path through it became unusable."
+    return text
+
+
+def _most_lossy(
+    seen: Seen, paths: Paths, lost: Array, sent: Array
+) -> tuple[Place, float, float, Array] | None:
+    """The place with the most unlikely number of losses: log-likelihood ratio of two rates."""
+    candidates = seen.places_of_paths
+    if not candidates.every:
+        return None
+    mine = candidates.summed(lost), candidates.summed(sent)
+    rest = lost.sum() - mine[0], sent.sum() - mine[1]
+    rate, other = _rate(*mine), _rate(*rest)
+    lossy = (rate >= LOSS_RATE_MIN) & (mine[0] >= LOSSES_MIN) & (rate >= LOSS_CONTRAST * other)
+    if not lossy.any():
+        return None
+    score = np.where(lossy, _log_likelihood(*mine) + _log_likelihood(*rest), -np.inf)
+    tied = np.flatnonzero(score > score.max() - 2.0).tolist()
+    at = min(tied, key=lambda each: (candidates.every[each].rank, -score[each]))
+    one = candidates.every[at].place
+    names = dict.fromkeys(candidates.every[each].place.name for each in tied)
+    names.pop(one.name)
+    place = Place(one.kind, one.name, one.ranks, one.side, tuple(names))
+    mask = np.zeros(len(lost), bool)
+    mask[candidates.every[at].at] = True
+    return place, float(rate[at]), float(other[at]), mask
+
+
+def _overflows(paths: Paths, span: slice, mine: Array, rate: float) -> bool:
+    """Whether these paths lose packets as a full queue or socket does: several in a row.
+
+    If each packet were lost by itself, the neighbours of (1 - rate)^2 of them would arrive.
+    """
+    lost = float(paths.lost[span][:, mine].sum())
+    alone = float(paths.alone[span][:, mine].sum())
+    single = max((1 - min(rate, 1.0)) ** 2, SINGLE_MIN)
+    return lost >= LOSSES_MIN and alone < BURST_SHARE * single * lost
+
+
+def _overflow(
+    seen: Seen,
+    paths: Paths,
+    span: slice,
+    at: int,
+    rule: Rule,
+    found: tuple[Place, float, float, Array],
+) -> Finding:
+    """Congestion that fills a queue, or the receiver's socket, until it loses packets."""
+    place, rate, other_rate, mine = found
+    often = _lossy_windows(paths, span, mine)
+    lost, sent = paths.lost[span][:, mine].sum(), paths.sent[span][:, mine].sum()
+    alone = float(paths.alone[span][:, mine].sum() / lost)
+    failed = int(paths.downs[span].sum(axis=0)[mine].sum())
+    certain = place.kind == "link" and often >= rule.seen and not failed
+    begin, end = seen.windows.span(span.start, at)
+    others = "" if place.kind == "network" else f", all other paths {percent(other_rate, 2)},"
+    return Finding(
+        "congestion",
+        place,
+        begin,
+        end,
+        0.85 if certain else 0.6,
+        certain,
+        f"{place.name} lost {lost:.0f} of about {max(sent, lost):.0f} segments "
+        f"({percent(rate, 2)}){others} and only {percent(alone, 0)} of them singly: a full queue, "
+        "or a full socket of a receiver, loses several in a row, and a bad cable does not.",
+        LOSS_QUERY,
+        "Let switches mark ECN, or give them larger queues; raise net.core.rmem_max if "
+        "host_drops grows (weft counters); spread the flows (weft plan).",
+        weight=float(lost),
+        more={"downs": failed},
+    )
+
+
+def _lossy_windows(paths: Paths, span: slice, mine: Array) -> int:
+    """In how many windows these paths clearly lose more than others; a burst is in one window."""
+    lost = paths.lost[span] + paths.timeouts[span]
+    sent = np.maximum(paths.sent[span], lost)
+    here = lost[:, mine].sum(axis=1), sent[:, mine].sum(axis=1)
+    rest = lost.sum(axis=1) - here[0], sent.sum(axis=1) - here[1]
+    clear = _rate(*here) >= LOSS_CONTRAST * _rate(*rest)
+    return int((clear & (here[0] >= LOSSES_WINDOW_MIN)).sum())
+
+
+def _at_random(paths: Paths, at: int, mine: Array) -> bool:
+    """Whether these paths have long lost packets singly and all the time."""
+    span = slice(at + 1 - RANDOM_WINDOWS, at + 1)
+    if span.start < 0:
+        return False
+    lost, sent = paths.lost[span][:, mine].sum(axis=1), paths.sent[span][:, mine].sum(axis=1)
+    always = bool((_rate(lost, np.maximum(sent, lost)) >= HOST_LOSS_RATE).all())
+    return always and bool(paths.alone[span][:, mine].sum() >= RANDOM_ALONE * lost.sum())
+
+
+def _loaded(paths: Paths, span: slice, name: str) -> bool:
+    """Whether a link carries much more than those beside it, from or to the same switches."""
+    crossed, count = paths.crossings, len(paths.names)
+    sent, lost = paths.sent[span].sum(axis=0), paths.lost[span].sum(axis=0)
+    load = np.bincount(crossed.link, weights=sent[crossed.path], minlength=count)
+    losses = np.bincount(crossed.link, weights=lost[crossed.path], minlength=count)
+    one = max(
+        (at for at in range(count) if undirected(paths.names[at]) == name),
+        key=lambda at: losses[at],
+    )
+    ends = [each.partition(">")[::2] for each in paths.names]
+    ratios = []
+    for side in (0, 1):
+        beside = [
+            load[at]
+            for at in range(count)
+            if ends[at][side] == ends[one][side] and at != one and load[at] > 0
+        ]
+        if beside:
+            ratios.append(load[one] / float(np.median(beside)))
+    return bool(ratios) and min(ratios) >= LOADED_RATIO
+
+
+def _lossy_somewhere(lost: Array, sent: Array) -> tuple[Place, float, float, Array] | None:
+    """Losses on paths for which no common place is known; routes might show one.
+
+    Hosts also lose packets, if their sockets' buffers are full, so this is only a suspicion.
+    """
+    mine = lost > 0
+    if _rate(lost.sum(), sent.sum()) < LOSS_RATE_MIN or mine.sum() < 2:
+        return None
+    place = Place("network", f"{int(mine.sum())} paths of several ranks")
+    return place, float(_rate(lost[mine].sum(), sent[mine].sum())), 0.0, mine
+
+
+def _rate(lost: Array, sent: Array) -> Array:
+    return np.asarray(lost / np.maximum(sent, 1.0))
+
+
+def _log_likelihood(lost: Array, sent: Array) -> Array:
+    """Log-likelihood of losing `lost` of `sent` segments, if all are equally likely to be lost."""
+    total = np.maximum(sent, 1.0)
+    rate = np.clip(lost / total, 1e-9, 1 - 1e-9)
+    return np.asarray(lost * np.log(rate) + (total - lost) * np.log(1 - rate))
+
+
+def _queued(paths: Paths, span: slice, mine: Array, lossy: Array) -> bool | None:
+    """Whether lossy paths of a place had much longer round-trip times than others, or than before.
+
+    The others are paths of the same pair or, if there are none, paths that cross as many links.
+    None: the round-trip times of the lossy paths are not known.
+    """
+    rtt = _longest_rtt(paths, span)
+    seen = np.flatnonzero(mine & lossy & ~np.isnan(rtt))
+    if not seen.size:
+        return None
+    with warnings.catch_warnings():  # medians of paths that were never sampled
+        warnings.simplefilter("ignore", RuntimeWarning)
+        before = np.nanmedian(paths.rtt_ns[: span.start], axis=0)
+    grown = (rtt / before)[seen]
+    grown = grown[~np.isnan(grown)]
+    if grown.size and float(np.median(grown)) > GROWN_RATIO:
+        return True
+    lengths = np.array([len(one) for one in paths.links])
+    others = ~mine & ~np.isnan(rtt)
+    ratios = []
+    for at in seen.tolist():
+        alike = others & (paths.pair == paths.pair[at])
+        if not alike.any():
+            alike = others & (lengths == lengths[at])
+        if alike.any():
+            ratios.append(float(rtt[at] / np.median(rtt[alike])))
+    return bool(ratios) and float(np.median(ratios)) > QUEUED_RATIO
+
+
+def _longest_rtt(paths: Paths, span: slice) -> Array:
+    """[path]: the longest round-trip time in `span` and the windows after it; NaN: not known.
+
+    A lost packet has no round-trip time, so a full queue shows in packets that come later. The
+    next sample after these windows counts as well: real processes write one a second.
+    """
+    stop = span.stop + QUEUED_LATER
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        rtt: Array = np.nanmax(paths.rtt_ns[span.start : stop], axis=0)
+    later = paths.rtt_ns[stop:]
+    if len(later):
+        next_one = later[(~np.isnan(later)).argmax(axis=0), np.arange(later.shape[1])]
+        rtt = np.fmax(rtt, next_one)
+    return rtt
