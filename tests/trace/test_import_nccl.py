@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fuzz.mutator import mutated
+from transport.diagnose import Answer, Diagnosis, diagnose
 from transport.trace import matrix_of, open_store, profile_of
 from transport.trace.imported import Import, summary
 from transport.trace.layout import TraceError
@@ -257,3 +258,67 @@ def test_command__imports_and_every_command_opens_the_folder(tmp_path: Path) -> 
     for bad in wrong:
         done = trace("import", "nccl-log", log, *bad)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def imported(folder: Path, text: str) -> Import:
+    file = folder / "nccl.log"
+    file.write_text(text)
+    logs = NcclLogs()
+    logs.read(file)
+    return logs.finish()
+
+
+def test_nccl__marks_of_launchers_are_no_part_of_the_host(tmp_path: Path) -> None:
+    """torchrun --tee and mpirun --tag-output put their own mark in front of each line."""
+    plain = imported(tmp_path, two_ranks())
+    for mark in ("[default0]:", "[1,0]<stdout>: ", "0: "):
+        marked = "".join(f"{mark}{one}\n" for one in two_ranks().splitlines())
+        found = imported(tmp_path, marked)
+        hosts = [one.facts["host"] for one in found.sources.values()]
+        assert hosts == ["node0", "node1"]
+        assert found.read["operations"] == plain.read["operations"]
+
+
+def test_nccl__communicators_without_an_id_are_joined_by_rank_and_order(tmp_path: Path) -> None:
+    text = two_ranks().replace(" commId 0xabc", "")
+    found = imported(tmp_path, text)
+    assert "joined by size, rank and order" in " ".join(found.notes)
+    found.write(tmp_path / "tables")
+    with open_store(tmp_path / "tables") as store:
+        ((count, ranks),) = store.rows("SELECT count(DISTINCT comm_id), count(*) FROM comms")
+        assert (count, ranks) == (1, 2)
+        assert store.rows("SELECT rank, world_size FROM processes ORDER BY 1") == [(0, 2), (1, 2)]
+    # Two processes of the same rank are of two jobs.
+    twice = imported(tmp_path, text.replace(" rank 1 ", " rank 0 "))
+    assert "joined by size" not in " ".join(twice.notes)
+
+
+def test_nccl__failed_transfers_and_timeouts_are_evidence(tmp_path: Path) -> None:
+    warning = (
+        "other:41:90 [0] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer "
+        "10.0.0.9<40001> with status=12 opcode=1 len=0 vendor err 129 (Send)\n"
+    )
+    flushed = warning.replace("status=12", "status=5")
+    watchdog = (
+        "[rank1]:[E ProcessGroupNCCL.cpp:523] [Rank 1] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, "
+        "Timeout(ms)=600000) ran for 600410 milliseconds before timing out.\n"
+    )
+    imported(tmp_path, two_ranks() + flushed + warning + watchdog).write(tmp_path / "tables")
+    done = trace("info", tmp_path / "tables")
+    assert done.returncode == 0
+    found = diagnosed(tmp_path / "tables")
+    (one,) = (each for each in found.findings if each.certain)
+    assert (one.kind, one.place.name) == ("communication_hang", "rank 1 to 10.0.0.9")
+    assert "status 12 (retries exhausted" in one.evidence
+    assert "AllReduce 7 ran into PyTorch's timeout after 10.01 min" in one.evidence
+    (tmp_path / "late").mkdir()
+    imported(tmp_path / "late", watchdog).write(tmp_path / "late" / "tables")
+    found = diagnosed(tmp_path / "late" / "tables")
+    assert found.answer is Answer.NOT_JUDGED
+    assert "weft trace import flight" in found.findings[0].advice
+
+
+def diagnosed(folder: Path) -> Diagnosis:
+    with open_store(folder) as store:
+        return diagnose(store)

@@ -32,7 +32,7 @@ out_option = click.option(
 
 @click.group("import")
 def command() -> None:
-    """Make tables from logs of NCCL or from traces of PyTorch's profiler.
+    """Make tables from logs of NCCL, or what PyTorch's profiler or Flight Recorder wrote.
 
     All commands of weft trace can open the folder. The bytes that ranks sent to each other are
     derived from the operations, because such files do not record them.
@@ -82,6 +82,29 @@ def kineto(files: tuple[Path, ...], out: Path, json_path: str | None) -> None:
         for file in files:
             traces.read(file)
         found = traces.finish()
+        found.write(out)
+    _show(found, out, json_path, {})
+
+
+@command.command("flight")
+@files_argument
+@out_option
+@json_option
+def flight(files: tuple[Path, ...], out: Path, json_path: str | None) -> None:
+    """Read dumps of PyTorch's Flight Recorder, one FILE for each rank: pickle or JSON.
+
+    The name of a FILE ends with its rank, as PyTorch writes it. weft diagnose then says which rank
+    did not call an operation, or called another one.
+
+    Example: weft trace import flight /tmp/nccl_trace_rank_* -o tables
+    """
+    from transport.trace.flight import FlightDumps
+
+    with shared.reporting_errors():
+        dumps = FlightDumps()
+        for file in files:
+            dumps.read(file)
+        found = dumps.finish()
         found.write(out)
     _show(found, out, json_path, {})
 

@@ -41,6 +41,7 @@ def _first_mismatch(facts: Facts, rows: np.ndarray) -> Finding | None:
         by_process.setdefault(process, []).append(at)
     if len(by_process) < 2:
         return None
+    by_process = _from_one_number(by_process, calls["sequence"][rows].astype(np.int64))
     longest = max(map(len, by_process.values()))
     # Old trace files may be missing, so that the ranks' first recorded calls have different
     # numbers. Then the n-th calls of two ranks are not the same call and cannot be compared.
@@ -59,6 +60,18 @@ def _first_mismatch(facts: Facts, rows: np.ndarray) -> Finding | None:
         wrong = sorted(one for one, at in at_turn.items() if said[at] != usual)
         return _finding(facts, rows, at_turn, wrong, usual, agreeing)
     return None
+
+
+def _from_one_number(by_process: dict[int, list[int]], numbers: np.ndarray) -> dict[int, list[int]]:
+    """The calls of each process, without those before the first number that all of them have.
+
+    A record that keeps only the last calls begins with another one at each rank.
+    """
+    steady = all((np.diff(numbers[mine]) == 1).all() for mine in by_process.values())
+    first = max(int(numbers[mine[0]]) for mine in by_process.values())
+    if not steady or first > min(int(numbers[mine[-1]]) for mine in by_process.values()):
+        return by_process
+    return {one: [at for at in mine if numbers[at] >= first] for one, mine in by_process.items()}
 
 
 def _uneven(counts: Counter[tuple[str, int, str, int]]) -> bool:

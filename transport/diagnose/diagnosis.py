@@ -15,6 +15,7 @@ from transport.diagnose.finding import Finding, graded
 from transport.diagnose.flapping import flapping
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
+from transport.diagnose.reported import reported, stacks_of, with_stack
 from transport.diagnose.seen import Rule, Seen
 from transport.diagnose.waits import Waits, waits_of
 from transport.diagnose.windows import Windows, is_pause, judged_windows_of, windows_of
@@ -94,7 +95,10 @@ def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
     missing = missing_ranks(store.rows)[0]
     absent = with_absent(store, facts, numbers, missing)
     found = judged(facts, hang.dead(store, numbers), settings, store.notes(), missing, absent)
-    findings = doubted([said_of(one, absent.ranks) for one in found.findings], len(missing))
+    stacks = stacks_of(store, numbers)
+    every = [*reported(store, facts, numbers), *found.findings]
+    every = [with_stack(facts, said_of(one, absent.ranks), stacks) for one in every]
+    findings = doubted(every, len(missing))
     return replace(found, findings=tuple(findings), missing=len(missing))
 
 
@@ -112,13 +116,19 @@ def _numbers(store: Store) -> dict[int, int]:
     return {row[0]: at for at, row in enumerate(rows)}
 
 
+def is_inferred(one: Finding) -> bool:
+    """Whether a finding follows from what ranks did, and not from an error that one reported."""
+    return "status" not in one.more
+
+
 def doubted(findings: Sequence[Finding], missing: int) -> list[Finding]:
     """The findings; a communication_hang is only a suspicion if traces of ranks are missing.
 
     Ranks may wait for a rank without a trace, which looks as if they waited for a dead path.
     """
+    hangs = "communication_hang"
     return [
-        graded(one, one.certain and not (missing and one.kind == "communication_hang"))
+        graded(one, one.certain and not (missing and one.kind == hangs and is_inferred(one)))
         for one in findings
     ]
 

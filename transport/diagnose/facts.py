@@ -246,10 +246,16 @@ def facts_from(store: Store, ready: Ready) -> Facts:
 
 def _columns(store: Store, sql: str) -> dict[str, Array]:
     found = store.arrays(sql)
-    return {
-        name: np.ma.filled(column, -1) if np.ma.isMaskedArray(column) else column
-        for name, column in found.items()
-    }
+    return {name: _filled(column) for name, column in found.items()}
+
+
+def _filled(column: Array) -> Array:
+    """The column with -1 where a value is not known."""
+    if not np.ma.isMaskedArray(column):
+        return column
+    if np.issubdtype(column.dtype, np.unsignedinteger):
+        column = column.astype(np.int64)
+    return np.asarray(np.ma.filled(column, -1))
 
 
 def _processes(store: Store) -> tuple[list[Process], dict[int, int]]:

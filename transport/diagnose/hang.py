@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose import alive
 from transport.diagnose.cut_off import complaints, cut_off
-from transport.diagnose.facts import Facts
+from transport.diagnose.facts import Facts, Process
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.windows import Windows
 from transport.ground.units import time_text
@@ -232,11 +232,16 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
             f"{number}, and {names} did not call it, and it waits in no other operation. "
             f"Nothing has happened for {time_text(paused_ns)}.",
             OPEN_QUERY,
-            f"See what {facts.name(absent[0])} does: py-spy dump --pid {first.pid} on "
-            f"{first.host} shows its stack.",
+            f"See what {facts.name(absent[0])} does: {_spy(first)} shows its stack.",
             more={"paused_ns": paused_ns},
         )
     return None
+
+
+def _spy(process: Process) -> str:
+    """The command that shows the stack of a process, as far as the trace knows it."""
+    pid = f" --pid {process.pid}" if process.pid else ""
+    return f"py-spy dump{pid} on {process.host or 'its host'}"
 
 
 def _expected(facts: Facts, call: int, comms: dict[int, set[int]]) -> set[int]:

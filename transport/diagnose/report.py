@@ -42,6 +42,8 @@ def reasons_of(found: Diagnosis) -> list[str]:
 
 def when(from_ns: int, to_ns: int) -> str:
     """A span of time: of a simulation as times after its begin, else as times of day."""
+    if from_ns < 0 or to_ns <= 0:
+        return "at a time that the trace does not tell"
     if to_ns <= from_ns:
         return _moment(from_ns)
     lasted = f"({time_text(to_ns - from_ns)})"

@@ -7,7 +7,7 @@ import gzip
 import re
 import time
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 from transport.ground.collectives import whole_bytes
 from transport.trace.imported import Import, Source, hashed, size_of
 from transport.trace.layout import TraceError
+from transport.trace.torch_names import function_of
 
 LINE_MAX = 16_384  # maximum number of characters of a line that are read
 WAITING_MAX = 4096  # operations of a process that may wait for their algorithm's log line
@@ -31,7 +32,19 @@ DATATYPES = (
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
 PEER_TO_PEER = ("Send", "Recv")
-PROCESS = re.compile(r"(?:^|\s)([^\s:]{1,255}):(\d{1,10}):(\d{1,10}) \[(-?\d{1,9})\]$")
+# Launchers put their own mark in front, such as "[default0]:"; NCCL puts a place in its source
+# behind, in lines of warnings.
+PROCESS = re.compile(
+    r"(?:^|\s|\]:)([^\s:\[\]]{1,255}):(\d{1,10}):(\d{1,10}) \[(-?\d{1,9})\](?: \S{1,200}:\d{1,9})?$"
+)
+FAILED = re.compile(
+    r"NET/IB : Got completion from peer ([^\s<]{1,80})<\d{1,5}> with "
+    r"(?:status=|error |status )(\d{1,9})"
+)
+WATCHDOG = re.compile(
+    r"\[Rank (\d{1,9})\] Watchdog caught collective operation timeout: WorkNCCL\("
+    r"SeqNum=(\d{1,19}), OpType=(\w{1,40}).{0,200}?\) ran for (\d{1,15}) milliseconds"
+)
 STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:\.(\d{1,9}))?\d*\]")
 CALL = re.compile(
     r"(\w{1,40}): opCount ([0-9a-fA-F]{1,16}) sendbuff \S{1,40} recvbuff \S{1,40} "
@@ -109,6 +122,10 @@ class NcclLogs:
         self._processes: dict[tuple[str, int], _Process] = {}
         self._comms: list[Comm] = []
         self._held: deque[tuple[Source, dict[str, Any]]] = deque()
+        # Of the watchdog: rank, sequence number, operation and milliseconds. Of failed transfers:
+        # the process's place, the peer and the status.
+        self._late: list[tuple[int, int, str, int]] = []
+        self._failed: list[tuple[Where, str, int]] = []
         self._stamp = ("", 0)
         self._file = Path()
 
@@ -122,7 +139,11 @@ class NcclLogs:
             self.found.read["lines"] += 1
             where = PROCESS.search(line[:at][-400:]) if at > 0 else None
             if where is None:
-                self.found.read["lines that are not of NCCL"] += 1
+                late = WATCHDOG.search(line) if at < 0 else None
+                if late is not None:
+                    self._late.append((int(late[1]), int(late[2]), late[3], int(late[4])))
+                else:
+                    self.found.read["lines that are not of NCCL"] += 1
                 continue
             lines += 1
             level, _, message = line[at + len(MARK) :].partition(" ")
@@ -130,11 +151,12 @@ class NcclLogs:
                 host, pid, thread, device = where.groups()
                 spot = (host, int(pid), int(thread), int(device))
                 self._message(message.strip(), spot, self._time(line[:at]))
-        if lines == 0:
+        if lines == 0 and not self._late:
             raise TraceError(
                 f"{file} is no log of NCCL: no line has 'NCCL INFO'; record it with NCCL_DEBUG=INFO"
             )
-        if (self.found.read["operations"], len(self._comms)) == before:
+        found = self.found.read["operations"], len(self._comms)
+        if found == before and not self._late and not self._failed:
             raise TraceError(
                 f"{file} names no operation and no communicator: "
                 "set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING"
@@ -144,6 +166,9 @@ class NcclLogs:
         """Everything that was read from all logs."""
         while self._held:
             self._let_go()
+        self._name_comms()
+        self._name_ranks()
+        self._add_events()
         for comm in self._comms:
             # A communicator without an id cannot be joined with that of another process.
             name = hashed(comm.source.number, comm.id) if comm.comm_id is None else comm.comm_id
@@ -178,6 +203,56 @@ class NcclLogs:
             self.found.notes.append("there are no operations: NCCL_DEBUG_SUBSYS must name COLL")
         return self.found
 
+    def _name_comms(self) -> None:
+        """Joins communicators that no line gives an id: the n-th ones of a size of all processes
+        are one, if their ranks are all different."""
+        groups: dict[tuple[int, int], list[Comm]] = {}
+        turn: Counter[tuple[int, int]] = Counter()
+        for comm in self._comms:
+            if comm.comm_id is None and comm.ranks is not None and comm.rank is not None:
+                at = turn[comm.source.number, comm.ranks]
+                turn[comm.source.number, comm.ranks] += 1
+                groups.setdefault((comm.ranks, at), []).append(comm)
+        joined = 0
+        for (ranks, at), comms in groups.items():
+            if len({comm.rank for comm in comms}) == len(comms) == ranks:
+                joined += len(comms)
+                for comm in comms:
+                    comm.comm_id = hashed("no id", ranks, at)
+        if joined:
+            self.found.notes.append(
+                f"the logs do not tell the ids of {joined} communicators: they were joined by "
+                "size, rank and order"
+            )
+
+    def _name_ranks(self) -> None:
+        """A process's rank in the largest communicator is its rank in the job."""
+        world = max((comm.ranks or 0 for comm in self._comms), default=0)
+        for comm in self._comms:
+            if comm.ranks == world and comm.rank is not None:
+                comm.source.facts |= {"rank": comm.rank, "world_size": world}
+
+    def _add_events(self) -> None:
+        """Adds what NCCL and PyTorch report: failed transfers, and operations that timed out."""
+        of_rank = {comm.rank: comm.source for comm in self._comms if comm.ranks}
+        for rank, sequence, operation, ms in self._late:
+            source = of_rank.get(rank) or self.found.source(("rank", rank), self._file, rank=rank)
+            what = f"{function_of(operation) or operation} {sequence}"
+            self.found.add(
+                "events", source, time_ns=None, what="collective_timeout", peer=what, value=ms
+            )
+        for (host, pid, _, device), peer, status in self._failed:
+            # A log may name a host in two ways; a process number is one process's in a job's log.
+            near = [
+                one
+                for key, one in self.found.sources.items()
+                if isinstance(key, tuple) and key[1:2] == (pid,) and key[0] != "rank"
+            ]
+            source = near[0] if len(near) == 1 else self._source((host, pid, 0, device), device)
+            self.found.add(
+                "events", source, time_ns=None, what="transport_error", peer=peer, status=status
+            )
+
     def _let_go(self) -> None:
         source, row = self._held.popleft()
         self.found.add("operations", source, **row)
@@ -201,6 +276,10 @@ class NcclLogs:
         call = CALL.match(message)
         if call is not None:
             self._call(process, call, where, at_ns)
+            return
+        failed = FAILED.search(message)
+        if failed is not None:
+            self._failed.append((where, failed[1], int(failed[2])))
             return
         if ": opCount " in message:
             self.found.unknown["calls that cannot be parsed"] += 1

@@ -193,17 +193,24 @@ EVENTS = _columns(
     (
         "what",
         "text",
-        "path_down, path_up, timeout, loss, process_stalled, ...; or, in traces of simulated "
-        "training steps, the name of an operation that began",
+        "path_down, path_up, timeout, loss, process_stalled, ...; in traces of simulated training "
+        "steps, the name of an operation that began; of imported files, transport_error, "
+        "collective_timeout and python_frame",
     ),
-    ("peer", "text", "address of the peer or of its end of the path"),
+    (
+        "peer",
+        "text",
+        "address of the peer or of its end of the path; of collective_timeout the operation, of "
+        "python_frame file, line and function",
+    ),
     ("connection", "u32", "`id` of the connection; NULL: none"),
     ("path", "u16", "number of the path"),
     (
         "value",
         "u64",
         "what the event counts, such as segments lost; of an operation: its time in ns; of "
-        "process_stalled: for how many ns it did not run",
+        "process_stalled: for how many ns it did not run; of collective_timeout: ms; of "
+        "python_frame: its depth, from 0",
     ),
     ("status", "u16", "status of the event"),
 )
