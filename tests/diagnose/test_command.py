@@ -176,7 +176,7 @@ def test_diagnose__of_no_trace_is_one_line(tmp_path: Path) -> None:
             '{"weft_routes": 1, "links": [], "routes": [["a", "b", 0, [4]]]}',
             "names link 4, but there are 0 links",
         ),
-        ('{"weft_routes": 1, "links": 5, "routes": 5}', "is no file of routes"),
+        ('{"weft_routes": 1, "links": 5, "routes": 5}', "links and routes must be lists"),
     ],
 )
 def test_diagnose__wrong_routes_are_one_line(tmp_path: Path, text: str, said: str) -> None:

@@ -223,6 +223,17 @@ def test_overlap__a_trace_of_weft_without_steps(tmp_path: Path) -> None:
         steps_of(store, None)
 
 
+def test_overlap__imported_tables_are_told_what_to_give(tmp_path: Path) -> None:
+    file = tmp_path / "rank0.json"
+    file.write_text('{"traceEvents": [], "distributedInfo": {"rank": 0}}')
+    out = tmp_path / "tables"
+    run = CliRunner().invoke
+    assert run(weft, ["trace", "import", "kineto", str(file), "-o", str(out)]).exit_code == 0
+    done = run(weft, ["estimate", "overlap", str(out), "--alone", "5ms"])
+    assert done.exit_code == 2
+    assert "give the files of PyTorch's profiler instead" in done.output
+
+
 def calls(folder: Path, begins_ms: list[float], took_ms: float) -> None:
     """One rank whose AllReduces, all of one size, begin at these times."""
     process = writer.rank_of(folder, 0, 2)

@@ -171,6 +171,9 @@ def test_top__without_a_terminal_prints_snapshots(tmp_path: Path) -> None:
         done = weft("top", "--interval", "0.3", "--count", "2", "-p", "-c", "-e", where=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.count("COMMAND") == 2
+        short = weft("top", "--interval", "0.3", "--rows", "3", "-p", "-c", "-e", where=tmp_path)
+        assert len(short.stdout.splitlines()) == 4
+        assert "more lines: --rows" in short.stdout
         assert done.stdout.count("usable") == 16
         assert "\x1b" not in done.stdout
         done = weft("top", str(partner.pid), "--interval", "0.3", "--json", "-", where=tmp_path)

@@ -167,7 +167,24 @@ def test_assign__what_cannot_be_planned_is_an_error() -> None:
 def test_routes__impossible_values_are_one_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "routes.json"
     file.write_text('{"weft_routes":1,' + text + "}")
-    with pytest.raises(RoutesError, match="is no file of routes: make it with weft plan probe"):
+    said = "is no file of routes: make it with weft plan probe|expected a whole number below 65536"
+    with pytest.raises(RoutesError, match=said):
+        read(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('"links":[],"routes":[["a","b",-1,[]]]', "path -1: expected a whole number"),
+        ('"links":[],"routes":[["a","b",1e308,[]]]', "path 1e\\+308: expected a whole number"),
+        ('"links":[],"routes":[["a","b",true,[]]]', "path True: expected a whole number"),
+        ('"links":"abc","routes":[]', "links and routes must be lists"),
+    ],
+)
+def test_routes__a_wrong_number_or_list_is_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "routes.json"
+    file.write_text('{"weft_routes":1,' + text + "}")
+    with pytest.raises(RoutesError, match=said):
         read(file)
 
 

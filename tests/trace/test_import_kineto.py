@@ -225,6 +225,19 @@ def test_import__a_name_of_a_file_tells_host_and_process(tmp_path: Path) -> None
         assert store.rows("SELECT host, pid FROM processes") == [("gpu-3", 771)]
 
 
+@pytest.mark.parametrize(
+    ("name", "host"),
+    [("worker0_step_12.1.json", "worker0"), ("node_7_step_3.json.gz", "node_7"), ("t.json", "")],
+)
+def test_import__a_name_of_a_step_tells_the_host(tmp_path: Path, name: str, host: str) -> None:
+    text = json.dumps(typical(0)).encode()
+    file = tmp_path / name
+    file.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    read(file).write(tmp_path / "tables")
+    with open_store(tmp_path / "tables") as store:
+        assert store.rows("SELECT coalesce(host, '') FROM processes") == [(host,)]
+
+
 def test_import__a_file_that_ends_early_is_read_to_there(tmp_path: Path) -> None:
     whole = json.dumps(typical(0))
     (file,) = saved(tmp_path, {})

@@ -271,6 +271,19 @@ def pair(folder: Path, with_channels: bool) -> None:
         process.write()
 
 
+def test_matrix__latency_is_of_messages_that_arrived(tmp_path: Path) -> None:
+    """After a process is killed, messages end with an error, much later."""
+    for rank in (0, 1):
+        process = Process(tmp_path, f"h{rank}", 10 + rank)
+        end = process.new("connection", 0, pair=99)
+        message(process, end, 0, 50, 1000, 1100, 1 - rank)
+        message(process, end, 1, 50, 1000, 9_000_000, 1 - rank, status=5)
+        process.write()
+    for measure in ("latency_mean", "latency_p99"):
+        ((_, (value, _)),) = cells(made(tmp_path, measure)).items()
+        assert value == 100
+
+
 @pytest.mark.parametrize("with_channels", [False, True])
 @pytest.mark.parametrize(
     ("measure", "wanted"),

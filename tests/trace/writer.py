@@ -194,6 +194,8 @@ def message(
     end_ns: int,
     sends: int,
     channel_id: int = 0,
+    status: int = 0,
 ) -> None:
     values = {"message": number, "bytes": size, "posted_ns": posted_ns, "sends": sends}
+    values |= {"status": status} if status else {}
     process.new("message", end_ns, connection=connection, channel=channel_id, **values)

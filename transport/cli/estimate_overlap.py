@@ -117,6 +117,14 @@ def show_traced(
     from transport.estimate.traced import steps_of
 
     with trace_open.opened(folder, job) as store, trace_open.reporting_errors():
+        kinds = store.rows("SELECT DISTINCT split_part(trace, ' ', 1) FROM processes")
+        other = {"kineto": "the files of PyTorch's profiler", "nccl-log": "a trace of weft"}
+        for (kind,) in kinds:
+            if wanted := other.get(kind):
+                raise click.UsageError(
+                    f"{folder} has tables that were imported ({kind}), which do not tell when the "
+                    f"GPU computes: give {wanted} instead"
+                )
         steps, notes = steps_of(store, alone_ns, operations)
         notes = [*store.notes(), *notes]
     if alone_ns is None:

@@ -49,6 +49,15 @@ PLAIN_WIDTH = 1000  # characters of a line where output is no terminal, so that 
     show_default=True,
     help=f"Sort by this column: {', '.join(SORTABLE)}.",
 )
+@click.option(
+    "--rows",
+    "rows_max",
+    metavar="N",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Print at most N lines of a snapshot.",
+)
 @click.option("--engines", "-e", is_flag=True, help="Show engines too.")
 @click.option("--connections", "-c", is_flag=True, help="Show connections too.")
 @click.option("--paths", "-p", is_flag=True, help="Show paths too.")
@@ -58,6 +67,7 @@ def command(
     interval_s: float,
     count: int | None,
     json_path: str | None,
+    rows_max: int,
     **shown: Any,
 ) -> int:
     """Show what running processes send and receive, and what they wait for.
@@ -76,7 +86,7 @@ def command(
         ended = watch(lambda: read(pids=pids).of_running(), interval_s, view, console)
         return INTERRUPTED if ended == signal.SIGINT else 0
     width = console.width if console.is_terminal else PLAIN_WIDTH
-    _snapshots(first, pids, said, interval_s, count or 1, view, width, json_path)
+    _snapshots(first, pids, said, (interval_s, count or 1, rows_max), view, width, json_path)
     return 0
 
 
@@ -114,13 +124,16 @@ def _snapshots(
     before: Reading,
     pids: tuple[int, ...],
     said: set[str],
-    interval_s: float,
-    count: int,
+    limits: tuple[float, int, int],
     view: View,
     width: int,
     json_path: str | None,
 ) -> None:
-    """Prints the rates of `count` intervals, or writes all of them as JSON."""
+    """Prints the rates of several intervals, or writes all of them as JSON.
+
+    limits: the time between two readings, how many, and how many lines of each are printed.
+    """
+    interval_s, count, rows_max = limits
     document = []
     for index in range(count):
         time.sleep(interval_s)
@@ -131,6 +144,9 @@ def _snapshots(
             document.append(_plain(found, seconds))
         else:
             lines = content(found, view, width, marked=False) or [NOTHING]
+            if len(lines) > rows_max:
+                rest = f"... {len(lines) - rows_max} more lines: --rows, or give a PID"
+                lines = [*lines[:rows_max], rest]
             click.echo("\n".join([*([""] if index else []), *lines]))
         before = now
     if json_path is not None:

@@ -16,6 +16,7 @@ from transport.ground.units import binary_text
 FILE = "routes.json"
 VERSION = 1
 BYTES_MAX = 1 << 30
+PATHS_MAX = 65_536  # numbers of paths between two NICs
 UNKNOWN = "?"  # begins the name of a node that did not answer
 
 
@@ -93,6 +94,8 @@ def _checked(found: Any, file: Path) -> Routes:
         raise RoutesError(
             f"{file} has version {version!r} of routes, and this weft reads {VERSION}"
         )
+    if not isinstance(found["links"], list) or not isinstance(found["routes"], list):
+        raise RoutesError(f"{file}: links and routes must be lists")
     links = tuple(text(one) for one in found["links"])
     of = {}
     for source, target, path, passed in found["routes"]:
@@ -102,16 +105,23 @@ def _checked(found: Any, file: Path) -> Routes:
                 f"{file}: a route names link {max(numbers)}, but there are {len(links)} links, "
                 "numbered from 0"
             )
-        of[text(source), text(target), int(path)] = numbers
+        of[text(source), text(target), _path(path, file)] = numbers
     ports = {}
     for source, target, path, *pair in found.get("ports", []):
         near, far = (int(one) for one in pair)
         if not (0 < near < 65_536 and 0 < far < 65_536):
             raise RoutesError(f"{file}: ports {near} and {far} must be 1 to 65535")
-        ports[text(source), text(target), int(path)] = near, far
+        ports[text(source), text(target), _path(path, file)] = near, far
     addresses = {text(k): text(v) for k, v in found.get("addresses", {}).items()}
     sick = tuple(text(one) for one in found.get("sick", []))
     return Routes(links, of, ports, addresses, sick, text(found.get("fabric", "")))
+
+
+def _path(value: Any, file: Path) -> int:
+    """The number of a path; RoutesError if it is none."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < PATHS_MAX:
+        raise RoutesError(f"{file}: path {value!r}: expected a whole number below {PATHS_MAX}")
+    return value
 
 
 def text(value: Any) -> str:

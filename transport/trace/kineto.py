@@ -22,6 +22,8 @@ RECORD = "record_param_comms"
 NAME = "Collective name"
 # Names that tensorboard_trace_handler gives its files: host, process id, time.
 FILE_NAME = re.compile(r"(.{1,200})_(\d{1,9})\.\d{1,20}\.pt\.trace\.json(?:\.gz)?")
+# As programs name files that they export themselves: worker0_step_12.1.json.
+STEP_NAME = re.compile(r"(.{1,200}?)_step_\d{1,12}\b.{0,200}\.json(?:\.gz)?")
 KERNEL = re.compile(r"nccl(?:Dev)?Kernel_?(\w*)")
 # Words for algorithms in names of kernels, in the order in which NCCL joins them (NVLS_TREE).
 ALGORITHMS = ("COLLNET", "NVLS", "PAT", "TREE", "DIRECT", "CHAIN", "RING")
@@ -79,12 +81,13 @@ class KinetoTraces:
         self.found.read["events"] += contents.events
         calls = contents.calls or contents.annotations
         named = FILE_NAME.fullmatch(file.name)
+        of_step = STEP_NAME.fullmatch(file.name)
         rank = _whole(contents.info.get("rank"))
         pid = int(named[2]) if named else next((_whole(one.get("pid")) for one in calls), None)
         source = self.found.source(
             len(self.found.sources),
             file,
-            host=named[1] if named else "",
+            host=named[1] if named else of_step[1] if of_step else "",
             pid=pid,
             rank=rank,
             damage=contents.damage,

@@ -200,7 +200,7 @@ class _Asked:
             table, value = "messages", sums.get(measure) or _latency(measure, "g")
         where, values = self._where("g.posted_ns", None, None)
         if measure == "latency_p99":
-            inner, outer = "g.end_ns, g.posted_ns", value
+            inner, outer = "g.end_ns, g.posted_ns, g.status", value
         else:
             counted = f"{value} AS part, count(*) AS n"
             inner = counted
@@ -219,7 +219,7 @@ class _Asked:
 
 
 def _latency(measure: str, table: str) -> str:
-    took = f"({table}.end_ns - {table}.posted_ns)"
+    took = f"CASE WHEN coalesce({table}.status, 0) = 0 THEN {table}.end_ns - {table}.posted_ns END"
     return f"avg({took})" if measure == "latency_mean" else f"quantile_cont({took}, 0.99)"
 
 
