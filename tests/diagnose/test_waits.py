@@ -127,4 +127,4 @@ def test_lost_time__of_a_rank_without_a_trace(tmp_path: Path) -> None:
 
 def test_lost_time__is_of_whole_jobs(tmp_path: Path) -> None:
     done = CliRunner().invoke(weft, ["diagnose", str(tmp_path), "--lost-time", "--live"])
-    assert (done.exit_code, "leave out --live" in done.output) == (2, True)
+    assert (done.exit_code, "of whole jobs, not --live" in done.output) == (2, True)

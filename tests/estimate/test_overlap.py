@@ -225,7 +225,8 @@ def test_overlap__a_trace_of_weft_without_steps(tmp_path: Path) -> None:
 
 def test_overlap__imported_tables_are_told_what_to_give(tmp_path: Path) -> None:
     file = tmp_path / "rank0.json"
-    file.write_text('{"traceEvents": [], "distributedInfo": {"rank": 0}}')
+    event = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1}
+    file.write_text(json.dumps({"traceEvents": [event], "distributedInfo": {"rank": 0}}))
     out = tmp_path / "tables"
     run = CliRunner().invoke
     assert run(weft, ["trace", "import", "kineto", str(file), "-o", str(out)]).exit_code == 0

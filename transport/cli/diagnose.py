@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from transport.cli import trace_open as shared
 from transport.cli.http_options import access_options
-from transport.cli.options import FiniteRange
+from transport.cli.options import JSON, FiniteRange, output_file
 from transport.cli.output import json_option, write_json
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # Parameters that mean something without --live.
 ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live", "lost")
+COMPARED = ("baseline_file", "save_path")
 
 
 @click.command("diagnose")
@@ -49,6 +50,20 @@ ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live", "lost"
     "lost",
     is_flag=True,
     help="Print instead how long other ranks waited for each rank at collectives.",
+)
+@click.option(
+    "--baseline",
+    "baseline_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="How long the job took when it was well, as --save wrote it: compare with that.",
+)
+@click.option(
+    "--save",
+    "save_path",
+    metavar="FILE",
+    type=output_file(*JSON),
+    help="Write how long the job takes to FILE, for --baseline; only of a healthy job.",
 )
 @click.option(
     "--live",
@@ -148,8 +163,11 @@ def command(
       weft diagnose --live /scratch/job-17 --share /shared/job-17 --collect
     """
     with failing_with_2():
-        if live and lost:
-            raise click.UsageError("--lost-time is of a whole job: leave out --live")
+        compared = {name: given.pop(name) for name in COMPARED}
+        if live and (lost or any(compared.values())):
+            raise click.UsageError(
+                "--lost-time, --baseline and --save are of whole jobs, not --live"
+            )
         if live:
             from transport.cli import diagnose_live
 
@@ -164,7 +182,8 @@ def command(
             sys.exit(diagnose_lost.run(folder, job, json_path))
         from transport.cli.known_routes import known_routes
 
-        sys.exit(once(folder, job, known_routes(folder, routes_file, plan_file), json_path))
+        routes = known_routes(folder, routes_file, plan_file)
+        sys.exit(once(folder, job, routes, json_path, **compared))
 
 
 class Failure(click.ClickException):
@@ -195,17 +214,40 @@ def refuse_live_options() -> None:
     context = click.get_current_context()
     for one in context.command.params:
         given = context.get_parameter_source(one.name or "") == ParameterSource.COMMANDLINE
-        if given and one.name not in ONCE:
+        if given and one.name not in (*ONCE, *COMPARED):
             raise click.UsageError(f"{one.opts[0]} needs --live: add it")
 
 
-def once(folder: Path, job: str | None, routes: Routes | None, json_path: str | None) -> int:
+def once(
+    folder: Path,
+    job: str | None,
+    routes: Routes | None,
+    json_path: str | None,
+    baseline_file: Path | None,
+    save_path: str | None,
+) -> int:
     """Diagnoses a folder once; returns the exit status."""
-    from transport.diagnose import Settings, diagnose, report, settled_ns
+    from transport.diagnose import (
+        Answer,
+        Settings,
+        baseline as measured,
+        diagnose,
+        report,
+        settled_ns,
+    )
+    from transport.diagnose.baseline import BaselineError, as_json, read
 
     now_ns = settled_ns(folder)
     with shared.opened(folder, job, until_ns=now_ns) as store, shared.reporting_errors():
-        found = diagnose(store, Settings(routes=routes, now_ns=now_ns))
+        try:
+            known = None if baseline_file is None else read(baseline_file)
+            found = diagnose(store, Settings(routes=routes, now_ns=now_ns, baseline=known))
+            if save_path is not None and found.answer is Answer.HEALTHY:
+                write_json(as_json(measured(store)), save_path)
+        except BaselineError as error:
+            raise click.ClickException(str(error)) from None
+    if save_path is not None and found.answer is not Answer.HEALTHY:
+        click.echo(f"weft: {save_path} was not written: the job is not healthy", err=True)
     if json_path is not None:
         write_json(report.as_json(found), json_path)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from transport.diagnose.alive import settled_ns
-from transport.diagnose.diagnosis import Diagnosis, Settings, diagnose, lost_time
+from transport.diagnose.diagnosis import Diagnosis, Settings, baseline, diagnose, lost_time
 from transport.diagnose.evidence import Answer
 from transport.diagnose.finding import CLASSES, Finding, Place
 
@@ -14,6 +14,7 @@ __all__ = [
     "Finding",
     "Place",
     "Settings",
+    "baseline",
     "diagnose",
     "lost_time",
     "settled_ns",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from transport.diagnose import calls, gaps, hang, losses, recurring, slow, slower, stragglers
 from transport.diagnose.absent import Absent, said_of, with_absent
+from transport.diagnose.baseline import Baseline, baseline_of, slower_than
 from transport.diagnose.dead_link import dead_link
 from transport.diagnose.evidence import Answer, Evidence, evidence_of
 from transport.diagnose.facts import Facts, facts_of
@@ -48,6 +49,7 @@ class Settings:
     other one up to the end of its trace. patience_ns: a shorter pause never proves a hang, whatever
     pauses the trace shows. whole: the trace is one of a whole job, not the last part of one that
     runs: what repeats over the job, and lasting slowness without a place, are judged too.
+    baseline: how long the job took when it was well.
     """
 
     rule: Rule = field(default_factory=Rule)
@@ -57,6 +59,7 @@ class Settings:
     now_ns: int | None = None
     patience_ns: int = 0
     whole: bool = True
+    baseline: Baseline | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,13 @@ def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
     every = [with_stack(facts, said_of(one, absent.ranks), stacks) for one in every]
     findings = doubted(every, len(missing))
     return replace(found, findings=tuple(findings), missing=len(missing))
+
+
+def baseline(store: Store) -> Baseline:
+    """The baseline that a job in the store gives (weft diagnose --save). BaselineError if its trace
+    is too short for one."""
+    facts = facts_of(store)
+    return baseline_of(facts, windows_of(facts))
 
 
 def lost_time(store: Store) -> Waits:
@@ -157,7 +167,7 @@ def judged(
         found = [replace(one, query=OF_MESSAGES.get(one.query, one.query)) for one in found]
     unexplained = ""
     if not any(one.certain for one in found):
-        more, unexplained = _as_a_whole(wider, windows)
+        more, unexplained = _as_a_whole(wider, windows, settings.baseline)
         if settings.whole:
             found = [*more, *found]
         elif unexplained:
@@ -193,13 +203,18 @@ def _standing(facts: Facts, windows: Windows, settings: Settings) -> tuple[list[
     return found, still_ns if still_ns < patience_ns else 0
 
 
-def _as_a_whole(facts: Facts, iterations: Windows) -> tuple[list[Finding], str]:
+def _as_a_whole(
+    facts: Facts, iterations: Windows, base: Baseline | None
+) -> tuple[list[Finding], str]:
     """What the whole trace shows and no three windows of it: findings, or what is unexplained."""
     found = recurring.recurring(facts, iterations, lateness_of(facts, iterations))
     if found:
         return found, ""
     windows = judged_windows_of(facts)
     slowdown = slower.slowdown_of(facts, windows)
+    if slowdown is None and base is not None:
+        windows = iterations
+        slowdown = slower_than(facts, windows, base)
     if slowdown is None:
         return [], ""
     group = slower.slower_group(facts, windows, slowdown)

@@ -54,6 +54,7 @@ class Slowdown:
     own_ns: Array
     pairs: Array
     pair_times: Array
+    baseline: bool = False  # whether "before" is another trace
 
     @property
     def times(self) -> float:
@@ -104,25 +105,29 @@ def slowdown_of(facts: Facts, windows: Windows) -> Slowdown | None:
         return None
     at, before_ns, after_ns = found
     first = at + 1
-    pairs, times = _pair_times(facts, windows, first)
+    early, late = slice(1, first), slice(first, windows.count - 1)
+    own = own_times_of(facts, windows)
+    pairs, before = pair_means_of(facts, windows, early)
+    _, after = pair_means_of(facts, windows, late)
     return Slowdown(
         first,
         int(windows.starts_ns[first]),
         facts.end_ns,
         before_ns,
         after_ns,
-        _own_growth_ns(facts, windows, first),
+        np.median(own[late], axis=0) - np.median(own[early], axis=0),
         pairs,
-        times,
+        times_of(before, after),
     )
 
 
-def _parts(count: int, first: int) -> tuple[slice, slice]:
-    return slice(1, first), slice(first, count - 1)
+def times_of(before: Array, after: Array) -> Array:
+    """How many times as long something takes as before; 1 where one of the two is not known."""
+    return np.where((before > 0) & (after > 0), after / np.maximum(before, 1), 1.0)
 
 
-def _own_growth_ns(facts: Facts, windows: Windows, first: int) -> Array:
-    """[process]: by how much its own time in an iteration grew."""
+def own_times_of(facts: Facts, windows: Windows) -> Array:
+    """[window, process]: its own time in each iteration, between operations; nan: not known."""
     calls = facts.calls
     own = own_ns(calls)
     known = own >= 0
@@ -131,28 +136,23 @@ def _own_growth_ns(facts: Facts, windows: Windows, first: int) -> Array:
     np.add.at(total, (window[known], calls["process"][known]), own[known])
     seen = np.zeros(len(facts.processes), bool)
     seen[calls["process"][known]] = True
-    before, after = (np.median(total[part], axis=0) for part in _parts(windows.count, first))
-    return np.where(seen, after - before, np.nan)
+    return np.where(seen, total, np.nan)
 
 
-def _pair_times(facts: Facts, windows: Windows, first: int) -> tuple[Array, Array]:
-    """The pairs of processes that send, and how many times as long their messages take."""
+def pair_means_of(facts: Facts, windows: Windows, part: slice) -> tuple[Array, Array]:
+    """The pairs of processes that send, and the mean time of their messages in some windows."""
     edges = facts.edges
     if not len(edges["source"]):
         return np.zeros((0, 2), np.int64), np.zeros(0)
+    inside = np.zeros(windows.count, bool)
+    inside[part] = True
+    mine = inside[windows_of_edges(facts, windows)]
     ends = np.stack([edges["source"], edges["target"]], axis=1)
     pairs, pair = np.unique(ends, axis=0, return_inverse=True)
-    pair = pair.ravel()
-    shape = (windows.count, len(pairs))
-    total, count = np.zeros(shape), np.zeros(shape)
-    window = windows_of_edges(facts, windows)
-    np.add.at(total, (window, pair), edges["busy_ns"].astype(np.float64))
-    np.add.at(count, (window, pair), edges["messages"].astype(np.float64))
-    before, after = (
-        total[part].sum(axis=0) / np.maximum(count[part].sum(axis=0), 1)
-        for part in _parts(windows.count, first)
-    )
-    return pairs, np.where((before > 0) & (after > 0), after / np.maximum(before, 1), 1.0)
+    total, count = np.zeros(len(pairs)), np.zeros(len(pairs))
+    np.add.at(total, pair.ravel()[mine], edges["busy_ns"][mine].astype(np.float64))
+    np.add.at(count, pair.ravel()[mine], edges["messages"][mine].astype(np.float64))
+    return pairs, total / np.maximum(count, 1)
 
 
 def slower_group(facts: Facts, windows: Windows, found: Slowdown) -> Finding | None:
@@ -185,18 +185,23 @@ def slower_group(facts: Facts, windows: Windows, found: Slowdown) -> Finding | N
 
 def since(windows: Windows, found: Slowdown) -> str:
     unit = "iteration" if windows.iterations == 1 else f"{windows.iterations} iterations"
+    when = "compared with the baseline" if found.baseline else "since then"
     return (
-        f"since then one {unit} takes {time_text(found.after_ns)} instead of "
+        f"{when}, one {unit} takes {time_text(found.after_ns)} instead of "
         f"{time_text(found.before_ns)}"
     )
 
 
 def text_of(facts: Facts, windows: Windows, found: Slowdown) -> str:
     """What became longer, for a slowdown that no finding explains."""
-    parts = [
-        f"from window {found.first + 1} of {windows.count} on, iterations take {found.times:.2f} "
-        f"times as long ({time_text(found.before_ns / windows.iterations)} before)"
-    ]
+    usual = time_text(found.before_ns / windows.iterations)
+    if found.baseline:
+        parts = [f"iterations take {found.times:.2f} times as long as in the baseline ({usual})"]
+    else:
+        parts = [
+            f"from window {found.first + 1} of {windows.count} on, iterations take "
+            f"{found.times:.2f} times as long ({usual} before)"
+        ]
     slow, known = found.slower_ranks, int((~np.isnan(found.own_ns)).sum())
     if known and len(slow) == known:
         growth = float(np.median(found.own_ns[slow]))
