@@ -19,6 +19,7 @@ from transport.live.serve import serve, text
 
 PORT_MAX = 65_535
 BOARD = "weft-grafana.json"
+ALERTS = "weft-alerts.yml"
 
 
 def address(given: str) -> tuple[str, int]:
@@ -62,6 +63,13 @@ def address(given: str) -> tuple[str, int]:
     type=OutputFile(*JSON, dir_okay=False, writable=True, allow_dash=True),
     help="Write a Grafana dashboard of these metrics to FILE and end; - is stdout.",
 )
+@click.option(
+    "--alerts",
+    "alerts_path",
+    metavar="FILE",
+    type=OutputFile(dir_okay=False, writable=True, allow_dash=True),
+    help="Write alerting rules for Prometheus to FILE and end; - is stdout.",
+)
 @access_options
 def command(
     pids: tuple[int, ...],
@@ -70,14 +78,17 @@ def command(
     paths: bool,
     series_max: int,
     board_path: str | None,
+    alerts_path: str | None,
     **files: Path | None,
 ) -> int:
     """Serve counters and states of running processes to Prometheus, until Ctrl-C.
 
     Without PID: all processes of this user that have a telemetry page.
     """
-    if board_path is not None:
-        write_file(board_path, resources.files("transport.live").joinpath(BOARD).read_text())
+    for path, name in ((board_path, BOARD), (alerts_path, ALERTS)):
+        if path is not None:
+            write_file(path, resources.files("transport.live").joinpath(name).read_text())
+    if board_path is not None or alerts_path is not None:
         return 0
     need_packages("weft metrics", "prometheus_client", *([] if once else ["tornado"]))
     try:
