@@ -161,3 +161,42 @@ def test_recurring__chance_is_that_of_a_binomial() -> None:
     assert chance_of(0, 5, 4) == pytest.approx(1)
     assert chance_of(5, 5, 4) == pytest.approx(0.25**5)
     assert chance_of(1, 2, 2) == pytest.approx(0.75)
+
+
+def test_risen__a_rank_is_found_among_ranks_that_always_differ(tmp_path: Path) -> None:
+    """Half of the ranks always compute more, and some iterations are longer, so medians and
+    deviations of all ranks hide a rank that comes later by a fifth of an iteration."""
+    fault = {"kind": "late_calls", "rank": 15, "at_step": 5, "delay_ns": 500_000}
+    tables = job(fault, steps=14)
+    operations = tables["workload"][0]["operations"]
+    operations.append({"name": "padding", "compute_ns": 300_000, "ranks": "0-7"})
+    operations.append({"name": "long", "compute_ns": 400_000, "every": 3, "offset": 1})
+    certain = [one for one in judged(written(tmp_path, tables)).findings if one.certain]
+    assert [one.place.name for one in certain] == ["rank 15"]
+
+
+def test_windows__an_evaluation_every_few_steps_leaves_steps(tmp_path: Path) -> None:
+    """The exact period is four steps long; each of them is an iteration all the same."""
+    tables = job(steps=14)
+    more = {"name": "evaluation", "collective": "all_gather", "size_bytes": 100_000}
+    tables["workload"][0]["operations"].append(more | {"every": 4, "offset": 2})
+    found = judged(written(tmp_path, tables))
+    assert found.iterations >= 13
+    assert found.answer is Answer.HEALTHY
+
+
+def test_slower__a_nic_is_named_though_queues_overflow(tmp_path: Path) -> None:
+    fault = {"kind": "slow_nic", "rank": 12, "at_ns": 9_000_000, "side": "receive"}
+    tables = job(fault | {"rate_factor": 0.3}, steps=14)
+    tables["network"]["queue_bytes"] = "200 kB"
+    exchange = {"name": "tokens", "collective": "all_to_all", "size_bytes": 1_500_000}
+    tables["workload"][0]["operations"].append(exchange)
+    certain = [one for one in judged(written(tmp_path, tables)).findings if one.certain]
+    assert ("communication_slow", "NIC of rank 12") in [(o.kind, o.place.name) for o in certain]
+
+
+def test_slower__phases_of_a_job_do_not_hide_that_it_became_slower() -> None:
+    lengths = np.array([9.5, 9.7, 16.0, 9.2, 9.7, 9.8, 15.6, 11.5, 11.5, 19.6, 11.5, 11.6, 18.6])
+    found = change_of(lengths * 1e6)
+    assert found is not None
+    assert found[0] in (6, 7)  # of which the first is a phase

@@ -207,17 +207,19 @@ def _as_a_whole(
     facts: Facts, iterations: Windows, base: Baseline | None
 ) -> tuple[list[Finding], str]:
     """What the whole trace shows and no three windows of it: findings, or what is unexplained."""
-    found = recurring.recurring(facts, iterations, lateness_of(facts, iterations))
+    windows = judged_windows_of(facts)
+    found = slower.risen_ranks(facts, windows)
+    found = found or recurring.recurring(facts, iterations, lateness_of(facts, iterations))
     if found:
         return found, ""
-    windows = judged_windows_of(facts)
     slowdown = slower.slowdown_of(facts, windows)
     if slowdown is None and base is not None:
         windows = iterations
         slowdown = slower_than(facts, windows, base)
     if slowdown is None:
-        return [], ""
+        return [], slower.unsteady(facts, windows)
     group = slower.slower_group(facts, windows, slowdown)
+    group = group or slower.slower_place(facts, windows, slowdown)
     if group is not None:
         return [group], ""
     return [], slower.text_of(facts, windows, slowdown)

@@ -27,9 +27,12 @@ CLEAR_RATE, CLEAR_CONTRAST = 0.05, 100.0
 # Cables and optics lose packets singly and at all times, full queues several in a row. A place
 # loses at random if it lost in each of this many time windows, and at least this share singly.
 RANDOM_WINDOWS, RANDOM_ALONE = 6, 0.9
+# Over the whole trace: at least this share, and this many times the rate of such losses elsewhere.
+SINGLY_MIN, SINGLY_CONTRAST = 0.6, 20.0
 QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many times that of others
 # Losses are those of a full queue if less than this part of what would be lost singly by chance is.
 BURST_SHARE = 0.4
+BURST_SHARE_ALL = 0.75  # the same of losses everywhere, as no cable is bad everywhere
 SINGLE_MIN = 0.5  # that part is not known better, as packets on their way are not counted as sent
 LOADED_RATIO = 1.5  # a link with this many times the load of those beside it has full queues
 QUEUED_LATER = 2  # a full queue may show only in the RTTs of this many time windows after a loss
@@ -70,7 +73,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         return None
     place, rate, other_rate, mine = found
     failed = place.kind != "network" and downs[mine].sum() >= LOSSES_MIN
-    if not failed and _overflows(paths, span, mine, rate):
+    if not failed and _overflows(paths, span, mine, rate, place.kind == "network"):
         return _overflow(seen, paths, span, at, rule, found)
     queued = _queued(paths, span, mine, lost > 0)
     # Busy hosts acknowledge late, so that other paths seem to lose packets, too. Simulated hosts
@@ -114,18 +117,19 @@ def rarely_lossy(seen: Seen) -> Finding | None:
     paths = seen.paths
     if paths is None or not len(paths.ends) or seen.windows.count < RANDOM_WINDOWS:
         return None
-    lost = paths.lost.sum(axis=0)
+    # Full queues lose several in a row, here and there: only what is lost singly is compared.
+    lost = paths.alone.sum(axis=0)
     sent = np.maximum(paths.sent.sum(axis=0), lost)
     found = _most_lossy(seen, paths, lost, sent) if lost.sum() >= LOSSES_MIN else None
     if found is None or found[0].kind not in ("link", "nic"):
         return None
     place, rate, other_rate, mine = found
-    often = int((paths.lost[:, mine].sum(axis=1) > 0).sum())
-    alone = float(paths.alone[:, mine].sum())
+    often = int((paths.alone[:, mine].sum(axis=1) > 0).sum())
+    alone, every_one = float(lost[mine].sum()), float(paths.lost[:, mine].sum())
     least = LOSS_RATE_MIN if seen.facts.simulated else HOST_LOSS_RATE
-    if rate < least or alone < RANDOM_ALONE * lost[mine].sum() or often < RANDOM_WINDOWS:
+    if rate < least or alone < SINGLY_MIN * every_one or often < RANDOM_WINDOWS:
         return None
-    if rate < CLEAR_CONTRAST * other_rate or _queued(
+    if rate < SINGLY_CONTRAST * other_rate or _queued(
         paths, slice(0, len(paths.lost)), mine, lost > 0
     ):
         return None
@@ -138,7 +142,7 @@ def rarely_lossy(seen: Seen) -> Finding | None:
         confidence_of(rate / LOSS_RATE_MIN),
         True,
         f"{text} It lost packets in {often} of {windows.text_of(windows.count)}, "
-        f"{percent(alone / float(lost[mine].sum()), 0)} of them singly.",
+        f"{percent(alone / every_one, 0)} of them singly.",
         LOSS_QUERY,
         LOSS_ADVICE[place.kind],
         weight=float(lost[mine].sum()),
@@ -202,7 +206,7 @@ def _most_lossy(
     return place, float(rate[at]), float(other[at]), mask
 
 
-def _overflows(paths: Paths, span: slice, mine: Array, rate: float) -> bool:
+def _overflows(paths: Paths, span: slice, mine: Array, rate: float, everywhere: bool) -> bool:
     """Whether these paths lose packets as a full queue or socket does: several in a row.
 
     If each packet were lost by itself, the neighbours of (1 - rate)^2 of them would arrive.
@@ -210,7 +214,8 @@ def _overflows(paths: Paths, span: slice, mine: Array, rate: float) -> bool:
     lost = float(paths.lost[span][:, mine].sum())
     alone = float(paths.alone[span][:, mine].sum())
     single = max((1 - min(rate, 1.0)) ** 2, SINGLE_MIN)
-    return lost >= LOSSES_MIN and alone < BURST_SHARE * single * lost
+    share = BURST_SHARE_ALL if everywhere else BURST_SHARE * single
+    return lost >= LOSSES_MIN and alone < share * lost
 
 
 def _overflow(

@@ -90,6 +90,7 @@ def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Findin
     inner = slice(1, windows.count - 1)
     own = lateness.own[inner]
     late = own > LATE_SHARE * windows.usual_ns
+    late &= ~troubled(facts, windows)[inner]
     times, events = late.sum(axis=0), int(late.sum())
     judged_ns = int(windows.starts_ns[-1] - windows.starts_ns[1])
     cost_ns = np.where(late, own, 0.0).sum(axis=0)
@@ -109,6 +110,20 @@ def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Findin
     if len(found) > ALONE_MAX:
         return [_finding(facts, windows, lateness, np.array(sorted(found)), late)]
     return [_finding(facts, windows, lateness, np.array([one]), late) for one in found]
+
+
+def troubled(facts: Facts, windows: Windows) -> Array:
+    """[window, process]: whether it or its peers had timeouts then, which delay a rank as well."""
+    downs = facts.downs
+    made = np.zeros((windows.count, len(facts.processes)), bool)
+    known = np.isin(downs["what"], ("timeout", "path_down"))
+    window = windows.of(downs["time_ns"][known])
+    for end in ("source", "target"):
+        at = downs[end][known]
+        good = at >= 0
+        made[window[good], at[good]] = True
+    made[1:] |= made[:-1].copy()
+    return made
 
 
 def _finding(

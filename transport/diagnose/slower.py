@@ -8,11 +8,13 @@ them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose import places
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.measures import own_ns, windows_of_edges
@@ -30,6 +32,16 @@ CALM_SHARE = 0.03  # ranks whose own time grew by less are not
 CLEAR_SHARE = 0.9  # of the ranks, as many are clearly slower or clearly not
 PAIR_TIMES = 1.15  # a pair is slower if its messages take this many times as long
 NAMED_MAX = 4
+PHASE, PHASES_MIN = 1.25, 0.6  # an iteration that is so much longer is a phase; the rest of them
+RANKS_MIN = 4  # fewer ranks have no median to be compared with
+RISEN_MAX = 0.34  # of the ranks: more of them are a group, or the job
+SLOW_TIMES = 1.5  # a pair that explains why the job is slower takes this many times as long
+SHARE_MIN, PURITY_MIN = 0.7, 0.6  # of the excess, and of its pairs, that a NIC must explain
+GROUP_MIN = 2  # a single rank would have stood out from the others
+PAIRS_MIN = 4
+# A job is unsteady if at least three iterations take this many times as long as usual, their
+# messages this many times, and that costs the job this share of its time.
+UNSTEADY_MIN, LONGER, BUSIER, UNSTEADY_SHARE = 3, 1.1, 1.3, 0.05
 
 QUERY = (
     "SELECT o.process, o.sequence, min(o.begin_ns) AS begin_ns, max(o.end_ns) AS end_ns "
@@ -73,24 +85,39 @@ class Slowdown:
         return np.flatnonzero(self.pair_times > PAIR_TIMES)
 
 
-def change_of(lengths: Array) -> tuple[int, float, float] | None:
+def change_of(lengths: Array, least: float = 0.0) -> tuple[int, float, float] | None:
     """Where a series steps up for good: the first longer value, and the medians of both parts.
 
-    None: nowhere. lengths: at least 2 * SIDE_MIN values.
+    None: nowhere. least: the smallest step; 0: GROWN_MIN of the earlier part.
     """
     best: tuple[int, float, float] | None = None
-    least = np.inf
+    smallest = np.inf
     for at in range(SIDE_MIN, len(lengths) - SIDE_MIN + 1):
-        before, after = lengths[:at], lengths[at:]
+        before, after = (
+            part if least else without_phases(part) for part in (lengths[:at], lengths[at:])
+        )
         low, high = float(np.median(before)), float(np.median(after))
         within = np.concatenate([np.abs(before - low), np.abs(after - high)])
-        noise = max(1.4826 * float(np.median(within)), 1e-3 * low)
-        if high - low < max(GROWN_MIN * low, DEVIATIONS * noise):
+        noise = max(1.4826 * float(np.median(within)), 1e-3 * abs(low))
+        clear = DEVIATIONS * noise / sqrt(min(len(before), len(after)))  # as medians of so many
+        if high - low < max(least or GROWN_MIN * low, clear):
             continue
         above = float((after[:, None] > before[None, :]).mean())
-        if above >= ABOVE_MIN and (rest := float(within.sum())) < least:
-            best, least = (at, low, high), rest
+        if above >= ABOVE_MIN and (rest := _apart(lengths, at, low, high)) < smallest:
+            best, smallest = (at, low, high), rest
     return best
+
+
+def _apart(lengths: Array, at: int, low: float, high: float) -> float:
+    """By how much the lengths differ from two levels, in sum."""
+    return float(np.abs(lengths[:at] - low).sum() + np.abs(lengths[at:] - high).sum())
+
+
+def without_phases(lengths: Array) -> Array:
+    """The lengths without those of longer iterations, as of checkpoints and evaluations, if these
+    are the lesser part."""
+    kept = lengths[lengths <= PHASE * np.median(lengths)]
+    return kept if len(kept) >= max(PHASES_MIN * len(lengths), SIDE_MIN) else lengths
 
 
 def slowdown_of(facts: Facts, windows: Windows) -> Slowdown | None:
@@ -118,6 +145,107 @@ def slowdown_of(facts: Facts, windows: Windows) -> Slowdown | None:
         np.median(own[late], axis=0) - np.median(own[early], axis=0),
         pairs,
         times_of(before, after),
+    )
+
+
+def risen_ranks(facts: Facts, windows: Windows) -> list[Finding]:
+    """The ranks whose own time stepped up, beside that of the others in the same iterations.
+
+    Iterations may differ, and some ranks may always do more; each rank is compared with itself.
+    """
+    if windows.count < 2 * SIDE_MIN + 2:
+        return []
+    own = own_times_of(facts, windows)[1:-1]
+    known = np.flatnonzero(~np.isnan(own[0]))
+    if len(known) < RANKS_MIN or (facts.calls["kind"] != "collective").any():
+        return []
+    usual_ns = windows.usual_ns
+    beside = own[:, known] - np.median(own[:, known], axis=1, keepdims=True)
+    steps = {
+        one: step
+        for at, one in enumerate(known.tolist())
+        if (step := change_of(beside[:, at], OWN_SHARE * usual_ns)) is not None
+    }
+    if not steps or len(steps) > RISEN_MAX * len(known):
+        return []
+    ones = np.array(sorted(steps))
+    first = min(step[0] for step in steps.values()) + 1
+    growth = float(np.median([high - low for _, low, high in steps.values()]))
+    names = facts.named(ones)
+    return [
+        Finding(
+            "non_communication_slow",
+            Place(
+                "rank" if len(ones) == 1 else "ranks",
+                names,
+                tuple(facts.processes[one].rank for one in ones.tolist()),
+            ),
+            int(windows.starts_ns[first]),
+            facts.end_ns,
+            0.9,
+            True,
+            f"From iteration {first + 1} on, {names} took {time_text(growth)} an iteration longer "
+            f"between operations than before ({percent(growth / usual_ns, 0)} of it), compared "
+            "with the other ranks in the same iterations.",
+            QUERY,
+            "Check clocks, power and errors of its GPU (nvidia-smi -q), its host, and its share of "
+            "the work.",
+            lost_ns=int(growth * (windows.count - first)),
+            weight=growth,
+        )
+    ]
+
+
+def unsteady(facts: Facts, windows: Windows) -> str:
+    """What to say of a job some of whose iterations take longer, as do their messages; "": nothing.
+
+    In a checkpoint or an evaluation no message takes longer.
+    """
+    if windows.count < UNSTEADY_MIN + 5 or not len(facts.edges["source"]):
+        return ""
+    lengths = np.diff(windows.starts_ns)[1:].astype(np.float64)
+    busy = np.zeros(windows.count)
+    np.add.at(busy, windows_of_edges(facts, windows), facts.edges["busy_ns"].astype(np.float64))
+    busy = busy[1:-1]
+    usual = float(np.median(lengths))
+    long = (lengths > LONGER * usual) & (busy > BUSIER * float(np.median(busy)))
+    lost_ns = float((lengths - usual)[long].sum())
+    if long.sum() < UNSTEADY_MIN or lost_ns < UNSTEADY_SHARE * lengths.sum():
+        return ""
+    return (
+        f"{int(long.sum())} of {len(lengths)} iterations take {time_text(lost_ns / long.sum())} "
+        f"longer than usual, {percent(lost_ns / float(lengths.sum()))} of the job's time, and "
+        "their messages take longer. No rank, NIC or link explains it."
+    )
+
+
+def slower_place(facts: Facts, windows: Windows, found: Slowdown) -> Finding | None:
+    """The NIC whose messages became slower when the job did, if it explains most of that."""
+    if len(found.pairs) < PAIRS_MIN:
+        return None
+    excess = np.log(np.maximum(found.pair_times, 1.0))
+    bad = found.pair_times > SLOW_TIMES
+    every = places.nics(facts, found.pairs[:, 0], found.pairs[:, 1])
+    best = places.explain(places.Candidates(every), np.where(bad, excess, 0.0), bad)
+    if best is None or best.share < SHARE_MIN or best.purity < PURITY_MIN or bad.sum() < 2:
+        return None
+    worst = int(excess.argmax())
+    shown = f"{facts.name(int(found.pairs[worst, 0]))} to {facts.name(int(found.pairs[worst, 1]))}"
+    return Finding(
+        "communication_slow",
+        best.place,
+        found.from_ns,
+        found.to_ns,
+        round(min(0.95, 0.4 + 0.6 * best.share) / (1 + len(best.place.candidates)), 2),
+        True,
+        f"Messages of {int(bad.sum())} of {len(bad)} pairs of ranks take longer than before, the "
+        f"most {found.pair_times[worst]:.1f} times ({shown}). {best.place.name} explains "
+        f"{percent(best.share, 0)} of it; {since(windows, found)}.",
+        QUERY,
+        "Check speed, errors and PFC counters of this NIC and its port (ethtool -S), and its PCIe "
+        "link.",
+        weight=float(excess[bad].sum()),
+        more={"share": best.share},
     )
 
 
@@ -156,18 +284,23 @@ def pair_means_of(facts: Facts, windows: Windows, part: slice) -> tuple[Array, A
 
 
 def slower_group(facts: Facts, windows: Windows, found: Slowdown) -> Finding | None:
-    """The ranks that became slower together, if the others clearly did not."""
+    """The ranks that became slower together, if the others clearly did not.
+
+    In a pipeline the time between operations has waiting for other stages in it.
+    """
+    if (facts.calls["kind"] != "collective").any():
+        return None
     slow, calm = found.slower_ranks, found.calm_ranks
-    if not len(slow) or len(slow) + len(calm) < CLEAR_SHARE * len(facts.processes) or not len(calm):
+    clear = len(slow) + len(calm) >= CLEAR_SHARE * len(facts.processes)
+    if len(slow) < GROUP_MIN or not len(calm) or not clear:
         return None
     ranks = tuple(facts.processes[one].rank for one in slow.tolist())
     names = facts.named(slow)
-    kind = "rank" if len(slow) == 1 else "ranks"
     growth = float(np.median(found.own_ns[slow]))
     lost_ns = int((found.after_ns - found.before_ns) * (windows.count - found.first))
     return Finding(
         "non_communication_slow",
-        Place(kind, names, ranks),
+        Place("ranks", names, ranks),
         found.from_ns,
         found.to_ns,
         0.9,

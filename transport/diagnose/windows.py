@@ -19,6 +19,8 @@ MESSAGES_MIN = 16  # minimum number of calls of a window, if the program has no 
 WINDOW_MIN_NS = 250_000_000
 # An iteration is the shortest period that repeats at least this well, relative to the best period.
 LIKE = 0.9
+ROUGHLY = 0.6  # the same, if there would be fewer than FEW iterations
+FEW = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +91,13 @@ def kinds_of(calls: dict[str, Array]) -> Array:
     return np.array([known.setdefault(row, len(known)) for row in rows], np.int64)
 
 
-def period_of(kinds: Array) -> int:
+def period_of(kinds: Array, like: float = LIKE) -> int:
     """The number of operations after which a sequence of kinds of operations repeats."""
     most = min(len(kinds) // 2, PERIOD_MAX)
     if most < 1:
         return max(len(kinds), 1)
     alike = np.array([np.mean(kinds[at:] == kinds[:-at]) for at in range(1, most + 1)])
-    return int(np.flatnonzero(alike >= LIKE * alike.max())[0]) + 1
+    return int(np.flatnonzero(alike >= like * alike.max())[0]) + 1
 
 
 def windows_of(facts: Facts) -> Windows:
@@ -120,7 +122,31 @@ def windows_of(facts: Facts) -> Windows:
     divides = np.where(calls["kind"] == "collective", calls["ranks"], 0)
     first = int(divides[mine[:period]].argmax())
     times = moments(calls)[mine][first::period]
+    if len(times) < FEW:
+        shorter = _steps(kinds_of(calls)[mine], divides[mine], period)
+        if shorter is not None:
+            times, period = moments(calls)[mine][shorter[0]], shorter[1]
     return Windows(np.unique(np.maximum.accumulate(times)), facts.end_ns, period)
+
+
+def _steps(kinds: Array, divides: Array, period: int) -> tuple[Array, int] | None:
+    """Where iterations begin that a trace repeats only roughly, and their number of operations.
+
+    A checkpoint or an evaluation every few steps makes the exact period several steps long. An
+    operation that is called once in each step, and has most ranks, begins the steps. None: there is
+    no shorter period.
+    """
+    short = period_of(kinds, ROUGHLY)
+    if 2 * short > period:
+        return None
+    head = kinds[:short]
+    once = [at for at in range(short) if (head == head[at]).sum() == 1 and divides[at] > 0]
+    if not once:
+        return None
+    anchor = max(once, key=lambda at: (int(divides[at]), -at))
+    begins = np.flatnonzero(kinds == kinds[anchor])
+    usual = len(kinds) / short
+    return (begins, short) if ROUGHLY * usual <= len(begins) <= usual / ROUGHLY else None
 
 
 def moments(calls: dict[str, Array]) -> Array:
