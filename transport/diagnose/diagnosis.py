@@ -37,6 +37,13 @@ OF_MESSAGES = {
     "ON s.process = r.process AND s.posted_ns >= r.end_ns WHERE s.sends GROUP BY ALL "
     "ORDER BY pause_ns DESC",
 }
+# The same for traces of PyTorch's profiler, which have kernels and no messages.
+OF_KERNELS = {
+    stragglers.LATE_QUERY: "SELECT o.process, o.comm, o.function, o.sequence, "
+    "min(k.gpu_start_ns) AS start_ns, max(k.gpu_stop_ns) AS stop_ns FROM operations o "
+    "JOIN kernels k ON k.process = o.process AND k.operation = o.id GROUP BY ALL "
+    "ORDER BY o.comm, o.sequence, start_ns",
+}
 
 
 @dataclass(frozen=True)
@@ -163,8 +170,10 @@ def judged(
         found, brief_ns = _standing(facts, windows, settings)
     if not found or (brief_ns and not any(one.certain for one in found)):
         found += _slow(wider, windows, settings)
-    if not facts.has_operations:
-        found = [replace(one, query=OF_MESSAGES.get(one.query, one.query)) for one in found]
+    other = {} if facts.has_operations else OF_MESSAGES
+    if not len(facts.edges["source"]):
+        other = OF_KERNELS
+    found = [replace(one, query=other.get(one.query, one.query)) for one in found]
     unexplained = ""
     if not any(one.certain for one in found):
         more, unexplained = _as_a_whole(wider, windows, settings.baseline)
