@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+// NOLINTBEGIN: the names, sizes and layouts are those of libibverbs.
 // Enumerations that the library writes have a fixed type: a newer library may know values that are not here.
 enum ibv_node_type : int { IBV_NODE_CA = 1 };
 enum ibv_transport_type : int { IBV_TRANSPORT_IB = 0 };
@@ -532,3 +533,4 @@ inline int ibv_bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* bind) {
 }
 
 inline int ibv_dealloc_mw(ibv_mw* mw) { return mw->context->ops.dealloc_mw(mw); }
+// NOLINTEND
