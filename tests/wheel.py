@@ -27,7 +27,7 @@ FILES = (
     *(r"congestion(/\w+)*/\w+\.py", r"transport(/\w+)*/\w+\.py"),
     *(r"transport/_native\w*\.pyi", r"congestion/py\.typed", r"transport/py\.typed"),
     *(r"transport/sim/scenarios(/labs)?/\w+\.toml", r"transport/estimate/\w+\.toml"),
-    *(r"transport/pages/\w+\.(html|js)", r"transport/live/weft-grafana\.json"),
+    *(r"transport/pages/\w+\.(html|js)", r"transport/live/weft-(grafana\.json|alerts\.yml)"),
     *(EXTENSION, PLUGIN, POLICY),
 )
 METADATA = r"weft-[\w.]+\.dist-info/.+"
