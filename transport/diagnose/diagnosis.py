@@ -170,8 +170,8 @@ def judged(
         found, brief_ns = _standing(facts, windows, settings)
     if not found or (brief_ns and not any(one.certain for one in found)):
         found += _slow(wider, windows, settings)
-    other = {} if facts.has_operations else OF_MESSAGES
-    if not len(facts.edges["source"]):
+    other = OF_MESSAGES if not facts.has_operations else {}
+    if facts.has_operations and not len(facts.edges["source"]):
         other = OF_KERNELS
     found = [replace(one, query=other.get(one.query, one.query)) for one in found]
     unexplained = ""

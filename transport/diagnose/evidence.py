@@ -111,7 +111,7 @@ def _of_traces(facts: Facts, missing: Sequence[int]) -> list[Lack]:
         lacks.append(
             Lack(
                 f"the trace of {word} {ranges(damaged)} is damaged or lacks records",
-                "see weft trace info; WEFT_TRACE on a faster disk, or a larger WEFT_TRACE_BUFFER",
+                "weft trace info says why; write traces to a disk that is faster or has more room",
             )
         )
     return lacks

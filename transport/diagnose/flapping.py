@@ -43,14 +43,16 @@ def flapping(seen: Seen) -> Finding | None:
     one = candidates.every[at].place
     both = [each for each, other in enumerate(candidates.every) if other.place.name == one.name]
     total = int(max(count[each] for each in both))
+    # Paths to a real process that did not run fail as well, and look like those of its NIC.
+    certain = one.kind == "link" or seen.facts.simulated
     times = seen.facts.downs["time_ns"][seen.facts.downs["what"] == "path_down"]
     return Finding(
         "network_loss",
         Place(one.kind, one.name, one.ranks),
         int(times.min()),
         int(times.max()),
-        0.9,
-        True,
+        0.9 if certain else 0.6,
+        certain,
         f"Paths became unusable {int(downs.sum())} times, {total} of them over {one.name}, which "
         f"{percent(float(crossing[at] / len(downs)))} of the paths cross: it goes down and comes "
         "back.",

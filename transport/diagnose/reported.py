@@ -4,6 +4,7 @@ and operations that ran into PyTorch's timeout."""
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
@@ -62,13 +63,7 @@ def with_stack(facts: Facts, one: Finding, stacks: dict[int, list[str]]) -> Find
         return one
     own = [frame for frame in frames if not frame.startswith("<") and INSIDE not in frame]
     text = f" Its last call came from {'; '.join((own or frames)[:SHOWN])}."
-    return Finding(
-        **{
-            **{name: getattr(one, name) for name in one.__dataclass_fields__},
-            "evidence": one.evidence + text,
-            "more": {**one.more, "stacks": frames},
-        }
-    )
+    return replace(one, evidence=one.evidence + text, more={**one.more, "stacks": frames})
 
 
 def _timeouts_text(timeouts: list[tuple[str, int]]) -> str:
