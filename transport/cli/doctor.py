@@ -24,7 +24,6 @@ from transport.errors import OK as OK_STATUS, OutOfDescriptorsError, WeftError
 from transport.ground.units import binary_text
 from transport.host import probes, rdma
 from transport.host.finding import ABSENT, BROKEN, LIMITED, OK, Finding
-from transport.host.two_hosts.ends import BESIDE_A_JOB
 from transport.host.uses import Use, findings
 
 LOOPBACK_REMEDY = "if lo is down: ip link set lo up; otherwise see the error"
@@ -34,7 +33,7 @@ def uses() -> list[Finding]:
     """What a process with this environment will use; [] if it cannot start: a check says why."""
     try:
         values = knobs.in_force()
-        with Endpoint(**BESIDE_A_JOB) as endpoint:
+        with Endpoint(**probes.BESIDE_A_JOB) as endpoint:
             datapath = endpoint.summary().partition(", devices ")[0]
             engines, paths = re.findall(r"(\d+) (?:engines?|paths?)", datapath)
             addresses = [device.address for device in endpoint.devices]
@@ -77,7 +76,7 @@ def check_knobs() -> Finding:
     except knobs.KnobError as error:
         return Finding("knobs", BROKEN, str(error), "weft knobs lists the valid knobs and ranges")
     try:
-        Endpoint(**BESIDE_A_JOB).close()
+        Endpoint(**probes.BESIDE_A_JOB).close()
     except OutOfDescriptorsError as error:
         # Opening descriptors can fail below the process's limit, if the system's file table is
         # full.

@@ -18,7 +18,6 @@ from transport.cli.profiler import load_profiler
 from transport.endpoint import knobs
 from transport.errors import WeftError
 from transport.host import probes
-from transport.host.two_hosts.ends import BESIDE_A_JOB
 from transport.policies.choice import PolicyRefusedError, is_broken, resolve_settings
 
 
@@ -162,7 +161,7 @@ def command(net_debug: bool, cmd: tuple[str, ...]) -> None:
         raise click.UsageError(str(error)) from None
     try:
         # Fails if a knob names an interface, policy or file that does not exist.
-        Endpoint(**BESIDE_A_JOB).close()
+        Endpoint(**probes.BESIDE_A_JOB).close()
     except WeftError as error:
         # A library that exists and cannot be loaded is a failure (1), not wrong usage (2).
         named = (variables.get(f"WEFT_{family.upper()}_POLICY", "") for family in FAMILIES)

@@ -98,19 +98,21 @@ def evidence_of(
     return Evidence(ranks, nics, whole, int(facts.edges["messages"].sum()), tuple(lacks))
 
 
+def _text(numbers: Sequence[int]) -> str:
+    """Numbers of ranks in increasing order as text: "rank 3", "ranks 0-3, 7"."""
+    return f"rank{'s' * (len(numbers) != 1)} {ranges(numbers)}"
+
+
 def _of_traces(facts: Facts, missing: Sequence[int]) -> list[Lack]:
     lacks = []
     if missing:
-        word = "rank" if len(missing) == 1 else "ranks"
-        lacks.append(
-            Lack(f"no trace of {word} {ranges(missing)}", "collect the traces of all hosts")
-        )
+        text = f"no trace of {_text(missing)}"
+        lacks.append(Lack(text, "collect the traces of all hosts"))
     damaged = sorted(one.rank for one in facts.processes if not one.whole)
     if damaged:
-        word = "rank" if len(damaged) == 1 else "ranks"
         lacks.append(
             Lack(
-                f"the trace of {word} {ranges(damaged)} is damaged or lacks records",
+                f"the trace of {_text(damaged)} is damaged or lacks records",
                 "weft trace info says why; write traces to a disk that is faster or has more room",
             )
         )
@@ -138,10 +140,9 @@ def _ranks(facts: Facts, windows: Windows) -> tuple[int, list[Lack]]:
     lacks = []
     rare = [facts.processes[one].rank for one in np.flatnonzero(~enough).tolist()]
     if rare:
-        word = "rank" if len(rare) == 1 else "ranks"
         lacks.append(
             Lack(
-                f"{word} {ranges(sorted(rare))} called operations in few of the iterations",
+                f"{_text(sorted(rare))} called operations in few of the iterations",
                 "record the same iterations on all ranks",
             )
         )

@@ -18,6 +18,9 @@ IP_TOS_ECT0 = 0x02
 CUDA_DMA_BUF_SUPPORTED = 124
 NO_GPU = "the NVIDIA driver finds no GPU"
 
+# Settings of an endpoint that looks at a host and must not touch the files of its jobs.
+BESIDE_A_JOB = {"trace": "", "record_file": ""}
+
 
 def read_text(path: Path | str) -> str:
     """The text of a small file of /proc or /sys; "" if it cannot be read."""

@@ -18,10 +18,6 @@ DOCTOR_PORT = 7_117
 BACK_S = 4.0  # some tries of TCP
 
 
-# A test is not part of a job, whose files it must not touch.
-BESIDE_A_JOB = {"trace": "", "record_file": ""}
-
-
 def usual_ports() -> list[int]:
     """The control ports that a test may take: those of WEFT_CONTROL_PORT, else DOCTOR_PORT."""
     first, _, last = knobs.in_force()["control_port"].partition("-")

@@ -10,8 +10,9 @@ from dataclasses import replace
 from transport import Connection, Endpoint
 from transport.errors import WeftError
 from transport.host.finding import Finding
+from transport.host.probes import BESIDE_A_JOB
 from transport.host.two_hosts import judge
-from transport.host.two_hosts.ends import BESIDE_A_JOB, End, back_socket, open_end
+from transport.host.two_hosts.ends import End, back_socket, open_end
 from transport.host.two_hosts.facts import (
     HANDLE_BYTES,
     FactError,

@@ -10,8 +10,8 @@ from transport import Connection, Endpoint, Listener
 from transport.errors import AddressError, InvalidArgumentError, TimedOutError, WeftError
 from transport.ground.text import printable
 from transport.host.finding import STATES, Finding
+from transport.host.probes import BESIDE_A_JOB
 from transport.host.two_hosts.ends import (
-    BESIDE_A_JOB,
     DOCTOR_PORT,
     End,
     open_end,
