@@ -26,11 +26,26 @@ def only(where: Path, pid: int | None = None) -> telemetry.Page:
     return telemetry.read_page(path)
 
 
-def is_at_rest(page: telemetry.Page) -> bool:
-    """Whether the page shows that all sends are acknowledged and the next receive is posted."""
+def at_rest(where: Path) -> telemetry.Page | None:
+    """The page if it shows that all sends are acknowledged and the next receive is posted.
+
+    A later page may not show it: states are published after the counters, so that those of an
+    earlier message may stand beside the counters of the last one.
+    """
+    page = only(where)
     (flow,) = page.flows
     waits = flow.state["sends"] == 0 and flow.state["receives"] == 1
-    return waits and flow.counters["bytes_sent"] == 7 * len(MESSAGE)
+    return page if waits and flow.counters["bytes_sent"] == 7 * len(MESSAGE) else None
+
+
+def killed_at_rest(process: subprocess.Popen[str], where: Path) -> bool:
+    """Kills the process if its page, which it cannot change meanwhile, shows it at rest."""
+    with stopped(process.pid):
+        if at_rest(where) is None:
+            return False
+        process.kill()
+        process.wait(PATIENCE_S)
+        return True
 
 
 @pytest.fixture
@@ -43,7 +58,7 @@ def echo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
             for _ in range(7):
                 connection.send(MESSAGE)
                 assert connection.recv(len(MESSAGE)) == MESSAGE
-            until(lambda: is_at_rest(only(tmp_path)))
+            until(lambda: at_rest(tmp_path))
             yield process, tmp_path
 
 
@@ -83,7 +98,7 @@ def test_quantile__bounds_the_values_of_a_histogram() -> None:
 
 def test_page__a_running_process_is_read(echo: tuple[subprocess.Popen[str], Path]) -> None:
     process, where = echo
-    page = only(where, process.pid)
+    page = until(lambda: at_rest(where))
     assert (page.pid, page.process_state) == (process.pid, "running")
     check_traffic(page)
     assert page.flows[0].state["sends"] == page.flows[0].state["unsent_bytes"] == 0
@@ -106,8 +121,7 @@ def test_page__a_killed_process_leaves_its_last_counters(
     echo: tuple[subprocess.Popen[str], Path],
 ) -> None:
     process, where = echo
-    process.kill()
-    process.wait(PATIENCE_S)
+    until(lambda: killed_at_rest(process, where))
     page = only(where, process.pid)
     assert page.process_state == "gone"
     check_traffic(page)
