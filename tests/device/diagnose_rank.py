@@ -1,4 +1,4 @@
-"""One rank of diagnose_faults.py: trains until its time is over; the rank FAULT_RANK has a fault.
+"""One rank of diagnose_faults.py: trains until its time is over; FAULT_RANK, or "all", has a fault.
 
 Every rank prints "RUNNING" when the first iterations are done, and "FAULTY" at the iteration
 FAULT_AT, at which the fault begins.
@@ -14,19 +14,77 @@ from typing import Any
 
 WIDTH = 2048
 LATE_S = 0.05
+PERIODIC_S, PERIOD = 0.06, 4  # late in every fourth iteration
 WORK_TIMES = 6
+GPT2_WORK_TIMES = 24  # the first 15 ms hide behind the CPU, which launches thousands of kernels
+TOKENS, SEQUENCES = 512, 4
 
 
 class Fault:
     """The fault of this rank, from an iteration on; empty name: none."""
 
     def __init__(self) -> None:
-        is_mine = os.environ["RANK"] == os.environ["FAULT_RANK"]
+        is_mine = os.environ["FAULT_RANK"] in (os.environ["RANK"], "all")
         self.name = os.environ["FAULT"] if is_mine else ""
         self.at = int(os.environ["FAULT_AT"])
+        self.work_times = WORK_TIMES
+        self.iteration = 0
 
-    def begins(self, iteration: int, name: str) -> bool:
-        return self.name == name and iteration >= self.at
+    def begins(self, name: str) -> bool:
+        return self.name == name and self.iteration >= self.at
+
+    def in_one_collective(self, *_: Any) -> None:
+        """Comes late to a collective in the middle of a step; a hook of a layer."""
+        if self.begins("late in one collective"):
+            time.sleep(LATE_S)
+
+    def before_a_step(self, torch: Any, dist: Any, square: Any) -> None:
+        if self.begins("straggler"):
+            for _ in range(self.work_times):
+                square @ square
+        if self.begins("late calls") or self.begins("all late"):
+            time.sleep(LATE_S)
+        if self.begins("periodic") and self.iteration % PERIOD == 0:
+            time.sleep(PERIODIC_S)
+        if self.begins("absent"):
+            time.sleep(3600)
+        if self.begins("wrong call"):
+            dist.all_reduce(torch.ones(12_345, device=square.device))
+
+
+def gpt2(torch: Any, device: Any, kind: str, fault: Fault) -> Callable[[], None]:
+    """One step of training GPT-2 of 124 million parameters, as DDP or FSDP."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+
+    torch.manual_seed(1)
+    fault.work_times = GPT2_WORK_TIMES
+    inner = GPT2LMHeadModel(GPT2Config()).to(device)
+    middle = inner.transformer.h[6]
+    if kind == "gpt2-fsdp":
+        from functools import partial
+
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+        middle.register_forward_pre_hook(fault.in_one_collective)
+        wrap = partial(transformer_auto_wrap_policy, transformer_layer_cls={GPT2Block})
+        model = FullyShardedDataParallel(inner, device_id=device, auto_wrap_policy=wrap)
+    else:
+        middle.register_full_backward_hook(fault.in_one_collective)
+        model = torch.nn.parallel.DistributedDataParallel(inner, device_ids=[device])
+    tokens = torch.randint(0, 50_000, (SEQUENCES, TOKENS), device=device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+
+    return step
 
 
 def trainer(torch: Any, dist: Any, device: Any, kind: str) -> Callable[[], None]:
@@ -75,30 +133,27 @@ def pipeline(torch: Any, dist: Any, device: Any) -> Callable[[], None]:
     return step
 
 
+def step_of(torch: Any, dist: Any, device: Any, kind: str, fault: Fault) -> Callable[[], None]:
+    if kind == "pipeline":
+        return pipeline(torch, dist, device)
+    if kind.startswith("gpt2-"):
+        return gpt2(torch, device, kind, fault)
+    return trainer(torch, dist, device, kind)
+
+
 def run(torch: Any, dist: Any, device: Any, kind: str, seconds: float) -> None:
-    step = (
-        pipeline(torch, dist, device) if kind == "pipeline" else trainer(torch, dist, device, kind)
-    )
     fault = Fault()
+    step = step_of(torch, dist, device, kind, fault)
     square = torch.randn(4096, 4096, device=device)
     end = time.monotonic() + seconds
-    iteration = 0
     while time.monotonic() < end:
-        if iteration == fault.at:
+        if fault.iteration == fault.at:
             print("FAULTY", flush=True)
-        if fault.begins(iteration, "straggler"):
-            for _ in range(WORK_TIMES):
-                square @ square
-        if fault.begins(iteration, "late calls"):
-            time.sleep(LATE_S)
-        if fault.begins(iteration, "absent"):
-            time.sleep(3600)
-        if fault.begins(iteration, "wrong call"):
-            dist.all_reduce(torch.ones(12_345, device=device))
+        fault.before_a_step(torch, dist, square)
         step()
         time.sleep(0.01)
-        iteration += 1
-        if iteration == 20:
+        fault.iteration += 1
+        if fault.iteration == 20:
             print("RUNNING", flush=True)
 
 
