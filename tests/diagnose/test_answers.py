@@ -11,7 +11,8 @@ from hypothesis import given, strategies as st
 
 from tests.diagnose.test_command import without
 from transport.diagnose import Answer, Diagnosis, diagnose
-from transport.diagnose.recurring import Period, chance_of, period_of
+from transport.diagnose.chance import at_least
+from transport.diagnose.recurring import Period, period_of
 from transport.diagnose.slower import change_of
 from transport.sim.run import run
 from transport.sim.scenario import from_tables
@@ -158,9 +159,9 @@ def test_recurring__a_time_is_a_period_where_steps_are_none() -> None:
 
 
 def test_recurring__chance_is_that_of_a_binomial() -> None:
-    assert chance_of(0, 5, 4) == pytest.approx(1)
-    assert chance_of(5, 5, 4) == pytest.approx(0.25**5)
-    assert chance_of(1, 2, 2) == pytest.approx(0.75)
+    assert at_least(0, 5, 1 / 4) == pytest.approx(1)
+    assert at_least(5, 5, 1 / 4) == pytest.approx(0.25**5)
+    assert at_least(1, 2, 1 / 2) == pytest.approx(0.75)
 
 
 def test_risen__a_rank_is_found_among_ranks_that_always_differ(tmp_path: Path) -> None:

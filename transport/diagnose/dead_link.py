@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose.finding import Finding, Place, shared
 from transport.diagnose.losses import LOSS_ADVICE, LOSS_QUERY
 from transport.diagnose.paths import Paths
 from transport.diagnose.seen import Seen
@@ -61,7 +61,7 @@ def dead_link(seen: Seen) -> Finding | None:
         place,
         int(since_ns[dead].min()),
         seen.facts.end_ns,
-        0.95,
+        shared(0.95, place),
         True,
         f"All {int(count[best])} paths in use that cross {place.name} became unusable and stayed "
         f"so; {int(alive.sum())} other paths carry on.",

@@ -14,6 +14,7 @@ from transport.diagnose.evidence import Answer, Evidence, evidence_of
 from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.finding import Finding, graded
 from transport.diagnose.flapping import flapping
+from transport.diagnose.groups import with_all
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
 from transport.diagnose.reported import reported, stacks_of, with_stack
@@ -265,7 +266,7 @@ def _slow(facts: Facts, iterations: Windows, settings: Settings) -> list[Finding
             over_all = None if any(one.certain for one in merged) else rule(seen)
             if over_all is not None:
                 _merge(merged, over_all)
-    merged = [stragglers.with_all(seen, one) for one in merged]
+    merged = [with_all(seen, stragglers.doubted(seen, one)) for one in merged]
     merged.sort(key=lambda one: (not one.certain, -one.confidence, one.from_ns))
     return sorted([*paused, *merged], key=lambda one: not one.certain)
 
@@ -286,7 +287,7 @@ def _judged(seen: Seen, at: int, rule: Rule, stopped: bool) -> Finding | None:
     others.
     """
     lossy = losses.lossy_place(seen, at, rule)
-    failed = lossy is not None and lossy.more["downs"] >= losses.LOSSES_MIN
+    failed = lossy is not None and bool(lossy.more.get("failed"))
     if stopped or failed or (lossy is not None and lossy.certain):
         return lossy
     others = (slow.slow_place(seen, at, rule), stragglers.straggler(seen, at, rule))

@@ -65,6 +65,11 @@ class Finding:
         return CLASSES[self.kind]
 
 
+def shared(confidence: float, place: Place) -> float:
+    """The confidence that it is this place, and not one of those that explain as much."""
+    return round(confidence / (1 + len(place.candidates)), 2)
+
+
 def graded(one: Finding, certain: bool) -> Finding:
     """The finding as a certain one, or as a suspicion, with a confidence up to SUSPECTED_MAX."""
     limit = 1.0 if certain else SUSPECTED_MAX

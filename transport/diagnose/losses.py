@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose.finding import Finding, Place, shared
 from transport.diagnose.paths import GROWN_RATIO, Paths
 from transport.diagnose.seen import Rule, Seen, confidence_of
 from transport.ground.units import percent
@@ -17,6 +17,10 @@ from transport.plan.routes import undirected
 Array = NDArray[Any]
 
 LOSSES_MIN = 8  # a place is lossy if it lost at least this many segments
+# Paths fail, as those of a link that is down, if they became unusable once for this many lost
+# segments: nothing comes back that would tell of a loss but a timeout. Of the paths of a full queue
+# one becomes unusable for 50 lost segments or more.
+LOST_FOR_A_FAILURE = 20
 LOSSES_WINDOW_MIN = 4  # a time window with fewer lost segments does not count as a lossy one
 LOSS_RATE_MIN = 1e-3
 HOST_LOSS_RATE = 0.01  # overflowing sockets lose a smaller share, except in short bursts
@@ -72,8 +76,10 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if found is None:
         return None
     place, rate, other_rate, mine = found
-    failed = place.kind != "network" and downs[mine].sum() >= LOSSES_MIN
-    if not failed and _overflows(paths, span, mine, rate, place.kind == "network"):
+    down = float(downs[mine].sum())
+    failed = paths_fail(down, float(lost[mine].sum()))
+    everywhere = place.kind == "network"
+    if not (failed and not everywhere) and _overflows(paths, span, mine, rate, everywhere):
         return _overflow(seen, paths, span, at, rule, found)
     queued = _queued(paths, span, mine, lost > 0)
     # Busy hosts acknowledge late, so that other paths seem to lose packets, too. Simulated hosts
@@ -82,16 +88,15 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     if queued or (place.kind == "link" and not at_random and _loaded(paths, span, place.name)):
         return None
     often = _lossy_windows(paths, span, mine)
-    down = float(downs[mine].sum())
     in_every_window = rate >= HOST_LOSS_RATE and often == span.stop - span.start
     clear = rate >= min(CLEAR_RATE, CLEAR_CONTRAST * other_rate)
-    clear = clear or down >= LOSSES_MIN or at_random
+    clear = clear or failed or at_random
     # If routes are known, losses of a single pair point to no link or NIC.
     has_place = place.kind in ("link", "nic") or (place.kind == "pair" and not paths.names)
-    certain = has_place and clear and (queued is False or down >= LOSSES_MIN)
+    certain = has_place and clear and (queued is False or failed)
     # Full queues also lose packets for a moment, above all when a job starts, so losses must
     # repeat; after the start, paths that became unusable are evidence enough.
-    if often < rule.seen and (down < LOSSES_MIN or at < rule.of - 1):
+    if often < rule.seen and (not failed or at < rule.of - 1):
         return None
     text = _evidence_of_losses(place, lost[mine], sent[mine], (rate, other_rate), queued)
     text += _more_of_losses(at_random, int(down))
@@ -99,14 +104,21 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         "network_loss",
         place,
         *seen.windows.span(span.start, at),
-        confidence_of(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)),
+        shared(
+            confidence_of(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)), place
+        ),
         certain and (in_every_window or not _may_be_a_socket(seen, place)),
         text,
         LOSS_QUERY,
         LOSS_ADVICE.get(place.kind, LOSS_ADVICE["link"]),
         weight=float(lost[mine].sum()),
-        more={"downs": int(down)},
+        more={"downs": int(down), "failed": failed},
     )
+
+
+def paths_fail(downs: float, lost: float) -> bool:
+    """Whether paths that became unusable, and lost segments, are those of a place that is down."""
+    return downs >= max(LOSSES_MIN, lost / LOST_FOR_A_FAILURE)
 
 
 def rarely_lossy(seen: Seen) -> Finding | None:
@@ -139,7 +151,7 @@ def rarely_lossy(seen: Seen) -> Finding | None:
         "network_loss",
         place,
         *windows.span(0, windows.count - 1),
-        confidence_of(rate / LOSS_RATE_MIN),
+        shared(confidence_of(rate / LOSS_RATE_MIN), place),
         True,
         f"{text} It lost packets in {often} of {windows.text_of(windows.count)}, "
         f"{percent(alone / every_one, 0)} of them singly.",

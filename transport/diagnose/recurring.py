@@ -9,12 +9,12 @@ rank).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, lgamma, log
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose.chance import at_least
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.measures import Lateness
@@ -69,17 +69,6 @@ def period_of(iterations: Array, times_ns: Array) -> Period:
     return Period()
 
 
-def chance_of(times: int, events: int, ranks: int) -> float:
-    """The probability that a given rank has at least `times` of the events, if all are alike."""
-    share = log(1 / ranks), log(1 - 1 / ranks)
-
-    def part(k: int) -> float:
-        ways = lgamma(events + 1) - lgamma(k + 1) - lgamma(events - k + 1)
-        return exp(ways + k * share[0] + (events - k) * share[1])
-
-    return min(1.0, sum(part(k) for k in range(times, events + 1)))
-
-
 def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Finding]:
     """A finding for each rank that is late again and again, the costliest first.
 
@@ -99,7 +88,7 @@ def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Findin
         if times[one] < TIMES_MIN or cost_ns[one] < COST_MIN * judged_ns:
             continue
         ranks = len(facts.processes)
-        chance = ranks * chance_of(int(times[one]), events, ranks)
+        chance = ranks * at_least(int(times[one]), events, 1 / ranks)
         at = np.flatnonzero(late[:, one])
         if period_of(at, windows.starts_ns[1:-1][at]).steps > 1:
             chance *= 2 / len(

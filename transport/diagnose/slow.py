@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose import places
 from transport.diagnose.alone import LASTING, RECENT
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose.finding import Finding, Place, shared
 from transport.diagnose.measures import HISTORY_MIN, SLOW, SLOW_ALONE, rates_of
 from transport.diagnose.paths import GROWN_RATIO, Paths
 from transport.diagnose.seen import Rule, Seen, confidence_of
@@ -22,8 +22,9 @@ Array = NDArray[Any]
 LOST_SHARE = 0.03  # a slow place must cost the job at least this share of an iteration
 # A place is slow if it explains this share of the delays, and this share of its pairs is slow.
 SHARE_MIN, PURITY_MIN = 0.25, 0.5
-# A NIC or a pair that explains less of the delays is only suspected: links may be shared.
-CERTAIN_SHARE = 0.5
+# A NIC or a pair that explains less of the delays is only suspected: links may be shared. So is a
+# link; its messages also use others.
+CERTAIN_SHARE, CERTAIN_SHARE_OF_LINK = 0.5, 0.35
 FULL_SHARE = 0.9  # a NIC that carries this share of its usual rate while busy is not slow
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 SAME_RATIO = 2.0  # a path's round-trip time has not grown by a queue if it grew by less than this
@@ -68,9 +69,10 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         else "Spread the flows over more links (weft plan), or move the other job."
     )
     confidence = min(confidence_of(times / float(np.exp(SLOW))), 0.4 + 0.6 * found.share)
-    confidence = round(confidence / (1 + len(place.candidates)), 2)
+    confidence = shared(confidence, place)
     doubt = _doubt(seen, span, found, bad)
-    certain = found.place.kind == "link" or (found.share >= CERTAIN_SHARE and not doubt)
+    enough = CERTAIN_SHARE_OF_LINK if found.place.kind == "link" else CERTAIN_SHARE
+    certain = found.share >= enough and not doubt
     return Finding(
         kind,
         place,

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from transport.diagnose import places
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose.finding import Finding, Place, shared
 from transport.diagnose.measures import own_ns, windows_of_edges
-from transport.diagnose.windows import Windows, moments
+from transport.diagnose.windows import Windows, own_windows_of
 from transport.ground.units import percent, time_text
 
 Array = NDArray[Any]
@@ -41,7 +41,7 @@ GROUP_MIN = 2  # a single rank would have stood out from the others
 PAIRS_MIN = 4
 # A job is unsteady if at least three iterations take this many times as long as usual, their
 # messages this many times, and that costs the job this share of its time.
-UNSTEADY_MIN, LONGER, BUSIER, UNSTEADY_SHARE = 3, 1.1, 1.3, 0.05
+UNSTEADY_MIN, LONGER, BUSIER, UNSTEADY_SHARE = 3, 1.1, 1.3, 0.08
 
 QUERY = (
     "SELECT o.process, o.sequence, min(o.begin_ns) AS begin_ns, max(o.end_ns) AS end_ns "
@@ -236,7 +236,7 @@ def slower_place(facts: Facts, windows: Windows, found: Slowdown) -> Finding | N
         best.place,
         found.from_ns,
         found.to_ns,
-        round(min(0.95, 0.4 + 0.6 * best.share) / (1 + len(best.place.candidates)), 2),
+        shared(min(0.95, 0.4 + 0.6 * best.share), best.place),
         True,
         f"Messages of {int(bad.sum())} of {len(bad)} pairs of ranks take longer than before, the "
         f"most {found.pair_times[worst]:.1f} times ({shown}). {best.place.name} explains "
@@ -260,7 +260,7 @@ def own_times_of(facts: Facts, windows: Windows) -> Array:
     own = own_ns(calls)
     known = own >= 0
     total = np.zeros((windows.count, len(facts.processes)))
-    window = windows.of(moments(calls))
+    window = own_windows_of(facts, windows)
     np.add.at(total, (window[known], calls["process"][known]), own[known])
     seen = np.zeros(len(facts.processes), bool)
     seen[calls["process"][known]] = True

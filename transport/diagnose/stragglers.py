@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose.chance import at_least
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.seen import Rule, Seen, confidence_of
 from transport.ground.units import percent, time_text
@@ -15,8 +16,9 @@ from transport.ground.units import percent, time_text
 Array = NDArray[Any]
 
 LATE_SHARE = 0.06  # a rank that comes later than this share of an iteration is late
-OFTEN_SHARE = 0.5  # other ranks are stragglers, too, if late in this part of the windows
-NAMED_MAX = 4
+# A straggler is doubted if one of the ranks would be as late, or late by this part of it, for as
+# long with at least this probability.
+CHANCE_MAX, COMPARABLE = 0.01, 0.5
 
 LATE_QUERY = (
     "SELECT c.process, c.comm, o.function, o.sequence, min(g.posted_ns) AS first_message_ns "
@@ -72,34 +74,28 @@ def straggler(seen: Seen, at: int, rule: Rule) -> Finding | None:
     )
 
 
-def with_all(seen: Seen, one: Finding) -> Finding:
-    """The finding; a straggler's with all ranks that were late in half of its windows, and with the
-    time that the latest of them lost in these.
+def doubted(seen: Seen, one: Finding) -> Finding:
+    """The finding; a straggler's as a suspicion if ranks come late so often by chance.
 
-    In a pipeline, ranks behind a straggler are late as well, so only the latest one is named there.
+    Where computations vary, any rank is late in two of three windows now and then.
     """
-    if one.kind != "non_communication_slow" or one.place.kind != "rank":
+    if one.kind != "non_communication_slow" or one.place.kind != "rank" or not one.certain:
         return one
     first, last = seen.windows.of(np.array([one.from_ns, one.to_ns - 1]))
-    own = seen.lateness.own[first : last + 1]
-    late = own > LATE_SHARE * seen.windows.usual_ns
     names = [seen.facts.name(at) for at in range(len(seen.facts.processes))]
     mine = names.index(one.place.name)
-    often = (late.sum(axis=0) >= max(OFTEN_SHARE * len(own), 2)) & one.certain
-    often &= bool((seen.facts.calls["kind"] == "collective").all())
-    others = [at for at in np.flatnonzero(often).tolist() if at != mine]
-    lost_ns = int(np.where(late, own, 0.0)[:, [mine, *others]].max(axis=1).sum())
-    if not others:
-        return replace(one, lost_ns=lost_ns)
-    every = np.sort([mine, *others])
-    place = Place(
-        "ranks",
-        seen.facts.named(every),
-        tuple(seen.facts.processes[at].rank for at in every.tolist()),
+    own = seen.lateness.own
+    limit_ns = max(LATE_SHARE * seen.windows.usual_ns, COMPARABLE * one.weight)
+    late = own > limit_ns
+    others = np.delete(late, mine, axis=1)
+    if not others.size:
+        return one
+    times, tries = int(late[first : last + 1, mine].sum()), int(last - first + 1)
+    chance = own.size * at_least(times, tries, float(others.mean()))
+    if chance <= CHANCE_MAX:
+        return one
+    text = (
+        f" Ranks of this job come so late in {percent(float(others.mean()))} of their iterations, "
+        "so this may be chance."
     )
-    means_ns = {at: float(own[:, at].mean()) / seen.windows.iterations for at in others}
-    worst = sorted(others, key=lambda at: -means_ns[at])[:NAMED_MAX]
-    text = ", ".join(f"{names[at]} {time_text(means_ns[at])}" for at in worst)
-    more = f" and {len(others) - len(worst)} more" if len(others) > len(worst) else ""
-    evidence = f"{one.evidence} Late as well: {text}{more}."
-    return replace(one, place=place, evidence=evidence, lost_ns=lost_ns)
+    return replace(one, certain=False, evidence=one.evidence + text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,13 +28,16 @@ class Windows:
     """Window w is from starts_ns[w] until starts_ns[w + 1]; the last one ends with the trace.
 
     operations: number of operations of an iteration. iterations: how many each window has, except
-    the last one.
+    the last one. anchor: the kind of call that begins an iteration, as in kinds_of(); -1: none.
+    repeats: how many calls of this kind an iteration has.
     """
 
     starts_ns: Array
     end_ns: int
     operations: int
     iterations: int = 1
+    anchor: int = -1
+    repeats: int = 1
 
     @property
     def count(self) -> int:
@@ -75,7 +78,7 @@ def judged_windows_of(facts: Facts) -> Windows:
     if facts.simulated:
         return each
     several = -(-WINDOW_MIN_NS // each.usual_ns)
-    return Windows(each.starts_ns[::several], each.end_ns, each.operations, several)
+    return replace(each, starts_ns=each.starts_ns[::several], iterations=several)
 
 
 def kinds_of(calls: dict[str, Array]) -> Array:
@@ -114,19 +117,49 @@ def windows_of(facts: Facts) -> Windows:
     np.maximum.at(latest, calls["process"], begun_ns(calls).astype(np.int64))
     busiest = int(np.where(counts == counts.max(), latest, -1).argmax())
     mine = np.flatnonzero(calls["process"] == busiest)
-    period = period_of(kinds_of(calls)[mine])
+    kinds = kinds_of(calls)[mine]
+    period = period_of(kinds)
     if not (calls["kind"] == "collective").any():
         # Messages repeat many times within an iteration, so a window holds several repetitions.
         period *= -(-MESSAGES_MIN // period)
     # An iteration begins with the collective of most ranks, which divides the calls of all ranks.
     divides = np.where(calls["kind"] == "collective", calls["ranks"], 0)
     first = int(divides[mine[:period]].argmax())
-    times = moments(calls)[mine][first::period]
+    times, anchor = moments(calls)[mine][first::period], int(kinds[first])
+    repeats = int((kinds[:period] == anchor).sum())
     if len(times) < FEW:
-        shorter = _steps(kinds_of(calls)[mine], divides[mine], period)
+        shorter = _steps(kinds, divides[mine], period)
         if shorter is not None:
-            times, period = moments(calls)[mine][shorter[0]], shorter[1]
-    return Windows(np.unique(np.maximum.accumulate(times)), facts.end_ns, period)
+            begins, period = shorter
+            times, anchor, repeats = moments(calls)[mine][begins], int(kinds[begins[0]]), 1
+    if not divides.any():
+        anchor = -1  # messages repeat many times within an iteration
+    starts_ns = np.unique(np.maximum.accumulate(times))
+    return Windows(starts_ns, facts.end_ns, period, anchor=anchor, repeats=repeats)
+
+
+def own_windows_of(facts: Facts, windows: Windows) -> Array:
+    """[call] the window of each call, counted by its own process's iterations.
+
+    Processes that do not wait for each other begin an iteration at different times, so that a
+    process's call, by its time, would belong to the one window or to the next. By time are those of
+    processes without the call that begins iterations, or that made it another number of times.
+    """
+    calls = facts.calls
+    found = windows.of(moments(calls))
+    if windows.anchor < 0 or not windows.count:
+        return found
+    is_anchor = kinds_of(calls) == windows.anchor
+    begun = begun_ns(calls)
+    for one in np.unique(calls["process"]).tolist():
+        mine = np.flatnonzero(calls["process"] == one)
+        mine = mine[np.argsort(begun[mine], kind="stable")]
+        begins = np.flatnonzero(is_anchor[mine])[:: windows.repeats]
+        mine_of = np.maximum(np.searchsorted(begins, np.arange(len(mine)), side="right") - 1, 0)
+        mine_of //= windows.iterations
+        if abs(int(mine_of.max(initial=0)) + 1 - windows.count) <= 1:
+            found[mine] = np.minimum(mine_of, windows.count - 1)
+    return found
 
 
 def _steps(kinds: Array, divides: Array, period: int) -> tuple[Array, int] | None:
