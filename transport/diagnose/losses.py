@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.diagnose.alone import LASTING
 from transport.diagnose.finding import Finding, Place, shared
 from transport.diagnose.paths import GROWN_RATIO, Paths
 from transport.diagnose.seen import Rule, Seen, confidence_of
@@ -28,6 +29,7 @@ LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times th
 # Full queues of switches with small buffers also lose many packets in one place. A place is
 # certainly lossy at this loss rate, or at this many times the loss rate of all other paths.
 CLEAR_RATE, CLEAR_CONTRAST = 0.05, 100.0
+CALM_RATE = 2e-3  # queues overflow if the other paths of a job lose more
 # Cables and optics lose packets singly and at all times, full queues several in a row. A place
 # loses at random if it lost in each of this many time windows, and at least this share singly.
 RANDOM_WINDOWS, RANDOM_ALONE = 6, 0.9
@@ -89,8 +91,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         return None
     often = _lossy_windows(paths, span, mine)
     in_every_window = rate >= HOST_LOSS_RATE and often == span.stop - span.start
-    clear = rate >= min(CLEAR_RATE, CLEAR_CONTRAST * other_rate)
-    clear = clear or failed or at_random
+    clear = failed or at_random or _is_clear(paths, at, mine, (rate, other_rate))
     # If routes are known, losses of a single pair point to no link or NIC.
     has_place = place.kind in ("link", "nic") or (place.kind == "pair" and not paths.names)
     certain = has_place and clear and (queued is False or failed)
@@ -104,9 +105,7 @@ def lossy_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         "network_loss",
         place,
         *seen.windows.span(span.start, at),
-        shared(
-            confidence_of(min(rate / LOSS_RATE_MIN, float(lost[mine].sum()) / LOSSES_MIN)), place
-        ),
+        shared(confidence_of(min(rate / LOSS_RATE_MIN, lost[mine].sum() / LOSSES_MIN)), place),
         certain and (in_every_window or not _may_be_a_socket(seen, place)),
         text,
         LOSS_QUERY,
@@ -160,6 +159,20 @@ def rarely_lossy(seen: Seen) -> Finding | None:
         weight=float(lost[mine].sum()),
         more={"downs": 0},
     )
+
+
+def _is_clear(paths: Paths, at: int, mine: Array, rates: tuple[float, float]) -> bool:
+    """Whether these paths lose clearly more than others. rates: theirs, and that of the others."""
+    rate, other_rate = rates
+    if rate < min(CLEAR_RATE, CLEAR_CONTRAST * other_rate):
+        return False
+    # Where queues overflow, one of them does so more than others, for a while.
+    return other_rate < CALM_RATE or _lasts(paths, at, mine)
+
+
+def _lasts(paths: Paths, at: int, mine: Array) -> bool:
+    """Whether these paths have lost packets in all but one of the last LASTING windows."""
+    return _lossy_windows(paths, slice(max(at + 1 - LASTING, 0), at + 1), mine) >= LASTING - 1
 
 
 def _may_be_a_socket(seen: Seen, place: Place) -> bool:
