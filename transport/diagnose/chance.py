@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from math import exp, lgamma, log
 
+# A place is doubted if one of those of the job would look like it with at least this probability.
+CHANCE_MAX = 0.01
+
 
 def at_least(times: int, tries: int, share: float) -> float:
     """The probability of at least `times` successes in `tries` tries with probability `share`."""

@@ -271,12 +271,19 @@ class Delays:
     pairs: [pair, 2] sender and receiver. excess: [window, pair] logarithm of a message's time
     divided by its usual time; 0 if none was sent. slow: [window, pair] whether the excess is clear.
     lost_ns: [window, pair] by how much the pair's operations exceed their usual time, in sum.
+    sent: [window, pair] whether a message was sent.
     """
 
     pairs: Array
     excess: Array
     slow: Array
     lost_ns: Array
+    sent: Array
+
+    def of_pairs(self, chosen: Array) -> Delays:
+        """The delays of some of the pairs."""
+        parts = (self.excess, self.slow, self.lost_ns, self.sent)
+        return Delays(self.pairs[chosen], *(part[:, chosen] for part in parts))
 
 
 def delays_of(facts: Facts, windows: Windows) -> Delays:
@@ -309,7 +316,7 @@ def delays_of(facts: Facts, windows: Windows) -> Delays:
         lost_ns[seen] += (took_ns * (1 - np.exp(-np.maximum(found, 0))))[seen]
         weight += count
         slow |= bad
-    return Delays(pairs, excess / np.maximum(weight, 1), slow, lost_ns)
+    return Delays(pairs, excess / np.maximum(weight, 1), slow, lost_ns, weight > 0)
 
 
 def windows_of_edges(facts: Facts, windows: Windows) -> Array:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose import places
 from transport.diagnose.alone import LASTING, RECENT
+from transport.diagnose.chance import CHANCE_MAX, at_least
 from transport.diagnose.finding import Finding, Place, shared
 from transport.diagnose.measures import HISTORY_MIN, SLOW, SLOW_ALONE, rates_of
 from transport.diagnose.paths import GROWN_RATIO, Paths
@@ -22,13 +23,18 @@ Array = NDArray[Any]
 LOST_SHARE = 0.03  # a slow place must cost the job at least this share of an iteration
 # A place is slow if it explains this share of the delays, and this share of its pairs is slow.
 SHARE_MIN, PURITY_MIN = 0.25, 0.5
-# A NIC or a pair that explains less of the delays is only suspected: links may be shared. So is a
-# link; its messages also use others.
-CERTAIN_SHARE, CERTAIN_SHARE_OF_LINK = 0.5, 0.35
+# A place that explains less of the delays is only suspected. Messages that cross a link also use
+# others; those of a pair may meet others on links that have no name here.
+CERTAIN_SHARES = {"nic": 0.65, "link": 0.35, "pair": 2.0}
 FULL_SHARE = 0.9  # a NIC that carries this share of its usual rate while busy is not slow
 LINK_SHARE_MIN = 0.02  # links that carry less of each pair's segments are left out
 SAME_RATIO = 2.0  # a path's round-trip time has not grown by a queue if it grew by less than this
 
+ADVICE = {
+    "communication_slow": "Check speed, errors and PFC counters of this NIC and its port "
+    "(ethtool -S), and its PCIe link.",
+    "congestion": "Spread the flows over more links (weft plan), or move the other job.",
+}
 DELAY_QUERY = (
     "SELECT g.process, c.peer, median(g.end_ns - g.posted_ns) AS ns, count(*) FROM messages g "
     "JOIN channels c ON c.process = g.process AND c.id = g.channel_id WHERE g.sends GROUP BY ALL "
@@ -39,6 +45,9 @@ DELAY_QUERY = (
 def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     """A NIC or a link whose messages take longer than others."""
     span = seen.recent(at, rule)
+    # Nothing is known of pairs that send in fewer windows, such as those of a second ring.
+    now = seen.delays.sent[span].sum(axis=0) >= rule.seen
+    seen = replace(seen, delays=seen.delays.of_pairs(now))
     slow = seen.delays.slow[span]
     if slow.shape[0] < rule.seen or not slow.shape[1]:
         return None
@@ -46,7 +55,8 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     lost_ns = float(np.median(seen.delays.lost_ns[span][:, bad].sum(axis=1)))
     if lost_ns <= LOST_SHARE * seen.windows.usual_ns:
         return None
-    excess = np.median(seen.delays.excess[span], axis=0)
+    sent = seen.delays.sent[span]
+    excess = np.nanmedian(np.where(sent, seen.delays.excess[span], np.nan), axis=0)
     # The excess of pairs that are not slow is cut to the limit above which they would be slow.
     limit = SLOW if _has_past(at) else SLOW_ALONE
     excess = np.where(bad, np.maximum(excess, SLOW), np.minimum(excess, limit))
@@ -62,17 +72,10 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
     times = float(np.exp(excess[bad].max()))
     place, text = _told(seen, found, excess, bad)
     kind = "congestion" if found.place.kind == "link" else "communication_slow"
-    advice = (
-        "Check speed, errors and PFC counters of this NIC and its port (ethtool -S), and its PCIe "
-        "link."
-        if kind == "communication_slow"
-        else "Spread the flows over more links (weft plan), or move the other job."
-    )
     confidence = min(confidence_of(times / float(np.exp(SLOW))), 0.4 + 0.6 * found.share)
     confidence = shared(confidence, place)
     doubt = _doubt(seen, span, found, bad)
-    enough = CERTAIN_SHARE_OF_LINK if found.place.kind == "link" else CERTAIN_SHARE
-    certain = found.share >= enough and not doubt
+    certain = not doubt and found.share >= CERTAIN_SHARES[found.place.kind]
     return Finding(
         kind,
         place,
@@ -82,7 +85,7 @@ def slow_place(seen: Seen, at: int, rule: Rule) -> Finding | None:
         certain,
         text + doubt,
         DELAY_QUERY,
-        advice,
+        ADVICE[kind],
         weight=float(excess[bad].sum()),
         more={"share": found.share},
     )
@@ -150,6 +153,8 @@ def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> st
     """
     if found.place.kind == "link":
         return ""
+    if chance := _by_chance(seen, span, found):
+        return chance
     if found.place.candidates and not _has_past(span.stop - 1):
         return " In so few iterations, this place cannot be told from others."
     mine = found.at
@@ -168,6 +173,23 @@ def _doubt(seen: Seen, span: slice, found: places.Explanation, bad: Array) -> st
             "of this job meet there."
         )
     return ""
+
+
+def _by_chance(seen: Seen, span: slice, found: places.Explanation) -> str:
+    """Text about delays that other pairs of ranks have as often, as where flows meet; empty: they
+    are rare elsewhere."""
+    sent, slow = seen.delays.sent[: span.stop], seen.delays.slow[: span.stop]
+    others = np.ones(sent.shape[1], bool)
+    others[found.at] = False
+    rate = float(slow[:, others].sum()) / max(float(sent[:, others].sum()), 1.0)
+    lately = slice(max(span.stop - LASTING, 0), span.stop)
+    times, tries = int(slow[lately, found.at].sum()), int(sent[lately, found.at].sum())
+    if sent.shape[1] * at_least(times, tries, rate) <= CHANCE_MAX:
+        return ""
+    return (
+        f" Messages of other pairs take as long in {percent(rate)} of their iterations, so this "
+        "may be chance."
+    )
 
 
 def _links_of_pairs(paths: Paths, pairs: Array, span: slice) -> list[places.Candidate]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from transport.diagnose.chance import at_least
+from transport.diagnose.chance import CHANCE_MAX, at_least
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.seen import Rule, Seen, confidence_of
 from transport.ground.units import percent, time_text
@@ -16,9 +16,7 @@ from transport.ground.units import percent, time_text
 Array = NDArray[Any]
 
 LATE_SHARE = 0.06  # a rank that comes later than this share of an iteration is late
-# A straggler is doubted if one of the ranks would be as late, or late by this part of it, for as
-# long with at least this probability.
-CHANCE_MAX, COMPARABLE = 0.01, 0.5
+COMPARABLE = 0.5  # ranks that come late by this part of a straggler's lateness are as late
 
 LATE_QUERY = (
     "SELECT c.process, c.comm, o.function, o.sequence, min(g.posted_ns) AS first_message_ns "
