@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
+from transport.diagnose.own_times import own_times_of
 from transport.diagnose.slower import (
     DEVIATIONS,
     GROWN_MIN,
     Slowdown,
-    own_times_of,
     pair_means_of,
     times_of,
 )

@@ -28,6 +28,8 @@ from transport.trace.store import Store
 # A pause that is shorter than this many iterations proves no hang.
 PATIENCE_ITERATIONS = 2.0
 PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlier one proves no hang
+# Messages to and from a rank that is late take longer, too, so these may follow from it.
+OF_DELAYS = ("communication_slow", "congestion")
 # Query of a finding -> the one to use for programs without NCCL, which have no operations.
 OF_MESSAGES = {
     hang.OPEN_QUERY: "SELECT process, sends, count(*) AS open, min(posted_ns) AS posted_ns FROM "
@@ -176,6 +178,10 @@ def judged(
         other = OF_KERNELS
     found = [replace(one, query=other.get(one.query, one.query)) for one in found]
     unexplained = ""
+    if settings.whole and all(one.kind in OF_DELAYS for one in found if one.certain):
+        late = _late_ranks(wider, windows)
+        if late:
+            found = [*late, *(graded(one, False) for one in found)]
     if not any(one.certain for one in found):
         more, unexplained = _as_a_whole(wider, windows, settings.baseline)
         if settings.whole:
@@ -213,15 +219,17 @@ def _standing(facts: Facts, windows: Windows, settings: Settings) -> tuple[list[
     return found, still_ns if still_ns < patience_ns else 0
 
 
+def _late_ranks(facts: Facts, iterations: Windows) -> list[Finding]:
+    """The ranks that are late over the whole trace, in a way that no three windows show."""
+    found = slower.risen_ranks(facts, judged_windows_of(facts))
+    return found or recurring.recurring(facts, iterations, lateness_of(facts, iterations))
+
+
 def _as_a_whole(
     facts: Facts, iterations: Windows, base: Baseline | None
 ) -> tuple[list[Finding], str]:
     """What the whole trace shows and no three windows of it: findings, or what is unexplained."""
     windows = judged_windows_of(facts)
-    found = slower.risen_ranks(facts, windows)
-    found = found or recurring.recurring(facts, iterations, lateness_of(facts, iterations))
-    if found:
-        return found, ""
     slowdown = slower.slowdown_of(facts, windows)
     if slowdown is None and base is not None:
         windows = iterations

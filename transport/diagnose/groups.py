@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.finding import Finding, Place
+from transport.diagnose.own_times import own_beside
 from transport.diagnose.seen import Seen
-from transport.diagnose.slower import change_of, own_times_of
+from transport.diagnose.slower import change_of
 from transport.diagnose.stragglers import LATE_SHARE
 from transport.ground.units import time_text
 
@@ -27,7 +28,7 @@ def with_all(seen: Seen, one: Finding) -> Finding:
     """The finding; a straggler's with all ranks that were late in half of its windows, or whose own
     time stepped up with its own, and with the time that the latest of them lost in these windows.
 
-    In a pipeline, ranks behind a straggler are late as well, so only the latest one is named there.
+    In a pipeline, ranks behind a straggler are late as well, so only own times count there.
     """
     if one.kind != "non_communication_slow" or one.place.kind != "rank":
         return one
@@ -36,8 +37,9 @@ def with_all(seen: Seen, one: Finding) -> Finding:
     late = own > LATE_SHARE * seen.windows.usual_ns
     names = [seen.facts.name(at) for at in range(len(seen.facts.processes))]
     mine = names.index(one.place.name)
-    often = (late.sum(axis=0) >= max(OFTEN_SHARE * len(own), 2)) | _risen_with(seen, mine)
-    often &= one.certain and bool((seen.facts.calls["kind"] == "collective").all())
+    often = late.sum(axis=0) >= max(OFTEN_SHARE * len(own), 2)
+    often &= bool((seen.facts.calls["kind"] == "collective").all())
+    often = (often | _risen_with(seen, mine)) & one.certain
     others = [at for at in np.flatnonzero(often).tolist() if at != mine]
     lost_ns = int(np.where(late, own, 0.0)[:, [mine, *others]].max(axis=1).sum())
     if not others:
@@ -58,12 +60,11 @@ def with_all(seen: Seen, one: Finding) -> Finding:
 
 def _risen_with(seen: Seen, mine: int) -> Array:
     """[process]: whether its own time, beside the median of all, stepped up with that of `mine`."""
-    own = own_times_of(seen.facts, seen.windows)[1:-1]
-    made = np.zeros(own.shape[1], bool)
-    known = np.flatnonzero(~np.isnan(own).any(axis=0))
+    beside = own_beside(seen.facts, seen.windows)[1:-1]
+    made = np.zeros(beside.shape[1], bool)
+    known = np.flatnonzero(~np.isnan(beside).any(axis=0))
     if mine not in known:
         return made
-    beside = own - np.median(own[:, known], axis=1, keepdims=True)
     step = change_of(beside[:, mine], LATE_SHARE * seen.windows.usual_ns * RISEN_SHARE)
     if step is None:
         return made

@@ -8,7 +8,8 @@ rank).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from transport.diagnose.chance import at_least
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.measures import Lateness
+from transport.diagnose.own_times import own_beside
 from transport.diagnose.stragglers import LATE_QUERY, LATE_SHARE
 from transport.diagnose.windows import Windows
 from transport.ground.units import percent, time_text
@@ -77,6 +79,8 @@ def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Findin
     if windows.count < TIMES_MIN + 2 or len(facts.processes) < 2:
         return []
     inner = slice(1, windows.count - 1)
+    if (facts.calls["kind"] != "collective").any():
+        lateness = replace(lateness, own=_beyond_usual(facts, windows))
     own = lateness.own[inner]
     late = own > LATE_SHARE * windows.usual_ns
     late &= ~troubled(facts, windows)[inner]
@@ -99,6 +103,16 @@ def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Findin
     if len(found) > ALONE_MAX:
         return [_finding(facts, windows, lateness, np.array(sorted(found)), late)]
     return [_finding(facts, windows, lateness, np.array([one]), late) for one in found]
+
+
+def _beyond_usual(facts: Facts, windows: Windows) -> Array:
+    """[window, process]: by how much a rank of a pipeline took longer on its own than it usually
+    does, beside the other ranks."""
+    own = own_beside(facts, windows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # ranks of which nothing is known
+        more: Array = np.nan_to_num(own - np.nanmedian(own[1:-1], axis=0))
+    return np.maximum(more, 0)
 
 
 def troubled(facts: Facts, windows: Windows) -> Array:

@@ -17,15 +17,18 @@ from numpy.typing import NDArray
 from transport.diagnose import places
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place, shared
-from transport.diagnose.measures import own_ns, windows_of_edges
-from transport.diagnose.windows import Windows, own_windows_of
+from transport.diagnose.measures import windows_of_edges
+from transport.diagnose.own_times import own_beside, own_times_of, silent_of
+from transport.diagnose.windows import Windows
 from transport.ground.units import percent, time_text
 
 Array = NDArray[Any]
 
 SIDE_MIN = 3  # iterations before a change, and after it
 GROWN_MIN = 0.05  # a change by less than this share of an iteration is none
-DEVIATIONS = 4.0  # it is also more than this many usual deviations within the two parts
+# It is also more than this many usual deviations within the two parts; more of them for one of many
+# ranks.
+DEVIATIONS, DEVIATIONS_OF_RANKS = 4.0, 6.0
 ABOVE_MIN = 0.95  # share of pairs of iterations, one of each part, of which the later is longer
 OWN_SHARE = 0.06  # a rank is slower if its own time grew by this share of an iteration
 CALM_SHARE = 0.03  # ranks whose own time grew by less are not
@@ -39,9 +42,11 @@ SLOW_TIMES = 1.5  # a pair that explains why the job is slower takes this many t
 SHARE_MIN, PURITY_MIN = 0.7, 0.6  # of the excess, and of its pairs, that a NIC must explain
 GROUP_MIN = 2  # a single rank would have stood out from the others
 PAIRS_MIN = 4
-# A job is unsteady if at least three iterations take this many times as long as usual, their
-# messages this many times, and that costs the job this share of its time.
+# A job is unsteady if at least three iterations take this many times as long as a quick quarter of
+# them, their messages this many times, and that costs the job this share of its time. One iteration
+# is enough if it and its messages take this many times as long.
 UNSTEADY_MIN, LONGER, BUSIER, UNSTEADY_SHARE = 3, 1.1, 1.3, 0.08
+STALLED = 3.0
 
 QUERY = (
     "SELECT o.process, o.sequence, min(o.begin_ns) AS begin_ns, max(o.end_ns) AS end_ns "
@@ -99,7 +104,8 @@ def change_of(lengths: Array, least: float = 0.0) -> tuple[int, float, float] | 
         low, high = float(np.median(before)), float(np.median(after))
         within = np.concatenate([np.abs(before - low), np.abs(after - high)])
         noise = max(1.4826 * float(np.median(within)), 1e-3 * abs(low))
-        clear = DEVIATIONS * noise / sqrt(min(len(before), len(after)))  # as medians of so many
+        deviations = DEVIATIONS_OF_RANKS if least else DEVIATIONS
+        clear = deviations * noise / sqrt(min(len(before), len(after)))  # as medians of so many
         if high - low < max(least or GROWN_MIN * low, clear):
             continue
         above = float((after[:, None] > before[None, :]).mean())
@@ -155,16 +161,16 @@ def risen_ranks(facts: Facts, windows: Windows) -> list[Finding]:
     """
     if windows.count < 2 * SIDE_MIN + 2:
         return []
-    own = own_times_of(facts, windows)[1:-1]
-    known = np.flatnonzero(~np.isnan(own[0]))
-    if len(known) < RANKS_MIN or (facts.calls["kind"] != "collective").any():
+    beside = own_beside(facts, windows)[1:-1]
+    # Too little is known of silent ranks, unless others became slower with them.
+    known = np.setdiff1d(np.flatnonzero(~np.isnan(beside).any(axis=0)), silent_of(facts))
+    if len(known) < RANKS_MIN:
         return []
     usual_ns = windows.usual_ns
-    beside = own[:, known] - np.median(own[:, known], axis=1, keepdims=True)
     steps = {
         one: step
-        for at, one in enumerate(known.tolist())
-        if (step := change_of(beside[:, at], OWN_SHARE * usual_ns)) is not None
+        for one in known.tolist()
+        if (step := change_of(beside[:, one], OWN_SHARE * usual_ns)) is not None
     }
     if not steps or len(steps) > RISEN_MAX * len(known):
         return []
@@ -207,16 +213,25 @@ def unsteady(facts: Facts, windows: Windows) -> str:
     busy = np.zeros(windows.count)
     np.add.at(busy, windows_of_edges(facts, windows), facts.edges["busy_ns"].astype(np.float64))
     busy = busy[1:-1]
-    usual = float(np.median(lengths))
-    long = (lengths > LONGER * usual) & (busy > BUSIER * float(np.median(busy)))
+    usual, usual_busy = float(np.quantile(lengths, 0.25)), float(np.quantile(busy, 0.25))
+    long = (lengths > LONGER * usual) & (busy > BUSIER * usual_busy)
+    stalled = (lengths > STALLED * usual) & (busy > STALLED * usual_busy)
     lost_ns = float((lengths - usual)[long].sum())
-    if long.sum() < UNSTEADY_MIN or lost_ns < UNSTEADY_SHARE * lengths.sum():
+    few = long.sum() < UNSTEADY_MIN and not stalled.any()
+    if few or _is_phase(long) or lost_ns < UNSTEADY_SHARE * lengths.sum():
         return ""
     return (
-        f"{int(long.sum())} of {len(lengths)} iterations take {time_text(lost_ns / long.sum())} "
+        f"{int(long.sum())} of {len(lengths)} iterations "
+        f"{'takes' if long.sum() == 1 else 'take'} {time_text(lost_ns / long.sum())} "
         f"longer than usual, {percent(lost_ns / float(lengths.sum()))} of the job's time, and "
         "their messages take longer. No rank, NIC or link explains it."
     )
+
+
+def _is_phase(long: Array) -> bool:
+    """Whether the longer iterations are every so many, as those of an evaluation are."""
+    apart = np.diff(np.flatnonzero(long))
+    return len(apart) >= 2 and int(apart.min()) > 1 and bool((apart % apart.min() == 0).all())
 
 
 def slower_place(facts: Facts, windows: Windows, found: Slowdown) -> Finding | None:
@@ -254,19 +269,6 @@ def times_of(before: Array, after: Array) -> Array:
     return np.where((before > 0) & (after > 0), after / np.maximum(before, 1), 1.0)
 
 
-def own_times_of(facts: Facts, windows: Windows) -> Array:
-    """[window, process]: its own time in each iteration, between operations; nan: not known."""
-    calls = facts.calls
-    own = own_ns(calls)
-    known = own >= 0
-    total = np.zeros((windows.count, len(facts.processes)))
-    window = own_windows_of(facts, windows)
-    np.add.at(total, (window[known], calls["process"][known]), own[known])
-    seen = np.zeros(len(facts.processes), bool)
-    seen[calls["process"][known]] = True
-    return np.where(seen, total, np.nan)
-
-
 def pair_means_of(facts: Facts, windows: Windows, part: slice) -> tuple[Array, Array]:
     """The pairs of processes that send, and the mean time of their messages in some windows."""
     edges = facts.edges
@@ -284,12 +286,7 @@ def pair_means_of(facts: Facts, windows: Windows, part: slice) -> tuple[Array, A
 
 
 def slower_group(facts: Facts, windows: Windows, found: Slowdown) -> Finding | None:
-    """The ranks that became slower together, if the others clearly did not.
-
-    In a pipeline the time between operations has waiting for other stages in it.
-    """
-    if (facts.calls["kind"] != "collective").any():
-        return None
+    """The ranks that became slower together, if the others clearly did not."""
     slow, calm = found.slower_ranks, found.calm_ranks
     clear = len(slow) + len(calm) >= CLEAR_SHARE * len(facts.processes)
     if len(slow) < GROUP_MIN or not len(calm) or not clear:

@@ -21,6 +21,11 @@ WINDOW_MIN_NS = 250_000_000
 LIKE = 0.9
 ROUGHLY = 0.6  # the same, if there would be fewer than FEW iterations
 FEW = 8
+# Operations that are all alike, as buckets of gradients, are several to an iteration if the times
+# between them repeat after so many of them: they then differ by less than this part of what
+# neighbours differ by, which is at least this share of such a time.
+ALIKE_MAX, ALIKE, UNEVEN = 16, 0.25, 0.1
+ITERATIONS_MIN = 6  # fewer windows than this are not made of several
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +34,8 @@ class Windows:
 
     operations: number of operations of an iteration. iterations: how many each window has, except
     the last one. anchor: the kind of call that begins an iteration, as in kinds_of(); -1: none.
-    repeats: how many calls of this kind an iteration has.
+    repeats: how many calls of this kind an iteration has. skipped: how many of them come before the
+    first iteration.
     """
 
     starts_ns: Array
@@ -38,6 +44,7 @@ class Windows:
     iterations: int = 1
     anchor: int = -1
     repeats: int = 1
+    skipped: int = 0
 
     @property
     def count(self) -> int:
@@ -132,10 +139,29 @@ def windows_of(facts: Facts) -> Windows:
         if shorter is not None:
             begins, period = shorter
             times, anchor, repeats = moments(calls)[mine][begins], int(kinds[begins[0]]), 1
+    several, begin = (1, 0) if period > 1 else _alike(np.diff(times).astype(np.float64))
+    skipped = begin * repeats
+    times, period, repeats = times[begin::several], period * several, repeats * several
     if not divides.any():
         anchor = -1  # messages repeat many times within an iteration
     starts_ns = np.unique(np.maximum.accumulate(times))
-    return Windows(starts_ns, facts.end_ns, period, anchor=anchor, repeats=repeats)
+    return Windows(starts_ns, facts.end_ns, period, anchor=anchor, repeats=repeats, skipped=skipped)
+
+
+def _alike(lengths: Array) -> tuple[int, int]:
+    """After how many windows their lengths repeat, and the first that begins an iteration.
+
+    An iteration begins after the longest of its windows, which has the most computation in it.
+    """
+    most = min(ALIKE_MAX, len(lengths) // ITERATIONS_MIN)
+    if most < 2:
+        return 1, 0
+    apart = [float(np.median(np.abs(lengths[at:] - lengths[:-at]))) for at in range(1, most + 1)]
+    if apart[0] < UNEVEN * float(np.median(lengths)) or min(apart) > ALIKE * apart[0]:
+        return 1, 0
+    several = int(np.flatnonzero(np.array(apart) <= ALIKE * apart[0])[0]) + 1
+    whole = lengths[: len(lengths) // several * several].reshape(-1, several)
+    return several, (int(np.median(whole, axis=0).argmax()) + 1) % several
 
 
 def own_windows_of(facts: Facts, windows: Windows) -> Array:
@@ -154,7 +180,8 @@ def own_windows_of(facts: Facts, windows: Windows) -> Array:
     for one in np.unique(calls["process"]).tolist():
         mine = np.flatnonzero(calls["process"] == one)
         mine = mine[np.argsort(begun[mine], kind="stable")]
-        begins = np.flatnonzero(is_anchor[mine])[:: windows.repeats]
+        anchors = np.flatnonzero(is_anchor[mine])
+        begins = anchors[windows.skipped :: windows.repeats]
         mine_of = np.maximum(np.searchsorted(begins, np.arange(len(mine)), side="right") - 1, 0)
         mine_of //= windows.iterations
         if abs(int(mine_of.max(initial=0)) + 1 - windows.count) <= 1:

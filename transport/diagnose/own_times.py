@@ -1,0 +1,91 @@
+"""The time that ranks spend on their own in each iteration: between operations.
+
+A stage of a pipeline computes between its calls, and it waits in a Recv and in a collective
+operation. In the order in which it made its calls, what is between the end of such a wait, or the
+begin of the last Send, and the next call is its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transport.diagnose.facts import Facts
+from transport.diagnose.measures import own_ns, roles_of
+from transport.diagnose.windows import Windows, kinds_of, own_windows_of
+
+Array = NDArray[Any]
+
+
+def program_own_ns(calls: dict[str, Array]) -> Array:
+    """For each call, the ns that its rank spent on its own before it; -1: the call has not ended.
+
+    A Recv that was called before the data of an earlier one were used hides a part of it.
+    """
+    made = np.full(len(calls["process"]), -1, np.int64)
+    receives = (calls["function"] == "Recv") & (calls["arrival_ns"] < 0)
+    waits = receives | (calls["kind"] == "collective")
+    begun = np.where(calls["arrival_ns"] >= 0, calls["arrival_ns"], calls["begin_ns"])
+    done = np.maximum(begun, np.where(waits, calls["end_ns"], begun))
+    for one in np.unique(calls["process"]).tolist():
+        mine = np.flatnonzero(calls["process"] == one)
+        mine = mine[np.argsort(calls["begin_ns"][mine], kind="stable")]
+        ready = np.maximum.accumulate(done[mine])
+        before = np.concatenate([begun[mine[:1]], ready[:-1]])
+        made[mine] = np.maximum(begun[mine] - before, 0)
+    made[calls["end_ns"] < 0] = -1
+    return made
+
+
+def own_times_of(facts: Facts, windows: Windows) -> Array:
+    """[window, process]: its own time in each iteration, between operations; nan: not known.
+
+    A rank that sends nothing but in collectives, as the last stage of a pipeline without a way
+    back, hides what it computes between two Recvs while more data wait. Of its time only that
+    counts by which it exceeds that of the quickest rank of its role.
+    """
+    calls = facts.calls
+    alone = bool((calls["kind"] != "collective").any())
+    own = program_own_ns(calls) if alone else own_ns(calls)
+    known = own >= 0
+    total = np.zeros((windows.count, len(facts.processes)))
+    window = own_windows_of(facts, windows)
+    np.add.at(total, (window[known], calls["process"][known]), own[known])
+    seen = np.zeros(len(facts.processes), bool)
+    seen[calls["process"][known]] = True
+    total = np.where(seen, total, np.nan)
+    if alone:
+        for peers in _silent_roles(facts):
+            least = total[:, peers].min(axis=1, keepdims=True) if len(peers) > 1 else np.nan
+            total[:, peers] -= least
+    return total
+
+
+def own_beside(facts: Facts, windows: Windows) -> Array:
+    """[window, process]: its own time beside the median of all ranks in the same iteration."""
+    own = own_times_of(facts, windows)
+    silent = np.zeros(own.shape[1], bool)
+    silent[silent_of(facts)] = True
+    heard = np.flatnonzero(~silent & ~np.isnan(own).any(axis=0))
+    if len(heard):
+        own[:, heard] -= np.median(own[:, heard], axis=1, keepdims=True)
+    return own
+
+
+def silent_of(facts: Facts) -> Array:
+    """The processes that receive from single peers and send to none."""
+    process, function = facts.calls["process"], facts.calls["function"]
+    return np.setdiff1d(process[function == "Recv"], process[function == "Send"])
+
+
+def _silent_roles(facts: Facts) -> list[list[int]]:
+    """The processes of silent_of(), those of each role."""
+    calls = facts.calls
+    process = calls["process"]
+    role = roles_of(process, kinds_of(calls), np.zeros(len(facts.processes), np.int64))
+    made: dict[int, list[int]] = {}
+    for one in silent_of(facts).tolist():
+        made.setdefault(int(role[process == one][0]), []).append(one)
+    return list(made.values())
