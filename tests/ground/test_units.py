@@ -15,6 +15,7 @@ from transport.ground.units import (
     quantity_text,
     rate_of,
     rate_text,
+    span_text,
     time_text,
 )
 
@@ -88,3 +89,9 @@ def test_percent__has_a_place_or_two_digits() -> None:
 def test_quantity_text__by_unit() -> None:
     shown = [quantity_text(1500, unit) for unit in ("bytes", "ns", "operations")]
     assert shown == ["1.5 kB", "1.5 us", "1500"]
+
+
+def test_span_text__names_the_unit_once_if_both_ends_have_it() -> None:
+    assert [span_text(power) for power in (0, 1, 9, 10, 16, 19, 20)] == [
+        *("0-2 B", "2-4 B", "512 B-1 KiB", "1-2 KiB", "64-128 KiB", "512 KiB-1 MiB", "1-2 MiB")
+    ]

@@ -68,6 +68,26 @@ def test_profile__sizes_and_shares(tmp_path: Path) -> None:
     assert (second.timed_by, second.bus_bytes_per_s) == (("enqueue",), None)
 
 
+def test_profile__by_size_has_a_row_for_each_power_of_two(tmp_path: Path) -> None:
+    """Two ranks: five AllReduces of 1 KiB that use their channels for 100 ns, one of 16 KiB for 1
+    us, and a Send without a channel whose call takes 999 ns."""
+    for rank in range(2):
+        process = rank_of(tmp_path, rank, 2)
+        comm = communicator(process, 5, rank, 2)
+        for at, (count, ns) in enumerate([(256, 100)] * 5 + [(4096, 1000)]):
+            op = operation(process, comm, "AllReduce", at, 5, count=count)
+            channel(process, comm, op, 1 - rank, 4 * count, 10, 10 + ns)
+        operation(process, comm, "Send", 0, 999, kind=1, algorithm="", protocol="", count=0)
+        process.write()
+    small, large, send = made(tmp_path).by_size
+    assert (small.function, small.power, small.count, small.bytes) == ("AllReduce", 10, 10, 10_240)
+    assert (small.time_ns, small.time_ns_p50, small.timed_by) == (1000, 100, ("network",))
+    assert small.bus_bytes_per_s == pytest.approx(1024 / 100e-9)
+    assert (large.power, large.count, large.time_ns_p50) == (14, 2, 1000)
+    assert (send.function, send.power, send.count, send.bytes) == ("Send", 0, 2, 0)
+    assert (send.time_ns_p50, send.bus_bytes_per_s, send.timed_by) == (999, None, ("enqueue",))
+
+
 def test_profile__kernels_time_operations_without_channels(tmp_path: Path) -> None:
     process = rank_of(tmp_path, 0, 2)
     comm = communicator(process, 5, 0, 2)

@@ -10,10 +10,10 @@ import click
 
 from transport.cli import trace_open as shared
 from transport.cli.output import json_option, print_table, write_json
-from transport.ground.units import bytes_text, percent, time_text
+from transport.ground.units import bytes_text, percent, span_text, time_text
 
 if TYPE_CHECKING:
-    from transport.trace.profile import Communicator, Operations
+    from transport.trace.profile import Communicator, Operations, Profile, Sized
 
 BARS = "▁▂▃▄▅▆▇█"
 BARS_MAX = 24
@@ -24,8 +24,9 @@ MEMBERS_MAX = 40  # longest printed list of ranks, in characters
 @click.command("profile")
 @shared.folder_argument
 @shared.job_option
+@click.option("--sizes", is_flag=True, help="Print instead a row for each function and size.")
 @json_option
-def command(folder: Path, job: str | None, json_path: str | None) -> None:
+def command(folder: Path, job: str | None, sizes: bool, json_path: str | None) -> None:
     """Sum up operations by function, algorithm, protocol and datatype, and by communicator.
 
     Calls of all ranks are counted. Sizes are those of a rank's call. Bandwidths are as in
@@ -41,6 +42,16 @@ def command(folder: Path, job: str | None, json_path: str | None) -> None:
     if json_path is not None:
         write_json(asdict(found) | {"notes": notes}, json_path)
         return
+    if sizes:
+        heads = ["function", "size", "calls", "bytes", "time", "median", "busbw", "timed by"]
+        print_table(heads, map(size_cells, found.by_size))
+        shared.show_notes(notes)
+        return
+    show(found)
+    shared.show_notes(notes)
+
+
+def show(found: Profile) -> None:
     heads = ["function", "algorithm", "protocol", "datatype", "calls", "bytes", "p50", "p95", "max"]
     heads += ["sizes", "time", "share", "algbw", "busbw", "timed by"]
     if found.operations:
@@ -53,7 +64,6 @@ def command(folder: Path, job: str | None, json_path: str | None) -> None:
         if found.communicators[COMMS_MAX:]:
             more = len(found.communicators) - COMMS_MAX
             click.echo(f"{more} more communicators are not shown; --json - lists all of them")
-    shared.show_notes(notes)
 
 
 def size(value: float | None, per: str = "") -> str:
@@ -67,6 +77,12 @@ def operation_cells(one: Operations) -> list[str]:
     times = [time_text(one.time_ns), percent(one.time_share)]
     timed_by = ", ".join(one.timed_by)
     return [*names, str(one.count), *sizes, bars(one.sizes), *times, *rates, timed_by]
+
+
+def size_cells(one: Sized) -> list[str]:
+    times = ["" if ns is None else time_text(ns) for ns in (one.time_ns, one.time_ns_p50)]
+    sums = [str(one.count), bytes_text(one.bytes), *times, size(one.bus_bytes_per_s, "/s")]
+    return [one.function, span_text(one.power), *sums, ", ".join(one.timed_by)]
 
 
 def bars(sizes: dict[int, int]) -> str:

@@ -111,6 +111,15 @@ def binary_text(count: int) -> str:
     return f"{_number(count / (1 << 10 * at), DIGITS)} {_BINARY[at]}"
 
 
+def span_text(power: int) -> str:
+    """The sizes of at least 2**power bytes and less than twice as many, such as 64-128 KiB."""
+    if power <= 0:
+        return "0-2 B"
+    least, most = binary_text(1 << power), binary_text(2 << power)
+    number, _, unit = least.partition(" ")
+    return f"{number}-{most}" if most.endswith(f" {unit}") else f"{least}-{most}"
+
+
 def rate_text(bytes_per_s: float, digits: int = DIGITS) -> str:
     """A rate of data as text, such as 1.5 GB/s."""
     return f"{bytes_text(bytes_per_s, digits)}/s"

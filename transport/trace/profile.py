@@ -52,6 +52,14 @@ _SIZES = f"""
 SELECT {_KEY}, CASE WHEN bytes > 0 THEN floor(log2(bytes))::INTEGER ELSE 0 END AS power, count(*)
 FROM timed WHERE bytes IS NOT NULL GROUP BY {_KEY}, power ORDER BY power
 """
+_BY_SIZE = """
+SELECT function, CASE WHEN bytes > 0 THEN floor(log2(bytes))::INTEGER ELSE 0 END AS power,
+  count(*), sum(bytes), sum(ns), median(ns),
+  sum(whole * factor) FILTER (clock IN ('network', 'kernel')) /
+    sum(ns) FILTER (clock IN ('network', 'kernel') AND whole IS NOT NULL) * 1e9,
+  list_sort(list_distinct(list(clock)))
+FROM timed WHERE bytes IS NOT NULL GROUP BY function, power ORDER BY function, power
+"""
 _COMMS = """
 SELECT comm_id, function, count(*), coalesce(sum(bytes), 0), coalesce(sum(ns), 0)
 FROM timed WHERE comm_id IS NOT NULL GROUP BY comm_id, function
@@ -97,6 +105,24 @@ class Operations:
 
 
 @dataclass(frozen=True, slots=True)
+class Sized:
+    """The operations of one function that have between 2**power bytes and twice as many.
+
+    count: number of calls of all ranks. bytes: sum. time_ns: sum over ranks; time_ns_p50: median of
+    one call; None: not known. bus_bytes_per_s, timed_by: as of Operations.
+    """
+
+    function: str
+    power: int
+    count: int
+    bytes: int
+    time_ns: int | None
+    time_ns_p50: int | None
+    bus_bytes_per_s: float | None
+    timed_by: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Communicator:
     """The operations of one communicator. members: ranks in the job, as far as known.
 
@@ -117,9 +143,13 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The profile of a trace. notes: a line for each thing that is missing in the numbers."""
+    """The profile of a trace. notes: a line for each thing that is missing in the numbers.
+
+    by_size: by function and size, in this order.
+    """
 
     operations: tuple[Operations, ...]
+    by_size: tuple[Sized, ...]
     communicators: tuple[Communicator, ...]
     notes: tuple[str, ...]
 
@@ -132,7 +162,15 @@ def profile_of(store: Store) -> Profile:
     groups = store.rows(_TIMED + _GROUPS)
     total_ns = sum(row[9] or 0 for row in groups)
     operations = tuple(_operations(row, sizes[tuple(row[:4])], total_ns) for row in groups)
-    return Profile(operations, tuple(_communicators(store)), tuple(_notes(store, operations)))
+    by_size = tuple(_sized(row) for row in store.rows(_TIMED + _BY_SIZE))
+    notes = _notes(store, operations)
+    return Profile(operations, by_size, tuple(_communicators(store)), tuple(notes))
+
+
+def _sized(row: tuple[Any, ...]) -> Sized:
+    function, power, count, total, ns, half, bus, clocks = row
+    timed_by = tuple(one for one in clocks if one is not None)
+    return Sized(function, power, count, int(total), _whole(ns), _whole(half), bus, timed_by)
 
 
 def _operations(row: tuple[Any, ...], sizes: dict[int, int], total_ns: float) -> Operations:
