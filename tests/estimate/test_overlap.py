@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from tests.trace import writer
 from transport.cli import weft
 from transport.estimate.overlap import length, overlap_of, shared, union
-from transport.estimate.traced import steps_of
+from transport.estimate.traced import gains_of, steps_of
 from transport.trace.layout import TraceError
 from transport.trace.store import open_store
 
@@ -199,6 +199,20 @@ def test_overlap__of_a_trace_of_weft(tmp_path: Path) -> None:
     assert (split[0].exposed_ns, split[0].hidden_ns, split[0].idle_ns) == (3e6, 1e6, 0.0)
 
 
+def test_gains__are_between_what_is_exposed_and_what_communication_saves(tmp_path: Path) -> None:
+    """4 ms of a step of 10 ms are communication; if it computes for 7 ms, 3 ms are exposed."""
+    traced(tmp_path, 8)
+    with open_store(tmp_path) as store:
+        plain, _ = steps_of(store, None)
+        split, _ = steps_of(store, 7_000_000)
+    found = [(one.times, one.least_ns, one.most_ns) for one in gains_of(split)]
+    assert found == [(2, 1.5e6, 2e6), (4, 2.25e6, 3e6), (None, 3e6, 3e6)]
+    assert [one.most_share for one in gains_of(split)] == pytest.approx([0.2, 0.3, 0.3])
+    unknown = [(one.least_ns, one.most_ns) for one in gains_of(plain)]
+    assert unknown == [(0.0, 2e6), (0.0, 3e6), (0.0, 4e6)]
+    assert gains_of([]) == []
+
+
 def test_overlap__of_a_trace_of_weft_by_the_command(tmp_path: Path) -> None:
     traced(tmp_path, 8)
     run = CliRunner().invoke
@@ -206,8 +220,10 @@ def test_overlap__of_a_trace_of_weft_by_the_command(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert "40.0 %" in shown.output
     assert "AllReduce 3 ms" in shown.output
+    assert "infinitely fast" in shown.output
     rows = json.loads(run(weft, ["estimate", "overlap", str(tmp_path), "--json", "-"]).output)
     assert rows["steps"][1]["communication_ns"] == 4e6
+    assert [one["times"] for one in rows["faster"]] == [2, 4, None]
     assert any("--alone" in note for note in rows["notes"])
     file = written(tmp_path, STEP)
     refused = run(weft, ["estimate", "overlap", str(file), "--alone", "5 ms"])

@@ -17,7 +17,7 @@ from transport.ground.units import binary_text, bytes_text, percent, rate_text, 
 if TYPE_CHECKING:
     from transport.estimate.buckets import Buckets
     from transport.estimate.overlap import Overlap
-    from transport.estimate.traced import Step
+    from transport.estimate.traced import Gain, Step
 
 STEPS_SHOWN_MAX = 16  # maximum number of printed ranks of a trace of weft
 
@@ -114,17 +114,11 @@ def show_traced(
     json_path: str | None,
 ) -> None:
     """Prints the median step of each rank of a trace of weft."""
-    from transport.estimate.traced import steps_of
+    from transport.estimate.traced import gains_of, steps_of, unfit
 
     with trace_open.opened(folder, job) as store, trace_open.reporting_errors():
-        kinds = store.rows("SELECT DISTINCT split_part(trace, ' ', 1) FROM processes")
-        other = {"kineto": "the files of PyTorch's profiler", "nccl-log": "a trace of weft"}
-        for (kind,) in kinds:
-            if wanted := other.get(kind):
-                raise click.UsageError(
-                    f"{folder} has tables that were imported ({kind}), which do not tell when the "
-                    f"GPU computes: give {wanted} instead"
-                )
+        if why := unfit(store):
+            raise click.UsageError(f"{folder} has {why}")
         steps, notes = steps_of(store, alone_ns, operations)
         notes = [*store.notes(), *notes]
     if alone_ns is None:
@@ -132,15 +126,27 @@ def show_traced(
             "the trace does not record when the GPU computes: "
             "give --alone TIME to see the exposed part"
         )
+    gains = gains_of(steps)
     if json_path is not None:
-        write_json({"steps": [asdict(one) for one in steps], "notes": notes}, json_path)
+        write_json(document(steps, gains, notes), json_path)
         return
     heads = ["rank", "steps", "operations", "step", "communication", "share"]
     heads += ["exposed", "hidden", "idle"] if alone_ns is not None else []
     print_table([*heads, "of it"], [step_cells(one) for one in steps[:STEPS_SHOWN_MAX]])
     if steps[STEPS_SHOWN_MAX:]:
         click.echo(f"{len(steps) - STEPS_SHOWN_MAX} more ranks: weft estimate overlap --json -")
+    click.echo()
+    rows = [[one.network, one.time_text, one.share_text] for one in gains]
+    print_table(["network", "a step is shorter by", "share"], rows)
     trace_open.show_notes(notes)
+
+
+def document(steps: list[Step], gains: list[Gain], notes: list[str]) -> dict[str, Any]:
+    return {
+        "steps": [asdict(one) for one in steps],
+        "faster": [asdict(one) for one in gains],
+        "notes": notes,
+    }
 
 
 def step_cells(one: Step) -> list[str]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from transport.estimate.overlap import length, union
 from transport.estimate.times import difference_ns
-from transport.ground.units import time_text
+from transport.ground.units import percent, time_text
 from transport.trace.layout import TraceError
 from transport.trace.operation_times import OPERATION_TIMES
 from transport.trace.store import Store
@@ -27,6 +27,9 @@ PERIOD_MAX = 10_000  # maximum number of operations of a step
 MULTIPLE_STEPS_MIN = 5  # fewer steps can begin at evenly spaced times by chance
 MULTIPLES_MAX = 256  # maximum number of equal operations of a step
 EVEN = 0.2  # steps are even if the standard deviation of their times over the mean is at most this
+FASTER = (2, 4, None)  # networks whose gain is estimated: how many times as fast; None: infinitely
+# Imported tables that do not tell when the GPU computes -> what does.
+IMPORTED = {"kineto": "the files of PyTorch's profiler", "nccl-log": "a trace of weft"}
 # Each operation of each rank: from its first channel's begin to its last channel's end; without
 # channels from the begin of its kernels to the time at which their end was recorded.
 _OPERATIONS = f"""
@@ -58,6 +61,39 @@ class Step:
     exposed_ns: float | None = None
     hidden_ns: float | None = None
     idle_ns: float | None = None
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how much a network that is `times` as fast would shorten a step, in ns, and as shares.
+
+    times: None: infinitely fast, so that communication takes no time.
+    At least: each exposed moment becomes shorter, and hidden communication stays hidden. At most:
+    what communication saves is taken from its exposed part alone. If it is not known what is
+    exposed, at least nothing of the communication is, and at most all.
+    """
+
+    times: int | None
+    least_ns: float
+    most_ns: float
+    least_share: float
+    most_share: float
+
+    @property
+    def network(self) -> str:
+        return "infinitely fast" if self.times is None else f"{self.times} times as fast"
+
+    @property
+    def time_text(self) -> str:
+        return _span(time_text(self.least_ns), time_text(self.most_ns))
+
+    @property
+    def share_text(self) -> str:
+        return _span(percent(self.least_share), percent(self.most_share))
+
+
+def _span(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
 
 
 @dataclass(frozen=True)
@@ -109,6 +145,36 @@ def steps_of(
             "number of operations of a step (--operations)"
         )
     return sorted(found, key=lambda one: -1 if one.rank is None else one.rank), notes
+
+
+def unfit(store: Store) -> str:
+    """Why the trace does not tell how long computation and communication take; "": it may."""
+    kinds = store.rows("SELECT DISTINCT split_part(trace, ' ', 1) FROM processes")
+    for (kind,) in kinds:
+        if wanted := IMPORTED.get(kind):
+            return (
+                f"tables that were imported ({kind}), which do not tell when the GPU computes: "
+                f"give {wanted} instead"
+            )
+    return ""
+
+
+def gains_of(steps: Sequence[Step]) -> list[Gain]:
+    """What faster networks would take from a step, by medians over its ranks."""
+    if not steps:
+        return []
+    step_ns = float(np.median([one.step_ns for one in steps]))
+    communication_ns = float(np.median([one.communication_ns for one in steps]))
+    known = [one.exposed_ns for one in steps if one.exposed_ns is not None]
+    exposed_ns = float(np.median(known)) if known else None
+    made = []
+    for times in FASTER:
+        part = 1.0 if times is None else 1 - 1 / times
+        least_ns, most_ns = 0.0, communication_ns * part
+        if exposed_ns is not None:
+            least_ns, most_ns = exposed_ns * part, min(exposed_ns, most_ns)
+        made.append(Gain(times, least_ns, most_ns, least_ns / step_ns, most_ns / step_ns))
+    return made
 
 
 def _nothing(ranks: int, untimed: int) -> str:
