@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,40 +19,17 @@ SHOWN = 16  # ranks in the table; --json has all
 
 def run(folder: Path, job: str | None, json_path: str | None) -> int:
     """Prints the table; returns the exit status: 0, or 4 if the trace has no collectives."""
-    from transport.diagnose import lost_time
+    from transport.diagnose import lost_time, report
 
     with shared.opened(folder, job) as store, shared.reporting_errors():
         found = lost_time(store)
         notes = store.notes()
     if json_path is not None:
-        write_json(as_json(found), json_path)
+        write_json(report.lost_as_json(found), json_path)
     else:
         show(found)
         shared.show_notes(notes)
     return 0 if found.each else 4
-
-
-def as_json(found: Waits) -> dict[str, Any]:
-    return {
-        "job_ns": found.job_ns,
-        "waited_ns": found.waited_ns,
-        "iterations": found.iterations,
-        "hosts": [{"host": host, "waited_ns": ns} for host, ns in found.hosts.items()],
-        "ranks": [
-            {
-                "rank": one.rank,
-                "host": one.host,
-                "waited_ns": one.waited_ns,
-                "share": one.waited_ns / found.job_ns,
-                "last": one.last,
-                "collectives": one.collectives,
-                "late_iterations": one.late,
-                "period_iterations": one.period.steps,
-                "period_ns": one.period.ns,
-            }
-            for one in found.each
-        ],
-    }
 
 
 def show(found: Waits) -> None:

@@ -12,6 +12,7 @@ from transport.diagnose.diagnosis import Diagnosis
 from transport.diagnose.evidence import Answer
 from transport.diagnose.facts import SIMULATED_NS_MAX
 from transport.diagnose.finding import Finding
+from transport.diagnose.waits import Waits
 from transport.ground.text import printable
 from transport.ground.units import percent, time_text
 
@@ -99,6 +100,30 @@ def json_of(one: Finding) -> dict[str, Any]:
     """A finding as JSON; docs/DIAGNOSIS.md lists the fields."""
     made: dict[str, Any] = _plain(asdict(one) | {"class": one.kind, "meaning": one.meaning})
     return made
+
+
+def lost_as_json(found: Waits) -> dict[str, Any]:
+    """What ranks waited for each other, as JSON of weft diagnose --lost-time; times in ns."""
+    return {
+        "job_ns": found.job_ns,
+        "waited_ns": found.waited_ns,
+        "iterations": found.iterations,
+        "hosts": [{"host": host, "waited_ns": ns} for host, ns in found.hosts.items()],
+        "ranks": [
+            {
+                "rank": one.rank,
+                "host": one.host,
+                "waited_ns": one.waited_ns,
+                "share": one.waited_ns / found.job_ns,
+                "last": one.last,
+                "collectives": one.collectives,
+                "late_iterations": one.late,
+                "period_iterations": one.period.steps,
+                "period_ns": one.period.ns,
+            }
+            for one in found.each
+        ],
+    }
 
 
 def _plain(value: Any) -> Any:
