@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,18 +13,16 @@ import numpy as np
 from transport.cli import trace_open as shared
 from transport.cli.options import CSV, HTML, output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
-from transport.ground.units import quantity_text, time_text
+from transport.ground.units import quantity_text
 
 if TYPE_CHECKING:
     from transport.trace.matrix import Matrix
-    from transport.trace.store import Store
 
 MEASURES = ("bytes", "messages", "resent_bytes", "latency_mean", "latency_p99")
 TABLE_MAX = 16  # a matrix with more ranks is printed as shades, not cell by cell
 SHADES = " .:-=+*#%@"
 SHADED = 64  # maximum number of lines and of columns that are printed as shades
 TOP = 10
-VIRTUAL_NS = 365 * 86_400 * 10**9  # a trace from before 1971 is one of a virtual clock
 
 
 @click.command("matrix")
@@ -74,6 +71,7 @@ def command(
     Example: weft trace matrix traces --op AllReduce --html matrix.html
     """
     from transport.trace import matrix_files as files
+    from transport.trace.about import about
     from transport.trace.matrix import matrix_of
 
     filters = shared.filters_of(comm, op, kind, from_s, to_s)
@@ -84,8 +82,8 @@ def command(
         if csv_file is not None:
             shared.write_text(files.table(found), csv_file)
         if html is not None:
-            about = [*facts(store), *chosen(comm, op, kind, from_s, to_s)]
-            text = files.page(found, notes, logarithmic, about, shlex.join(["weft", *sys.argv[1:]]))
+            facts = [*about(store).facts, *chosen(comm, op, kind, from_s, to_s)]
+            text = files.page(found, notes, logarithmic, facts, shlex.join(["weft", *sys.argv[1:]]))
             shared.write_text(text, html)
         if png is not None:
             draw(found, png, logarithmic)
@@ -94,20 +92,6 @@ def command(
         elif csv_file is None and html is None and png is None:
             show(found, logarithmic)
             shared.show_notes([*notes, *found.notes])
-
-
-def facts(store: Store) -> list[tuple[str, str]]:
-    """The job, and when it was recorded."""
-    jobs = ", ".join(job or "unnamed" for job, _ in store.jobs())
-    sql = "SELECT min(first_ns), max(last_ns), count(*), count(DISTINCT host) FROM processes"
-    ((first_ns, last_ns, processes, hosts),) = store.rows(sql)
-    found = [("job", jobs), ("processes", f"{processes} on {hosts} hosts")]
-    if first_ns is not None:
-        began = datetime.fromtimestamp(first_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-        if first_ns < VIRTUAL_NS:
-            began = "on the virtual clock of a simulation"
-        found.append(("recorded", f"{began}, for {time_text(last_ns - first_ns)}"))
-    return found
 
 
 def chosen(*values: object) -> list[tuple[str, str]]:
