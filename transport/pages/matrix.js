@@ -31,6 +31,16 @@ function cellsOf(data) {
   return [values, states];
 }
 
+// A value with its unit, as the commands write it: 1.5 MB, 83 us.
+function amount(value, unit) {
+  const steps = unit === "ns" ? ["ns", "us", "ms", "s"] : ["", "k", "M", "G", "T", "P"];
+  let at = 0;
+  while (at + 1 < steps.length && Math.abs(value) >= 999.95) { value /= 1000; at++; }
+  const text = Number(value.toPrecision(4)).toString();
+  if (unit === "ns") return `${text} ${steps[at]}`;
+  return unit.startsWith("bytes") ? `${text} ${steps[at]}B${unit.slice(5)}` : `${text}${steps[at]} ${unit}`;
+}
+
 // frame: the element around the canvas. view: the canvas. box: shows the cell under the pointer. log: the checkbox of
 // the colour scale. data.borders: [row, kind] of each line before a row and column; kind: "host" or "rack".
 // Returns a function that shows the data of another matrix.
@@ -51,17 +61,6 @@ function matrixView(frame, view, box, log, data) {
       if (value > 0 && value < least) least = value;
     }
     used = [1, 2].filter((bit) => bits & bit);  // states of cells with a value: measured, derived
-    picture.width = picture.height = size;
-  }
-
-  // A value with its unit, as the commands write it: 1.5 MB, 83 us.
-  function amount(value) {
-    const steps = data.unit === "ns" ? ["ns", "us", "ms", "s"] : ["", "k", "M", "G", "T", "P"];
-    let at = 0;
-    while (at + 1 < steps.length && Math.abs(value) >= 999.95) { value /= 1000; at++; }
-    const text = Number(value.toPrecision(4)).toString();
-    if (data.unit === "ns") return `${text} ${steps[at]}`;
-    return data.unit === "bytes" ? `${text} ${steps[at]}B` : `${text}${steps[at]} ${data.unit}`;
   }
 
   const isLogarithmic = () => log.checked && most > least;
@@ -87,11 +86,35 @@ function matrixView(frame, view, box, log, data) {
   const css = (color) => `rgb(${color.map(Math.round).join(" ")})`;
   const mixed = (color, depth) => colors.paper.map((one, at) => one + (color[at] - one) * (0.12 + 0.88 * depth));
 
-  const picture = document.createElement("canvas");
-  function paint() {
+  // The cells as rows of blocks of `fold` x `fold` cells: the largest value of each block, and its state.
+  function pooled(fold) {
+    if (fold === 1) return [size, values, states];
+    const side = Math.ceil(size / fold);
+    const largest = new Float64Array(side * side), kinds = new Uint8Array(side * side);
+    for (let row = 0; row < size; row++) {
+      for (let column = 0; column < size; column++) {
+        const from = row * size + column, to = Math.floor(row / fold) * side + Math.floor(column / fold);
+        if (states[from] === 0) continue;
+        const isLarger = states[from] & 3 && (!(kinds[to] & 3) || values[from] > largest[to]);
+        if (isLarger) largest[to] = values[from];
+        if (isLarger || !kinds[to]) kinds[to] = states[from];
+      }
+    }
+    return [side, largest, kinds];
+  }
+
+  // fold -> a canvas with a pixel for each block of cells. Of a large matrix no single cell would be seen otherwise.
+  const pictures = new Map();
+  function pictureOf(fold) {
+    if (!pictures.has(fold)) pictures.set(fold, painted(...pooled(fold)));
+    return pictures.get(fold);
+  }
+  function painted(side, values, states) {
     const logarithmic = isLogarithmic();
+    const picture = document.createElement("canvas");
+    picture.width = picture.height = side;
     const context = picture.getContext("2d");
-    const image = context.createImageData(size, size);
+    const image = context.createImageData(side, side);
     const pixels = new Uint32Array(image.data.buffer);  // alpha, blue, green, red from the highest byte
     const pixel = ([red, green, blue]) => (0xff000000 | blue << 16 | green << 8 | red) >>> 0;
     const unknown = pixel(colors.unknown);
@@ -103,6 +126,10 @@ function matrixView(frame, view, box, log, data) {
       else if (state & 4) pixels[i] = unknown;
     }
     context.putImageData(image, 0, 0);
+    return picture;
+  }
+  function paint() {
+    pictures.clear();
     draw();
   }
 
@@ -133,7 +160,10 @@ function matrixView(frame, view, box, log, data) {
     context.font = FONT;
     context.imageSmoothingEnabled = false;
     const part = size / zoom;
-    context.drawImage(picture, left, top_, part, part, margin, margin, side, side);
+    let fold = 1;
+    while (fold < size && side * ratio / part * fold < 2) fold *= 2;
+    const seen = [left / fold, top_ / fold, part / fold, part / fold];
+    context.drawImage(pictureOf(fold), ...seen, margin, margin, side, side);
     context.strokeStyle = css(colors.line);
     context.strokeRect(margin - 0.5, margin - 0.5, side + 1, side + 1);
     drawUnknown(context, margin, side, part);
@@ -161,10 +191,13 @@ function matrixView(frame, view, box, log, data) {
   // A line between the rows, and between the columns, of two hosts or racks.
   function drawBorders(context, margin, side, part) {
     const cell = side / part, borders = data.borders ?? [];
+    const racks = borders.filter(([, kind]) => kind === "rack");
+    const apart = (lines) => side * size / part / (lines.length + 1);  // in CSS pixels
     for (const [row, kind] of borders) {
-      if (kind === "host" && side * size / part < 4 * borders.length) continue;  // lines would hide the cells
-      context.strokeStyle = css(kind === "rack" ? colors.ink : colors.faint);
-      context.lineWidth = kind === "rack" ? 1.5 : 0.5;
+      if (kind === "host" && apart(borders) < 4) continue;  // lines would hide the cells
+      const isBold = kind === "rack" && apart(racks) > 40;
+      context.strokeStyle = css(isBold ? colors.ink : kind === "rack" ? colors.faint : colors.unknown);
+      context.lineWidth = isBold ? 1.5 : 0.5;
       context.beginPath();
       for (const [first, upright] of [[left, true], [top_, false]]) {
         const at = margin + (row - first) * cell;
@@ -178,7 +211,8 @@ function matrixView(frame, view, box, log, data) {
 
   function drawAxes(context, margin, side, part, widest) {
     const cell = side / part, upright = widest > 30 || widest + 6 > cell;
-    const pause = Math.max(1, Math.ceil(15 / cell));
+    let pause = 1;
+    while (pause * cell < 15) pause *= 2;
     context.fillStyle = css(colors.ink);
     context.textBaseline = "middle";
     for (let at = Math.floor(left / pause) * pause; at < Math.min(size, left + part); at += pause) {
@@ -223,7 +257,8 @@ function matrixView(frame, view, box, log, data) {
     for (let step = 0; step <= 4; step++) {
       const part = lowest + (1 - lowest) * step / 4;
       const at = y + height * (1 - part);
-      context.fillText(amount(valueAt(part, logarithmic)), x + 20, Math.min(Math.max(at, y + 5), y + height - 4));
+      const text = amount(valueAt(part, logarithmic), data.unit);
+      context.fillText(text, x + 20, Math.min(Math.max(at, y + 5), y + height - 4));
     }
     context.fillStyle = css(colors.faint);
     context.fillText(data.measure, x, y - 10);
@@ -250,7 +285,7 @@ function matrixView(frame, view, box, log, data) {
     if (!inside) return;
     const at = row * size + column;
     const state = names.filter(([bit]) => states[at] & bit).map(([, name]) => name).join(" and ");
-    const value = states[at] & 3 ? amount(values[at]) : states[at] & 4 ? "?" : "no value";
+    const value = states[at] & 3 ? amount(values[at], data.unit) : states[at] & 4 ? "?" : "no value";
     box.textContent = `from ${data.labels[row]} to ${data.labels[column]}: ${value}${state ? ` (${state})` : ""}`;
     const edge = frame.getBoundingClientRect();
     const x = event.clientX - edge.left, y = event.clientY - edge.top;

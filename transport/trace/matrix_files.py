@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,17 +37,6 @@ def page(
 
     about: facts about the trace, as (name, value). command: the command line that made it.
     """
-    content = {
-        "unit": matrix.unit,
-        "measure": matrix.measure,
-        "by": matrix.what,
-        "labels": matrix.labels,
-        "log": logarithmic,
-        **_cells_of_page(matrix),
-        "unknown": [_packed(np.array(group), "<u4") for group in matrix.unknown],
-    }
-    # "<" is escaped, so that no text in the data can end the script element.
-    data = json.dumps(content).replace("<", "\\u003c")
     return pages.rendered(
         "matrix.html",
         title=title(matrix),
@@ -57,8 +45,21 @@ def page(
         remarks=[*notes, *matrix.notes],
         largest=_largest(matrix),
         sums=_sums(matrix) if _adds_up(matrix) and matrix.size <= SUMS_MAX else None,
-        data=pages.as_it_is(data),
+        data=pages.as_json(data_of(matrix, logarithmic)),
     )
+
+
+def data_of(matrix: Matrix, logarithmic: bool) -> dict[str, Any]:
+    """A matrix for the script that draws it (pages/matrix.js)."""
+    return {
+        "unit": matrix.unit,
+        "measure": matrix.measure,
+        "by": matrix.what,
+        "labels": matrix.labels,
+        "log": logarithmic,
+        **_cells_of_page(matrix),
+        "unknown": [_packed(np.array(group), "<u4") for group in matrix.unknown],
+    }
 
 
 def _adds_up(matrix: Matrix) -> bool:
