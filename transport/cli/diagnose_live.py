@@ -87,9 +87,12 @@ def check(given: dict[str, Any]) -> None:
 def _folder(folder: Path | None, given: dict[str, Any]) -> Path | None:
     """The folder of traces. None: this host has none and only judges others (--collect)."""
     named = folder if folder is not None else os.environ.get("WEFT_TRACE")
+    return None if not named and given["collect"] else folder_of(named)
+
+
+def folder_of(named: Path | str | None) -> Path:
+    """The folder of a job that runs or will run; UsageError if there can be none."""
     if not named:
-        if given["collect"]:
-            return None
         raise click.UsageError("Missing argument 'DIR': give it, or set WEFT_TRACE")
     where = Path(named)
     # The job may start later, and then makes the last component of the folder itself.

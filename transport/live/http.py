@@ -1,4 +1,4 @@
-"""Serves metrics over HTTP or HTTPS to whoever connects, from one thread and bounded memory.
+"""Serves metrics and pages over HTTP or HTTPS, from one thread and bounded memory.
 
 The server is Tornado's: its loop waits for all connections at once, so idle ones take no thread,
 and it has TLS, and bounds on headers and bodies. This module adds a bound on the number and the
@@ -164,17 +164,32 @@ def served(collector: Collector, host: str, port: int, who: Access) -> Iterator[
     port 0 is any free one.
     """
     from prometheus_client import CollectorRegistry, make_wsgi_app
-    from tornado.netutil import bind_sockets
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
-    application = _guarded(make_wsgi_app(registry), who.token)
+    with serving(_guarded(make_wsgi_app(registry), who.token), host, port, who) as at:
+        yield at
+
+
+@contextlib.contextmanager
+def serving(
+    application: Any, host: str, port: int, who: Access, connection_s: float | None = None
+) -> Iterator[int]:
+    """Serves a WSGI application in a thread; yields the port. OSError if it cannot listen.
+
+    who: gives TLS; the application itself checks tokens. connection_s: how long a
+    connection may last; None: CONNECTION_S.
+    """
+    from tornado.netutil import bind_sockets
+
     for name in ("access", "general"):
         logging.getLogger(f"tornado.{name}").addFilter(SELDOM)
+    longest_s = CONNECTION_S if connection_s is None else connection_s
     sockets = bind_sockets(port, host, backlog=1024)
     stop = _Stop()
     thread = threading.Thread(
-        target=lambda: asyncio.run(_serve(application, sockets, who, stop)), name="metrics"
+        target=lambda: asyncio.run(_serve(application, sockets, who, stop, longest_s)),
+        name="server",
     )
     thread.start()
     try:
@@ -207,11 +222,13 @@ class _Stop:
         await event.wait()
 
 
-async def _serve(application: Any, sockets: Any, who: Access, stop: _Stop) -> None:
+async def _serve(
+    application: Any, sockets: Any, who: Access, stop: _Stop, connection_s: float
+) -> None:
     from tornado.httpserver import HTTPServer
     from tornado.wsgi import WSGIContainer
 
-    opened = Connections()
+    opened = Connections(connection_s)
 
     class Container(WSGIContainer):
         def __call__(self, request: HTTPServerRequest) -> None:
@@ -246,7 +263,8 @@ class Connections:
     the oldest one. So idle connections neither keep other clients out nor interrupt an answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, connection_s: float) -> None:
+        self._connection_s = connection_s
         self._most = min(CONNECTIONS_MAX, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
         self._timers: dict[IOStream, asyncio.TimerHandle] = {}
         self._idle: dict[IOStream, None] = {}
@@ -258,7 +276,7 @@ class Connections:
         if len(self._timers) >= self._most:
             self._end(next(iter(self._idle or self._timers)))
         loop = asyncio.get_running_loop()
-        self._timers[stream] = loop.call_later(CONNECTION_S, self._end, stream)
+        self._timers[stream] = loop.call_later(self._connection_s, self._end, stream)
         self._idle[stream] = None
 
     def asked(self, request: HTTPServerRequest) -> None:

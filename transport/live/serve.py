@@ -1,10 +1,11 @@
-"""Metrics as text: once, or over HTTP until a signal."""
+"""Metrics as text: once, or over HTTP until a signal; other servers until a signal, too."""
 
 from __future__ import annotations
 
 import select
 import signal
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from transport.live.exporter import Exporter
 from transport.live.http import Access, served
@@ -27,8 +28,13 @@ def serve(
 
     port 0 is any free one. serving: called with the port once it is open.
     """
+    return until_a_signal(served(exporter, host, port, who), serving)
+
+
+def until_a_signal(server: AbstractContextManager[int], serving: Callable[[int], None]) -> int:
+    """Runs a server of `transport.live.http` until SIGINT or SIGTERM, and returns that signal."""
     with Signals((signal.SIGINT, signal.SIGTERM)) as signals:
-        with served(exporter, host, port, who) as at:
+        with server as at:
             serving(at)
             while not signals.came:
                 select.select([signals.wakes], [], [])
