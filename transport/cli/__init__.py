@@ -33,6 +33,7 @@ COMMANDS = {
     "plan": "Find which ports lead over which links, and plan jobs over them.",
     "policy": "List, write, check, compile, try and replay policies.",
     "top": "Show what running processes send, receive and wait for.",
+    "report": "Write one page about a traced job: verdicts, traffic, lost time, cost.",
     "sim": "Simulate a fabric of thousands of hosts under your policies.",
     "trace": "Show, compare and record traces of NCCL's operations.",
     "run": "Run a command with NCCL pointed at the weft plugin.",

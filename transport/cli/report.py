@@ -1,0 +1,137 @@
+"""`weft report`: one page about a traced job, for its engineers and for those who pay for it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from transport.cli import trace_open as shared
+from transport.cli.check import progress_on_a_terminal
+from transport.cli.estimate_overlap import WithUnit
+from transport.cli.known_routes import known_routes
+from transport.cli.options import HTML, FiniteRange, output_file
+
+if TYPE_CHECKING:
+    from transport.report import Options, Source
+
+CURRENCY_MAX = 8  # characters
+
+
+def currency(given: str) -> str:
+    """Checks the name or symbol of a currency."""
+    if not 0 < len(given) <= CURRENCY_MAX or not given.isprintable():
+        raise click.BadParameter(f"{given!r}: give a name or symbol, such as USD or €.")
+    return given
+
+
+@click.command("report")
+@click.argument("folder", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=output_file(*HTML),
+    default="report.html",
+    show_default=True,
+    help="The page to write.",
+)
+@shared.job_option
+@click.option(
+    "--routes",
+    "routes_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The links of paths; default: routes.json in DIR, if it is there.",
+)
+@click.option(
+    "--alone",
+    "alone_ns",
+    metavar="TIME",
+    type=WithUnit(),
+    help="The time of a step without communication, such as 158ms: tells what is exposed.",
+)
+@click.option(
+    "--price",
+    metavar="AMOUNT",
+    type=FiniteRange(0, 1e6),
+    help="The price of a GPU for an hour: says what waiting cost.",
+)
+@click.option(
+    "--currency", default="USD", show_default=True, callback=lambda _, __, given: currency(given)
+)
+@click.option(
+    "--live", is_flag=True, help="Serve the page of a running job on this host until Ctrl-C."
+)
+@click.option(
+    "--interval",
+    "interval_s",
+    metavar="SECONDS",
+    type=FiniteRange(1, 3600),
+    default=5.0,
+    show_default=True,
+    help="With --live: a reload in this time shows the page as it was.",
+)
+def command(
+    folder: Path | None,
+    output: Path,
+    job: str | None,
+    routes_file: Path | None,
+    alone_ns: int | None,
+    price: float | None,
+    currency: str,
+    live: bool,
+    interval_s: float,
+) -> int:
+    """Write one page about a traced job: verdicts, traffic, operations, steps, lost time, cost.
+
+    DIR is a folder of traces (WEFT_TRACE), also of a job that still runs, or one that weft trace
+    import has written. The page needs no other file and no network; it can be printed. With --live,
+    DIR may be left out if WEFT_TRACE names it.
+
+    \b
+    Examples:
+      weft report /scratch/job-17 -o report.html --price 2.50
+      weft report --live /scratch/job-17
+    """
+    from transport.report import Options, Source
+
+    context = click.get_current_context()
+    if live and context.get_parameter_source("output") == ParameterSource.COMMANDLINE:
+        raise click.UsageError("--live serves the page and writes no file: leave out -o")
+    if live:
+        from transport.cli import report_live
+
+        folder = report_live.folder_of(folder or os.environ.get("WEFT_TRACE"))
+    if folder is None:
+        raise click.UsageError("Missing argument 'DIR': give the folder of a trace")
+    named = "" if routes_file is None else str(routes_file)
+    routes = known_routes(folder, routes_file, None)
+    options = Options(routes, named, alone_ns, None, price, currency)
+    source = Source(str(folder), job)
+    if live:
+        return report_live.run(folder, source, options, interval_s)
+    write(folder, source, options, output)
+    return 0
+
+
+def write(folder: Path, source: Source, options: Options, output: Path) -> None:
+    """Writes the page of a folder as it is now."""
+    from transport.diagnose import settled_ns
+    from transport.report import report_of
+
+    now_ns = settled_ns(folder)
+    words = shlex.join(["weft", *sys.argv[1:]])
+    with (
+        shared.opened(folder, source.job, until_ns=now_ns) as store,
+        shared.reporting_errors(),
+        progress_on_a_terminal("report") as progress,
+    ):
+        page = report_of(store, replace(options, now_ns=now_ns), source, words, progress)
+    shared.write_text(page, output)

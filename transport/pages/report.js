@@ -1,0 +1,96 @@
+// Draws the charts and the matrix of a report, again whenever the colours or the paper change.
+
+const part = (id) => document.getElementById(id);
+const page = JSON.parse(part("data").textContent);
+const COLORS = ["c0", "c1", "c2", "c3", "c4", "c5", "c6"];
+const FLAT = ["bars", "spans"];
+
+function cssColor(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+}
+
+// The value at a tick or in a tooltip. Nouns such as "calls" are the title of the axis already.
+function tick(value, unit) {
+  return unit === "ns" || unit.startsWith("bytes") ? amount(value, unit) : amount(value, "").trim();
+}
+
+function said(value, unit) {
+  if (value === null) return "?";
+  return Array.isArray(value) ? `${amount(value[0], unit)} to ${amount(value[1], unit)}` : amount(value, unit);
+}
+
+function datasetOf(one, [name, values], at) {
+  const color = cssColor(COLORS[at % COLORS.length]);
+  const made = { label: name, data: values, backgroundColor: color, borderColor: color };
+  if (one.kind === "areas") {
+    return { ...made, backgroundColor: color + "40", fill: true, stepped: "middle", pointRadius: 0, borderWidth: 1.5 };
+  }
+  return { ...made, borderWidth: 0, minBarLength: one.kind === "spans" ? 4 : 0, maxBarThickness: FLAT.includes(one.kind) ? 28 : 64 };
+}
+
+function chartOf(one) {
+  const flat = FLAT.includes(one.kind), isNoun = one.unit !== "ns" && !one.unit.startsWith("bytes");
+  const stacked = one.kind === "stack" || one.kind === "bars";
+  const ink = cssColor("ink"), line = cssColor("line");
+  const values = {
+    stacked, beginAtZero: true, grid: { color: line }, border: { color: line },
+    ticks: { color: ink, maxTicksLimit: 7, precision: isNoun ? 0 : undefined, callback: (value) => tick(value, one.unit) },
+    title: { display: isNoun, text: one.unit, color: ink },
+  };
+  const names = {
+    stacked, grid: { display: false }, border: { color: line },
+    ticks: { color: ink, autoSkip: !flat, maxRotation: 60, maxTicksLimit: flat ? undefined : 13 },
+    title: { display: one.axis !== "", text: one.axis, color: ink },
+  };
+  return new Chart(part("chart-" + one.id), {
+    type: one.kind === "areas" ? "line" : "bar",
+    data: { labels: one.labels, datasets: one.series.map((each, at) => datasetOf(one, each, at)) },
+    options: {
+      animation: false, responsive: true, maintainAspectRatio: false, indexAxis: flat ? "y" : "x",
+      scales: flat ? { x: values, y: names } : { x: names, y: values },
+      interaction: { mode: "index", intersect: false, axis: flat ? "y" : "x" },
+      plugins: {
+        legend: { display: one.series.length > 1, position: "bottom", labels: { color: ink, boxWidth: 14 } },
+        tooltip: { callbacks: { label: (item) => `${item.dataset.label}: ${said(item.raw, one.unit)}` } },
+      },
+    },
+  });
+}
+
+let charts = [], showMatrix = null, measure = 0;
+
+function drawAll() {
+  for (const one of charts) one.destroy();
+  charts = page.charts.map(chartOf);
+  if (showMatrix !== null) showMatrix(page.matrices[measure]);
+  document.body.dataset.drawn = charts.length;
+}
+
+function choose(at) {
+  measure = at;
+  document.querySelectorAll(".largest").forEach((one, number) => { one.hidden = number !== at; });
+  showMatrix(page.matrices[at]);
+}
+
+if (page.matrices.length) {
+  showMatrix = matrixView(part("frame"), part("view"), part("cell"), part("log"), page.matrices[0]);
+  document.querySelectorAll("input[name=measure]").forEach((one) => {
+    one.addEventListener("change", () => choose(Number(one.value)));
+    if (one.checked) choose(Number(one.value));
+  });
+}
+document.querySelectorAll(".copy").forEach((button) => {
+  button.addEventListener("click", () => {
+    const text = button.previousElementSibling.textContent;
+    navigator.clipboard.writeText(text).then(() => { button.textContent = "copied"; });
+  });
+});
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+// Paper is light, and as wide as A4, whatever the screen is.
+function onPaper(printed) {
+  document.documentElement.classList.toggle("printed", printed);
+  drawAll();
+}
+window.addEventListener("beforeprint", () => onPaper(true));
+window.addEventListener("afterprint", () => onPaper(false));
+drawAll();
