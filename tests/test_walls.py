@@ -45,6 +45,7 @@ PYTHON_ROOMS = {
     "transport/pages": {"transport", "jinja2", "markupsafe"},
     "transport/plan": {"transport", "numpy"},
     "transport/host": {"transport", "pyverbs"},
+    "transport/report": {"transport", "numpy"},
     "transport/sim": {"transport", "congestion", "numpy", "distributed"},
     "transport/telemetry": {"transport", "numpy"},
     "transport/trace": {"transport", "numpy", "duckdb"},

@@ -91,6 +91,10 @@ class Gain:
     def share_text(self) -> str:
         return _span(percent(self.least_share), percent(self.most_share))
 
+    def rest_text(self, step_ns: float) -> str:
+        """What is left of a step of step_ns."""
+        return _span(time_text(step_ns - self.most_ns), time_text(step_ns - self.least_ns))
+
 
 def _span(least: str, most: str) -> str:
     return least if least == most else f"{least} to {most}"

@@ -16,7 +16,7 @@ function tick(value, unit) {
 
 function said(value, unit) {
   if (value === null) return "?";
-  return Array.isArray(value) ? `${amount(value[0], unit)} to ${amount(value[1], unit)}` : amount(value, unit);
+  return amount(Array.isArray(value) ? value[1] : value, unit);
 }
 
 function datasetOf(one, [name, values], at) {
@@ -26,6 +26,17 @@ function datasetOf(one, [name, values], at) {
     return { ...made, backgroundColor: color + "40", fill: true, stepped: "middle", pointRadius: 0, borderWidth: 1.5 };
   }
   return { ...made, borderWidth: 0, minBarLength: one.kind === "spans" ? 4 : 0, maxBarThickness: FLAT.includes(one.kind) ? 28 : 64 };
+}
+
+// A span is a solid bar up to its least value, and a pale one from there to its most.
+function datasetsOf(one) {
+  if (one.kind !== "spans") return one.series.map((each, at) => datasetOf(one, each, at));
+  const [[, values]] = one.series;
+  const [least, most] = [values.map((each) => each[0]), datasetOf(one, ["up to", values], 0)];
+  return [
+    { ...datasetOf(one, ["at least", least], 0), grouped: false },
+    { ...most, backgroundColor: most.borderColor + "70", grouped: false },
+  ];
 }
 
 function chartOf(one) {
@@ -44,13 +55,13 @@ function chartOf(one) {
   };
   return new Chart(part("chart-" + one.id), {
     type: one.kind === "areas" ? "line" : "bar",
-    data: { labels: one.labels, datasets: one.series.map((each, at) => datasetOf(one, each, at)) },
+    data: { labels: one.labels, datasets: datasetsOf(one) },
     options: {
       animation: false, responsive: true, maintainAspectRatio: false, indexAxis: flat ? "y" : "x",
       scales: flat ? { x: values, y: names } : { x: names, y: values },
       interaction: { mode: "index", intersect: false, axis: flat ? "y" : "x" },
       plugins: {
-        legend: { display: one.series.length > 1, position: "bottom", labels: { color: ink, boxWidth: 14 } },
+        legend: { display: one.series.length > 1 || one.kind === "spans", position: "bottom", labels: { color: ink, boxWidth: 14 } },
         tooltip: { callbacks: { label: (item) => `${item.dataset.label}: ${said(item.raw, one.unit)}` } },
       },
     },

@@ -31,7 +31,7 @@ class Chart:
     def height(self) -> int:
         """In CSS pixels."""
         flat = self.kind in ("bars", "spans")
-        return 90 + 24 * max(len(self.labels), 2) if flat else 260
+        return 100 + 24 * max(len(self.labels), 2) if flat else 260
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -16,6 +16,7 @@ from transport.report.section import Chart, Section, Source, Table, cut
 from transport.trace.profile import Sized
 
 NOT_KNOWN = "?"
+LATE = ("non_communication_slow", "non_communication_hang")  # findings that others wait for
 SIZES_MAX = 24  # rows of the table of operations
 
 
@@ -208,7 +209,8 @@ def late(content: Content, source: Source) -> Section:
             for host, ns in hosts
         ]
         tables.append(Table("By host", ["host", "others waited", "of the job"], made, left))
-    return Section("late", title, lines, [chart], tables, commands=commands)
+    charts = [chart] if found.waited_ns else []
+    return Section("late", title, lines, charts, tables, commands=commands)
 
 
 def _name(one: Waited) -> str:
@@ -310,6 +312,17 @@ def _count_row(name: str, one: Series, found: Counters) -> list[str]:
     return [name, f"{total:,}", f"{most:,} at {at}" if most else "-"]
 
 
+def _waits(content: Content) -> str:
+    """How much of a step is waiting for late ranks, as the end of a sentence."""
+    lost = content.lost
+    if not lost.each or not lost.iterations:
+        return ""
+    each_ns = lost.waited_ns / len(lost.each) / lost.iterations
+    late = [one for one in content.found.findings if one.certain and one.kind in LATE]
+    first = f", and {late[0].place.name} delays the job: mend that first" if late else ""
+    return f": a rank waits {time_text(each_ns)} in each iteration, on average{printable(first)}"
+
+
 def faster(content: Content, source: Source) -> Section:
     """What a faster network would buy."""
     found, title = content.steps, "What a faster network would buy"
@@ -319,11 +332,7 @@ def faster(content: Content, source: Source) -> Section:
     middle = _middle(found.each)
     names = [one.network for one in found.gains]
     rows = [
-        [
-            *(one.network, one.time_text, one.share_text),
-            f"{time_text(middle.step_ns - one.most_ns)} to "
-            f"{time_text(middle.step_ns - one.least_ns)}",
-        ]
+        [one.network, one.time_text, one.share_text, one.rest_text(middle.step_ns)]
         for one in found.gains
     ]
     spans = [(one.least_ns, one.most_ns) for one in found.gains]
@@ -331,7 +340,7 @@ def faster(content: Content, source: Source) -> Section:
     chart = Chart("faster", name, "spans", "ns", names, [("shorter by", spans)])
     lines = [
         "For a network of more bandwidth and less latency, and the median rank. Waiting for late "
-        "ranks counts as communication here; no network makes it shorter."
+        f"ranks counts as communication here, and no network makes it shorter{_waits(content)}."
     ]
     if content.options.alone_ns is None:
         lines.append(
