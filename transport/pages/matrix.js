@@ -133,7 +133,7 @@ function matrixView(frame, view, box, log, data) {
     draw();
   }
 
-  const SCALE = 92, FONT = "12px system-ui, sans-serif", LABEL_MAX = 110;
+  const SCALE = 104, FONT = "12px system-ui, sans-serif", LABEL_MAX = 110;
   let zoom = 1, left = 0, top_ = 0;  // the part that is seen: `size / zoom` cells from (left, top_)
   let grid = { x: 0, y: 0, side: 1 };  // where the cells are on the canvas, in CSS pixels
 

@@ -25,7 +25,7 @@ function datasetOf(one, [name, values], at) {
   if (one.kind === "areas") {
     return { ...made, backgroundColor: color + "40", fill: true, stepped: "middle", pointRadius: 0, borderWidth: 1.5 };
   }
-  return { ...made, borderWidth: 0, minBarLength: one.kind === "spans" ? 4 : 0, maxBarThickness: FLAT.includes(one.kind) ? 28 : 64 };
+  return { ...made, borderWidth: 0, maxBarThickness: FLAT.includes(one.kind) ? 28 : 64 };
 }
 
 // A span is a solid bar up to its least value, and a pale one from there to its most.
@@ -35,7 +35,7 @@ function datasetsOf(one) {
   const [least, most] = [values.map((each) => each[0]), datasetOf(one, ["up to", values], 0)];
   return [
     { ...datasetOf(one, ["at least", least], 0), grouped: false },
-    { ...most, backgroundColor: most.borderColor + "70", grouped: false },
+    { ...most, backgroundColor: most.borderColor + "70", grouped: false, minBarLength: 4 },
   ];
 }
 
