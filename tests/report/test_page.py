@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.report.support import Page, reported
+from tests.report.support import Page, reported, said
 from tests.trace.test_import_kineto import document, kernel, record
 from tests.trace.writer import channel, communicator, operation, rank_of
 from transport.cli import invoke, weft
+from transport.ground.units import bytes_text
+from transport.report import whole as whole_page
 from transport.report.cells import fitted, folded, with_unknown
 from transport.trace.matrix import MEASURED, UNKNOWN, Matrix
 
@@ -73,6 +75,20 @@ def test_page__of_1024_ranks_is_small(tmp_path: Path) -> None:
     assert "and 1,008 more ranks" in page.text
 
 
+def test_page__reduces_matrices_if_it_would_be_too_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = job(tmp_path / "job", 64, 8, 20)
+    reported(folder)
+    whole = (tmp_path / "job.html").stat().st_size
+    monkeypatch.setattr(whole_page, "CELLS_BYTES_MAX", 20_000)
+    monkeypatch.setattr(whole_page, "PAGE_BYTES_MAX", whole - 1)
+    page = reported(folder)
+    assert (tmp_path / "job.html").stat().st_size < whole
+    assert page.data["matrices"][0]["labels"][:2] == ["0 to 3", "4 to 7"]
+    assert "reduced, so that the page stays small" in page.text
+
+
 def dense(size: int, measure: str = "bytes") -> Matrix:
     rows, columns = np.indices((size, size)).reshape(2, -1)
     values = np.random.default_rng(1).random(size * size)
@@ -90,6 +106,24 @@ def test_matrix__of_all_pairs_of_1024_ranks_is_folded(tmp_path: Path) -> None:
     assert found.data["labels"][1] == "8 to 15"
     assert found.data["borders"] == [(row, "host") for row in range(1, 128)]
     assert fitted(dense(64), hosts, {}, 400_000).fold == 1
+
+
+def test_page__has_matrices_by_host_if_hosts_have_several_ranks(tmp_path: Path) -> None:
+    folder = job(tmp_path / "job", 8, 4, 1)
+    found = said("trace", "matrix", str(folder), "--by", "host")
+    page = reported(folder)
+    assert [(one["by"], one["measure"]) for one in page.data["matrices"]] == [
+        (by, measure)
+        for by in ("rank", "host")
+        for measure in ("bytes", "messages", "latency_mean")
+    ]
+    by_host = page.data["matrices"][3]
+    assert (by_host["labels"], by_host["borders"]) == (found["labels"], [[1, "host"]])
+    _, *rows = page.rows["Pairs with most bytes, by host"]
+    assert {tuple(row[:3]) for row in rows} == {
+        (one["from"], one["to"], bytes_text(one["value"])) for one in found["cells"]
+    }
+    assert any(one.endswith("--measure bytes --by host") for one in page.commands)
 
 
 def test_matrix__a_folded_cell_is_the_sum_or_the_largest_latency() -> None:
@@ -143,7 +177,7 @@ def test_page__says_what_a_trace_does_not_tell(tmp_path: Path) -> None:
         "transfers: not known",
     ):
         assert text in page.text, text
-    _, *rows = page.rows["Pairs with most bytes"]
+    _, *rows = page.rows["Pairs with most bytes, by rank"]
     assert {row[3] for row in rows} == {"derived"}
     assert "No pair is known to have transfers." in page.text
     assert "sent" not in {one["id"] for one in page.data["charts"]}
@@ -165,7 +199,7 @@ def test_page__without_operations_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "text"),
     [
         (["--price", "-1"], "--price"),
         (["--currency", "far too long"], "give a name or symbol"),
@@ -177,14 +211,14 @@ def test_page__without_operations_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_command__refuses(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str
 ) -> None:
     folder = job(tmp_path / "job", 2, 1, 1)
     out = [] if "-o" in options else ["-o", str(tmp_path / "page.html")]
     if "--live" in options:
         out = []
     assert invoke(["report", str(folder), *out, *options]) == 2
-    assert said in capsys.readouterr().err
+    assert text in capsys.readouterr().err
     assert not (tmp_path / "page.html").exists()
 
 

@@ -194,7 +194,7 @@ function matrixView(frame, view, box, log, data) {
     const racks = borders.filter(([, kind]) => kind === "rack");
     const apart = (lines) => side * size / part / (lines.length + 1);  // in CSS pixels
     for (const [row, kind] of borders) {
-      if (kind === "host" && apart(borders) < 4) continue;  // lines would hide the cells
+      if (kind === "host" && apart(borders) < 8) continue;  // lines would hide the cells
       const isBold = kind === "rack" && apart(racks) > 40;
       context.strokeStyle = css(isBold ? colors.ink : kind === "rack" ? colors.faint : colors.unknown);
       context.lineWidth = isBold ? 1.5 : 0.5;

@@ -68,27 +68,29 @@ function chartOf(one) {
   });
 }
 
-let charts = [], showMatrix = null, measure = 0;
+let charts = [], showMatrix = null, shown = 0;
 
 function drawAll() {
   for (const one of charts) one.destroy();
   charts = page.charts.map(chartOf);
-  if (showMatrix !== null) showMatrix(page.matrices[measure]);
+  if (showMatrix !== null) showMatrix(page.matrices[shown]);
   document.body.dataset.drawn = charts.length;
 }
 
-function choose(at) {
-  measure = at;
-  document.querySelectorAll(".largest").forEach((one, number) => { one.hidden = number !== at; });
-  showMatrix(page.matrices[at]);
+// Shows the matrix of the chosen measure and kind of row, and its table.
+function choose() {
+  const [measure, kind] = ["measure", "kind"].map((name) => {
+    return Number(document.querySelector(`input[name=${name}]:checked`)?.value ?? 0);
+  });
+  shown = kind * document.querySelectorAll("input[name=measure]").length + measure;
+  document.querySelectorAll(".largest").forEach((one, at) => { one.hidden = at !== shown; });
+  showMatrix(page.matrices[shown]);
 }
 
 if (page.matrices.length) {
   showMatrix = matrixView(part("frame"), part("view"), part("cell"), part("log"), page.matrices[0]);
-  document.querySelectorAll("input[name=measure]").forEach((one) => {
-    one.addEventListener("change", () => choose(Number(one.value)));
-    if (one.checked) choose(Number(one.value));
-  });
+  document.querySelectorAll("input[type=radio]").forEach((one) => one.addEventListener("change", choose));
+  choose();
 }
 document.querySelectorAll(".copy").forEach((button) => {
   button.addEventListener("click", () => {

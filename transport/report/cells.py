@@ -16,7 +16,7 @@ from transport.trace.places import places_of
 from transport.trace.store import Store
 
 MEASURES = ("bytes", "messages", "latency_mean")
-CELLS_BYTES_MAX = 400_000  # size of one matrix in the page
+CELLS_BYTES_MAX = 250_000  # size of one matrix in the page
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,30 @@ class Shown:
 
 
 def shown(store: Store, routes: Routes | None, most_bytes: int = CELLS_BYTES_MAX) -> list[Shown]:
-    """The matrices of the measures. ChoiceError if the trace has no processes."""
-    found = [matrix_of(store, measure) for measure in MEASURES]
-    known = found[0]
-    hosts = hosts_of(store)
+    """The matrices of the measures by rank, and by host if hosts have several ranks.
+
+    ChoiceError if the trace has no processes.
+    """
     racks = {} if routes is None else racks_of(routes)
-    return [fitted(with_unknown(one, known), hosts, racks, most_bytes) for one in found]
+    hosts = hosts_of(store)
+    made = _by(store, False, hosts, racks, most_bytes)
+    size, count = made[0].whole.size, len(set(hosts.values()))
+    if 1 < count < size:
+        made += _by(store, True, hosts, racks, most_bytes)
+    return made
+
+
+def _by(
+    store: Store,
+    by_host: bool,
+    hosts: Mapping[int, str],
+    racks: Mapping[str, str],
+    most_bytes: int,
+) -> list[Shown]:
+    found = [matrix_of(store, measure, by_host=by_host) for measure in MEASURES]
+    if by_host:
+        hosts = dict(enumerate(found[0].labels))
+    return [fitted(with_unknown(one, found[0]), hosts, racks, most_bytes) for one in found]
 
 
 def fitted(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from transport.trace.store import Store
 
 BINS_MAX = 60
+HOUR_NS = 3600 * 10**9
 EVENTS = ("path_down", "path_up", "timeout", "loss", "peer_quiet", "peer_dead", "process_stalled")
 _SENT = (
     "SELECT (end_ns - {first}) // {bin} AS bin, sum(bytes)::BIGINT AS bytes FROM {table} "
@@ -21,8 +22,9 @@ _RESENT = (
 )
 _LOST = (
     "SELECT (time_ns - {first}) // {bin} AS bin, sum(greatest(lost, 0))::BIGINT AS lost FROM "
-    "(SELECT time_ns, segments_lost::BIGINT - lag(segments_lost::BIGINT, 1, 0) OVER (PARTITION BY "
-    "process, engine, path, peer ORDER BY time_ns) AS lost FROM paths) GROUP BY ALL ORDER BY bin"
+    "(SELECT time_ns, segments_lost::BIGINT - coalesce(lag(segments_lost::BIGINT) OVER (PARTITION "
+    "BY process, engine, path, peer ORDER BY time_ns), if(removed > 0, segments_lost, 0)) AS lost "
+    "FROM paths JOIN processes USING (process)) GROUP BY ALL ORDER BY bin"
 )
 _EVENT = (
     "SELECT (time_ns - {first}) // {bin} AS bin, count(*) AS events FROM events WHERE what = "
@@ -60,7 +62,7 @@ def counters_of(store: Store) -> Counters:
     """The counters of a trace. TraceError if a query fails."""
     sql = "SELECT coalesce(min(first_ns), 0), coalesce(max(last_ns), 0) FROM processes"
     ((first_ns, last_ns),) = store.rows(sql)
-    bin_ns = _round(max(last_ns - first_ns, 1) / BINS_MAX)
+    bin_ns = nice_ns(max(last_ns - first_ns, 1) / BINS_MAX)
     bins = max((last_ns - first_ns) // bin_ns + 1, 1)
 
     def series(name: str, query: str, **more: str) -> Series:
@@ -88,11 +90,9 @@ def _has(store: Store, table: str, condition: str = "true") -> bool:
     return bool(store.rows(f"SELECT 1 FROM {table} WHERE {condition} LIMIT 1"))
 
 
-def _round(ns: float) -> int:
-    """The next larger time of 1, 2 or 5 times a power of ten."""
-    unit = 1
-    while True:
-        for times in (1, 2, 5):
-            if unit * times >= ns:
-                return unit * times
-        unit *= 10
+def nice_ns(ns: float) -> int:
+    """The next larger time that reads well: 1, 2 or 5 times a power of ten, or parts of hours."""
+    decimal = (times * 10**power for power in range(9) for times in (1, 2, 5))
+    clock_s = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600)
+    nice = [*decimal, *(second * 10**9 for second in clock_s)]
+    return next((one for one in nice if one >= ns), -(-int(ns) // HOUR_NS) * HOUR_NS)

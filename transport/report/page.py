@@ -12,7 +12,7 @@ from transport.ground.text import printable
 from transport.ground.units import counted, percent, quantity_text, time_text
 from transport.report import sections
 from transport.report.cells import Shown
-from transport.report.content import Content
+from transport.report.content import HOUR_NS, Content
 from transport.report.section import Section, Source, Table, cut
 
 PAGE_BYTES_MAX = 2_000_000
@@ -44,6 +44,7 @@ def page(content: Content, source: Source, command: str, live: str = "") -> str:
 
     Its script runs under a policy (CSP) that allows no other script and no network.
     """
+    found = content.found
     made = [
         sections.operations(content, source),
         sections.steps(content, source),
@@ -61,10 +62,15 @@ def page(content: Content, source: Source, command: str, live: str = "") -> str:
         policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src {allowed}",
         answer=_answer(content),
         cards=_cards(content),
-        verdicts=[_verdict(one, source) for one in content.found.findings[:FINDINGS_MAX]],
-        more_findings=max(len(content.found.findings) - FINDINGS_MAX, 0),
-        reasons=[line.strip() for line in report.reasons_of(content.found)],
-        judged=report.looked_at(content.found),
+        verdicts=[_verdict(one, content, source) for one in found.findings[:FINDINGS_MAX]],
+        more_findings=max(len(found.findings) - FINDINGS_MAX, 0),
+        reasons=[line.strip() for line in report.reasons_of(found)],
+        judged=report.looked_at(found),
+        glance=[
+            source.command("trace", "info", "DIR"),
+            _diagnose(content, source),
+            source.command("diagnose", "DIR", "--lost-time"),
+        ],
         diagnose=_diagnose(content, source),
         matrix=_matrix(content, source),
         sections=made,
@@ -109,7 +115,7 @@ def _cards(content: Content) -> list[tuple[str, str, str]]:
     ]
     if content.lost.each:
         lost = percent(cost.lost_share)
-        below = f"{time_text(content.lost.waited_ns)} waiting for late ranks"
+        below = f"at least: {time_text(content.lost.waited_ns)} waiting for late ranks"
     else:
         lost, below = "?", "not judged: no collective shows when ranks came"
     cards.append(("GPU time lost", lost, below))
@@ -122,14 +128,14 @@ def _cards(content: Content) -> list[tuple[str, str, str]]:
     return cards
 
 
-def _verdict(one: Finding, source: Source) -> Verdict:
+def _verdict(one: Finding, content: Content, source: Source) -> Verdict:
     side = f" ({one.place.side} side)" if one.place.side else ""
     facts = [("what", one.meaning), ("evidence", one.evidence)]
     if one.place.candidates:
         facts.append(("cannot be told from", ", ".join(one.place.candidates)))
     facts.append(("when", report.when(one.from_ns, one.to_ns)))
     if one.lost_ns:
-        facts.append(("cost", f"{time_text(one.lost_ns)} of the job's time"))
+        facts.append(("cost", _cost(one.lost_ns, content)))
     facts.append(("confidence", percent(one.confidence, 0)))
     facts.append(("do", one.advice))
     shown = [(name, printable(text)) for name, text in facts]
@@ -137,12 +143,24 @@ def _verdict(one: Finding, source: Source) -> Verdict:
     return Verdict(head, one.certain, shown, source.query(one.query))
 
 
+def _cost(lost_ns: int, content: Content) -> str:
+    """What a fault cost, if all GPUs of the job waited as long."""
+    ranks = content.found.ranks + content.found.missing
+    lost = sections.hours_text(content, ranks * lost_ns / HOUR_NS)
+    share = percent(lost_ns / content.about.duration_ns) if content.about.duration_ns else "?"
+    return f"{time_text(lost_ns)} of the job's time ({share}); of {counted(ranks, 'GPU')} {lost}"
+
+
 def _matrix(content: Content, source: Source) -> dict[str, Any]:
     """What the section of the matrices shows beside the canvas."""
-    commands = [source.command("trace", "matrix", "DIR", "--measure", name) for name in MEASURES]
+    kinds = list(dict.fromkeys(one.whole.what for one in content.matrices))
+    commands = [
+        source.command("trace", "matrix", "DIR", "--measure", name, *by)
+        for by in ([], ["--by", "host"])[: max(len(kinds), 1)]
+        for name in MEASURES
+    ]
     if not content.matrices:
         return {"why": content.no_matrix, "commands": commands}
-    first = content.matrices[0]
     notes = list(dict.fromkeys(note for one in content.matrices for note in one.whole.notes))
     if fold := max(one.fold for one in content.matrices) - 1:
         notes.insert(
@@ -151,21 +169,21 @@ def _matrix(content: Content, source: Source) -> dict[str, Any]:
             "cells of ranks are one cell, with their sum, or the largest of their latencies; "
             "weft trace matrix --html draws all",
         )
-    notes += [_empty(one) for one in content.matrices if not (one.whole.states & 3).any()]
+    notes += dict.fromkeys(
+        f"{MEASURES[one.whole.measure]}: not known, as the trace has no transfers of weft"
+        for one in content.matrices
+        if not (one.whole.states & 3).any()
+    )
     return {
         "why": "",
-        "by": first.whole.what,
-        "size": first.whole.size,
-        "names": [MEASURES[one.whole.measure] for one in content.matrices],
+        "kinds": kinds,
+        "sizes": [one.whole.size for one in content.matrices[:: len(MEASURES)]],
+        "names": MEASURES.values(),
         "tables": [_largest(one) for one in content.matrices],
-        "racks": any(kind == "rack" for _, kind in first.data["borders"]),
+        "racks": any(kind == "rack" for _, kind in content.matrices[0].data["borders"]),
         "notes": notes,
         "commands": commands,
     }
-
-
-def _empty(one: Shown) -> str:
-    return f"{MEASURES[one.whole.measure]}: not known, as the trace has no transfers of weft"
 
 
 def _largest(one: Shown) -> Table:
@@ -185,7 +203,7 @@ def _largest(one: Shown) -> Table:
         for at in rows
     ]
     heads = [f"from {matrix.what}", f"to {matrix.what}", name, "is"]
-    return Table(f"Pairs with most {name}", heads, cells, more)
+    return Table(f"Pairs with most {name}, by {matrix.what}", heads, cells, more)
 
 
 def _notes(content: Content) -> list[str]:

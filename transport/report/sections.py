@@ -10,7 +10,7 @@ from transport.diagnose.waits import Waited
 from transport.estimate.traced import Step
 from transport.ground.text import printable
 from transport.ground.units import bytes_text, percent, rate_text, span_text, time_text
-from transport.report.content import Content
+from transport.report.content import HOUR_NS, Content
 from transport.report.counters import Counters, Series
 from transport.report.section import Chart, Section, Source, Table, cut
 from transport.trace.profile import Sized
@@ -196,10 +196,10 @@ def late(content: Content, source: Source) -> Section:
     lines = [
         f"GPUs waited {time_text(found.waited_ns)} in all for late ranks: "
         f"{percent(cost.lost_share)} of the job's {time_text(found.job_ns)} of GPU time, "
-        f"{_hours(cost.lost_hours)}{_money(content, cost.lost_hours)}.",
-        f"At this rate, a day of the job loses {_hours(cost.day_hours)}"
-        f"{_money(content, cost.day_hours)}. One GPU is counted for each process. Time that slow "
-        "messages cost is not part of this.",
+        f"{hours_text(content, cost.lost_hours)}.",
+        f"At this rate, a day of the job loses {hours_text(content, cost.day_hours)}. One GPU is "
+        "counted for each process. What slow messages cost, and what late groups of ranks pass on "
+        "to other groups, is not part of this.",
     ]
     tables = [Table("Ranks that others waited for, the costliest first", heads, cells, more)]
     if 1 < len(found.hosts) < len(found.each):
@@ -218,7 +218,7 @@ def _name(one: Waited) -> str:
 
 
 def _late_cells(one: Waited, content: Content) -> list[str]:
-    hours = one.waited_ns / 3600e9
+    hours = one.waited_ns / HOUR_NS
     money = content.cost.money(hours)
     late = f"{one.late} of {content.lost.iterations} iterations" if one.late else "-"
     if one.late and (one.period.steps or one.period.ns):
@@ -236,13 +236,11 @@ def number_text(value: float) -> str:
     return "< 0.01" if 0 < value < 0.005 else f"{value:,.2f}"
 
 
-def _hours(hours: float) -> str:
-    return f"{number_text(hours)} GPU-hours"
-
-
-def _money(content: Content, hours: float) -> str:
+def hours_text(content: Content, hours: float) -> str:
+    """Hours of GPUs, and what they cost if a price is given."""
     money = content.cost.money(hours)
-    return "" if money is None else f" ({number_text(money)} {content.options.currency})"
+    paid = "" if money is None else f" ({number_text(money)} {content.options.currency})"
+    return f"{number_text(hours)} GPU-hours{paid}"
 
 
 def counters(content: Content, source: Source) -> Section:
