@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from transport.cli import trace_open as shared
 from transport.cli.check import progress_on_a_terminal
@@ -21,6 +20,7 @@ from transport.cli.options import HTML, FiniteRange, output_file
 if TYPE_CHECKING:
     from transport.report import Options, Source
 
+PAGE, OUTPUT = output_file(*HTML), "report.html"
 CURRENCY_MAX = 8  # characters
 
 
@@ -37,10 +37,8 @@ def currency(given: str) -> str:
     "-o",
     "--output",
     metavar="FILE",
-    type=output_file(*HTML),
-    default="report.html",
-    show_default=True,
-    help="The page to write.",
+    type=PAGE,
+    help=f"The page to write.  [default: {OUTPUT}]",
 )
 @shared.job_option
 @click.option(
@@ -80,7 +78,7 @@ def currency(given: str) -> str:
 )
 def command(
     folder: Path | None,
-    output: Path,
+    output: Path | None,
     job: str | None,
     routes_file: Path | None,
     alone_ns: int | None,
@@ -102,8 +100,7 @@ def command(
     """
     from transport.report import Options, Source
 
-    context = click.get_current_context()
-    if live and context.get_parameter_source("output") == ParameterSource.COMMANDLINE:
+    if live and output is not None:
         raise click.UsageError("--live serves the page and writes no file: leave out -o")
     if live:
         from transport.cli import report_live
@@ -117,7 +114,9 @@ def command(
     source = Source(str(folder), job)
     if live:
         return report_live.run(folder, source, options, interval_s)
-    write(folder, source, options, output)
+    # The default is checked here, as --live needs no file.
+    out = output or PAGE.convert(OUTPUT, None, click.get_current_context())
+    write(folder, source, options, out)
     return 0
 
 

@@ -270,14 +270,18 @@ def _not_counted(found: Counters) -> list[str]:
     lines = []
     if found.sent is None:
         lines.append("Bytes sent are not known: the trace has no messages and no channels.")
-    lacking = [("sent again", found.resent), ("found lost", found.lost)]
+    lacking = [
+        ("sent again", found.resent, "parts of messages"),
+        ("found lost", found.lost, "samples of paths"),
+    ]
     lines += [
-        f"How many segments were {name} is not known: only weft's network tells it."
-        for name, one in lacking
+        f"How many segments were {name} is not known: the trace has no {records}, which only "
+        "weft's network records."
+        for name, one, records in lacking
         if one is None
     ]
     if found.events is None:
-        lines.append("Events of paths are not known: only weft's network tells them.")
+        lines.append("Events of paths are not known: only weft's network records them.")
     elif not found.events:
         lines.append("No path failed, and no timeout was recorded.")
     return lines
@@ -294,7 +298,7 @@ def _count_charts(found: Counters) -> list[Chart]:
     segments = [("sent again", found.resent), ("found lost", found.lost)]
     known = [(name, one.values) for name, one in segments if one is not None]
     if any(any(values) for _, values in known):
-        title = "Segments found lost, and sent again"
+        title = f"Segments {' and '.join(name for name, _ in known)}"
         charts.append(Chart("lost", title, "columns", "segments", times, known, axis))
     if found.events:
         kinds = [(one.name, one.values) for one in found.events]
