@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import PATIENCE_S, until
 from transport.diagnose import Finding, Place
 from transport.diagnose.live.action import Action
-from transport.diagnose.live.collector import Event, Incident
+from transport.diagnose.live.incidents import Event, Incident
 
 
 def event(what: str = "finding", number: int = 1) -> Event:
@@ -26,7 +26,7 @@ def event(what: str = "finding", number: int = 1) -> Event:
         "SELECT 1",
         "Restart it.",
     )
-    return Event(what, Incident(number, finding, True, 1, 1, 0))
+    return Event(what, Incident(finding, number, certain=True))
 
 
 def until_done(action: Action) -> list[str]:

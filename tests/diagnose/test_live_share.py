@@ -62,10 +62,10 @@ def test_share__every_wrong_file_is_named_once_and_the_rest_is_judged(tmp_path: 
     assert all("\n" not in line and len(line) < 300 for line in lines)
     assert any(f"version is 99, and this weft reads {share.VERSION}" in line for line in lines)
     assert read.read()[1] == []
-    events = Collector().step(hosts)
-    assert [(one.what, one.incident.finding.place.name) for one in events] == [
-        ("suspicion", "rank 5")
-    ]
+    collector = Collector()
+    collector.step(hosts)
+    assert collector.latest is not None
+    assert [one.place.name for one in collector.latest.findings] == ["rank 5"]
     write(tmp_path, host_file(SHAPE, 1, 2))
     hosts, lines = read.read()
     assert [one.host for one in hosts] == ["node0", "node1", "node3"]

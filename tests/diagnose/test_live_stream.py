@@ -19,7 +19,8 @@ from tests.diagnose.test_faults import HANGS, SLOW
 from tests.diagnose.test_live_summary import NAMES, faulty
 from transport.diagnose.diagnosis import Settings
 from transport.diagnose.live import merge, pauses
-from transport.diagnose.live.collector import Collector, Event
+from transport.diagnose.live.collector import Collector
+from transport.diagnose.live.incidents import Event
 from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.share import Share, write
 from transport.plan import routes
@@ -81,6 +82,6 @@ def test_hosts__that_meet_in_a_share_are_judged_as_one_job(tmp_path: Path, name:
     hosts, lines = Share(share, stale_s=3600.0).read()
     assert (len(hosts), lines) == (support.RANKS, [])
     collector = Collector(Settings(routes=routes.read(source / routes.FILE)))
-    (event,) = collector.step(hosts)
-    found = event.incident.finding
-    assert (event.what, found.kind, found.place.name) == ("suspicion", verdict, place)
+    assert collector.step(hosts) == []  # one interval may be chance
+    assert collector.latest is not None
+    assert [(one.kind, one.place.name) for one in collector.latest.findings] == [(verdict, place)]

@@ -114,6 +114,25 @@ def exchanging(
             yield echo, partner
 
 
+@contextmanager
+def ring(where: Path, *, ranks: int, slow: int) -> Iterator[subprocess.Popen[str]]:
+    """A ring of traced processes; while the file `slow` is in the folder, one of them is late."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("WEFT_")}
+    settings = {"WEFT_TRACE": str(where / "traces"), "WEFT_TELEMETRY": str(where)}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.live.ring", str(where), str(ranks), str(slow)],
+        cwd=ROOT,
+        env=clean | {"WEFT_ENGINES": "1", "WEFT_PATHS": "4"} | settings,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with running(process):
+        assert line(process) == "connected"
+        yield process
+
+
 def weft_command(*arguments: str) -> list[str]:
     """The command line of `weft` with these arguments."""
     return [sys.executable, "-c", "from transport.cli import main; main()", *arguments]

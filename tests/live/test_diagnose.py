@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.api.support import PATIENCE_S, ROOT
-from tests.live.support import exchanging, weft, weft_command
+from tests.live.support import exchanging, ring, weft, weft_command
 from tests.stopping import stopped
 from tests.waiting import until
 from transport.diagnose.live.share import file_of, parse, tag_of
@@ -173,6 +173,67 @@ def ran(where: Path) -> list[str]:
 
 def _lines(file: Path) -> list[str]:
     return [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def sequence(share: Path) -> int:
+    """The number of the last summary in the share; 0: there is none."""
+    return max((parse(one.read_bytes()).sequence for one in share.glob("*.summary")), default=0)
+
+
+def until_more(share: Path, many: int) -> None:
+    """Waits for `many` more intervals."""
+    since = sequence(share)
+    until(lambda: sequence(share) >= since + many)
+
+
+def of_straggler(where: Path, event: str) -> list[dict[str, Any]]:
+    """Verdicts that rank 2 slows the job, alone or with other ranks of this busy host."""
+    lines = _lines(where / "verdicts.json")
+    found = [one for one in map(json.loads, lines) if one["event"] == event]
+    return [
+        one
+        for one in found
+        if one["class"] == "non_communication_slow" and 2 in one["place"]["ranks"]
+    ]
+
+
+def provoked(where: Path, share: Path) -> list[dict[str, Any]]:
+    """Makes rank 2 late until that is found.
+
+    A rule that compares a rank with its past may miss it for load at the moment when it begins, so
+    the fault begins anew in that case.
+    """
+    for _ in range(8):
+        until_more(share, 20)
+        (where / "slow").touch()
+        for _ in range(20):
+            until_more(share, 2)
+            if found := of_straggler(where, "finding"):
+                return found
+        (where / "slow").unlink()
+    raise AssertionError("rank 2 was never found")
+
+
+@pytest.mark.long
+def test_live__a_straggler_is_one_incident_while_it_lasts(tmp_path: Path) -> None:
+    """A ring of four ranks, one of which sleeps in each step for a while."""
+    share = tmp_path / "share"
+    with (
+        ring(tmp_path, ranks=4, slow=2),
+        diagnosing(tmp_path, "--share", str(share), "--collect") as process,
+    ):
+        until(lambda: share.exists() and sequence(share))
+        opened = {one["incident"] for one in provoked(tmp_path, share)}
+        until_more(share, 40)  # only slow iterations are left in its history
+        assert of_straggler(tmp_path, "ended") == []
+        (tmp_path / "slow").unlink()
+        until(lambda: opened <= {one["incident"] for one in of_straggler(tmp_path, "ended")})
+        status, err = ended(process, tmp_path)
+    assert (status, "Traceback" in err) == (1, False)
+    told = [json.loads(one) for one in _lines(tmp_path / "verdicts.json")]
+    for number in {one["incident"] for one in told}:
+        events = [one["event"] for one in told if one["incident"] == number]
+        assert events == list(dict.fromkeys(events))  # it never flaps
 
 
 def test_live__hosts_meet_through_a_share(tmp_path: Path) -> None:

@@ -29,9 +29,10 @@ from transport.diagnose.live.action import Action
 from transport.diagnose.live.agent import Agent
 from transport.diagnose.live.apart import Apart
 from transport.diagnose.live.claim import Claim
-from transport.diagnose.live.collector import Collector, Event
+from transport.diagnose.live.collector import Collector
 from transport.diagnose.live.follow import Follower
 from transport.diagnose.live.host import Host
+from transport.diagnose.live.incidents import Event
 from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.sources import Gpus, Interfaces, Stacks
 from transport.diagnose.live.summary import Summary
@@ -217,6 +218,9 @@ class Live:
             return
         many = self.collector.found
         what = "no findings" if not many else f"{many} finding" + ("s" if many > 1 else "")
+        once = self.collector.unrepeated
+        if once:
+            what += f", {once} suspicion{'s' * (once > 1)} that did not repeat"
         latest = self.collector.latest
         if not self.collector.judged:
             self.say("nothing was judged: no process of a running job has written a trace")

@@ -25,6 +25,7 @@ from transport.plan.routes import Routes
 from transport.trace.notes import missing_ranks
 from transport.trace.store import Store
 
+UNEXPLAINED = "iterations take longer than before, and nothing explains it"
 # A pause that is shorter than this many iterations proves no hang.
 PATIENCE_ITERATIONS = 2.0
 PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlier one proves no hang
@@ -187,7 +188,7 @@ def judged(
         if settings.whole:
             found = [*more, *found]
         elif unexplained:
-            notes = [*notes, "iterations take longer than before, and nothing explains it"]
+            notes = [*notes, UNEXPLAINED]
             unexplained = ""
     found = [graded(one, one.certain) for one in found]
     evidence = evidence_of(facts, windows, judged_windows_of(facts), missing, brief_ns)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from transport.diagnose.live.collector import Event
+from transport.diagnose.live.incidents import Event
 
 VARIABLES = {
     "WEFT_FINDING_CLASS": ("class",),

@@ -6,42 +6,29 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from transport.diagnose import report
-from transport.diagnose.diagnosis import Diagnosis, Settings, doubted, judged
-from transport.diagnose.finding import Finding, graded
+from transport.diagnose.diagnosis import UNEXPLAINED, Diagnosis, Settings, doubted, judged
+from transport.diagnose.finding import Finding
+from transport.diagnose.live.incidents import HANGS, Event, Incident, Incidents, Key, Look
+from transport.diagnose.live.look import look_of
 from transport.diagnose.live.merge import Job, merged
 from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.refine import refined
 from transport.diagnose.live.share import HostFile
-from transport.diagnose.windows import judged_windows_of
+from transport.diagnose.windows import Windows, judged_windows_of
 from transport.trace.store import TraceExtraError
 
-VERSION = 1  # format version of the lines in verdicts.jsonl
 # Before a job's pauses are known, only a longer pause than this proves a hang.
 UNTAUGHT_NS = 300_000_000_000
 FOREVER_NS = 1 << 62
 LINE_MAX = 200
-UNSEEN = 3  # a fault that was not seen in this many intervals has ended
 JUDGED_WINDOWS = 8  # at least this many of the last iterations are judged in each interval
-INCIDENTS_MAX = 256
 NOTES_MAX = 10_000
 MERGES_MAX = 64  # trials in one interval to find the hosts whose summaries break the diagnosis
 EMPTY: Mapping[str, str] = {}
 NUMBER = re.compile(r"\b\d+(\.\d+)?\b")
-Key = tuple[str, str, str, bool]  # class, kind and name of the place, whether a process is stopped
-HANGS = ("communication_hang", "non_communication_hang", "crash", "mismatch")
-
-
-def key_of(one: Finding) -> Key:
-    """The key of a finding: findings with equal keys are of the same fault.
-
-    A stopped process is another fault than an earlier pause of this process, which has ended.
-    """
-    return (one.kind, one.place.kind, one.place.name, one.more.get("state") == "stopped")
 
 
 def _line_of(error: Exception) -> str:
@@ -96,41 +83,6 @@ def usable(
 
 
 @dataclass
-class Incident:
-    """A fault from the first interval that shows it to the last one.
-
-    certain: whether it was certain in any interval. seen: number of the last interval that showed
-    it. first: number of the first one. window_ns: begin of the job's last iteration in that first
-    interval.
-    """
-
-    number: int
-    finding: Finding
-    certain: bool
-    seen: int
-    first: int
-    window_ns: int
-    told_certain: bool = False
-
-
-@dataclass(frozen=True)
-class Event:
-    """A change to report: a new suspicion, a finding, or the end of either."""
-
-    what: str
-    incident: Incident
-
-    def as_json(self) -> dict[str, Any]:
-        """The line in the file of verdicts, and what a command of --on-finding reads."""
-        return {
-            "weft_verdict": VERSION,
-            "event": self.what,
-            "incident": self.incident.number,
-            "time_ns": time.time_ns(),
-        } | report.json_of(self.incident.finding)
-
-
-@dataclass
 class Collector:
     """Judges the summaries at intervals. pauses: how long the job pauses without a fault.
 
@@ -141,17 +93,30 @@ class Collector:
     settings: Settings = field(default_factory=Settings)
     job: str | None = None
     pauses: Pauses = field(default_factory=lambda: Pauses(UNTAUGHT_NS))
-    incidents: dict[Key, Incident] = field(default_factory=dict)
     latest: Diagnosis | None = None
     notes: list[str] = field(default_factory=list)
     intervals: int = 0
     judged: int = 0
-    found: int = 0  # number of incidents that became certain
     spent_ns: int = 0
     _told: set[str] = field(default_factory=set)
     _broken: dict[str, str] = field(default_factory=dict)  # host -> why it was left out
     _judged_ns: int = 0
-    _told_count: int = 0
+    _incidents: Incidents = field(default_factory=Incidents)
+
+    @property
+    def incidents(self) -> dict[Key, Incident]:
+        """The faults that were reported and have not ended."""
+        return self._incidents.open
+
+    @property
+    def found(self) -> int:
+        """Number of incidents that became certain."""
+        return self._incidents.found
+
+    @property
+    def unrepeated(self) -> int:
+        """Number of suspicions that only one interval showed, so that they were not reported."""
+        return self._incidents.unrepeated
 
     def step(self, hosts: Sequence[HostFile]) -> list[Event]:
         """Judges the hosts' summaries; sets `notes` to lines that were not reported before."""
@@ -198,8 +163,10 @@ class Collector:
         if job is None:
             self.latest = None
             # Without any summary the job is not observed, so no fault counts as ended.
-            return self._told_of(()) if hosts else []
-        self.latest = self._judged(job)
+            return self._incidents.step(Look(0, over=True)) if hosts else []
+        before_ns = self._judged_ns
+        windows = judged_windows_of(job.facts)
+        self.latest, first = self._judged(job, windows)
         found = doubted(refined(job, self.latest.findings), job.missing)
         findings = [one for one in found if self._matters(one)]
         for one in findings:
@@ -207,8 +174,11 @@ class Collector:
                 self.pauses.fault(one.from_ns, one.to_ns)
         self.pauses.learn(job.facts, self.latest.iteration_ns)
         self.judged += 1
-        self.notes += self._new(self.latest.notes)
-        return self._told_of(findings)
+        events = self._incidents.step(look_of(job, windows, first, before_ns, findings))
+        suspects = self._incidents.suspects
+        notes = [one for one in self.latest.notes if not (suspects and one == UNEXPLAINED)]
+        self.notes += [*self._new(notes), *self._incidents.notes]
+        return events
 
     def _new(self, lines: Sequence[str]) -> list[str]:
         """The lines that were not reported before; those that differ in numbers count as one."""
@@ -220,8 +190,8 @@ class Collector:
                 made.append(line)
         return made
 
-    def _judged(self, job: Job) -> Diagnosis:
-        windows = judged_windows_of(job.facts)
+    def _judged(self, job: Job, windows: Windows) -> tuple[Diagnosis, int]:
+        """The diagnosis, and the first window that was searched for what is slow."""
         first = 0
         if windows.count:
             new = int(np.searchsorted(windows.starts_ns, self._judged_ns)) - self.settings.rule.of
@@ -238,49 +208,8 @@ class Collector:
             whole=False,
         )
         found = judged(job.facts, job.dead, settings, job.notes)
-        return replace(found, missing=job.missing)
+        return replace(found, missing=job.missing), first
 
     def _matters(self, one: Finding) -> bool:
         """Whether a finding is certain, or its pause longer than any known healthy pause."""
         return one.certain or self.pauses.is_strange(int(one.more.get("paused_ns", FOREVER_NS)))
-
-    def _confirmed(self, known: Incident, one: Finding) -> bool:
-        """Whether a new iteration began since the fault was first seen; hangs need not wait.
-
-        When a process stops, its first timeouts look like packet loss until the job stands still.
-        """
-        if one.kind in HANGS:
-            return True
-        has_windows = self.latest is not None and self.latest.iterations > 0
-        is_later = self._judged_ns > known.window_ns
-        return is_later if has_windows else self.intervals > known.first
-
-    def _told_of(self, findings: Sequence[Finding]) -> list[Event]:
-        """The events to report for the findings of this interval."""
-        events = []
-        for one in findings:
-            key = key_of(one)
-            if key not in self.incidents:
-                if len(self.incidents) >= INCIDENTS_MAX:
-                    continue
-                self._told_count += 1
-                self.incidents[key] = Incident(
-                    self._told_count, one, False, 0, self.intervals, self._judged_ns
-                )
-                if not one.certain or not self._confirmed(self.incidents[key], one):
-                    self.incidents[key].finding = graded(one, False)
-                    events.append(Event("suspicion", self.incidents[key]))
-            known = self.incidents[key]
-            certain = one.certain and self._confirmed(known, one)
-            if certain or not known.certain:
-                known.finding = graded(one, certain)
-            known.seen, known.certain = self.intervals, known.certain or certain
-            if known.certain and not known.told_certain:
-                known.told_certain = True
-                self.found += 1
-                events.append(Event("finding", known))
-        for key, known in list(self.incidents.items()):
-            if self.intervals - known.seen >= UNSEEN:
-                events.append(Event("ended", known))
-                del self.incidents[key]
-        return events

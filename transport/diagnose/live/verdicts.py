@@ -8,8 +8,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from transport.diagnose.live.collector import Event, Key
 from transport.diagnose.live.columns import read_file
+from transport.diagnose.live.incidents import Event, Key
 
 FILE = "verdicts.jsonl"
 BYTES_MAX = 16 << 20
