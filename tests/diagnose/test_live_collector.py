@@ -447,7 +447,7 @@ def test_metrics__are_bounded() -> None:
     for number in range(10 * FINDINGS_MAX):
         collector._incidents._known["a", "b", str(number), False] = one
     count = sum(len(family.samples) for family in Verdicts(collector).collect())
-    assert count <= 2 * FINDINGS_MAX + 20
+    assert count <= 4 * FINDINGS_MAX + 20
 
 
 def test_metrics__the_page_lists_them() -> None:

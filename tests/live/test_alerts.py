@@ -87,6 +87,8 @@ def test_alerts__fire_when_they_should(tmp_path: Path) -> None:
     def finding(kind: str) -> str:
         return f'weft_diagnosis_finding{{class="{kind}",place="rank 3",instance="a"}}'
 
+    quiet = finding("network_loss").replace("_finding{", "_finding_quiet{")
+    missing = 'weft_diagnosis_ranks_missing{instance="a"}'
     drops = 'weft_engine_host_drops_total{instance="a",pid="7",engine="0"}'
     cases = [
         case("WeftJobStandsStill", "2m", True, finding("crash"), "0 1 1 1"),
@@ -94,6 +96,10 @@ def test_alerts__fire_when_they_should(tmp_path: Path) -> None:
         case("WeftJobIsSlow", "1m", False, finding("network_loss"), "1x9"),
         case("WeftJobIsSlow", "4m", True, finding("network_loss"), "1x9"),
         case("WeftJobIsSlow", "4m", False, finding("crash"), "1x9"),
+        case("WeftIncidentIsQuiet", "20m", True, quiet, "1x30"),
+        case("WeftIncidentIsQuiet", "20m", False, quiet, "1x9 0 1x20"),  # it was seen meanwhile
+        case("WeftRanksAreNotSeen", "12m", True, missing, "2x15"),
+        case("WeftRanksAreNotSeen", "12m", False, missing, "0x15"),
         case("WeftJobIsNotJudged", "12m", True, 'weft_diagnosis_ranks{instance="a"}', "0x15"),
         case("WeftJobIsNotJudged", "12m", False, 'weft_diagnosis_ranks{instance="a"}', "8x15"),
         case("WeftSocketsOverflow", "15m", True, drops, "0+60000x20"),

@@ -6,8 +6,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.live import board, check_board
+from tests.live.test_alerts import needs_promtool, promtool
+from transport.diagnose.live.metrics import COUNTERS, METRICS
 from transport.live import names
 
 
@@ -46,6 +49,7 @@ def test_board__panels_do_not_overlap() -> None:
 
 def test_board__queries_use_metrics_that_are_exported() -> None:
     known = {sample for family in names.families() for sample in family.sample_names}
+    known |= {name + "_total" * (name in COUNTERS) for name in METRICS}
     found = board.load()
     used = {name for _, query in board.queries(found) for name in board.METRIC.findall(query)}
     for variable in found["templating"]["list"]:
@@ -59,6 +63,24 @@ def test_board__queries_use_metrics_that_are_exported() -> None:
         for name in board.METRIC.findall(query):
             grows = name.endswith(("_total", "_bucket"))
             assert grows == (f"rate({name}" in query or f"increase({name}" in query), (title, name)
+
+
+@needs_promtool
+def test_board__prometheus_evaluates_the_queries_of_verdicts(tmp_path: Path) -> None:
+    """Each finds its series: a job with one incident that was not seen lately."""
+    labels = 'instance="a",class="network_loss",place="rank 3"'
+    values = dict.fromkeys(METRICS, "1x9") | dict.fromkeys(COUNTERS, "0+60x9")
+    series = [
+        {"series": f"{name}{'_total' * (name in COUNTERS)}{{{labels}}}", "values": values[name]}
+        for name in METRICS
+    ]
+    wanted = [query for _, query in board.queries(board.load()) if "weft_diagnosis_" in query]
+    asked = [f"count({board.filled_in(query, '5m')} >= 1)" for query in wanted]
+    tests = [{"expr": query, "eval_time": "9m", "exp_samples": [{"value": 1}]} for query in asked]
+    case = {"interval": "1m", "input_series": series, "promql_expr_test": tests}
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"tests": [case]}))
+    promtool("test", "rules", tmp_path / "test.yml")
+    assert len(asked) > 10
 
 
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
