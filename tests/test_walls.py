@@ -36,7 +36,9 @@ PYTHON_ROOMS = {
     "transport/compiler": {"transport", "congestion", "numpy", "numba", "llvmlite"},
     "transport/conformance": {"transport", "congestion", "numpy"},
     "transport/diagnose": {"transport", "numpy"},
-    "transport/diagnose/live": {"transport", "numpy", "prometheus_client", "pynvml"},
+    "transport/diagnose/live": {
+        *("transport", "numpy", "prometheus_client", "pynvml", "opentelemetry"),
+    },
     "transport/lab": {"transport", "pyroute2"},
     "transport/live": {"transport", "rich", "prometheus_client", "tornado"},
     "transport/ground": {"transport.ground"},
@@ -60,6 +62,7 @@ LAZY = {
     "prometheus_client",
     "tornado",
     "pynvml",
+    "opentelemetry",
     "jinja2",
     "ray",
 }

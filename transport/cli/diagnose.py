@@ -134,6 +134,12 @@ COMPARED = ("baseline_file", "save_path")
     help="Kill that command after this time.",
 )
 @click.option("--listen", metavar="HOST:PORT", help="Serve verdicts to Prometheus there.")
+@click.option(
+    "--otlp",
+    metavar="URL",
+    help="Send incidents, the slowest collectives and metrics to this OpenTelemetry collector, by "
+    "OTLP over HTTP; env: to where the variables OTEL_EXPORTER_OTLP_* say.",
+)
 @access_options
 @json_option
 def command(

@@ -24,7 +24,7 @@ from transport.cli.metrics import address
 from transport.cli.output import unwritten
 from transport.diagnose import report
 from transport.diagnose.diagnosis import Settings
-from transport.diagnose.live import share as files
+from transport.diagnose.live import otlp, share as files
 from transport.diagnose.live.action import Action
 from transport.diagnose.live.agent import Agent
 from transport.diagnose.live.apart import Apart
@@ -33,6 +33,7 @@ from transport.diagnose.live.collector import Collector
 from transport.diagnose.live.follow import Follower
 from transport.diagnose.live.host import Host
 from transport.diagnose.live.incidents import Event
+from transport.diagnose.live.operations import OPERATIONS_MAX
 from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.sources import Gpus, Interfaces, Stacks
 from transport.diagnose.live.summary import Summary
@@ -78,8 +79,13 @@ def check(given: dict[str, Any]) -> None:
         raise click.UsageError("--act needs --on-finding: give the command to run")
     if given["on_finding"] is not None and not given["on_finding"].strip():
         raise click.UsageError("--on-finding: the command is empty: give one")
+    if given.get("otlp") is not None:
+        try:
+            otlp.check(given["otlp"])
+        except otlp.OtlpError as error:
+            raise click.UsageError(str(error)) from None
     judges = given["share"] is None or given["collect"]
-    for name in ("on_finding", "listen", "routes_file", "plan_file"):
+    for name in ("on_finding", "listen", "otlp", "routes_file", "plan_file"):
         if given[name] is not None and not judges:
             option = name.removesuffix("_file").replace("_", "-")
             raise click.UsageError(f"--{option} is for the host that judges: add --collect")
@@ -136,6 +142,13 @@ def _output(json_path: str | None) -> Iterator[TextIO | None]:
         raise unwritten(json_path, error) from None
 
 
+def _export(url: str, interval_s: float) -> otlp.Export:
+    try:
+        return otlp.Export(url, interval_s)
+    except otlp.OtlpError as error:
+        raise click.ClickException(str(error)) from None
+
+
 class Live:
     """A run of `weft diagnose --live`. out: where verdicts go as JSON; None: they are printed."""
 
@@ -170,6 +183,12 @@ class Live:
         if self.listen is None and any(given.get(name) is not None for name in files_of_access):
             raise click.UsageError("--token-file, --tls-cert and --tls-key need --listen: give it")
         self.who = access_of(*(given.get(name) for name in files_of_access))
+        self.export = None
+        if given.get("otlp") is not None and self.collector is not None:
+            self.export = _export(given["otlp"], given["interval_s"])
+            self.collector.operations_max = OPERATIONS_MAX
+            if self.export.warning:
+                self.say(f"note: {self.export.warning}")
         self._problems: dict[str, str] = {}
         self._acted = False  # whether this collector acted in the last interval
 
@@ -192,6 +211,9 @@ class Live:
                     self._end_commands(self.action, lambda: bool(signals.came))
                 if self.claim is not None:
                     self.claim.close()
+                if self.export is not None and self.collector is not None:
+                    self.export.close(self.collector.incidents.values())
+                    self._problem("otlp", self.export.problem)
         self._say_end()
         if signals.came and signals.came[0] == signal.SIGINT:
             return INTERRUPTED
@@ -263,11 +285,15 @@ class Live:
         self._act(events)
         if self.action is not None:
             self.say_all(self.action.poll())
+        if self.export is not None:
+            self._problem("otlp", self.export.problem)
 
     def _act(self, events: list[Event]) -> None:
         """Writes verdicts and runs commands, unless another collector does it for the --share."""
         if not self.acts:
             self._acted = False
+            if self.export is not None:
+                self.export.rest()
             return
         if not self._acted:
             events = [*self._taken_over(events), *events]
@@ -278,6 +304,8 @@ class Live:
         if self.action is not None:
             for event in events:
                 self.say_all(self.action.tell(event))
+        if self.export is not None and self.collector is not None:
+            self.export.step(self.collector, events)
 
     def _taken_over(self, events: list[Event]) -> list[Event]:
         """Open findings, reported as certain, that no collector has written to the verdicts.

@@ -14,6 +14,7 @@ from transport.diagnose.finding import Finding
 from transport.diagnose.live.incidents import HANGS, Event, Incident, Incidents, Key, Look
 from transport.diagnose.live.look import look_of
 from transport.diagnose.live.merge import Job, merged
+from transport.diagnose.live.operations import Operation, slowest
 from transport.diagnose.live.pauses import Pauses
 from transport.diagnose.live.refine import refined
 from transport.diagnose.live.share import HostFile
@@ -87,7 +88,8 @@ class Collector:
     """Judges the summaries at intervals. pauses: how long the job pauses without a fault.
 
     latest: the diagnosis of the last interval. judged: number of intervals that had something to
-    judge. spent_ns: CPU time of all intervals.
+    judge. spent_ns: CPU time of all intervals. operations: of the operations_seen collectives that
+    ended since the interval before, the operations_max that lasted longest.
     """
 
     settings: Settings = field(default_factory=Settings)
@@ -98,6 +100,10 @@ class Collector:
     intervals: int = 0
     judged: int = 0
     spent_ns: int = 0
+    operations_max: int = 0
+    operations: Sequence[Operation] = ()
+    operations_seen: int = 0
+    _until_ns: int = 0
     _told: set[str] = field(default_factory=set)
     _broken: dict[str, str] = field(default_factory=dict)  # host -> why it was left out
     _judged_ns: int = 0
@@ -122,6 +128,7 @@ class Collector:
         """Judges the hosts' summaries; sets `notes` to lines that were not reported before."""
         began_ns = time.process_time_ns()
         self.intervals += 1
+        self.operations, self.operations_seen = (), 0
         self.notes = self._new([f"{host.host}: {line}" for host in hosts for line in host.notes])
         try:
             events = self._step(hosts)
@@ -174,6 +181,8 @@ class Collector:
                 self.pauses.fault(one.from_ns, one.to_ns)
         self.pauses.learn(job.facts, self.latest.iteration_ns)
         self.judged += 1
+        since_ns, self._until_ns = self._until_ns or job.facts.end_ns, job.facts.end_ns
+        self.operations, self.operations_seen = slowest(job.facts, since_ns, self.operations_max)
         events = self._incidents.step(look_of(job, windows, first, before_ns, findings))
         suspects = self._incidents.suspects
         notes = [one for one in self.latest.notes if not (suspects and one == UNEXPLAINED)]
