@@ -122,6 +122,19 @@ def test_run__becomes_the_command() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (7, "weft 4\n", "")
 
 
+@pytest.mark.parametrize("command", [["run"], ["trace", "record"], ["lab", "exec"]])
+def test_commands_that_run_others__know_their_own_options(command: list[str]) -> None:
+    done = weft(*command, "--nett", "--hel")
+    assert done.returncode == 2
+    assert done.stderr.startswith("weft: no such option: --nett")
+    assert done.stderr.count("\n") == 1
+
+
+def test_option__a_misspelt_one_is_told_its_name() -> None:
+    assert "no such option: --nett; did you mean --net-debug?" in weft("run", "--nett", "x").stderr
+    assert "no such option: --zzz (see weft run --help)" in weft("run", "--zzz", "x").stderr
+
+
 @needs_native
 @needs_plugin
 def test_run__ends_as_a_shell_does_if_the_command_cannot_run(tmp_path: Path) -> None:

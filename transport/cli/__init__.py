@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 import click
 
-from transport.ground.text import nearest
+from transport.ground.text import nearest, similar
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
 
@@ -79,6 +79,16 @@ def fail(text: str, status: int) -> int:
     return status
 
 
+def _unknown_option(error: click.NoSuchOption) -> str:
+    """The error, with the option of the command that is most similar."""
+    if error.ctx is None:
+        return error.format_message()
+    options = [one for one in error.ctx.command.get_params(error.ctx) if one.opts[0][:1] == "-"]
+    known = [name for one in options for name in (*one.opts, *one.secondary_opts)]
+    hint = similar(error.option_name, known)
+    return f"no such option: {error.option_name}{hint} (see {error.ctx.command_path} --help)"
+
+
 def invoke(
     arguments: list[str] | None = None, command: click.Command = weft, name: str = "weft"
 ) -> int:
@@ -91,6 +101,8 @@ def invoke(
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2
+    except click.NoSuchOption as error:
+        return fail(_unknown_option(error), 2)
     except click.UsageError as error:
         usage = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
         return fail(error.format_message() + usage, 2)
@@ -118,7 +130,7 @@ def invoke(
 
 
 def main() -> None:
-    """The entry point of the `weft` console script."""
+    """Runs the `weft` command and ends the process."""
     _open_standard_files()
     sys.exit(invoke())
 

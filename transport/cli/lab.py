@@ -145,7 +145,7 @@ def down(name: str | None, every: bool) -> None:
 
 @command.command(
     "exec",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
 )
 @name_option
 @click.argument("node", metavar="HOST")

@@ -135,7 +135,7 @@ def check_rules(file: str) -> None:
 
 @click.command(
     "run",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
 )
 @click.option("--net-debug", is_flag=True, help="Let NCCL log which network and paths it sets up.")
 @click.argument("cmd", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -38,7 +38,7 @@ KEYS = (signal.SIGINT, signal.SIGQUIT)  # sent by Ctrl-C and Ctrl-\ in a termina
 
 @click.command(
     "record",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
 )
 @click.option(
     "-o",

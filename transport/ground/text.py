@@ -16,10 +16,15 @@ def printable(text: str) -> str:
 
 def nearest(word: str, known: Sequence[str]) -> str:
     """The hint "; did you mean X?" if a known name is similar, else a list of known names."""
+    return similar(word, known) or "; choose one of " + ", ".join(known[:12]) + (
+        ", ..." if len(known) > 12 else ""
+    )
+
+
+def similar(word: str, known: Sequence[str]) -> str:
+    """The hint "; did you mean X?" if a known name is similar, else nothing."""
     close = get_close_matches(word, known, n=1, cutoff=0.5)
-    if close:
-        return f"; did you mean {close[0]}?"
-    return "; choose one of " + ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
+    return f"; did you mean {close[0]}?" if close else ""
 
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
