@@ -1,5 +1,19 @@
-"""Runs the `weft` command as `python -m transport`, also from a checkout without installing it."""
+"""The `weft` command: the entry point of the console script, and of `python -m transport`."""
 
-from transport.cli import main
+import sys
 
-main()
+INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
+
+
+def main() -> None:
+    """Runs the command. Ctrl-C while its modules are imported ends it, too."""
+    try:
+        from transport.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

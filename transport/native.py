@@ -31,6 +31,8 @@ def load() -> ModuleType:
             raise
         raise NativeMissingError("the native extension is not built: run make build") from None
     except ImportError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C while the extension started
+            raise error.__cause__ from None
         raise NativeMissingError(
             f"the native extension cannot be loaded ({error}): run make build"
         ) from error

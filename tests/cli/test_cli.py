@@ -135,6 +135,38 @@ def test_option__a_misspelt_one_is_told_its_name() -> None:
     assert "no such option: --zzz (see weft run --help)" in weft("run", "--zzz", "x").stderr
 
 
+def test_interrupted__while_modules_are_imported_is_quiet(tmp_path: Path) -> None:
+    """A click of our own stands for Ctrl-C in the first moments."""
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "transport", "knobs"],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_interrupted__while_the_extension_starts_is_no_missing_extension(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """pybind11 reports any exception of a module's start as an ImportError with that cause."""
+
+    def starts(_: str) -> None:
+        raise ImportError("initialization failed") from KeyboardInterrupt()
+
+    monkeypatch.setattr(native, "import_module", starts)
+    native.load.cache_clear()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            native.load()
+    finally:
+        native.load.cache_clear()
+
+
 @needs_native
 @needs_plugin
 def test_run__ends_as_a_shell_does_if_the_command_cannot_run(tmp_path: Path) -> None:
