@@ -15,6 +15,7 @@ from transport.diagnose.live.incidents import (
     HOLD_NS,
     HOLD_TIMES_MAX,
     HOLD_WINDOWS,
+    INCIDENTS_MAX,
     SLOW_NS_MAX,
     Incidents,
     Look,
@@ -214,6 +215,14 @@ def test_beside__another_fault_has_to_last() -> None:
 
 def test_beside__a_hang_is_found_at_once() -> None:
     assert Job().opened().sees(5, kind=HANG) == [("finding", HANG, "rank 5")]
+
+
+def test_many__suspicions_keep_no_fault_out() -> None:
+    job = Job()
+    for at in (100, 200):
+        job.finds([(SLOW, place(at + rank), False) for rank in range(INCIDENTS_MAX + 9)])
+    assert job.sees(3, kind=HANG) == [("finding", HANG, "rank 3")]
+    assert len(job.machine._known) == INCIDENTS_MAX
 
 
 def test_place__fewer_or_more_ranks_are_the_same_fault() -> None:

@@ -205,7 +205,7 @@ class Incidents:
         if key not in self._known:
             if any(_covers(known.finding, one) for _, known in wider):
                 return []
-            if len(self._known) >= INCIDENTS_MAX:
+            if len(self._known) >= INCIDENTS_MAX and not self._made_room():
                 return []
             self._known[key] = Incident(
                 graded(one, False),
@@ -216,6 +216,12 @@ class Incidents:
         if _show(look, known, one):
             shown.add(key)
         return self._reported(look, known, one)
+
+    def _made_room(self) -> bool:
+        """Forgets a suspicion that was not reported; False if there is none."""
+        left = next((key for key, one in self._known.items() if not one.number), None)
+        self.unrepeated += left is not None
+        return left is not None and self._known.pop(left) is not None
 
     def _reported(self, look: Look, known: Incident, one: Finding) -> list[Event]:
         """Takes over what a finding says of its incident; the events that follow from it."""
@@ -282,7 +288,7 @@ class Incidents:
         if not look.judged(known.finding.place) or (is_slow and hangs):
             return []  # while a job stands still, nothing is judged to be slow
         known.state, known.sure = State.QUIET, 0
-        masked = is_slow and any(self._known[one].told_certain for one in shown)
+        masked = is_slow and any(one.told_certain for at, one in self._known.items() if at in shown)
         if is_slow and not masked and known.slows(look.pace_ns):
             known.quiet_looks = known.quiet_windows = 0
             return self._end(key) if look.now_ns - known.last_ns >= SLOW_NS_MAX else []
