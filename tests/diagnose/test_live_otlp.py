@@ -208,6 +208,7 @@ def test_command__a_collector_that_is_not_there_is_one_line(tmp_path: Path) -> N
     assert done.returncode in (0, 1)
     assert ": 2 ranks, " in done.stderr
     assert done.stderr.count("cannot be sent to http://127.0.0.1:") == 1
+    assert "the diagnosis goes on: Connection refused" in done.stderr
     assert "secret" not in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -215,7 +216,10 @@ def test_command__a_collector_that_is_not_there_is_one_line(tmp_path: Path) -> N
 def test_problem__ends_when_the_collector_answers() -> None:
     with receiving() as got:
         export = otlp.Export(got.url, 0.05)
-        export._failures._failed["metrics"] = "metrics cannot be sent"
+        export._failures.fails("metrics", got.url)
+        export._failures.fails("spans", got.url)
+        assert export.problem.startswith("metrics cannot be sent to http://127.0.0.1:")
+        export._failures._failed.discard("spans")
         export.step(Collector(), [])
         until(lambda: not export.problem)
         export.close(())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -33,6 +34,12 @@ SCOPE = "weft.diagnose"
 SERVICE = "weft"
 TEXT_MAX = 4_096  # maximum number of characters of an attribute
 CLOSE_S = 5.0  # for this long, the end of the command waits for what is still to be sent
+LINE_MAX = 400
+# The cause in what the exporter logs: the error of a socket, else the answer of the collector.
+CAUSES = (
+    re.compile(r"\[Errno -?\d+\] ([^\"')]+)"),
+    re.compile(r"Transient error (.+?) encountered"),
+)
 PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 
@@ -82,6 +89,7 @@ class Export:
         self._spans: dict[int, Span] = {}  # incident -> its span, while it is open
         self._samples: Sequence[Sample] = ()
         self._failures = _Failures()
+        self._url = "the collector" if url == FROM_ENVIRONMENT else url
         try:
             self._traces, self._meters = self._providers(url, interval_s)
         except (ValueError, TypeError, OSError) as error:
@@ -194,7 +202,10 @@ class Export:
         ends = threading.Thread(target=self._shut_down, name="weft-otlp", daemon=True)
         ends.start()
         ends.join(CLOSE_S)
-        self._failures.close()
+        if ends.is_alive():
+            self._failures.fails("what was left", self._url)
+        else:
+            self._failures.close()
 
     def _shut_down(self) -> None:
         self._traces.shutdown()
@@ -242,18 +253,24 @@ class _Failures(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._failed: dict[str, str] = {}
-        self._why = ""
+        self._failed: set[str] = set()
+        self._first = self._why = ""
         self._logger = logging.getLogger("opentelemetry")
         self._logger.addHandler(self)
         self._logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._why = " ".join(record.getMessage().split())[:300]
+        text = " ".join(record.getMessage().split())[:LINE_MAX]
+        causes = [found[1] for found in (one.search(text) for one in CAUSES) if found]
+        if causes:
+            self._why = causes[0]
+        elif record.levelno < logging.ERROR or not self._why:  # the errors only say "failed"
+            self._why = text
 
     @property
     def text(self) -> str:
-        return "; ".join(self._failed[name] for name in sorted(self._failed))
+        """The first failure, as long as one kind of data cannot be sent."""
+        return self._first if self._failed else ""
 
     def taken(self) -> str:
         """The last line that was logged; it is not returned again."""
@@ -271,13 +288,18 @@ class _Failures(logging.Handler):
                 sent = result.name == "SUCCESS"
             finally:
                 if sent:
-                    self._failed.pop(what, None)
+                    self._failed.discard(what)
                 else:
-                    where = _without_password(getattr(exporter, "_endpoint", "the collector"))
-                    self._failed.setdefault(what, f"{what} cannot be sent to {where}: {self._why}")
+                    self.fails(what, getattr(exporter, "_endpoint", "the collector"))
             return result
 
         exporter.export = watched
+
+    def fails(self, what: str, url: str) -> None:
+        if not self._failed:
+            where = _without_password(url)
+            self._first = f"{what} cannot be sent to {where}, the diagnosis goes on: {self._why}"
+        self._failed.add(what)
 
     def close(self) -> None:
         self._logger.removeHandler(self)
