@@ -183,15 +183,16 @@ def judged(
         late = _late_ranks(wider, windows)
         if late:
             found = [*late, *(graded(one, False) for one in found)]
+    evidence = evidence_of(facts, windows, judged_windows_of(facts), missing, brief_ns)
     if not any(one.certain for one in found):
-        more, unexplained = _as_a_whole(wider, windows, settings.baseline)
+        base = settings.baseline
+        more, unexplained = _as_a_whole(wider, windows, base, complete=not evidence.lacks)
         if settings.whole:
             found = [*more, *found]
         elif unexplained:
             notes = [*notes, UNEXPLAINED]
             unexplained = ""
     found = [graded(one, one.certain) for one in found]
-    evidence = evidence_of(facts, windows, judged_windows_of(facts), missing, brief_ns)
     incomplete = sum(not one.whole for one in facts.processes)
     return Diagnosis(
         tuple(found),
@@ -227,16 +228,20 @@ def _late_ranks(facts: Facts, iterations: Windows) -> list[Finding]:
 
 
 def _as_a_whole(
-    facts: Facts, iterations: Windows, base: Baseline | None
+    facts: Facts, iterations: Windows, base: Baseline | None, *, complete: bool
 ) -> tuple[list[Finding], str]:
-    """What the whole trace shows and no three windows of it: findings, or what is unexplained."""
+    """What the whole trace shows and no three windows of it: findings, or what is unexplained.
+
+    complete: the trace has enough evidence of each rank; otherwise, what seems to be a longer
+    iteration may be one of which too little is known.
+    """
     windows = judged_windows_of(facts)
     slowdown = slower.slowdown_of(facts, windows)
     if slowdown is None and base is not None:
         windows = iterations
         slowdown = slower_than(facts, windows, base)
     if slowdown is None:
-        return [], slower.unsteady(facts, windows)
+        return [], slower.unsteady(facts, windows) if complete else ""
     group = slower.slower_group(facts, windows, slowdown)
     group = group or slower.slower_place(facts, windows, slowdown)
     if group is not None:
