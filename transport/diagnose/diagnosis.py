@@ -17,7 +17,9 @@ from transport.diagnose.flapping import flapping
 from transport.diagnose.groups import with_all
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
+from transport.diagnose.peers import slower_than_peers
 from transport.diagnose.reported import reported, stacks_of, with_stack
+from transport.diagnose.risen_losses import risen_losses
 from transport.diagnose.seen import Rule, Seen
 from transport.diagnose.waits import Waits, waits_of
 from transport.diagnose.windows import Windows, is_pause, judged_windows_of, windows_of
@@ -223,7 +225,8 @@ def _standing(facts: Facts, windows: Windows, settings: Settings) -> tuple[list[
 
 def _late_ranks(facts: Facts, iterations: Windows) -> list[Finding]:
     """The ranks that are late over the whole trace, in a way that no three windows show."""
-    found = slower.risen_ranks(facts, judged_windows_of(facts))
+    windows = judged_windows_of(facts)
+    found = slower.risen_ranks(facts, windows) or slower_than_peers(facts, windows)
     return found or recurring.recurring(facts, iterations, lateness_of(facts, iterations))
 
 
@@ -280,9 +283,25 @@ def _slow(facts: Facts, iterations: Windows, settings: Settings) -> list[Finding
             over_all = None if any(one.certain for one in merged) else rule(seen)
             if over_all is not None:
                 _merge(merged, over_all)
-    merged = [with_all(seen, stragglers.doubted(seen, one)) for one in merged]
+        merged = [stragglers.doubted(seen, one) for one in merged]
+        if all(one.kind in OF_DELAYS for one in merged if one.certain):
+            damaged = risen_losses(seen)
+            if damaged is not None:
+                merged = [graded(one, False) for one in merged]
+                _merge(merged, damaged)
+    merged = [_but_for(one, paused) for one in merged]
+    merged = [with_all(seen, one) for one in merged]
     merged.sort(key=lambda one: (not one.certain, -one.confidence, one.from_ns))
     return sorted([*paused, *merged], key=lambda one: not one.certain)
+
+
+def _but_for(one: Finding, paused: Sequence[Finding]) -> Finding:
+    """The finding; that of a NIC that loses what comes while its process pauses is suspected."""
+    for pause in paused:
+        during = one.from_ns <= pause.to_ns and pause.from_ns <= one.to_ns
+        if pause.certain and during and one.place.ranks == pause.place.ranks:
+            return graded(one, False)
+    return one
 
 
 def _begin_ns(facts: Facts, windows: Windows, first: int) -> int:

@@ -9,6 +9,7 @@ process that was stopped for long notices it when it resumes, even if no peer tr
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose.finding import Finding, Place, shared
 from transport.diagnose.stopped import Stalls, had_work
 from transport.diagnose.windows import Windows
 from transport.ground.units import time_text
@@ -242,12 +243,17 @@ def pauses(facts: Facts, windows: Windows, gaps: Sequence[Gap], since_ns: int) -
         if one.to_ns >= since_ns:
             before = longest.setdefault(one.process, one)
             longest[one.process] = max(before, one, key=lambda each: each.lasted_ns)
-    return [_finding(facts, windows, one) for one in longest.values()]
+    count = Counter(one.process for one in gaps)
+    return [_finding(facts, windows, one, count[one.process] == 1) for one in longest.values()]
 
 
-def _finding(facts: Facts, windows: Windows, gap: Gap) -> Finding:
+def _finding(facts: Facts, windows: Windows, gap: Gap, once: bool) -> Finding:
+    """once: it is the only gap of the process. A NIC that fails for once, and loses all, cannot be
+    told from it unless the process noticed; one that flaps does so again."""
     name, process = facts.name(gap.process), facts.processes[gap.process]
-    certain = gap.proven and gap.lasted_ns > CERTAIN_ITERATIONS * windows.usual_ns
+    certain = (gap.proven or once) and gap.lasted_ns > CERTAIN_ITERATIONS * windows.usual_ns
+    others = () if gap.proven else (f"NIC of {name}",)
+    place = Place("rank", name, (process.rank,), "", others if certain else ())
     advice = (
         f"See what stopped it on {process.host}: a debugger or a signal, swapping, a scheduler or "
         "a limit of the cgroup, a virtual machine that moved."
@@ -256,10 +262,10 @@ def _finding(facts: Facts, windows: Windows, gap: Gap) -> Finding:
         advice += " See also the errors of its NIC and the port (ethtool -S)."
     return Finding(
         "non_communication_hang",
-        Place("rank", name, (process.rank,)),
+        place,
         gap.from_ns,
         gap.to_ns,
-        0.9 if certain else 0.6 if gap.proven else 0.5,
+        shared(0.9, place) if certain else 0.6 if gap.proven else 0.5,
         certain,
         _evidence(facts, gap),
         QUERY.format(gap.from_ns, gap.to_ns),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose.finding import Finding, Place
 from transport.diagnose.own_times import own_beside
+from transport.diagnose.peers import always_slower
 from transport.diagnose.seen import Seen
 from transport.diagnose.slower import change_of
 from transport.diagnose.stragglers import LATE_SHARE
@@ -39,6 +40,9 @@ def with_all(seen: Seen, one: Finding) -> Finding:
     mine = names.index(one.place.name)
     often = late.sum(axis=0) >= max(OFTEN_SHARE * len(own), 2)
     often &= bool((seen.facts.calls["kind"] == "collective").all())
+    always = always_slower(seen.facts, seen.windows)
+    if always[mine]:
+        often |= always
     often = (often | _risen_with(seen, mine)) & one.certain
     others = [at for at in np.flatnonzero(often).tolist() if at != mine]
     lost_ns = int(np.where(late, own, 0.0)[:, [mine, *others]].max(axis=1).sum())

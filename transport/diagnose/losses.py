@@ -29,6 +29,7 @@ LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times th
 # Full queues of switches with small buffers also lose many packets in one place. A place is
 # certainly lossy at this loss rate, or at this many times the loss rate of all other paths.
 CLEAR_RATE, CLEAR_CONTRAST = 0.05, 100.0
+RIVAL_SHARE = 0.5  # a place that loses this part of what the worst one loses is like it
 CALM_RATE = 2e-3  # queues overflow if the other paths of a job lose more
 # Cables and optics lose packets singly and at all times, full queues several in a row. A place
 # loses at random if it lost in each of this many time windows, and at least this share singly.
@@ -40,6 +41,9 @@ QUEUED_RATIO = 1.5  # queues are full if a path's round-trip time is this many t
 BURST_SHARE = 0.4
 BURST_SHARE_ALL = 0.75  # the same of losses everywhere, as no cable is bad everywhere
 SINGLE_MIN = 0.5  # that part is not known better, as packets on their way are not counted as sent
+OVERFLOW_RATE = 0.03  # a queue that loses less is no fault
+# What is neither clearly a burst nor clearly single is no certain damage.
+CLEARLY_SINGLE = 0.65
 LOADED_RATIO = 1.5  # a link with this many times the load of those beside it has full queues
 QUEUED_LATER = 2  # a full queue may show only in the RTTs of this many time windows after a loss
 
@@ -164,10 +168,15 @@ def rarely_lossy(seen: Seen) -> Finding | None:
 def _is_clear(paths: Paths, at: int, mine: Array, rates: tuple[float, float]) -> bool:
     """Whether these paths lose clearly more than others. rates: theirs, and that of the others."""
     rate, other_rate = rates
-    if rate < min(CLEAR_RATE, CLEAR_CONTRAST * other_rate):
+    if rate < min(CLEAR_RATE, CLEAR_CONTRAST * other_rate) or other_rate >= RIVAL_SHARE * rate:
+        return False
+    lately = slice(max(at + 1 - LASTING, 0), at + 1)
+    lost = max(float(paths.lost[lately][:, mine].sum()), 1.0)
+    alone = float(paths.alone[lately][:, mine].sum()) / lost
+    if other_rate >= CALM_RATE and alone < CLEARLY_SINGLE * (1 - min(rate, 1.0)) ** 2:
         return False
     # Where queues overflow, one of them does so more than others, for a while.
-    return other_rate < CALM_RATE or _lasts(paths, at, mine)
+    return (rate >= CLEAR_RATE and other_rate < CALM_RATE) or _lasts(paths, at, mine)
 
 
 def _lasts(paths: Paths, at: int, mine: Array) -> bool:
@@ -219,7 +228,7 @@ def _most_lossy(
     lossy = (rate >= LOSS_RATE_MIN) & (mine[0] >= LOSSES_MIN) & (rate >= LOSS_CONTRAST * other)
     if not lossy.any():
         return None
-    score = np.where(lossy, _log_likelihood(*mine) + _log_likelihood(*rest), -np.inf)
+    score = np.where(lossy, log_likelihood(*mine) + log_likelihood(*rest), -np.inf)
     tied = np.flatnonzero(score > score.max() - 2.0).tolist()
     at = min(tied, key=lambda each: (candidates.every[each].rank, -score[each]))
     one = candidates.every[at].place
@@ -228,7 +237,15 @@ def _most_lossy(
     place = Place(one.kind, one.name, one.ranks, one.side, tuple(names))
     mask = np.zeros(len(lost), bool)
     mask[candidates.every[at].at] = True
-    return place, float(rate[at]), float(other[at]), mask
+    alike = [
+        each.place.kind == one.kind and each.place.side == one.side and each.place.name != one.name
+        for each in candidates.every
+    ]
+    rival = np.where(np.array(alike) & (mine[0] >= LOSSES_MIN), rate, 0.0).max(initial=0.0)
+    # Where another place loses about as much, as at the ranks of a tree where two others meet, the
+    # rate of the rest says little.
+    rest_rate = float(rival) if rival >= RIVAL_SHARE * rate[at] else float(other[at])
+    return place, float(rate[at]), rest_rate, mask
 
 
 def _overflows(paths: Paths, span: slice, mine: Array, rate: float, everywhere: bool) -> bool:
@@ -257,7 +274,7 @@ def _overflow(
     lost, sent = paths.lost[span][:, mine].sum(), paths.sent[span][:, mine].sum()
     alone = float(paths.alone[span][:, mine].sum() / lost)
     failed = int(paths.downs[span].sum(axis=0)[mine].sum())
-    certain = place.kind == "link" and often >= rule.seen and not failed
+    certain = place.kind == "link" and often >= rule.seen and not failed and rate >= OVERFLOW_RATE
     begin, end = seen.windows.span(span.start, at)
     others = "" if place.kind == "network" else f", all other paths {percent(other_rate, 2)},"
     return Finding(
@@ -337,7 +354,7 @@ def _rate(lost: Array, sent: Array) -> Array:
     return np.asarray(lost / np.maximum(sent, 1.0))
 
 
-def _log_likelihood(lost: Array, sent: Array) -> Array:
+def log_likelihood(lost: Array, sent: Array) -> Array:
     """Log-likelihood of losing `lost` of `sent` segments, if all are equally likely to be lost."""
     total = np.maximum(sent, 1.0)
     rate = np.clip(lost / total, 1e-9, 1 - 1e-9)

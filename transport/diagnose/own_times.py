@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transport.diagnose.facts import Facts
-from transport.diagnose.measures import own_ns, roles_of
+from transport.diagnose.measures import input_ns, own_ns, relaying_of, roles_of
 from transport.diagnose.windows import Windows, kinds_of, own_windows_of
 
 Array = NDArray[Any]
@@ -34,7 +34,11 @@ def program_own_ns(calls: dict[str, Array]) -> Array:
         mine = mine[np.argsort(calls["begin_ns"][mine], kind="stable")]
         ready = np.maximum.accumulate(done[mine])
         before = np.concatenate([begun[mine[:1]], ready[:-1]])
-        made[mine] = np.maximum(begun[mine] - before, 0)
+        sends = mine[(calls["function"] == "Send")[mine]]
+        # What waits until the data of an earlier Send are away does not begin late by itself.
+        ended = np.sort(calls["end_ns"][sends])
+        freed = np.concatenate([[-1], ended])[np.searchsorted(ended, begun[mine], side="right")]
+        made[mine] = np.maximum(begun[mine] - np.maximum(before, freed), 0)
     made[calls["end_ns"] < 0] = -1
     return made
 
@@ -48,7 +52,7 @@ def own_times_of(facts: Facts, windows: Windows) -> Array:
     """
     calls = facts.calls
     alone = bool((calls["kind"] != "collective").any())
-    own = program_own_ns(calls) if alone else own_ns(calls)
+    own = program_own_ns(calls) if alone else _own_of_collectives(facts)
     known = own >= 0
     total = np.zeros((windows.count, len(facts.processes)))
     window = own_windows_of(facts, windows)
@@ -61,6 +65,16 @@ def own_times_of(facts: Facts, windows: Windows) -> Array:
             least = total[:, peers].min(axis=1, keepdims=True) if len(peers) > 1 else np.nan
             total[:, peers] -= least
     return total
+
+
+def _own_of_collectives(facts: Facts) -> Array:
+    """For each call, the time on its own before it; of an inner rank of a tree, which sends what it
+    has received, at most the time since its input came."""
+    calls = facts.calls
+    own = own_ns(calls)
+    relaying = relaying_of(facts, kinds_of(calls))
+    since: Array = np.where(relaying, calls["arrival_ns"] - input_ns(facts), own)
+    return np.minimum(own, since)
 
 
 def own_beside(facts: Facts, windows: Windows) -> Array:

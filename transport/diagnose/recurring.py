@@ -27,6 +27,7 @@ from transport.ground.units import percent, time_text
 Array = NDArray[Any]
 
 TIMES_MIN = 3  # a rank is late again and again if it is late in at least this many iterations
+LONG_SHARE = 0.25  # no timeout of a packet delays a rank by this share of an iteration
 CHANCE_MAX = 1e-3  # the probability that one of the ranks is late so often by chance
 COST_MIN = 0.01  # share of the job's time that it must cost
 STEADY = 0.1  # times between pauses that differ by less than this share are a period
@@ -83,13 +84,19 @@ def recurring(facts: Facts, windows: Windows, lateness: Lateness) -> list[Findin
         lateness = replace(lateness, own=_beyond_usual(facts, windows))
     own = lateness.own[inner]
     late = own > LATE_SHARE * windows.usual_ns
-    late &= ~troubled(facts, windows)[inner]
+    long = own > LONG_SHARE * windows.usual_ns
+    late &= long | ~troubled(facts, windows)[inner]
     times, events = late.sum(axis=0), int(late.sum())
-    judged_ns = int(windows.starts_ns[-1] - windows.starts_ns[1])
+    judged_ns, usual = int(windows.starts_ns[-1] - windows.starts_ns[1]), windows.usual_ns
     cost_ns = np.where(late, own, 0.0).sum(axis=0)
     found = []
     for one in np.argsort(-cost_ns, kind="stable").tolist():
-        if times[one] < TIMES_MIN or cost_ns[one] < COST_MIN * judged_ns:
+        if cost_ns[one] < COST_MIN * judged_ns:
+            continue
+        if times[one] < TIMES_MIN:
+            # Twice is enough if it is long, and if no rank is ever late otherwise.
+            if times[one] == 2 == events and (own[late[:, one], one] > LONG_SHARE * usual).all():
+                found.append(one)
             continue
         ranks = len(facts.processes)
         chance = ranks * at_least(int(times[one]), events, 1 / ranks)

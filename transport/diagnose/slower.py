@@ -28,7 +28,7 @@ SIDE_MIN = 3  # iterations before a change, and after it
 GROWN_MIN = 0.05  # a change by less than this share of an iteration is none
 # It is also more than this many usual deviations within the two parts; more of them for one of many
 # ranks.
-DEVIATIONS, DEVIATIONS_OF_RANKS = 4.0, 6.0
+DEVIATIONS, DEVIATIONS_OF_RANKS, DEVIATIONS_EACH = 4.0, 6.0, 3.0
 ABOVE_MIN = 0.95  # share of pairs of iterations, one of each part, of which the later is longer
 OWN_SHARE = 0.06  # a rank is slower if its own time grew by this share of an iteration
 CALM_SHARE = 0.03  # ranks whose own time grew by less are not
@@ -44,8 +44,8 @@ GROUP_MIN = 2  # a single rank would have stood out from the others
 PAIRS_MIN = 4
 # A job is unsteady if at least three iterations take this many times as long as a quick quarter of
 # them, their messages this many times, and that costs the job this share of its time. One iteration
-# is enough if it and its messages take this many times as long.
-UNSTEADY_MIN, LONGER, BUSIER, UNSTEADY_SHARE = 3, 1.1, 1.3, 0.08
+# is enough if it takes this many times as long, and its messages twice as long.
+UNSTEADY_MIN, LONGER, BUSIER, UNSTEADY_SHARE = 3, 1.1, 1.2, 0.08
 STALLED = 3.0
 
 QUERY = (
@@ -106,6 +106,8 @@ def change_of(lengths: Array, least: float = 0.0) -> tuple[int, float, float] | 
         noise = max(1.4826 * float(np.median(within)), 1e-3 * abs(low))
         deviations = DEVIATIONS_OF_RANKS if least else DEVIATIONS
         clear = deviations * noise / sqrt(min(len(before), len(after)))  # as medians of so many
+        if least:
+            clear = max(clear, DEVIATIONS_EACH * noise)
         if high - low < max(least or GROWN_MIN * low, clear):
             continue
         above = float((after[:, None] > before[None, :]).mean())
@@ -174,8 +176,12 @@ def risen_ranks(facts: Facts, windows: Windows) -> list[Finding]:
     }
     if not steps or len(steps) > RISEN_MAX * len(known):
         return []
-    ones = np.array(sorted(steps))
     first = min(step[0] for step in steps.values()) + 1
+    for one in silent_of(facts).tolist():
+        step = change_of(beside[:, one], OWN_SHARE * usual_ns)
+        if step is not None and abs(step[0] + 1 - first) <= SIDE_MIN:
+            steps[one] = step
+    ones = np.array(sorted(steps))
     growth = float(np.median([high - low for _, low, high in steps.values()]))
     names = facts.named(ones)
     return [
@@ -215,7 +221,7 @@ def unsteady(facts: Facts, windows: Windows) -> str:
     busy = busy[1:-1]
     usual, usual_busy = float(np.quantile(lengths, 0.25)), float(np.quantile(busy, 0.25))
     long = (lengths > LONGER * usual) & (busy > BUSIER * usual_busy)
-    stalled = (lengths > STALLED * usual) & (busy > STALLED * usual_busy)
+    stalled = (lengths > STALLED * usual) & (busy > 2 * usual_busy)
     lost_ns = float((lengths - usual)[long].sum())
     few = long.sum() < UNSTEADY_MIN and not stalled.any()
     if few or _is_phase(long) or lost_ns < UNSTEADY_SHARE * lengths.sum():

@@ -10,12 +10,16 @@ from numpy.typing import NDArray
 
 from transport.diagnose.chance import CHANCE_MAX, at_least
 from transport.diagnose.finding import Finding, Place
+from transport.diagnose.own_times import own_times_of
+from transport.diagnose.peers import beside_peers
 from transport.diagnose.seen import Rule, Seen, confidence_of
 from transport.ground.units import percent, time_text
 
 Array = NDArray[Any]
 
 LATE_SHARE = 0.06  # a rank that comes later than this share of an iteration is late
+# A rank of a pipeline is late if its own time has this part of it, compared with so many windows.
+SURE_SHARE, REST_MIN = 0.5, 4
 COMPARABLE = 0.5  # ranks that come late by this part of a straggler's lateness are as late
 
 LATE_QUERY = (
@@ -82,6 +86,9 @@ def doubted(seen: Seen, one: Finding) -> Finding:
     first, last = seen.windows.of(np.array([one.from_ns, one.to_ns - 1]))
     names = [seen.facts.name(at) for at in range(len(seen.facts.processes))]
     mine = names.index(one.place.name)
+    if not _own_time_says_so(seen, slice(int(first), int(last) + 1), mine, one.weight):
+        text = " In the order of its calls it has no such time of its own, so it may have waited."
+        return replace(one, certain=False, evidence=one.evidence + text)
     own = seen.lateness.own
     limit_ns = max(LATE_SHARE * seen.windows.usual_ns, COMPARABLE * one.weight)
     late = own > limit_ns
@@ -97,3 +104,17 @@ def doubted(seen: Seen, one: Finding) -> Finding:
         "so this may be chance."
     )
     return replace(one, certain=False, evidence=one.evidence + text)
+
+
+def _own_time_says_so(seen: Seen, span: slice, mine: int, lost_ns: float) -> bool:
+    """Whether the own time of a rank of a pipeline is longer than in other windows, or than that of
+    others of its stage, by at least half of what it lost. Of other jobs: True."""
+    if (seen.facts.calls["kind"] == "collective").all():
+        return True
+    own = own_times_of(seen.facts, seen.windows)[:, mine]
+    apart = beside_peers(seen.facts, seen.windows)[span, mine]
+    rest = np.delete(own, np.arange(*span.indices(len(own))))
+    more = [float(np.median(own[span]) - np.median(rest))] if len(rest) >= REST_MIN else []
+    if not np.isnan(apart).any():
+        more.append(float(np.median(apart)))
+    return not more or max(more) >= SURE_SHARE * lost_ns
