@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from transport.trace.matrix import DERIVED, MEASURED, UNKNOWN, Filters, Matrix, matrix_of
+from transport.trace.matrix import (
+    DERIVED,
+    MEASURED,
+    UNKNOWN,
+    Filters,
+    Matrix,
+    matrix_of,
+    total_text,
+)
 from transport.trace.places import ChoiceError
 from transport.trace.store import open_store
 
@@ -116,6 +124,35 @@ def test_matrix__what_cannot_be_divided_is_unknown(tmp_path: Path, case: str) ->
     assert not states.diagonal().any()
     assert all(state == MEASURED for _, state in cells(found).values())
     assert "who sent what is unknown" in found.notes[0]
+
+
+@pytest.mark.parametrize("function", ["AllReduce", "Send"])
+def test_matrix__an_operation_of_unknown_size_is_not_zero(tmp_path: Path, function: str) -> None:
+    """Three ranks; rank 0 sends to rank 1 if it sends. The type of the elements is not known."""
+    for rank in range(3 if function == "AllReduce" else 1):
+        process = rank_of(tmp_path, rank, 3)
+        comm = communicator(process, 5, rank, 3)
+        more = {"kind": 1, "root": 1} if function == "Send" else {}
+        operation(process, comm, function, 0, 5, count=8, datatype="new", **more)
+        process.write()
+    with open_store(tmp_path) as store:
+        found = matrix_of(store)
+    members = (0, 1, 2) if function == "AllReduce" else (0, 1)
+    assert (found.values.size, found.unknown) == (0, (members,))
+    count = 3 if function == "AllReduce" else 1
+    assert f"the trace does not tell the size of {count} operations (?)" in found.notes
+    assert total_text(found) == "?"
+
+
+def test_matrix__messages_of_a_trace_without_channels_are_unknown(tmp_path: Path) -> None:
+    for rank in range(2):
+        process = rank_of(tmp_path, rank, 2)
+        operation(process, communicator(process, 5, rank, 2), "AllReduce", 0, 5, count=8)
+        process.write()
+    with open_store(tmp_path) as store:
+        found = matrix_of(store, "messages")
+    assert (found.values.size, found.unknown) == (0, ((0, 1),))
+    assert "no channels and no messages" in found.notes[0]
 
 
 def test_matrix__sends_are_as_called(tmp_path: Path) -> None:

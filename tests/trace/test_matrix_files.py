@@ -62,7 +62,7 @@ def test_page__holds_the_cells_and_needs_nothing_else() -> None:
 def test_page__says_what_it_shows_with_escaped_names() -> None:
     html = page(small(), [], False, [("job", "<i>17")], "weft trace matrix <dir>")
     for text in (
-        *("<td>job</td><td>&lt;i&gt;17</td>", "<td>total</td><td>9.5 B</td>"),
+        *("<td>job</td><td>&lt;i&gt;17</td>", "<td>total</td><td>9.5 B + ?</td>"),
         *("<td>cells with a value</td><td>2 of 9</td>", "weft trace matrix &lt;dir&gt;"),
         "<td>&lt;b&gt;&amp;0</td><td>&lt;b&gt;&amp;1</td><td>7 B</td><td>measured</td>",
         "<td>&lt;b&gt;&amp;1</td><td>2.5 B</td><td>7 B</td>",
@@ -99,12 +99,16 @@ def test_table__is_csv() -> None:
         ["from", "to", "bytes", "state"],
         ["<b>&0", "<b>&1", "7", "measured"],
         ["<b>&1", "<b>&2", "2.5", "derived"],
+        ["<b>&0", "<b>&2", "?", "unknown"],
+        ["<b>&2", "<b>&0", "?", "unknown"],
     ]
 
 
 def test_document__is_json() -> None:
     found = json.loads(json.dumps(document(small(), ["x"])))
     assert found["cells"][1] == {"from": "<b>&1", "to": "<b>&2", "value": 2.5, "state": "derived"}
+    unknown = {"from": "<b>&2", "to": "<b>&0", "value": None, "state": "unknown"}
+    assert found["cells"][3] == unknown
     assert found["unknown"] == [["<b>&0", "<b>&2"]]
     assert found["notes"] == ["x", "a note </script>"]
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from transport.cli.trace_profile import communicator_cells, operation_cells
 from transport.ground.collectives import bus_factor, whole_bytes
 from transport.trace.difference import changes
 from transport.trace.parallelism import guess
@@ -51,6 +52,19 @@ def test_profile__bandwidths_are_those_of_nccl_tests(
     assert found.algorithm_bytes_per_s == pytest.approx(whole / 100e-9)
     assert found.bus_bytes_per_s == pytest.approx(whole * factor / 100e-9)
     assert (whole_bytes(function, 400, 4), bus_factor(function, 4)) == (whole, factor)
+
+
+def test_profile__calls_of_unknown_size_are_counted(tmp_path: Path) -> None:
+    process = rank_of(tmp_path, 0, 1)
+    comm = communicator(process, 5, 0, 1)
+    operation(process, comm, "Broadcast", 0, 30, count=8, datatype="new")
+    process.write()
+    (found,) = made(tmp_path).operations
+    (one,) = made(tmp_path).communicators
+    assert (found.bytes, found.bytes_max, found.unsized) == (None, None, 1)
+    assert (one.bytes, one.unsized) == (None, 1)
+    assert operation_cells(found)[4:9] == ["1", "?", "?", "?", "?"]
+    assert communicator_cells(one)[6] == "?"
 
 
 def test_profile__sizes_and_shares(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ SELECT count(*), sum(records)::BIGINT, sum(dropped)::BIGINT, sum(file_bytes)::BI
   sum(files)::BIGINT, min(first_ns), max(last_ns), count(*) FILTER (damage <> ''),
   count(*) FILTER (NOT ended) FROM processes
 """
+_UNSIZED = "SELECT count(*) FROM operations WHERE bytes IS NULL AND function <> 'Barrier'"
 
 
 @click.command("info")
@@ -74,6 +75,7 @@ def document(store: Store) -> dict[str, Any]:
         "ranks": size,
         "missing_ranks": missing,
         "rows": {t: store.rows(f"SELECT count(*) FROM {t}")[0][0] for t in TABLES},
+        "operations_of_unknown_size": store.rows(_UNSIZED)[0][0],
         "hosts": [dict(zip(_HOST, row, strict=True)) for row in store.rows(_HOSTS)],
         "notes": store.notes(),
     }
@@ -98,6 +100,8 @@ def lines(found: dict[str, Any]) -> Iterable[tuple[str, str]]:
     yield "damage", damage + without
     rows = ((table, count) for table, count in found["rows"].items() if table != "processes")
     yield "rows", ", ".join(f"{count} {table}" for table, count in rows if count) or "none"
+    if found["operations_of_unknown_size"]:
+        yield "unknown size (?)", f"{found['operations_of_unknown_size']} operations"
 
 
 def host_cells(host: dict[str, Any]) -> list[str]:

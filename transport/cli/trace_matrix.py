@@ -116,7 +116,9 @@ def draw(found: Matrix, png: Path, logarithmic: bool) -> None:
 
 
 def show(found: Matrix, logarithmic: bool) -> None:
-    total = "" if found.measure.startswith("latency") else f", {text(found, found.values.sum())}"
+    from transport.trace.matrix import total_text
+
+    total = "" if found.measure.startswith("latency") else f", {total_text(found)}"
     click.echo(f"{found.measure} by {found.what}: {found.size} x {found.size}{total}")
     if found.size <= TABLE_MAX:
         show_cells(found)

@@ -70,11 +70,20 @@ def size(value: float | None, per: str = "") -> str:
     return "" if value is None else bytes_text(value) + per
 
 
+def known_size(value: int | None, unsized: int) -> str:
+    """A sum of sizes; "?": none of them is known, "+ ?": some are not."""
+    if not unsized:
+        return size(value)
+    return "?" if value is None else f"{bytes_text(value)} + ?"
+
+
 def operation_cells(one: Operations) -> list[str]:
-    sizes = [size(one.bytes), size(one.bytes_p50), size(one.bytes_p95), size(one.bytes_max)]
+    missing = "?" if one.unsized else ""
+    each = (one.bytes_p50, one.bytes_p95, one.bytes_max)
+    sizes = [known_size(one.bytes, one.unsized), *(size(value) or missing for value in each)]
     names = [one.function, one.algorithm, one.protocol, one.datatype.removeprefix("nccl")]
     rates = [size(one.algorithm_bytes_per_s, "/s"), size(one.bus_bytes_per_s, "/s")]
-    times = [time_text(one.time_ns), percent(one.time_share)]
+    times = [time_text(one.time_ns), percent(one.time_share)] if one.timed_by else ["?", "?"]
     timed_by = ", ".join(one.timed_by)
     return [*names, str(one.count), *sizes, bars(one.sizes), *times, *rates, timed_by]
 
@@ -101,8 +110,9 @@ def communicator_cells(one: Communicator) -> list[str]:
     members = ranges(one.members)
     if len(members) > MEMBERS_MAX:
         members = members[: MEMBERS_MAX - 3] + "..."
-    counts = ["" if value is None else str(value) for value in (one.ranks, one.nodes)]
-    sums = [str(one.count), bytes_text(one.bytes), time_text(one.time_ns)]
+    counts = ["?" if one.ranks is None else str(one.ranks)]
+    counts.append("" if one.nodes is None else str(one.nodes))
+    sums = [str(one.count), known_size(one.bytes, one.unsized), time_text(one.time_ns)]
     return [
         *(one.comm_id, one.name, *counts, members, *sums),
         *(", ".join(one.functions[:3]), one.parallelism),

@@ -34,23 +34,30 @@ silent AS (
     m.comm_id IN (FROM foreign_work) OR m.comm_id IN (FROM disordered) AS doubtful
   FROM operations o JOIN comms m ON m.process = o.process AND m.id = o.comm
   LEFT JOIN sent s ON s.process = o.process AND s.operation = o.id
-  WHERE o.bytes > 0 {filters})
+  WHERE (o.bytes > 0 OR o.bytes IS NULL AND coalesce(o.count, 1) > 0 AND o.function <> 'Barrier')
+  {filters})
 """
 COLLECTIVES = """
-SELECT comm_id, rank, ranks, function, algorithm, root, sum(bytes * share), bool_or(doubtful)
+SELECT comm_id, rank, ranks, function, algorithm, root, coalesce(sum(bytes * share), 0),
+  bool_or(doubtful), count(*) FILTER (bytes IS NULL), count(*)
 FROM silent WHERE kind <> 'p2p' AND share > 0 GROUP BY process, comm_id, rank, ranks, function,
 algorithm, root ORDER BY ALL
 """
-# Sends that no channel carried, and receives whose sender has no trace.
-SENDS = """
-SELECT p.spot, s.spot, sum(bytes * share) FROM silent o
+# Sends that no channel carried, and receives whose sender has no trace: their bytes, how many have
+# an unknown size, how many an unknown peer.
+_SUMS = """coalesce(sum(bytes * share), 0), count(*) FILTER (bytes IS NULL),
+  count(*) FILTER (o.root IS NULL OR o.rank IS NULL AND s.spot IS NULL)"""
+SENDS = f"""
+SELECT p.spot, s.spot, {_SUMS} FROM silent o
 JOIN place p ON p.process = o.process
 LEFT JOIN member s ON s.comm_id = o.comm_id AND s.rank = o.root
 WHERE o.kind = 'p2p' AND o.function = 'Send' AND share > 0 GROUP BY ALL
 UNION ALL
-SELECT s.spot, p.spot, sum(bytes * share) FROM silent o
-JOIN place p ON p.process = o.process JOIN member s ON s.comm_id = o.comm_id AND s.rank = o.root
-WHERE o.kind = 'p2p' AND o.function = 'Recv' AND NOT s.traced AND NOT EXISTS (
+SELECT s.spot, p.spot, {_SUMS} FROM silent o
+JOIN place p ON p.process = o.process
+LEFT JOIN member s ON s.comm_id = o.comm_id AND s.rank = o.root
+WHERE o.kind = 'p2p' AND o.function = 'Recv' AND share > 0 AND NOT coalesce(s.traced, false)
+AND NOT EXISTS (
   SELECT 1 FROM channels c WHERE c.process = o.process AND NOT c.sends AND c.peer = o.root)
 GROUP BY ALL
 """
@@ -60,13 +67,17 @@ GROUP BY ALL
 class Derived:
     """cells: (from row, to row, bytes); the row is None for a rank without a row in the matrix.
 
-    unknown: rows of communicators of which some operations cannot be divided into cells.
-    unknown_bytes: size of these operations, summed over ranks.
+    unknown: groups of rows of which some operations cannot be divided into cells: of the members of
+    a communicator, or all rows if it is not known who they are.
+    unknown_bytes: size of those whose algorithm is not known well enough, summed over ranks.
+    unsized, unplaced: operations whose size, or whose communicator's ranks or peer, is not known.
     """
 
     cells: list[tuple[int | None, int | None, float]] = field(default_factory=list)
     unknown: list[list[int]] = field(default_factory=list)
     unknown_bytes: float = 0
+    unsized: int = 0
+    unplaced: int = 0
 
 
 def ring_bytes(function: str, size: float, rank: int, ranks: int, root: int | None) -> float | None:
@@ -89,13 +100,20 @@ def derive(store: Store, places: Places, filters: str, values: list[Any]) -> Der
     """
     base = OPERATIONS.format(filters=filters)
     found = Derived()
-    found.cells += store.rows(base + SENDS, *values)
+    _add_sends(found, store.rows(base + SENDS, *values))
     vague: set[int] = set()
     for row in store.rows(base + COLLECTIVES, *values):
-        comm_id, rank, ranks, function, algorithm, root, size, doubtful = row
+        comm_id, rank, ranks, function, algorithm, root, size, doubtful, unsized, count = row
         if ranks is not None and ranks < 2:
             continue
-        known = algorithm == "RING" and not doubtful and ranks is not None and rank is not None
+        found.unsized += unsized
+        placed = comm_id is not None and ranks is not None and rank is not None
+        if not placed:
+            found.unplaced += count
+            continue
+        if unsized:
+            vague.add(comm_id)
+        known = algorithm == "RING" and not doubtful
         sent = ring_bytes(function, size, rank, ranks, root) if known else None
         if sent is None:
             vague.add(comm_id)
@@ -107,7 +125,22 @@ def derive(store: Store, places: Places, filters: str, values: list[Any]) -> Der
             )
             found.cells.append((*ends, sent))
     found.unknown += _rows_of(places, vague)
+    if found.unplaced:
+        found.unknown.append([*range(len(places.labels))])
     return found
+
+
+def _add_sends(found: Derived, rows: list[tuple[int | None, int | None, float, int, int]]) -> None:
+    """Adds the cells of sends and receives; those of an unknown size or peer are unknown."""
+    for source, target, size, unsized, unplaced in rows:
+        found.unsized += unsized
+        found.unplaced += unplaced
+        if unplaced:
+            continue
+        if unsized and source is not None and target is not None:
+            found.unknown.append(sorted({source, target}))
+        if size > 0:
+            found.cells.append((source, target, size))
 
 
 def _rows_of(places: Places, comms: set[int]) -> Iterator[list[int]]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from transport.ground.units import quantity_text
 from transport.trace.derived import Derived, derive
 from transport.trace.places import ChoiceError, Places, chosen_comms, places_of
 from transport.trace.store import Store
@@ -21,6 +22,12 @@ MEASURES = {
 }
 KINDS = ("collective", "p2p")
 MEASURED, DERIVED, UNKNOWN = 1, 2, 4  # bits of the state of a cell
+# Operations without a communicator's ranks have no cells of their own: they are of unknown ranks.
+_HAS_TRAFFIC = "SELECT 1 FROM channels UNION ALL SELECT 1 FROM messages LIMIT 1"
+_HAS_OPERATIONS = """
+SELECT 1 FROM channels UNION ALL
+SELECT 1 FROM operations o JOIN comms m ON m.process = o.process AND m.id = o.comm LIMIT 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +90,14 @@ class Matrix:
         return out
 
 
+def total_text(matrix: Matrix) -> str:
+    """The sum of all cells; "?" if no cell is known, and "+ ?" if some are not."""
+    total = quantity_text(float(matrix.values.sum()), matrix.unit)
+    if not matrix.unknown:
+        return total
+    return f"{total} + ?" if matrix.values.size else "?"
+
+
 def state_text(state: int) -> str:
     """The name of a cell's state."""
     names = ((MEASURED, "measured"), (DERIVED, "derived"), (UNKNOWN, "unknown"))
@@ -104,13 +119,17 @@ def matrix_of(
     places.write(store)
     asked = _Asked(store, filters, comms)
     derived = Derived()
-    if places.of_member or store.rows("SELECT 1 FROM channels LIMIT 1"):
+    if places.of_member or store.rows(_HAS_OPERATIONS):
         cells = asked.by_channel(measure)
         if measure == "bytes":
             derived = derive(store, places, *asked.operations())
     else:
         cells = asked.by_pair(measure)
-    return _assembled(places, measure, cells, derived)
+    notes = []
+    if measure != "bytes" and not store.rows(_HAS_TRAFFIC) and store.rows(_HAS_OPERATIONS):
+        derived.unknown.append([*range(len(places.labels))])
+        notes.append(f"the trace has no channels and no messages, so {measure} is not known (?)")
+    return _assembled(places, measure, cells, derived, notes)
 
 
 def _check(store: Store, filters: Filters) -> None:
@@ -224,7 +243,11 @@ def _latency(measure: str, table: str) -> str:
 
 
 def _assembled(
-    places: Places, measure: str, cells: dict[str, NDArray[Any]], derived: Derived
+    places: Places,
+    measure: str,
+    cells: dict[str, NDArray[Any]],
+    derived: Derived,
+    notes: list[str],
 ) -> Matrix:
     size = len(places.labels)
     known = ~(np.ma.getmaskarray(cells["value"]) | np.ma.getmaskarray(cells["source"]))
@@ -254,7 +277,7 @@ def _assembled(
         totals,
         states,
         tuple(tuple(group) for group in derived.unknown if len(group) > 1),
-        tuple(_notes(places, measure, lost, derived)),
+        (*notes, *_notes(places, measure, lost, derived)),
     )
 
 
@@ -267,6 +290,12 @@ def _notes(places: Places, measure: str, lost: float, derived: Derived) -> list[
         notes.append(
             f"who sent what is unknown for operations of {derived.unknown_bytes:.0f} bytes (summed "
             "over ranks): their algorithm is not a ring, or the ring's order is not known"
+        )
+    if derived.unsized:
+        notes.append(f"the trace does not tell the size of {derived.unsized} operations (?)")
+    if derived.unplaced:
+        notes.append(
+            f"the trace does not tell between which ranks {derived.unplaced} operations were (?)"
         )
     if places.what == "rank in communicator":
         notes.append("the launcher named no ranks: rows are ranks of the largest communicator")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from transport import pages
 from transport.ground.text import csv_table
 from transport.ground.units import quantity_text
-from transport.trace.matrix import UNKNOWN, Matrix, state_text
+from transport.trace.matrix import UNKNOWN, Matrix, state_text, total_text
 
 PIXELS_MAX = 1024  # maximum number of rows and of columns of a picture; larger ones are scaled
 LARGEST = 32  # rows of a page's table of the largest cells
@@ -69,9 +69,9 @@ def _adds_up(matrix: Matrix) -> bool:
 
 def _totals(matrix: Matrix) -> list[tuple[str, str]]:
     facts = [("cells with a value", f"{matrix.values.size:,} of {matrix.size**2:,}")]
+    if _adds_up(matrix) and (matrix.values.size or matrix.unknown):
+        facts.insert(0, ("total", total_text(matrix)))
     if matrix.values.size:
-        if _adds_up(matrix):
-            facts.insert(0, ("total", quantity_text(float(matrix.values.sum()), matrix.unit)))
         facts.append(("largest cell", quantity_text(float(matrix.values.max()), matrix.unit)))
     return facts
 
@@ -91,12 +91,20 @@ def _largest(matrix: Matrix) -> pages.Table:
 
 
 def _sums(matrix: Matrix) -> pages.Table:
-    """What each row sent in all, and what each column received."""
+    """What each row sent in all, and what each column received; with ?, it was more."""
     sent = np.bincount(matrix.sources, matrix.values, matrix.size)
     received = np.bincount(matrix.targets, matrix.values, matrix.size)
+    vague = {row for group in matrix.unknown for row in group}
+
+    def cell(row: int, value: float) -> str:
+        known = quantity_text(value, matrix.unit)
+        if row not in vague:
+            return known
+        return f"{known} + ?" if value else "?"
+
     rows = [
-        (label, quantity_text(float(out), matrix.unit), quantity_text(float(into), matrix.unit))
-        for label, out, into in zip(matrix.labels, sent, received, strict=True)
+        (label, cell(row, float(sent[row])), cell(row, float(received[row])))
+        for row, label in enumerate(matrix.labels)
     ]
     return (matrix.what, "sent", "received"), rows
 
@@ -121,9 +129,9 @@ def _cells_of_page(matrix: Matrix) -> dict[str, Any]:
 
 
 def table(matrix: Matrix) -> str:
-    """CSV with a line for each cell that has a value."""
+    """CSV with a line for each cell that has a value or, with the value "?", is unknown."""
     rows = [
-        (matrix.labels[source], matrix.labels[target], _plain(value), state)
+        (matrix.labels[source], matrix.labels[target], "?" if value is None else value, state)
         for source, target, value, state in _cells(matrix)
     ]
     return csv_table(("from", "to", matrix.measure, "state"), rows)
@@ -132,7 +140,9 @@ def table(matrix: Matrix) -> str:
 def document(matrix: Matrix, notes: Sequence[str]) -> dict[str, Any]:
     """The matrix as a JSON document.
 
-    `unknown`: groups of labels; how many bytes the members of a group sent each other is unknown.
+    `cells`: those with a value, and the unknown ones with null (of a matrix with more than
+    CELLS_EXACT cells only the former). `unknown`: groups of labels; how many bytes the members of a
+    group sent each other is unknown.
     """
     return {
         "by": matrix.what,
@@ -143,7 +153,7 @@ def document(matrix: Matrix, notes: Sequence[str]) -> dict[str, Any]:
             {
                 "from": matrix.labels[source],
                 "to": matrix.labels[target],
-                "value": _plain(value),
+                "value": value,
                 "state": state,
             }
             for source, target, value, state in _cells(matrix)
@@ -194,17 +204,20 @@ def _folded(cells: NDArray[Any]) -> NDArray[Any]:
     return columns
 
 
-def _cells(matrix: Matrix) -> list[tuple[int, int, float, str]]:
-    return [
-        (source, target, value, state_text(state))
-        for source, target, value, state in zip(
-            matrix.sources.tolist(),
-            matrix.targets.tolist(),
-            matrix.values.tolist(),
-            matrix.states.tolist(),
-            strict=True,
-        )
-    ]
+def _cells(matrix: Matrix) -> list[tuple[int, int, float | None, str]]:
+    """Row, column, value and state of each cell that is not empty; the value None: unknown."""
+    sources, targets = matrix.sources, matrix.targets
+    values: list[float | None] = [_plain(value) for value in matrix.values.tolist()]
+    states = matrix.states
+    if matrix.unknown and matrix.size**2 <= CELLS_EXACT:
+        dense = matrix.dense_states()
+        vague = np.nonzero(dense == UNKNOWN)
+        states = np.concatenate([dense[sources, targets], dense[vague]])
+        sources = np.concatenate([sources, vague[0]])
+        targets = np.concatenate([targets, vague[1]])
+        values += [None] * len(vague[0])
+    named = map(state_text, states.tolist())
+    return list(zip(sources.tolist(), targets.tolist(), values, named, strict=True))
 
 
 def _plain(value: float) -> int | float:

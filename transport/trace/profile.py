@@ -23,9 +23,10 @@ kernel AS (
 timed AS (
   SELECT o.process, o.function, o.algorithm, o.protocol, o.datatype, o.bytes, o.root,
     m.comm_id, m.ranks,
-    o.bytes::DOUBLE * CASE WHEN o.function IN ({_PER_RANK}) THEN greatest(m.ranks, 1) ELSE 1 END
-      AS whole,
-    CASE WHEN m.ranks IS NULL OR m.ranks < 2 THEN 1 WHEN o.function = 'AllReduce'
+    o.bytes IS NULL AND o.function <> 'Barrier' AS unsized,
+    o.bytes::DOUBLE * CASE WHEN o.function NOT IN ({_PER_RANK}) THEN 1
+      WHEN m.ranks IS NOT NULL THEN greatest(m.ranks, 1) END AS whole,
+    CASE WHEN m.ranks < 2 THEN 1 WHEN o.function = 'AllReduce'
       THEN 2 * (m.ranks::DOUBLE - 1) / m.ranks WHEN o.function IN ({_PER_RANK})
       THEN (m.ranks::DOUBLE - 1) / m.ranks ELSE 1 END AS factor,
     CASE WHEN n.ns > 0 THEN 'network' WHEN k.ns > 0 THEN 'kernel'
@@ -44,8 +45,8 @@ SELECT {_KEY}, count(*), sum(bytes), quantile_disc(bytes, 0.5), quantile_disc(by
   sum(whole) FILTER (clock IN ('network', 'kernel')) /
     sum(ns) FILTER (clock IN ('network', 'kernel') AND whole IS NOT NULL) * 1e9,
   sum(whole * factor) FILTER (clock IN ('network', 'kernel')) /
-    sum(ns) FILTER (clock IN ('network', 'kernel') AND whole IS NOT NULL) * 1e9,
-  list_sort(list_distinct(list(clock)))
+    sum(ns) FILTER (clock IN ('network', 'kernel') AND whole * factor IS NOT NULL) * 1e9,
+  list_sort(list_distinct(list(clock))), count(*) FILTER (unsized)
 FROM timed GROUP BY {_KEY} ORDER BY sum(ns) DESC NULLS LAST, {_KEY}
 """
 _SIZES = f"""
@@ -61,7 +62,8 @@ SELECT function, CASE WHEN bytes > 0 THEN floor(log2(bytes))::INTEGER ELSE 0 END
 FROM timed WHERE bytes IS NOT NULL GROUP BY function, power ORDER BY function, power
 """
 _COMMS = """
-SELECT comm_id, function, count(*), coalesce(sum(bytes), 0), coalesce(sum(ns), 0)
+SELECT comm_id, function, count(*), coalesce(sum(bytes), 0), coalesce(sum(ns), 0),
+  count(*) FILTER (unsized)
 FROM timed WHERE comm_id IS NOT NULL GROUP BY comm_id, function
 """
 _PEERS = """
@@ -80,6 +82,7 @@ class Operations:
     """The operations of one function, algorithm, protocol and datatype, of all ranks together.
 
     count: number of calls of all ranks. bytes: sum; bytes_p50, bytes_p95, bytes_max: of one call.
+    unsized: calls whose size is not known, which these leave out.
     sizes: exponent of a power of two -> calls of at least that size and less than the next.
     time_ns: sum over ranks. time_share: share of the time of all operations.
     algorithm_bytes_per_s, bus_bytes_per_s: as in nccl-tests; None: no channel or kernel was
@@ -102,6 +105,7 @@ class Operations:
     algorithm_bytes_per_s: float | None
     bus_bytes_per_s: float | None
     timed_by: tuple[str, ...]
+    unsized: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +130,8 @@ class Sized:
 class Communicator:
     """The operations of one communicator. members: ranks in the job, as far as known.
 
+    bytes: the sum of known sizes, None: no size is known. unsized: operations without a known size.
+
     parallelism: a guess of its use, from its shape; "": no guess.
     """
 
@@ -135,10 +141,11 @@ class Communicator:
     nodes: int | None
     members: tuple[int, ...]
     count: int
-    bytes: int
+    bytes: int | None
     time_ns: int
     functions: tuple[str, ...]
     parallelism: str
+    unsized: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +181,7 @@ def _sized(row: tuple[Any, ...]) -> Sized:
 
 
 def _operations(row: tuple[Any, ...], sizes: dict[int, int], total_ns: float) -> Operations:
-    *key, count, total, half, most, largest, ns, rate, bus, clocks = row
+    *key, count, total, half, most, largest, ns, rate, bus, clocks, unsized = row
     function, algorithm, protocol, datatype = (text or "" for text in key)
     return Operations(
         function,
@@ -192,6 +199,7 @@ def _operations(row: tuple[Any, ...], sizes: dict[int, int], total_ns: float) ->
         algorithm_bytes_per_s=rate,
         bus_bytes_per_s=bus,
         timed_by=tuple(one for one in clocks if one is not None),
+        unsized=unsized,
     )
 
 
@@ -200,9 +208,9 @@ def _whole(value: Any) -> int | None:
 
 
 def _communicators(store: Store) -> list[Communicator]:
-    used: dict[int, list[tuple[str, int, int, float]]] = defaultdict(list)
-    for comm_id, function, count, size, ns in store.rows(_TIMED + _COMMS):
-        used[comm_id].append((function, count, int(size), ns))
+    used: dict[int, list[tuple[str, int, int, float, int]]] = defaultdict(list)
+    for comm_id, function, count, size, ns, unsized in store.rows(_TIMED + _COMMS):
+        used[comm_id].append((function, count, int(size), ns, unsized))
     peers = dict(store.rows(_TIMED + _PEERS))
     ((processes, size),) = store.rows("SELECT count(DISTINCT rank), max(world_size) FROM processes")
     shapes = store.rows(_SHAPES)
@@ -211,13 +219,14 @@ def _communicators(store: Store) -> list[Communicator]:
     for comm_id, name, ranks, nodes, members in shapes:
         uses = sorted(used[comm_id], key=lambda one: -one[3])
         known = tuple(sorted(one for one in members if one is not None))
-        sizes = {function: float(total) for function, _, total, _ in uses}
+        sizes = {function: float(total) for function, _, total, _, _ in uses}
         kind = guess(known, ranks or 0, nodes, world, sizes, peers.get(comm_id, 0))
-        sums = (sum(one[1] for one in uses), sum(one[2] for one in uses))
+        count, unsized = sum(one[1] for one in uses), sum(one[4] for one in uses)
+        total = sum(one[2] for one in uses) if unsized < count or not count else None
         time_ns = int(sum(one[3] for one in uses))
         functions = tuple(one[0] for one in uses)
         named = (f"{comm_id:016x}", name or "", ranks, nodes, known)
-        found.append(Communicator(*named, *sums, time_ns, functions, kind))
+        found.append(Communicator(*named, count, total, time_ns, functions, kind, unsized))
     return sorted(found, key=lambda one: (-one.time_ns, one.comm_id))
 
 
