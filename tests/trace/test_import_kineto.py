@@ -196,11 +196,11 @@ def test_import__older_traces_tell_only_names(tmp_path: Path) -> None:
     ]
     del (old := document(0, *events))["distributedInfo"]
     found = read(*saved(tmp_path, old))
-    assert found.notes == ["1 files do not tell their rank (distributedInfo)"]
+    assert found.read["operations of unknown communicators"] == 2
     found.write(tmp_path / "tables")
     with open_store(tmp_path / "tables") as store:
-        sql = "SELECT function, bytes FROM operations ORDER BY id"
-        assert store.rows(sql) == [("AllReduce", None), ("Send", None)]
+        sql = "SELECT function, bytes, root FROM operations ORDER BY id"
+        assert store.rows(sql) == [("AllReduce", None, None), ("Send", None, 1)]
 
 
 def test_import__groups_of_a_part_of_the_job(tmp_path: Path) -> None:
@@ -223,19 +223,6 @@ def test_import__a_name_of_a_file_tells_host_and_process(tmp_path: Path) -> None
     read(file).write(tmp_path / "tables")
     with open_store(tmp_path / "tables") as store:
         assert store.rows("SELECT host, pid FROM processes") == [("gpu-3", 771)]
-
-
-@pytest.mark.parametrize(
-    ("name", "host"),
-    [("worker0_step_12.1.json", "worker0"), ("node_7_step_3.json.gz", "node_7"), ("t.json", "")],
-)
-def test_import__a_name_of_a_step_tells_the_host(tmp_path: Path, name: str, host: str) -> None:
-    text = json.dumps(typical(0)).encode()
-    file = tmp_path / name
-    file.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
-    read(file).write(tmp_path / "tables")
-    with open_store(tmp_path / "tables") as store:
-        assert store.rows("SELECT coalesce(host, '') FROM processes") == [(host,)]
 
 
 def test_import__a_file_that_ends_early_is_read_to_there(tmp_path: Path) -> None:

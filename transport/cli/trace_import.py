@@ -67,18 +67,23 @@ def nccl_log(files: tuple[Path, ...], out: Path, assume_ring: bool, json_path: s
 @command.command("kineto")
 @files_argument
 @out_option
+@click.option(
+    "--assume-world",
+    is_flag=True,
+    help="Assume that operations of unknown process groups are of all ranks.",
+)
 @json_option
-def kineto(files: tuple[Path, ...], out: Path, json_path: str | None) -> None:
+def kineto(files: tuple[Path, ...], out: Path, assume_world: bool, json_path: str | None) -> None:
     """Read what torch.profiler exports with export_chrome_trace(), one FILE for each rank.
 
-    A FILE may be compressed with gzip.
+    A FILE may be compressed with gzip. If a file does not tell its rank, name it rankN.json.
 
     Example: weft trace import kineto rank*.json.gz -o tables
     """
     from transport.trace.kineto import KinetoTraces
 
     with shared.reporting_errors():
-        traces = KinetoTraces()
+        traces = KinetoTraces(assume_world)
         for file in files:
             traces.read(file)
         found = traces.finish()

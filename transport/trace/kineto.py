@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from transport.ground.collectives import PER_RANK
+from transport.trace.file_names import NamedError, host_of, rank_of
 from transport.trace.imported import Import, Source, hashed, size_of
 from transport.trace.json_stream import JsonError, read_object
+from transport.trace.kernel_names import kernel_name
+from transport.trace.kineto_calls import INTO, LAUNCHES, OUT, SIZE, Event, args_of, matched, time_of
 from transport.trace.layout import TraceError
 from transport.trace.torch_names import function_of, nccl_type
 
@@ -20,31 +23,29 @@ RANKS_MAX = 1 << 20  # maximum number of ranks of a group
 HELD_MAX = 4_000_000  # maximum number of NCCL's events that are read from a file
 RECORD = "record_param_comms"
 NAME = "Collective name"
-# Names that tensorboard_trace_handler gives its files: host, process id, time.
-FILE_NAME = re.compile(r"(.{1,200})_(\d{1,9})\.\d{1,20}\.pt\.trace\.json(?:\.gz)?")
-# As programs name files that they export themselves: worker0_step_12.1.json.
-STEP_NAME = re.compile(r"(.{1,200}?)_step_\d{1,12}\b.{0,200}\.json(?:\.gz)?")
-KERNEL = re.compile(r"nccl(?:Dev)?Kernel_?(\w*)")
-# Words for algorithms in names of kernels, in the order in which NCCL joins them (NVLS_TREE).
-ALGORITHMS = ("COLLNET", "NVLS", "PAT", "TREE", "DIRECT", "CHAIN", "RING")
 # Names of events that are no operations: waits, and groups whose operations are events as well.
 NO_OPERATIONS = {"wait", "coalesced", "init", "end_coalescing", "start_coalescing"}
 # Fields and arguments of an event that are kept.
-FIELDS = ("name", "ts", "dur", "pid")
+FIELDS = ("name", "ts", "dur", "pid", "tid")
 ARGS = (
-    *(NAME, "External id", "dtype", "In msg nelems", "Out msg nelems", "Group size", "Seq"),
+    *(NAME, "External id", "dtype", INTO, OUT, SIZE, "Seq", "stream", "correlation"),
     *("Process Group Name", "Process Group Description", "Process Group Ranks"),
     *("Global rank start", "Global rank stride", "Dst Rank", "Src Rank", "Root Rank"),
+    *("Input Dims", "Input dims", "Input type"),
 )
-Event = dict[str, Any]
+GROUP_ARGS = ("Process Group Name", "Process Group Ranks", "Global rank start")
+UNNAMED = "unnamed"  # argument of calls that do not name their process group
+UNPLACED = "operations of unknown communicators"
+ASSUMED = "operations that count as of all ranks"
 
 
 @dataclass(slots=True)
 class _Contents:
     """The parts of one file that are read.
 
-    calls: events of operations. annotations: named ranges, used if the file has no calls.
-    kernels: NCCL's kernels.
+    calls: records of operations with their arguments. annotations: named ranges, which are the
+    operations of a file without such records. around: other records, and PyTorch's operators.
+    kernels: NCCL's kernels. launches: process, thread, time and correlation of each.
     """
 
     info: dict[str, Any] = field(default_factory=dict)
@@ -52,6 +53,8 @@ class _Contents:
     events: int = 0
     calls: list[Event] = field(default_factory=list)
     annotations: list[Event] = field(default_factory=list)
+    around: list[Event] = field(default_factory=list)
+    launches: list[tuple[Any, Any, float, int]] = field(default_factory=list)
     kernels: list[Event] = field(default_factory=list)
     damage: str = ""
 
@@ -70,30 +73,36 @@ class _Group:
 
 
 class KinetoTraces:
-    """Reads traces one after the other; each is of one process."""
+    """Reads traces one after the other; each is of one process.
 
-    def __init__(self) -> None:
+    assume_world: operations that tell no communicator are taken for those of all ranks.
+    """
+
+    def __init__(self, assume_world: bool = False) -> None:
         self.found = Import("kineto")
+        self._assume_world = assume_world
 
     def read(self, file: Path) -> None:
         """Reads one trace. TraceError if the file is not a trace of Kineto."""
         contents = _read(file)
         self.found.read["events"] += contents.events
         calls = contents.calls or contents.annotations
-        named = FILE_NAME.fullmatch(file.name)
-        of_step = STEP_NAME.fullmatch(file.name)
+        host, pid = host_of(file.name)
         rank = _whole(contents.info.get("rank"))
-        pid = int(named[2]) if named else next((_whole(one.get("pid")) for one in calls), None)
+        if rank is None:
+            rank = _rank_of(file)
+        if pid is None:
+            pid = next((_whole(one.get("pid")) for one in calls), None)
         source = self.found.source(
             len(self.found.sources),
             file,
-            host=named[1] if named else of_step[1] if of_step else "",
+            host=host,
             pid=pid,
             rank=rank,
             damage=contents.damage,
             world_size=_whole(contents.info.get("world_size")),
         )
-        _File(self.found, source, contents, rank).add(calls)
+        _File(self.found, source, contents, rank, self._assume_world).add(calls)
 
     def finish(self) -> Import:
         """Everything that was read from all traces."""
@@ -103,45 +112,85 @@ class KinetoTraces:
             self.found.notes.append("several files are of the same rank: sums count all of them")
         if len(known) < len(ranks):
             count = len(ranks) - len(known)
-            self.found.notes.append(f"{count} files do not tell their rank (distributedInfo)")
+            self.found.notes.append(
+                f"{count} files do not tell their rank (distributedInfo): name them rankN.json"
+            )
         if self.found.read["operations"] == 0:
             self.found.notes.append(
                 f"there are no operations: no event is named {RECORD} or nccl:..."
             )
+        self._note_groups()
         return self.found
+
+    def _note_groups(self) -> None:
+        assumed, unplaced = self.found.read[ASSUMED], self.found.read[UNPLACED]
+        if assumed:
+            self.found.notes.append(
+                f"{assumed} operations do not tell their communicator: they count as operations of "
+                "all ranks (--assume-world)"
+            )
+        if unplaced:
+            self.found.notes.append(
+                f"{unplaced} operations do not tell which ranks take part, so who sent what is not "
+                "known: if the job has no other process groups, import with --assume-world"
+            )
+
+
+def _rank_of(file: Path) -> int | None:
+    try:
+        return rank_of(file.name)
+    except NamedError as error:
+        raise TraceError(f"{file}: {error}") from None
 
 
 class _File:
     """Adds the rows of one file to `found`."""
 
     def __init__(
-        self, found: Import, source: Source, contents: _Contents, rank: int | None
+        self,
+        found: Import,
+        source: Source,
+        contents: _Contents,
+        rank: int | None,
+        assume_world: bool,
     ) -> None:
         self._found = found
         self._source = source
         self._contents = contents
         self._rank = rank
+        self._world = _whole(contents.info.get("world_size"))
+        self._assume_world = assume_world
         self._configs = _configs(contents.info)
         self._comms: dict[_Group, int] = {}
         self._counts: dict[int, int] = {}
+        self._streams: dict[int, int | None] = {}
 
     def add(self, calls: list[Event]) -> None:
+        launched = matched(calls, self._contents.around, self._contents.launches)
+        known: dict[int, Event] = {}
+        for one in calls:
+            link = _whole(args_of(one).get("External id"))
+            if link is not None:
+                # If several operations have a kernel's External id, the first gets the kernel.
+                known.setdefault(link, one)
         kernels: dict[int, list[Event]] = {}
         alone = []
-        known = {_whole(_args(one).get("External id")) for one in calls} - {None}
         for one in self._contents.kernels:
-            link = _whole(_args(one).get("External id"))
-            if link is not None and link in known:
-                kernels.setdefault(link, []).append(one)
-            else:
+            call = self._call_of(one, known, launched)
+            if call is None:
                 alone.append(one)
+            else:
+                kernels.setdefault(id(call), []).append(one)
         # With newer versions of PyTorch a kernel names its collective: no CPU event is needed.
-        described = [one for one in alone if isinstance(_args(one).get(NAME), str)]
+        described = [one for one in alone if isinstance(args_of(one).get(NAME), str)]
         events = [(one, False) for one in calls] + [(one, True) for one in described]
-        for one, is_kernel in sorted(events, key=lambda pair: _time(pair[0], "ts")):
-            link = _whole(_args(one).get("External id"))
-            # If several operations have a kernel's External id, the first of them gets the kernel.
-            own = [one] if is_kernel else kernels.pop(-1 if link is None else link, [])
+        events.sort(key=lambda pair: time_of(pair[0], "ts"))
+        of_events = [
+            (one, [one] if is_kernel else kernels.get(id(one), []), is_kernel)
+            for one, is_kernel in events
+        ]
+        self._read_streams(of_events)
+        for one, own, is_kernel in of_events:
             self._operation(one, own, is_kernel)
         taken = set(map(id, described))
         for one in alone:
@@ -149,8 +198,54 @@ class _File:
                 self._kernel(one, None)
                 self._found.read["kernels of no known operation"] += 1
 
+    def _call_of(
+        self, kernel: Event, known: dict[int, Event], launched: dict[int, Event]
+    ) -> Event | None:
+        """The call of a kernel, by External id, or by the launch with its correlation.
+
+        Versions before 2.2 write the correlation as the External id, which then names no call.
+        """
+        args = args_of(kernel)
+        link, correlation = (_whole(args.get(one)) for one in ("External id", "correlation"))
+        if link is not None and (link != correlation or not self._contents.launches):
+            call = known.get(link)
+            if call is not None:
+                return call
+        return None if correlation is None else launched.get(correlation)
+
+    def _read_streams(self, events: list[tuple[Event, list[Event], bool]]) -> None:
+        """PyTorch has a stream for each communicator; notes the sizes that its calls tell."""
+        for event, kernels, _ in events:
+            args = args_of(event)
+            stream = _stream(kernels)
+            if stream is None or any(name in args for name in GROUP_ARGS):
+                continue
+            size = _whole(args.get(SIZE))
+            known = self._streams.setdefault(stream, size)
+            self._streams[stream] = size if known is None else known
+
+    def _add_group(self, args: dict[str, Any], kernels: list[Event]) -> None:
+        """Adds what is known of the communicator of a call that does not name it."""
+        if any(name in args for name in GROUP_ARGS):
+            return
+        stream = _stream(kernels)
+        size = _whole(args.get(SIZE))
+        if size is None and stream is not None:
+            size = self._streams.get(stream)
+        if size is None and self._assume_world and self._world is not None:
+            size = self._world
+            self._found.read[ASSUMED] += 1
+        if size is not None:
+            args[SIZE] = size
+        if size is None or size != self._world:
+            self._found.read[UNPLACED] += 1
+        # The streams of several ranks have different numbers.
+        order = [*self._streams].index(stream) if stream in self._streams else -1
+        args["Process Group Name"] = f"stream {order}" if stream is not None else ""
+        args[UNNAMED] = True
+
     def _operation(self, event: Event, kernels: list[Event], is_kernel: bool) -> None:
-        args = _args(event)
+        args = args_of(event)
         name = args.get(NAME)
         if not isinstance(name, str):
             name = str(event.get("name", "")).removeprefix("nccl:")
@@ -161,10 +256,11 @@ class _File:
         if function is None:
             self._found.unknown[name[:40] or "no name"] += 1
             return
+        self._add_group(args, kernels)
         group = self._group(args)
         comm = self._comm(group)
         word = args.get("dtype")
-        datatype = nccl_type(word) if isinstance(word, str) else None
+        datatype = nccl_type(word) if isinstance(word, str) else _kernel_type(kernels)
         count = _count(function, args, group.size)
         p2p = function in ("Send", "Recv")
         begin_ns, end_ns = self._span(event)
@@ -211,7 +307,7 @@ class _File:
 
     def _span(self, event: Event) -> tuple[int | None, int | None]:
         """Begin and end of an event, in nanoseconds since 1970."""
-        ts, took = _time(event, "ts"), _time(event, "dur")
+        ts, took = time_of(event, "ts"), time_of(event, "dur")
         if not math.isfinite(ts):
             return None, None
         begin_ns = self._contents.base_ns + round(ts * 1000)
@@ -223,14 +319,16 @@ class _File:
         config = self._configs.get(text, {})
         ranks = _ranks(config.get("ranks")) or _ranks(args.get("Process Group Ranks"))
         start, stride = (_whole(args.get(f"Global rank {word}")) for word in ("start", "stride"))
-        size = _whole(args.get("Group size")) or len(ranks) or None
+        size = _whole(args.get(SIZE)) or len(ranks) or None
         if not ranks and start is not None and stride and size and 0 < size <= RANKS_MAX:
             ranks = tuple(range(start, start + size * stride, stride))
-        if not ranks and size is not None and size == _whole(self._contents.info.get("world_size")):
+        if not ranks and size is not None and size == self._world:
             ranks = tuple(range(min(size, RANKS_MAX)))
         described = args.get("Process Group Description") or config.get("pg_desc")
         label = described if isinstance(described, str) and described != "undefined" else text
-        return _Group(hashed("kineto", text, ranks, size), label[:200], size, ranks)
+        # Nothing tells that two processes' communicators without name and ranks are the same.
+        own = (self._source.number,) if UNNAMED in args and not ranks else ()
+        return _Group(hashed("kineto", text, ranks, size, *own), label[:200], size, ranks)
 
     def _comm(self, group: _Group) -> int:
         known = self._comms.get(group)
@@ -278,34 +376,38 @@ def _sort_in(contents: _Contents, event: Any) -> None:
     name, kind = event.get("name"), event.get("cat")
     if not isinstance(name, str):
         return
-    if kind == "kernel" and KERNEL.match(name):
+    kept: list[Event]
+    if kind == "kernel" and kernel_name(name) is not None:
         kept = contents.kernels
-    elif name == RECORD and NAME in _args(event):
-        kept = contents.calls
+    elif name == RECORD:
+        kept = contents.calls if NAME in args_of(event) else contents.around
     elif name.startswith("nccl:") and kind != "gpu_user_annotation":
         kept = contents.annotations
+    elif name.startswith("c10d::"):
+        kept = contents.around
+    elif name.startswith(LAUNCHES):
+        _add_launch(contents, event)
+        return
     else:
         return
-    if len(contents.calls) + len(contents.kernels) + len(contents.annotations) >= HELD_MAX:
+    lists = (contents.calls, contents.kernels, contents.annotations, contents.around)
+    if sum(map(len, lists)) >= HELD_MAX:
         contents.damage = f"only the first {HELD_MAX} events of NCCL were read"
         return
-    args = _args(event)
+    args = args_of(event)
     slim: Event = {one: event[one] for one in FIELDS if one in event}
     slim["args"] = {one: args[one] for one in ARGS if one in args}
     kept.append(slim)
 
 
-def _args(event: Event) -> dict[str, Any]:
-    args = event.get("args")
-    return args if isinstance(args, dict) else {}
-
-
-def _time(event: Event, name: str) -> float:
-    """The field of this name in microseconds; infinity if it is not a valid number."""
-    value = event.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e16:
-        return math.inf
-    return value
+def _add_launch(contents: _Contents, event: Event) -> None:
+    correlation, at = _whole(args_of(event).get("correlation")), time_of(event, "ts")
+    if correlation is None or not math.isfinite(at):
+        return
+    if len(contents.launches) >= HELD_MAX:
+        contents.damage = f"only the first {HELD_MAX} launches of kernels were read"
+        return
+    contents.launches.append((event.get("pid"), event.get("tid"), at, correlation))
 
 
 def _whole(value: Any) -> int | None:
@@ -341,7 +443,7 @@ def _configs(info: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def _count(function: str, args: dict[str, Any], ranks: int | None) -> int | None:
     """NCCL's argument `count`, from the numbers of elements of the input and the output."""
     into, out = _whole(args.get("In msg nelems")), _whole(args.get("Out msg nelems"))
-    if function in ("ReduceScatter", "Scatter"):
+    if function in ("ReduceScatter", "Scatter") and out is not None:
         return out
     if function in PER_RANK and function not in ("AllGather", "Gather"):
         return into // ranks if into is not None and ranks else None
@@ -366,10 +468,15 @@ def _algorithm(function: str, kernels: list[Event]) -> str:
     """
     if function in ("Send", "Recv", "AlltoAll", "Barrier"):
         return ""
-    for one in kernels:
-        found = KERNEL.match(str(one.get("name")))
-        words = found[1].upper().split("_") if found else []
-        named = [word for word in ALGORITHMS if word in words]
-        if named:
-            return "_".join(named)
-    return ""
+    found = (kernel_name(str(one.get("name"))) for one in kernels)
+    return next((one.algorithm for one in found if one and one.algorithm), "")
+
+
+def _kernel_type(kernels: list[Event]) -> str | None:
+    found = (kernel_name(str(one.get("name"))) for one in kernels)
+    return next((one.datatype for one in found if one and one.datatype), None)
+
+
+def _stream(kernels: list[Event]) -> int | None:
+    found = (_whole(args_of(one).get("stream")) for one in kernels)
+    return next((one for one in found if one is not None), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 # NCCL's function -> its names in PyTorch's trace: the event's name without "nccl:", and the event's
 # argument `Collective name`
 COLLECTIVES = {
@@ -66,7 +68,15 @@ _TYPES = {
     **{name.lower(): nccl for nccl, name in DATATYPES.items()},
     "bool": "ncclUint8",
     "float8_e4m3": "ncclFloat8e4m3",
+    # Names that C++ gives the types, as in `Input type`.
+    "signed char": "ncclInt8",
+    "unsigned char": "ncclUint8",
+    "unsigned int": "ncclUint32",
+    "long int": "ncclInt64",
+    "long long": "ncclInt64",
+    "unsigned long": "ncclUint64",
 }
+PAIR = re.compile(r"(send|recv) (\d{1,9})\s*(?:->|<-)\s*(\d{1,9})")
 RANKS_WRITTEN = 30  # maximum number of ranks in a text; a longer list is shortened
 
 
@@ -78,8 +88,16 @@ def function_of(name: str) -> str | None:
 
 def nccl_type(name: str) -> str:
     """NCCL's name of a datatype: ncclInt8 for Int8, Char or ncclChar; other names as they are."""
-    word = name.lower().removeprefix("torch.").removeprefix("nccl")
+    word = name.lower().removeprefix("torch.").removeprefix("c10::").removeprefix("nccl")
     return _TYPES.get(word, name)
+
+
+def peers_of(name: str) -> dict[str, int]:
+    """The argument with the other rank, from the name of a range: "nccl:send 0->1"."""
+    found = PAIR.search(name[:200])
+    if found is None:
+        return {}
+    return {"Dst Rank" if found[1] == "send" else "Src Rank": int(found[3])}
 
 
 def ranks_text(ranks: list[int]) -> str:
