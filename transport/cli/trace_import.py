@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
@@ -14,20 +15,10 @@ from transport.cli.output import json_option, write_json
 if TYPE_CHECKING:
     from transport.trace.imported import Import
 
-files_argument = click.argument(
-    "files",
-    metavar="FILE...",
-    nargs=-1,
-    required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-)
-out_option = click.option(
-    "-o",
-    "--out",
-    required=True,
-    type=OutputFolder(),
-    help="A new or empty folder for the tables.",
-)
+Function = Callable[..., None]
+
+INPUT = click.Path(exists=True, dir_okay=False, path_type=Path)
+INPUT_OR_FOLDER = click.Path(exists=True, path_type=Path)
 
 
 @click.group("import")
@@ -39,13 +30,53 @@ def command() -> None:
     """
 
 
-@command.command("nccl-log")
-@files_argument
-@out_option
+class Reader(Protocol):
+    """Reads files of one kind, one after the other."""
+
+    def read(self, file: Path, /) -> None: ...
+
+    def finish(self) -> Import: ...
+
+
+def importer(name: str, metavar: str = "FILE...") -> Callable[[Function], click.Command]:
+    """A command of `weft trace import` with the files, the folder that it writes, and --json.
+
+    metavar: FILE|DIR... takes folders as well.
+    """
+    type_ = INPUT_OR_FOLDER if "DIR" in metavar else INPUT
+
+    def decorated(function: Function) -> click.Command:
+        for option in (
+            json_option,
+            click.option(
+                "-o",
+                "--out",
+                required=True,
+                type=OutputFolder(),
+                help="A new or empty folder for the tables.",
+            ),
+            click.argument("files", metavar=metavar, nargs=-1, required=True, type=type_),
+        ):
+            function = option(function)
+        return command.command(name)(function)
+
+    return decorated
+
+
+def write_tables(reader: Reader, files: Iterable[Path], out: Path) -> Import:
+    """Reads the files and writes the tables; errors of the files become those of the command."""
+    with shared.reporting_errors():
+        for file in files:
+            reader.read(file)
+        found = reader.finish()
+        found.write(out)
+    return found
+
+
+@importer("nccl-log")
 @click.option(
     "--assume-ring", is_flag=True, help="Assume a ring for collectives of unknown algorithm."
 )
-@json_option
 def nccl_log(files: tuple[Path, ...], out: Path, assume_ring: bool, json_path: str | None) -> None:
     """Read what NCCL logs with NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING.
 
@@ -55,24 +86,17 @@ def nccl_log(files: tuple[Path, ...], out: Path, assume_ring: bool, json_path: s
     """
     from transport.trace.nccl_log import NcclLogs
 
-    with shared.reporting_errors():
-        logs = NcclLogs(assume_ring)
-        for file in files:
-            logs.read(file)
-        found = logs.finish()
-        found.write(out)
-    _show(found, out, json_path, {"nccl_versions": sorted(logs.versions)})
+    logs = NcclLogs(assume_ring)
+    found = write_tables(logs, files, out)
+    show(found, out, json_path, {"nccl_versions": sorted(logs.versions)})
 
 
-@command.command("kineto")
-@files_argument
-@out_option
+@importer("kineto")
 @click.option(
     "--assume-world",
     is_flag=True,
     help="Assume that operations of unknown process groups are of all ranks.",
 )
-@json_option
 def kineto(files: tuple[Path, ...], out: Path, assume_world: bool, json_path: str | None) -> None:
     """Read what torch.profiler exports with export_chrome_trace(), one FILE for each rank.
 
@@ -82,19 +106,10 @@ def kineto(files: tuple[Path, ...], out: Path, assume_world: bool, json_path: st
     """
     from transport.trace.kineto import KinetoTraces
 
-    with shared.reporting_errors():
-        traces = KinetoTraces(assume_world)
-        for file in files:
-            traces.read(file)
-        found = traces.finish()
-        found.write(out)
-    _show(found, out, json_path, {})
+    show(write_tables(KinetoTraces(assume_world), files, out), out, json_path)
 
 
-@command.command("flight")
-@files_argument
-@out_option
-@json_option
+@importer("flight")
 def flight(files: tuple[Path, ...], out: Path, json_path: str | None) -> None:
     """Read dumps of PyTorch's Flight Recorder, one FILE for each rank: pickle or JSON.
 
@@ -105,23 +120,19 @@ def flight(files: tuple[Path, ...], out: Path, json_path: str | None) -> None:
     """
     from transport.trace.flight import FlightDumps
 
-    with shared.reporting_errors():
-        dumps = FlightDumps()
-        for file in files:
-            dumps.read(file)
-        found = dumps.finish()
-        found.write(out)
-    _show(found, out, json_path, {})
+    show(write_tables(FlightDumps(), files, out), out, json_path)
 
 
-def _show(found: Import, out: Path, json_path: str | None, more: dict[str, list[str]]) -> None:
+def show(
+    found: Import, out: Path, json_path: str | None, more: dict[str, list[str]] | None = None
+) -> None:
+    """Says what was read. more: further items of the JSON document."""
     from transport.trace.imported import summary
 
     if json_path is not None:
-        counts = {"read": dict(found.read), "unknown": dict(found.unknown)}
-        write_json(
-            counts | {"processes": len(found.sources), "notes": found.notes} | more, json_path
-        )
+        counts: dict[str, Any] = {"read": dict(found.read), "unknown": dict(found.unknown)}
+        counts |= {"processes": len(found.sources), "notes": found.notes}
+        write_json(counts | (more or {}), json_path)
     else:
         shared.show_notes(found.notes)
     count = len(found.sources)
