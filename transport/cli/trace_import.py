@@ -23,7 +23,7 @@ INPUT_OR_FOLDER = click.Path(exists=True, path_type=Path)
 
 @click.group("import")
 def command() -> None:
-    """Make tables from logs of NCCL, or what PyTorch's profiler or Flight Recorder wrote.
+    """Make tables from what NCCL, its Inspector, and PyTorch's profiler or Flight Recorder wrote.
 
     All commands of weft trace can open the folder. The bytes that ranks sent to each other are
     derived from the operations, because such files do not record them.
@@ -121,6 +121,20 @@ def flight(files: tuple[Path, ...], out: Path, json_path: str | None) -> None:
     from transport.trace.flight import FlightDumps
 
     show(write_tables(FlightDumps(), files, out), out, json_path)
+
+
+@importer("inspector", "FILE|DIR...")
+def inspector(files: tuple[Path, ...], out: Path, json_path: str | None) -> None:
+    """Read what NCCL's Inspector wrote: JSON lines, one file for each process, or folders of them.
+
+    The job sets NCCL_PROFILER_PLUGIN to the Inspector's library, NCCL_INSPECTOR_ENABLE=1,
+    NCCL_INSPECTOR_DUMP_DIR and, to know when operations ran, NCCL_INSPECTOR_DUMP_VERBOSE=1.
+
+    Example: weft trace import inspector nccl-inspector-17 -o tables
+    """
+    from transport.trace.inspector import InspectorLogs
+
+    show(write_tables(InspectorLogs(), files, out), out, json_path)
 
 
 def show(

@@ -413,14 +413,14 @@ def _named(word: str, names: Sequence[str]) -> str:
     return word.upper()
 
 
-def read_lines(file: Path) -> Iterator[str]:
-    """The lines of a file, plain or compressed by gzip; what is beyond LINE_MAX is cut off."""
+def read_lines(file: Path, most: int = LINE_MAX) -> Iterator[str]:
+    """The lines of a file, plain or gzip; one of more than `most` bytes is several."""
     try:
         with file.open("rb") as raw:
             zipped = raw.read(2) == ZIPPED
             raw.seek(0)
             source = gzip.GzipFile(fileobj=raw) if zipped else raw
-            while line := source.readline(LINE_MAX):
+            while line := source.readline(most):
                 yield line.decode("utf-8", "replace").rstrip("\r\n")
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise TraceError(f"{file} is damaged: it cannot be decompressed") from None

@@ -15,6 +15,15 @@ SELECT count(*) FILTER (algorithm = 'RING' AND function NOT IN ('Broadcast', 'Re
   count(*) FILTER (root IS NULL AND function IN ('Broadcast', 'Reduce'))
 FROM operations JOIN processes USING (process) WHERE trace LIKE 'kineto %'
 """
+# Kind of imported files -> what they are.
+_KINDS = {
+    "nccl-log": "logs of NCCL",
+    "kineto": "traces of PyTorch's profiler",
+    "flight": "dumps of PyTorch's Flight Recorder",
+    "inspector": "logs of NCCL's Inspector",
+    "nsys": "exports of Nsight Systems",
+    "chakra": "execution traces of Chakra",
+}
 NAMED_MAX = 5  # maximum number of processes or hosts that are described one by one
 
 
@@ -60,7 +69,7 @@ def missing_ranks(query: Query) -> tuple[list[int], int]:
 
 
 def _imported(query: Query) -> Iterator[str]:
-    for name, kind in (("logs of NCCL", "nccl-log"), ("traces of PyTorch's profiler", "kineto")):
+    for kind, name in _KINDS.items():
         ((count,),) = query("SELECT count(*) FROM processes WHERE trace LIKE ?", f"{kind} %")
         if count:
             yield f"{count} processes are from {name}: who sent what is derived, not measured"
