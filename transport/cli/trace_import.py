@@ -23,7 +23,7 @@ INPUT_OR_FOLDER = click.Path(exists=True, path_type=Path)
 
 @click.group("import")
 def command() -> None:
-    """Make tables from what NCCL, its Inspector, and PyTorch's profiler or Flight Recorder wrote.
+    """Make tables from what NCCL, its Inspector, PyTorch or Nsight Systems wrote.
 
     All commands of weft trace can open the folder. The bytes that ranks sent to each other are
     derived from the operations, because such files do not record them.
@@ -135,6 +135,30 @@ def inspector(files: tuple[Path, ...], out: Path, json_path: str | None) -> None
     from transport.trace.inspector import InspectorLogs
 
     show(write_tables(InspectorLogs(), files, out), out, json_path)
+
+
+@importer("nsys")
+@click.option(
+    "--rank",
+    "ranks",
+    type=click.IntRange(0, 1 << 24),
+    multiple=True,
+    help="Rank of the first FILE, of the second, ...; may be repeated.",
+)
+def nsys(files: tuple[Path, ...], out: Path, ranks: tuple[int, ...], json_path: str | None) -> None:
+    """Read SQLite exports of Nsight Systems: kernels and NVTX ranges of NCCL.
+
+    Each FILE is what nsys export --type sqlite --include-blobs=true wrote, of one or several
+    processes. Ranks are those of --rank, of a name such as report.rank3.sqlite, of the ranges in
+    which communicators begin, or the number at the end of a name such as report.3.sqlite.
+
+    Example: weft trace import nsys report.*.sqlite -o tables
+    """
+    from transport.trace.nsys import NsysReports
+
+    if ranks and len(ranks) != len(files):
+        raise click.UsageError(f"--rank is given {len(ranks)} times for {len(files)} files")
+    show(write_tables(NsysReports(ranks), files, out), out, json_path)
 
 
 def show(

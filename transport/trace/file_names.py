@@ -10,7 +10,7 @@ _HANDLER = re.compile(rf"(.{{1,200}})_(\d{{1,9}})\.\d{{1,20}}\.pt\.trace{_ENDING
 # Names with the number of a training step: worker0_step_12.1694128201545.pt.trace.json.
 _STEP = re.compile(r"(.{1,200}?)[_.-]step[_.-]?\d{1,12}(?!\d).{0,200}", re.IGNORECASE)
 _RANK = re.compile(r"(?<![a-z])rank[-_.= ]{0,2}(\d{1,9})(?!\d)", re.IGNORECASE)
-_LAST = re.compile(rf"(?<!\d)(\d{{1,9}}){_ENDINGS}$", re.IGNORECASE)
+_LAST = re.compile(rf"(?:^|[._-])(\d{{1,9}}){_ENDINGS}$", re.IGNORECASE)
 
 
 class NamedError(ValueError):
@@ -31,7 +31,8 @@ def host_of(name: str) -> tuple[str, int | None]:
 def rank_of(name: str, last_number: bool = False) -> int | None:
     """The rank in a file's name: 3 of rank3.json, trace_rank_3.json, rank-3.Apr_03.pt.trace.json.
 
-    last_number: a name without the word rank tells it by its last number: report.3.sqlite.
+    last_number: a name without the word rank tells it by the number at its end: report.3.sqlite,
+    but not report3.sqlite, which is the third report.
     NamedError if the name has several ranks.
     """
     found = {int(number) for number in _RANK.findall(name)}
