@@ -23,7 +23,7 @@ INPUT_OR_FOLDER = click.Path(exists=True, path_type=Path)
 
 @click.group("import")
 def command() -> None:
-    """Make tables from what NCCL, its Inspector, PyTorch or Nsight Systems wrote.
+    """Make tables from what NCCL, its Inspector, PyTorch, Nsight Systems or Chakra wrote.
 
     All commands of weft trace can open the folder. The bytes that ranks sent to each other are
     derived from the operations, because such files do not record them.
@@ -159,6 +159,27 @@ def nsys(files: tuple[Path, ...], out: Path, ranks: tuple[int, ...], json_path: 
     if ranks and len(ranks) != len(files):
         raise click.UsageError(f"--rank is given {len(ranks)} times for {len(files)} files")
     show(write_tables(NsysReports(ranks), files, out), out, json_path)
+
+
+@importer("chakra")
+@click.option(
+    "--assume-complete",
+    is_flag=True,
+    help="Assume that the FILEs are of all ranks: a process group has the ranks that name it.",
+)
+def chakra(
+    files: tuple[Path, ...], out: Path, assume_complete: bool, json_path: str | None
+) -> None:
+    """Read execution traces of Chakra, one FILE for each rank: Protocol Buffers or JSON.
+
+    The name of a FILE ends with its rank: NAME.RANK.et. Its communication nodes become operations;
+    those of computation are skipped.
+
+    Example: weft trace import chakra chakra.*.et --assume-complete -o tables
+    """
+    from transport.trace.chakra_import import ChakraTraces
+
+    show(write_tables(ChakraTraces(assume_complete), files, out), out, json_path)
 
 
 def show(

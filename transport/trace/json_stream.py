@@ -7,6 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -99,18 +100,36 @@ def _no_number(text: str) -> None:
     """The value for NaN and Infinity, which JSON does not have: None."""
 
 
+def read_values(file: Path) -> Iterator[Any]:
+    """Yields the JSON values that follow each other in a file, plain or compressed by gzip.
+
+    JsonError if a value is damaged; those before it have then been yielded.
+    """
+    with _opened(file) as text:
+        reader = _Reader(text)
+        while reader.next():
+            yield reader.value()
+
+
 def read_object(file: Path, list_name: str) -> Iterator[tuple[str, Any]]:
     """Yields the (name, value) pairs of the object in a file, plain or compressed by gzip.
 
     Each item of the list with this name is a pair of its own. JsonError if the text is no object
     or damaged, or the list is no list; the pairs before that place have then been yielded.
     """
+    with _opened(file) as text:
+        yield from _pairs(_Reader(text), list_name)
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[TextIO]:
+    """The text of a file; its errors become TraceError, or JsonError if it is damaged."""
     try:
         with file.open("rb") as raw:
             zipped = raw.read(2) == ZIPPED
         opened = gzip.open if zipped else open
         with cast(TextIO, opened(file, "rt", encoding="utf-8", errors="replace")) as text:
-            yield from _pairs(_Reader(text), list_name)
+            yield text
     except (EOFError, zlib.error, gzip.BadGzipFile):
         raise JsonError("the file cannot be decompressed", True) from None
     except OSError as error:
