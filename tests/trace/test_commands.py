@@ -106,6 +106,23 @@ def test_matrix__large_ones_are_shades_and_a_list(tmp_path: Path) -> None:
         assert lines[67].split()[:4] == ["0", "99", "4.096", "kB"]
 
 
+def test_matrix__shades_tell_unknown_cells_from_empty_ones(tmp_path: Path) -> None:
+    """Ranks 0 and 1 of 20 have a communicator of their own, with an operation of unknown size."""
+    process = rank_of(tmp_path, 0, 20)
+    communicator(process, 9, 0, 20)
+    operation(process, communicator(process, 5, 0, 2), "AllReduce", 1, 2, datatype="new", count=1)
+    process.write()
+    other = rank_of(tmp_path, 1, 20)
+    communicator(other, 9, 1, 20)
+    operation(other, communicator(other, 5, 1, 2), "AllReduce", 1, 2, datatype="new", count=1)
+    other.write()
+    lines = output("matrix", tmp_path).splitlines()
+    assert lines[0] == "bytes by rank: 20 x 20, ?"
+    assert [line.rstrip() for line in lines[1:5]] == [" ?", "?", "", ""]
+    assert lines[21] == 'shades: "?" unknown, " " nothing'
+    assert lines[22].startswith("note: ")
+
+
 def test_profile__prints_and_writes_json(folder: Path) -> None:
     assert "AllReduce" in output("profile", folder)
     found = json.loads(output("profile", folder, "--json", "-"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 import numpy as np
+from numpy.typing import NDArray
 
 from transport.cli import trace_open as shared
 from transport.cli.options import CSV, HTML, output_file
@@ -124,7 +125,8 @@ def show(found: Matrix, logarithmic: bool) -> None:
         show_cells(found)
     else:
         show_shades(found, logarithmic)
-        show_top(found)
+        if found.values.size:
+            show_top(found)
 
 
 def text(found: Matrix, value: float) -> str:
@@ -167,14 +169,31 @@ def show_shades(found: Matrix, logarithmic: bool) -> None:
             sums > 0, 0.1 + 0.9 * np.log(np.maximum(sums, used.min()) / used.min()) / span, 0
         )
     shades = np.ceil(shares * (len(SHADES) - 1)).astype(int)
+    shades[unknown_shades(found, side) & (shades == 0)] = len(SHADES)
     for line in shades.tolist():
-        click.echo("".join(SHADES[shade] for shade in line))
+        click.echo("".join(f"{SHADES}?"[shade] for shade in line))
     click.echo(legend(found, side, float(sums.max(initial=0)), logarithmic))
+
+
+def unknown_shades(found: Matrix, side: int) -> NDArray[np.bool_]:
+    """The printed cells that have a matrix cell of which nothing is known, shape (side, side)."""
+    vague = np.zeros((side, side), np.bool_)
+    for group in found.unknown:
+        rows = np.array(group) * side // found.size
+        places = np.unique(rows)
+        vague[np.ix_(places, places)] = True
+        # A place on the diagonal has a cell between two rows only if it has two rows.
+        once = places[np.bincount(rows, minlength=side)[places] < 2]
+        vague[once, once] = False
+    return vague
 
 
 def legend(found: Matrix, side: int, most: float, logarithmic: bool) -> str:
     """Text about the meaning of the shades; `side`: number of lines printed."""
-    said = f'shades: "{SHADES[0]}" nothing, "{SHADES[1]}" little, ... "{SHADES[-1]}" up to '
+    if found.unknown and not found.values.size:
+        return f'shades: "?" unknown, "{SHADES[0]}" nothing'
+    said = "? unknown; " if found.unknown else ""
+    said += f'shades: "{SHADES[0]}" nothing, "{SHADES[1]}" little, ... "{SHADES[-1]}" up to '
     said += f"{text(found, most)}; in order: {SHADES[1:]}" + (
         ", logarithmic" if logarithmic else ""
     )
