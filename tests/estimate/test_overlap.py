@@ -13,6 +13,7 @@ from tests.trace import writer
 from transport.cli import weft
 from transport.estimate.overlap import length, overlap_of, shared, union
 from transport.estimate.traced import gains_of, steps_of
+from transport.trace.imported import Import
 from transport.trace.layout import TraceError
 from transport.trace.store import open_store
 
@@ -249,6 +250,28 @@ def test_overlap__imported_tables_are_told_what_to_give(tmp_path: Path) -> None:
     done = run(weft, ["estimate", "overlap", str(out), "--alone", "5ms"])
     assert done.exit_code == 2
     assert "give the files of PyTorch's profiler instead" in done.output
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("nccl-log", "do not tell when the GPU computes: give a trace of weft instead"),
+        ("flight", "give the files of PyTorch's profiler, or a trace of weft, instead"),
+        ("chakra", "give the files of PyTorch's profiler, or a trace of weft, instead"),
+        ("inspector", "do not tell when operations ran: give logs that were written with"),
+        ("nsys", "give exports with CUDA kernels"),
+    ],
+)
+def test_overlap__tables_without_times_are_told_what_to_give(
+    tmp_path: Path, kind: str, said: str
+) -> None:
+    made = Import(kind)
+    source = made.source(0, Path(__file__), rank=0)
+    made.add("operations", source, id=1, function="AllReduce", kind="collective")
+    made.write(tmp_path)
+    done = CliRunner().invoke(weft, ["estimate", "overlap", str(tmp_path)])
+    assert done.exit_code == 2
+    assert said in " ".join(done.output.split())
 
 
 def calls(folder: Path, begins_ms: list[float], took_ms: float) -> None:

@@ -28,8 +28,18 @@ MULTIPLE_STEPS_MIN = 5  # fewer steps can begin at evenly spaced times by chance
 MULTIPLES_MAX = 256  # maximum number of equal operations of a step
 EVEN = 0.2  # steps are even if the standard deviation of their times over the mean is at most this
 FASTER = (2, 4, None)  # networks whose gain is estimated: how many times as fast; None: infinitely
-# Imported tables that do not tell when the GPU computes -> what does.
-IMPORTED = {"kineto": "the files of PyTorch's profiler", "nccl-log": "a trace of weft"}
+# Kind of imported tables -> what to give instead if they do not tell what is needed.
+OTHER = "the files of PyTorch's profiler, or a trace of weft,"
+WANTED = {
+    "kineto": "the files of PyTorch's profiler",
+    "nccl-log": "a trace of weft",
+    "flight": OTHER,
+    "chakra": OTHER,
+    "inspector": f"logs that were written with NCCL_INSPECTOR_DUMP_VERBOSE=1, {OTHER}",
+    "nsys": f"exports with CUDA kernels (nsys profile --trace=cuda,nvtx), {OTHER}",
+}
+# Kinds that are used as a trace of weft is, if they tell when NCCL's kernels ran.
+WITH_KERNELS = ("inspector", "nsys")
 # Each operation of each rank: from its first channel's begin to its last channel's end; without
 # channels from the begin of its kernels to the time at which their end was recorded.
 _OPERATIONS = f"""
@@ -154,10 +164,13 @@ def steps_of(
 def unfit(store: Store) -> str:
     """Why the trace does not tell how long computation and communication take; "": it may."""
     kinds = store.rows("SELECT DISTINCT split_part(trace, ' ', 1) FROM processes")
+    ((timed,),) = store.rows("SELECT count(*) FROM kernels WHERE time_ns IS NOT NULL")
     for (kind,) in kinds:
-        if wanted := IMPORTED.get(kind):
+        wanted = WANTED.get(kind)
+        if wanted is not None and (kind not in WITH_KERNELS or not timed):
             return (
-                f"tables that were imported ({kind}), which do not tell when the GPU computes: "
+                f"tables that were imported ({kind}), which do not tell when "
+                f"{'operations ran' if kind in WITH_KERNELS else 'the GPU computes'}: "
                 f"give {wanted} instead"
             )
     return ""
