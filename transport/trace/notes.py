@@ -9,11 +9,13 @@ from transport.ground.units import time_text
 
 Query = Callable[..., list[tuple[Any, ...]]]
 CLOCK_NS = 1_000_000_000  # a note names each host whose clock differs by this or more
-# Counts imported PyTorch collectives that may not be rings, and those with an unknown root.
-_KINETO = """
+# Counts imported collectives that may not be rings, because a kernel's name told the algorithm, and
+# those with an unknown root.
+_BY_KERNELS = """
 SELECT count(*) FILTER (algorithm = 'RING' AND function NOT IN ('Broadcast', 'Reduce')),
   count(*) FILTER (root IS NULL AND function IN ('Broadcast', 'Reduce'))
-FROM operations JOIN processes USING (process) WHERE trace LIKE 'kineto %'
+FROM operations JOIN processes USING (process)
+WHERE split_part(trace, ' ', 1) IN ('kineto', 'nsys', 'chakra')
 """
 # Kind of imported files -> what they are.
 _KINDS = {
@@ -73,7 +75,7 @@ def _imported(query: Query) -> Iterator[str]:
         ((count,),) = query("SELECT count(*) FROM processes WHERE trace LIKE ?", f"{kind} %")
         if count:
             yield f"{count} processes are from {name}: who sent what is derived, not measured"
-    ((rings, rootless),) = query(_KINETO)
+    ((rings, rootless),) = query(_BY_KERNELS)
     if rings:
         yield (
             f"{rings} collectives count as rings, because names of kernels do not tell rings from "
@@ -81,8 +83,8 @@ def _imported(query: Query) -> Iterator[str]:
         )
     if rootless:
         yield (
-            f"who sent what is unknown for {rootless} calls of Broadcast and Reduce: traces of "
-            "PyTorch's profiler do not tell the root"
+            f"who sent what is unknown for {rootless} calls of Broadcast and Reduce: the files do "
+            "not tell the root"
         )
 
 
