@@ -57,14 +57,16 @@ def test_profile__bandwidths_are_those_of_nccl_tests(
 def test_profile__calls_of_unknown_size_are_counted(tmp_path: Path) -> None:
     process = rank_of(tmp_path, 0, 1)
     comm = communicator(process, 5, 0, 1)
-    operation(process, comm, "Broadcast", 0, 30, count=8, datatype="new")
+    operation(process, comm, "Broadcast", 30, 30, count=8, datatype="new")
     process.write()
     (found,) = made(tmp_path).operations
     (one,) = made(tmp_path).communicators
     assert (found.bytes, found.bytes_max, found.unsized) == (None, None, 1)
     assert (one.bytes, one.unsized) == (None, 1)
     assert operation_cells(found)[4:9] == ["1", "?", "?", "?", "?"]
-    assert communicator_cells(one)[6] == "?"
+    assert communicator_cells(one)[6:8] == ["?", "?"]
+    assert (found.time_ns, one.time_ns) == (None, None)  # enqueued in no time, and without a kernel
+    assert operation_cells(found)[10:12] == ["?", "?"]
 
 
 def test_profile__sizes_and_shares(tmp_path: Path) -> None:

@@ -77,13 +77,17 @@ def known_size(value: int | None, unsized: int) -> str:
     return "?" if value is None else f"{bytes_text(value)} + ?"
 
 
+def took(time_ns: int | None) -> str:
+    return "?" if time_ns is None else time_text(time_ns)
+
+
 def operation_cells(one: Operations) -> list[str]:
     missing = "?" if one.unsized else ""
     each = (one.bytes_p50, one.bytes_p95, one.bytes_max)
     sizes = [known_size(one.bytes, one.unsized), *(size(value) or missing for value in each)]
     names = [one.function, one.algorithm, one.protocol, one.datatype.removeprefix("nccl")]
     rates = [size(one.algorithm_bytes_per_s, "/s"), size(one.bus_bytes_per_s, "/s")]
-    times = [time_text(one.time_ns), percent(one.time_share)] if one.timed_by else ["?", "?"]
+    times = [took(one.time_ns), "?" if one.time_ns is None else percent(one.time_share)]
     timed_by = ", ".join(one.timed_by)
     return [*names, str(one.count), *sizes, bars(one.sizes), *times, *rates, timed_by]
 
@@ -112,7 +116,7 @@ def communicator_cells(one: Communicator) -> list[str]:
         members = members[: MEMBERS_MAX - 3] + "..."
     counts = ["?" if one.ranks is None else str(one.ranks)]
     counts.append("" if one.nodes is None else str(one.nodes))
-    sums = [str(one.count), known_size(one.bytes, one.unsized), time_text(one.time_ns)]
+    sums = [str(one.count), known_size(one.bytes, one.unsized), took(one.time_ns)]
     return [
         *(one.comm_id, one.name, *counts, members, *sums),
         *(", ".join(one.functions[:3]), one.parallelism),

@@ -32,7 +32,7 @@ timed AS (
     CASE WHEN n.ns > 0 THEN 'network' WHEN k.ns > 0 THEN 'kernel'
       WHEN o.end_ns > o.begin_ns THEN 'enqueue' END AS clock,
     CASE WHEN n.ns > 0 THEN n.ns WHEN k.ns > 0 THEN k.ns
-      ELSE o.end_ns - o.begin_ns END::DOUBLE AS ns
+      WHEN o.end_ns > o.begin_ns THEN o.end_ns - o.begin_ns END::DOUBLE AS ns
   FROM operations o LEFT JOIN comms m ON m.process = o.process AND m.id = o.comm
   LEFT JOIN network n ON n.process = o.process AND n.operation = o.id
   LEFT JOIN kernel k ON k.process = o.process AND k.operation = o.id
@@ -62,8 +62,7 @@ SELECT function, CASE WHEN bytes > 0 THEN floor(log2(bytes))::INTEGER ELSE 0 END
 FROM timed WHERE bytes IS NOT NULL GROUP BY function, power ORDER BY function, power
 """
 _COMMS = """
-SELECT comm_id, function, count(*), coalesce(sum(bytes), 0), coalesce(sum(ns), 0),
-  count(*) FILTER (unsized)
+SELECT comm_id, function, count(*), coalesce(sum(bytes), 0), sum(ns), count(*) FILTER (unsized)
 FROM timed WHERE comm_id IS NOT NULL GROUP BY comm_id, function
 """
 _PEERS = """
@@ -84,7 +83,8 @@ class Operations:
     count: number of calls of all ranks. bytes: sum; bytes_p50, bytes_p95, bytes_max: of one call.
     unsized: calls whose size is not known, which these leave out.
     sizes: exponent of a power of two -> calls of at least that size and less than the next.
-    time_ns: sum over ranks. time_share: share of the time of all operations.
+    time_ns: sum over ranks; None: no call has a time. time_share: share of the time of all
+    operations.
     algorithm_bytes_per_s, bus_bytes_per_s: as in nccl-tests; None: no channel or kernel was
     recorded.
     timed_by: what the times were measured by: network, kernel or enqueue.
@@ -100,7 +100,7 @@ class Operations:
     bytes_p95: int | None
     bytes_max: int | None
     sizes: dict[int, int]
-    time_ns: int
+    time_ns: int | None
     time_share: float
     algorithm_bytes_per_s: float | None
     bus_bytes_per_s: float | None
@@ -130,7 +130,8 @@ class Sized:
 class Communicator:
     """The operations of one communicator. members: ranks in the job, as far as known.
 
-    bytes: the sum of known sizes, None: no size is known. unsized: operations without a known size.
+    bytes, time_ns: sums of known sizes and times, None: none is known. unsized: operations whose
+    size is not known.
 
     parallelism: a guess of its use, from its shape; "": no guess.
     """
@@ -142,7 +143,7 @@ class Communicator:
     members: tuple[int, ...]
     count: int
     bytes: int | None
-    time_ns: int
+    time_ns: int | None
     functions: tuple[str, ...]
     parallelism: str
     unsized: int = 0
@@ -194,7 +195,7 @@ def _operations(row: tuple[Any, ...], sizes: dict[int, int], total_ns: float) ->
         bytes_p95=_whole(most),
         bytes_max=_whole(largest),
         sizes=sizes,
-        time_ns=int(ns or 0),
+        time_ns=_whole(ns),
         time_share=(ns or 0) / total_ns if total_ns else 0.0,
         algorithm_bytes_per_s=rate,
         bus_bytes_per_s=bus,
@@ -208,7 +209,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _communicators(store: Store) -> list[Communicator]:
-    used: dict[int, list[tuple[str, int, int, float, int]]] = defaultdict(list)
+    used: dict[int, list[tuple[str, int, int, float | None, int]]] = defaultdict(list)
     for comm_id, function, count, size, ns, unsized in store.rows(_TIMED + _COMMS):
         used[comm_id].append((function, count, int(size), ns, unsized))
     peers = dict(store.rows(_TIMED + _PEERS))
@@ -217,17 +218,18 @@ def _communicators(store: Store) -> list[Communicator]:
     world = max(processes, size or 0, *(row[2] or 0 for row in shapes), 0)
     found = []
     for comm_id, name, ranks, nodes, members in shapes:
-        uses = sorted(used[comm_id], key=lambda one: -one[3])
+        uses = sorted(used[comm_id], key=lambda one: -(one[3] or 0))
         known = tuple(sorted(one for one in members if one is not None))
         sizes = {function: float(total) for function, _, total, _, _ in uses}
         kind = guess(known, ranks or 0, nodes, world, sizes, peers.get(comm_id, 0))
         count, unsized = sum(one[1] for one in uses), sum(one[4] for one in uses)
         total = sum(one[2] for one in uses) if unsized < count or not count else None
-        time_ns = int(sum(one[3] for one in uses))
+        times = [one[3] for one in uses if one[3] is not None]
+        time_ns = int(sum(times)) if times or not uses else None
         functions = tuple(one[0] for one in uses)
         named = (f"{comm_id:016x}", name or "", ranks, nodes, known)
         found.append(Communicator(*named, count, total, time_ns, functions, kind, unsized))
-    return sorted(found, key=lambda one: (-one.time_ns, one.comm_id))
+    return sorted(found, key=lambda one: (-(one.time_ns or 0), one.comm_id))
 
 
 def _notes(store: Store, operations: tuple[Operations, ...]) -> list[str]:
