@@ -33,7 +33,7 @@ part AS (
   WHERE c.operation IS NOT NULL GROUP BY ALL),
 kernel AS (
   SELECT process, operation, min(gpu_start_ns) AS start_ns, max(gpu_stop_ns) AS stop_ns
-  FROM kernels WHERE operation IS NOT NULL GROUP BY ALL)
+  FROM kernels WHERE operation IS NOT NULL AND time_ns IS NOT NULL GROUP BY ALL)
 SELECT o.process, o.id, m.comm_id, m.rank, m.ranks, coalesce(o.function, '') AS function, o.kind,
   o.sequence, coalesce(o.count, 0) AS count, coalesce(o.datatype, '') AS datatype,
   coalesce(o.root, -1) AS root, coalesce(o.begin_ns, -1) AS begin_ns,

@@ -23,7 +23,7 @@ def looked_at(found: Diagnosis, live: bool = False) -> str:
     text = f"{found.ranks}{of} rank{'s' * (found.ranks != 1 or bool(of))}, "
     if found.incomplete:
         text += f"{found.incomplete} with an incomplete trace, "
-    if not found.iterations:
+    if not found.iterations or found.iteration_ns <= 1:  # 1: calls without times
         return text + "no iteration"
     last = "the last " if live and found.iterations > 1 else ""
     return (

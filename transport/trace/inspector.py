@@ -126,8 +126,6 @@ class InspectorLogs:
             return
         times = _object(perf.get("event_trace_ts"))
         begin_ns, end_ns = (_ns(times.get(f"{word}_{which}_ts")) for which in ("start", "stop"))
-        if begin_ns is None:
-            comm.source.saw(_ns(_object(record.get("metadata")).get("dump_timestamp_us")))
         peer = _whole(perf.get("p2p_peer"), RANKS_MAX) if p2p else None
         operation = comm.source.next_id()
         self.found.read["operations"] += 1
