@@ -247,7 +247,34 @@ def test_inspector__a_rank_whose_gpu_comes_late_is_found(tmp_path: Path) -> None
     assert (first["class"], first["place"]["name"]) == ("non_communication_slow", "rank 2")
 
 
+def of_two_functions(rank: int) -> list[dict[str, Any]]:
+    """An AllReduce and a ReduceScatter in turn; NCCL counts each function."""
+    names = ("AllReduce", "ReduceScatter")
+    return [verbose(rank, at // 2 + 1, name=names[at % 2]) for at in range(20)]
+
+
+def test_inspector__a_record_that_one_file_lacks_is_no_other_call(tmp_path: Path) -> None:
+    of_ranks = [of_two_functions(rank) for rank in range(4)]
+    del of_ranks[3][8]
+    tables = imported(tmp_path, written(tmp_path, *of_ranks))
+    found = json.loads(run("diagnose", tables, "--json", "-").output)
+    assert [one["class"] for one in found["findings"] if one["class"] == "mismatch"] == []
+
+
+def test_inspector__a_rank_that_called_another_function_is_found(tmp_path: Path) -> None:
+    of_ranks = [of_two_functions(rank) for rank in range(4)]
+    of_ranks[3] = [verbose(3, 1, name="Broadcast"), *of_ranks[3]]
+    tables = imported(tmp_path, written(tmp_path, *of_ranks))
+    (first,) = json.loads(run("diagnose", tables, "--json", "-").output)["findings"]
+    assert (first["class"], first["place"]["name"]) == ("mismatch", "rank 3")
+    assert (
+        "rank 3 called Broadcast, where 3 other ranks of the communicator called AllReduce."
+        in (first["evidence"])
+    )
+
+
 def test_inspector__without_event_traces_no_rank_is_judged(tmp_path: Path) -> None:
     found = run("diagnose", late(tmp_path, 2, False))
-    assert found.output.startswith("not judged")
+    assert found.output.splitlines()[0] == "not judged: 4 ranks, no iteration"
+    assert "no call has a kernel or a message" in found.output
     assert found.exit_code == 4

@@ -54,8 +54,10 @@ def _first_mismatch(facts: Facts, rows: np.ndarray) -> Finding | None:
         counts = Counter(said[at] for at in at_turn.values())
         if len(counts) < 2:
             continue
-        if _uneven(counts):
+        if _uneven(counts) or _vague(counts):
             continue
+        if not _gapless(calls["function"][rows], calls["sequence"][rows], by_process):
+            return None
         usual, agreeing = counts.most_common(1)[0]
         wrong = sorted(one for one, at in at_turn.items() if said[at] != usual)
         return _finding(facts, rows, at_turn, wrong, usual, agreeing)
@@ -81,6 +83,31 @@ def _uneven(counts: Counter[tuple[str, int, str, int]]) -> bool:
     return len(alike) == 1 and len(counts) > 2
 
 
+def _vague(counts: Counter[tuple[str, int, str, int]]) -> bool:
+    """Whether calls of one function differ only because a rank's trace does not tell their size."""
+    one_function = len({function for function, *_ in counts}) == 1
+    return one_function and any(not datatype for _, _, datatype, _ in counts)
+
+
+def _gapless(functions: np.ndarray, numbers: np.ndarray, by_process: dict[int, list[int]]) -> bool:
+    """Whether no process lacks calls between its first and its last one.
+
+    NCCL counts the calls of each function, PyTorch those of all functions of a communicator.
+    """
+    for mine in by_process.values():
+        own, names = numbers[mine].astype(np.int64), functions[mine]
+        if (np.diff(own) == 1).all():
+            continue
+        if any((np.diff(own[names == name]) > 1).any() for name in np.unique(names)):
+            return False
+    return True
+
+
+def _call_text(function: str, count: int) -> str:
+    """A call in words; 0 elements: the trace may not tell how many."""
+    return f"{function} of {count} elements" if count > 0 else function
+
+
 def _finding(
     facts: Facts,
     rows: np.ndarray,
@@ -101,8 +128,8 @@ def _finding(
         facts.end_ns,
         0.97,
         True,
-        f"{names} called {calls['function'][other]} of {int(calls['count'][other])} elements, "
-        f"where {agreeing} other ranks of the communicator called {usual[0]} of {usual[1]}.",
+        f"{names} called {_call_text(calls['function'][other], int(calls['count'][other]))}, "
+        f"where {agreeing} other ranks of the communicator called {_call_text(*usual[:2])}.",
         QUERY,
         "Look for a branch in the program that depends on the rank or on the data.",
     )
