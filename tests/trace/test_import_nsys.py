@@ -4,6 +4,7 @@ Nsight Systems did not run here: the databases are made from the schema in its d
 Export Schema Reference), and the payloads as other public tools read them (nsys-ai).
 """
 
+import json
 import random
 import sqlite3
 import struct
@@ -281,6 +282,25 @@ def test_nsys__two_files_of_a_rank_are_refused(tmp_path: Path) -> None:
     done = run("trace", "import", "nsys", *files, "--rank", "1", "-o", tmp_path / "tables")
     assert "--rank is given 1 times for 2 files" in done.output
     imported(tmp_path, files, "--rank", "0", "--rank", "1")
+
+
+def test_nsys__a_rank_whose_gpu_comes_late_is_found(tmp_path: Path) -> None:
+    """100 iterations of 10 ms; in every second one the GPU of rank 1 comes 3 ms late."""
+    ms = 1_000_000
+    files = []
+    for rank in (0, 1, 2):
+        report = Report(tmp_path / f"r.{rank}.sqlite")
+        report.about()
+        report.range("ncclCommInitRank", 10, 90, init(rank, 3))
+        for number in range(100):
+            at = 1000 + number * 10 * ms
+            late = 3 * ms if number % 2 else 0
+            report.range("ncclAllReduce", at, at + 5000, sized(REDUCE, 1 << 20))
+            report.kernel(ALL_REDUCE, at + 100, at + late * (rank == 1), at + late + 2 * ms)
+        files.append(report.done())
+    judged = run("diagnose", imported(tmp_path, files), "--json", "-")
+    first = json.loads(judged.output)["findings"][0]
+    assert (first["class"], first["place"]["name"]) == ("non_communication_slow", "rank 1")
 
 
 def test_nsys__the_file_is_not_changed(tmp_path: Path) -> None:
