@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from hypothesis import given, strategies as st
 
 from transport.cli import weft
+from transport.diagnose import diagnose
 from transport.trace import matrix_of, open_store, profile_of
 from transport.trace.file_names import NamedError, host_of, rank_of
 from transport.trace.kernel_names import KernelName, kernel_name
@@ -166,6 +167,34 @@ def test_shapes__all_ranks_can_be_assumed(tmp_path: Path) -> None:
         ]
         # The AlltoAll is no ring, so each cell may be larger.
         assert set(matrix.dense_states()[range(8), [*range(1, 8), 0]]) == {DERIVED | UNKNOWN}
+
+
+def ended(folder: Path, rank: int, counts: list[int]) -> Path:
+    events: list[dict[str, Any]] = []
+    for at, count in enumerate(counts):
+        words: Any = {"types": ["TensorList"], "own": [[count]], "launch": 1000 + at}
+        events += call(1000 * at, "allreduce_", "nccl:all_reduce", [[]], **words)
+    return saved(folder, events, rank, 3)
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2])
+def test_shapes__a_file_that_begins_later_is_no_other_call(tmp_path: Path, shift: int) -> None:
+    """Nothing numbers the calls, so those of a profiler that was started later are compared so."""
+    counts = [10, 20, 30] * 6
+    files = [ended(tmp_path, rank, counts[shift if rank == 2 else 0 :]) for rank in range(3)]
+    folder = imported(tmp_path, *files, assume_world=True)
+    with open_store(folder) as store:
+        assert [one for one in diagnose(store).findings if one.kind == "mismatch"] == []
+
+
+def test_shapes__a_rank_that_called_another_size_is_found(tmp_path: Path) -> None:
+    counts = [10, 20, 30] * 6
+    wrong = [*counts[:7], 99, *counts[8:]]
+    files = [ended(tmp_path, rank, wrong if rank == 2 else counts) for rank in range(3)]
+    folder = imported(tmp_path, *files, assume_world=True)
+    with open_store(folder) as store:
+        (found,) = (one for one in diagnose(store).findings if one.kind == "mismatch")
+        assert found.place.name == "rank 2"
 
 
 def test_shapes__without_shapes_only_the_kernel_is_known(tmp_path: Path) -> None:

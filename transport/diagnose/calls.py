@@ -15,6 +15,11 @@ QUERY = (
 )
 
 
+SHIFT_MAX = 2048  # calls by which the files of two ranks may begin apart
+COMPARED = 10_000  # calls that are compared at most
+Call = tuple[str, int, str, int]  # function, count, datatype, root
+
+
 def mismatches(facts: Facts) -> list[Finding]:
     """For each communicator, the first call in which ranks called different operations."""
     calls = facts.calls
@@ -60,6 +65,11 @@ def _first_mismatch(facts: Facts, rows: np.ndarray) -> Finding | None:
             return None
         usual, agreeing = counts.most_common(1)[0]
         wrong = sorted(one for one, at in at_turn.items() if said[at] != usual)
+        right = next(one for one, at in at_turn.items() if said[at] == usual)
+        if not facts.numbered and _shifted(
+            *([said[at] for at in by_process[one]] for one in (right, wrong[0]))
+        ):
+            return None
         return _finding(facts, rows, at_turn, wrong, usual, agreeing)
     return None
 
@@ -76,14 +86,14 @@ def _from_one_number(by_process: dict[int, list[int]], numbers: np.ndarray) -> d
     return {one: [at for at in mine if numbers[at] >= first] for one, mine in by_process.items()}
 
 
-def _uneven(counts: Counter[tuple[str, int, str, int]]) -> bool:
+def _uneven(counts: Counter[Call]) -> bool:
     """Whether the sizes of an operation differ by design: an exchange of tokens between experts has
     another size at each rank, and one wrong rank makes two sizes."""
     alike = {(function, datatype, root) for function, _, datatype, root in counts}
     return len(alike) == 1 and len(counts) > 2
 
 
-def _vague(counts: Counter[tuple[str, int, str, int]]) -> bool:
+def _vague(counts: Counter[Call]) -> bool:
     """Whether calls of one function differ only because a rank's trace does not tell their size."""
     one_function = len({function for function, *_ in counts}) == 1
     return one_function and any(not datatype for _, _, datatype, _ in counts)
@@ -103,6 +113,22 @@ def _gapless(functions: np.ndarray, numbers: np.ndarray, by_process: dict[int, l
     return True
 
 
+def _shifted(one: list[Call], other: list[Call]) -> bool:
+    """Whether two ranks called the same, but one file begins a few calls later than the other.
+
+    one: the calls of a rank that are right. If they repeat, files differ by less than a period.
+    """
+    one, other = one[:COMPARED], other[:COMPARED]
+    most = min(SHIFT_MAX, len(one) // 2, len(other) // 2)
+    period = next((shift for shift in range(1, most + 1) if one[shift:] == one[:-shift]), most + 1)
+    for shift in range(1, period):
+        for late, early in ((one, other), (other, one)):
+            length = min(len(late), len(early) - shift)
+            if early[shift : shift + length] == late[:length]:
+                return True
+    return False
+
+
 def _call_text(function: str, count: int) -> str:
     """A call in words; 0 elements: the trace may not tell how many."""
     return f"{function} of {count} elements" if count > 0 else function
@@ -113,7 +139,7 @@ def _finding(
     rows: np.ndarray,
     at_turn: dict[int, int],
     wrong: list[int],
-    usual: tuple[str, int, str, int],
+    usual: Call,
     agreeing: int,
 ) -> Finding:
     calls = facts.calls

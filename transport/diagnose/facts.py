@@ -47,6 +47,10 @@ LEFT JOIN part p ON p.process = o.process AND p.operation = o.id
 LEFT JOIN kernel k ON k.process = o.process AND k.operation = o.id
 ORDER BY o.process, o.begin_ns, o.id
 """
+# Files of these tools begin wherever a profiler was started.
+_POSITIONS = """
+SELECT 1 FROM processes WHERE split_part(trace, ' ', 1) IN ('kineto', 'nsys', 'chakra') LIMIT 1
+"""
 _EDGES = """
 crossed AS (
   SELECT process, connection, message, coalesce(min(first_ns) FILTER (WHERE bytes > 0),
@@ -143,6 +147,8 @@ class Facts:
     # Process -> the addresses at which its peers reach it.
     addresses: dict[int, tuple[str, ...]] = field(default_factory=dict)
     has_operations: bool = True  # False: a program without NCCL, whose calls are its messages
+    # False: the numbers of calls are positions in files that may begin at another call each.
+    numbered: bool = True
 
     @property
     def simulated(self) -> bool:
@@ -195,6 +201,7 @@ def facts_of(store: Store, now_ns: int | None = None) -> Facts:
         states,
         peers.addresses(),
         has_operations,
+        not store.rows(_POSITIONS),
     )
 
 
