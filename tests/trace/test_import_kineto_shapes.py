@@ -6,14 +6,16 @@ All are made up, in the form of the public sample traces of DLRM in facebookrese
 
 import gzip
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
+from tests.fuzz.mutator import mutated
 from transport.cli import weft
 from transport.diagnose import diagnose
 from transport.trace import matrix_of, open_store, profile_of
@@ -294,6 +296,17 @@ values = st.recursive(
 )
 
 
+spots = st.tuples(
+    st.integers(0, 99),
+    st.sampled_from(
+        [
+            *("ts", "dur", "tid", "name", "args", "External id", "correlation", "Input Dims"),
+            *("Input type", "stream", "In msg nelems", "Group size"),
+        ]
+    ),
+)
+
+
 @given(values, values)
 def test_tensors__of_any_values_give_nothing_or_counts(dims: Any, types: Any) -> None:
     assert all(count >= 0 for count, _ in tensors({"Input Dims": dims, "Input type": types}))
@@ -335,6 +348,40 @@ def test_names__of_two_ranks_are_refused(tmp_path: Path) -> None:
     file.write_bytes(gzip.compress(json.dumps({"traceEvents": dlrm()}).encode()))
     with pytest.raises(TraceError, match=r"rank1_rank8\.json\.gz: its name has the ranks"):
         KinetoTraces().read(file)
+
+
+def test_names__the_trace_tells_the_rank_before_its_name(tmp_path: Path) -> None:
+    traces = KinetoTraces()
+    for name in ("rank7.json", "rank1_rank8.json"):
+        file = saved(tmp_path, dlrm(), rank=3).rename(tmp_path / name)
+        traces.read(file)
+    found = traces.finish()
+    assert [one.facts["rank"] for one in found.sources.values()] == [3, 3]
+    assert found.notes[0] == "rank7.json is of rank 3, by its distributedInfo"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.integers(0, 1 << 30), st.integers(0, 8000), st.lists(st.tuples(spots, values)))
+def test_shapes__survive_damage(
+    tmp_path: Path, seed: int, cut: int, changes: list[tuple[tuple[int, str], Any]]
+) -> None:
+    """Damaged bytes, a part of the file, or any values in its events."""
+    events = dlrm()
+    for (at, name), value in changes:
+        place = events[at % len(events)]
+        (place["args"] if name in place["args"] else place)[name] = value
+    texts = [json.dumps({"traceEvents": events}).encode()]
+    good = json.dumps({"traceEvents": dlrm()}).encode()
+    texts += [mutated(good, random.Random(seed)), good[:cut]]
+    file = tmp_path / "rank0.json"
+    for text in texts:
+        file.write_bytes(text)
+        traces = KinetoTraces(assume_world=bool(seed % 2))
+        try:
+            traces.read(file)
+        except TraceError:
+            continue
+        traces.finish()
 
 
 @pytest.mark.parametrize(

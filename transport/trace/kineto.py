@@ -88,9 +88,7 @@ class KinetoTraces:
         self.found.read["events"] += contents.events
         calls = contents.calls or contents.annotations
         host, pid = host_of(file.name)
-        rank = _whole(contents.info.get("rank"))
-        if rank is None:
-            rank = _rank_of(file)
+        rank = self._rank(file, contents)
         if pid is None:
             pid = next((_whole(one.get("pid")) for one in calls), None)
         source = self.found.source(
@@ -103,6 +101,14 @@ class KinetoTraces:
             world_size=_whole(contents.info.get("world_size")),
         )
         _File(self.found, source, contents, rank, self._assume_world).add(calls)
+
+    def _rank(self, file: Path, contents: _Contents) -> int | None:
+        """The rank that the trace tells, else that of the file's name."""
+        told = _whole(contents.info.get("rank"))
+        named = _rank_of(file, told is not None)
+        if told is not None and named is not None and told != named:
+            self.found.notes.append(f"{file.name} is of rank {told}, by its distributedInfo")
+        return named if told is None else told
 
     def finish(self) -> Import:
         """Everything that was read from all traces."""
@@ -136,10 +142,12 @@ class KinetoTraces:
             )
 
 
-def _rank_of(file: Path) -> int | None:
+def _rank_of(file: Path, told: bool = False) -> int | None:
     try:
         return rank_of(file.name)
     except NamedError as error:
+        if told:
+            return None
         raise TraceError(f"{file}: {error}") from None
 
 
