@@ -369,7 +369,8 @@ def test_shapes__survive_damage(
     events = dlrm()
     for (at, name), value in changes:
         place = events[at % len(events)]
-        (place["args"] if name in place["args"] else place)[name] = value
+        args = place["args"]
+        (args if isinstance(args, dict) and name in args else place)[name] = value
     texts = [json.dumps({"traceEvents": events}).encode()]
     good = json.dumps({"traceEvents": dlrm()}).encode()
     texts += [mutated(good, random.Random(seed)), good[:cut]]

@@ -20,7 +20,7 @@ from transport.trace.layout import TraceError
 from transport.trace.torch_names import function_of, nccl_type
 
 RANKS_MAX = 1 << 20  # maximum number of ranks of a group
-HELD_MAX = 4_000_000  # maximum number of NCCL's events that are read from a file
+HELD_MAX = 2_000_000  # maximum number of NCCL's events that are read from a file
 RECORD = "record_param_comms"
 NAME = "Collective name"
 # Names of events that are no operations: waits, and groups whose operations are events as well.
@@ -387,15 +387,21 @@ def _sort_in(contents: _Contents, event: Any) -> None:
     kept: list[Event]
     if kind == "kernel" and kernel_name(name) is not None:
         kept = contents.kernels
-    elif name == RECORD:
-        kept = contents.calls if NAME in args_of(event) else contents.around
-    elif name.startswith("nccl:") and kind != "gpu_user_annotation":
-        kept = contents.annotations
-    elif name.startswith("c10d::"):
-        kept = contents.around
+    elif name == RECORD and NAME in args_of(event):
+        if not contents.calls:
+            # Such records tell everything, so the events around and in them are not needed.
+            contents.around.clear()
+            contents.annotations.clear()
+        kept = contents.calls
     elif name.startswith(LAUNCHES):
         _add_launch(contents, event)
         return
+    elif contents.calls:
+        return
+    elif name.startswith("nccl:") and kind != "gpu_user_annotation":
+        kept = contents.annotations
+    elif name == RECORD or name.startswith("c10d::"):
+        kept = contents.around
     else:
         return
     lists = (contents.calls, contents.kernels, contents.annotations, contents.around)
