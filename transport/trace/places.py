@@ -87,31 +87,36 @@ def places_of(store: Store, comms: Collection[int] | None, by_host: bool) -> Pla
     """The rows of a matrix of the communicators `comms`; None: of all traffic."""
     processes = store.rows("SELECT process, rank, host, pid, world_size FROM processes ORDER BY 1")
     sql = "SELECT comm_id, process, rank, ranks FROM comms WHERE comm_id IS NOT NULL"
+    rows = store.rows(sql)
     members = [
         _Member(comm_id, process, rank, ranks or 0)
-        for comm_id, process, rank, ranks in store.rows(sql)
+        for comm_id, process, rank, ranks in rows
         if rank is not None
     ]
     if comms is not None:
         members = [one for one in members if one.comm_id in comms]
-        chosen = {one.process for one in members}
+        # A process may not know its rank in the communicator.
+        chosen = {process for comm_id, process, *_ in rows if comm_id in comms}
         processes = [one for one in processes if one[0] in chosen]
     if by_host:
         hosts = list(dict.fromkeys(host for _, _, host, _, _ in processes))
-        rows = {process: hosts.index(host) for process, _, host, _, _ in processes}
-        return Places("host", tuple(hosts), rows, _rows_of(members, rows))
+        of_host = {process: hosts.index(host) for process, _, host, _, _ in processes}
+        return Places("host", tuple(hosts), of_host, _rows_of(members, of_host))
     # Processes without communicators, such as a launcher, need no rank.
     in_comms = {one.process for one in members}
     ranks = {process: rank for process, rank, _, _, _ in processes if rank is not None}
     named = ranks.keys() >= in_comms and (in_comms or len(ranks) == len(processes))
     if ranks and named and all(0 <= rank < RANKS_MAX for rank in ranks.values()):
-        sizes = [size or 0 for _, _, _, _, size in processes] if comms is None else []
+        # Any rank of the job may belong to a communicator whose ranks are not known.
+        open_ = any(rank is None and comm_id in (comms or ()) for comm_id, _, rank, _ in rows)
+        every = comms is None or open_
+        sizes = [size or 0 for _, _, _, _, size in processes] if every else []
         return _by_rank(ranks, members, max(sizes, default=0))
     if members:
         return _by_largest(members)
     labels = tuple(f"{host}:{pid}" for _, _, host, pid, _ in processes)
-    rows = {process: at for at, (process, *_) in enumerate(processes)}
-    return Places("process", labels, rows, {})
+    of_process = {process: at for at, (process, *_) in enumerate(processes)}
+    return Places("process", labels, of_process, {})
 
 
 def _by_rank(ranks: dict[int, int], members: list[_Member], size: int) -> Places:
