@@ -146,6 +146,7 @@ def test_shapes__commands_show_unknown_and_not_zero(tmp_path: Path) -> None:
     page = tmp_path / "m.html"
     output("matrix", "--html", str(page))
     assert "<td>total</td><td>?</td>" in page.read_text()
+    assert output("matrix", "--comm", "stream 0").splitlines()[0] == "bytes by rank: 8 x 8, ?"
     (exchanged,) = (one for one in output("profile").splitlines() if one.startswith("AlltoAll"))
     assert exchanged.split()[2:7] == ["1", "?", "?", "?", "?"]
     assert "2.485 MB + ?" in output("profile")
@@ -153,6 +154,23 @@ def test_shapes__commands_show_unknown_and_not_zero(tmp_path: Path) -> None:
     assert "no trace of ranks 1-7 (of 8)" in info
     (unknown,) = (one for one in info.splitlines() if one.startswith("unknown size (?)"))
     assert unknown.split()[3:] == ["1", "operations"]
+
+
+def test_shapes__a_comparison_shows_unknown_and_not_zero(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    unknown = imported(tmp_path, saved(tmp_path, dlrm()))
+    known = imported(tmp_path / "other", *ended_ranks(tmp_path), assume_world=True)
+    words = ["trace", "diff", str(unknown), str(known)]
+    lines = CliRunner().invoke(weft, words).output.splitlines()
+    (cell,) = (one.split() for one in lines if one.split()[:2] == ["0", "1"])
+    assert cell[2] == "?"
+    assert cell[5] == "?"  # the ratio, after a value and its unit
+    found = json.loads(CliRunner().invoke(weft, [*words, "--json", "-"]).output)
+    assert {(one["before"], one["ratio"]) for one in found["bytes"]} == {(None, None)}
+
+
+def ended_ranks(folder: Path) -> list[Path]:
+    return [ended(folder, rank, [1000]) for rank in range(3)]
 
 
 def test_shapes__all_ranks_can_be_assumed(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def command(
 
     Example: weft trace diff monday tuesday --by host
     """
-    from transport.trace.difference import cells, changes, labels_differ, operations
+    from transport.trace.difference import labels_differ
 
     filters = shared.filters_of(comm, op, kind, None, None)
     matrices: list[Matrix] = []
@@ -67,12 +67,7 @@ def command(
         notes += [f"{name} trace: {one}" for one in said]
     differ = labels_differ(*matrices)
     notes += [differ] if differ else []
-    parts = {
-        measure: changes(*map(cells, matrices)),
-        "calls": changes(*(operations(one, "count") for one in profiles)),
-        "call_bytes": changes(*(operations(one, "bytes") for one in profiles)),
-        "time_ns": changes(*(operations(one, "time_ns") for one in profiles)),
-    }
+    parts = _compared(matrices, profiles, measure)
     if json_path is not None:
         content = {name: [_plain(one) for one in found] for name, found in parts.items()}
         write_json({"cells": measure, **content, "notes": notes}, json_path)
@@ -95,9 +90,47 @@ def _read(folder: Path, measure: str, by: str, filters: Any) -> tuple[Matrix, Pr
         return found, profile_of(store), [*store.notes(), *found.notes]
 
 
+def _compared(
+    matrices: list[Matrix], profiles: list[Profile], measure: str
+) -> dict[str, list[Change]]:
+    """The changes of the cells and of the operations."""
+    from transport.trace.difference import (
+        cells,
+        changes,
+        operations,
+        unknown_cells,
+        unknown_operations,
+    )
+
+    first, second = matrices
+    vague = unknown_cells(first), unknown_cells(second)
+    parts = {measure: changes(cells(first), cells(second), vague)}
+    old, new = profiles
+    for name, of in (("calls", "count"), ("call_bytes", "bytes"), ("time_ns", "time_ns")):
+        vague = unknown_operations(old, of), unknown_operations(new, of)
+        parts[name] = changes(operations(old, of), operations(new, of), vague)
+    return parts
+
+
 def _plain(one: Change) -> dict[str, Any]:
-    names = ("what", "before", "after", "share_before", "share_after", "ratio")
-    return {name: getattr(one, name) for name in names}
+    """A change for JSON; a number of which nothing is known is None."""
+    names = ("what", "before", "after", "share_before", "share_after", "ratio", "unknown")
+    found = {name: getattr(one, name) for name in names}
+    for name, vague in zip(("before", "after"), one.unknown, strict=True):
+        found[name] = None if vague and not found[name] else found[name]
+    return found
+
+
+def _number(value: float, unit: str, vague: bool) -> str:
+    if not vague:
+        return quantity_text(value, unit)
+    return f"{quantity_text(value, unit)} + ?" if value else "?"
+
+
+def _ratio(one: Change) -> str:
+    if one.ratio is None:
+        return "?" if any(one.unknown) else "new"
+    return f"{one.ratio:.3g}"
 
 
 def _show(title: str, of: tuple[str, list[str]], unit: str, found: list[Change], top: int) -> None:
@@ -106,8 +139,8 @@ def _show(title: str, of: tuple[str, list[str]], unit: str, found: list[Change],
     rows = [
         [
             *one.what,
-            *(quantity_text(one.before, unit), quantity_text(one.after, unit)),
-            "new" if one.ratio is None else f"{one.ratio:.3g}",
+            *(_number(one.before, unit, one.unknown[0]), _number(one.after, unit, one.unknown[1])),
+            _ratio(one),
             *(
                 percent(one.share_before),
                 percent(one.share_after),
