@@ -30,6 +30,7 @@ LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times th
 # certainly lossy at this loss rate, or at this many times the loss rate of all other paths.
 CLEAR_RATE, CLEAR_CONTRAST = 0.05, 100.0
 RIVAL_SHARE = 0.5  # a place that loses this part of what the worst one loses is like it
+QUIET_WINDOWS = 3  # otherwise a place is clearly lossy that is so in each of this many windows
 CALM_RATE = 2e-3  # queues overflow if the other paths of a job lose more
 # Cables and optics lose packets singly and at all times, full queues several in a row. A place
 # loses at random if it lost in each of this many time windows, and at least this share singly.
@@ -176,7 +177,9 @@ def _is_clear(paths: Paths, at: int, mine: Array, rates: tuple[float, float]) ->
     if other_rate >= CALM_RATE and alone < CLEARLY_SINGLE * (1 - min(rate, 1.0)) ** 2:
         return False
     # Where queues overflow, one of them does so more than others, for a while.
-    return (rate >= CLEAR_RATE and other_rate < CALM_RATE) or _lasts(paths, at, mine)
+    span = slice(max(at + 1 - QUIET_WINDOWS, 0), at + 1)
+    always = _lossy_windows(paths, span, mine) == QUIET_WINDOWS and other_rate < CALM_RATE
+    return always or (rate >= CLEAR_RATE and other_rate < CALM_RATE) or _lasts(paths, at, mine)
 
 
 def _lasts(paths: Paths, at: int, mine: Array) -> bool:

@@ -18,6 +18,8 @@ from transport.diagnose.windows import Windows, kinds_of, own_windows_of
 
 Array = NDArray[Any]
 
+AT_ONCE = 0.1  # a call begins at once if it does within this part of its time since the last wait
+
 
 def program_own_ns(calls: dict[str, Array]) -> Array:
     """For each call, the ns that its rank spent on its own before it; -1: the call has not ended.
@@ -35,10 +37,11 @@ def program_own_ns(calls: dict[str, Array]) -> Array:
         ready = np.maximum.accumulate(done[mine])
         before = np.concatenate([begun[mine[:1]], ready[:-1]])
         sends = mine[(calls["function"] == "Send")[mine]]
-        # What waits until the data of an earlier Send are away does not begin late by itself.
+        # What begins just when the data of an earlier Send are away may have waited for that.
         ended = np.sort(calls["end_ns"][sends])
         freed = np.concatenate([[-1], ended])[np.searchsorted(ended, begun[mine], side="right")]
-        made[mine] = np.maximum(begun[mine] - np.maximum(before, freed), 0)
+        waited = begun[mine] - freed <= AT_ONCE * (begun[mine] - before)
+        made[mine] = np.where(waited, 0, np.maximum(begun[mine] - before, 0))
     made[calls["end_ns"] < 0] = -1
     return made
 

@@ -6,6 +6,7 @@ its own earlier rate, and the growth that all other paths have is taken off.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from transport.diagnose import places
 from transport.diagnose.finding import Finding, Place, shared
-from transport.diagnose.losses import LOSS_ADVICE, LOSS_QUERY, log_likelihood
+from transport.diagnose.losses import LOSS_ADVICE, LOSS_QUERY, QUEUED_RATIO, log_likelihood
 from transport.diagnose.paths import Paths
 from transport.diagnose.seen import Seen
 from transport.ground.units import percent
@@ -52,7 +53,7 @@ def risen_losses(seen: Seen) -> Finding | None:
     names.pop(one.name)
     place = Place(one.kind, one.name, one.ranks, one.side, tuple(names))
     mine = candidates.every[chosen].at
-    if not _is_damage(paths, sent, mine, at):
+    if not _is_damage(paths, sent, mine, at) or _waits(paths, mine, at):
         return None
     return _finding(seen, paths, sent, place, mine, at)
 
@@ -96,6 +97,16 @@ def _is_damage(paths: Paths, sent: Array, mine: Array, at: int) -> bool:
     usual, rate = lost[:at].sum() / through[:at].sum(), lost[at:].sum() / through[at:].sum()
     lasts = float((rates[at:] > (usual + rate) / 2).mean())
     return bool(single >= SINGLY_MIN * (1 - rate) ** 2 * more and lasts >= LASTS_MIN)
+
+
+def _waits(paths: Paths, mine: Array, at: int) -> bool:
+    """Whether packets also take much longer, as in front of a slow link."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # paths that were never sampled
+        before = np.nanmedian(paths.rtt_ns[:at][:, mine], axis=0)
+        now = np.nanmedian(paths.rtt_ns[at:][:, mine], axis=0)
+        grown = float(np.nanmedian(now / before)) if len(mine) else np.nan
+    return bool(grown >= QUEUED_RATIO)
 
 
 def _finding(seen: Seen, paths: Paths, sent: Array, place: Place, mine: Array, at: int) -> Finding:
