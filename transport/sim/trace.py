@@ -386,6 +386,21 @@ def _span(which: Array, count: int, begins: Array, ends: Array) -> tuple[Array, 
     return begin, end
 
 
+def _sequences(run: _Run, host: int, number: Array, rows: list[_Operation]) -> Array:
+    """The sequence numbers of a host's operations. NCCL counts the calls of each function, so after
+    a call of a wrong function those of the right one are a number behind."""
+    made = np.array([each.sequence for each in rows], np.int64)
+    functions = np.array([each.function for each in rows])
+    for at, one in enumerate(number.tolist()):
+        usual = run.operations[one].function
+        if (one, host) not in run.wrong or rows[at].function == usual:
+            continue
+        later = (run.comm[number] == run.comm[one]) & (number > one)
+        made[later & (functions == usual)] -= 1
+        made[later & (functions == rows[at].function)] += 1
+    return made
+
+
 def _operations(
     file: TraceFile,
     run: _Run,
@@ -422,7 +437,7 @@ def _operations(
         "operation",
         ids[begun],
         begin[begun],
-        sequence=np.array([each.sequence for each in rows])[begun],
+        sequence=_sequences(run, host, number, rows)[begun],
         count=counts[begun],
         communicator=comm_of[comms][begun],
         function=np.array([file.text(name) for name in names])[begun],
