@@ -30,7 +30,14 @@ TOP = 10
 @shared.folder_argument
 @shared.job_option
 @click.option("--measure", type=click.Choice(MEASURES), default="bytes", show_default=True)
-@click.option("--by", type=click.Choice(["rank", "host"]), default="rank", show_default=True)
+@click.option(
+    "--by",
+    type=click.Choice(["rank", "host", "rack"]),
+    default="rank",
+    show_default=True,
+    help="What a row is; racks need --inventory.",
+)
+@shared.inventory_option
 @shared.comm_option
 @shared.op_option
 @shared.kind_option
@@ -52,6 +59,7 @@ def command(
     job: str | None,
     measure: str,
     by: str,
+    inventory_file: Path | None,
     comm: str | None,
     op: str | None,
     kind: str | None,
@@ -67,32 +75,53 @@ def command(
 
     A cell was measured by NCCL's network proxy, or derived (~) from the operations that no network
     channel carried, as over NVLink; ? is traffic of which only the sum is known. --from and --to
-    count from the first record.
+    count from the first record. With --inventory, lines separate racks.
 
     Example: weft trace matrix traces --op AllReduce --html matrix.html
     """
-    from transport.trace import matrix_files as files
     from transport.trace.about import about
     from transport.trace.matrix import matrix_of
 
     filters = shared.filters_of(comm, op, kind, from_s, to_s)
+    inventory = shared.inventory_of(inventory_file)
+    if by == "rack" and inventory is None:
+        raise click.UsageError("--by rack needs --inventory: the file that tells racks")
     with shared.opened(folder, job) as store, shared.reporting_errors():
-        found = matrix_of(store, measure, by_host=by == "host", filters=filters)
-        notes = store.notes()
-        logarithmic = scale == "log"
-        if csv_file is not None:
-            shared.write_text(files.table(found), csv_file)
-        if html is not None:
-            facts = [*about(store).facts, *chosen(comm, op, kind, from_s, to_s)]
-            text = files.page(found, notes, logarithmic, facts, shlex.join(["weft", *sys.argv[1:]]))
-            shared.write_text(text, html)
-        if png is not None:
-            draw(found, png, logarithmic)
-        if json_path is not None:
-            write_json(files.document(found, notes), json_path)
-        elif csv_file is None and html is None and png is None:
-            show(found, logarithmic)
-            shared.show_notes([*notes, *found.notes])
+        found = matrix_of(
+            store,
+            measure,
+            by_host=by == "host",
+            filters=filters,
+            inventory=inventory,
+            racks=by == "rack",
+        )
+        facts = [*about(store).facts, *chosen(comm, op, kind, from_s, to_s)]
+        put(found, store.notes(), facts, scale == "log", (csv_file, html, png, json_path))
+
+
+def put(
+    found: Matrix,
+    notes: list[str],
+    facts: list[tuple[str, str]],
+    logarithmic: bool,
+    outputs: tuple[Path | None, Path | None, Path | None, str | None],
+) -> None:
+    """Writes the matrix to the outputs that are given (CSV, HTML, PNG, JSON), or prints it."""
+    from transport.trace import matrix_files as files
+
+    csv_file, html, png, json_path = outputs
+    if csv_file is not None:
+        shared.write_text(files.table(found), csv_file)
+    if html is not None:
+        text = files.page(found, notes, logarithmic, facts, shlex.join(["weft", *sys.argv[1:]]))
+        shared.write_text(text, html)
+    if png is not None:
+        draw(found, png, logarithmic)
+    if json_path is not None:
+        write_json(files.document(found, notes), json_path)
+    elif csv_file is None and html is None and png is None:
+        show(found, logarithmic)
+        shared.show_notes([*notes, *found.notes])
 
 
 def chosen(*values: object) -> list[tuple[str, str]]:
@@ -127,6 +156,19 @@ def show(found: Matrix, logarithmic: bool) -> None:
         show_shades(found, logarithmic)
         if found.values.size:
             show_top(found)
+    if found.racks:
+        click.echo(f"racks: {racks_text(found)}")
+
+
+def racks_text(found: Matrix) -> str:
+    """The rows of each rack, in order: "r1: 0 to 7; r2: 8 to 15"."""
+    starts = [0, *found.borders]
+    ends = [*found.borders, found.size]
+    parts = []
+    for first, end in zip(starts, ends, strict=True):
+        last = f" to {found.labels[end - 1]}" if end > first + 1 else ""
+        parts.append(f"{found.racks[first]}: {found.labels[first]}{last}")
+    return "; ".join(parts)
 
 
 def text(found: Matrix, value: float) -> str:
@@ -143,13 +185,20 @@ def show_cells(found: Matrix) -> None:
         known = text(found, values[row, column])
         return ("~" if state & 2 else "") + known + (" + ?" if state & 4 else "")
 
-    print_table(
-        ["from \\ to", *found.labels],
-        [
-            [label, *(cell(row, column) for column in range(found.size))]
-            for row, label in enumerate(found.labels)
-        ],
-    )
+    def bordered(cells: list[str], mark: str) -> list[str]:
+        """The cells of a line, with a mark before each column that begins another rack."""
+        made: list[str] = []
+        for column, text in enumerate(cells):
+            made += [mark, text] if column in found.borders else [text]
+        return made
+
+    lines = []
+    for row, label in enumerate(found.labels):
+        if row in found.borders:
+            lines.append(["-", *bordered(["-"] * found.size, "+")])
+        cells = [cell(row, column) for column in range(found.size)]
+        lines.append([label, *bordered(cells, "|")])
+    print_table(["from \\ to", *bordered([*found.labels], "|")], lines)
 
 
 def show_shades(found: Matrix, logarithmic: bool) -> None:
@@ -170,8 +219,15 @@ def show_shades(found: Matrix, logarithmic: bool) -> None:
         )
     shades = np.ceil(shares * (len(SHADES) - 1)).astype(int)
     shades[unknown_shades(found, side) & (shades == 0)] = len(SHADES)
-    for line in shades.tolist():
-        click.echo("".join(f"{SHADES}?"[shade] for shade in line))
+    borders = {-(-at * side // found.size) for at in found.borders}
+
+    def bordered(marks: str, border: str) -> str:
+        return "".join(border * (at in borders) + mark for at, mark in enumerate(marks))
+
+    for row, line in enumerate(shades.tolist()):
+        if row in borders:
+            click.echo(bordered("-" * side, "+"))
+        click.echo(bordered("".join(f"{SHADES}?"[shade] for shade in line), "|"))
     click.echo(legend(found, side, float(sums.max(initial=0)), logarithmic))
 
 

@@ -15,6 +15,7 @@ from transport.cli.output import unwritten, write_file
 from transport.ground.text import printable
 
 if TYPE_CHECKING:
+    from transport.trace.inventory import Inventory
     from transport.trace.matrix import Filters
     from transport.trace.store import Store
 
@@ -41,6 +42,24 @@ to_option = click.option(
     type=float,
     help="Only what began less than this long after the first record.",
 )
+
+inventory_option = click.option(
+    "--inventory",
+    "inventory_file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A TOML file with the rack, switch ports, NICs and GPUs of hosts and ranks.",
+)
+
+
+def inventory_of(file: Path | None) -> Inventory | None:
+    """The inventory in a file; None: no file was given."""
+    from transport.trace.inventory import InventoryError, read
+
+    try:
+        return None if file is None else read(file)
+    except InventoryError as error:
+        raise click.UsageError(f"--inventory: {error}") from None
 
 
 @contextmanager

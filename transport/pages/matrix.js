@@ -42,7 +42,8 @@ function amount(value, unit) {
 }
 
 // frame: the element around the canvas. view: the canvas. box: shows the cell under the pointer. log: the checkbox of
-// the colour scale. data.borders: [row, kind] of each line before a row and column; kind: "host" or "rack".
+// the colour scale. data.borders: [row, kind] of each line before a row and column; kind: "host" or "rack". data.racks:
+// the rack of each row; empty: not told.
 // Returns a function that shows the data of another matrix.
 function matrixView(frame, view, box, log, data) {
   let size, values, states, most, least, used;
@@ -286,7 +287,8 @@ function matrixView(frame, view, box, log, data) {
     const at = row * size + column;
     const state = names.filter(([bit]) => states[at] & bit).map(([, name]) => name).join(" and ");
     const value = states[at] & 3 ? amount(values[at], data.unit) : states[at] & 4 ? "?" : "no value";
-    box.textContent = `from ${data.labels[row]} to ${data.labels[column]}: ${value}${state ? ` (${state})` : ""}`;
+    const name = (at) => data.labels[at] + (data.racks[at] ? ` (rack ${data.racks[at]})` : "");
+    box.textContent = `from ${name(row)} to ${name(column)}: ${value}${state ? ` (${state})` : ""}`;
     const edge = frame.getBoundingClientRect();
     const x = event.clientX - edge.left, y = event.clientY - edge.top;
     box.style.left = `${Math.max(0, x + 14 + box.offsetWidth > edge.width ? x - 14 - box.offsetWidth : x + 14)}px`;

@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from transport.ground.units import quantity_text
 from transport.trace.derived import Derived, derive
-from transport.trace.places import ChoiceError, Places, chosen_comms, places_of
+from transport.trace.inventory import Inventory
+from transport.trace.places import (
+    ChoiceError,
+    Places,
+    by_rack,
+    chosen_comms,
+    places_of,
+    with_racks,
+)
 from transport.trace.store import Store
 
 MEASURES = {
@@ -56,6 +64,7 @@ class Matrix:
     states: uint8; each is MEASURED, DERIVED or their sum.
     unknown: groups of rows; between the rows of a group an unknown number of bytes was sent.
     notes: a line for each thing that is missing in the numbers.
+    racks: the rack of each row, by an inventory; empty: not told.
     """
 
     what: str
@@ -68,10 +77,16 @@ class Matrix:
     states: NDArray[np.uint8]
     unknown: tuple[tuple[int, ...], ...]
     notes: tuple[str, ...]
+    racks: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
         return len(self.labels)
+
+    @property
+    def borders(self) -> list[int]:
+        """The rows whose rack is another one than that of the row before."""
+        return [at for at in range(1, len(self.racks)) if self.racks[at] != self.racks[at - 1]]
 
     def dense_values(self) -> NDArray[np.float64]:
         """All cells, shape (size, size); 0 where nothing is known to have been sent."""
@@ -105,15 +120,27 @@ def state_text(state: int) -> str:
 
 
 def matrix_of(
-    store: Store, measure: str = "bytes", *, by_host: bool = False, filters: Filters | None = None
+    store: Store,
+    measure: str = "bytes",
+    *,
+    by_host: bool = False,
+    filters: Filters | None = None,
+    inventory: Inventory | None = None,
+    racks: bool = False,
 ) -> Matrix:
-    """The matrix of one measure. ChoiceError if a filter names something not in the trace."""
+    """The matrix of one measure. ChoiceError if a filter names something not in the trace.
+
+    inventory: gives rows their racks. racks: one row for each rack of the inventory.
+    """
     filters = filters or Filters()
     if measure not in MEASURES:
         raise ChoiceError(f"there is no measure {measure}, only {', '.join(MEASURES)}")
     _check(store, filters)
     comms = chosen_comms(store, filters.comm)
-    places = places_of(store, comms, by_host)
+    places = places_of(store, comms, by_host or racks)
+    if inventory is not None:
+        place = by_rack if racks else with_racks
+        places = place(store, places, inventory)
     if not places.labels:
         raise ChoiceError("the trace has no processes to show")
     places.write(store)
@@ -278,6 +305,7 @@ def _assembled(
         states,
         tuple(tuple(group) for group in derived.unknown if len(group) > 1),
         (*notes, *_notes(places, measure, lost, derived)),
+        places.racks,
     )
 
 

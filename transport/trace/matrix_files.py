@@ -56,6 +56,8 @@ def data_of(matrix: Matrix, logarithmic: bool) -> dict[str, Any]:
         "measure": matrix.measure,
         "by": matrix.what,
         "labels": matrix.labels,
+        "racks": matrix.racks,
+        "borders": [(row, "rack") for row in matrix.borders],
         "log": logarithmic,
         **_cells_of_page(matrix),
         "unknown": [_packed(np.array(group), "<u4") for group in matrix.unknown],
@@ -143,12 +145,14 @@ def document(matrix: Matrix, notes: Sequence[str]) -> dict[str, Any]:
     `cells`: those with a value, and the unknown ones with null (of a matrix with more than
     CELLS_EXACT cells only the former). `unknown`: groups of labels; how many bytes the members of a
     group sent each other is unknown.
+    `racks`: the rack of each label; empty without an inventory.
     """
     return {
         "by": matrix.what,
         "measure": matrix.measure,
         "unit": matrix.unit,
         "labels": matrix.labels,
+        "racks": matrix.racks,
         "cells": [
             {
                 "from": matrix.labels[source],
@@ -181,6 +185,9 @@ def picture(matrix: Matrix, out: Path, logarithmic: bool) -> None:
     drawn = axes.imshow(shown, cmap="viridis", norm=scale, interpolation="nearest", extent=edges)
     if shown.count():
         figure.colorbar(drawn, label=matrix.unit)
+    for at in matrix.borders:
+        axes.axhline(at - 0.5, color="black", linewidth=0.8)
+        axes.axvline(at - 0.5, color="black", linewidth=0.8)
     axes.set_title(title(matrix))
     axes.set_xlabel(f"to {matrix.what}")
     axes.set_ylabel(f"from {matrix.what}")

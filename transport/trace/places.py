@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from transport.errors import InvalidArgumentError
 from transport.trace.gather import Columns
+from transport.trace.inventory import UNKNOWN, Inventory
 from transport.trace.load import insert
 from transport.trace.store import Store
 
@@ -23,16 +24,18 @@ class ChoiceError(InvalidArgumentError):
 class Places:
     """The rows of a matrix; its columns are the same.
 
-    what: "rank", "rank in communicator", "process" or "host".
+    what: "rank", "rank in communicator", "process", "host" or "rack".
     labels: the name of each row.
     of_process: process -> its row. Several processes can share a row.
     of_member: (comm_id, rank in the communicator) -> its row, also for some ranks without a trace.
+    racks: the rack of each row; empty: there is no inventory, or rows are racks.
     """
 
     what: str
     labels: tuple[str, ...]
     of_process: dict[int, int]
     of_member: dict[tuple[int, int], int]
+    racks: tuple[str, ...] = ()
 
     def without_trace(self) -> list[int]:
         """The matrix rows to which `of_process` maps no process: their ranks have no trace."""
@@ -81,6 +84,42 @@ def chosen_comms(store: Store, text: str | None) -> list[int] | None:
         said = ", ".join(names[:8]) + more or "none"
         raise ChoiceError(f"the trace has no communicator {text}; it has {said}")
     return sorted(found)
+
+
+def with_racks(store: Store, found: Places, inventory: Inventory) -> Places:
+    """The rows with the rack of each; hosts are sorted so that those of a rack are neighbours."""
+    sql = "SELECT process, coalesce(rank, -1), coalesce(host, '') FROM processes ORDER BY 1"
+    racks = [UNKNOWN] * len(found.labels)
+    if found.what == "rank":
+        racks = [inventory.spot(int(label)).rack for label in found.labels]
+    for process, rank, host in store.rows(sql):
+        if process in found.of_process:
+            racks[found.of_process[process]] = inventory.spot(rank, host).rack
+    if found.what != "host":
+        return replace(found, racks=tuple(racks))
+    names = list(dict.fromkeys(racks))
+    order = sorted(range(len(racks)), key=lambda at: names.index(racks[at]))
+    row = {old: new for new, old in enumerate(order)}
+    return Places(
+        found.what,
+        tuple(found.labels[at] for at in order),
+        {process: row[at] for process, at in found.of_process.items()},
+        {member: row[at] for member, at in found.of_member.items()},
+        tuple(racks[at] for at in order),
+    )
+
+
+def by_rack(store: Store, by_host: Places, inventory: Inventory) -> Places:
+    """One row for each rack; by_host: the rows by host."""
+    racks = with_racks(store, by_host, inventory)
+    labels = tuple(dict.fromkeys(racks.racks))
+    row = [labels.index(rack) for rack in racks.racks]
+    return Places(
+        "rack",
+        labels,
+        {process: row[at] for process, at in racks.of_process.items()},
+        {member: row[at] for member, at in racks.of_member.items()},
+    )
 
 
 def places_of(store: Store, comms: Collection[int] | None, by_host: bool) -> Places:
