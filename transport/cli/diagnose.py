@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Parameters that mean something without --live.
 ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live", "lost")
-COMPARED = ("baseline_file", "save_path")
+COMPARED = ("baseline_file", "save_path", "inventory_file")
 
 
 @click.command("diagnose")
@@ -45,6 +45,7 @@ COMPARED = ("baseline_file", "save_path")
     type=click.Path(path_type=Path),
     help="The plan that the job's paths follow (WEFT_PLAN), with --routes of weft plan probe.",
 )
+@shared.inventory_option
 @click.option(
     "--lost-time",
     "lost",
@@ -172,7 +173,7 @@ def command(
         compared = {name: given.pop(name) for name in COMPARED}
         if live and (lost or any(compared.values())):
             raise click.UsageError(
-                "--lost-time, --baseline and --save are of whole jobs, not --live"
+                "--lost-time, --baseline, --save and --inventory are of whole jobs, not --live"
             )
         if live:
             from transport.cli import diagnose_live
@@ -185,7 +186,7 @@ def command(
         if lost:
             from transport.cli import diagnose_lost
 
-            sys.exit(diagnose_lost.run(folder, job, json_path))
+            sys.exit(diagnose_lost.run(folder, job, json_path, compared["inventory_file"]))
         from transport.cli.known_routes import known_routes
 
         routes = known_routes(folder, routes_file, plan_file)
@@ -231,6 +232,7 @@ def once(
     json_path: str | None,
     baseline_file: Path | None,
     save_path: str | None,
+    inventory_file: Path | None,
 ) -> int:
     """Diagnoses a folder once; returns the exit status."""
     from transport.diagnose import (
@@ -242,7 +244,9 @@ def once(
         settled_ns,
     )
     from transport.diagnose.baseline import BaselineError, as_json, read
+    from transport.diagnose.located import hosts_of, located
 
+    inventory = shared.inventory_of(inventory_file)
     now_ns = settled_ns(folder)
     with shared.opened(folder, job, until_ns=now_ns) as store, shared.reporting_errors():
         try:
@@ -250,6 +254,8 @@ def once(
             found = diagnose(store, Settings(routes=routes, now_ns=now_ns, baseline=known))
             if save_path is not None and found.answer is Answer.HEALTHY:
                 write_json(as_json(measured(store)), save_path)
+            if inventory is not None:
+                found = located(found, inventory, hosts_of(store))
         except BaselineError as error:
             raise click.ClickException(str(error)) from None
     if save_path is not None and found.answer is not Answer.HEALTHY:

@@ -2,37 +2,70 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from transport.cli import trace_open as shared
 from transport.cli.output import print_table, write_json
+from transport.diagnose.located import spot_of
 from transport.ground.units import percent, time_text
+from transport.trace.inventory import Spot
 
 if TYPE_CHECKING:
     from transport.diagnose.waits import Waited, Waits
+    from transport.trace.inventory import Inventory
 
 SHOWN = 16  # ranks in the table; --json has all
 
 
-def run(folder: Path, job: str | None, json_path: str | None) -> int:
+def run(
+    folder: Path, job: str | None, json_path: str | None, inventory_file: Path | None = None
+) -> int:
     """Prints the table; returns the exit status: 0, or 4 if the trace has no collectives."""
-    from transport.diagnose import lost_time, report
+    from transport.diagnose import lost_time
 
+    inventory = shared.inventory_of(inventory_file)
     with shared.opened(folder, job) as store, shared.reporting_errors():
         found = lost_time(store)
         notes = store.notes()
     if json_path is not None:
-        write_json(report.lost_as_json(found), json_path)
+        write_json(as_json(found, inventory), json_path)
     else:
-        show(found)
+        show(found, inventory)
         shared.show_notes(notes)
     return 0 if found.each else 4
 
 
-def show(found: Waits) -> None:
+def spots_of(found: Waits, inventory: Inventory) -> list[Spot]:
+    """Where each of the ranks is, in their order."""
+    hosts = {one.rank: one.host for one in found.each if one.rank >= 0}
+    return [spot_of(inventory, one.rank, hosts) for one in found.each]
+
+
+def racks_of(found: Waits, inventory: Inventory) -> list[tuple[str, int]]:
+    """What others waited for the ranks of each rack, in ns, the costliest first."""
+    made: Counter[str] = Counter()
+    for one, spot in zip(found.each, spots_of(found, inventory), strict=True):
+        made[spot.rack] += one.waited_ns
+    return made.most_common()
+
+
+def as_json(found: Waits, inventory: Inventory | None = None) -> dict[str, Any]:
+    from transport.diagnose.report import lost_as_json
+
+    made = lost_as_json(found)
+    if inventory is not None:
+        for row, spot in zip(made["ranks"], spots_of(found, inventory), strict=True):
+            row["inventory"] = spot.as_json()
+        racks = racks_of(found, inventory)
+        made["racks"] = [{"rack": rack, "waited_ns": ns} for rack, ns in racks]
+    return made
+
+
+def show(found: Waits, inventory: Inventory | None = None) -> None:
     if not found.each:
         click.echo("not judged: the trace has no collective whose ranks show when they came")
         return
@@ -42,7 +75,12 @@ def show(found: Waits) -> None:
         f"{found.iterations} iterations"
     )
     rows = [_row(one, found) for one in found.each[:SHOWN]]
-    print_table(["RANK", "HOST", "OTHERS WAITED", "OF THE JOB", "LAST IN", "LATE"], rows)
+    headings = ["RANK", "HOST", "OTHERS WAITED", "OF THE JOB", "LAST IN", "LATE"]
+    if inventory is not None:
+        headings.insert(2, "RACK")
+        for row, spot in zip(rows, spots_of(found, inventory), strict=False):
+            row.insert(2, spot.rack)
+    print_table(headings, rows)
     if len(found.each) > SHOWN:
         rest = sum(one.waited_ns for one in found.each[SHOWN:])
         click.echo(f"{len(found.each) - SHOWN} more ranks: {time_text(rest)}")
@@ -52,6 +90,13 @@ def show(found: Waits) -> None:
         print_table(
             ["HOST", "OTHERS WAITED", "OF THE JOB"],
             [[host or "?", time_text(ns), percent(ns / found.job_ns)] for host, ns in hosts],
+        )
+    racks = [] if inventory is None else racks_of(found, inventory)
+    if len(racks) > 1:
+        click.echo()
+        print_table(
+            ["RACK", "OTHERS WAITED", "OF THE JOB"],
+            [[rack, time_text(ns), percent(ns / found.job_ns)] for rack, ns in racks[:SHOWN]],
         )
 
 

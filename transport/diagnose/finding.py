@@ -26,7 +26,9 @@ class Place:
     """A fault's place. `kind`: rank, nic, link, pair, network or host; `name`: as reports show it.
 
     ranks: the ranks that it concerns. side: send, receive, or empty for both or neither.
-    candidates: names of other places that explain the evidence equally well.
+    candidates: names of other places that explain the evidence equally well. inventory: where its
+    ranks are, by an inventory, each as a dictionary; shown: the name with that, empty: no
+    inventory.
     """
 
     kind: str
@@ -34,6 +36,8 @@ class Place:
     ranks: tuple[int, ...] = ()
     side: str = ""
     candidates: tuple[str, ...] = ()
+    inventory: tuple[dict[str, Any], ...] = ()
+    shown: str = ""
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,8 @@ def lines_of(one: Finding, folder: str) -> list[str]:
     """The text of one finding; a suspicion is marked as one."""
     head = "" if one.certain else "suspicion: "
     side = f" ({one.place.side} side)" if one.place.side else ""
-    lines = [f"{head}{one.kind}: {one.place.name}{side}, confidence {percent(one.confidence, 0)}"]
+    name = one.place.shown or one.place.name
+    lines = [f"{head}{one.kind}: {name}{side}, confidence {percent(one.confidence, 0)}"]
     if one.place.candidates:
         lines.append(f"  cannot be told from: {', '.join(one.place.candidates)}")
     lines = [
