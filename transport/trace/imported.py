@@ -115,13 +115,17 @@ class Import:
 
     def write(self, folder: Path) -> None:
         """Writes all tables to a new or empty folder. TraceError if that is impossible."""
+        with self.store() as store:
+            store.to_parquet(folder)
+
+    def store(self) -> Store:
+        """The tables in memory; nothing can be added afterwards. The caller closes it."""
         clocks = self._clocks()
         for source in self.sources.values():
             self._rows.setdefault("processes", []).append(self._process_row(source, clocks))
         for table in [*self._rows]:
             self._flush(table)
-        with self._opened() as store:
-            store.to_parquet(folder)
+        return self._opened()
 
     def _opened(self) -> Store:
         if self._store is None:
