@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Parameters that mean something without --live.
 ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live", "lost")
-COMPARED = ("baseline_file", "save_path", "inventory_file")
+COMPARED = ("baseline_file", "save_path", "inventory_file", "with_files")
 
 
 @click.command("diagnose")
@@ -44,6 +44,15 @@ COMPARED = ("baseline_file", "save_path", "inventory_file")
     metavar="FILE",
     type=click.Path(path_type=Path),
     help="The plan that the job's paths follow (WEFT_PLAN), with --routes of weft plan probe.",
+)
+@click.option(
+    "--with",
+    "with_files",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="A dump of PyTorch's Flight Recorder or a log of NCCL of the same job, or a folder of "
+    "them; may be repeated. Those in DIR are found by themselves.",
 )
 @shared.inventory_option
 @click.option(
@@ -157,7 +166,8 @@ def command(
 
     DIR is a folder of traces (WEFT_TRACE), also of a job that still runs. Exit status: 0 healthy,
     1 something is found, 2 an error, 3 slower but unexplained, 4 not judged: the trace has too
-    little evidence. A suspicion is printed and does not count.
+    little evidence. A suspicion is printed and does not count. Dumps of PyTorch's Flight Recorder
+    and logs of NCCL in DIR, or given by --with, are joined with the trace to one verdict.
 
     With --live, DIR is where the processes of this host write their traces; the default is
     WEFT_TRACE. With --json, each verdict is a line of JSON.
@@ -173,7 +183,8 @@ def command(
         compared = {name: given.pop(name) for name in COMPARED}
         if live and (lost or any(compared.values())):
             raise click.UsageError(
-                "--lost-time, --baseline, --save and --inventory are of whole jobs, not --live"
+                "--lost-time, --baseline, --save, --inventory and --with are of whole jobs, not "
+                "--live"
             )
         if live:
             from transport.cli import diagnose_live
@@ -233,29 +244,26 @@ def once(
     baseline_file: Path | None,
     save_path: str | None,
     inventory_file: Path | None,
+    with_files: tuple[Path, ...],
 ) -> int:
     """Diagnoses a folder once; returns the exit status."""
-    from transport.diagnose import (
-        Answer,
-        Settings,
-        baseline as measured,
-        diagnose,
-        report,
-        settled_ns,
-    )
+    from transport.cli.diagnose_sources import opened
+    from transport.diagnose import Answer, Settings, baseline as measured, report, settled_ns
     from transport.diagnose.baseline import BaselineError, as_json, read
     from transport.diagnose.located import hosts_of, located
+    from transport.diagnose.sources import diagnosed
 
     inventory = shared.inventory_of(inventory_file)
     now_ns = settled_ns(folder)
-    with shared.opened(folder, job, until_ns=now_ns) as store, shared.reporting_errors():
+    with opened(folder, job, now_ns, with_files) as sources, shared.reporting_errors():
         try:
             known = None if baseline_file is None else read(baseline_file)
-            found = diagnose(store, Settings(routes=routes, now_ns=now_ns, baseline=known))
+            found = diagnosed(sources, Settings(routes=routes, now_ns=now_ns, baseline=known))
             if save_path is not None and found.answer is Answer.HEALTHY:
-                write_json(as_json(measured(store)), save_path)
+                write_json(as_json(measured(sources[0].store)), save_path)
             if inventory is not None:
-                found = located(found, inventory, hosts_of(store))
+                hosts = {rank: host for one in sources[::-1] for rank, host in hosts_of(one.store)}
+                found = located(found, inventory, hosts)
         except BaselineError as error:
             raise click.ClickException(str(error)) from None
     if save_path is not None and found.answer is not Answer.HEALTHY:

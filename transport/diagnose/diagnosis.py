@@ -103,11 +103,16 @@ class Diagnosis:
         return Answer.NOT_JUDGED if self.evidence.lacks else Answer.HEALTHY
 
 
-def diagnose(store: Store, settings: Settings | None = None) -> Diagnosis:
-    """Diagnoses the job in the store. TraceError if its tables cannot be read."""
+def diagnose(
+    store: Store, settings: Settings | None = None, facts: Facts | None = None
+) -> Diagnosis:
+    """Diagnoses the job in the store. TraceError if its tables cannot be read.
+
+    facts: of the store, if they are known already.
+    """
     settings = settings or Settings()
-    facts = facts_of(store, settings.now_ns)
-    numbers = _numbers(store)
+    facts = facts_of(store, settings.now_ns) if facts is None else facts
+    numbers = numbers_of(store)
     missing = missing_ranks(store.rows)[0]
     absent = with_absent(store, facts, numbers, missing)
     found = judged(facts, hang.dead(store, numbers), settings, store.notes(), missing, absent)
@@ -129,11 +134,11 @@ def lost_time(store: Store) -> Waits:
     """What ranks waited for each other at collectives, over the whole job (weft diagnose
     --lost-time). TraceError if the tables of the store cannot be read."""
     facts = facts_of(store)
-    absent = with_absent(store, facts, _numbers(store), missing_ranks(store.rows)[0])
+    absent = with_absent(store, facts, numbers_of(store), missing_ranks(store.rows)[0])
     return waits_of(absent.facts, windows_of(facts))
 
 
-def _numbers(store: Store) -> dict[int, int]:
+def numbers_of(store: Store) -> dict[int, int]:
     """The number of a process in the trace -> its index in the facts."""
     rows = store.rows("SELECT process FROM processes ORDER BY rank, process")
     return {row[0]: at for at, row in enumerate(rows)}

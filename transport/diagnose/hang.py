@@ -221,6 +221,7 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
         names = ", ".join(facts.name(one) for one in absent[:4])
         first = facts.processes[absent[0]]
         ranks = tuple(facts.processes[one].rank for one in absent)
+        where = f" on {first.host}" if first.host and len(absent) == 1 else ""
         return Finding(
             "non_communication_hang",
             Place("rank", names, ranks),
@@ -229,11 +230,11 @@ def _absent(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> F
             0.95 if certain else 0.6,
             certain,
             f"{len(there)} of {len(expected)} ranks wait in {function} number "
-            f"{number}, and {names} did not call it, and it waits in no other operation. "
+            f"{number}, and {names}{where} did not call it, and it waits in no other operation. "
             f"Nothing has happened for {time_text(paused_ns)}.",
             OPEN_QUERY,
             f"See what {facts.name(absent[0])} does: {_spy(first)} shows its stack.",
-            more={"paused_ns": paused_ns},
+            more={"paused_ns": paused_ns, "operation": _operation(facts, int(here[0]), absent)},
         )
     return None
 
@@ -293,8 +294,22 @@ def _stuck(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Fi
         f"for {time_text(paused_ns)}.{behind}",
         OPEN_QUERY,
         "Check the link and the NICs between these ranks.",
-        more={"paused_ns": paused_ns},
+        more={"paused_ns": paused_ns, "operation": _operation(facts, int(oldest), [])},
     )
+
+
+def _operation(facts: Facts, call: int, absent: Sequence[int]) -> dict[str, Any]:
+    """The operation of a call, as JSON. absent: processes that did not call it."""
+    calls = facts.calls
+    there = calls["process"][calls["instance"] == calls["instance"][call]].tolist()
+    return {
+        "comm": int(calls["comm_id"][call]),
+        "function": str(calls["function"][call]),
+        "kind": str(calls["kind"][call]),
+        "number": int(calls["sequence"][call]),
+        "called": sorted({facts.processes[one].rank for one in there}),
+        "absent": sorted(facts.processes[one].rank for one in absent),
+    }
 
 
 def _behind(facts: Facts, stand: Standstill, certain: bool, paused_ns: int) -> Finding | None:

@@ -14,10 +14,10 @@ HOSTS_NAMED = 4  # hosts of a place of many ranks that its name lists
 SPOTS_MAX = 1024  # ranks of a place that its JSON lists
 
 
-def hosts_of(store: Store) -> dict[int, str]:
-    """Rank -> the host that it ran on, of the ranks with a trace."""
+def hosts_of(store: Store) -> list[tuple[int, str]]:
+    """Each rank with a trace, and the host that it ran on, if that is known."""
     sql = "SELECT rank, host FROM processes WHERE rank >= 0 AND host <> '' ORDER BY process"
-    return dict(store.rows(sql))
+    return [(int(rank), str(host)) for rank, host in store.rows(sql)]
 
 
 def located(found: Diagnosis, inventory: Inventory, hosts: Mapping[int, str]) -> Diagnosis:

@@ -74,10 +74,17 @@ def lines_of(one: Finding, folder: str) -> list[str]:
         f"  what:     {one.meaning}",
         f"  evidence: {one.evidence}",
         f"  when:     {when(one.from_ns, one.to_ns)}",
-        f"  query:    weft trace query {folder} {one.query!r}",
+        f"  query:    {_query_of(one, folder)}",
         f"  do:       {one.advice}",
     ]
     return [printable(line) for line in lines]
+
+
+def _query_of(one: Finding, folder: str) -> str:
+    kind = one.more.get("import")
+    if not kind:
+        return f"weft trace query {folder} {one.query!r}"
+    return f"weft trace import {kind} FILE... -o TABLES; weft trace query TABLES {one.query!r}"
 
 
 def as_json(found: Diagnosis) -> dict[str, Any]:

@@ -61,9 +61,14 @@ def with_stack(facts: Facts, one: Finding, stacks: dict[int, list[str]]) -> Find
     frames = stacks.get(ranks.get(one.place.ranks[0], -1), [])
     if not frames:
         return one
-    own = [frame for frame in frames if not frame.startswith("<") and INSIDE not in frame]
-    text = f" Its last call came from {'; '.join((own or frames)[:SHOWN])}."
+    text = f" Its last call came from {own_frames(frames)}."
     return replace(one, evidence=one.evidence + text, more={**one.more, "stacks": frames})
+
+
+def own_frames(frames: list[str]) -> str:
+    """The innermost frames of a stack that are of the program, as text."""
+    own = [frame for frame in frames if not frame.startswith("<") and INSIDE not in frame]
+    return "; ".join((own or frames)[:SHOWN])
 
 
 def _timeouts_text(timeouts: list[tuple[str, int]]) -> str:
