@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # Parameters that mean something without --live.
 ONCE = ("folder", "job", "routes_file", "plan_file", "json_path", "live", "lost")
-COMPARED = ("baseline_file", "save_path", "inventory_file", "with_files")
+COMPARED = ("baseline_file", "save_path", "inventory_file", "with_files", "kernel_logs")
 
 
 @click.command("diagnose")
@@ -53,6 +53,14 @@ COMPARED = ("baseline_file", "save_path", "inventory_file", "with_files")
     type=click.Path(exists=True, path_type=Path),
     help="A dump of PyTorch's Flight Recorder or a log of NCCL of the same job, or a folder of "
     "them; may be repeated. Those in DIR are found by themselves.",
+)
+@click.option(
+    "--kernel-log",
+    "kernel_logs",
+    metavar="[HOST=]FILE",
+    multiple=True,
+    help="What dmesg or journalctl -k printed on a host of the job: XIDs of GPUs in it count. Name "
+    "the HOST if its lines do not; may be repeated.",
 )
 @shared.inventory_option
 @click.option(
@@ -183,8 +191,8 @@ def command(
         compared = {name: given.pop(name) for name in COMPARED}
         if live and (lost or any(compared.values())):
             raise click.UsageError(
-                "--lost-time, --baseline, --save, --inventory and --with are of whole jobs, not "
-                "--live"
+                "--lost-time, --baseline, --save, --inventory, --with and --kernel-log are of "
+                "whole jobs, not --live"
             )
         if live:
             from transport.cli import diagnose_live
@@ -245,9 +253,10 @@ def once(
     save_path: str | None,
     inventory_file: Path | None,
     with_files: tuple[Path, ...],
+    kernel_logs: tuple[str, ...],
 ) -> int:
     """Diagnoses a folder once; returns the exit status."""
-    from transport.cli.diagnose_sources import opened
+    from transport.cli.diagnose_sources import opened, with_gpus
     from transport.diagnose import Answer, Settings, baseline as measured, report, settled_ns
     from transport.diagnose.baseline import BaselineError, as_json, read
     from transport.diagnose.located import hosts_of, located
@@ -259,6 +268,7 @@ def once(
         try:
             known = None if baseline_file is None else read(baseline_file)
             found = diagnosed(sources, Settings(routes=routes, now_ns=now_ns, baseline=known))
+            found = with_gpus(found, sources, inventory, kernel_logs)
             if save_path is not None and found.answer is Answer.HEALTHY:
                 write_json(as_json(measured(sources[0].store)), save_path)
             if inventory is not None:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import click
+
 from transport.cli import trace_open as shared
 
 if TYPE_CHECKING:
+    from transport.diagnose import Diagnosis
+    from transport.diagnose.hardware import Trouble
     from transport.trace.beside import Beside
+    from transport.trace.inventory import Inventory
 
 
 @contextmanager
@@ -45,3 +51,53 @@ def has_trace(folder: Path) -> bool:
     """Whether there are traces of weft, or imported tables, below the folder."""
     tables = folder / "processes.parquet"
     return tables.exists() or next(folder.rglob("*.trace"), None) is not None
+
+
+def with_gpus(
+    found: Diagnosis,
+    sources: Sequence[Beside],
+    inventory: Inventory | None,
+    logs: Sequence[str],
+) -> Diagnosis:
+    """The diagnosis with the faults of GPUs that kernel logs tell: files, or that of this host."""
+    from transport.diagnose.facts import SIMULATED_NS_MAX, processes_of
+    from transport.diagnose.hardware import Job, hardware_faults, with_hardware
+
+    processes = [one for source in sources for one in processes_of(source.store)]
+    job = Job(processes, max((one.last_ns for one in processes), default=0), inventory)
+    troubles, notes = troubles_of(logs)
+    if not logs and job.end_ns > SIMULATED_NS_MAX and socket.gethostname() in job.hosts:
+        troubles, notes = troubles_here()
+    faults, more = hardware_faults(job, troubles)
+    return with_hardware(found, faults, [*notes, *more])
+
+
+def troubles_of(logs: Sequence[str]) -> tuple[list[Trouble], list[str]]:
+    """The errors of GPUs in files, each as FILE or HOST=FILE."""
+    from transport.diagnose.hardware import of_log
+    from transport.host.kernel_log import KernelLogError, read_file
+
+    made = []
+    for text in logs:
+        host, equals, name = text.partition("=")
+        host, name = (host, name) if equals and not Path(text).exists() else ("", text)
+        try:
+            made += of_log(read_file(Path(name)), host)
+        except KernelLogError as error:
+            raise click.UsageError(f"--kernel-log: cannot read {error}") from None
+    return made, []
+
+
+def troubles_here() -> tuple[list[Trouble], list[str]]:
+    """The errors of GPUs in the kernel log of this host, and a note if it cannot be read."""
+    from transport.diagnose.hardware import of_log
+    from transport.host.kernel_log import KernelLogError, Kmsg
+
+    try:
+        log = Kmsg()
+        try:
+            return of_log(log.read(), socket.gethostname()), []
+        finally:
+            log.close()
+    except KernelLogError as error:
+        return [], [f"kernel log not readable: {error}: XID errors are not seen (--kernel-log)"]

@@ -265,6 +265,11 @@ def _filled(column: Array) -> Array:
     return np.asarray(np.ma.filled(column, -1))
 
 
+def processes_of(store: Store) -> list[Process]:
+    """The processes of a store, sorted by rank."""
+    return _processes(store)[0]
+
+
 def _processes(store: Store) -> tuple[list[Process], dict[int, int]]:
     """The processes sorted by rank, and: number of a process in the trace -> its index in them."""
     rows = store.rows(

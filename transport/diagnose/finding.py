@@ -17,13 +17,14 @@ CLASSES = {
     "network_loss": "the network loses some packets of some paths, or all of them",
     "communication_slow": "messages to or from one place take longer than others",
     "congestion": "queues are long on links that several flows share",
+    "hardware_fault": "a GPU is broken, as its driver reports, or its clocks are held down",
     "non_communication_slow": "a rank comes late to operations again and again (a straggler)",
 }
 
 
 @dataclass(frozen=True)
 class Place:
-    """A fault's place. `kind`: rank, nic, link, pair, network or host; `name`: as reports show it.
+    """A place. `kind`: rank, nic, gpu, link, pair, network or host; `name`: as reports show it.
 
     ranks: the ranks that it concerns. side: send, receive, or empty for both or neither.
     candidates: names of other places that explain the evidence equally well. inventory: where its
