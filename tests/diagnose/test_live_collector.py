@@ -269,6 +269,18 @@ def test_evidence__refines_what_rules_say() -> None:
     assert finding.more["stacks"] == {"rank 13": "all of it"}
 
 
+def test_evidence__errors_of_gpus_are_faults_of_hardware() -> None:
+    said = hosts(1)
+    more = {"code": "xid 79", "pci": "0000:1b:00", "time_ns": said[0].read_ns}
+    said = seen(said, 13, kind="gpu", text="GPU 3 reported XID 79", **more)
+    (event,) = Collector().step(said)
+    found = event.incident.finding
+    assert (event.what, found.kind) == ("finding", "hardware_fault")
+    assert (found.place.kind, found.place.ranks) == ("gpu", (13,))
+    assert "It is the GPU of rank 13." in found.evidence
+    assert Collector().step(seen(hosts(1), 13, kind="gpu", text="hot", code="heat")) == []
+
+
 def test_evidence__engines_and_idle_programs_are_suspicions() -> None:
     for kind, words in (("engine", "gets no CPU"), ("idle", "has posted nothing")):
         judge = Collector()

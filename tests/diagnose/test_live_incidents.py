@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings, strategies as st
 
 from transport.diagnose.finding import Finding, Place
@@ -85,6 +86,31 @@ def test_opens__when_later_windows_show_it_again() -> None:
 
 def test_opens__a_hang_at_once() -> None:
     assert Job().sees(3, kind=HANG) == [("finding", HANG, "rank 3")]
+
+
+@pytest.mark.parametrize(
+    ("certain", "what", "after"), [(True, "finding", 0), (False, "suspicion", 1)]
+)
+def test_opens__a_report_of_a_driver_for_as_long_as_it_is_told(
+    certain: bool, what: str, after: int
+) -> None:
+    """The report keeps its time while its host repeats it."""
+    machine, every = Incidents(), frozenset(range(RANKS))
+    told = Finding("hardware_fault", place(5, kind="gpu"), 0, 0, 0.9, certain, "", "", "")
+    repeated, seen = 2 * HOLD, []
+    for at in range(2 * repeated):
+        findings = [told] if at < repeated else []
+        look = Look(at * LOOK_NS, findings, WINDOWS, WINDOW_NS, every, every)
+        seen += [(at, each.what) for each in machine.step(look)]
+    assert seen[0] == (after, what)
+    assert [each for _, each in seen] == [what, "ended"]
+    assert seen[1][0] >= repeated
+
+
+def test_opens__a_report_of_a_driver_at_once_beside_another_incident() -> None:
+    job = Job().opened()
+    found = [("hardware_fault", place(5, kind="gpu"), True)]
+    assert job.finds(found) == [("finding", "hardware_fault", "gpu 5")]
 
 
 def test_suspicion__is_reported_when_it_repeats() -> None:

@@ -17,7 +17,8 @@ from tests.waiting import until
 from transport.diagnose.live.apart import Apart
 from transport.diagnose.live.cores import REMEMBERED, Cores
 from transport.diagnose.live.host import Host, told_of
-from transport.diagnose.live.sources import Found, Gpus, Interfaces, Stacks, innermost
+from transport.diagnose.live.sources import Found, Gpus, Interfaces, KernelLog, Stacks, innermost
+from transport.host.kernel_log import Kmsg
 
 SECOND_NS = 1_000_000_000
 STACK = """Process 7: python train.py --shape (8, 8)
@@ -78,7 +79,8 @@ def test_sources__py_spy_is_bounded(tmp_path: Path) -> None:
 
 
 class FakeNvml(SimpleNamespace):
-    """The part of pynvml that Gpus uses, with two GPUs. xids, ecc, reasons: what they report."""
+    """A fake of the part of pynvml that Gpus uses, with two GPUs. xids, ecc, reasons, rows,
+    trained: what they report. pids: the processes that use each GPU."""
 
     class NVMLError(Exception):
         pass
@@ -102,8 +104,27 @@ class FakeNvml(SimpleNamespace):
             "nvmlDeviceGetTotalEccErrors": lambda handle, *_: self.ecc[handle],
             "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: self.reasons[handle],
             "nvmlEventSetWait_v2": self._event,
+            "NVML_NVLINK_MAX_LINKS": 18,
+            "NVML_NVLINK_ERROR_DL_RECOVERY": 1,
+            "nvmlDeviceGetNvLinkErrorCounter": self._trained,
+            "nvmlDeviceGetRemappedRows": lambda handle: (0, 0, *self.rows[handle]),
+            "nvmlDeviceGetPciInfo": lambda handle: SimpleNamespace(
+                domain=0, bus=0x1B + handle, device=0
+            ),
+            "nvmlDeviceGetComputeRunningProcesses": lambda handle: [
+                SimpleNamespace(pid=one) for one in self.pids[handle]
+            ],
         }
+        defaults = {"rows": [(0, 0), (0, 0)], "trained": [0, 0], "pids": [[], []]}
+        if name in defaults:
+            return defaults[name]
         return calls[name]
+
+    def _trained(self, handle: int, link: int, _: int) -> int:
+        if link >= 2:
+            raise self.NVMLError("no such link")
+        count: int = self.trained[handle]
+        return count
 
     def _event(self, *_: Any) -> Any:
         if not self.xids:
@@ -123,11 +144,68 @@ def test_sources__gpus_tell_xids_ecc_errors_and_slow_clocks(
     wanted = [
         "heat slows down the clocks of GPU 1",
         "GPU 0 had 2 new uncorrected ECC errors 0 s ago",
-        "GPU 1 reported XID 79 0 s ago",
+        "GPU 1 reported XID 79 (the GPU has fallen off the bus) 0 s ago",
     ]
     assert [one["text"] for one in host.look([])[0]] == wanted
     nvml.reasons = [0, 0]  # events are reported for a while, but throttling only while it lasts
     assert [one["text"] for one in host.look([])[0]] == wanted[1:]
+
+
+def test_sources__gpus_tell_rows_links_and_whose_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeNvml(xids=[], ecc=[0, 0], reasons=[0, 0], trained=[0, 0], rows=[(1, 0), (0, 1)])
+    nvml.pids = [[7, 8], [9]]
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    processes: list[dict[str, Any]] = [{"number": 4, "pid": 8}, {"number": 5, "pid": 99}]
+    source = Gpus()
+    found, _ = source.look(processes, [])
+    assert [(one["code"], one["pci"], one["process"]) for one in found] == [
+        ("remap pending", "0000:1b:00", 4),
+        ("remap failed", "0000:1c:00", None),
+    ]
+    nvml.trained = [3, 0]
+    (link,) = [one for one in source.look(processes, [])[0] if one["code"] == "nvlink"]
+    assert link["text"] == "NVLinks of GPU 0 were trained again 6 times"
+
+
+def kmsg(folder: Path, *lines: tuple[int, str]) -> Kmsg:
+    """A log of the kernel from a pipe, which holds one record. lines: us since boot, text."""
+    pipe = folder / "kmsg"
+    os.mkfifo(pipe)
+    log = Kmsg(pipe)
+    writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    for at_us, text in lines:
+        os.write(writer, f"3,1,{at_us},-;{text}\n".encode())
+    os.close(writer)
+    return log
+
+
+def test_sources__the_kernel_log_tells_xids_since_the_job_began(tmp_path: Path) -> None:
+    now_us = time.monotonic_ns() // 1000
+    text = "NVRM: Xid (PCI:0000:1b:00): 79, pid=8, name=python, GPU has fallen off the bus."
+    source = KernelLog(kmsg(tmp_path, (now_us, text)))
+    processes: list[dict[str, Any]] = [{"number": 4, "pid": 8, "first_ns": None}]
+    assert source.look(processes, []) == ([], [])  # nothing was recorded yet
+    processes[0]["first_ns"] = time.time_ns() - 60 * SECOND_NS
+    ((one,), _) = source.look(processes, [])
+    assert (one["code"], one["pci"], one["process"]) == ("xid 79", "0000:1b:00", 4)
+    assert source.look(processes, []) == ([], [])
+    (tmp_path / "later").mkdir()
+    later = KernelLog(kmsg(tmp_path / "later", (now_us, text)))
+    processes[0]["first_ns"] = time.time_ns() + SECOND_NS
+    assert later.look(processes, []) == ([], [])
+
+
+def test_sources__a_kernel_log_that_cannot_be_read_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Kmsg.__init__, "__defaults__", (tmp_path / "none",))
+    source = KernelLog()
+    ((), (line,)) = source.look([], [])
+    assert line.startswith("kernel log not readable: ")
+    assert line.endswith("No such file or directory: XID errors in it are not seen")
+    assert source.look([], []) == ([], [])
 
 
 def test_sources__without_nvml_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

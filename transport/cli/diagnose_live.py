@@ -35,7 +35,7 @@ from transport.diagnose.live.host import Host
 from transport.diagnose.live.incidents import Event
 from transport.diagnose.live.operations import OPERATIONS_MAX
 from transport.diagnose.live.pauses import Pauses
-from transport.diagnose.live.sources import Gpus, Interfaces, Stacks
+from transport.diagnose.live.sources import Gpus, Interfaces, KernelLog, Stacks
 from transport.diagnose.live.summary import Summary
 from transport.diagnose.live.verdicts import append, reported
 from transport.ground import created
@@ -163,7 +163,12 @@ class Live:
         self.agent, self.tag, self.followed = None, "", False
         if folder is not None:
             self.tag = files.tag_of(folder)
-            sources = (("ethtool", Interfaces()), ("NVML", Gpus()), ("py-spy", Stacks()))
+            sources = (
+                ("ethtool", Interfaces()),
+                ("NVML", Gpus()),
+                ("the kernel log", KernelLog()),
+                ("py-spy", Stacks()),
+            )
             host = Host([Apart(name, source) for name, source in sources])
             summary = Summary(windows=given["iterations"], window_ns=window_ns)
             self.agent = Agent(Follower(folder, window_ns, own, simulated=False), summary, host)

@@ -69,7 +69,8 @@ class Host:
             found, more = source.look(processes, made)
             for one in found:
                 if one.pop("event", 0):
-                    self._events = [*self._events, (time.monotonic(), one)][-EVENTS_MAX:]
+                    at = time.monotonic() - float(one.pop("age_s", 0.0))
+                    self._events = [*self._events, (at, one)][-EVENTS_MAX:]
                 else:
                     made.append(one)
             lines += more

@@ -227,7 +227,7 @@ class Incidents:
         """Takes over what a finding says of its incident; the events that follow from it."""
         why = None if known.told_certain else self._explaining(look, known, one)
         certain = one.certain and self._confirmed(look, known, one)
-        if certain and why is not None and one.kind not in HANGS:
+        if certain and why is not None and not _is_immediate(one):
             certain = known.sure >= BESIDE
         if certain or not known.certain:
             known.finding = graded(one, certain)
@@ -235,7 +235,9 @@ class Incidents:
             known.certain = True
             self.found += 1
             return [Event("finding", self._numbered(known))]
-        is_repeated = known.looks >= REPEATED and (one.kind in HANGS or _is_later(look, known, one))
+        is_repeated = known.looks >= REPEATED and (
+            _is_immediate(one) or _is_later(look, known, one)
+        )
         if known.number or not is_repeated:
             return []
         if why is None:
@@ -250,11 +252,11 @@ class Incidents:
         return known
 
     def _confirmed(self, look: Look, known: Incident, one: Finding) -> bool:
-        """Whether later windows show the fault, too; hangs need not wait.
+        """Whether later windows show the fault, too.
 
         When a process stops, its first timeouts look like packet loss until the job stands still.
         """
-        if one.kind in HANGS:
+        if _is_immediate(one):
             return True
         return self._windows > known.first_windows and _is_later(look, known, one)
 
@@ -306,8 +308,11 @@ class Incidents:
 
 
 def _show(look: Look, known: Incident, one: Finding) -> bool:
-    """Takes note that a finding shows the fault; False if it has no later evidence than before."""
-    if one.to_ns <= known.last_ns:
+    """Takes note that a finding shows the fault; False if it has no later evidence than before.
+
+    A driver's report of a GPU keeps its time, and shows the fault for as long as its host tells it.
+    """
+    if one.to_ns <= known.last_ns and one.place.kind != "gpu":
         return False
     if known.quiet_looks:
         known.gap_looks = max(known.gap_looks, known.quiet_looks)
@@ -315,7 +320,7 @@ def _show(look: Look, known: Incident, one: Finding) -> bool:
         known.gap_ns = max(known.gap_ns, one.to_ns - known.last_ns)
     if known.first_ns < 0:
         known.first_ns = one.to_ns
-    known.last_ns = one.to_ns
+    known.last_ns = max(known.last_ns, one.to_ns)
     known.quiet_looks = known.quiet_windows = 0
     known.state = State.OPEN
     known.looks += 1
@@ -336,6 +341,11 @@ def _is_over(look: Look, known: Incident, times: int) -> bool:
         and (look.windows is None or known.quiet_windows >= hold(HOLD_WINDOWS, known.gap_windows))
         and look.now_ns - known.last_ns >= hold(HOLD_NS, known.gap_ns)
     )
+
+
+def _is_immediate(one: Finding) -> bool:
+    """Whether a finding need not wait for later windows: hangs, and a driver's report of a GPU."""
+    return one.kind in HANGS or one.place.kind == "gpu"
 
 
 def _is_later(look: Look, known: Incident, one: Finding) -> bool:

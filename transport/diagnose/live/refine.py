@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from transport.diagnose import hardware
 from transport.diagnose.finding import SUSPECTED_MAX, Finding, Place, graded
 from transport.diagnose.hang import LAST_QUERY
+from transport.diagnose.hardware import Trouble
 from transport.diagnose.live.merge import SURE, Job
 from transport.ground.units import percent
 
@@ -39,7 +41,7 @@ def refined(job: Job, findings: Sequence[Finding]) -> list[Finding]:
         if not known and not follows:
             waits = one.kind in HANGS and _is_undecided(job)
             made.append(_with_evidence(job, graded(one, False) if waits else one))
-    made = _overloaded(job, made)
+    made = _of_gpus(job, _overloaded(job, made))
     if not any(one.certain for one in made):
         hung = {one.place.name for one in made if one.kind == "non_communication_hang"}
         made += [one for one in _suspicions(job) if one.place.name not in hung]
@@ -197,6 +199,34 @@ def _host(job: Job, host: str, starved: list[int], of: list[Finding]) -> Finding
         f"{worst.evidence}",
         advice="See what takes its cores (top -H; limits of the cgroup), and give the job more: "
         "fewer processes a host, fewer engines (WEFT_ENGINES), or other load elsewhere.",
+    )
+
+
+def _of_gpus(job: Job, findings: Sequence[Finding]) -> list[Finding]:
+    """The findings, with the faults of GPUs that hosts observed, and what these explain."""
+    troubles = [_trouble(one, str(one["host"]), ()) for one in job.devices if one.get("code")]
+    of_rank: dict[int, list[Trouble]] = {}
+    for at, process in enumerate(job.facts.processes):
+        mine = [one for one in job.evidence.get(at, ()) if one.get("code")]
+        ranks = (process.rank,) if process.rank >= 0 else ()
+        own = [_trouble(one, process.host, ranks) for one in mine]
+        of_rank.setdefault(process.rank, []).extend(own)
+        troubles += own
+    # NVML and the kernel log report the same XID.
+    troubles = list({(one.code, one.host, one.pci): one for one in troubles}.values())
+    where = hardware.Job(job.facts.processes, job.facts.end_ns)
+    faults, _ = hardware.hardware_faults(where, troubles)
+    return hardware.merged(hardware.slowed(findings, of_rank), faults)
+
+
+def _trouble(one: Seen, host: str, ranks: tuple[int, ...]) -> Trouble:
+    texts = {name: str(one.get(name, "")) for name in ("code", "pci")}
+    return Trouble(
+        **texts,
+        host=host,
+        pid=int(one.get("pid", 0)),
+        time_ns=int(one.get("time_ns", -1)),
+        ranks=ranks,
     )
 
 

@@ -199,6 +199,10 @@ def _evidence(said: Mapping[str, Any]) -> dict[str, Any]:
         "kind": _text(said["kind"]),
         "text": _text(said["text"]),
         "stack": _text(said.get("stack", ""), STACK_MAX),
+        "code": _text(said.get("code", "")),
+        "pci": _text(said.get("pci", "")),
+        "pid": _whole(said.get("pid", 0), INT32_MAX),
+        "time_ns": _whole(said.get("time_ns", -1), TIME_NS_MAX),
     }
     made |= {
         name: _whole(said.get(name, 0), TIME_NS_MAX) for name in ("since_ns", "readings", "ns")

@@ -1,4 +1,4 @@
-"""Optional sources of evidence: NVML, counters of network interfaces, ethtool, py-spy.
+"""Optional sources of evidence: NVML, the kernel log, network interfaces, ethtool, py-spy.
 
 A source that is not installed reports this once, and finds nothing.
 """
@@ -12,6 +12,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+
+from transport.host.kernel_log import KernelLogError, Kmsg, XidError
+from transport.host.xids import xid_of
+from transport.trace.inventory import pci_of
 
 Found = tuple[list[dict[str, Any]], list[str]]
 
@@ -28,12 +32,14 @@ STACK_BYTES_MAX = 8_000
 STACKS_MAX = 2  # at most this many dumps of Python stacks in one step
 DUMP_EVERY_S = 60.0  # seconds between two dumps of the Python stacks of one process
 XID_SEEN_MAX = 16
-# Cause -> suffixes of NVML's constants nvmlClocksThrottleReason...
+# Code of hardware.CODES -> cause, and suffixes of NVML's constants nvmlClocksThrottleReason...
 THROTTLED = {
-    "heat": ("HwThermalSlowdown", "SwThermalSlowdown"),
-    "the power supply": ("HwPowerBrakeSlowdown",),
-    "the hardware": ("HwSlowdown",),
+    "heat": ("heat", ("HwThermalSlowdown", "SwThermalSlowdown")),
+    "power": ("the power supply", ("HwPowerBrakeSlowdown",)),
+    "slowdown": ("the hardware", ("HwSlowdown",)),
 }
+# Counters of NVLink whose growth is no normal operation: links that were trained again.
+NVLINK_COUNTERS = ("NVML_NVLINK_ERROR_DL_RECOVERY",)
 
 
 class Source(Protocol):
@@ -103,11 +109,11 @@ class Interfaces:
 
 @dataclass
 class Gpus:
-    """ECC errors, throttled clocks, and XIDs, through NVML."""
+    """Errors of memory and NVLink, throttled clocks, and XIDs, through NVML."""
 
     _nvml: Any = None
     _tried: bool = False
-    _before: dict[int, int] = field(default_factory=dict)
+    _before: dict[tuple[str, int], int] = field(default_factory=dict)
     _events: Any = None
 
     def look(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> Found:
@@ -119,8 +125,11 @@ class Gpus:
         try:
             for index in range(nvml.nvmlDeviceGetCount()):
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                made += self._of(nvml, index, handle)
-            made += self._xids(nvml)
+                who = {"pci": _pci(nvml, handle)} | _owner(nvml, handle, processes)
+                found = [*self._memory(nvml, index, handle), *self._links(nvml, index, handle)]
+                found += self._clocks(nvml, index, handle)
+                made += [one | who for one in found]
+            made += self._xids(nvml, processes)
         except nvml.NVMLError as error:
             lines.append(f"NVML fails: {error}")
         return made, lines
@@ -151,39 +160,142 @@ class Gpus:
             return [f"NVML does not report XIDs ({error})"]
         return []
 
-    def _of(self, nvml: Any, index: int, handle: Any) -> list[dict[str, Any]]:
+    def _memory(self, nvml: Any, index: int, handle: Any) -> list[dict[str, Any]]:
         made = []
         try:
             kinds = (nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)
-            count = int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds))
-            if count > self._before.get(index, count):
-                more = count - self._before[index]
-                made.append(
-                    device("gpu", f"GPU {index} had {more} new uncorrected ECC errors", event=1)
-                )
-            self._before[index] = count
+            more = self._grown("ecc", index, int(nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds)))
+            if more:
+                text = f"GPU {index} had {more} new uncorrected ECC errors"
+                made.append(device("gpu", text, event=1, code="ecc", time_ns=time.time_ns()))
         except nvml.NVMLError:
             pass  # this GPU does not count ECC errors
         try:
+            *_, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
+            if failed:
+                text = f"GPU {index} could not remap a row of its memory"
+                made.append(device("gpu", text, code="remap failed", time_ns=time.time_ns()))
+            elif pending:
+                text = f"rows of the memory of GPU {index} wait for a reset to be remapped"
+                made.append(device("gpu", text, code="remap pending", time_ns=time.time_ns()))
+        except nvml.NVMLError:
+            pass  # this GPU does not remap rows
+        return made
+
+    def _links(self, nvml: Any, index: int, handle: Any) -> list[dict[str, Any]]:
+        total, known = 0, False
+        for link in range(int(nvml.NVML_NVLINK_MAX_LINKS)):
+            try:
+                for name in NVLINK_COUNTERS:
+                    counter = getattr(nvml, name)
+                    total += int(nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, counter))
+                    known = True
+            except nvml.NVMLError:
+                break  # no more links, or this GPU does not count
+        more = self._grown("nvlink", index, total) if known else 0
+        if not more:
+            return []
+        text = f"NVLinks of GPU {index} were trained again {more} times"
+        return [device("gpu", text, event=1, code="nvlink", time_ns=time.time_ns())]
+
+    def _clocks(self, nvml: Any, index: int, handle: Any) -> list[dict[str, Any]]:
+        made = []
+        try:
             reasons = int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-            for cause, names in THROTTLED.items():
+            for code, (cause, names) in THROTTLED.items():
                 bits = [int(getattr(nvml, f"nvmlClocksThrottleReason{name}")) for name in names]
                 if any(reasons & one for one in bits):
-                    made.append(device("gpu", f"{cause} slows down the clocks of GPU {index}"))
+                    text = f"{cause} slows down the clocks of GPU {index}"
+                    made.append(device("gpu", text, code=code, time_ns=time.time_ns()))
         except nvml.NVMLError:
             pass  # this GPU does not report why its clocks are throttled
         return made
 
-    def _xids(self, nvml: Any) -> list[dict[str, Any]]:
+    def _grown(self, what: str, index: int, count: int) -> int:
+        """By how much a counter grew since the last interval."""
+        before = self._before.get((what, index), count)
+        self._before[what, index] = count
+        return max(count - before, 0)
+
+    def _xids(self, nvml: Any, processes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         made: list[dict[str, Any]] = []
         for _ in range(XID_SEEN_MAX if self._events is not None else 0):
             try:
                 event = nvml.nvmlEventSetWait_v2(self._events, 0)
             except nvml.NVMLError:
                 break  # no more events
-            index = nvml.nvmlDeviceGetIndex(event.device)
-            made.append(device("gpu", f"GPU {index} reported XID {int(event.eventData)}", event=1))
+            index, number = nvml.nvmlDeviceGetIndex(event.device), int(event.eventData)
+            text = f"GPU {index} reported XID {number} ({xid_of(number).meaning})"
+            one = device("gpu", text, event=1, code=f"xid {number}", time_ns=time.time_ns())
+            one |= {"pci": _pci(nvml, event.device)} | _owner(nvml, event.device, processes)
+            made.append(one)
         return made
+
+
+def _pci(nvml: Any, handle: Any) -> str:
+    """The PCI address of a GPU, as kernel logs name it; empty: not known."""
+    try:
+        found = nvml.nvmlDeviceGetPciInfo(handle)
+        return f"{int(found.domain):04x}:{int(found.bus):02x}:{int(found.device):02x}"
+    except nvml.NVMLError:
+        return ""
+
+
+def _owner(nvml: Any, handle: Any, processes: list[dict[str, Any]]) -> dict[str, Any]:
+    """The number of the process that uses a GPU, if it is one of the traced ones alone."""
+    try:
+        pids = {int(one.pid) for one in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
+    except nvml.NVMLError:
+        return {}
+    mine = [int(one["number"]) for one in processes if int(one["pid"]) in pids]
+    return {"process": mine[0]} if len(mine) == 1 else {}
+
+
+@dataclass
+class KernelLog:
+    """XIDs in this host's kernel log, from when the first of its processes began to record.
+
+    GPUs that NVML watches report the same XIDs; the kernel log also has those from before
+    diagnosis began, and those of a GPU that has fallen off the bus.
+    """
+
+    log: Kmsg | None = None
+    _tried: bool = False
+    _waiting: list[XidError] = field(default_factory=list)
+
+    def look(self, processes: list[dict[str, Any]], before: list[dict[str, Any]]) -> Found:
+        lines = []
+        if not self._tried:
+            self._tried = True
+            try:
+                self.log = Kmsg() if self.log is None else self.log
+            except KernelLogError as error:
+                lines.append(f"kernel log not readable: {error}: XID errors in it are not seen")
+        if self.log is None:
+            return [], lines
+        try:
+            self._waiting += self.log.read()
+        except KernelLogError as error:
+            self.log = None
+            return [], [f"kernel log not readable: {error}: XID errors in it are not seen"]
+        began = [int(one["first_ns"]) for one in processes if one.get("first_ns")]
+        if not began:  # no process has recorded yet: it is not known which errors are old
+            self._waiting = self._waiting[-XID_SEEN_MAX:]
+            return [], lines
+        now_ns = time.time_ns()
+        fresh = [one for one in self._waiting if one.time_ns >= min(began)]
+        self._waiting = []
+        return [_of_kernel(one, now_ns, processes) for one in fresh[-XID_SEEN_MAX:]], lines
+
+
+def _of_kernel(one: XidError, now_ns: int, processes: list[dict[str, Any]]) -> dict[str, Any]:
+    """The evidence of an XID in the kernel log."""
+    pci = pci_of(one.pci)
+    text = f"GPU {pci or '?'} reported XID {one.number} ({xid_of(one.number).meaning})"
+    mine = [int(each["number"]) for each in processes if one.pid and int(each["pid"]) == one.pid]
+    made = device("gpu", text, event=1, code=f"xid {one.number}", pci=pci, pid=one.pid)
+    made |= {"time_ns": one.time_ns, "age_s": max(now_ns - one.time_ns, 0) / 1e9}
+    return made | ({"process": mine[0]} if len(mine) == 1 else {})
 
 
 @dataclass
