@@ -15,6 +15,7 @@ from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.finding import Finding, graded
 from transport.diagnose.flapping import flapping
 from transport.diagnose.groups import with_all
+from transport.diagnose.initialization import initialization_hangs
 from transport.diagnose.measures import delays_of, lateness_of
 from transport.diagnose.paths import paths_of
 from transport.diagnose.peers import slower_than_peers
@@ -33,6 +34,7 @@ PATIENCE_ITERATIONS = 2.0
 PATIENCE_PAUSES = 2.0  # a pause shorter than this many times the longest earlier one proves no hang
 # Messages to and from a rank that is late take longer, too, so these may follow from it.
 OF_DELAYS = ("communication_slow", "congestion")
+HANGS = ("communication_hang", "non_communication_hang")
 # Query of a finding -> the one to use for programs without NCCL, which have no operations.
 OF_MESSAGES = {
     hang.OPEN_QUERY: "SELECT process, sends, count(*) AS open, min(posted_ns) AS posted_ns FROM "
@@ -117,7 +119,9 @@ def diagnose(
     absent = with_absent(store, facts, numbers, missing)
     found = judged(facts, hang.dead(store, numbers), settings, store.notes(), missing, absent)
     stacks = stacks_of(store, numbers)
-    every = [*reported(store, facts, numbers), *found.findings]
+    begun = initialization_hangs(store, facts, numbers, missing)
+    kept = [one for one in found.findings if one.certain or not begun or one.kind not in HANGS]
+    every = [*begun, *reported(store, facts, numbers), *kept]
     every = [with_stack(facts, said_of(one, absent.ranks), stacks) for one in every]
     findings = doubted(every, len(missing))
     return replace(found, findings=tuple(findings), missing=len(missing))

@@ -12,6 +12,7 @@ CLASSES = {
     "healthy": "nothing is wrong",
     "crash": "a process died",
     "mismatch": "ranks called different operations, sizes or orders",
+    "initialization_hang": "the job does not get past its start: ranks wait for others to come",
     "communication_hang": "all ranks called an operation, and it does not end",
     "non_communication_hang": "a rank does not call an operation that the others wait in",
     "network_loss": "the network loses some packets of some paths, or all of them",

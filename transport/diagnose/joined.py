@@ -78,6 +78,8 @@ def _with(main: Finding, opinions: Sequence[Opinion], sources: Sequence[Told]) -
 
 
 def _opinion(told: Told, main: Finding, other: Told) -> Opinion:
+    if main.kind == "initialization_hang" and main.place.ranks:
+        return _of_beginning(main, other)
     operation = main.more.get("operation")
     if operation is not None and operation["kind"] == "collective":
         found = _of_operation(told, operation, other)
@@ -111,6 +113,19 @@ def _of_operation(told: Told, operation: dict[str, Any], other: Told) -> Opinion
     if not operation["absent"] and present:
         return Opinion(other.name, AGREES, f"{_named(present)} called it there {how}")
     return Opinion(other.name, UNKNOWN, f"it has nothing of {_named(operation['absent'])}")
+
+
+def _of_beginning(main: Finding, other: Told) -> Opinion:
+    """What a source tells of ranks that did not come to the start of a job."""
+    went = {
+        rank for group in other.groups.values() for rank, one in group.calls.items() if one.keys
+    }
+    calls = sorted(went & set(main.place.ranks))
+    if calls:
+        return Opinion(other.name, DISAGREES, f"{_named(calls)} called operations there")
+    if other.ranks & set(main.place.ranks):
+        return Opinion(other.name, AGREES, f"{_named(main.place.ranks)} called nothing there")
+    return Opinion(other.name, AGREES, f"it has nothing of {_named(main.place.ranks)} either")
 
 
 def _of_findings(main: Finding, other: Told) -> Opinion | None:

@@ -59,6 +59,8 @@ SPLIT = re.compile(
     r" parent (0x[0-9a-fA-F]{1,16}) (?:split|child)Count (\d{1,9}) color (-?\d{1,10})\b"
 )
 TUNING = re.compile(r"(?:(\w{1,40}): )?(\d{1,20}) Bytes -> Algo (\w{1,20}) proto (\w{1,20})\b")
+BOOTSTRAP = re.compile(r"Bootstrap ?: Using \S")
+AGE_S_MAX = 65_535
 VERSION = re.compile(r"NCCL version (\S{1,40})")
 # Copies the algorithm from rank 0, which alone logs it, to the other ranks, which use the same.
 _SHARE_ALGORITHMS = """
@@ -84,7 +86,10 @@ Where = tuple[str, int, int, int]  # host, process id, thread, device
 
 @dataclass(slots=True)
 class Comm:
-    """A communicator of one process, from the lines that name it. id: the id of its row."""
+    """A communicator of one process, from the lines that name it. id: the id of its row.
+
+    age_s: for how long its log had not been written when it was read.
+    """
 
     source: Source
     id: int
@@ -94,7 +99,10 @@ class Comm:
     comm_id: int | None = None
     begin_ns: int | None = None
     end_ns: int | None = None
+    started: bool = False
     complete: bool = False
+    used: bool = False
+    age_s: int = 0
     collectives: int = 0
 
 
@@ -110,6 +118,7 @@ class _Process:
     comms: dict[str, Comm] = field(default_factory=dict)
     waiting: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     count: int = 0
+    made: int = 0  # communicators, those that were destroyed as well
 
 
 class NcclLogs:
@@ -126,13 +135,16 @@ class NcclLogs:
         # the process's place, the peer and the status.
         self._late: list[tuple[int, int, str, int]] = []
         self._failed: list[tuple[Where, str, int]] = []
+        self._bootstrapped: dict[tuple[str, int], tuple[Where, Path]] = {}
+        self._age_s = 0
         self._stamp = ("", 0)
         self._file = Path()
 
     def read(self, file: Path) -> None:
         """Reads one log. TraceError if the file is not a log of NCCL."""
         self._file = file
-        before = self.found.read["operations"], len(self._comms)
+        self._age_s = _age_s(file)
+        before = self._known()
         lines = 0
         for line in read_lines(file):
             at = line.find(MARK)
@@ -155,12 +167,14 @@ class NcclLogs:
             raise TraceError(
                 f"{file} is no log of NCCL: no line has 'NCCL INFO'; record it with NCCL_DEBUG=INFO"
             )
-        found = self.found.read["operations"], len(self._comms)
-        if found == before and not self._late and not self._failed:
+        if self._known() == before and not self._late and not self._failed:
             raise TraceError(
                 f"{file} names no operation and no communicator: "
                 "set NCCL_DEBUG=INFO and NCCL_DEBUG_SUBSYS=INIT,COLL,TUNING"
             )
+
+    def _known(self) -> tuple[int, int, int]:
+        return self.found.read["operations"], len(self._comms), len(self._bootstrapped)
 
     def finish(self) -> Import:
         """Everything that was read from all logs."""
@@ -233,7 +247,9 @@ class NcclLogs:
                 comm.source.facts |= {"rank": comm.rank, "world_size": world}
 
     def _add_events(self) -> None:
-        """Adds what NCCL and PyTorch report: failed transfers, and operations that timed out."""
+        """Adds what NCCL and PyTorch report: failed transfers, operations that timed out, and
+        initialisations that have not ended."""
+        self._add_initialisations()
         of_rank = {comm.rank: comm.source for comm in self._comms if comm.ranks}
         for rank, sequence, operation, ms in self._late:
             source = of_rank.get(rank) or self.found.source(("rank", rank), self._file, rank=rank)
@@ -252,6 +268,29 @@ class NcclLogs:
             self.found.add(
                 "events", source, time_ns=None, what="transport_error", peer=peer, status=status
             )
+
+    def _add_initialisations(self) -> None:
+        """An event for each communicator whose initialisation has not ended, and then for each
+        process that came to the bootstrap and made none. Before NCCL 2.23, a communicator is first
+        named when all ranks have passed the bootstrap."""
+        waiting = [one for one in self._comms if one.started and not (one.complete or one.used)]
+        for comm in waiting:
+            self.found.add(
+                "events",
+                comm.source,
+                time_ns=comm.begin_ns,
+                what="init_started",
+                value=comm.id,
+                status=comm.age_s,
+            )
+        for key, (where, file) in self._bootstrapped.items():
+            if self._comms and not waiting:
+                break
+            process = self._processes.get(key)
+            if process is None or not process.made:
+                host, pid, _, device = where
+                source = self.found.source((host, pid, device), file, host=host, pid=pid)
+                self.found.add("events", source, time_ns=None, what="bootstrap")
 
     def _let_go(self) -> None:
         source, row = self._held.popleft()
@@ -277,6 +316,8 @@ class NcclLogs:
         if call is not None:
             self._call(process, call, where, at_ns)
             return
+        if BOOTSTRAP.match(message):
+            self._bootstrapped.setdefault(where[:2], (where, self._file))
         failed = FAILED.search(message)
         if failed is not None:
             self._failed.append((where, failed[1], int(failed[2])))
@@ -302,8 +343,9 @@ class NcclLogs:
 
     def _new_comm(self, process: _Process, address: str, where: Where, device: int) -> Comm:
         source = self._source(where, device)
-        comm = Comm(source, source.next_id())
+        comm = Comm(source, source.next_id(), age_s=self._age_s)
         self._comms.append(comm)
+        process.made += 1
         process.comms[address] = comm
         return comm
 
@@ -332,6 +374,7 @@ class NcclLogs:
             comm = self._new_comm(process, address, where, int(device[1]) if device else where[3])
             comm.rank, comm.ranks = rank, ranks
             self.found.read["communicators"] += 1
+        comm.started |= begins
         comm.complete |= message.endswith("Init COMPLETE")
         comm.begin_ns = comm.begin_ns if comm.begin_ns is not None else at_ns
         named, split, nodes = (one.search(message) for one in (COMM_ID, SPLIT, NODES))
@@ -353,6 +396,7 @@ class NcclLogs:
         if comm is None:
             comm = self._new_comm(process, address, where, where[3])
             comm.ranks = int(ranks_text)
+        comm.used = True
         at = int(type_text)
         datatype = DATATYPES[at] if at < len(DATATYPES) else f"type {at}"
         count, root = int(count_text), int(root_text)
@@ -411,6 +455,14 @@ def _named(word: str, names: Sequence[str]) -> str:
     if word.isdecimal():
         return names[int(word)] if int(word) < len(names) else f"number {int(word)}"
     return word.upper()
+
+
+def _age_s(file: Path) -> int:
+    """For how many seconds a file has not been written; 0 if that is not known."""
+    try:
+        return max(min(int(time.time() - file.stat().st_mtime), AGE_S_MAX), 0)
+    except OSError:
+        return 0
 
 
 def read_lines(file: Path, most: int = LINE_MAX) -> Iterator[str]:

@@ -195,7 +195,8 @@ EVENTS = _columns(
         "text",
         "path_down, path_up, timeout, loss, process_stalled, ...; in traces of simulated training "
         "steps, the name of an operation that began; of imported files, transport_error, "
-        "collective_timeout and python_frame",
+        "collective_timeout, python_frame, init_started (a communicator whose initialisation has "
+        "not ended) and bootstrap (a process that came to NCCL's bootstrap and made none)",
     ),
     (
         "peer",
@@ -210,9 +211,14 @@ EVENTS = _columns(
         "u64",
         "what the event counts, such as segments lost; of an operation: its time in ns; of "
         "process_stalled: for how many ns it did not run; of collective_timeout: ms; of "
-        "python_frame: its depth, from 0",
+        "python_frame: its depth, from 0; of init_started: `id` of the communicator",
     ),
-    ("status", "u16", "status of the event"),
+    (
+        "status",
+        "u16",
+        "status of the event; of init_started: for how many seconds the log had not been written "
+        "when it was read",
+    ),
 )
 TABLES = {
     "processes": PROCESSES,
