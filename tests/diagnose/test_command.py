@@ -69,6 +69,8 @@ def test_diagnose__programs_without_operations_are_queried_by_message(tmp_path: 
 def test_diagnose__healthy_is_0(tmp_path: Path) -> None:
     done = run("diagnose", traced(tmp_path))
     assert (done.exit_code, done.output.splitlines()[0][:18]) == (0, "healthy: 32 ranks,")
+    assert "note: not seen: NaN or Inf in the data, silent data corruption" in done.output
+    assert json.loads(run("diagnose", tmp_path, "--json", "-").output)["not_seen"]
 
 
 def without(folder: Path, rank: int) -> None:

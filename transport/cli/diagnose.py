@@ -295,6 +295,9 @@ def show(found: Diagnosis, folder: Path, with_links: bool) -> None:
         click.echo("\n".join(report.lines_of(one, str(folder))))
     if found.answer is Answer.FOUND:
         click.echo(f"looked at: {report.looked_at(found)}")
+    else:
+        where = "docs/DIAGNOSIS.md, What is not seen"
+        click.echo(f"note: not seen: {', '.join(report.NOT_SEEN)} ({where})")
     if not with_links:
         click.echo("note: without --routes no link can be named, only NICs and pairs of ranks")
     shared.show_notes(found.notes)

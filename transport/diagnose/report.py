@@ -16,6 +16,9 @@ from transport.diagnose.waits import Waits
 from transport.ground.text import printable
 from transport.ground.units import percent, time_text
 
+# What leaves nothing in traces, logs and dumps (docs/DIAGNOSIS.md, What is not seen).
+NOT_SEEN = ("NaN or Inf in the data", "silent data corruption")
+
 
 def looked_at(found: Diagnosis, live: bool = False) -> str:
     """One line that says how many ranks and iterations were judged; live: the last ones only."""
@@ -101,6 +104,7 @@ def as_json(found: Diagnosis) -> dict[str, Any]:
         "iterations": found.iterations,
         "iteration_ns": found.iteration_ns,
         "notes": list(found.notes),
+        "not_seen": list(NOT_SEEN),
     }
 
 
