@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.diagnose.support import traced
+from tests.trace.writer import AHEAD_NS, channel, communicator, operation, rank_of
 from transport.cli import weft
 from transport.diagnose.diagnosis import Diagnosis
 from transport.diagnose.facts import facts_of
@@ -28,7 +29,8 @@ from transport.trace.beside import named, read
 from transport.trace.nccl_log import DATATYPES
 
 ABSENT = {"kind": "absent_rank", "rank": 5, "at_step": 4}
-BEGIN_NS = 1_790_000_000 * 10**9
+SECOND = 10**9
+BEGIN_NS = 1_790_000_000 * SECOND
 FRAME = {"name": "load", "filename": "/job/data.py", "line": 7}
 TORCH_NAMES = {"AllReduce": "all_reduce", "AllGather": "all_gather"}
 DTYPES = {"ncclFloat32": "Float", "ncclBfloat16": "BFloat16", "ncclInt8": "Char"}
@@ -298,3 +300,42 @@ def test_joined__paths_that_are_lost_are_told(tmp_path: Path) -> None:
     ranks = [SimpleNamespace(rank=one) for one in range(3)]
     facts: Any = SimpleNamespace(processes=ranks, samples=none, downs=downs)
     assert paths_of_rank(facts, 0) == {1: (0, 1), 2: (1, 1)}
+
+
+def running(folder: Path, ranks: int = 2) -> Path:
+    """A trace at times of day, of ranks that all wait in the last of five AllReduces."""
+    folder.mkdir()
+    for rank in range(ranks):
+        one = rank_of(folder, rank, ranks)
+        one.ended = False
+        comm = communicator(one, 7, rank, ranks)
+        for at in range(5):
+            begin_ns = at * SECOND
+            op = operation(one, comm, "AllReduce", begin_ns, begin_ns + 1000, count=4, sequence=at)
+            if at < 4:
+                channel(one, comm, op, 1 - rank, 64, begin_ns + 10, begin_ns + SECOND // 2)
+        one.write()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("ranks", "later_ns", "why"),
+    [
+        (3, 0, "Flight Recorder is left out: it is of a job of 3 ranks, and not of 2"),
+        (2, 7 * 86_400 * SECOND, "Flight Recorder is left out: it is of another time, 168 h"),
+        (2, 0, "joined: weft's trace (2 processes), Flight Recorder (2 processes)"),
+    ],
+)
+def test_joined__dumps_of_other_runs_are_left_out(
+    tmp_path: Path, ranks: int, later_ns: int, why: str
+) -> None:
+    job = running(tmp_path / "t")
+    calls = ("dp", tuple(range(ranks)), "AllReduce", 4, "ncclFloat32", True)
+    files = dumped(tmp_path / "dumps", {rank: [calls] * 5 for rank in range(ranks)})
+    for file in files:
+        found = pickle.loads(file.read_bytes())
+        for entry in found["entries"]:
+            for name in ("time_created_ns", "time_discovered_completed_ns"):
+                entry[name] += AHEAD_NS - BEGIN_NS + later_ns
+        file.write_bytes(pickle.dumps(found))
+    assert why in "; ".join(found_by(job, "--with", tmp_path / "dumps")["notes"])

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from transport.diagnose.diagnosis import Diagnosis, Settings, diagnose, numbers_of
-from transport.diagnose.facts import facts_of
+from transport.diagnose.facts import SIMULATED_NS_MAX, facts_of
 from transport.diagnose.joined import joined
 from transport.diagnose.reported import stacks_of
 from transport.diagnose.told import Told
+from transport.ground.units import time_text
 from transport.trace.beside import Beside
+
+APART_NS = 3_600_000_000_000  # sources of one job that are further apart are of two runs
 
 
 def diagnosed(sources: Sequence[Beside], settings: Settings) -> Diagnosis:
@@ -18,10 +21,36 @@ def diagnosed(sources: Sequence[Beside], settings: Settings) -> Diagnosis:
     first = sources[0]
     if len(sources) == 1:
         return _with_source(first, diagnose(first.store, settings))
-    told = [_told(one, settings if one is first else Settings()) for one in sources]
+    told, notes = [_told(first, settings)], []
+    for one in sources[1:]:
+        why = _other_job(first, one)
+        if why:
+            notes.append(f"{one.name} is left out: {why}")
+        else:
+            told.append(_told(one, Settings()))
     found = joined(told)
     named = ", ".join(f"{one.name} ({len(one.facts.processes)} processes)" for one in told)
-    return replace(found, notes=(f"joined: {named}", *found.notes))
+    notes.append(f"joined: {named}")
+    return replace(found, notes=(*notes, *found.notes))
+
+
+def _other_job(first: Beside, other: Beside) -> str:
+    """Why a source is of another job than the main one; empty: nothing says so.
+
+    Dumps of earlier runs often lie where those of this one are written.
+    """
+    sql = "SELECT max(world_size), min(first_ns), max(last_ns) FROM processes"
+    ((size, from_ns, to_ns),) = first.store.rows(sql)
+    ((other_size, other_from_ns, other_to_ns),) = other.store.rows(sql)
+    # The largest communicator that a dump or log names may be smaller than the job.
+    if size is not None and other_size is not None and other_size > size:
+        return f"it is of a job of {other_size} ranks, and not of {size}"
+    known = min(from_ns or 0, other_from_ns or 0) > SIMULATED_NS_MAX
+    # Logs have times of a zone that they do not tell.
+    if not known or other.kind == "nccl-log" or first.kind == "nccl-log":
+        return ""
+    apart_ns = max(from_ns - other_to_ns, other_from_ns - to_ns)
+    return f"it is of another time, {time_text(apart_ns, 2)} apart" if apart_ns > APART_NS else ""
 
 
 def _told(source: Beside, settings: Settings) -> Told:
