@@ -339,3 +339,23 @@ def test_joined__dumps_of_other_runs_are_left_out(
                 entry[name] += AHEAD_NS - BEGIN_NS + later_ns
         file.write_bytes(pickle.dumps(found))
     assert why in "; ".join(found_by(job, "--with", tmp_path / "dumps")["notes"])
+
+
+def test_logs__alone_tell_who_called_less_when_others_ran_into_the_timeout(tmp_path: Path) -> None:
+    one = ("dp", (0, 1, 2), "AllReduce", 4, "ncclFloat32", True)
+    calls = {rank: [one] * (5 - (rank == 1)) for rank in range(3)}
+    (tmp_path / "t").mkdir()
+    log = logged(tmp_path / "t" / "job.log", calls)
+    (nothing,) = [found_by(tmp_path / "t")["findings"]]
+    assert nothing == []  # without a timeout, the log may just end there
+    late = "[rank{0}]:[E ProcessGroupNCCL.cpp:523] [Rank {0}] Watchdog caught collective operation "
+    late += (
+        "timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000"
+    )
+    late += ") ran for 600072 milliseconds before timing out.\n"
+    log.write_text(log.read_text() + late.format(0) + late.format(2))
+    (first,) = found_by(tmp_path / "t")["findings"]
+    assert (first["class"], first["place"]["ranks"]) == ("non_communication_hang", [1])
+    assert "ranks 0, 2 ran into PyTorch's timeout." in first["evidence"]
+    assert "rank 1 called 4 operations of a communicator, and others 5." in first["evidence"]
+    assert not first["certain"]

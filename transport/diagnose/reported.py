@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
+import numpy as np
+
 from transport.diagnose.facts import Facts
 from transport.diagnose.finding import Finding, Place
 from transport.ground.units import time_text
@@ -40,9 +42,49 @@ def reported(store: Store, facts: Facts, numbers: dict[int, int]) -> list[Findin
         else:
             timeouts[at].append((str(peer), int(value or 0)))
     made = [_of_errors(facts, at, found, timeouts.get(at, [])) for at, found in errors.items()]
-    if not made:
+    if not made and timeouts:
+        behind = _behind(facts, timeouts)
         made = [_of_timeouts(facts, at, found) for at, found in timeouts.items()]
+        made = [behind] if behind is not None else made
     return made
+
+
+def _behind(facts: Facts, timeouts: dict[int, list[tuple[str, int]]]) -> Finding | None:
+    """The ranks with fewer calls than the others in a communicator, and more in none, if operations
+    ran into the timeout at other ranks. Only a suspicion: a log may lack its last lines."""
+    calls = facts.calls
+    counts: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for comm, process, kind in zip(
+        *(calls[name].tolist() for name in ("comm_id", "process", "kind")), strict=True
+    ):
+        if kind == "collective":
+            counts[comm][process] += 1
+    less: dict[int, tuple[int, int]] = {}
+    more: set[int] = set()
+    for of in counts.values():
+        most = max(of.values())
+        if min(of.values()) < most:
+            less |= {one: (count, most) for one, count in of.items() if count < most}
+            more |= {one for one, count in of.items() if count == most}
+    found = sorted(one for one in less if one not in more and one not in timeouts)
+    if not found:
+        return None
+    own, most = less[found[0]]
+    name = facts.named(np.array(found))
+    late = facts.named(np.array([at for at in timeouts if at >= 0]))
+    return Finding(
+        "non_communication_hang",
+        Place("rank", name, tuple(facts.processes[one].rank for one in found)),
+        facts.end_ns,
+        facts.end_ns,
+        0.6,
+        False,
+        f"{late} ran into PyTorch's timeout. In the log, {name} called {own} operations of a "
+        f"communicator, and others {most}.",
+        QUERY,
+        f"See what {name} does: py-spy dump on its host shows its stack. Dumps of the Flight "
+        "Recorder tell it with certainty (TORCH_NCCL_DUMP_ON_TIMEOUT=1).",
+    )
 
 
 def stacks_of(store: Store, numbers: dict[int, int]) -> dict[int, list[str]]:
