@@ -203,6 +203,10 @@ def test_diagnose__reads_kernel_logs(tmp_path: Path) -> None:
     assert (first["class"], first["certain"]) == ("hardware_fault", True)
     assert (first["place"]["name"], first["place"]["ranks"]) == ("GPU 0000:3b:00 of node1", [1])
     assert done.exit_code == 1
+    racks = tmp_path / "racks.toml"
+    racks.write_text('[hosts.node1]\nrack = "r2"\n')
+    done = run("diagnose", folder, "--kernel-log", log, "--inventory", racks)
+    assert "hardware_fault: GPU 0000:3b:00 of node1, rack r2, confidence 97 %" in done.output
 
 
 def test_diagnose__a_log_without_times_names_its_host_by_the_option(tmp_path: Path) -> None:

@@ -115,6 +115,13 @@ def test_inventory__pci_addresses_have_one_form() -> None:
     assert pci_of("GPU 3") == ""
 
 
+def test_inventory__the_example_of_the_docs_is_right(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "DIAGNOSIS.md").read_text()
+    text = page.partition("## Inventory")[2].partition("```toml\n")[2].partition("```")[0]
+    found = made(tmp_path, text)
+    assert (found.spot(0).gpu, found.rack("node8")) == ("0000:1b:00", "r3")
+
+
 VALUES = st.recursive(
     st.booleans() | st.integers(-5, 1 << 40) | st.text(max_size=6) | st.just("0-3"),
     lambda inner: (

@@ -47,6 +47,8 @@ def _shown(place: Place, spots: list[Spot]) -> str:
     first = spots[0]
     if place.kind == "nic" and len(spots) == 1:
         return f"NIC {_nics(first)[0]} of rank {first.rank} {first.text}{_nics(first)[1]}"
+    if place.kind in ("gpu", "host"):  # its name has the host
+        return f"{place.name}, rack {first.rack}"
     if place.kind == "pair" and len(spots) == 2:
         return " to ".join(f"rank {one.rank} {one.text}" for one in spots)
     if len(spots) == 1:

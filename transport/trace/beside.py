@@ -45,6 +45,8 @@ def kind_of(file: Path) -> str:
 
     TraceError if it cannot be read.
     """
+    if not file.is_file():  # opening a named pipe would wait for its writer
+        raise TraceError(f"{file} is not a file")
     try:
         with file.open("rb") as raw:
             head = raw.read(HEAD_BYTES)
