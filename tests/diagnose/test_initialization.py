@@ -105,8 +105,8 @@ def test_logs__a_rank_that_does_not_finish_is_named(tmp_path: Path) -> None:
     text = "".join(lines(rank, "START", "COMPLETE") for rank in (0, 1, 3)) + lines(2, "START")
     log(tmp_path / "t", text)
     (one,) = found_by(tmp_path / "t")["findings"]
-    assert (one["place"]["ranks"], one["certain"]) == ([2], True)
-    assert "rank 2 began and did not finish, although all ranks came" in one["evidence"]
+    assert (one["place"]["ranks"], one["certain"]) == ([2], False)
+    assert "rank 2 did not finish, although all came, or its line is missing" in one["evidence"]
 
 
 def test_logs__if_all_came_and_none_finished_it_is_the_network(tmp_path: Path) -> None:
@@ -174,6 +174,18 @@ def test_traces__a_process_without_the_communicator_is_named(tmp_path: Path) -> 
         (one,) = diagnose(store).findings
     assert (one.kind, one.place.ranks, one.certain) == ("initialization_hang", (2,), True)
     assert "ranks 0-1, 3 made a communicator, rank 2 did not." in one.evidence
+
+
+def test_traces__a_communicator_of_a_part_tells_nothing(tmp_path: Path) -> None:
+    for rank in range(4):
+        one = rank_of(tmp_path, rank, 4)
+        one.ended = False
+        if rank < 2:
+            communicator(one, 7, rank, 2, SECOND)
+        one.new("event", 90 * SECOND, what="path_up", peer="10.0.0.1")
+        one.write()
+    with open_store(tmp_path) as store:
+        assert diagnose(store).findings == ()
 
 
 def test_traces__a_rank_without_a_trace_is_suspected(tmp_path: Path) -> None:

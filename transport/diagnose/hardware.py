@@ -12,7 +12,7 @@ from datetime import datetime
 
 from transport.diagnose.diagnosis import Diagnosis
 from transport.diagnose.facts import SIMULATED_NS_MAX, Process
-from transport.diagnose.finding import Finding, Place
+from transport.diagnose.finding import Finding, Place, graded
 from transport.diagnose.hang import LAST_QUERY
 from transport.host.kernel_log import UNKNOWN_NS, XidError
 from transport.host.xids import HARDWARE, LINK, REPLACE, SOON, WEARS, Xid, xid_of
@@ -110,26 +110,26 @@ class Job:
         alike = [one for one in self.hosts if one == trouble.host or one.partition(".")[0] == short]
         return alike[0] if alike else None
 
-    def ranks_of(self, trouble: Trouble, host: str) -> tuple[int, ...]:
-        """The ranks that use the GPU; if that is not known, all ranks of its host."""
+    def ranks_of(self, trouble: Trouble, host: str) -> tuple[tuple[int, ...], bool]:
+        """The ranks that use the GPU, and True; not known: all ranks of its host, and False."""
         if trouble.ranks:
-            return trouble.ranks
+            return trouble.ranks, True
         here = [one for one in self.processes if one.rank >= 0 and (not host or one.host == host)]
         by_pid = [one.rank for one in here if trouble.pid and one.pid == trouble.pid]
         if len(by_pid) == 1:
-            return (by_pid[0],)
+            return (by_pid[0],), True
         if self.inventory is not None and trouble.pci and host:
             beside = [one.rank for one in here]
             spots = [self.inventory.spot(rank, host, beside) for rank in beside]
             of_gpu = tuple(sorted(one.rank for one in spots if one.gpu == trouble.pci))
             if of_gpu:
-                return of_gpu
-        return tuple(sorted(one.rank for one in here)) if host else ()
+                return of_gpu, True
+        return tuple(sorted(one.rank for one in here)) if host else (), False
 
 
 def hardware_faults(job: Job, troubles: Iterable[Trouble]) -> tuple[list[Finding], list[str]]:
     """A finding for each GPU that is at fault, and notes on reports that blame no GPU."""
-    of_gpu: dict[tuple[str, str, tuple[int, ...]], list[Trouble]] = {}
+    of_gpu: dict[tuple[str, str, tuple[int, ...], bool], list[Trouble]] = {}
     elsewhere = before = 0
     for one in troubles:
         host = job.host_of(one)
@@ -138,17 +138,17 @@ def hardware_faults(job: Job, troubles: Iterable[Trouble]) -> tuple[list[Finding
         elif not job.ran_at(one):
             before += 1
         else:
-            of_gpu.setdefault((host, one.pci, job.ranks_of(one, host)), []).append(one)
+            of_gpu.setdefault((host, one.pci, *job.ranks_of(one, host)), []).append(one)
     notes = []
     if elsewhere:
         notes.append(f"{elsewhere} errors of GPUs are of hosts that the job did not use")
     if before:
         notes.append(f"{before} errors of GPUs came when the job did not run: they do not count")
     made = []
-    for (host, pci, ranks), mine in of_gpu.items():
+    for (host, pci, ranks, known), mine in of_gpu.items():
         faults = [one for one in mine if one.xid.blames in (HARDWARE, WEARS)]
         if faults:
-            made.append(_finding(job, host, pci, ranks, mine, faults))
+            made.append(_finding(job, (host, pci, ranks, known), mine, faults))
         others = [one for one in mine if one not in faults and one.xid.blames != SLOWS]
         if others and not faults:
             said = ", ".join(dict.fromkeys(one.what for one in others[:NAMED_MAX]))
@@ -162,12 +162,11 @@ def _gpu(host: str, pci: str) -> str:
 
 def _finding(
     job: Job,
-    host: str,
-    pci: str,
-    ranks: tuple[int, ...],
+    where: tuple[str, str, tuple[int, ...], bool],
     every: Sequence[Trouble],
     faults: Sequence[Trouble],
 ) -> Finding:
+    host, pci, ranks, known = where
     worst = min(faults, key=lambda one: (one.xid.blames != HARDWARE, one.time_ns))
     timed = [one.time_ns for one in faults if job.knows_time(one)]
     certain = worst.xid.blames == HARDWARE and job.knows_time(worst) and bool(host)
@@ -181,10 +180,12 @@ def _finding(
     if worst.text:
         text += f' The log says: "{worst.text}".'
     named = f"rank{'s' * (len(ranks) != 1)} {ranges(sorted(ranks))}"
-    if len(ranks) > 1:
-        text += f" Which of {named} uses it is not known."
-    elif ranks:
-        text += f" It is the GPU of {named}."
+    if ranks:
+        text += (
+            f" It is the GPU of {named}."
+            if known
+            else f" Whether it is used by {named} is not known."
+        )
     return Finding(
         "hardware_fault",
         Place("gpu", _gpu(host, pci), ranks),
@@ -195,7 +196,12 @@ def _finding(
         text,
         LAST_QUERY,
         f"{worst.xid.action}.",
-        more={"codes": list(dict.fromkeys(one.code for one in every)), "pci": pci, "host": host},
+        more={
+            "codes": list(dict.fromkeys(one.code for one in every)),
+            "pci": pci,
+            "host": host,
+            "whose": known,
+        },
     )
 
 
@@ -212,7 +218,10 @@ def with_hardware(
 
 
 def merged(findings: Sequence[Finding], faults: Sequence[Finding]) -> list[Finding]:
-    """Findings and faults of GPUs: the hang, crash or slowness of the same rank is an effect."""
+    """Findings and faults of GPUs: the hang, crash or slowness of the same rank is an effect.
+
+    If it is not known who uses a GPU, its fault is only certain with such an effect.
+    """
     left = list(findings)
     made = []
     for fault in faults:
@@ -223,7 +232,8 @@ def merged(findings: Sequence[Finding], faults: Sequence[Finding]) -> list[Findi
         )
         kept = [{"class": one.kind, "place": one.place.name, **one.more} for one in mine]
         more = {**fault.more, "explains": kept} if kept else fault.more
-        made.append(replace(fault, evidence=fault.evidence + text, more=more))
+        sure = fault.certain and bool(mine or fault.more.get("whose"))
+        made.append(graded(replace(fault, evidence=fault.evidence + text, more=more), sure))
     certain = [one for one in made if one.certain]
     suspected = [one for one in made if not one.certain]
     return [*certain, *left, *suspected]

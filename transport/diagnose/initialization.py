@@ -27,7 +27,7 @@ STARTED = (
     "AND m.ranks IS NOT NULL AND m.rank IS NOT NULL ORDER BY ALL"
 )
 COMMS = "SELECT comm_id, rank, process FROM comms WHERE ranks IS NOT NULL AND rank IS NOT NULL"
-MADE = "SELECT max(begin_ns) FROM comms"
+WHOLE = "SELECT process, begin_ns FROM comms WHERE ranks = ?"
 BOOTSTRAP = (
     "SELECT p.host, p.pid FROM events e JOIN processes p USING (process) "
     "WHERE e.what = 'bootstrap' ORDER BY ALL"
@@ -87,9 +87,13 @@ def _by_logs(
     text = f"{len(one.started) + len(one.complete)} of {one.ranks} ranks began to initialise a "
     text += f"communicator of NCCL (Init START), and {done if one.complete else 'none finished'}"
     old = one.age_s >= PATIENCE_S
-    ranks: Iterable[int] = one.absent or one.started
-    certain = old
-    if one.absent:
+    # If some finished, all came: the log may lack lines of the others.
+    certain = old and not one.complete
+    ranks: Iterable[int] = one.started if one.complete else one.absent or one.started
+    if one.complete:
+        who = began
+        text += f": {who} did not finish, although all came, or its line is missing."
+    elif one.absent:
         who = _named(one.absent, whole)
         text += f": {who} never came; no line names it."
         text += _bootstrapped(store)
@@ -97,9 +101,6 @@ def _by_logs(
         certain = old and _log_files(store) < max(len(facts.processes), 2)
         if old and not certain:
             text += " Its log may be elsewhere, as each rank here has a log of its own."
-    elif one.complete:
-        who = began
-        text += f": {who} began and did not finish, although all ranks came."
     else:
         who = "each of its processes"
         text += ", although all came: they may not reach each other."
@@ -196,13 +197,17 @@ def _by_traces(
     running = [one for one in facts.processes if one.ended is False]
     if others or not running or len(facts.calls["process"]) or len(facts.edges["source"]):
         return None
-    made = store.rows(COMMS)
-    came = {facts.processes[numbers[one]].rank for _, _, one in made if one in numbers}
-    ((since_ns,),) = store.rows(MADE)
-    if since_ns is None:
+    traced = {one.rank for one in running}
+    # Only a communicator of all ranks tells who is missing.
+    size = len(facts.processes) + len(missing)
+    made = store.rows(WHOLE, size)
+    if not made and store.rows(COMMS):
+        return None
+    came = {facts.processes[numbers[one]].rank for one, _ in made if one in numbers}
+    since_ns = max((at_ns for _, at_ns in made if at_ns is not None), default=-1)
+    if since_ns < 0:
         since_ns = min((one.first_ns for one in running if one.first_ns > 0), default=facts.end_ns)
     waited_ns = facts.end_ns - since_ns
-    traced = {one.rank for one in running}
     late = sorted(traced - came) if came else []
     absent = [*late, *missing]
     if not absent or -1 in absent:
