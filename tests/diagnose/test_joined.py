@@ -22,7 +22,8 @@ from tests.trace.writer import AHEAD_NS, channel, communicator, operation, rank_
 from transport.cli import weft
 from transport.diagnose.diagnosis import Diagnosis
 from transport.diagnose.facts import facts_of
-from transport.diagnose.joined import paths_of_rank
+from transport.diagnose.finding import Finding, Place
+from transport.diagnose.joined import joined, paths_of_rank
 from transport.diagnose.told import Told, matched
 from transport.trace import open_store
 from transport.trace.beside import named, read
@@ -359,3 +360,43 @@ def test_logs__alone_tell_who_called_less_when_others_ran_into_the_timeout(tmp_p
     assert "ranks 0, 2 ran into PyTorch's timeout." in first["evidence"]
     assert "rank 1 called 4 operations of a communicator, and others 5." in first["evidence"]
     assert not first["certain"]
+
+
+ABSENCE, NETWORK = "non_communication_hang", "communication_hang"
+
+
+def verdict(kind: str, place: str, *ranks: int, certain: bool = True) -> Told:
+    """A source without calls that has one verdict."""
+    name = f"{place} {ranks}"
+    one = Finding(kind, Place(place, name, ranks), 1, 2, 0.9, certain, "It is so.", "", "")
+    found = Diagnosis((one,), 0, 0, 4, ())
+    facts: Any = SimpleNamespace(
+        processes=[SimpleNamespace(rank=rank) for rank in range(4)],
+        samples={name: np.zeros(0) for name in ("source", "target", "path", "time_ns")},
+        downs={name: np.zeros(0) for name in ("source", "target", "path", "time_ns", "what")},
+    )
+    return Told(f"source of {name}", facts, found)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "ranks", "says", "certain"),
+    [
+        # A dead NIC is why its rank does not call.
+        ((ABSENCE, "rank", 3), (NETWORK, "nic", 3), [3], "agrees", True),
+        # All called: that contradicts no dead NIC.
+        ((NETWORK, "nic", 3), (NETWORK, "pair"), [3], "agrees", True),
+        ((NETWORK, "nic", 3), (NETWORK, "pair", 0, 1), [3], "does not tell", True),
+        # Two ranks that are said to be absent.
+        ((ABSENCE, "rank", 3), (ABSENCE, "rank", 1), [3], "disagrees", False),
+        (("crash", "rank", 3), (ABSENCE, "rank", 1), [3], "disagrees", False),
+        ((ABSENCE, "rank", 3), ("crash", "rank", 3), [3], "agrees", True),
+        (("mismatch", "rank", 3), (ABSENCE, "rank", 1), [3], "does not tell", True),
+    ],
+)
+def test_joined__of_two_verdicts_the_more_telling_counts(
+    first: Any, second: Any, ranks: list[int], says: str, certain: bool
+) -> None:
+    (one,) = joined([verdict(*first), verdict(*second)]).findings
+    assert list(one.place.ranks) == ranks
+    assert [each["says"] for each in one.more["sources"]] == [says]
+    assert one.certain == certain

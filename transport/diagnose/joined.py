@@ -61,10 +61,19 @@ def joined(sources: Sequence[Told]) -> Diagnosis:
     hangs += [(first, one) for one in _behind(sources, hangs)]
     if not hangs:
         return found
-    told, main = min(hangs, key=lambda each: (not each[1].certain, HANGS.index(each[1].kind)))
+    told, main = min(hangs, key=lambda each: _order(each[1]))
     opinions = [_opinion(told, main, one) for one in sources if one is not told]
     others = [one for one in found.findings if one.kind not in HANGS]
     return replace(found, findings=(_with(main, opinions, sources), *others))
+
+
+def _order(one: Finding) -> tuple[bool, float]:
+    """Sorts verdicts: certain ones first, then by how much they explain.
+
+    A NIC that both ends cannot reach is why its rank does not call.
+    """
+    rank = 2.5 if one.place.kind == "nic" else float(HANGS.index(one.kind))
+    return not one.certain, rank
 
 
 def _with(main: Finding, opinions: Sequence[Opinion], sources: Sequence[Told]) -> Finding:
@@ -136,9 +145,15 @@ def _of_findings(main: Finding, other: Told) -> Opinion | None:
     near = [one for one in hangs if set(one.place.ranks) & set(main.place.ranks)]
     if near:
         return Opinion(other.name, AGREES, f"{near[0].kind} of {near[0].place.name}")
-    worst = min(hangs, key=lambda one: (not one.certain, HANGS.index(one.kind)))
+    worst = min(hangs, key=_order)
     text = f"{worst.kind} of {worst.place.name}"
-    says = DISAGREES if main.certain and worst.certain and "status" not in worst.more else UNKNOWN
+    if worst.kind == "communication_hang":
+        # All called, which contradicts no dead NIC or link, wherever it waits.
+        says = AGREES if main.kind == worst.kind and not worst.place.ranks else UNKNOWN
+    elif main.kind == "mismatch":  # ranks that called something else make others wait
+        says = UNKNOWN
+    else:
+        says = DISAGREES if main.certain and worst.certain else UNKNOWN
     return Opinion(other.name, says, text)
 
 
