@@ -225,6 +225,12 @@ def test_joined__files_of_another_kind_are_left_out_or_refused(tmp_path: Path) -
     done = run("diagnose", folder)
     assert done.exit_code == 0, done.output
     assert "nccl_trace_rank_1 is left out" in done.output
+    with (folder / "job.log").open("wb") as log:
+        log.write(b"node0:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n")
+        log.truncate((1 << 30) + 1)
+    done = run("diagnose", folder)
+    assert "job.log is left out: it is larger than 1 GiB: use --with" in done.output
+    (folder / "job.log").unlink()
     done = run("diagnose", folder, "--with", folder / "rank_0")
     assert done.exit_code == 2
     assert "rank_0 is neither a dump of the Flight Recorder nor a log of NCCL" in done.output

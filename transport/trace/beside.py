@@ -16,6 +16,7 @@ from transport.trace.nccl_log import ZIPPED, NcclLogs
 from transport.trace.store import Store
 
 FILES_MAX = 20_000  # files of a folder whose names are looked at
+FOUND_BYTES_MAX = 1 << 30  # larger files are only read if a user names them
 HEAD_BYTES = 1 << 18  # bytes of a file that are read to tell what it is
 # Name of each kind in verdicts.
 NAMES = {"flight": "Flight Recorder", "nccl-log": "NCCL's log"}
@@ -114,6 +115,8 @@ def read(given: dict[Path, str], inside: dict[Path, str]) -> tuple[list[Beside],
         count = 0
         for file in (file for file, own in files.items() if own == kind):
             try:
+                if file not in given and file.stat().st_size > FOUND_BYTES_MAX:
+                    raise TraceError(f"it is larger than {FOUND_BYTES_MAX >> 30} GiB: use --with")
                 reader.read(file)
                 count += 1
             except TraceError as error:
