@@ -96,6 +96,18 @@ def test_report__has_the_matrix_of_the_command(folder: Path, page: Page, measure
     assert (racks, len(shown["borders"])) == ([8, 16, 24], 31)
 
 
+def test_report__has_the_racks_of_an_inventory(folder: Path) -> None:
+    file = folder.parent / "racks.toml"
+    named = [(at, "a" if at < 12 else "b") for at in range(32)]
+    file.write_text("".join(f'[hosts.host{at}]\nrack = "{rack}"\n' for at, rack in named))
+    page = reported(folder, "--inventory", str(file))
+    for one in page.data["matrices"]:
+        assert one["racks"] == [rack for _, rack in named]
+        assert [row for row, kind in one["borders"] if kind == "rack"] == [12]
+    assert "rank 9 on host9, rack a" in page.text
+    assert shlex.join(["weft", "diagnose", str(folder), "--inventory", str(file)]) in page.commands
+
+
 def test_report__has_the_operations_of_the_command(folder: Path, page: Page) -> None:
     found = said("trace", "profile", str(folder))["by_size"]
     assert page.chart("calls")["series"] == [["AllReduce", [one["count"] for one in found]]]

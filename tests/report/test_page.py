@@ -14,7 +14,7 @@ from tests.trace.writer import channel, communicator, operation, rank_of
 from transport.cli import invoke, weft
 from transport.ground.units import bytes_text
 from transport.report import whole as whole_page
-from transport.report.cells import fitted, folded, with_unknown
+from transport.report.cells import borders, fitted, folded, with_unknown
 from transport.trace.matrix import MEASURED, UNKNOWN, Matrix
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'{{ 7*7 }}"
@@ -106,6 +106,14 @@ def test_matrix__of_all_pairs_of_1024_ranks_is_folded(tmp_path: Path) -> None:
     assert found.data["labels"][1] == "8 to 15"
     assert found.data["borders"] == [(row, "host") for row in range(1, 128)]
     assert fitted(dense(64), hosts, {}, 400_000).fold == 1
+
+
+def test_matrix__folded_rows_name_their_racks() -> None:
+    matrix = replace(dense(8), racks=("a", "a", "a", "b", "b", "b", "c", "c"))
+    hosts = {rank: f"host{rank}" for rank in range(8)}
+    assert folded(matrix, 4).racks == ("a and 1 more", "b and 1 more")
+    assert folded(matrix, 2).racks == ("a", "a and 1 more", "b", "c")
+    assert borders(matrix, hosts, {}, 2) == [(1, "host"), (2, "host"), (3, "rack")]
 
 
 def test_page__has_matrices_by_host_if_hosts_have_several_ranks(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def currency(given: str) -> str:
     type=click.Path(path_type=Path),
     help="The links of paths; default: routes.json in DIR, if it is there.",
 )
+@shared.inventory_option
 @click.option(
     "--alone",
     "alone_ns",
@@ -81,6 +82,7 @@ def command(
     output: Path | None,
     job: str | None,
     routes_file: Path | None,
+    inventory_file: Path | None,
     alone_ns: int | None,
     price: float | None,
     currency: str,
@@ -110,7 +112,10 @@ def command(
         raise click.UsageError("Missing argument 'DIR': give the folder of a trace")
     named = "" if routes_file is None else str(routes_file)
     routes = known_routes(folder, routes_file, None)
-    options = Options(routes, named, alone_ns, None, price, currency)
+    inventory = shared.inventory_of(inventory_file)
+    options = Options(
+        routes, named, alone_ns, None, price, currency, inventory, str(inventory_file or "")
+    )
     source = Source(str(folder), job)
     if live:
         return report_live.run(folder, source, options, interval_s)

@@ -11,6 +11,7 @@ import numpy as np
 
 from transport.plan.routes import UNKNOWN as UNKNOWN_NODE, Routes
 from transport.trace import matrix_files
+from transport.trace.inventory import Inventory
 from transport.trace.matrix import UNKNOWN, Matrix, matrix_of
 from transport.trace.places import places_of
 from transport.trace.store import Store
@@ -31,17 +32,23 @@ class Shown:
     data: dict[str, Any]
 
 
-def shown(store: Store, routes: Routes | None, most_bytes: int = CELLS_BYTES_MAX) -> list[Shown]:
+def shown(
+    store: Store,
+    routes: Routes | None,
+    inventory: Inventory | None = None,
+    most_bytes: int = CELLS_BYTES_MAX,
+) -> list[Shown]:
     """The matrices of the measures by rank, and by host if hosts have several ranks.
 
-    ChoiceError if the trace has no processes.
+    inventory: gives rows their racks; without one, routes do. ChoiceError if the trace has no
+    processes.
     """
     racks = {} if routes is None else racks_of(routes)
     hosts = hosts_of(store)
-    made = _by(store, False, hosts, racks, most_bytes)
+    made = _by(store, False, hosts, racks, inventory, most_bytes)
     size, count = made[0].whole.size, len(set(hosts.values()))
     if 1 < count < size:
-        made += _by(store, True, hosts, racks, most_bytes)
+        made += _by(store, True, hosts, racks, inventory, most_bytes)
     return made
 
 
@@ -50,9 +57,12 @@ def _by(
     by_host: bool,
     hosts: Mapping[int, str],
     racks: Mapping[str, str],
+    inventory: Inventory | None,
     most_bytes: int,
 ) -> list[Shown]:
-    found = [matrix_of(store, measure, by_host=by_host) for measure in MEASURES]
+    found = [
+        matrix_of(store, measure, by_host=by_host, inventory=inventory) for measure in MEASURES
+    ]
     if by_host:
         hosts = dict(enumerate(found[0].labels))
     return [fitted(with_unknown(one, found[0]), hosts, racks, most_bytes) for one in found]
@@ -98,7 +108,9 @@ def folded(matrix: Matrix, fold: int) -> Matrix:
     join = np.maximum if matrix.measure.startswith("latency") else np.add
     join.at(values, inverse, matrix.values)
     np.bitwise_or.at(states, inverse, matrix.states)
-    labels = [matrix.labels[at : at + fold] for at in range(0, matrix.size, fold)]
+    starts = range(0, matrix.size, fold)
+    labels = [matrix.labels[at : at + fold] for at in starts]
+    racks = [list(dict.fromkeys(matrix.racks[at : at + fold])) for at in starts if matrix.racks]
     groups = {tuple(sorted({row // fold for row in group})) for group in matrix.unknown}
     return replace(
         matrix,
@@ -108,6 +120,9 @@ def folded(matrix: Matrix, fold: int) -> Matrix:
         values=values,
         states=states,
         unknown=tuple(sorted(one for one in groups if len(one) > 1)),
+        racks=tuple(
+            one[0] if len(one) == 1 else f"{one[0]} and {len(one) - 1} more" for one in racks
+        ),
     )
 
 
@@ -134,12 +149,18 @@ def racks_of(routes: Routes) -> dict[str, str]:
 def borders(
     matrix: Matrix, hosts: Mapping[int, str], racks: Mapping[str, str], fold: int
 ) -> Sequence[tuple[int, str]]:
-    """(row, kind) of each line between two racks or hosts; of folded rows where they meet it."""
+    """(row, kind) of each line between two racks or hosts; of folded rows where they meet it.
+
+    racks: of hosts, for a matrix whose rows have no racks.
+    """
+
+    def rack(row: int) -> str:
+        return matrix.racks[row] if matrix.racks else racks.get(hosts.get(row, ""), "")
+
     made = []
     for row in range(fold, matrix.size, fold):
-        one, other = hosts.get(row - 1, ""), hosts.get(row, "")
-        if racks.get(one, "") != racks.get(other, ""):
+        if rack(row - 1) != rack(row):
             made.append((row // fold, "rack"))
-        elif one != other:
+        elif hosts.get(row - 1, "") != hosts.get(row, ""):
             made.append((row // fold, "host"))
     return made

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from transport.diagnose import Diagnosis, Settings, diagnose, lost_time
+from transport.diagnose.located import hosts_of, located
 from transport.diagnose.waits import Waits
 from transport.errors import InvalidArgumentError
 from transport.estimate.traced import Gain, Step, gains_of, steps_of, unfit
@@ -13,6 +14,7 @@ from transport.plan.routes import Routes
 from transport.report.cells import CELLS_BYTES_MAX, Shown, shown
 from transport.report.counters import Counters, counters_of
 from transport.trace.about import About, about
+from transport.trace.inventory import Inventory
 from transport.trace.layout import TraceError
 from transport.trace.places import ChoiceError
 from transport.trace.profile import Sized, profile_of
@@ -28,7 +30,8 @@ class Options:
 
     routes: the links of paths, from routes_file; "": it was found beside the trace. alone_ns: the
     time of a step without communication. now_ns: the time of day, for a job that still runs.
-    price: of a GPU for an hour, in `currency`; None: not given.
+    price: of a GPU for an hour, in `currency`; None: not given. inventory: where ranks are, from
+    inventory_file.
     """
 
     routes: Routes | None = None
@@ -37,6 +40,13 @@ class Options:
     now_ns: int | None = None
     price: float | None = None
     currency: str = "USD"
+    inventory: Inventory | None = None
+    inventory_file: str = ""
+
+    @property
+    def inventory_words(self) -> list[str]:
+        """The words of a command line that name the inventory."""
+        return ["--inventory", self.inventory_file] if self.inventory_file else []
 
 
 @dataclass(frozen=True)
@@ -100,6 +110,8 @@ def content_of(
     """Reads all that a report shows. TraceError if the tables of the store cannot be read."""
     progress("diagnosis", 0.0)
     found = diagnose(store, Settings(routes=options.routes, now_ns=options.now_ns))
+    if options.inventory is not None:
+        found = located(found, options.inventory, dict(hosts_of(store)))
     progress("late ranks", 0.4)
     lost = lost_time(store)
     progress("matrices", 0.6)
@@ -126,7 +138,7 @@ def content_of(
 
 def _matrices(store: Store, options: Options, most_bytes: int) -> tuple[tuple[Shown, ...], str]:
     try:
-        return tuple(shown(store, options.routes, most_bytes)), ""
+        return tuple(shown(store, options.routes, options.inventory, most_bytes)), ""
     except ChoiceError as error:
         return (), str(error)
 

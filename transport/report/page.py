@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transport import pages
-from transport.diagnose import Answer, Finding, report
+from transport.diagnose import Answer, Finding, Place, report
 from transport.ground.text import printable
 from transport.ground.units import counted, percent, quantity_text, time_text
 from transport.report import sections
@@ -69,7 +69,7 @@ def page(content: Content, source: Source, command: str, live: str = "") -> str:
         glance=[
             source.command("trace", "info", "DIR"),
             _diagnose(content, source),
-            source.command("diagnose", "DIR", "--lost-time"),
+            source.command("diagnose", "DIR", "--lost-time", *content.options.inventory_words),
         ],
         diagnose=_diagnose(content, source),
         matrix=_matrix(content, source),
@@ -82,7 +82,8 @@ def page(content: Content, source: Source, command: str, live: str = "") -> str:
 
 def _diagnose(content: Content, source: Source) -> str:
     routes = content.options.routes_file
-    return source.command("diagnose", "DIR", *([] if not routes else ["--routes", routes]))
+    words = [*([] if not routes else ["--routes", routes]), *content.options.inventory_words]
+    return source.command("diagnose", "DIR", *words)
 
 
 def _answer(content: Content) -> dict[str, str]:
@@ -91,7 +92,7 @@ def _answer(content: Content) -> dict[str, str]:
     style, mark, text = ANSWERS[found.answer]
     certain = [one for one in found.findings if one.certain]
     if found.answer is Answer.FOUND:
-        said = f"{certain[0].meaning}, at {certain[0].place.name}."
+        said = f"{certain[0].meaning}, at {_name(certain[0].place)}."
         if len(certain) > 1:
             said += f" And {counted(len(certain) - 1, 'more finding')}."
         text = text.format(said)
@@ -128,6 +129,11 @@ def _cards(content: Content) -> list[tuple[str, str, str]]:
     return cards
 
 
+def _name(place: Place) -> str:
+    """The name of a place, with what the inventory adds."""
+    return place.shown or place.name
+
+
 def _verdict(one: Finding, content: Content, source: Source) -> Verdict:
     side = f" ({one.place.side} side)" if one.place.side else ""
     facts = [("what", one.meaning), ("evidence", one.evidence)]
@@ -139,7 +145,7 @@ def _verdict(one: Finding, content: Content, source: Source) -> Verdict:
     facts.append(("confidence", percent(one.confidence, 0)))
     facts.append(("do", one.advice))
     shown = [(name, printable(text)) for name, text in facts]
-    head = printable(f"{one.kind}: {one.place.name}{side}")
+    head = printable(f"{one.kind}: {_name(one.place)}{side}")
     return Verdict(head, one.certain, shown, source.query(one.query))
 
 
@@ -154,8 +160,9 @@ def _cost(lost_ns: int, content: Content) -> str:
 def _matrix(content: Content, source: Source) -> dict[str, Any]:
     """What the section of the matrices shows beside the canvas."""
     kinds = list(dict.fromkeys(one.whole.what for one in content.matrices))
+    inventory = content.options.inventory_words
     commands = [
-        source.command("trace", "matrix", "DIR", "--measure", name, *by)
+        source.command("trace", "matrix", "DIR", "--measure", name, *by, *inventory)
         for by in ([], ["--by", "host"])[: max(len(kinds), 1)]
         for name in MEASURES
     ]

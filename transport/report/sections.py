@@ -176,7 +176,8 @@ def late(content: Content, source: Source) -> Section:
     """Who was last, and what that cost."""
     found, cost = content.lost, content.cost
     title = "Who was last, and what that cost"
-    commands = [source.command("diagnose", "DIR", "--lost-time")]
+    inventory = content.options.inventory_words
+    commands = [source.command("diagnose", "DIR", "--lost-time", *inventory)]
     if not found.each:
         why = "Not judged: the trace has no collective whose ranks show when they came."
         return Section("late", title, [why], commands=commands)

@@ -32,4 +32,5 @@ def report_of(
         if len(text.encode()) <= PAGE_BYTES_MAX or most < CELLS_BYTES_MIN or not content.matrices:
             return text
         most //= 4
-        content = replace(content, matrices=tuple(shown(store, options.routes, most)))
+        matrices = shown(store, options.routes, options.inventory, most)
+        content = replace(content, matrices=tuple(matrices))
