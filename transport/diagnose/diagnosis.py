@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from transport.diagnose import calls, gaps, hang, losses, recurring, slow, slower, stragglers
@@ -191,7 +191,7 @@ def judged(
     found = [replace(one, query=other.get(one.query, one.query)) for one in found]
     unexplained = ""
     if settings.whole and all(one.kind in OF_DELAYS for one in found if one.certain):
-        late = _late_ranks(wider, windows)
+        late = _late_ranks(wider, windows, () if absent is None else absent.ranks)
         if late:
             found = [*late, *(graded(one, False) for one in found)]
     evidence = evidence_of(facts, windows, judged_windows_of(facts), missing, brief_ns)
@@ -232,10 +232,14 @@ def _standing(facts: Facts, windows: Windows, settings: Settings) -> tuple[list[
     return found, still_ns if still_ns < patience_ns else 0
 
 
-def _late_ranks(facts: Facts, iterations: Windows) -> list[Finding]:
-    """The ranks that are late over the whole trace, in a way that no three windows show."""
+def _late_ranks(facts: Facts, iterations: Windows, absent: Collection[int]) -> list[Finding]:
+    """The ranks that are late over the whole trace, in a way that no three windows show.
+
+    absent: ranks without a trace, whose last calls are not known well enough for a lasting change.
+    """
     windows = judged_windows_of(facts)
     found = slower.risen_ranks(facts, windows) or slower_than_peers(facts, windows)
+    found = [one for one in found if not set(one.place.ranks) & set(absent)]
     return found or recurring.recurring(facts, iterations, lateness_of(facts, iterations))
 
 

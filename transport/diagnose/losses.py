@@ -30,6 +30,7 @@ LOSS_CONTRAST = 10.0  # a lossy place's loss rate is at least this many times th
 # certainly lossy at this loss rate, or at this many times the loss rate of all other paths.
 CLEAR_RATE, CLEAR_CONTRAST = 0.05, 100.0
 RIVAL_SHARE = 0.5  # a place that loses this part of what the worst one loses is like it
+BEGUN = 5  # windows before which losses are no certain damage
 QUIET_WINDOWS = 3  # otherwise a place is clearly lossy that is so in each of this many windows
 CALM_RATE = 2e-3  # queues overflow if the other paths of a job lose more
 # Cables and optics lose packets singly and at all times, full queues several in a row. A place
@@ -169,6 +170,8 @@ def rarely_lossy(seen: Seen) -> Finding | None:
 def _is_clear(paths: Paths, at: int, mine: Array, rates: tuple[float, float]) -> bool:
     """Whether these paths lose clearly more than others. rates: theirs, and that of the others."""
     rate, other_rate = rates
+    if at < BEGUN:  # queues overflow when all flows begin at once
+        return False
     if rate < min(CLEAR_RATE, CLEAR_CONTRAST * other_rate) or other_rate >= RIVAL_SHARE * rate:
         return False
     lately = slice(max(at + 1 - LASTING, 0), at + 1)

@@ -27,6 +27,7 @@ GROWN_MIN, GROWN_TIMES = 0.003, 2.0  # the rate grows by at least this, and to t
 LOST_MIN = 16  # at least so many packets more than expected
 # Log-likelihood ratio of the losses against those expected; places that differ by less are tied.
 LIKELY_MIN, TIE = 100.0, 2.0
+RIVAL_SHARE = 0.3  # without its paths, no other place is as unlikely by this part
 SINGLY_MIN = 0.55  # of the additional losses, this share of what chance loses singly is single
 LASTS_MIN = 0.7  # of the later windows, so many lose more than halfway between the two rates
 
@@ -53,6 +54,11 @@ def risen_losses(seen: Seen) -> Finding | None:
     names.pop(one.name)
     place = Place(one.kind, one.name, one.ranks, one.side, tuple(names))
     mine = candidates.every[chosen].at
+    rest = np.ones(len(paths.ends), bool)
+    rest[mine] = False
+    others = np.where(named, _score(candidates, paths.alone * rest, sent * rest, at), 0.0)
+    if others.max() > RIVAL_SHARE * score[chosen]:
+        return None  # it grew elsewhere as well
     if not _is_damage(paths, sent, mine, at) or _waits(paths, mine, at):
         return None
     return _finding(seen, paths, sent, place, mine, at)
