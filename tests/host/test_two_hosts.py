@@ -152,8 +152,75 @@ def test_two_hosts__no_udp_is_a_broken_data_path(lab: Lab) -> None:
         assert ended(server, signal.SIGTERM)[0] == 0
     assert (status, found["control port"]["state"]) == (1, "ok")
     assert found["data paths"]["state"] == "BROKEN"
-    assert "0 of 4 answer: UDP packets of one direction" in found["data paths"]["found"]
+    assert "0 of 4 answer: no UDP packet of the peer arrived" in found["data paths"]["found"]
     assert states(found, "MTU", "loss", "reordering", "rate", "clock") == {"not judged"}
+
+
+def test_two_hosts__udp_of_one_direction_is_named_at_both_ends(lab: Lab) -> None:
+    back = ("ipproto", "udp", "from", lab.address("host1"))
+    with serving(lab) as server, dropped(lab, *back):
+        _, found = report(lab)
+        assert server.stdout is not None
+        assert "let UDP pass from this host to it; UDP from it" in server.stdout.readline()
+    assert "those from the peer to this host are dropped" in found["data paths"]["found"]
+
+
+def test_two_hosts__a_port_that_drops_is_no_stopped_server(lab: Lab) -> None:
+    with serving(lab), dropped(lab, "ipproto", "tcp", "dport", f"{PORT}-{PORT}"):
+        _, found = report(lab)
+    assert "a firewall drops TCP port" in found["control port"]["remedy"]
+
+
+def test_two_hosts__a_blocked_port_of_a_dial_by_handle_is_named(lab: Lab) -> None:
+    ports = {"WEFT_CONTROL_PORT": f"{PORT}-{PORT + 7}"}
+    with serving(lab, **ports), dropped(lab, "ipproto", "tcp", "dport", f"{PORT + 1}-{PORT + 1}"):
+        _, found = report(lab, **ports)
+    paths = found["data paths"]
+    assert (paths["state"], f"port {PORT + 1}" in paths["found"]) == ("BROKEN", True), paths
+    assert f"let TCP ports {PORT}-{PORT + 7} (WEFT_CONTROL_PORT" in paths["remedy"]
+
+
+# A job listens for dials by handle only.
+JOB = """
+from transport import Endpoint
+with Endpoint() as endpoint, endpoint.listen(port=7117) as listener:
+    print("listens", flush=True)
+    listener.accept(timeout_s=240)
+"""
+
+
+def test_two_hosts__a_port_of_a_job_is_named(lab: Lab) -> None:
+    job = start(lab, "host1", JOB)
+    try:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "listens\n"
+        _, found = report(lab)
+    finally:
+        job.kill()
+        job.communicate(timeout=PATIENCE_S)
+    assert "a job holds port 7117" in found["control port"]["found"]
+    assert found["secret"]["state"] == "not judged"
+
+
+def test_two_hosts__the_end_of_either_end_is_named(lab: Lab) -> None:
+    words = (SCRIPT, "doctor", "--peer", lab.address("host1"), "--json", "-")
+    with serving(lab) as server:
+        client = start(lab, "host0", *words)
+        await_connection(lab)
+        client.kill()
+        client.communicate(timeout=PATIENCE_S)
+        assert server.stdout is not None
+        assert "10." in server.stdout.readline()
+        # What the server has not said of this client yet keeps the next one waiting.
+        with dropped(lab, "ipproto", "udp"):
+            client = start(lab, "host0", *words)
+            await_connection(lab)
+            server.kill()
+            said, _ = client.communicate(timeout=PATIENCE_S)
+    found = {one["subject"]: one for one in json.loads(said)}
+    assert client.returncode == 1
+    assert "weft doctor --serve ended" in found["other host"]["found"]
+    assert states(found, "data paths", "MTU") == {"not judged"}
 
 
 @pytest.mark.long
@@ -267,19 +334,24 @@ def test_two_hosts__nothing_listens(lab: Lab) -> None:
     assert states(found, "versions", "secret", "data paths") == {"not judged"}
 
 
+def await_connection(lab: Lab) -> None:
+    """Waits until a client has connected to the server."""
+    table = Path("/proc/thread-self/net/tcp")
+    want = f":{PORT:04X} "
+    until(
+        lambda: any(
+            want in line and line.split()[3] == "01"  # established
+            for line in lab.call("host1", table.read_text).splitlines()[1:]
+        ),
+        "the client has not connected",
+    )
+
+
 def test_two_hosts__ctrl_c_ends_the_testing_end(lab: Lab) -> None:
     with dropped(lab, "ipproto", "udp"), serving(lab) as server:  # the test waits for data paths
         client = start(lab, "host0", SCRIPT, "doctor", "--peer", lab.address("host1"))
         assert server.stdout is not None
-        table = Path("/proc/thread-self/net/tcp")
-        want = f":{PORT:04X} "
-        until(
-            lambda: any(
-                want in line and line.split()[3] == "01"  # established
-                for line in lab.call("host1", table.read_text).splitlines()[1:]
-            ),
-            "the client has not connected",
-        )
+        await_connection(lab)
         client.send_signal(signal.SIGINT)
         _, errors = client.communicate(timeout=PATIENCE_S)
         assert (client.returncode, errors.strip()) == (130, "weft: interrupted")

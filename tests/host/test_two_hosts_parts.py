@@ -11,9 +11,24 @@ import click
 import pytest
 
 from transport.cli.doctor_peer import PeerType
-from transport.errors import AddressError, InvalidArgumentError, TimedOutError
+from transport.errors import (
+    AddressError,
+    AuthenticationError,
+    InvalidArgumentError,
+    PeerDeadError,
+    TimedOutError,
+)
 from transport.host.two_hosts import BROKEN, Finding, judge, serve, verdict
-from transport.host.two_hosts.datagrams import ASK, ASK_BYTES_MIN, HEAD, MAGIC, TRAIN, ProbePort
+from transport.host.two_hosts.datagrams import (
+    ASK,
+    ASK_BYTES_MIN,
+    BURST,
+    HEAD,
+    MAGIC,
+    TRAIN,
+    UNANSWERED_MAX,
+    ProbePort,
+)
 from transport.host.two_hosts.facts import (
     DeviceFact,
     FactError,
@@ -28,6 +43,7 @@ from transport.host.two_hosts.facts import (
     decode,
     encode,
 )
+from transport.host.two_hosts.talk import Budget
 
 TOKEN = bytes(range(16))
 DEVICE = DeviceFact("eth0", "10.0.0.1", 1_500, 10_000, "00" * 80, 9_000)
@@ -149,6 +165,39 @@ def test_probe_port__answers_nothing_without_the_token_and_no_more_than_it_gets(
         assert HEAD.unpack(answer)[7:9] == (1, ASK_BYTES_MIN)  # the first that counted
 
 
+def test_probe_port__ends_early_if_the_test_does_not_go_on() -> None:
+    with (
+        ProbePort("127.0.0.1", range(0), TOKEN) as near,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as silent,
+    ):
+        silent.bind(("127.0.0.1", 0))
+        asked: list[bool] = []
+
+        def goes_on() -> bool:
+            asked.append(True)
+            return False
+
+        found = near.probe("127.0.0.1", silent.getsockname()[1], TOKEN, 1_500, goes_on)
+        assert (found.answered, found.carried_bytes) == (0, 0)
+        assert found.sent <= UNANSWERED_MAX + BURST  # it waited once
+        assert asked
+
+
+def test_serve__a_tester_that_ends_is_not_waited_for() -> None:
+    """The listener and the connection are fakes: one is never dialled, the other has failed."""
+
+    def accept(timeout_s: float) -> None:
+        raise TimedOutError("no peer")
+
+    def check() -> None:
+        raise PeerDeadError("the peer process is gone")
+
+    server: Any = SimpleNamespace(_listeners=[SimpleNamespace(accept=accept)])
+    front: Any = SimpleNamespace(check=check)
+    with pytest.raises(PeerDeadError):
+        serve.Server._accept(server, front, 0, Budget(240))
+
+
 def judged(here: SideFacts = SIDE, there: SideFacts = SIDE) -> dict[str, Finding]:
     facts = judge.PairFacts(PairStep(0, 0), HELLO, HELLO, here, there)
     return {one.subject: one for one in judge.pair(facts, alone=True)}
@@ -192,6 +241,41 @@ def test_judge__silent_paths_are_named_as_ranges() -> None:
     found = judged(replace(SIDE, paths=paths))["data paths"]
     assert found.state == BROKEN
     assert "here 4 of 8 answer; silent: paths 1, 4-6; there 8 of 8 answer" in found.found
+
+
+def test_judge__a_single_port_base_names_the_ports_of_silent_paths() -> None:
+    paths = tuple(replace(one, usable=one.path not in {2, 3}) for one in PATHS)
+    hello = replace(HELLO, data_ports="UDP ports from 20000 on (WEFT_PORT_BASE)")
+    facts = judge.PairFacts(PairStep(0, 0), hello, hello, replace(SIDE, paths=paths), SIDE)
+    assert "silent: paths 2-3 (UDP port 20002-20003)" in judge.pair(facts, alone=True)[0].found
+
+
+def test_judge__paths_that_loss_silences_are_not_blamed_on_a_firewall() -> None:
+    lossy = replace(SIDE, probes=replace(PROBES, arrived=800, answered=800))
+    few = replace(lossy, paths=tuple(replace(one, usable=one.path > 1) for one in PATHS))
+    found = judged(few)
+    assert (found["loss"].state, found["data paths"].state) == (BROKEN, "limited")
+    assert "see loss" in found["data paths"].remedy
+    most = replace(lossy, paths=tuple(replace(one, usable=one.path > 5) for one in PATHS))
+    assert judged(most)["data paths"].state == BROKEN
+
+
+def test_judge__unanswered_probes_get_the_remedy_of_their_cause() -> None:
+    unheard = replace(SIDE, probes=None)
+    assert "let UDP port 9000 of the other host" in judged(unheard, unheard)["MTU"].remedy
+    full = replace(HELLO, data_ports="UDP ports 20000-20003 (WEFT_PORT_BASE)")
+    facts = judge.PairFacts(PairStep(0, 0), full, HELLO, unheard, unheard)
+    assert "a larger range" in judge.pair(facts, alone=True)[1].remedy
+    untested = judged(SideFacts(failed="a dial by handle failed: refused"), SideFacts())
+    assert untested["MTU"].remedy == "mend what is broken first"
+
+
+def test_judge__a_failed_dial_by_handle_names_the_control_ports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WEFT_CONTROL_PORT", "7000-7007")
+    found = judged(SideFacts(failed=f"{judge.DIAL_FAILED}: port 7001: no answer"), SideFacts())
+    assert found["data paths"].remedy.startswith("let TCP ports 7000-7007 (WEFT_CONTROL_PORT")
 
 
 def test_judge__a_low_rate_is_limited_and_an_unknown_link_not_judged() -> None:
@@ -243,7 +327,18 @@ def test_peer__what_no_host_is_called_is_refused(text: str) -> None:
         (AddressError("h port 7: No route to host"), "control port", "ip route get h"),
         (AddressError("Address family for hostname not supported"), "control port", "WEFT_FAMILY"),
         (TimedOutError("no answer: the handshake failed"), "control port", "is not weft"),
-        (TimedOutError("timed out"), "control port", "let TCP port 7 pass"),
+        (TimedOutError("timed out"), "control port", "a firewall drops TCP port 7"),
+        (
+            TimedOutError("no answer from h within the handshake timeout; h port 7: no answer"),
+            "control port",
+            "a firewall drops TCP port 7",
+        ),
+        (TimedOutError("h port 7 accepts but does not answer"), "control port", "is stopped"),
+        (
+            AuthenticationError("h refused: it accepts only peers that have a handle of one"),
+            "control port",
+            "the port that weft doctor --serve prints",
+        ),
         (AddressError("all UDP ports from 1 to 2 are in use"), "data paths", "larger range"),
     ],
 )

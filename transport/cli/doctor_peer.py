@@ -14,6 +14,7 @@ import click
 from transport.cli.check import progress_on_a_terminal
 from transport.cli.output import print_table, write_json
 from transport.errors import WeftError
+from transport.host.uses import is_loopback
 
 if TYPE_CHECKING:
     from transport.host.two_hosts import Finding, Server
@@ -86,6 +87,12 @@ def _announce(server: Server) -> None:
     shown = f"[{address}]" if ":" in address else address
     click.echo(f"weft: listening on port {server.port} of {addresses}; Ctrl-C ends it")
     where = ", with the name of its interface for NIC" if zone else ""
+    if all(is_loopback(one.address) for one in devices):
+        click.echo(
+            "weft: this host has no address that another host can reach: give a network interface "
+            "one, or name the interface in WEFT_INTERFACES"
+        )
+        return
     click.echo(f"weft: on the other host run: weft doctor --peer {shown}:{server.port}{where}")
 
 

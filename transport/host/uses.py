@@ -148,6 +148,14 @@ def is_reachable(address: str) -> bool:
     return not (found.is_loopback or found.is_link_local)
 
 
+def is_loopback(address: str) -> bool:
+    """Whether an address is one of loopback; an RDMA device's is not."""
+    try:
+        return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
 def port_left_out(port: Port) -> str:
     """Why an RDMA port is not used."""
     if not port.active:

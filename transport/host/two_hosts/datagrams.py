@@ -12,6 +12,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ UNANSWERED_MAX = 64
 # How long a stalled train waits before it goes on, how often it does, and how long it waits in the
 # end. An answer that is still missing then counts as lost: hosts may pause for seconds.
 STALL_S, STALLS_MAX, LAST_S = 2.0, 4, 10.0
+WAIT_S = 0.2  # how often a wait for answers asks whether the test goes on
 USUAL_MTUS = (
     *(9_000, 8_942, 8_192, 4_200, 4_096, 2_048, 1_500, 1_492, 1_480, 1_476, 1_462, 1_450, 1_442),
     *(1_430, 1_420, 1_400, 1_380, 1_350, 1_300, 1_280, 1_024, 576),
@@ -106,8 +108,18 @@ class ProbePort:
     def __exit__(self, *reason: object) -> None:
         self.close()
 
-    def probe(self, address: str, port: int, token: bytes, mtu_bytes: int) -> ProbeFacts:
-        """Probes the peer's port for some seconds. OSError if the address cannot be reached."""
+    def probe(
+        self,
+        address: str,
+        port: int,
+        token: bytes,
+        mtu_bytes: int,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> ProbeFacts:
+        """Probes the peer's port for some seconds. OSError if the address cannot be reached.
+
+        goes_on: False ends it early, as when the peer has ended.
+        """
         family, target = resolved(address, port)
         if family != self._family:
             raise OSError(f"{address} is of another family than this host's address")
@@ -115,8 +127,9 @@ class ProbePort:
             self._answers.clear()
             self._test = secrets.randbelow(1 << 16)
             self._peer_token = token
-        sent, train = self._train(target)
-        carried = self._carried(target, min(mtu_bytes, PACKET_BYTES_MAX)) if train else 0
+        sent, train = self._train(target, goes_on)
+        most = min(mtu_bytes, PACKET_BYTES_MAX)
+        carried = self._carried(target, most, goes_on) if train else 0
         order = [one.number for one in sorted(train, key=lambda one: one.arrival)]
         latest, late = -1, 0
         for number in order:
@@ -168,7 +181,7 @@ class ProbePort:
             self._changed.wait_for(lambda: there() == wanted, seconds)
             return there()
 
-    def _train(self, target: Any) -> tuple[int, list[Answer]]:
+    def _train(self, target: Any, goes_on: Callable[[], bool]) -> tuple[int, list[Answer]]:
         """Sends the train; the number of packets sent, and the answers.
 
         Few packets are unanswered at a time, so that a host that pauses has room for all of them.
@@ -177,15 +190,15 @@ class ProbePort:
         for number in numbers:
             if number % BURST == 0:
                 time.sleep(BURST_S)
-                if not self._await_count(number - given_up - UNANSWERED_MAX, STALL_S):
+                if not self._await_count(number - given_up - UNANSWERED_MAX, STALL_S, goes_on):
                     given_up = number - self._count()
                     stalls += 1
-                    if stalls == STALLS_MAX:  # enough is lost to judge
+                    if stalls == STALLS_MAX or not goes_on():  # enough is lost to judge
                         numbers = range(number)
                         break
             self._send(target, TRAIN, number, TRAIN_BYTES - headers_bytes(self._family))
         if self._count():
-            self._await_count(len(numbers), LAST_S)
+            self._await_count(len(numbers), LAST_S, goes_on)
         with self._changed:
             found = [one for (kind, _), one in self._answers.items() if kind == TRAIN]
         return len(numbers), found
@@ -193,32 +206,38 @@ class ProbePort:
     def _count(self) -> int:
         return sum(kind == TRAIN for kind, _ in self._answers)
 
-    def _await_count(self, count: int, seconds: float) -> bool:
+    def _await_count(self, count: int, seconds: float, goes_on: Callable[[], bool]) -> bool:
         """Waits until this many packets of the train are answered; False if they are not."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._count() >= count, seconds)
+        end_s = time.monotonic() + seconds
+        while True:
+            left_s = end_s - time.monotonic()
+            with self._changed:
+                if self._changed.wait_for(lambda: self._count() >= count, min(left_s, WAIT_S)):
+                    return True
+            if left_s <= WAIT_S or not goes_on():
+                return False
 
-    def _carried(self, target: Any, mtu_bytes: int) -> int:
+    def _carried(self, target: Any, mtu_bytes: int, goes_on: Callable[[], bool]) -> int:
         """The longest packet up to this one that is answered; 0 if none is."""
         usual = sorted({one for one in USUAL_MTUS if one < mtu_bytes} | {mtu_bytes})
-        found = self._longest(target, usual)
+        found = self._longest(target, usual, goes_on)
         above = next((one for one in usual if one > found), 0)
-        while found and above > found + 1:
+        while found and above > found + 1 and goes_on():
             step = max(1, (above - found) // ROUND_SIZES)
             sizes = list(range(found + step, above, step))
-            longer = self._longest(target, sizes)
+            longer = self._longest(target, sizes, goes_on)
             above = next((size for size in sizes if size > longer), above)
             found = max(found, longer)
         return found
 
-    def _longest(self, target: Any, sizes: list[int]) -> int:
+    def _longest(self, target: Any, sizes: list[int], goes_on: Callable[[], bool]) -> int:
         """The largest of these packet sizes that is answered; 0 if none is."""
         answered: set[int] = set()
         for _ in range(TRIES):
             for size in set(sizes) - answered:
                 self._send(target, SIZES, size, size - headers_bytes(self._family))
             answered = self._await(SIZES, set(sizes), TRY_S)
-            if sizes[-1] in answered:
+            if sizes[-1] in answered or not goes_on():
                 break
         return max(answered, default=0)
 

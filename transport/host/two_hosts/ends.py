@@ -35,6 +35,14 @@ def port_range(knob: str) -> range:
     return range(int(first), int(last) + 1) if dash else range(0)
 
 
+def control_ports() -> str:
+    """The control ports of the listeners of a test, in words, from this end's settings."""
+    given = knobs.in_force()["control_port"]
+    if given == "0":
+        return "all TCP ports, or those of a range that WEFT_CONTROL_PORT gives on both hosts,"
+    return f"TCP ports {given} (WEFT_CONTROL_PORT; the other host may have another range)"
+
+
 def data_ports(summary: str) -> str:
     """The ports of this end's data paths, in words. summary: Endpoint.summary()."""
     if not summary.startswith("udp"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from transport.errors import AuthenticationError, RefusedError, TimedOutError, V
 from transport.ground.text import printable
 from transport.ground.units import bit_rate_text, percent, rate_text, time_text
 from transport.host.finding import ABSENT, BROKEN, LIMITED, NOT_JUDGED, OK, Finding
+from transport.host.two_hosts.ends import control_ports
 from transport.host.two_hosts.facts import Hello, PairStep, PathFact, ProbeFacts, SideFacts
 from transport.host.two_hosts.traffic import answered
 
@@ -23,6 +25,11 @@ RTT_LIMITED_NS = 100_000_000
 CLOCK_LIMITED_NS = 1_000_000_000
 REST = ("data paths", "MTU", "loss", "reordering", "rate", "round trip", "clock")
 FIREWALL = "pass in both directions: docs/OPERATING.md, Ports and firewalls"
+# Parts of messages of native/control: a listener of a job, and a server that is no weft or stopped.
+HANDLE_ONLY = "accepts only peers that have a handle"
+NO_WEFT = ("does not answer", "the handshake failed", "closed during the handshake")
+DIAL_FAILED = "a dial by handle failed"
+MEND = "mend what is broken first"
 NO_ROUTE = ("No route to host", "Network is unreachable")
 
 
@@ -49,9 +56,12 @@ def unreachable(host: str, port: int, error: Exception) -> list[Finding]:
     remedy = f"let TCP port {port} {FIREWALL}"
     if "Address family" in text:
         remedy = f"{host} is of another family than this host's device: WEFT_FAMILY, or name a NIC"
+    elif HANDLE_ONLY in text:
+        text = f"a job holds port {port} of {host}: it accepts only peers that have a handle"
+        remedy = "use the port that weft doctor --serve prints there: weft doctor --peer HOST:PORT"
     elif "ports from" in text or "ports of WEFT_PORT_BASE" in text:
         subject, remedy = "data paths", "give WEFT_PORT_BASE a larger range"
-    elif "handshake" in text or "does not answer" in text:
+    elif any(one in text for one in NO_WEFT):
         remedy = f"what listens on port {port} is not weft, or is stopped: weft doctor --serve"
     elif "cannot resolve" in text:
         remedy = f"give the address, or make the name known: DNS, or {host} in /etc/hosts"
@@ -65,7 +75,10 @@ def unreachable(host: str, port: int, error: Exception) -> list[Finding]:
     elif isinstance(error, RefusedError):
         remedy = f"run weft doctor --serve on {host}; if it runs: does it print port {port}?"
     elif isinstance(error, TimedOutError):
-        remedy = f"is {host} the right address? If so, let TCP port {port} pass"
+        remedy = (
+            f"a firewall drops TCP port {port}, or {host} is a wrong address or is down: let the "
+            f"port {FIREWALL}"
+        )
     subjects = dict.fromkeys(("control port", "versions", "secret", *REST))
     reached = subject != "control port"
     found = [_not_judged(one, "no connection") for one in subjects]
@@ -76,27 +89,45 @@ def unreachable(host: str, port: int, error: Exception) -> list[Finding]:
     return found
 
 
-def silent(
-    why: str, engines: int, paths: Sequence[PathFact], received: int, near: Hello
-) -> list[Finding]:
-    """The findings if the control connection was made, and no message came over data paths."""
-    found = [
+def connected(near: Hello) -> list[Finding]:
+    """The findings on control port, versions and secret before the other end has said hello."""
+    return [
         Finding("control port", OK, "connected"),
         Finding("versions", OK, "the same control protocol; the versions of weft are unknown"),
         _secret(near.has_secret),
     ]
+
+
+def silent(
+    why: str, engines: int, paths: Sequence[PathFact], received: int, near: Hello
+) -> list[Finding]:
+    """The findings if the control connection was made, and no message came over data paths."""
+    found = connected(near)
     if any(map(answered, paths)):
         text = f"{_answered(engines, paths)}; {printable(why)}"
         remedy = "is that weft doctor --serve, of the same version? It serves one host at a time"
         found.append(Finding("data paths", BROKEN, text, remedy))
     else:
         kind = "UDP" if near.datapath == "udp" else "RDMA"
-        lost = f"{kind} packets of one direction or of both are dropped"
+        lost = (
+            f"no {kind} packet of the peer arrived: those from the peer to this host are dropped; "
+            "weft doctor --serve there says whether those to it are, too"
+        )
         if received:
             lost = f"{kind} packets to the peer are dropped: {received} arrived from it, no answer"
         text = f"{_answered(engines, paths)}: {lost}"
         found.append(Finding("data paths", BROKEN, text, f"let {near.data_ports} {FIREWALL}"))
     return found + [_not_judged(one, "no data path") for one in REST[1:]]
+
+
+def ended(error: Exception) -> list[Finding]:
+    """The findings if the other end ended during the test: that, and what was not tested."""
+    found = f"its weft doctor --serve ended, or ended this test: {printable(str(error))}"
+    remedy = "see what it printed, start it again, and repeat the test"
+    return [
+        Finding("other host", BROKEN, found, remedy),
+        *(_not_judged(one, "the test ended early") for one in REST),
+    ]
 
 
 def greeted(near: Hello, far: Hello) -> list[Finding]:
@@ -143,7 +174,7 @@ def pair(facts: PairFacts, *, alone: bool) -> list[Finding]:
 
 
 def _not_judged(subject: str, why: str) -> Finding:
-    return Finding(subject, NOT_JUDGED, why, "mend what is broken first")
+    return Finding(subject, NOT_JUDGED, why, MEND)
 
 
 def _secret(has: bool) -> Finding:
@@ -157,8 +188,8 @@ def _secret(has: bool) -> Finding:
     )
 
 
-def _answered(engines: int, paths: Sequence[PathFact]) -> str:
-    """How many paths answer, and which do not."""
+def _answered(engines: int, paths: Sequence[PathFact], data_ports: str = "") -> str:
+    """How many paths answer, and which do not, with their ports if Hello.data_ports tells them."""
     silent_paths: dict[int, list[int]] = defaultdict(list)
     for one in paths:
         if not answered(one):
@@ -167,10 +198,15 @@ def _answered(engines: int, paths: Sequence[PathFact]) -> str:
     text = f"{count} of {len(paths)} answer"
     if not count or not silent_paths:
         return text
-    each = (
-        (f"engine {engine} " if engines > 1 else "") + f"paths {_ranges(numbers)}"
-        for engine, numbers in sorted(silent_paths.items())
-    )
+    base = re.match(r"UDP ports from (\d+) on", data_ports)
+    per_engine = len(paths) // max(engines, 1)
+    each = []
+    for engine, numbers in sorted(silent_paths.items()):
+        text_of_one = (f"engine {engine} " if engines > 1 else "") + f"paths {_ranges(numbers)}"
+        if base:
+            first = int(base[1]) + engine * per_engine
+            text_of_one += f" (UDP port {_ranges([first + one for one in numbers])})"
+        each.append(text_of_one)
     return f"{text}; silent: {', '.join(each)}"
 
 
@@ -190,16 +226,20 @@ def _paths(facts: PairFacts) -> Finding:
     ports = dict.fromkeys((facts.near.data_ports, printable(facts.far.data_ports)))
     firewall = f"let {' and '.join(ports)} {FIREWALL}"
     if not here.paths:
+        if here.failed.startswith(DIAL_FAILED):
+            firewall = f"let {control_ports()} {FIREWALL}"
         return Finding("data paths", BROKEN, printable(here.failed), firewall)
-    text = f"here {_answered(here.engines, here.paths)}"
+    text = f"here {_answered(here.engines, here.paths, facts.near.data_ports)}"
     if there.paths:
-        text += f"; there {_answered(there.engines, there.paths)}"
+        text += f"; there {_answered(there.engines, there.paths, facts.far.data_ports)}"
     elif there.failed:
         text += f"; there: {printable(there.failed)}"
     whole = all(map(answered, here.paths)) and all(map(answered, there.paths))
     for where, side in (("here", here), ("there", there)):
         if side.failed and side.paths:
             text += f"; {where}: {printable(side.failed)}"
+    if (not whole or here.failed or there.failed) and _is_lossy(facts):
+        return Finding("data paths", LIMITED, text, "see loss, which silences paths: mend it first")
     if not whole or here.failed or there.failed:
         return Finding("data paths", BROKEN, text, firewall)
     if any("-" in one for one in ports):
@@ -207,14 +247,37 @@ def _paths(facts: PairFacts) -> Finding:
     return Finding("data paths", OK if there.paths else NOT_JUDGED, text)
 
 
-def _no_probes(subject: str) -> Finding:
+def _is_lossy(facts: PairFacts) -> bool:
+    """Whether probes were lost as well, and most paths answer at both ends.
+
+    A closed port silences its path and costs no packet of other ports.
+    """
+    lost = any(1 - one.arrived / one.sent > IDLE_BROKEN for _, one in facts.probes)
+    sides = [side.paths for side in (facts.here, facts.there)]
+    return lost and all(2 * sum(map(answered, paths)) > len(paths) for paths in sides)
+
+
+def _no_probes(subject: str, facts: PairFacts) -> Finding:
     """No datagram outside of the data paths came back."""
-    return Finding(
-        subject,
-        NOT_JUDGED,
-        "no probe was answered",
-        "probes need one UDP port more than weft on each host: give WEFT_PORT_BASE a larger range",
+    ends = (
+        (facts.near, facts.near.devices[facts.step.near].udp_port),
+        (facts.far, facts.far.devices[facts.step.far].udp_port),
     )
+    if not any(map(answered, facts.here.paths)):
+        return _not_judged(subject, "not tested")
+    remedy = f"let UDP port {ends[1][1]} of the other host, and {ends[0][1]} of this one, pass"
+    if any(_is_outside(port, hello.data_ports) for hello, port in ends):
+        remedy = (
+            "probes need one UDP port more than weft on each host: give WEFT_PORT_BASE a larger "
+            "range"
+        )
+    return Finding(subject, NOT_JUDGED, "no probe was answered", remedy)
+
+
+def _is_outside(port: int, data_ports: str) -> bool:
+    """Whether an end found no port for probes in its range. data_ports: Hello.data_ports."""
+    given = re.match(r"UDP ports (\d+)-(\d+)", data_ports)
+    return port == 0 or (given is not None and not int(given[1]) <= port <= int(given[2]))
 
 
 def _mtu(facts: PairFacts) -> Finding:
@@ -236,7 +299,7 @@ def _mtu(facts: PairFacts) -> Finding:
             )
         )
     if not found:
-        return _no_probes("MTU")
+        return _no_probes("MTU", facts)
     text = "; ".join(found)
     if holes:
         return Finding(
@@ -255,7 +318,7 @@ def _mtu(facts: PairFacts) -> Finding:
 def _loss(facts: PairFacts) -> Finding:
     """Loss of the idle network, from probes, and under load, from weft's counters."""
     if not facts.probes:
-        return _no_probes("loss")
+        return _no_probes("loss", facts)
     shares = [1 - min(one.arrived / one.sent, 1.0) for _, one in facts.probes]
     each = [f"{way} {percent(x, 2)}" for (way, _), x in zip(facts.probes, shares, strict=True)]
     text = f"idle: {', '.join(each)}"
@@ -284,7 +347,7 @@ def _loss(facts: PairFacts) -> Finding:
 
 def _reordering(facts: PairFacts) -> Finding:
     if not facts.probes:
-        return _no_probes("reordering")
+        return _no_probes("reordering", facts)
     worst = max(one.late / one.arrived for _, one in facts.probes if one.arrived)
     each = (f"{way} {one.late} of {one.arrived} packets" for way, one in facts.probes)
     text = f"{', '.join(each)} of one pair of ports were overtaken"
@@ -326,7 +389,7 @@ def _round_trip(facts: PairFacts) -> Finding:
 def _clock(facts: PairFacts) -> Finding:
     one = facts.here.probes
     if one is None or not one.answered:
-        return _no_probes("clock")
+        return _no_probes("clock", facts)
     error = one.rtt_ns_min // 2
     ahead = one.clock_ahead_ns
     which = "ahead" if ahead >= 0 else "behind"

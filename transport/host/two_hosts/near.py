@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 
 from transport import Connection, Endpoint
-from transport.errors import WeftError
+from transport.errors import ConnectionClosedError, PeerDeadError, WeftError
 from transport.host.finding import Finding
 from transport.host.probes import BESIDE_A_JOB
 from transport.host.two_hosts import judge
@@ -51,6 +51,8 @@ def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
         hello = replace(end.hello, back_port=back_port)
         try:
             far = _greet(endpoint, front, hello, progress)
+        except (ConnectionClosedError, PeerDeadError) as error:
+            return [*judge.connected(hello), *judge.ended(error)]
         except (WeftError, FactError) as error:
             received = endpoint.counters().datagrams_received
             return judge.silent(str(error), *paths_to(endpoint, front), received, end.hello)
@@ -62,6 +64,8 @@ def examine(host: str, port: int, progress: OnProgress) -> list[Finding]:
             progress(f"testing {title}", (number + 0.5) / (len(pairs) + 1))
             try:
                 near_facts, far_facts = _pair(endpoint, front, end, far, pair, budget)
+            except (ConnectionClosedError, PeerDeadError) as error:
+                return [*findings, *judge.ended(error)]
             except (WeftError, FactError) as error:
                 near_facts, far_facts = SideFacts(failed=str(error)), SideFacts()
             facts = judge.PairFacts(pair, end.hello, far, near_facts, far_facts)
@@ -104,7 +108,7 @@ def _pair(
         try:
             dialled = endpoint.connect(handle, device=pair.near, timeout_s=timeout_s)
         except WeftError as error:
-            near_facts = SideFacts(failed=f"a dial by handle failed: {error}")
+            near_facts = SideFacts(failed=f"{judge.DIAL_FAILED}: {error}")
         else:
             connection = stack.enter_context(dialled)
             mtu_bytes = endpoint.devices[pair.near].mtu_bytes

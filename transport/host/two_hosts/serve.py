@@ -7,7 +7,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from transport import Connection, Endpoint, Listener
-from transport.errors import AddressError, InvalidArgumentError, TimedOutError, WeftError
+from transport.errors import (
+    AddressError,
+    ConnectionLostError,
+    InvalidArgumentError,
+    TimedOutError,
+    WeftError,
+)
 from transport.ground.text import printable
 from transport.host.finding import STATES, Finding
 from transport.host.probes import BESIDE_A_JOB
@@ -35,7 +41,13 @@ HELLO_S = 10.0
 SESSION_S = 180.0  # longest test of one host, with its eight pairs of devices at most
 STEP_S = 60.0
 SAY_S = 10.0
+ACCEPT_S = 0.2  # how often a wait for a dial looks at the first connection
 PAUSE_S = 1.0
+
+NO_ANSWER = (
+    "its first message arrived, and none of this host's: let UDP pass from this host to it; UDP "
+    "from it to this host arrives"
+)
 
 
 def open_listener(endpoint: Endpoint, port: int) -> Listener:
@@ -120,27 +132,46 @@ class Server:
     def _test(self, front: Connection, end: End, hello: Hello) -> tuple[Finding, ...]:
         budget = Budget(SESSION_S)
         back = why_unreached(host_of(front), hello.back_port) if hello.back_port else ""
-        say(front, replace(end.hello, back=back), SAY_S)
+        try:
+            say(front, replace(end.hello, back=back), SAY_S)
+        except TimedOutError:
+            raise FactError(NO_ANSWER) from None
         for _ in range(DEVICES_MAX + 1):
             step = hear(front, PairStep, Verdict, timeout_s=budget.left_s(STEP_S))
             if isinstance(step, Verdict):
                 return tuple(map(_shown, step.findings))
             if isinstance(step, PairStep):
-                say(front, self._pair(step, end, hello, budget), SAY_S)
+                say(front, self._pair(front, step, end, hello, budget), SAY_S)
         raise FactError("the other host asked for too many tests")
 
-    def _pair(self, step: PairStep, end: End, hello: Hello, budget: Budget) -> SideFacts:
+    def _pair(
+        self, front: Connection, step: PairStep, end: End, hello: Hello, budget: Budget
+    ) -> SideFacts:
         if step.near not in range(len(hello.devices)) or step.far not in range(len(end.ports)):
             raise FactError("the other host named a device that does not exist")
         try:
-            connection = self._listeners[step.far].accept(timeout_s=budget.left_s(HELLO_S))
+            connection = self._accept(front, step.far, budget)
+        except ConnectionLostError:  # the other host has ended, or cannot be reached any more
+            raise
         except WeftError as error:
             return SideFacts(failed=str(error)[:500])
         device = self.endpoint.devices[step.far]
         with connection:
             far_port = hello.devices[step.near].udp_port
             probes = probe(end.ports[step.far], connection, far_port, hello.token, device.mtu_bytes)
+            front.check()
             return measure(self.endpoint, connection, probes, budget, sends_first=False)
+
+    def _accept(self, front: Connection, device: int, budget: Budget) -> Connection:
+        """Accepts the dial by handle. Raises the error of `front` as soon as it fails."""
+        end_s = time.monotonic() + budget.left_s(HELLO_S)
+        while True:
+            front.check()
+            try:
+                return self._listeners[device].accept(timeout_s=ACCEPT_S)
+            except TimedOutError:
+                if time.monotonic() >= end_s:
+                    raise
 
 
 def _silent(datagrams: int) -> str:

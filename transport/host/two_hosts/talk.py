@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from transport import Connection
-from transport.errors import TimedOutError
+from transport.errors import TimedOutError, WeftError
 from transport.host.two_hosts.facts import TEXT_BYTES_MAX, Fact, decode, encode
 
 STEP_S = 0.2
@@ -52,6 +52,15 @@ def hear(
             continue
     request.wait()
     return decode(request.data, *kinds)
+
+
+def alive(connection: Connection) -> bool:
+    """Whether the connection has neither failed nor been closed."""
+    try:
+        connection.check()
+    except WeftError:
+        return False
+    return True
 
 
 def host_of(connection: Connection) -> str:

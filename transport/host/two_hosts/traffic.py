@@ -8,7 +8,7 @@ from transport import Connection, Endpoint
 from transport.errors import TimedOutError, WeftError
 from transport.host.two_hosts.datagrams import ProbePort
 from transport.host.two_hosts.facts import TOKEN_BYTES, PathFact, ProbeFacts, SideFacts, bytes_of
-from transport.host.two_hosts.talk import Budget, host_of
+from transport.host.two_hosts.talk import Budget, alive, host_of
 from transport.telemetry.page import Page, PageError, PeerRow, read_page
 
 MESSAGE_BYTES, IN_FLIGHT = 256 << 10, 16
@@ -72,11 +72,15 @@ def answered(one: PathFact) -> bool:
 def await_paths(
     endpoint: Endpoint, connection: Connection, budget: Budget
 ) -> tuple[int, tuple[PathFact, ...]]:
-    """Waits until every path has answered, or for PATHS_S; returns paths_to() then."""
+    """Waits until every path has answered, the connection fails, or PATHS_S are over.
+
+    Returns paths_to() then.
+    """
     end_s = time.monotonic() + budget.left_s(PATHS_S)
     while True:
         engines, paths = paths_to(endpoint, connection)
-        if (paths and all(map(answered, paths))) or time.monotonic() > end_s:
+        done = bool(paths) and all(map(answered, paths))
+        if done or not alive(connection) or time.monotonic() > end_s:
             return engines, paths
         time.sleep(POLL_S)
 
@@ -123,7 +127,8 @@ def probe(
         return None
     try:
         proof = bytes_of(token, TOKEN_BYTES, "token")
-        return port.probe(host_of(connection), far_port, proof, mtu_bytes)
+        host = host_of(connection)
+        return port.probe(host, far_port, proof, mtu_bytes, lambda: alive(connection))
     except OSError:
         return None
 
