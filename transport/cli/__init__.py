@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 import click
 
+from transport.ground.interrupts import with_interrupts
 from transport.ground.text import nearest, similar
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as in a shell
@@ -97,7 +98,9 @@ def invoke(
     from transport.native import NativeMissingError
 
     try:
-        result = command.main(args=arguments, prog_name=name, standalone_mode=False)
+        result = with_interrupts(
+            lambda: command.main(args=arguments, prog_name=name, standalone_mode=False)
+        )
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message(), err=True)
         return 2
@@ -108,7 +111,7 @@ def invoke(
         return fail(error.format_message() + usage, 2)
     except click.ClickException as error:
         return fail(error.format_message(), error.exit_code)
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         return fail("interrupted", INTERRUPTED)
     except KnobError as error:
         return fail(str(error), 2)

@@ -18,6 +18,7 @@ from transport.compiler import linker, lint, lower, source
 from transport.compiler.errors import PolicyError
 from transport.compiler.objectfile import symbols
 from transport.ground import created
+from transport.ground.interrupts import interrupts_held
 
 ABI_VERSION = 2  # kAbiVersion in native/policy/policy.h
 DESCRIPTOR = "weft_policy_descriptor"  # kDescriptorSymbol in native/policy/policy.h
@@ -149,6 +150,7 @@ def lowered(policy: Policy) -> Lowered:
     return lower.lower(policy)
 
 
+@interrupts_held()
 def build(
     policy: Policy, cpu: str, symbol: str = DESCRIPTOR, jit: bool = False, hooks: Any = None
 ) -> tuple[Any, Any]:

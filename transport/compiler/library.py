@@ -14,6 +14,7 @@ import numpy as np
 from congestion.api import FAMILIES, MAX_PATHS, Policy
 from transport import trusted
 from transport.compiler import emit, source
+from transport.ground.interrupts import interrupts_held
 
 # Libraries in weft's own package are not checked: whoever can write there can change weft itself.
 _INSTALLED = Path(__file__).resolve().parents[1]
@@ -112,6 +113,7 @@ def load(path: str | Path) -> Library:
     return Library(Descriptor.in_dll(handle, emit.DESCRIPTOR), handle)
 
 
+@interrupts_held()
 def jit(
     policy_or_path: Policy | str | Path, cpu: str = "", hooks: emit.Lowered | None = None
 ) -> Library:

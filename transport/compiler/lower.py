@@ -18,6 +18,7 @@ from typing import Any
 from congestion.api import Policy, Record
 from transport.compiler import source
 from transport.compiler.errors import INSTALL, PolicyError, ToolMissingError
+from transport.ground.interrupts import interrupts_held
 
 OPTIONS = {
     "boundscheck": True,
@@ -190,6 +191,7 @@ def _typing_error(policy: Policy, hook: Any, error: Exception) -> PolicyError:
     )
 
 
+@interrupts_held()
 def lower(policy: Policy) -> list[tuple[str, str]]:
     """For each hook: the IR of the module that contains it, and the name of its function."""
     numba = _numba()
