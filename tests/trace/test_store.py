@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from transport.diagnose import Answer, diagnose
 from transport.trace import read_segment
 from transport.trace.layout import TraceError
 from transport.trace.store import Store, TraceExtraError, open_store
@@ -195,6 +196,34 @@ def test_store__two_jobs_are_said_and_one_can_be_chosen(tmp_path: Path) -> None:
         assert one(store, "SELECT count(*) FROM comms") == 2
     with pytest.raises(TraceError, match="no traces of the job '19', only of '17', '18'"):
         open_store(tmp_path, job="19")
+
+
+def test_store__two_runs_in_one_folder_are_said(tmp_path: Path) -> None:
+    for run, began_ns in enumerate((0, 1_000_000)):
+        for rank in range(2):
+            process = rank_of(tmp_path, rank, 2, 2)
+            process.pid += 10 * run
+            process.name = f"{10 * run + rank + 1:016x}"
+            communicator(process, 9, rank, 2, began_ns)
+            process.write()
+    with open_store(tmp_path) as store:
+        said = "two runs in one folder: ranks 0-1 twice; their numbers are added together"
+        assert said in "".join(store.notes())
+        found = diagnose(store)
+        assert (found.answer, found.findings) == (Answer.NOT_JUDGED, ())
+        assert "ranks 0-1 twice: give each run its own folder" in found.evidence.lacks[0].text
+
+
+def test_store__processes_of_a_rank_at_the_same_time_are_one_run(tmp_path: Path) -> None:
+    for number in range(2):
+        process = rank_of(tmp_path, 0, 1)
+        process.pid += number
+        process.name = f"{number + 1:016x}"
+        communicator(process, 9, 0, 1, 0)
+        communicator(process, 10, 0, 1, 1_000_000)
+        process.write()
+    with open_store(tmp_path) as store:
+        assert "two runs" not in "".join(store.notes())
 
 
 def test_store__damage_and_losses_are_said(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from transport.diagnose import calls, gaps, hang, losses, recurring, slow, slowe
 from transport.diagnose.absent import Absent, said_of, with_absent
 from transport.diagnose.baseline import Baseline, baseline_of, slower_than
 from transport.diagnose.dead_link import dead_link
-from transport.diagnose.evidence import Answer, Evidence, evidence_of
+from transport.diagnose.evidence import Answer, Evidence, Lack, evidence_of
 from transport.diagnose.facts import Facts, facts_of
 from transport.diagnose.finding import Finding, graded
 from transport.diagnose.flapping import flapping
@@ -25,7 +25,7 @@ from transport.diagnose.seen import Rule, Seen
 from transport.diagnose.waits import Waits, waits_of
 from transport.diagnose.windows import Windows, is_pause, judged_windows_of, windows_of
 from transport.plan.routes import Routes
-from transport.trace.notes import missing_ranks
+from transport.trace.notes import OWN_FOLDERS, missing_ranks, repeated_runs
 from transport.trace.store import Store
 
 UNEXPLAINED = "iterations take longer than before, and nothing explains it"
@@ -113,6 +113,8 @@ def diagnose(
     facts: of the store, if they are known already.
     """
     settings = settings or Settings()
+    if runs := repeated_runs(store.rows):
+        return _mixed(store, runs)
     facts = facts_of(store, settings.now_ns) if facts is None else facts
     numbers = numbers_of(store)
     missing = missing_ranks(store.rows)[0]
@@ -125,6 +127,13 @@ def diagnose(
     every = [with_stack(facts, said_of(one, absent.ranks), stacks) for one in every]
     findings = doubted(every, len(missing))
     return replace(found, findings=tuple(findings), missing=len(missing))
+
+
+def _mixed(store: Store, runs: str) -> Diagnosis:
+    """Judges nothing: operations of several runs have the same numbers. runs: which, in words."""
+    ((ranks,),) = store.rows("SELECT count(DISTINCT rank) FROM processes WHERE rank >= 0")
+    lacks = Evidence(lacks=(Lack(runs, OWN_FOLDERS),))
+    return Diagnosis((), 0, 0, ranks, tuple(store.notes()), evidence=lacks)
 
 
 def baseline(store: Store) -> Baseline:

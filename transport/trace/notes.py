@@ -26,6 +26,19 @@ _KINDS = {
     "nsys": "exports of Nsight Systems",
     "chakra": "execution traces of Chakra",
 }
+# For each rank, processes that ran one after the other without another job or attempt in their
+# identity. Imported files of one process may follow one another; their names have a space.
+_REPEATED = """
+WITH runs AS (
+  SELECT job, attempt, rank, host, pid, start_ticks, min(first_ns) AS first_ns,
+    max(last_ns) AS last_ns
+  FROM processes WHERE rank >= 0 AND trace NOT LIKE '% %' GROUP BY ALL
+)
+SELECT a.rank, count(DISTINCT (b.host, b.pid, b.start_ticks)) + 1
+FROM runs a JOIN runs b USING (job, attempt, rank) WHERE a.last_ns < b.first_ns
+GROUP BY a.rank ORDER BY a.rank
+"""
+OWN_FOLDERS = "give each run its own folder, or name it with WEFT_TRACE_JOB"
 NAMED_MAX = 5  # maximum number of processes or hosts that are described one by one
 
 
@@ -34,6 +47,7 @@ def notes_of(query: Query) -> list[str]:
     return [
         *_imported(query),
         *_jobs(query),
+        *_runs(query),
         *_network(query),
         *_missing(query),
         *_losses(query),
@@ -53,6 +67,21 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             parts.append([one, one])
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)
+
+
+def repeated_runs(query: Query) -> str:
+    """Says that the folder has traces of several runs that nothing else tells apart; "" if not.
+
+    Their sums and times are mixed.
+    """
+    found = query(_REPEATED)
+    if not found:
+        return ""
+    count = max(times for _, times in found)
+    runs, times = ("two", "twice") if count == 2 else (str(count), f"{count} times")
+    numbers = [rank for rank, _ in found]
+    ranks = f"rank{'s' * (len(numbers) != 1)} {ranges(numbers)}"
+    return f"{runs} runs in one folder: {ranks} {times}"
 
 
 def missing_ranks(query: Query) -> tuple[list[int], int]:
@@ -117,6 +146,11 @@ def _jobs(query: Query) -> Iterator[str]:
     if len(attempts) > 1:
         named = ", ".join(f"{attempt} ({count} processes)" for attempt, count in attempts)
         yield f"the job was restarted; the trace has these attempts: {named}"
+
+
+def _runs(query: Query) -> Iterator[str]:
+    if runs := repeated_runs(query):
+        yield f"{runs}; their numbers are added together: {OWN_FOLDERS}"
 
 
 def _missing(query: Query) -> Iterator[str]:
