@@ -53,7 +53,7 @@ PYTHON_ROOMS = {
     "transport/trace": {"transport", "numpy", "duckdb"},
     "bench": {"bench", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
     "examples": {"examples", "transport", "congestion", "numpy", "click", "rich", "torch", "cupy"},
-    "examples/deploy": {"examples", "transport", "ray", "torch"},
+    "transport/deploy": {"transport", "ray", "torch"},
 }
 # Large or optional packages: imported only inside functions, so that importing weft stays fast.
 LAZY = {

@@ -28,6 +28,7 @@ FILES = (
     *(r"transport/_native\w*\.pyi", r"congestion/py\.typed", r"transport/py\.typed"),
     *(r"transport/sim/scenarios(/labs)?/\w+\.toml", r"transport/estimate/\w+\.toml"),
     *(r"transport/pages/\w+\.(html|js)", r"transport/live/weft-(grafana\.json|alerts\.yml)"),
+    r"transport/deploy/\w+\.(env|sh|sbatch|yaml)",
     *(EXTENSION, PLUGIN, POLICY),
 )
 METADATA = r"weft-[\w.]+\.dist-info/.+"

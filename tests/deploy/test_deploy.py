@@ -1,4 +1,4 @@
-"""Tests the files of examples/deploy: their syntax, their settings, and what scripts start."""
+"""Tests the files of transport/deploy: their syntax, their settings, and what scripts start."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ import yaml
 
 from tests.waiting import PATIENCE_S
 from transport import native
+from transport.cli import invoke
+from transport.cli.deploy import FILES
 from transport.endpoint import knobs
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "examples" / "deploy"
+FOLDER = ROOT / "transport" / "deploy"
 SCRIPTS = sorted([*FOLDER.glob("*.sh"), *FOLDER.glob("*.sbatch")])
 MANIFESTS = sorted(FOLDER.glob("*.yaml"))
 # Stands for a launcher: drops its own options, and runs what it is to start.
@@ -193,3 +195,28 @@ def test_deploy__a_script_starts_its_program_with_the_plugin(
     assert "WEFT_PORT_BASE=20000-24095" in told
     if script == "mpirun.sh":
         assert {"RANK=3", "WORLD_SIZE=4", "LOCAL_RANK=1", "MASTER_ADDR=host-a"} <= set(told)
+
+
+def test_deploy__the_command_lists_and_writes_all_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert set(FILES) == {one.name for one in FOLDER.iterdir() if one.is_file()}
+    assert invoke(["deploy"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in FILES)
+    assert invoke(["deploy", "-o", str(tmp_path)]) == 0
+    for name in FILES:
+        assert (tmp_path / name).read_bytes() == (FOLDER / name).read_bytes()
+    assert os.access(tmp_path / "torchrun.sh", os.X_OK)
+
+
+def test_deploy__the_command_replaces_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "torchrun.sh").write_text("mine")
+    assert invoke(["deploy", "job.env", "torchrun.sh", "-o", str(tmp_path)]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["torchrun.sh"]
+    assert (tmp_path / "torchrun.sh").read_text() == "mine"
+    assert invoke(["deploy", "torchrun"]) == 2
+    assert "torchrun.sh" in capsys.readouterr().err

@@ -24,6 +24,7 @@ WRONG_PATH = (
 
 # Subcommand -> one line of help. Module transport.cli.NAME defines `command` or `NAME`.
 COMMANDS = {
+    "deploy": "Write files that start a job under torchrun, MPI, Slurm, Kubernetes or Ray.",
     "diagnose": "Say which rank, NIC or path of a traced job is slow or hung.",
     "estimate": "Estimate how long communication takes, and what a faster network buys.",
     "doctor": "Check what this host supports, and say how to fix what it lacks.",

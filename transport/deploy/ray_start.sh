@@ -7,7 +7,7 @@
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 set -a
-# shellcheck source=examples/deploy/job.env
+# shellcheck source=transport/deploy/job.env
 . "$here/job.env"
 set +a
 exec weft run -- ray start "$@"

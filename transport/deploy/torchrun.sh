@@ -6,7 +6,7 @@ set -euo pipefail
 : "${HEAD:?the name or address of one host of the job}"
 here=$(cd "$(dirname "$0")" && pwd)
 set -a
-# shellcheck source=examples/deploy/job.env
+# shellcheck source=transport/deploy/job.env
 . "$here/job.env"
 set +a
 exec weft run -- torchrun \

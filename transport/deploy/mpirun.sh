@@ -8,7 +8,7 @@ set -euo pipefail
 gpus=${GPUS:-8}
 here=$(cd "$(dirname "$0")" && pwd)
 set -a
-# shellcheck source=examples/deploy/job.env
+# shellcheck source=transport/deploy/job.env
 . "$here/job.env"
 set +a
 export MASTER_ADDR=$HEAD MASTER_PORT=29500

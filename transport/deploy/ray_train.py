@@ -1,6 +1,6 @@
 """Trains on two hosts with Ray Train, whose workers use NCCL over weft.
 
-Start Ray with ray_start.sh on each host, then: python examples/deploy/ray_train.py
+Start Ray with ray_start.sh on each host, then: python ray_train.py
 """
 
 import os
