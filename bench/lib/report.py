@@ -18,6 +18,7 @@ from bench.lib.record import HASH, sealed
 from transport import pages
 from transport.cli.output import write_file, write_json
 from transport.cli.plots import prepared, save
+from transport.ground.extras import install
 from transport.ground.text import csv_of_rows
 from transport.ground.units import binary_text
 
@@ -211,7 +212,7 @@ def page(found: Config, columns: Columns, units: str, notes: Sequence[str]) -> s
             shown = measured[:1] if timed else measured
             drawn = [pages.plot(figure_of(found, one, units)) for one in shown]
         except ImportError:
-            missing = "it needs matplotlib: pip install matplotlib"
+            missing = f"it needs matplotlib: {install('plots')}"
     return pages.rendered(
         PAGE,
         title=f"bench {found['bench']}",

@@ -242,5 +242,5 @@ def test_environment__a_wrong_variable_is_told(monkeypatch: pytest.MonkeyPatch) 
 
 def test_packages__are_named_if_they_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(otlp, "PACKAGES", ("opentelemetry.no.such",))
-    with pytest.raises(otlp.OtlpError, match=r"pip install weft\[otlp\]"):
+    with pytest.raises(otlp.OtlpError, match=r"pip install 'weft\[otlp\]'"):
         otlp.check("http://127.0.0.1:4318")

@@ -89,5 +89,5 @@ def test_output_file__names_the_package_that_pages_need(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(click.BadParameter, match="pages need jinja2: pip install jinja2"):
+    with pytest.raises(click.BadParameter, match=r"pages need jinja2: pip install 'weft\[plots\]'"):
         output_file(*HTML).convert(str(tmp_path / "a.html"), None, None)

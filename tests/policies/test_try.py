@@ -187,7 +187,7 @@ def test_try__matplotlib_is_missed_before_the_run(
     )
     done = CliRunner().invoke(policy_group, ["try", "swift", "--plot", str(tmp_path / "x.svg")])
     assert done.exit_code == 2
-    assert done.output.endswith("--plot needs matplotlib: pip install matplotlib\n")
+    assert done.output.endswith("--plot needs matplotlib: pip install 'weft[plots]'\n")
 
 
 def test_try__a_plot_is_written(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_replay__a_plot_is_written_or_says_what_it_needs(recording: Path, tmp_pa
         import matplotlib  # noqa: F401
     except ImportError:
         assert status == 2
-        assert "pip install matplotlib" in text
+        assert "pip install 'weft[plots]'" in text
     else:
         assert status == 0, text
         assert b"<svg" in out.read_bytes()
@@ -321,4 +321,4 @@ def test_replay__matplotlib_is_missed_before_anything_runs(
     )
     status, text = run(str(recording), "--plot", str(tmp_path / "x.svg"))
     assert status == 2
-    assert text.endswith("--plot needs matplotlib: pip install matplotlib\n")
+    assert text.endswith("--plot needs matplotlib: pip install 'weft[plots]'\n")

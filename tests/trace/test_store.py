@@ -411,7 +411,7 @@ def test_store__without_duckdb_says_what_to_install(
         return real(name, *more)
 
     monkeypatch.setattr(builtins, "__import__", absent)
-    with pytest.raises(TraceExtraError, match="pip install duckdb"):
+    with pytest.raises(TraceExtraError, match=r"pip install 'weft\[trace\]'"):
         open_store(tmp_path)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from transport.cli.output import json_option, print_table, write_file, write_json
+from transport.ground.extras import install
 from transport.ground.units import bytes_text, percent, rate_text, time_text
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def command(
     except (FitError, SamplesError) as error:
         raise click.UsageError(str(error)) from None
     except ImportError:
-        raise click.ClickException("calibrate needs SciPy: pip install scipy") from None
+        raise click.ClickException(f"calibrate needs SciPy: {install('estimate')}") from None
     write_file(output, text_of(found.network))
     if json_path is not None:
         write_json(asdict(found), json_path)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from transport.ground.extras import Extra, install
 from transport.live.http import Access, AccessError, access
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -50,9 +51,14 @@ def access_of(token_file: Path | None, tls_cert: Path | None, tls_key: Path | No
         raise click.ClickException(str(error)) from None
 
 
+def extra_of(package: str) -> Extra:
+    """The extra that installs a package which serving may need."""
+    return "trace" if package in ("duckdb", "jinja2") else "metrics"
+
+
 def need_packages(what: str, *names: str) -> None:
-    """ClickException if a package is missing."""
+    """ClickException if a package is missing; it names the extras that install it."""
     absent = [name for name in names if find_spec(name) is None]
     if absent:
         which = f"package {absent[0]}" if len(absent) == 1 else f"packages {' and '.join(absent)}"
-        raise click.ClickException(f"{what} needs the {which}: pip install {' '.join(absent)}")
+        raise click.ClickException(f"{what} needs the {which}: {install(*map(extra_of, absent))}")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from transport.cli.output import unwritten
+from transport.ground.extras import install
 
 
 def prepared(out: Path, option: str = "--plot") -> Any:
@@ -18,7 +19,7 @@ def prepared(out: Path, option: str = "--plot") -> Any:
         mpl.use("Agg")
         from matplotlib import backend_bases, pyplot
     except ImportError:
-        raise click.UsageError(f"{option} needs matplotlib: pip install matplotlib") from None
+        raise click.UsageError(f"{option} needs matplotlib: {install('plots')}") from None
     types = backend_bases.FigureCanvasBase.get_supported_filetypes()
     if out.suffix.removeprefix(".").lower() not in types:
         known = ", ".join(f".{one}" for one in sorted(types))

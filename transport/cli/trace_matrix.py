@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from transport.cli import trace_open as shared
 from transport.cli.options import CSV, HTML, output_file
 from transport.cli.output import json_option, print_table, unwritten, write_json
+from transport.ground.extras import install
 from transport.ground.units import quantity_text
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def draw(found: Matrix, png: Path, logarithmic: bool) -> None:
     try:
         picture(found, png, logarithmic)
     except ImportError:
-        raise click.ClickException("--png needs matplotlib: pip install matplotlib") from None
+        raise click.ClickException(f"--png needs matplotlib: {install('plots')}") from None
     except OSError as error:
         raise unwritten(png, error) from None
     click.echo(f"wrote {png}", err=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-INSTALL = "pip install 'weft[policies]'"  # what compiling needs
+from transport.ground.extras import install
+
+INSTALL = install("policies")  # what compiling needs
 
 
 class PolicyError(Exception):

@@ -13,6 +13,7 @@ from pathlib import Path
 from socket import AF_INET
 from typing import Any
 
+from transport.ground.extras import install
 from transport.ground.units import bit_rate_text
 from transport.lab.model import ETHERNET_HEADER_BYTES, LabError, LabModelError, Link
 from transport.lab.plan import Direction, End, Plan, Route
@@ -68,7 +69,7 @@ def speaking() -> Iterator[Any]:
     try:
         from pyroute2 import IPRoute
     except ImportError:
-        raise LabError("weft lab needs pyroute2: pip install 'pyroute2<0.10'") from None
+        raise LabError(f"weft lab needs pyroute2: {install('lab')}") from None
     with IPRoute() as opened:
         yield opened
 

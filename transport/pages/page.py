@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from transport.ground.build_info import build_text
+from transport.ground.extras import install
 
-INSTALL = "pip install jinja2"
+INSTALL = install("plots")
 OWN = Path(__file__).parent
 # Parts of matplotlib's SVG that a page needs not: texts as comments, metadata, namespaces.
 NOT_SHOWN = re.compile(r'<!--.*?-->|<metadata>.*?</metadata>| xmlns(:\w+)?="[^"]*"', re.DOTALL)

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from transport.ground.extras import install
 from transport.sim.network import Array
 from transport.sim.result import Result
 from transport.sim.sweep import Case
 
-INSTALL_MATPLOTLIB = "pip install matplotlib"
+INSTALL_MATPLOTLIB = install("plots")
 PORTS_SHOWN = 512
 LABELS_MAX = 10  # maximum number of labels in a legend
 STYLES = ("solid", "dashed")  # of the lines of the first run, and of the second one

@@ -17,6 +17,7 @@ from typing import Any
 
 from transport import native
 from transport.errors import InvalidArgumentError, WeftError
+from transport.ground.extras import install
 from transport.policies.choice import choose
 from transport.sim.errors import ScenarioError, WorkerLostError
 from transport.sim.run import Simulation
@@ -28,7 +29,7 @@ CASES_MAX = 100_000
 # Variables that limit the threads of numerical libraries, by default one for each core per process.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 TUNABLES, HUGE_PAGES = "GLIBC_TUNABLES", "glibc.malloc.hugetlb=1"
-INSTALL_DASK = "pip install distributed"
+INSTALL_DASK = install("sweep")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import NDArray
 
 from transport.errors import WeftError
+from transport.ground.extras import install
 from transport.trace.layout import TraceError
 from transport.trace.load import Progress, load
 from transport.trace.notes import notes_of
@@ -22,7 +23,7 @@ from transport.trace.tables import SQL_TYPES, TABLES, create
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-INSTALL = "pip install duckdb"
+INSTALL = install("trace")
 ROWS_AT_ONCE = 10_000
 ERRNO = re.compile(r'"errno":"(\d{1,6})"')  # an error number in a message of DuckDB
 

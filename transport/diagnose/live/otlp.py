@@ -21,6 +21,7 @@ from transport.diagnose.live.collector import Collector
 from transport.diagnose.live.incidents import Event, Incident
 from transport.diagnose.live.metrics import COUNTERS, METRICS, Sample, samples
 from transport.diagnose.live.operations import Operation
+from transport.ground.extras import install
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Observation
@@ -51,7 +52,7 @@ def check(url: str) -> None:
     """OtlpError if a package is missing, or the URL is none."""
     if not all(map(_is_there, PACKAGES)):
         raise OtlpError(
-            "--otlp needs the packages of OpenTelemetry: pip install weft[otlp] (that is, "
+            f"--otlp needs the packages of OpenTelemetry: {install('otlp')} (that is, "
             "opentelemetry-sdk and opentelemetry-exporter-otlp-proto-http)"
         )
     if url == FROM_ENVIRONMENT:
