@@ -46,6 +46,15 @@ def test_ports__a_range_without_room_for_all_paths_says_how_many_are_needed() ->
         Endpoint(interfaces="lo", engines=2, paths=16, port_base=DATA)
 
 
+def test_ports__a_taken_control_port_is_said_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, Endpoint(interfaces="lo") as endpoint:
+        port = taken.getsockname()[1]
+        with pytest.raises(AddressError, match="already in use") as refused:
+            endpoint.listen(port=port)
+    assert str(refused.value).count("cannot listen") == 1
+    assert f"port {port}: " in str(refused.value)
+
+
 def test_ports__listeners_of_several_processes_share_a_range() -> None:
     with ExitStack() as stack:
         endpoints = [

@@ -251,8 +251,10 @@ class Endpoint(AsyncCloses):
         chosen = set_text(policies)
         status, text, listener = self._runtime.listen(self._device(device), number, chosen, open)
         if status != OK or listener is None:
-            what = f"cannot listen on port {port}" if number else "cannot listen"
-            raise error_for(status, what, text)
+            what, dash, detail = text.partition(": ")  # native: cannot listen on ADDRESS: reason
+            if not (dash and what.startswith("cannot listen")):
+                what, detail = f"cannot listen on port {port}" if number else "cannot listen", text
+            raise error_for(status, what, detail)
         return self._own(Listener(self, listener))
 
     def connect(
