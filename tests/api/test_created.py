@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 from pathlib import Path
 
@@ -19,6 +20,31 @@ def test_created__a_file_is_new_or_this_users_own(tmp_path: Path) -> None:
         created.write_output(file, content)
         assert file.read_bytes() == (content if isinstance(content, bytes) else content.encode())
     created.write_output("/dev/null", "text")
+
+
+def test_created__a_full_disk_leaves_what_was_there(tmp_path: Path) -> None:
+    """A limit of the size of files stands for the full disk."""
+    there, new = tmp_path / "there", tmp_path / "new"
+    there.write_text("precious")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        for file in (there, new):
+            with pytest.raises(OSError, match="File too large") as refused:
+                created.write_output(file, bytes(1_000))
+            assert refused.value.filename == str(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [one.name for one in tmp_path.iterdir()] == ["there"]
+    assert there.read_text() == "precious"
+
+
+def test_created__the_mode_of_a_file_stays(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.write_text("old")
+    out.chmod(0o600)
+    created.write_output(out, "new")
+    assert (out.read_text(), stat.S_IMODE(out.stat().st_mode)) == ("new", 0o600)
 
 
 def test_created__no_umask_lets_a_group_write(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, TextIO
 
 _MODE = 0o644
+# The folder may not be written, although the file may, or the longer name is too long.
+NO_FILE_BESIDE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -37,22 +39,40 @@ def open_text(path: Path | str) -> TextIO:
 
 
 def write_output(path: Path | str, content: str | bytes) -> None:
-    """Writes a whole file, with the checks of open_output()."""
+    """Writes a whole file, with the checks of open_output().
+
+    If it fails, as on a full disk, the file is as it was before.
+    """
+    path, data = os.fspath(path), content if isinstance(content, bytes) else content.encode()
+    if not _is_device(path):
+        mode = _MODE
+        with suppress(FileNotFoundError):
+            descriptor = _open_own(path)
+            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+            os.close(descriptor)
+        try:
+            with replacing(path, mode=mode) as out:
+                out.write(data)
+            return
+        except OSError as error:
+            if error.errno not in NO_FILE_BESIDE:
+                raise
     with open_output(path) as out:
-        out.write(content if isinstance(content, bytes) else content.encode())
+        out.write(data)
 
 
 @contextmanager
-def replacing(path: Path | str, *, durable: bool = False) -> Iterator[BinaryIO]:
+def replacing(path: Path | str, *, durable: bool = False, mode: int = _MODE) -> Iterator[BinaryIO]:
     """Opens a new file that takes the place of `path` when the block has ended without an error.
 
     A reader sees the old content or the new one. A link is replaced, not followed.
-    durable: the new content is on the disk (fsync) before it replaces the old content.
+    durable: the new content is on the disk (fsync) before it replaces the old content. mode: of
+    the new file, less the umask.
     """
     path = Path(path)
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.new")
     try:
-        with open(os.open(beside, _FLAGS | os.O_CREAT | os.O_EXCL, _MODE), "wb") as out:
+        with open(os.open(beside, _FLAGS | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
             yield out
             if durable:
                 out.flush()
@@ -81,8 +101,18 @@ def _is_device(path: str) -> bool:
 def _create(path: str) -> int:
     with suppress(FileExistsError):
         return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, _MODE)
-    # O_NONBLOCK, because opening a FIFO would wait for its reader. No O_TRUNC: the file is emptied
-    # only after the checks below.
+    descriptor = _open_own(path)
+    try:
+        os.ftruncate(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _open_own(path: str) -> int:
+    """Opens a file that exists, after the checks of open_output(), and leaves its content."""
+    # O_NONBLOCK, because opening a FIFO would wait for its reader.
     try:
         descriptor = os.open(path, _FLAGS | os.O_NONBLOCK)
     except OSError as error:
@@ -101,7 +131,6 @@ def _create(path: str) -> int:
         if found.st_nlink > 1:
             text = "it has other names (hard links): remove it, or name another"
             raise PermissionError(errno.EPERM, text, path)
-        os.ftruncate(descriptor, 0)
     except BaseException:
         os.close(descriptor)
         raise
