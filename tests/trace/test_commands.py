@@ -288,6 +288,10 @@ def test_record__traces_a_program(build_tree: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "recorded 1 process on 1 host" in done.stderr
     assert "123456789abcdef0" in output("profile", out)
+    above = tmp_path / "absent" / "folder"
+    refused = trace("record", "-o", str(above), "--", "true")
+    assert (refused.returncode, above.parent.exists()) == (2, False)
+    assert f"there is no folder {above.parent}" in refused.stderr
     again = trace("record", "-o", out, "--", "true")
     assert (again.returncode, "holds a trace already" in again.stderr) == (2, True)
     assert trace("record", "--join", "-o", out, "--", "true").returncode == 0

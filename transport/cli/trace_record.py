@@ -93,7 +93,9 @@ def _folder(out: Path | None, join: bool) -> Path:
     name = f"weft-trace-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
     folder = (out if out is not None else Path(name)).absolute()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not folder.parent.is_dir():
+            raise click.UsageError(f"cannot write {folder}: there is no folder {folder.parent}")
+        folder.mkdir(exist_ok=True)
         if not join and next(folder.rglob("*.trace"), None) is not None:
             raise click.UsageError(
                 f"{folder} holds a trace already: give another folder, or --join if other hosts of "
